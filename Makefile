@@ -1,5 +1,3 @@
-# Commands for development. `make help` lists them.
-
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help

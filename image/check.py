@@ -27,14 +27,14 @@ import urllib.request
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 PATIENCE_S = 60
-# Maximum bytes in the image in addition to the binary: the loader, the C library, certificates.
+# The image has these bytes in addition to the binary: the loader, the C library, certificates.
 SURROUNDINGS_MAX = 8 << 20
-# A host name that is only in the image's /etc/hosts. The name can be resolved only with the C library's resolver.
+# Only the image's /etc/hosts has this name, so only the C library's resolver finds it.
 REDIS_HOST = "redis.image.test"
 PR_SET_NO_NEW_PRIVS = 38
 
 
-# The instruction that copies the licenses of the linked crates. Every image must have it.
+# Copies the licenses of the linked crates. Every image must have it.
 LICENSES = "--from=sbom /THIRD-PARTY-LICENSES.txt /usr/share/licenses/tickfleet/"
 
 
@@ -268,7 +268,7 @@ def check_files(root):
     binary_path = os.path.join(root, "usr/bin/tickfleet")
     spoilt = [path for path in programs if os.path.basename(path).startswith("libgcc_s")]
     if spoilt:
-        # Test the check itself: if a library is missing, the check must report it.
+        # This tests the check itself, which must report the missing library.
         os.rename(spoilt[0], spoilt[0] + ".away")
         demand(missing_libraries(root, binary_path), "a library was taken away, and nobody noticed")
         os.rename(spoilt[0] + ".away", spoilt[0])

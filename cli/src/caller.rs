@@ -11,18 +11,16 @@ use tickfleet_store::Store;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// How long to wait until Redis returns the run-time settings. Without these settings, tools are shown as configured.
+/// Without the run-time settings, tools are shown as configured.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Loads the run-time settings if Redis is reachable. A disabled tool is then shown as disabled and is not called.
+/// With these settings, a disabled tool is shown as disabled and is not called.
 pub(crate) async fn with_run_time(active: &PolicyHandle, stores: &[Store]) {
     let looks = stores.iter().map(|store| active.refresh(store));
-    // If Redis does not respond, tools are shown as configured.
     drop(tokio::time::timeout(LOOK_TIMEOUT, futures::future::join_all(looks)).await);
 }
 
-/// If the configuration does not have the tenant, loads the run-time settings from the tenant's shard. A configured
-/// tenant needs no Redis and is shown as configured.
+/// A configured tenant needs no Redis and is shown as configured.
 pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &TenantId) -> Result<(), Failure> {
     if !active.load().policy.tenants.contains_key(tenant) {
         let read = match setup.client().await {
@@ -34,8 +32,8 @@ pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &T
     Ok(())
 }
 
-/// If Redis is unreachable, adds to the error message that the configuration lacks the tenant, because a misspelled
-/// tenant is more likely than a run-time tenant.
+/// A misspelled tenant is more likely than a run-time tenant, so the message says that the configuration lacks the
+/// tenant.
 fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::Redis(format!(
@@ -47,7 +45,6 @@ fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     }
 }
 
-/// Returns the failure for a tenant that the fleet does not have, with the nearest names.
 pub(crate) fn no_tenant<'a>(tenant: &TenantId, known: impl Iterator<Item = &'a TenantId>) -> Failure {
     let known: Vec<&str> = known.map(TenantId::as_str).collect();
     let near = nearest(tenant.as_str(), known.iter().copied());

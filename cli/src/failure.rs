@@ -4,21 +4,18 @@ use tickfleet_client::SubmitError;
 use tickfleet_client::verbs::VerbError;
 use tickfleet_store::{Refusal, StoreError, refusal_in};
 
-/// Exit code: the command failed.
 pub(crate) const FAILED: u8 = 1;
-/// Exit code: the command line is invalid. clap uses this code too.
 pub(crate) const USAGE: u8 = 2;
-/// Exit code: Redis cannot be reached.
 pub(crate) const REDIS: u8 = 3;
 
 #[derive(Debug)]
 pub(crate) enum Failure {
     Failed(anyhow::Error),
-    /// The command failed, and its output already contains the reason.
+    /// The output already contains the reason.
     Reported,
     Usage(String),
     Redis(String),
-    /// Redis cannot be reached, and the message already contains a remedy.
+    /// The message already contains a remedy.
     RedisReported(String),
 }
 
@@ -39,13 +36,12 @@ impl Failure {
         }
     }
 
-    /// Returns true if another process uses the folder of a store.
     pub(crate) fn is_data_in_use(&self) -> bool {
         let Self::Failed(reason) = self else { return false };
         matches!(reason.downcast_ref::<StoreError>(), Some(StoreError::DataInUse(_)))
     }
 
-    /// Returns the message, or `None` if the output already contains it.
+    /// `None` if the output already contains the message.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
             Self::Failed(reason) => {
@@ -62,7 +58,7 @@ impl Failure {
     }
 }
 
-/// Returns true if Redis is unreachable, and false if Redis rejected the command.
+/// False if Redis rejected the command.
 pub(crate) fn is_unreachable(error: &StoreError) -> bool {
     match error {
         StoreError::Connect { .. } | StoreError::DevSocket { .. } => true,
@@ -71,7 +67,7 @@ pub(crate) fn is_unreachable(error: &StoreError) -> bool {
     }
 }
 
-/// Returns the failure if Redis is unreachable. If the error suggests a remedy, the failure contains the remedy.
+/// Keeps the remedy that the error suggests, if any.
 fn unreachable(error: &StoreError) -> Option<Failure> {
     is_unreachable(error).then(|| match error.remedy() {
         Some(remedy) => Failure::RedisReported(format!("{error}\n{remedy}")),

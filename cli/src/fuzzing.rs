@@ -1,4 +1,4 @@
-//! Entry point for fuzz targets. Imports an untrusted document without a file or a terminal.
+//! Entry point for fuzz targets: imports an untrusted OpenAPI document without a file or a terminal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::commands::import::{Import, ToolBuilder, imported, parse};
 
-/// Imports OpenAPI documents. The value keeps the builder that checks the resulting tools.
+/// Keeps the builder that checks the resulting tools.
 pub struct Importer(ToolBuilder);
 
 impl Default for Importer {
@@ -16,7 +16,7 @@ impl Default for Importer {
 }
 
 impl Importer {
-    /// Imports a document as `tickfleet tools import` does. Returns the tools, and the section of `tools.yaml`.
+    /// Imports the document as `tickfleet tools import` does. Returns the tools, and the section of `tools.yaml`.
     ///
     /// # Errors
     /// The reason why the document cannot be imported.

@@ -30,9 +30,8 @@ pub(crate) struct Global {
     pub(crate) extensions: Extensions,
 }
 
-/// Returns the environment variables of the process that are valid UTF-8. Other variables cannot be settings. If this
-/// program is in a virtual environment of Python, puts the programs of that environment first in `PATH`. Python tools
-/// then find the packages of the environment even if the environment is not active.
+/// Variables that are not UTF-8 cannot be settings. If this program is in a Python virtual environment, its programs
+/// come first in `PATH`. Python tools then find the packages even if the environment is not active.
 #[allow(clippy::disallowed_methods, reason = "the edge: what the environment says goes from here into configuration")]
 pub(crate) fn environment() -> Environment {
     let mut environment: Environment = std::env::vars_os()
@@ -50,7 +49,6 @@ fn programs_of_virtual_environment(program: &Path) -> Option<String> {
     programs.parent()?.join("pyvenv.cfg").is_file().then(|| programs.display().to_string())
 }
 
-/// Returns the part of the environment that tools can read.
 pub(crate) fn tool_environment(environment: &Environment) -> tickfleet_tools::Environment {
     let variables = environment.clone();
     tickfleet_tools::Environment::new(move |name| variables.get(name).cloned())

@@ -46,10 +46,10 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Ok(command) => command,
         Err(ended) => return ended,
     };
-    // The processes of a fleet check every name in the configuration against the existing tools. These processes
-    // therefore reject a change that was only partly copied. Commands that show tools make the same check.
+    // The processes of a fleet reject a change that was only partly copied, so they check every name. Commands that
+    // show tools make the same check.
     let knows_tools = match &command {
-        // Disabling a tool in an emergency must work even if the configuration has errors elsewhere.
+        // In an emergency, this must work even if the configuration has errors elsewhere.
         Command::Tools(tools::Tools {
             command: Some(tools::ToolsCommand::Disable(_) | tools::ToolsCommand::Enable(_)),
             ..
@@ -66,8 +66,6 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
     run_with(command, &setup, output).await
 }
 
-/// Returns true if the command uses the `tickfleet dev` of the current folder. Commands that start a fleet, or that
-/// concern only files, do not use it.
 const fn uses_dev_here(command: &Command) -> bool {
     !matches!(
         command,
@@ -84,7 +82,7 @@ const fn uses_dev_here(command: &Command) -> bool {
     )
 }
 
-/// Returns true for operators' commands that must work even if the configuration is broken.
+/// Operators' commands must work even if the configuration is broken.
 const fn operates(command: &Command) -> bool {
     match command {
         Command::Cancel(_)
@@ -128,8 +126,8 @@ const fn operates(command: &Command) -> bool {
     }
 }
 
-/// Runs a command that needs no configuration, or that loads the configuration itself to tolerate errors in it. Returns
-/// any other command unchanged.
+/// A command of this kind needs no configuration, or loads it itself to tolerate errors in it. Any other command is
+/// returned unchanged.
 async fn run_alone(command: Command, global: &Global, output: &Output) -> Result<Command, Result<(), Failure>> {
     Err(match command {
         Command::Completions { shell } => output.completions(shell, &mut Cli::command()),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// In static binaries, replaces the allocator of musl, because that allocator has one lock for all threads.
+/// The allocator of musl has one lock for all threads.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -15,7 +15,7 @@ use crate::fleet::registrar::Registrar;
 use crate::output::Output;
 use crate::output::startup_log::logs_json;
 
-/// Maximum time that the ending process waits for work that still runs on blocking threads.
+/// The ending process waits this long for work on blocking threads.
 const LEFT_OVERS: Duration = Duration::from_secs(1);
 
 /// The program `tickfleet` with custom tools. All commands can use these tools.
@@ -85,13 +85,12 @@ impl Program {
     /// Reads the command line, runs the command and returns the exit code. Call this method from `main`, outside any
     /// async runtime. The first SIGTERM or SIGINT drains the process. A second one stops it immediately.
     pub fn main(self) -> ExitCode {
-        // To confine a command, a worker executes this same program as a launcher. Make this check before any thread
-        // starts.
+        // To confine a command, a worker executes this same program as a launcher. No thread may have started yet.
         if std::env::args_os().nth(1).is_some_and(|argument| argument == tickfleet_sandbox::sandbox::LAUNCH) {
             return tickfleet_sandbox::launcher::main();
         }
-        // Hide this process before it reads any file. Tools run as child processes of the same user and must not find
-        // the secrets of this process.
+        // Tools run as the same user and must not find the secrets of this process, so it hides before it reads any
+        // file.
         let hidden = tickfleet_sandbox::hide_this_process();
         let args: Vec<String> = std::env::args_os().skip(1).filter_map(|arg| arg.into_string().ok()).collect();
         let json_log = logs_json(&args, &crate::global::environment());
@@ -100,7 +99,7 @@ impl Program {
             Err(error) => return not_parsed(&error, json_log),
         };
         cli.global.extensions = self.extensions;
-        // Set up TLS for HTTP tools and `rediss://`. This fails only if a provider is already installed.
+        // This fails only if a provider is already installed.
         tickfleet_outbound::install_crypto_provider();
         let output = Output::new(cli.global.json).with_json_log(json_log);
         if let Err(error) = hidden {
@@ -116,7 +115,6 @@ impl Program {
             }
         };
         let outcome = runtime.block_on(crate::run(cli, &output));
-        // Wait only briefly for tools that still run on blocking threads.
         runtime.shutdown_timeout(LEFT_OVERS);
         match outcome {
             Ok(()) => ExitCode::SUCCESS,
@@ -125,8 +123,7 @@ impl Program {
     }
 }
 
-/// Prints the message of the command line parser, and returns the exit code. Help and version are successful output.
-/// Any other message is about an invalid command line.
+/// Help and version are successful output.
 fn not_parsed(error: &clap::Error, json_log: bool) -> ExitCode {
     match json_log && error.use_stderr() {
         true => Output::new(false).with_json_log(true).error("", &error.to_string()),

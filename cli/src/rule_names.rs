@@ -11,8 +11,6 @@ use crate::failure::Failure;
 use crate::setup::{Runs, Setup};
 
 impl Setup {
-    /// Builds all tools of a worker on this shard, and checks the rules on them.
-    ///
     /// # Errors
     /// All tools that cannot be used, and all rules that use a name that no call of the rule's tool can have.
     pub(crate) fn registry(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
@@ -21,7 +19,7 @@ impl Setup {
         Ok(registry)
     }
 
-    /// Checks the names in rules against the tools in `registry`. Returns warnings about names that may be misspelled.
+    /// Returns warnings about names that may be misspelled.
     ///
     /// # Errors
     /// Rules with names that no call can have.
@@ -29,15 +27,13 @@ impl Setup {
         self.configuration.check_rule_names(|tool| registry.input_schemas(tool))
     }
 
-    /// Logs the names in rules that may be misspelled.
     pub(crate) fn warn_about_rules(&self, registry: &Registry) {
         for warning in self.rule_names(registry).unwrap_or_default() {
             tracing::warn!(%warning, "rule names an argument that its tool does not declare");
         }
     }
 
-    /// Checks the names in rules against the tools that this process can build. Returns warnings about names that may
-    /// be misspelled, or the errors in the rules.
+    /// The result has warnings about names that may be misspelled, or the errors in the rules.
     ///
     /// # Errors
     /// All tools that cannot be used.

@@ -51,49 +51,37 @@ pub(crate) struct Setup {
     pub(crate) url: String,
     /// True if an option or an environment variable set `url`.
     pub(crate) url_chosen: bool,
-    /// The stores, if they are in this process' memory. `None` if the process uses Redis.
+    /// `None` if the process uses Redis.
     memory: Option<Arc<[Store]>>,
     sources: Sources,
-    /// The errors of a broken configuration. An operator's command then uses the part that could be loaded.
+    /// An operator's command uses the part of a broken configuration that could be loaded.
     trouble: Option<String>,
-    /// Fingerprint of the folder from which the configuration was read.
     pub(crate) fingerprint: String,
-    /// All tool registries of the process share the connections to these MCP servers.
+    /// All tool registries of the process share the connections.
     pub(crate) mcp: Arc<Servers>,
-    /// All workers of the process share the circuit breakers of these models.
+    /// All workers of the process share the circuit breakers.
     models: Arc<ModelSet>,
-    /// Documents, notes and logs that tools search in memory.
     pub(crate) knowledge: Arc<Knowledge>,
-    /// The interpreters of modules with tools. `None` in a process that runs no calls: such a process needs no
-    /// interpreter.
+    /// `None` in a process that runs no calls: such a process needs no interpreter.
     pub(crate) pools: Option<Arc<Pools>>,
     pub(crate) shell: Arc<Shell>,
-    /// Tools and task handlers that the fleet's own program adds.
     pub(crate) extensions: Extensions,
 }
 
-/// Where the tools of a registry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Runs {
-    /// In this process. Tools are rejected if this machine cannot provide their sandbox.
+    /// Tools are rejected if this machine cannot provide their sandbox.
     Here,
-    /// In other processes, or in none. Workers check the sandbox support of their own machines.
+    /// Tools run in other processes, or in none. Workers check the sandbox support of their own machines.
     Elsewhere,
 }
 
-/// Collects the sources of a configuration. The command line overrides the environment. The environment overrides the
-/// folder.
-///
-/// # Errors
-/// [`Failure::Usage`] if `--redis-url` is invalid, or `REDIS_URL_FILE` cannot be used.
+/// The command line overrides the environment, which overrides the folder.
 pub(crate) fn sources(global: &Global) -> Result<Sources, Failure> {
     sources_in(environment(), global)
 }
 
-/// Same as [`sources`], but reads `environment` instead of the environment of the process.
-///
-/// # Errors
-/// [`Failure::Usage`] if `--redis-url` is invalid, or `REDIS_URL_FILE` cannot be used.
+/// Reads `environment` instead of the environment of the process.
 pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Result<Sources, Failure> {
     // `TICKFLEET_CONFIG` is an option of the command line, not a setting.
     environment.remove("TICKFLEET_CONFIG");
@@ -132,10 +120,10 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     })
 }
 
-/// Variable that names a file with the URL of Redis. A file keeps the password out of the environment.
+/// A file keeps the password out of the environment.
 const URL_FILE: &str = "REDIS_URL_FILE";
 
-/// Sets `REDIS_URL` to the URL in the file, unless an option on the command line overrides it.
+/// An option on the command line overrides the file.
 fn read_url_file(environment: &mut Environment, is_overridden: bool) -> Result<(), Failure> {
     let Some(path) = environment.remove(URL_FILE).filter(|path| !path.trim().is_empty()) else { return Ok(()) };
     if is_overridden {
@@ -155,7 +143,7 @@ fn read_url_file(environment: &mut Environment, is_overridden: bool) -> Result<(
 }
 
 impl Setup {
-    /// Loads the configuration and the tools of the modules that the configuration names.
+    /// Also loads the tools of the modules that the configuration names.
     ///
     /// # Errors
     /// All errors in the configuration; modules that cannot be imported.
@@ -165,16 +153,13 @@ impl Setup {
         Self::of(&sources, &global.extensions, Some(&pools))
     }
 
-    /// Loads the configuration for a process that runs no calls. Such a process needs no interpreter.
-    ///
-    /// # Errors
-    /// All errors in the configuration.
+    /// The process runs no calls, and therefore needs no interpreter.
     pub(crate) fn load_without_modules(global: &Global) -> Result<Self, Failure> {
         Self::of(&sources(global)?, &global.extensions, None)
     }
 
-    /// Loads the configuration for a command outside the fleet. Accepts names of unknown tools and task handlers,
-    /// because the fleet's own program may add them.
+    /// A command outside the fleet accepts names of unknown tools and task handlers, because the fleet's own program
+    /// may add them.
     ///
     /// # Errors
     /// All errors in the configuration, except unknown tools, unknown task handlers and invalid schemas.
@@ -183,22 +168,19 @@ impl Setup {
     }
 
     fn beside(global: &Global, part: Part) -> Result<Self, Failure> {
-        // A command outside the fleet runs no calls, so it checks no schemas. The fleet rejects invalid schemas.
+        // A command outside the fleet runs no calls. The fleet rejects invalid schemas.
         let schema_check = SchemaCheck::default();
         let sources = Sources { others_carry_out: true, schema_check, part, ..sources(global)? };
         Self::of(&sources, &global.extensions, None)
     }
 
-    /// Loads only the settings. The log needs them before the rest of the configuration is loaded.
-    ///
-    /// # Errors
-    /// All errors in the settings.
+    /// The log needs the settings before the rest of the configuration is loaded.
     pub(crate) fn load_settings(global: &Global) -> Result<Self, Failure> {
         Self::beside(global, Part::Settings)
     }
 
-    /// Loads the configuration for an operator's command, which must work even if the configuration is broken. If the
-    /// configuration is broken, loads only the settings, or only their section `redis`, and prints a note to stderr.
+    /// If the configuration is broken, loads only the settings, or only their section `redis`, and prints a note to
+    /// stderr.
     ///
     /// # Errors
     /// The section `redis` of the configuration is broken.
@@ -218,7 +200,6 @@ impl Setup {
         Ok(Self { trouble: Some(trouble), ..setup })
     }
 
-    /// Returns true if the whole configuration was loaded, including agents, tenants, tools and permissions.
     pub(crate) fn has_full_policy(&self) -> bool {
         self.sources.part == Part::Whole
     }
@@ -231,16 +212,14 @@ impl Setup {
         self.sources.dir.as_deref()
     }
 
-    /// Logs a warning if the configuration rejects every turn. This is not an error, because tenants can also be set at
-    /// run time.
+    /// This is not an error, because tenants can also be set at run time.
     pub(crate) fn warn_if_all_rejected(&self) {
         if let Some(why) = self.configuration.policy.all_rejected_reason() {
             tracing::warn!("{why}");
         }
     }
 
-    /// Loads the configuration from `sources`. If `pools` are given, they load the tools of the modules that the
-    /// configuration names.
+    /// If `pools` are given, they load the tools of the modules that the configuration names.
     ///
     /// # Errors
     /// All errors in the configuration; modules that cannot be imported.
@@ -249,10 +228,7 @@ impl Setup {
         Ok(Self { configuration: setup.configuration.without_text(), ..setup })
     }
 
-    /// Same as [`Self::of`], but keeps the text of the configuration files for commands that show it.
-    ///
-    /// # Errors
-    /// All errors in the configuration.
+    /// Keeps the text of the configuration files for commands that show it.
     pub(crate) fn with_text(
         sources: &Sources,
         extensions: &Extensions,
@@ -279,7 +255,7 @@ impl Setup {
         })
     }
 
-    /// Returns this setup with the given MCP servers and search data. Connections to unchanged servers stay open.
+    /// Connections to unchanged servers stay open.
     pub(crate) fn sharing(mut self, mcp: &Arc<Servers>, knowledge: &Arc<Knowledge>) -> Self {
         (self.mcp, self.knowledge) = (Arc::clone(mcp), Arc::clone(knowledge));
         self
@@ -297,7 +273,7 @@ impl Setup {
         &self.configuration.settings
     }
 
-    /// Returns Redis' URL with the password masked.
+    /// The password is masked.
     pub(crate) fn shown_url(&self) -> String {
         if self.memory.is_some() {
             return "none, in memory".into();
@@ -309,8 +285,7 @@ impl Setup {
         Self { url, ..self.clone() }
     }
 
-    /// Returns this setup with the shards in the memory of this process. If `dir` is given, the shards are also saved
-    /// there.
+    /// If `dir` is given, the shards are also saved there.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -330,12 +305,11 @@ impl Setup {
         Ok(Self { memory: Some(stores?.into()), ..self.clone() })
     }
 
-    /// Returns true if the fleet's shards are in the memory of this process or of a `tickfleet dev` process.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.memory.is_some() || self.is_dev_socket()
     }
 
-    /// Returns true if this process connects to a `tickfleet dev` process that has the fleet's shards in its memory.
+    /// True if this process connects to a `tickfleet dev` process that has the fleet's shards in its memory.
     pub(crate) fn is_dev_socket(&self) -> bool {
         self.url.starts_with(socket::SCHEME)
     }
@@ -353,8 +327,7 @@ impl Setup {
         })
     }
 
-    /// Returns advice on which Redis to use. The advice is for users who have set the URL neither by an option nor by a
-    /// variable.
+    /// Advice for users who have set the URL neither by an option nor by a variable.
     fn which_redis(&self) -> String {
         let here =
             DevHere::find().map(|here| format!("A tickfleet dev runs here:\n  export REDIS_URL='{}'", here.redis_url));
@@ -362,10 +335,7 @@ impl Setup {
         format!("REDIS_URL is not set, so this is the address of the configuration. {}", here.unwrap_or_else(else_))
     }
 
-    /// Returns advice if no scheduler has ever run on this Redis, because submitted work would wait there.
-    ///
-    /// # Errors
-    /// Redis does not respond.
+    /// Advice if no scheduler has ever run on this Redis, because submitted work would wait there.
     pub(crate) async fn unserved(&self, client: &Client, tenant: &TenantId) -> Result<Option<String>, Failure> {
         if client.store(tenant).policy_in_force().await?.is_some() {
             return Ok(None);
@@ -377,7 +347,7 @@ impl Setup {
         )))
     }
 
-    /// Returns a tenant and one of its agents for examples, preferably `demo` and `kelly`, as in the documentation.
+    /// Prefers `demo` and `kelly`, as in the documentation.
     pub(crate) fn example_caller(&self) -> Option<(&TenantId, &AgentId)> {
         let policy = &self.configuration.policy;
         let tenants = policy.tenants.keys().filter(|t| t.as_str() == "demo").chain(policy.tenants.keys());
@@ -388,7 +358,7 @@ impl Setup {
         pairs.into_iter().find(|(tenant, agent)| policy.look_up(tenant, agent).is_ok())
     }
 
-    /// Returns a hint that the built-in configuration is in use; `None` if a configuration folder is set.
+    /// `None` if a configuration folder is set.
     pub(crate) const fn built_in_hint(&self) -> Option<&'static str> {
         match self.sources.dir {
             Some(_) => None,
@@ -402,7 +372,7 @@ impl Setup {
         Ok(Pool::open(&self.url, self.settings().redis.pool_size)?)
     }
 
-    /// Returns one store per shard, not yet connected.
+    /// The stores are not connected yet.
     pub(crate) fn stores(&self) -> Result<Vec<Store>, Failure> {
         if let Some(stores) = &self.memory {
             return Ok(stores.to_vec());
@@ -412,7 +382,7 @@ impl Setup {
 
     pub(crate) fn store_options(&self) -> StoreOptions {
         let s = self.settings();
-        // Set every field explicitly, so that a new field does not compile until it is set here.
+        // Every field is explicit, so that a new field does not compile until it is set here.
         let fixed = StoreOptions::default();
         StoreOptions {
             namespace: s.redis.namespace.clone(),
@@ -440,7 +410,7 @@ impl Setup {
         Arc::new(PolicyHandle::new(self.configured()))
     }
 
-    /// Returns the policy as configured, without run-time declarations.
+    /// The policy excludes run-time declarations.
     pub(crate) fn configured(&self) -> ActivePolicy {
         ActivePolicy {
             policy: self.configuration.policy.clone(),
@@ -450,13 +420,13 @@ impl Setup {
         }
     }
 
-    /// Builds all tools of a worker on this shard. The rules on these tools are not checked.
+    /// Does not check the rules on the tools.
     ///
     /// # Errors
     /// All tools that cannot be used.
     pub(crate) fn tools(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
         let mut typed = worker::standard_tools(store, active);
-        // Include a trial tool only if a permission row or the `reconcile` of another tool names it.
+        // A trial tool is included only if a permission row or the `reconcile` of another tool names it.
         typed.retain(|tool| !TRIAL_TOOLS.contains(&tool.spec().name.as_str()) || self.is_named(&tool.spec().name));
         typed.extend(self.atlas_tools(store, active)?);
         typed.extend(self.workspace_tools(runs)?);
@@ -493,8 +463,7 @@ impl Setup {
         tools.unwrap_or_else(|| Ok(Vec::new())).map_err(|errors| modules_failed(&errors))
     }
 
-    /// Returns the Atlas sample tools that a permission row or a `reconcile` names. Skips a tool if a configured tool
-    /// or a tool of the program has the same name.
+    /// Skips a sample tool if a configured tool or a tool of the program has the same name.
     fn atlas_tools(&self, store: &Store, active: &Arc<PolicyHandle>) -> Result<Vec<TypedTool>, Failure> {
         let is_wanted = |name: &str| self.is_wanted(name);
         if !tickfleet_tools_atlas::NAMES.into_iter().any(is_wanted) {
@@ -511,8 +480,8 @@ impl Setup {
         Ok(tools)
     }
 
-    /// Returns the workspace tools for files and commands that a permission row or a `reconcile` names. Tools that run
-    /// commands use the strictest sandbox level that this machine can provide.
+    /// Includes only tools that a permission row or a `reconcile` names. Tools that run commands use the strictest
+    /// sandbox level that this machine can provide.
     fn workspace_tools(&self, runs: Runs) -> Result<Vec<TypedTool>, Failure> {
         let mut tools = builtin::files(&self.shell);
         if builtin::RUNNING.into_iter().any(|name| self.is_wanted(name)) {
@@ -533,8 +502,8 @@ impl Setup {
         Ok(tools)
     }
 
-    /// Returns true if a permission row or another tool's `reconcile` names the built-in tool. The fleet makes
-    /// reconciling calls itself, without a permission. A row for a tool of an MCP server does not name a built-in tool.
+    /// True for a name in a permission row or a `reconcile`: the fleet makes reconciling calls without a permission. A
+    /// row for a tool of an MCP server does not name a built-in tool.
     fn is_named(&self, name: &str) -> bool {
         let imports = |def: &McpServerDef| def.tools.iter().any(|tool| def.tool_name(&tool.name) == name);
         if self.configuration.mcp.servers.values().any(imports) {
@@ -547,7 +516,7 @@ impl Setup {
             || self.pools.as_ref().is_some_and(|pools| pools.reconciles_by(name))
     }
 
-    /// Returns true if a permission row or a `reconcile` names this built-in tool, and no other tool has the same name.
+    /// True if the tool is named, and no other tool has the same name.
     fn is_wanted(&self, name: &str) -> bool {
         self.is_named(name)
             && self.configuration.tools.tools.get(name).is_none_or(|def| !def.has_kind())
@@ -555,22 +524,18 @@ impl Setup {
             && !self.pools.as_ref().is_some_and(|pools| pools.offers(name))
     }
 
-    /// Makes the checks that the configuration loader cannot make: schemas that do not compile, forbidden addresses and
-    /// duplicate names. Every role makes these checks before it applies a configuration, at its start and at a reload.
-    /// Therefore no role accepts a configuration that another role rejects.
+    /// Checks schemas, forbidden addresses and duplicate names, which the configuration loader cannot check. Every role
+    /// does so before it applies a configuration. No role then accepts a configuration that another role rejects.
     ///
     /// # Errors
     /// All tools and handlers that cannot be used.
     pub(crate) fn check_tools(&self) -> Result<(), Failure> {
-        // The tools are only built. No connection is opened.
         let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
         let active = self.active();
         self.task_handlers(&store, &active, &Arc::new(Metrics::new().map_err(Failure::failed)?))?;
         self.registry(&store, &active, Runs::Elsewhere).map(drop)
     }
 
-    /// Builds the task handlers that the configuration binds to agents.
-    ///
     /// # Errors
     /// All handlers that cannot be used.
     pub(crate) fn task_handlers(
@@ -601,7 +566,7 @@ impl Setup {
         }
     }
 
-    /// Returns the names in the configuration, against which operators' commands check their arguments.
+    /// Operators' commands check their arguments against these names.
     pub(crate) fn names(&self) -> FleetNames {
         let Configuration { policy, tools, digest, .. } = &self.configuration;
         let of_program = self.extensions.tools.iter().map(|tool| (tool.spec().id.clone(), tool.spec().name.clone()));
@@ -612,20 +577,13 @@ impl Setup {
         FleetNames::new(policy, of_program.chain(of_files), Some(digest.clone()))
     }
 
-    /// Returns the context in which the commands of the operator `by` run.
-    ///
-    /// # Errors
-    /// Redis does not respond.
     pub(crate) async fn operator<'a>(&self, by: String, output: &'a Output) -> Result<VerbContext<'a>, Failure> {
         let client = self.client().await?;
         let redactor = self.report().redactor;
         Ok(VerbContext { client, names: self.names(), by, tenant: None, redactor, remarks: output })
     }
 
-    /// Returns the signer of audit seals; `None` if no key is configured.
-    ///
-    /// # Errors
-    /// The key cannot be read, or is invalid.
+    /// `None` if no key is configured.
     pub(crate) fn signer(&self) -> Result<Option<Signer>, Failure> {
         let seal = &self.settings().seal;
         let Some(key) = &seal.key else { return Ok(None) };
@@ -634,10 +592,7 @@ impl Setup {
         Signer::new(&seal.key_id, &secret).map(Some).map_err(failed)
     }
 
-    /// Reads a secret from a variable or a file. `what` is the name of the setting, for error messages.
-    ///
-    /// # Errors
-    /// The variable is not set, or the file cannot be read.
+    /// `what` is the name of the setting, for error messages.
     pub(crate) fn secret(&self, what: &str, place: &SealKey) -> Result<String, Failure> {
         let failed = |why: String| Failure::failed(anyhow::anyhow!("{what}: {why}"));
         match place {
@@ -651,8 +606,7 @@ impl Setup {
         }
     }
 
-    /// Returns the prefix for the names of this process' incarnations: the host name (in Kubernetes, the pod's name),
-    /// or `local`.
+    /// A prefix for the names of incarnations: the host name (in Kubernetes, the pod's name), or `local`.
     pub(crate) fn name(&self) -> String {
         self.sources
             .environment
@@ -662,11 +616,8 @@ impl Setup {
             .unwrap_or_else(|| "local".into())
     }
 
-    /// Starts the log of the process as configured, and the export of spans if an endpoint is set. The caller must
-    /// flush the returned exporter before the process ends.
-    ///
-    /// # Errors
-    /// The configured level is invalid, or spans cannot be exported.
+    /// Also starts the export of spans if an endpoint is set. The caller must flush the returned exporter before the
+    /// process ends.
     pub(crate) fn start_log(&self) -> Result<Option<Traces>, Failure> {
         let Settings { log, tracing, .. } = self.settings();
         let format = match log.format {
@@ -685,7 +636,6 @@ impl Setup {
         Ok(traces)
     }
 
-    /// Returns the kinds of tools that the configuration can declare. Each kind has its own clients and access tokens.
     fn kinds(&self, runs: Runs) -> ToolKinds {
         let shell = Arc::clone(&self.shell);
         ToolKinds {
@@ -703,21 +653,17 @@ impl Setup {
     }
 }
 
-/// Parses where a secret is stored: `env:NAME` for a variable, or `file:/PATH` for a file.
-///
-/// # Errors
-/// The text names neither a variable nor an absolute path.
+/// `env:NAME` is a variable, and `file:/PATH` a file.
 pub(crate) fn parse_secret_place(text: &str) -> Result<SealKey, String> {
     match text.split_once(':') {
         Some(("env", name)) if !name.is_empty() => Ok(SealKey::Env(name.to_owned())),
         Some(("file", path)) if path.starts_with('/') => Ok(SealKey::File(path.to_owned())),
-        // Do not print the text: it may be the secret itself.
+        // The text may be the secret itself.
         _ => Err("expected env:NAME of a variable, or file:/PATH".to_owned()),
     }
 }
 
-/// Creates the state that shell and file tools share. The sandbox support of the machine is checked when the first such
-/// tool is built.
+/// The sandbox support of the machine is checked when the first such tool is built.
 fn shell_of(settings: &Settings) -> Arc<Shell> {
     let root = match settings.worker.workspaces.as_str() {
         "" => std::env::temp_dir().join("tickfleet-workspaces"),
@@ -726,8 +672,7 @@ fn shell_of(settings: &Settings) -> Arc<Shell> {
     Shell::new(Launcher::this_program(), root, settings.worker.workspace_ttl)
 }
 
-/// Returns this machine's time, in milliseconds since the epoch. Use it only for times that are not compared with a
-/// shard's clock.
+/// Use this machine's time only for times that are not compared with a shard's clock.
 #[allow(clippy::disallowed_methods, reason = "the edge: no shard takes part, so none has a clock to ask")]
 pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

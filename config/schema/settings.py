@@ -19,7 +19,6 @@ SECRET_PLACE = {"type": "string", "pattern": "^(env:.+|file:/.+)?$"}
 LONG = duration("1s", "366d")
 SHORT = duration("1s", "30d")
 
-# For each section: its description and its fields.
 SETTINGS = {
     "redis": (
         "How processes reach Redis.",

@@ -20,7 +20,7 @@ import urllib.parse
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-# Folders with Markdown files that are not pages.
+# Markdown files in these folders are not pages.
 NO_PAGES = ("helm/", "docs/site/", "docs/snippets/", "cli/", ".github/")
 # GitHub expects the security policy at this path.
 SECURITY = ".github/SECURITY.md"
@@ -56,7 +56,7 @@ def check():
     """Returns a problem for each page that is missing in SUMMARY.md, is listed twice, or does not exist."""
     _, pages = summary()
     there = {path for path in files("") if path.endswith(".md") and not path.startswith(NO_PAGES)} | {SECURITY}
-    # Decisions need no entry, because the index of decisions lists them.
+    # The index of decisions lists them.
     there -= {path for path in there if re.match(r"docs/adr/\d", path)}
     wrong = [f"SUMMARY.md does not have {path}" for path in sorted(there - set(pages))]
     wrong += [f"SUMMARY.md has {path}, which is no page" for path in sorted(set(pages) - there)]
@@ -94,7 +94,6 @@ def lay_out(out):
     os.makedirs(source)
     text, pages = summary()
     shutil.copyfile(os.path.join(HERE, "book.toml"), os.path.join(out, "book.toml"))
-    # Each decision is a page below the index of decisions.
     decisions = sorted(path for path in files("docs/adr") if re.match(r"docs/adr/\d", path))
     rows = "".join(f"  - [{read(path).splitlines()[0].lstrip('# ')}]({path})\n" for path in decisions)
     text = re.sub(r"(^- .*\(docs/adr/README\.md\)\n)", lambda match: match[1] + rows, text, flags=re.MULTILINE)

@@ -8,12 +8,12 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 posts = []
-# For each response of the scripted model: the agent and the next step.
+# Each response of the scripted model has the agent and the next step.
 responses = []
-# A function that is called after the next post is published. If it is set, the response to that post is lost.
+# A function for the next published post. If it is set, the response to that post is lost.
 on_post = None
 
-# The words before the text of the post in kelly's task.
+# Precedes the text of the post in kelly's task.
 PUBLISH = "Publish this post, word for word: "
 
 

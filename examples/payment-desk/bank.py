@@ -4,7 +4,7 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-# The amount of the payment for which the bank's response is lost.
+# The bank's response to a payment of this amount is lost.
 LOST = 300
 
 

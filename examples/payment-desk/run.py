@@ -32,7 +32,6 @@ class Step(NamedTuple):
     calls: list
     expected: list
     text: str = ""
-    # The amount that ann approves.
     approved: int | None = None
 
 
@@ -100,12 +99,12 @@ def check_records(folder):
     deadline = time.monotonic() + 60
     proved = None
     while not proved or proved["verdict"]["unsealed"] and time.monotonic() < deadline:
-        # Remove the file of the previous attempt. Otherwise the export would continue it.
+        # The export would continue the file of the previous attempt.
         export.unlink(missing_ok=True)
         tickfleet("audit", "export", "--to", export)
         proved = tickfleet("prove", export)
     verdict = proved["verdict"]
-    # The log has one entry for each call, and one for the approval.
+    # Each call has one entry, and so does the approval.
     sealed = verdict["intact"] and verdict["entries"] == verdict["sealed"] == 16
     check(sealed, f"audit export: {verdict['entries']} entries, sealed and unchanged")
     check(proved["proof"]["holds"], "prove: no cap was exceeded, no call has two results, no effect ran twice")
@@ -132,7 +131,7 @@ def start(folder):
     for line in fleet.stdout:
         if "export REDIS_URL=" in line:
             os.environ["REDIS_URL"] = line.split("=", 1)[1].strip().strip("'")
-        # This is the last line that `dev` prints when it starts.
+        # `dev` prints this line last when it starts.
         if line.startswith("Ctrl-C"):
             return fleet
     sys.exit("tickfleet dev ended instead of running")

@@ -3,7 +3,7 @@
 SCHEMA_VERSION = 39
 COLUMNS = 24
 
-# The dashboards, as uid and title, in the order of their links.
+# The order of these uids and titles is that of the links between the dashboards.
 DASHBOARDS = {
     "tickfleet-fleet": "Tickfleet / Fleet",
     "tickfleet-governance": "Tickfleet / Governance",
@@ -11,7 +11,7 @@ DASHBOARDS = {
     "tickfleet-redis": "Tickfleet / Redis",
 }
 
-# Replaces `@` in queries. Selects the fleet and the processes that are chosen in the dashboard.
+# Replaces `@` in queries, and selects the chosen fleet and processes.
 SELECTION = 'namespace=~"$namespace", job=~"$job"'
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}

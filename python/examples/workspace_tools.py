@@ -8,7 +8,6 @@ from pydantic import BaseModel
 
 from tickfleet import Context, ToolError, tool
 
-#: Maximum numbers of steps of a path, and of characters of a file.
 STEPS_MAX = 8
 CHARS_MAX = 100_000
 STEP = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
@@ -40,7 +39,7 @@ def write_file(path: str, content: str, context: Context) -> Written:
     if not target.parent.resolve().is_relative_to(workspace):
         raise ToolError.permanent(f"{path!r} leads out of the workspace.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Write a draft and move it, so that a reader never sees an incomplete file. The move replaces an existing link.
+    # A reader never sees an incomplete file, because the draft is moved. The move replaces an existing link.
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.write_text(content, encoding="utf-8")
     draft.replace(target)

@@ -21,25 +21,23 @@ use tickfleet_ops::traces;
 use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tracing::Span;
 
-/// Maximum bytes of a rejected message in its dead letter. The rest is cut off.
+/// The rest of a rejected message is cut off in its dead letter.
 const RAW_BYTES_MAX: usize = 4_096;
 
 pub(crate) struct Arrival {
     pub(crate) entry: TakenInbound,
-    /// The first stream entry of the message. Generated IDs derive from it, because a redelivered message has a new
-    /// entry.
+    /// The first stream entry of the message. A redelivered message has a new entry, so generated IDs derive from this
+    /// one.
     pub(crate) origin: EntryId,
-    /// The number of schedulers that died while they processed the entry.
+    /// Counts schedulers that died while they processed the entry.
     pub(crate) crashes: u32,
     pub(crate) raw: Vec<u8>,
 }
 
-/// A turn that can be admitted, with the data for a possible rejection.
 pub(crate) struct Candidate {
     pub(crate) turn: Turn,
     pub(crate) name: TurnName,
     pub(crate) arrival: Arrival,
-    /// The trace span from the read of the entry to the decision.
     pub(crate) span: Span,
 }
 
@@ -84,8 +82,7 @@ pub(crate) struct Rejection {
 }
 
 impl Rejection {
-    /// Creates the rejection of an inbound entry. If the entry's tenant and inbox are readable, the rejection has a
-    /// reply.
+    /// If the entry's tenant and inbox are readable, the rejection has a reply.
     pub(crate) fn of(
         from: Inbound,
         arrival: &Arrival,
@@ -103,7 +100,7 @@ impl Rejection {
         Self {
             entry: arrival.entry.clone(),
             reason: refusal.code,
-            // Redact the message: the dead letter is kept for days, and any submitter may have put secrets into it.
+            // The dead letter is kept for days, and any submitter may have put secrets into the message.
             raw: redactor.head(&arrival.raw, RAW_BYTES_MAX).into(),
             tenant: refusal.tenant.clone(),
             reply: refusal.reply_to.clone().map(|inbox| (inbox, reply)),
@@ -112,19 +109,16 @@ impl Rejection {
         }
     }
 
-    /// Returns the bytes that this rejection adds to its transaction.
     pub(crate) fn bytes(&self) -> usize {
         self.raw.len() + self.reply.as_ref().map_or(0, |(_, reply)| reply.len())
     }
 
-    /// Adds the turn's name and digest to this rejection. The store needs them, because the turn's calls may have begun
-    /// before the store was restarted.
+    /// The turn's calls may have begun before the store was restarted, so the store needs the turn's name and digest.
     pub(crate) fn of_turn(self, candidate: &Candidate) -> Self {
         Self { turn: Some((candidate.name.clone(), content_digest(&candidate.turn))), ..self }
     }
 
-    /// Returns the decision that writes the rejection. The decision contains no reply for a tenant that is not
-    /// configured, because such a tenant has no inbox.
+    /// A tenant that is not configured has no inbox, so it gets no reply.
     pub(crate) fn decision<'a>(&self, from: Inbound, policy: &Policy, bounds: &'a Bounds) -> Reject<'a> {
         let is_known = |tenant: &TenantId| policy.tenants.contains_key(tenant) || policy.withheld.contains(tenant);
         let tenant = self.tenant.clone().map(|tenant| match is_known(&tenant) {
@@ -138,14 +132,14 @@ impl Rejection {
     }
 }
 
-/// Returns the name and digest under which the client may have recorded the turn or task when it submitted it.
+/// The client may have recorded the turn or task under this name and digest when it submitted it.
 fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
     let turn = refusal.turn_id.clone().or_else(|| refusal.task_id.clone().map(Into::into))?;
     let tenant = refusal.tenant.clone()?;
     Some((TurnName { tenant, turn }, refusal.digest.clone()?))
 }
 
-/// Returns the producer's ID of a turn or task. If there is none, generates an ID from the inbound entry.
+/// A message without an ID gets one from its inbound entry.
 pub(crate) fn minted(from: Inbound, origin: &EntryId, given: Option<TurnId>) -> TurnId {
     given.unwrap_or_else(|| {
         let prefix = if matches!(from, Inbound::Turns) { 't' } else { 'k' };
@@ -159,8 +153,7 @@ fn fallback_id() -> TurnId {
     TurnId::new("odd").expect("a well-formed ID")
 }
 
-/// Returns the immutable part of a turn's record. `grant` is the grant of the turn's task, and the task's deadline in
-/// ms.
+/// `grant` is the grant of the turn's task, and the task's deadline in ms.
 ///
 /// # Errors
 /// A rejection: the tenant is unknown or unreadable, the agent is unknown, or the deadline is too far away.
@@ -215,8 +208,8 @@ fn look_up<'a>(policy: &'a Policy, turn: &Turn) -> Result<(&'a TenantPolicy, &'a
     })
 }
 
-/// Returns the deadline (ms) of a turn without its own deadline: 24 h from now. If calls over the daily cap wait for
-/// the next day, the deadline is 24 h after the next day begins (invariant 15).
+/// The deadline (ms) is in 24 h. If calls over the daily cap wait for the next day, it is 24 h after the next day
+/// begins (invariant 15).
 fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, now_ms: i64) -> i64 {
     let base_ms = match policy.caps(owner, agent).on_day_cap {
         DayCapAction::Reject => now_ms,
@@ -225,8 +218,8 @@ fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, 
     base_ms + limits::DEADLINE_DEFAULT_MS
 }
 
-/// Returns the calls of these turns that can set facts, by session. Other calls can depend on these facts. Returns
-/// nothing if no tool sets facts.
+/// Returns the calls of these turns that can set facts, by session. Other calls can depend on these facts. Empty if no
+/// tool sets facts.
 pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Head)]) -> Vec<RecordExpectedCalls> {
     let matrix = &policy.permissions.matrix;
     if matrix.values().all(|row| row.facts.sets.is_empty()) {

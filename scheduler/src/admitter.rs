@@ -31,16 +31,16 @@ use crate::policy_tracker::PolicyTracker;
 use crate::recovery::slices;
 use crate::unrun_calls::{RecordingRenderer, turn_ended};
 
-/// Time between two checks for free memory while memory is short and no turn can be admitted.
+/// Applies while memory is short and no turn can be admitted.
 const ROOM_EVERY: Duration = Duration::from_millis(50);
 /// While memory is short, turns are admitted only if queues and workers together hold fewer slices than this. Some
 /// slices must still run, because finished slices free memory.
 const TIGHT_SLICES: u64 = 256;
 /// Replaces [`TIGHT_SLICES`] while the store's memory is full.
 const FULL_SLICES: u64 = 16;
-/// Maximum turns in one commit while memory is short.
+/// Limits one commit while memory is short.
 const TIGHT_TURNS: usize = 16;
-/// Maximum bytes of turns in one commit while memory is short.
+/// Limits the turns of one commit while memory is short.
 const TIGHT_BYTES: usize = 512 * 1024;
 
 pub(crate) struct Admitter {
@@ -52,7 +52,7 @@ pub(crate) struct Admitter {
 }
 
 impl BatchHandler for Admitter {
-    /// Admits a batch. Entries of a dead scheduler are admitted one by one, and each is first marked as a suspect.
+    /// Entries of a dead scheduler are admitted one by one, and each is first marked as a suspect.
     async fn handle_batch(&self, reader: &InboundReader, arrivals: Vec<Arrival>) {
         let (suspects, clean): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(|arrival| arrival.crashes > 0);
         self.admit_batch(reader, clean).await;
@@ -100,8 +100,8 @@ impl Admitter {
                     ));
                 }
             }
-            // Write the rejections as soon as they exceed one commit. Rejections can be many times larger than their
-            // messages.
+            // Rejections can be many times larger than their messages, so they are written as soon as they exceed one
+            // commit.
             if rejections_length(&rejections) < rejections.len() {
                 self.intake.reject_all(reader, Inbound::Turns, std::mem::take(&mut rejections)).await;
             }
@@ -116,7 +116,7 @@ impl Admitter {
         self.intake.reject_all(reader, Inbound::Turns, rejections).await;
     }
 
-    /// Waits until at least one candidate can be admitted. Returns the number of candidates to admit in one commit.
+    /// Returns the number of candidates to admit in one commit: at least one.
     async fn wait_for_room(&self, reader: &InboundReader, candidates: &[Candidate]) -> Option<usize> {
         let room = retry_until(reader, || async {
             if !self.store.state().pressure {
@@ -135,8 +135,7 @@ impl Admitter {
         room.await
     }
 
-    /// Refreshes the store's flag for short memory. Returns true if queues and workers hold so few slices that turns
-    /// can be admitted even while memory is short.
+    /// Refreshes the store's flag for short memory. Returns true if turns can be admitted even while memory is short.
     async fn has_few_slices_out(&self) -> Result<bool, StoreError> {
         self.store.refresh_state().await?;
         let (used, max) = self.store.seam().sample_memory().await?;
@@ -146,7 +145,7 @@ impl Admitter {
         Ok(out < if used >= max { FULL_SLICES } else { TIGHT_SLICES })
     }
 
-    /// Admits candidates that fit one commit. Retries until every candidate is decided. Returns the rejections.
+    /// The candidates must fit one commit. Retries until every candidate is decided. Returns the rejections.
     async fn admit_until_decided(&self, reader: &InboundReader, candidates: &[Candidate]) -> Vec<Rejection> {
         let mut left: Vec<&Candidate> = candidates.iter().collect();
         let mut rejections = Vec::new();
@@ -164,7 +163,7 @@ impl Admitter {
                     }
                 }
             });
-            // If there is no result, this incarnation must stop. Other schedulers take over its entries.
+            // No result: this incarnation must stop, and other schedulers take over its entries.
             let Some(AdmissionAttempt { retry, rejections: more }) = attempt.await else { break };
             rejections.extend(more);
             left = retry.into_iter().filter_map(|at| left.get(at).copied()).collect();
@@ -175,7 +174,7 @@ impl Admitter {
     async fn try_to_admit(&self, candidates: &[&Candidate]) -> Result<AdmissionAttempt, StoreError> {
         self.refresh_for_unknown(candidates).await?;
         let grants = self.grants(candidates).await?;
-        // If there is no snapshot, a newer policy is in force, and this incarnation must stop.
+        // No snapshot: a newer policy is in force, and this incarnation must stop.
         let Some(snapshot) = self.policy_tracker.policy_snapshot().await? else {
             return Ok(AdmissionAttempt::default());
         };
@@ -247,16 +246,15 @@ impl Admitter {
         Ok(tried)
     }
 
-    /// Trims a full inbox before a turn with replies to this inbox is rejected, because readers may have just confirmed
-    /// replies. Returns true if replies were removed.
+    /// Readers may have just confirmed replies, so a full inbox is trimmed before a turn with replies to it is
+    /// rejected. Returns true if replies were removed.
     async fn has_trimmed(&self, candidate: &Candidate) -> Result<bool, StoreError> {
         let Some(inbox) = &candidate.turn.reply_to else { return Ok(false) };
         let age_ms = self.store.options().reply_retain_ms;
         Ok(trim_inbox(&self.store, &candidate.turn.tenant, inbox.as_str(), age_ms).await? > 0)
     }
 
-    /// Reads run-time settings before a turn is rejected because its tenant or agent is unknown. The settings may
-    /// define a new tenant or agent.
+    /// Reads run-time settings before a turn is rejected, because they may define its tenant or agent.
     async fn refresh_for_unknown(&self, candidates: &[&Candidate]) -> Result<(), StoreError> {
         let active = self.active.load();
         if candidates.iter().any(|one| active.policy.look_up(&one.turn.tenant, &one.turn.agent).is_err()) {
@@ -265,8 +263,8 @@ impl Admitter {
         Ok(())
     }
 
-    /// Returns the grant and deadline (ms) of the task for each turn under a task, by index of the candidate. For an
-    /// unknown task, or a task of another agent, returns nothing, because [`Admit`] rejects the turn.
+    /// The key is the index of the candidate, and the deadline is in ms. An unknown task, or a task of another agent,
+    /// is left out, because [`Admit`] rejects the turn.
     async fn grants(&self, candidates: &[&Candidate]) -> Result<HashMap<usize, (TaskGrant, i64)>, StoreError> {
         let mut grants = HashMap::new();
         for (at, candidate) in candidates.iter().enumerate() {
@@ -311,8 +309,8 @@ impl Admitter {
         rejection.of_turn(candidate)
     }
 
-    /// Records the calls that can set facts. Calls that need one of these facts then wait for the recorded calls. A
-    /// failed write is only logged: without the record, those calls may be decided earlier, but no guarantee is lost.
+    /// Calls that need a fact then wait for the recorded calls. A failed write is only logged: those calls may then be
+    /// decided earlier, but no guarantee is lost.
     async fn announce_fact_calls(&self, snapshot: &PolicySnapshot, candidates: &[&Candidate], heads: &[(usize, Head)]) {
         let batch: Vec<_> =
             heads.iter().filter_map(|(at, head)| candidates.get(*at).map(|candidate| (*candidate, head))).collect();
@@ -325,7 +323,7 @@ impl Admitter {
         }
     }
 
-    /// Counts a decision in the metrics. If the turn was rejected, returns its rejection as the error.
+    /// If the turn was rejected, returns its rejection as the error.
     fn count_decision(
         &self,
         candidate: &Candidate,
@@ -372,7 +370,7 @@ impl Admitter {
         Ok(decision)
     }
 
-    /// Returns the rejection of a turn for which the decision failed. The other turns of its batch are not affected.
+    /// The decision failed for this turn only. The other turns of its batch are not affected.
     fn reject_faulty(&self, candidate: &Candidate, error: &RunError) -> Rejection {
         tracing::error!(%error, entry = %candidate.arrival.entry.id, "turn cannot be admitted");
         let message = "The turn could not be admitted. The error has been logged.".to_owned();
@@ -381,8 +379,7 @@ impl Admitter {
     }
 }
 
-/// Counts a turn that waits for a configured limit. Does not count built-in limits, which have names that begin with
-/// `_`.
+/// Built-in limits, which have names that begin with `_`, are not counted.
 pub(crate) fn count_throttled(metrics: &Metrics, limit: &str) {
     if !limit.starts_with('_') {
         metrics.limits_reached(&[limit.to_owned()], LimitAction::Wait);
@@ -412,12 +409,11 @@ fn admit<'a>(
 
 #[derive(Default)]
 struct AdmissionAttempt {
-    /// Indexes of the turns that must be decided again.
     retry: Vec<usize>,
     rejections: Vec<Rejection>,
 }
 
-/// Returns how many candidates fit one commit, by number, calls and bytes, but at least one. `cost` is the relative
+/// Limits number, calls and bytes of the candidates in one commit, but returns at least one. `cost` is the relative
 /// cost of a call: 1 without limits, and more with limits.
 fn batch_length(candidates: &[Candidate], turns_max: usize, bytes_max: usize, cost: usize) -> usize {
     let mut calls = 0;

@@ -2,11 +2,7 @@ use tickfleet_core::recovery::reap::HeldEntry;
 use tickfleet_core::{Query, StreamKey, Value};
 use tickfleet_store::{Store, StoreError};
 
-/// Returns entries of `queues` that were delivered to a consumer but are not acknowledged yet, with their fields.
-/// Returns at most `count` entries per queue.
-///
-/// # Errors
-/// [`StoreError`].
+/// The entries were delivered to a consumer but are not acknowledged yet. Returns at most `count` per queue.
 pub(crate) async fn held_entries(
     store: &Store,
     queues: &[StreamKey],

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{Common, PATIENCE};
 
 const MINUTE_MS: i64 = 60_000;
-/// Maximum offset (ms) after the end of a minute. Each scheduler samples at its own random offset. Usually, only the
-/// first scheduler then reads the metrics, and the others find its sample.
+/// Each scheduler samples at its own random offset after the end of a minute. Usually, only the first scheduler then
+/// reads the metrics, and the others find its sample.
 const SPREAD_MS: u32 = 5_000;
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -48,7 +48,7 @@ impl History {
         handle.finished();
     }
 
-    /// Samples the last minute. Returns the shard time (ms).
+    /// Returns the shard time (ms).
     async fn sample(&self) -> Result<i64, StoreError> {
         let active = self.active.load();
         let tenants = active.policy.tenants.keys().filter(|tenant| self.store.is_home_of(tenant));
@@ -58,7 +58,6 @@ impl History {
     }
 }
 
-/// Returns the time (ms) until `spread_ms` after the end of the current minute.
 fn until_next(now_ms: i64, spread_ms: i64) -> i64 {
     MINUTE_MS - now_ms.rem_euclid(MINUTE_MS) + spread_ms
 }

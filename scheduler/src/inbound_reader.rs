@@ -11,7 +11,7 @@ use tickfleet_store::{Store, StoreError};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// Interval at which a loop reports progress while it waits for permission to handle a suspect.
+/// A loop reports progress at this interval while it waits for permission to handle a suspect.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
 pub(crate) struct InboundReader {
@@ -20,9 +20,8 @@ pub(crate) struct InboundReader {
     store: Store,
     handle: LoopHandle,
     stop: CancellationToken,
-    /// The permission to handle a suspect. All loops of the process share it.
+    /// All loops of the process share the permission to handle a suspect.
     suspects: SuspectSemaphore,
-    /// The permission that this loop holds while it handles a suspect.
     permit: Mutex<Option<SuspectPermit>>,
 }
 
@@ -40,8 +39,8 @@ impl InboundReader {
         Self { from, consumer, store, handle, stop, suspects, permit: Mutex::default() }
     }
 
-    /// Marks the entry that is handled next as a suspect. A later crash counts against this entry. Waits while another
-    /// loop of this process handles a suspect. Returns false if the loop must stop during the wait.
+    /// A later crash counts against the marked entry. Waits while another loop of this process handles a suspect.
+    /// Returns false if the loop must stop during the wait.
     pub(crate) async fn mark_suspect(&self, suspect: &EntryId) -> bool {
         let mut turn = std::pin::pin!(self.suspects.acquire());
         let permit = loop {
@@ -58,7 +57,7 @@ impl InboundReader {
         true
     }
 
-    /// Removes this loop's mark, if any. Another loop can then handle a suspect.
+    /// Another loop can then handle a suspect.
     pub(crate) async fn clear_suspect(&self) {
         let mut permit = self.permit.lock().await;
         if permit.is_none() {
@@ -92,9 +91,9 @@ impl RetryWait for InboundReader {
         self.stop.is_over()
     }
 
-    /// Waits for `time` while Redis is unavailable or has no memory, or until the loop must stop. Reports progress:
-    /// otherwise, a liveness probe could kill the waiting process, and the crash would count against its entries. Also
-    /// removes the mark of a suspect, because a crash during the wait must not count against the suspect.
+    /// Waits for `time`, or until the loop must stop. Reports progress: otherwise, a liveness probe could kill the
+    /// waiting process, and the crash would count against its entries. Also removes the mark of a suspect, because a
+    /// crash during the wait must not count against the suspect.
     async fn pause(&self, time: Duration) {
         self.clear_suspect().await;
         self.handle.advanced();

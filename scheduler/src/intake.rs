@@ -25,8 +25,7 @@ use crate::held_entries::held_entries;
 use crate::inbound_reader::InboundReader;
 use crate::policy_tracker::PolicyTracker;
 
-/// The reason of a rejection. All records of a tenant are in one shard, so other shards reject the tenant's turns
-/// (invariant 10).
+/// All records of a tenant are in one shard, so other shards reject the tenant's turns (invariant 10).
 pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(tenant) mod the number of shards";
 
 pub(crate) struct Intake {
@@ -36,14 +35,14 @@ pub(crate) struct Intake {
     metrics: Arc<Metrics>,
     progress: Progress,
     batch: usize,
-    /// Removes secrets from the messages that dead letters keep.
+    /// Dead letters keep redacted messages.
     redactor: Arc<Redactor>,
-    /// Makes sure that the whole process handles only one suspect entry at the same time.
+    /// The whole process handles only one suspect entry at the same time.
     suspects: SuspectSemaphore,
 }
 
 pub(crate) trait BatchHandler {
-    /// Handles a batch of entries. Returns when all decisions are written.
+    /// Returns when all decisions are written.
     fn handle_batch(&self, reader: &InboundReader, arrivals: Vec<Arrival>) -> impl Future<Output = ()> + Send;
 }
 
@@ -61,7 +60,7 @@ impl Intake {
         }
     }
 
-    /// Reads one inbound stream until `stop`, and passes each batch to `handler`.
+    /// Passes each batch to `handler`, until `stop`.
     pub(crate) async fn read(
         &self,
         from: Inbound,
@@ -86,7 +85,7 @@ impl Intake {
         let mut compared: Option<Instant> = None;
         while !stop.is_cancelled() {
             let compares = compared.is_none_or(|at| at.elapsed() >= lease);
-            // Read the epoch before the entries are taken, see `TakenInbound`.
+            // The epoch must be older than the entries, see `TakenInbound`.
             let epoch = self.store.state().epoch;
             match self.next_batch(&take, &stop, compares).await {
                 Ok(entries) => {
@@ -115,8 +114,7 @@ impl Intake {
         reader.finished();
     }
 
-    /// Returns the next batch. If `compares` is true, first returns entries that were already delivered to this
-    /// consumer.
+    /// If `compares` is true, first returns entries that were already delivered to this consumer.
     async fn next_batch(
         &self,
         take: &TakeRequest,
@@ -154,7 +152,7 @@ impl Intake {
         Rejection::of(from, arrival, refusal, status, &self.redactor)
     }
 
-    /// Writes rejections. Retries until the store has written all of them.
+    /// Retries until the store has written all of them.
     pub(crate) async fn reject_all(&self, reader: &InboundReader, from: Inbound, mut rejections: Vec<Rejection>) {
         while !rejections.is_empty() {
             let rest = rejections.split_off(rejections_length(&rejections));
@@ -200,7 +198,7 @@ pub(crate) const fn stream_name(from: Inbound) -> &'static str {
     }
 }
 
-/// Returns how many rejections fit one commit, by number and by bytes, but at least one.
+/// Limits number and bytes of the rejections in one commit, but returns at least one.
 pub(crate) fn rejections_length(rejections: &[Rejection]) -> usize {
     let mut bytes = 0;
     let fits = |rejection: &&Rejection| {

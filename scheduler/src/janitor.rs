@@ -20,20 +20,20 @@ use crate::policy::has_slot_limits;
 use crate::policy_tracker::PolicyTracker;
 use crate::{Common, Options};
 
-/// The time between two samples of memory use. A fast producer fills a few percent of the memory in this time.
+/// A fast producer fills a few percent of the memory in this time.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// The audit log may use at most 1/4 of the maximum memory, even if its configured bound is larger.
 const AUDIT_SHARE: u64 = 4;
-/// The dead letters may use at most 1/16 of the maximum memory.
+/// Dead letters may use at most 1/16 of the maximum memory.
 const DEAD_SHARE: u64 = 16;
 const STEP_MAX: usize = 256;
-/// How long events of approvals are kept, in ms.
+/// Events of approvals are kept this long.
 const EVENTS_MS: i64 = 7 * 24 * 3_600_000;
 
-/// The used and the maximum memory (bytes). A maximum of 0 means that memory is unlimited.
+/// The used and the maximum bytes. A maximum of 0 means that memory is unlimited.
 type Memory = (u64, u64);
 
-/// Returns the maximum bytes of a log: `bytes_max`, but at most `1 / part` of the maximum memory if memory is limited.
+/// Returns `bytes_max`, but at most `1 / part` of the maximum memory if memory is limited.
 fn share(memory: Memory, bytes_max: u64, part: u64) -> u64 {
     match memory.1 {
         0 => bytes_max,
@@ -48,7 +48,6 @@ pub(crate) struct Janitor {
     progress: Progress,
     every: Duration,
     audit_bytes_max: u64,
-    /// How long dead letters are kept, in ms.
     dead_retain_ms: i64,
 }
 
@@ -89,7 +88,7 @@ impl Janitor {
         handle.finished();
     }
 
-    /// Samples memory use until `stop`. While memory is short, also trims the logs at each sample.
+    /// While memory is short, also trims the logs at each sample.
     pub(crate) async fn sample_memory_until(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("memory", Duration::from_secs(60));
         let mut was_short = false;
@@ -121,7 +120,7 @@ impl Janitor {
         handle.finished();
     }
 
-    /// Samples memory use. Also returns true if memory is short.
+    /// The second value is true if memory is short.
     async fn sample_once(&self) -> Result<(Memory, bool), StoreError> {
         let memory = self.store.seam().sample_memory().await?;
         Ok((memory, self.store.refresh_state().await?.pressure))
@@ -134,8 +133,7 @@ impl Janitor {
         Ok(())
     }
 
-    /// Trims the audit log, seals and dead letters by bytes and age. The number of audit entries is limited elsewhere,
-    /// whenever a result is settled.
+    /// The number of audit entries is limited elsewhere, whenever a result is settled.
     async fn trim_logs(&self, memory: Memory) -> Result<(), StoreError> {
         let audit_bytes = share(memory, self.audit_bytes_max, AUDIT_SHARE);
         self.trim(&keys::audit(), audit_bytes, self.store.options().audit_retain_ms).await?;
@@ -163,8 +161,8 @@ impl Janitor {
         self.store.seam().trim(log, keep).await.map(drop)
     }
 
-    /// Trims inboxes by age, and up to the last reply that readers have confirmed. If an inbox was unused for the
-    /// retention time, removes it from the list of inboxes.
+    /// Also trims up to the last reply that readers have confirmed. An inbox that was unused for the retention time
+    /// leaves the list of inboxes.
     async fn trim_inboxes(&self) -> Result<(), StoreError> {
         let active = self.active.load();
         for tenant in active.policy.tenants.keys().filter(|tenant| self.store.is_home_of(tenant)) {
@@ -191,8 +189,7 @@ impl Janitor {
         self.store.seam().trim(&events, TrimBounds { age_ms: EVENTS_MS, ..TrimBounds::default() }).await.map(drop)
     }
 
-    /// Removes expired members of lists. Also removes the records of handled dead letters that are older than the audit
-    /// log.
+    /// Also removes the records of handled dead letters that are older than the audit log.
     async fn expire(&self) -> Result<(), StoreError> {
         for _ in 0..STEP_MAX {
             if !self.store.decide(ExpireList).await?.result {
@@ -210,7 +207,6 @@ impl Janitor {
         Ok(())
     }
 
-    /// Deletes expired and unused counters, a limited number per step.
     async fn prune(&self, cursors: &mut Cursors) -> Result<(), StoreError> {
         let now_ms = self.store.state().now_ms.max(0).unsigned_abs();
         let due = Query::First { set: expiring(), upto: Some(now_ms), count: 1 };
@@ -242,7 +238,7 @@ impl Janitor {
         Ok(())
     }
 
-    /// Removes the empty queues of agents that no external runtime serves any more.
+    /// No external runtime serves these agents any more.
     async fn drop_orphaned_queues(&self) -> Result<(), StoreError> {
         let query = Query::First { set: keys::externals(), upto: None, count: STEP_MAX };
         let Value::Members(queues) = self.store.query(query).await? else { return Ok(()) };
@@ -262,14 +258,13 @@ impl Janitor {
     }
 }
 
-/// The position at which the next deletion of counters continues.
 #[derive(Debug, Default)]
 struct Cursors {
     limit: usize,
     counter: u64,
 }
 
-/// Logs and ignores an error about damaged data of a tenant or inbox, so that the other inboxes are still trimmed.
+/// The other inboxes are still trimmed after an error about damaged data.
 fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreError> {
     match result {
         Err(error) if error.is_script_error() => {
@@ -280,8 +275,7 @@ fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreE
     }
 }
 
-/// Removes old replies, and replies that readers have confirmed by a stored position or through consumer groups.
-/// Returns the number of removed replies.
+/// Readers confirm replies by a stored position or through consumer groups. Returns the number of removed replies.
 pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, age_ms: i64) -> Result<u64, StoreError> {
     let read = RecordKey::new(format!("read:{tenant}:{inbox}"));
     let read_upto = match store.query(Query::Record(read)).await? {
@@ -293,7 +287,7 @@ pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, ag
     store.seam().trim(&log, TrimBounds { age_ms, read_upto, ..TrimBounds::default() }).await
 }
 
-/// Parses the position of the last entry that readers have confirmed, in the form of [`TrimBounds::read_upto`].
+/// Readers have confirmed replies up to this entry, in the form of [`TrimBounds::read_upto`].
 fn read_position(text: &[u8]) -> Option<u128> {
     let (ms, sequence) = std::str::from_utf8(text).ok()?.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

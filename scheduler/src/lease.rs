@@ -16,17 +16,14 @@ use crate::held_entries::held_entries;
 use crate::policy_tracker::PolicyTracker;
 use crate::recovery::inbound;
 
-/// Maximum time in which a stopping scheduler tries to make its entries available to others. The supervisor waits for
-/// it.
+/// A stopping scheduler makes its entries available to others in this time. The supervisor waits for it.
 const RETURN_WAIT: Duration = Duration::from_secs(3);
-/// Maximum number of entries of a stream that a stopping scheduler makes available to others in one step.
+/// Limits the entries of a stream in one step.
 const RETURN_MAX: usize = 1_000;
-/// Maximum time between two checks by a scheduler on standby.
 const STANDBY_POLL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Lease {
     store: Store,
-    /// Prefix for the names of incarnations.
     name: String,
     active: Arc<PolicyHandle>,
     policy_tracker: Arc<PolicyTracker>,
@@ -44,9 +41,9 @@ impl Lease {
         }
     }
 
-    /// Creates queues, sends the first heartbeat, reads run-time settings and announces the policy. All this happens
-    /// before this scheduler reads an entry (invariants 12 and 16). If a newer policy is in force, waits on standby
-    /// until this scheduler's own policy can take over. Returns `None` if the scheduler must shut down during the wait.
+    /// Creates queues, sends the first heartbeat, reads run-time settings and announces the policy, all before this
+    /// scheduler reads an entry (invariants 12 and 16). If a newer policy is in force, waits on standby until its own
+    /// policy can take over. Returns `None` if the scheduler must shut down during the wait.
     pub(crate) async fn prepare(&self, shutdown: &CancellationToken) -> Result<Option<ConsumerId>, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("s", &self.name);
@@ -56,8 +53,8 @@ impl Lease {
         loop {
             self.send_heartbeat(&consumer).await?;
             let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
-            // Other schedulers may be alive without heartbeats: after an outage of the store, this scheduler may be the
-            // first to send one. Its policy therefore takes over only after a whole lease without heartbeats of others.
+            // After an outage of the store, other schedulers may be alive without heartbeats. This policy therefore
+            // takes over only after a whole lease without heartbeats of others.
             let take = silent_since.is_some_and(|since: Instant| since.elapsed() > lease);
             self.active.refresh(&self.store).await?;
             let active = self.active.load();
@@ -96,8 +93,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Makes entries that were read but not decided available to other schedulers. The process did not crash, so no
-    /// crash is counted against these entries.
+    /// The entries were read but not decided. The process did not crash, so no crash is counted against them.
     pub(crate) async fn return_entries(&self, consumer: &ConsumerId) {
         match tokio::time::timeout(RETURN_WAIT, self.return_all(consumer)).await {
             Ok(Ok(0)) => {}
@@ -116,7 +112,7 @@ impl Lease {
         Ok(returned.iter().filter(|one| one.as_ref().is_ok_and(|receipt| receipt.result)).count())
     }
 
-    /// Ends the lease, so that other schedulers need not wait until it expires.
+    /// Other schedulers then need not wait until the lease expires.
     pub(crate) async fn release(&self, consumer: &ConsumerId) {
         let end = EndLease { consumer: consumer.clone(), role: Role::Scheduler };
         if let Err(error) = self.store.decide(end).await {
@@ -124,7 +120,7 @@ impl Lease {
         }
     }
 
-    /// Sends heartbeats until `stop`. Returns true if a whole lease has passed without a successful heartbeat.
+    /// Returns true if a whole lease has passed without a successful heartbeat.
     pub(crate) async fn send_heartbeats(&self, consumer: &ConsumerId, stop: &CancellationToken) -> bool {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let handle = self.progress.register("heartbeat", lease * 3 + PATIENCE);

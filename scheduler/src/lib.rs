@@ -51,12 +51,11 @@ use timers::Timers;
 pub struct Options {
     pub batch: usize,
     pub tick_poll: Duration,
-    /// The configured period between checks for dead workers. [`Options::reap_period`] limits it.
+    /// [`Options::reap_period`] limits the period.
     pub reap_every: Duration,
     pub collect_every: Duration,
-    /// Maximum bytes of audit entries per shard.
+    /// The bound applies to each shard.
     pub audit_bytes_max: u64,
-    /// How long dead letters are kept, in ms.
     pub dead_retain_ms: i64,
     /// `None` if the audit log is not sealed.
     pub seal: Option<SealOptions>,
@@ -78,16 +77,16 @@ impl Options {
         }
     }
 
-    /// Returns the period between checks for dead workers under this lease: the setting, but at most a sixth of the
-    /// lease. If more than half a lease passes between two checks, the next check assumes an outage of Redis, and gives
-    /// workers another lease to send heartbeats. A scheduler with such a period would therefore never reap.
+    /// Returns the setting, but at most a sixth of the lease. If more than half a lease passes between two checks, the
+    /// next check assumes an outage of Redis. It then gives workers another lease to send heartbeats, so a scheduler
+    /// with a long period would never reap.
     #[must_use]
     pub fn reap_period(&self, lease: Duration) -> Duration {
         self.reap_every.min(lease / REAPS_PER_LEASE)
     }
 }
 
-/// Minimum number of checks for dead workers per lease. Two are required; the others are a margin for a busy machine.
+/// The checks for dead workers need at least two. The others are a margin for a busy machine.
 const REAPS_PER_LEASE: u32 = 6;
 
 pub struct Scheduler {
@@ -103,15 +102,14 @@ pub struct Scheduler {
     sealing: Option<Arc<Sealing>>,
 }
 
-/// State that all schedulers of one process share. Each scheduler serves one shard. Clones share the state.
+/// Clones share the state. Each scheduler of a process serves one shard.
 #[derive(Clone)]
 pub struct Process {
     pub active: Arc<PolicyHandle>,
     pub metrics: Arc<Metrics>,
-    /// Read by `/livez`.
+    /// `/livez` reads this.
     pub progress: Progress,
-    /// Makes sure that all schedulers of the process together handle only one suspect entry, because a crash ends all
-    /// of them.
+    /// All schedulers of the process together handle only one suspect entry, because a crash ends all of them.
     pub suspects: SuspectSemaphore,
 }
 
@@ -133,8 +131,7 @@ enum IncarnationEnd {
 /// `/livez` reports a loop as stalled if it is late by more than this time. The time allows for an outage of Redis.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 impl Scheduler {
-    /// Creates a scheduler on the shard of `store`. The names of its incarnations begin with `name`, for example a
-    /// pod's name.
+    /// The names of incarnations begin with `name`, for example a pod's name.
     #[must_use]
     pub fn new(store: Store, process: Process, options: &Options, report: ReportOptions, name: &str) -> Self {
         let Process { active, metrics, progress, suspects } = process;
@@ -186,8 +183,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Runs all loops under one consumer name. Ends at a shutdown, when a newer policy is in force, or when a lease has
-    /// passed without a heartbeat. In the last case, other schedulers take over the entries of this name.
+    /// Ends at a shutdown, when a newer policy is in force, or when a lease has passed without a heartbeat. In the last
+    /// case, other schedulers take over the entries of this name.
     async fn incarnation(&self, consumer: ConsumerId, shutdown: &CancellationToken) -> IncarnationEnd {
         let stop = shutdown.child_token();
         self.policy_tracker.begin_incarnation(&stop);

@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::policy::{PolicySnapshot, PolicyState, ShardSlots};
 
-/// Tracks whether this scheduler may decide, and which policy it uses.
 pub(crate) struct PolicyTracker {
     store: Store,
     active: Arc<PolicyHandle>,
@@ -25,7 +24,6 @@ pub(crate) struct PolicyTracker {
 }
 
 impl PolicyTracker {
-    /// Creates a tracker without an announced policy.
     pub(crate) fn new(store: Store, active: Arc<PolicyHandle>, metrics: Arc<Metrics>, report: ReportOptions) -> Self {
         let state = PolicyState::default();
         let stopping = ArcSwap::default();
@@ -37,7 +35,7 @@ impl PolicyTracker {
         self.consumer.store(Some(Arc::new(consumer.clone())));
     }
 
-    /// Begins an incarnation. The incarnation ends when `stop` is canceled.
+    /// The incarnation ends when `stop` is canceled.
     pub(crate) fn begin_incarnation(&self, stop: &CancellationToken) {
         self.stopping.store(Arc::new(stop.clone()));
     }
@@ -54,8 +52,7 @@ impl PolicyTracker {
         self.active.load()
     }
 
-    /// Returns the relative cost of a call at admission: 1 without limits, and more with limits. The estimate assumes
-    /// that one in eight limits matches a call.
+    /// Returns 1 without limits, and more with limits. The estimate assumes that one in eight limits matches a call.
     pub(crate) fn cost_of_call(&self) -> usize {
         1 + self.active.load().policy.limits.len() / 8
     }
@@ -69,8 +66,8 @@ impl PolicyTracker {
         }
     }
 
-    /// Applies the store's state as of the last commits. Reports a restart of the store or a clock jump. If a newer
-    /// policy is in force, ends the incarnation. Also reads run-time settings that have changed.
+    /// Uses the state as of the last commits. Reports a restart of the store or a clock jump. If a newer policy is in
+    /// force, ends the incarnation. Also reads run-time settings that have changed.
     pub(crate) async fn apply_store_state(&self) {
         let state = self.store.state();
         self.state.report_clock_jump(self.store.take_jump_ms(), &self.metrics);
@@ -78,18 +75,15 @@ impl PolicyTracker {
         if state.policy > self.state.generation() && self.state.generation() > 0 {
             self.end_stale_incarnation();
         }
-        // A failed read needs no retry here. The store rejects a decision that relies on older settings. After the
-        // rejection, `handle_stale_policy` reads the settings.
+        // A failed read needs no retry here. The store rejects a decision that relies on older settings, and
+        // `handle_stale_policy` then reads the settings.
         if let Err(error) = self.active.refresh(&self.store).await {
             tracing::warn!(%error, "failed to read run-time settings; the last ones read stay in force");
         }
     }
 
-    /// Handles a decision that relied on an outdated policy or outdated settings. For an outdated policy, ends the
-    /// incarnation. For outdated settings, reads them again.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// After a decision that relied on an outdated policy, ends the incarnation. After outdated settings, reads them
+    /// again.
     pub(crate) async fn handle_stale_policy(&self) -> Result<(), StoreError> {
         if self.store.refresh_state().await?.policy > self.state.generation() {
             self.end_stale_incarnation();
@@ -99,7 +93,7 @@ impl PolicyTracker {
         self.active.refresh(&self.store).await
     }
 
-    /// Announces the policy that this scheduler uses: at its start, after a reload, and if Redis has lost the policy.
+    /// The scheduler announces its policy at its start, after a reload, and if Redis has lost the policy.
     pub(crate) async fn announce(&self, active: &ActivePolicy, take: bool) -> Result<AnnounceResult, StoreError> {
         let consumer = self.consumer.load();
         let announced = self.store.announce(&active.digest, consumer.as_deref(), take).await?;
@@ -114,9 +108,8 @@ impl PolicyTracker {
         Ok(announced)
     }
 
-    /// Returns the policy for the next decisions. After a reload, first announces the new policy, so that no batch is
-    /// decided with the generation of another policy. If a newer policy is in force, ends the incarnation and returns
-    /// `None`.
+    /// After a reload, first announces the new policy, so that no batch is decided with the generation of another
+    /// policy. If a newer policy is in force, ends the incarnation and returns `None`.
     pub(crate) async fn policy_snapshot(&self) -> Result<Option<PolicySnapshot>, StoreError> {
         let active = self.active.load();
         let announced = self.state.announced();
@@ -149,13 +142,13 @@ impl PolicyTracker {
         self.metrics.policy_stale();
     }
 
-    /// Ends this incarnation, because another replica has a newer configuration and its policy is in force.
+    /// Another replica has a newer configuration, and its policy is in force.
     pub(crate) fn end_stale_incarnation(&self) {
         self.metrics.policy_stale();
         self.stopping.load().cancel();
     }
 
-    /// Recreates the missing streams and groups, for example after Redis was flushed, and logs an error.
+    /// Streams and groups are missing, for example after Redis was flushed.
     pub(crate) async fn restore_lost_state(&self, what: &str) {
         self.metrics.state_lost();
         tracing::error!(what, "streams or groups of the shard are missing; recreating them");

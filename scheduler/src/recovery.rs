@@ -24,10 +24,9 @@ use crate::policy_tracker::PolicyTracker;
 
 const DEAD_MAX: usize = 16;
 const HELD_MAX: usize = 256;
-/// A consumer name for entries of deleted consumers. This name never has a lease, so its entries are reaped
-/// immediately.
+/// Entries of deleted consumers get this consumer name. It never has a lease, so its entries are reaped immediately.
 const LOST: &str = "lost";
-/// Maximum number of steps for one consumer in one round. The next round does further steps.
+/// Limits the steps for one consumer in one round. The next round does further steps.
 const STEPS_MAX: usize = 256;
 
 #[derive(Debug, Default)]
@@ -77,8 +76,8 @@ impl Recovery {
         handle.finished();
     }
 
-    /// Checks for dead consumers. Skips the check if the last one is less than three quarters of a period old. Two
-    /// checks are therefore less than two periods apart.
+    /// Skips the check if the last one is less than three quarters of a period old. Two checks are therefore less than
+    /// two periods apart.
     async fn round(&self, lists: bool) -> Result<(), StoreError> {
         let every_ms = i64::try_from(self.every.as_millis()).unwrap_or(i64::MAX);
         if !self.may_reap(every_ms / 4 * 3).await? {
@@ -95,7 +94,7 @@ impl Recovery {
             let reaped = self.reap(&consumer, &mut recovered).await;
             self.report(&consumer, &recovered);
             reaped?;
-            // Record a check after each consumer. Otherwise, a long round would look like an outage of the store.
+            // Without a check after each consumer, a long round would look like an outage of the store.
             if !self.may_reap(0).await? {
                 break;
             }
@@ -108,7 +107,7 @@ impl Recovery {
         Ok(self.store.decide(may).await?.result == ReapPermit::Granted)
     }
 
-    /// Adds consumers that hold entries but are missing from the list of consumers (see [`ListHolder`]).
+    /// These consumers hold entries but are missing from the list of consumers (see [`ListHolder`]).
     async fn list_holders(&self) -> Result<(), StoreError> {
         for queue in inbound().into_iter().chain(slices()) {
             // A failure must not stop the reaping. For example, an older Redis user may lack the necessary permission.

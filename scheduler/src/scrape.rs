@@ -18,21 +18,20 @@ pub struct Scrape {
 }
 
 impl Scrape {
-    /// Creates a scrape of `stores`, with one store for each shard.
+    /// `stores` has one store for each shard.
     #[must_use]
     pub fn new(stores: &[Store], active: &Arc<PolicyHandle>, metrics: &Arc<Metrics>) -> Self {
         let observed = stores.iter().map(|store| store.clone().observed_by(metrics.clone()));
         Self { stores: observed.collect(), active: Arc::clone(active), metrics: Arc::clone(metrics), sealed: false }
     }
 
-    /// Sets whether a scrape also reports how much of the audit log is not sealed.
+    /// If `sealed` is true, a scrape also reports how much of the audit log is not sealed.
     #[must_use]
     pub fn with_seals(self, sealed: bool) -> Self {
         Self { sealed, ..self }
     }
 
-    /// Returns the total backlog of all shards. Returns `None` if a shard does not respond, because the total would be
-    /// incomplete.
+    /// `None` if a shard does not respond, because the total would be incomplete.
     pub async fn scrape(&self) -> Option<RedisScrape> {
         let active = self.active.load();
         self.metrics.config_admits(active.policy.agents.len(), active.policy.tenants.len());
@@ -63,8 +62,7 @@ impl Scrape {
     }
 }
 
-/// Merges the backlogs of shards: adds counts, and takes the maximum of ages and of memory use. Memory use is not
-/// added, because shards can share one Redis.
+/// Adds counts, and takes the maximum of ages and of memory use, because shards can share one Redis.
 fn merged(shards: &[ShardBacklog]) -> RedisScrape {
     let place = |place: WorkStage, count: fn(&ShardBacklog) -> u64, oldest_ms: fn(&ShardBacklog) -> i64| {
         let count = shards.iter().map(count).sum();
@@ -85,7 +83,7 @@ fn merged(shards: &[ShardBacklog]) -> RedisScrape {
         ],
         memory_used: shards.iter().map(|backlog| backlog.memory.used).max().unwrap_or(0),
         memory_max: shards.iter().map(|backlog| backlog.memory.max).max().unwrap_or(0),
-        // The flag for decisions can be a second old, so also use the current memory sample.
+        // The flag for decisions can be a second old.
         pressure: shards.iter().any(|backlog| backlog.pressure || backlog.memory.is_tight()),
         unsealed: None,
         shard_times_ms: shards.iter().map(|backlog| backlog.now_ms).collect(),

@@ -35,8 +35,7 @@ use crate::intake::{BatchHandler, Intake, WRONG_SHARD};
 use crate::policy_tracker::PolicyTracker;
 use crate::unrun_calls::turn_ended;
 
-/// Maximum attempts to settle or park a task. An attempt fails if a heartbeat of the task's runtime changes the task at
-/// the same time.
+/// An attempt to settle or park a task fails if a heartbeat of the task's runtime changes the task at the same time.
 const ATTEMPTS_MAX: usize = 4;
 
 pub(crate) struct TaskQueues {
@@ -113,12 +112,12 @@ impl TaskQueues {
         let stream = Inbound::Tasks.stream();
         let entry = arrival.entry.clone();
         if let Err(error) = self.store.decide(AcknowledgeInbound { stream, entry }).await {
-            // It is harmless if the message is handled again: it is idempotent, or its lease has ended.
+            // A second time is harmless: the message is idempotent, or its lease has ended.
             tracing::warn!(%error, "task message handled but not acknowledged");
         }
     }
 
-    /// Validates a task and writes it durably. Retries until Redis has decided.
+    /// Retries until Redis has decided.
     async fn delegate(&self, reader: &InboundReader, arrival: &Arrival, task: Task) {
         let decided = retry_until(reader, || async {
             match self.try_delegate(arrival, task.clone()).await {
@@ -136,8 +135,7 @@ impl TaskQueues {
             }
         });
         let Some(mut refusal) = decided.await.flatten() else { return };
-        // The digest of the task as its producer submitted it. With this digest, the rejection makes the task's ID
-        // available again.
+        // The digest is that of the task as submitted. With it, the rejection makes the task's ID available again.
         refusal.digest = Some(task_digest(&task));
         if refusal.code == RejectionCode::Conflict {
             let rejected = self.intake.rejection(Inbound::Tasks, arrival, &refusal, RejectionStatus::Conflict);
@@ -194,7 +192,7 @@ impl TaskQueues {
         })
     }
 
-    /// Returns the agent, grant and deadline (ms) of an unfinished task.
+    /// The deadline is in ms. `None` unless an unfinished task has this name.
     async fn grant_of(&self, name: &TurnName) -> Result<Option<(AgentId, TaskGrant, i64)>, StoreError> {
         let stored = self.store.record_of::<Turn>(&name.record()).await?;
         let head = stored.filter(|stored| stored.value.is_task()).map(|stored| stored.value.head);
@@ -208,8 +206,8 @@ impl TaskQueues {
         tracing::warn!(%error, verb, "Redis did not respond; retrying");
     }
 
-    /// Applies a heartbeat, finish, fail or cancel message. Retries until Redis has decided, because a runtime sends
-    /// each message only once. If the lease has ended, the message changes nothing.
+    /// Retries until Redis has decided, because a runtime sends each message only once. If the lease has ended, the
+    /// message changes nothing.
     async fn apply_runtime_message(
         &self,
         reader: &InboundReader,
@@ -234,7 +232,6 @@ impl TaskQueues {
         decided.await.unwrap_or(Ok(()))
     }
 
-    /// Applies a message. If that is impossible, returns the rejection.
     async fn apply(&self, message: &TaskMessage) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         match message {
             TaskMessage::Heartbeat(leased) => self.renew_lease(leased).await?,
@@ -271,8 +268,8 @@ impl TaskQueues {
         Ok(None)
     }
 
-    /// Cancels a turn or task. If the cancellation arrives before its turn, the store keeps it until the turn arrives.
-    /// Therefore the tenant must belong to this shard.
+    /// If the cancellation arrives before its turn, the store keeps it until the turn arrives. Therefore the tenant
+    /// must belong to this shard.
     async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         let refusal = |code, message: String| Ok(Some(Box::new(RejectedMessage::new(code, message))));
         if !self.store.is_home_of(&name.tenant) {
@@ -309,7 +306,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Returns the slice of a task that a runtime has claimed. Returns `None` if `leased` is not the current lease.
+    /// `None` if `leased` is not the current lease.
     async fn leased_slice(&self, leased: &LeasedTask) -> Result<Option<Box<Slice>>, StoreError> {
         let read = ReadHeld { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
         Ok(self.store.decide(read).await?.result)
@@ -326,7 +323,7 @@ impl TaskQueues {
             let tool = delegation::TASK_TOOL;
             let blank = CallResult::refused(&id, None, tool, Outcome::Ok, blank);
             let now_ms = self.store.state().now_ms;
-            // Measure the duration from the offer, because the time when the runtime took the task is unknown.
+            // The duration starts at the offer, because the time when the runtime took the task is unknown.
             let took_ms = (now_ms - slice.turn.admitted_ms).max(0).unsigned_abs();
             let result = result(CallResult { attempts: slice.turn.attempts + 1, duration_ms: took_ms, ..blank });
             let reported = ReportedCall {
@@ -355,7 +352,7 @@ impl TaskQueues {
             };
             if self.store.decide(settle).await?.result == SettleResult::Ended {
                 turn_ended(head.submitted_ms, self.store.state().now_ms, &self.metrics);
-                // The task ran outside the fleet and not in a tool, so no tool is counted.
+                // The task ran outside the fleet and not in a tool.
                 self.metrics.call_not_run(None, result.outcome);
                 return Ok(());
             }
@@ -364,8 +361,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Parks a task for another attempt after 1, 3 or 9 s, because its runtime reported a temporary failure. The fourth
-    /// failure is final.
+    /// The task waits 1, 3 or 9 s, because the runtime reported a temporary failure. The fourth failure is final.
     async fn fail_for_now(&self, leased: &LeasedTask, error: CallError) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.leased_slice(leased).await? else { break };
@@ -398,7 +394,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Ends a task that was canceled between a failed attempt and the next attempt.
+    /// The task was canceled between a failed attempt and the next attempt.
     async fn end_canceled(&self, leased: &LeasedTask, name: &TurnName, error: CallError) -> Result<(), StoreError> {
         let why = self.store.cancelled_because(name).await?;
         let report = self.policy_tracker.report();
@@ -432,7 +428,7 @@ fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMess
 enum DelegateAttempt {
     Written,
     Refused(Box<RejectedMessage>),
-    /// The store is short of memory, so decide later.
+    /// The store is short of memory.
     Later,
 }
 

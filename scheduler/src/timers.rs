@@ -29,18 +29,16 @@ use crate::policy_tracker::PolicyTracker;
 use crate::unrun_calls::RecordingRenderer;
 
 const DUE_MAX: usize = 256;
-/// Maximum number of throttle queues or turns in one commit. A commit with this number takes about 2 ms.
+/// A commit with this number of throttle queues or turns takes about 2 ms.
 const CHUNK_MAX: usize = 16;
-/// The poll period while turns get permits that other turns have returned. A turn waits at most this long for a free
-/// permit.
+/// Applies while turns get permits that other turns have returned. A turn waits at most this long for a free permit.
 const BUSY_POLL: Duration = Duration::from_millis(5);
-/// Time for which [`BUSY_POLL`] applies after a turn got a permit.
+/// [`BUSY_POLL`] applies for this time after a turn got a permit.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
 enum Timer {
     Turn(TurnName),
     Throttle(CounterKey),
-    /// Cancels the work below a turn or task that has ended.
     Cascade(TurnName),
 }
 
@@ -72,7 +70,7 @@ pub(crate) struct Timers {
     metrics: Arc<Metrics>,
     progress: Progress,
     poll: Duration,
-    /// Throttle queues that may have more turns to release immediately.
+    /// These throttle queues may have more turns to release immediately.
     unfinished: Mutex<VecDeque<CounterKey>>,
 }
 
@@ -151,7 +149,7 @@ impl Timers {
         for chunk in queues.chunks(CHUNK_MAX) {
             failed = self.release(chunk, &mut round).await.err().or(failed);
         }
-        // Handle cascades before turns, so that subordinate work ends in the same round as its parent.
+        // Cascades come before turns, so that subordinate work ends in the same round as its parent.
         for name in &cascades {
             failed = self.cascade(name, &mut round).await.err().or(failed);
         }
@@ -161,7 +159,7 @@ impl Timers {
         failed.map_or(Ok(round), Err)
     }
 
-    /// Removes a timer with an unknown name. This version sets no such timer.
+    /// This version sets no timer with such a name.
     async fn discard_timer(&self, name: &str) -> Result<(), StoreError> {
         tracing::error!(timer = name, "cannot read the name of a timer; removing it");
         let mut transaction = Transaction::new(self.store.versions().draw());
@@ -220,8 +218,8 @@ impl Timers {
             }
             self.count_released(name, &receipt.result, &render);
         }
-        // If all turns that were read from the head of a queue have left it, release the next turns without waiting for
-        // the queue's timer.
+        // All turns that were read from the head of a queue have left it, so the next turns need not wait for the
+        // queue's timer.
         let more: Vec<CounterKey> =
             left.into_iter().filter(|(_, count)| *count >= HEADS_MAX).map(|(counter, _)| counter).collect();
         round.full |= !more.is_empty();
@@ -246,7 +244,7 @@ impl Timers {
         }
     }
 
-    /// Removes an unreadable turn from a throttle queue, because it would block the queue.
+    /// The turn would block the queue.
     async fn discard_unreadable(&self, counter: &CounterKey, name: &TurnName, why: &str) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         let discard = Discard { counter: counter.clone(), name: name.clone(), why: why.to_owned(), bounds: &bounds };
@@ -290,8 +288,8 @@ impl Timers {
                         self.report_unreadable(name, &why);
                     } else {
                         tracing::warn!(%error, turn = %name, "failed to handle a timer; retrying");
-                        // Another key that the turn needs may be damaged. Postpone this timer, so that it does not
-                        // block other timers.
+                        // Another key that the turn needs may be damaged. The postponed timer does not block other
+                        // timers.
                         let again_ms = self.store.state().now_ms + bounds.lease_ms;
                         transaction.guard(Guard::Present(name.record()));
                         transaction.timer(name.timer(), again_ms, TimerRule::Set);
@@ -303,8 +301,7 @@ impl Timers {
         Ok(())
     }
 
-    /// Returns the reason why the record of a turn is unreadable. Returns `None` if the decision failed for another
-    /// reason.
+    /// `None` if the decision failed for another reason.
     async fn unreadable_reason(&self, name: &TurnName, error: &RunError) -> Result<Option<String>, StoreError> {
         match error {
             RunError::Unreadable { why, .. } => Ok(Some(why.to_string())),
@@ -320,7 +317,7 @@ impl Timers {
         }
     }
 
-    /// Handles the timer of a task that an external runtime may have claimed.
+    /// An external runtime may have claimed the task.
     async fn expire_external_lease(&self, name: &TurnName) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         if self.store.decide(HandleLeaseTimer { name: name.clone(), bounds: &bounds }).await?.result
@@ -331,7 +328,7 @@ impl Timers {
         Ok(())
     }
 
-    /// Cancels a part of the work below a turn or task that was canceled or has failed.
+    /// Cancels only a part of the work, and then sets `full`.
     async fn cascade(&self, name: &TurnName, round: &mut TimerRound) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         let step = CascadeStep { name: name.clone(), bounds: &bounds };

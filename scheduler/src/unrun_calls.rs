@@ -13,7 +13,7 @@ use tickfleet_engine::report::Renderer;
 use tickfleet_model::Outcome;
 use tickfleet_ops::metrics::{LimitAction, Metrics};
 
-/// Renders results, and stores the rendered calls until [`Self::count`].
+/// Stores the rendered calls until [`Self::count`].
 pub(crate) struct RecordingRenderer<'a> {
     renderer: Renderer<'a>,
     rendered: Mutex<HashMap<TurnName, RenderedTurn>>,
@@ -22,7 +22,6 @@ pub(crate) struct RecordingRenderer<'a> {
 struct RenderedTurn {
     submitted_ms: i64,
     reason: EndReason,
-    /// Tool and outcome of each call, by position.
     calls: BTreeMap<usize, (Option<String>, Outcome)>,
 }
 
@@ -31,7 +30,7 @@ impl<'a> RecordingRenderer<'a> {
         Self { renderer, rendered: Mutex::default() }
     }
 
-    /// Counts the calls that a committed decision about a turn has ended. `is_over` is true if the turn has also ended.
+    /// The decision must be committed. `is_over` is true if the turn has also ended.
     pub(crate) fn count(&self, name: &TurnName, is_over: bool, now_ms: i64, metrics: &Metrics) {
         let Some(rendered) = self.rendered.lock().remove(name) else { return };
         let calls = rendered.calls.len() as u64;
@@ -54,7 +53,7 @@ impl<'a> RecordingRenderer<'a> {
     }
 }
 
-/// Counts the time from a turn's submission to its end, if the submission time is known.
+/// An unknown submission time is 0, and is not counted.
 pub(crate) fn turn_ended(submitted_ms: i64, now_ms: i64, metrics: &Metrics) {
     if submitted_ms > 0 {
         metrics.turn_ended(Duration::from_millis((now_ms - submitted_ms).max(0).unsigned_abs()));

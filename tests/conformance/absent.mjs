@@ -36,7 +36,6 @@ async function eachWay(fleet) {
 }
 
 await eachWay(new Fleet({ tenant: "nowhere" }));
-// An existing tenant is not rejected.
 const there = new Fleet({ tenant: "typescript" });
 assert((await there.run({ agent: "kelly", calls })).ok);
 await there.close();

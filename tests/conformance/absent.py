@@ -53,7 +53,6 @@ async def main() -> None:
             blocking.run("kelly", calls=CALLS, timeout=30)
         except FleetError as error:
             assert error.code == "unknown_tenant", error
-    # An existing tenant is not rejected.
     async with AsyncFleet(tenant="python") as fleet:
         assert (await fleet.run("kelly", calls=CALLS)).ok
     async with AsyncFleet(os.environ["GATEWAY_URL"], api_key=os.environ["GATEWAY_KEY"]) as fleet:

@@ -52,7 +52,7 @@ async def openai_agents(fleet: AsyncFleet) -> None:
         def stream_response(self, *args: Any, **more: Any) -> Any:
             raise NotImplementedError
 
-    # The only line that an agent needs: `tools` come from the fleet. This model sets no call IDs, so the run has an ID.
+    # This model sets no call IDs, so the run has an ID.
     agent = Agent(name="frugal", model=StandIn(), tools=await fleet_tools(fleet, "frugal", run_id="run-1"))
     result = await Runner.run(agent, "Go.")
     assert result.final_output == "done"
@@ -73,7 +73,6 @@ async def langgraph(fleet: AsyncFleet) -> None:
 
     graph = StateGraph(MessagesState)
     graph.add_node("model", model)
-    # The only line that an agent needs: the fleet's node replaces `ToolNode(tools)`.
     graph.add_node("tools", fleet_node(fleet, "frugal"))
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", lambda state: "tools" if state["messages"][-1].tool_calls else END)
@@ -102,7 +101,6 @@ async def pydantic_ai(fleet: AsyncFleet) -> None:
         reported.extend(returns)
         return ModelResponse([TextPart("done")])
 
-    # The only line that an agent needs: its tools are those of the fleet.
     agent = Agent(FunctionModel(model), toolsets=[FleetToolset(fleet, "frugal")])
     result = await agent.run("Go.")
     assert result.output == "done"
@@ -116,7 +114,6 @@ async def main(names: list[str]) -> None:
             await globals()[name](fleet)
         print(f"{name}: ok")
     if gateway := os.environ.get("GATEWAY_URL"):
-        # Only the fleet's address and key differ.
         async with AsyncFleet(gateway, api_key=os.environ["GATEWAY_KEY"]) as fleet:
             await langgraph(fleet)
         print("through a gateway: ok")

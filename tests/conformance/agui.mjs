@@ -12,7 +12,6 @@ const [url, key, packages] = process.argv.slice(2);
 const { HttpAgent } = createRequire(join(resolve(packages), "package.json"))("@ag-ui/client");
 const agentOf = (threadId, headers = { Authorization: `Bearer ${key}` }) => new HttpAgent({ url, headers, threadId });
 
-/** Sends a message, and returns the events, the result and the new messages of the run. */
 async function say(agent, content) {
   const events = [];
   agent.addMessage({ id: crypto.randomUUID(), role: "user", content });
@@ -23,7 +22,6 @@ async function say(agent, content) {
 const thread = crypto.randomUUID();
 const agent = agentOf(thread);
 
-// A run with a call: the assistant's message with the call, the tool's message with the result, then the answer.
 const called = await say(agent, "echo this");
 assert.deepEqual(called.types, [
   "RUN_STARTED",
@@ -49,7 +47,6 @@ assert.equal(reloaded.newMessages[0].content, 'You said "again" after 2 others.'
 const other = await say(agentOf(crypto.randomUUID()), "anew");
 assert.equal(other.newMessages[0].content, 'You said "anew" after 0 others.');
 
-// An invalid request is rejected before a run begins.
 await assert.rejects(say(agentOf(thread, { Authorization: "Bearer tfk_wrong" }), "hello"), /401/);
 await assert.rejects(say(agentOf("no such thread!"), "hello"), /400/);
 await assert.rejects(agentOf(thread).runAgent({}), /400/);

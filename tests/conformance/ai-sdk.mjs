@@ -30,11 +30,9 @@ const model = new MockLanguageModelV3({
 
 const { GATEWAY_URL: url, GATEWAY_KEY: apiKey } = process.env;
 const fleet = new Fleet(url === undefined ? { tenant: "ai-sdk" } : { url, apiKey });
-// The only line that an agent needs: `tools` come from the fleet.
 const tools = await fleetTools(fleet, "frugal", { runId: "run-1" });
 const { text, steps } = await generateText({ model, prompt: "Go.", tools, stopWhen: stepCountIs(5) });
 assert.equal(text, "done");
-// A failed call is a failure for the SDK, too.
 const failed = steps.flatMap((step) => step.content).find((part) => part.type === "tool-error");
 assert(failed.error instanceof CallFailed && failed.error.code === failed.error.result.outcome, `${failed.error}`);
 

@@ -55,8 +55,6 @@ def judge(notice: dict[str, Any]) -> None:
     assert 23 * 3600 < until - time.time() < 25 * 3600, notice
 
 
-# The client
-
 async def client_reports(fleet: AsyncFleet) -> None:
     bank, calls = Bank(), [{"name": "transfer", "arguments": {"to": "bob", "amount": 10}}]
     id = uuid.uuid4().hex
@@ -92,8 +90,6 @@ async def client_reports(fleet: AsyncFleet) -> None:
     await bank.paid(1, "client: a turn reports its approval, over Redis and through a gateway")
 
 
-# LangGraph
-
 async def invoked(graph: Any, input: Any, config: dict[str, Any], blocking: bool) -> Any:
     return await (asyncio.to_thread(graph.invoke, input, config) if blocking else graph.ainvoke(input, config))
 
@@ -118,7 +114,6 @@ async def langgraph_interrupted(fleet: AsyncFleet) -> None:
             (again,) = state["__interrupt__"]
             assert again.value == first.value, again
         assert bank.payments() == []
-        # No client waits while the approver decides.
         await decide(first.value["approval"])
         await bank.has_paid(1)
         snapshot = graph().get_state(config)
@@ -184,7 +179,6 @@ async def langgraph_waits(fleet: AsyncFleet) -> None:
     for saver, what in ((None, "without a checkpointer"), (InMemorySaver(), "with interrupt=False")):
         bank = Bank()
         graph = graph_of(fleet, bank, saver, tool="transfer", interrupt=False if saver else None)
-        # A graph without a checkpointer can have a thread, too.
         running = asyncio.create_task(graph.ainvoke(go(), thread()))
         await waiting(1)
         assert not running.done()
@@ -249,8 +243,6 @@ async def langchain_interrupted(fleet: AsyncFleet) -> None:
     await bank.paid(2, "langchain: one call of a response waits for an approval, the other runs")
 
 
-# OpenAI Agents SDK
-
 async def openai_agents_interrupted(fleet: AsyncFleet) -> None:
     from agents import Agent, RunState, Runner, set_tracing_disabled
     from tickfleet.adapters.openai_agents import fleet_tools
@@ -280,7 +272,6 @@ async def openai_agents_interrupted(fleet: AsyncFleet) -> None:
         assert notice["call_id"] == item.call_id, notice
         assert (item.tool_name, json.loads(item.arguments)) == ("transfer", {"to": "bob", "amount": 10}), item
         saved = result.to_state().to_string()
-        # The user's approval does not replace the approver's approval.
         impatient = await agent_of(client, bank, timeout=1.0)
         try:
             await resumed(impatient, saved)
@@ -321,8 +312,6 @@ async def openai_agents_interrupted(fleet: AsyncFleet) -> None:
     await Runner.run(agent, "Pay bob.", context={"order": uuid.uuid4().hex})
     await bank.paid(0, "openai_agents: a guardrail of the SDK decides before the call runs")
 
-
-# Pydantic AI
 
 async def pydantic_ai_deferred(fleet: AsyncFleet) -> None:
     from pydantic import TypeAdapter

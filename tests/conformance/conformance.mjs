@@ -14,12 +14,11 @@ const TIMEOUT_MS = 60_000;
 const { GATEWAY_URL: url, GATEWAY_KEY: apiKey } = process.env;
 const WAY = url === undefined ? {} : { url, apiKey };
 
-// The client's names for the fields of the protocol.
 const RENAMED = { tool_call_audits: "audits" };
 const camel = (key) => RENAMED[key] ?? key.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase());
 const fields = (message) => Object.fromEntries(Object.entries(message).map(([key, value]) => [camel(key), value]));
 
-/** Fails if `found` differs from `expected`. Members that `expected` does not name may have any value. */
+/** Members that `expected` does not name may have any value. */
 function matches(expected, found, path) {
   const reported = () => `${path}: expected ${show(expected)}, found ${show(found)}`;
   if (expected === "$any") return assert(found !== undefined && found !== null, reported());

@@ -20,7 +20,7 @@ from resumed import Bank, chat_model, fleet, go, thread
 from tickfleet import AsyncFleet, Fleet
 from tickfleet.client import InvalidMessage
 
-# Each agent asks for two balances, which must run at the same time, and for calls that fail.
+# The two balances wait for each other, so they must run at the same time.
 TOGETHER = [("balance", {"account": "amy"}), ("balance", {"account": "bob"})]
 STATEMENT = [("statement", {"account": "amy"})]
 FAILS = [("balance", {"account": "nobody"}), ("balance", {"acount": "amy"})]
@@ -41,8 +41,6 @@ class Deps:
 def seen(user: str, account: str) -> str:
     return f"{user} sees 100 of {account}, session data chat of {user}"
 
-
-# LangGraph
 
 def asks(calls: list[tuple[str, dict[str, Any]]]) -> Any:
     from langchain_core.messages import AIMessage
@@ -74,7 +72,6 @@ async def langgraph_contexts(fleet: AsyncFleet) -> None:
         assert reported == [seen(user, "amy"), seen(user, "bob")], reported
     print("langgraph: context, session and deadline belong to each run; reads of a message run in parallel: ok")
 
-    # Sets a deadline in the past, from the context.
     late = StateGraph(MessagesState, context_schema=Deps)
     more = {**fields(), "deadline": lambda run: timedelta(seconds=-1 if run.context.user == "late" else 60)}
     late.add_node("tools", fleet_node(fleet, "kelly", **more))
@@ -110,7 +107,6 @@ async def langgraph_states(fleet: AsyncFleet) -> None:
                 input = {"chat": [asks([("pay", {"to": "bob", "amount": 1})])]}
                 state = app.invoke(input) if made is client else await app.ainvoke(input)
                 assert state["chat"][-1].content == "paid 1 to bob", state
-        # Uses a blocking client in an asynchronous graph.
         state = await app.ainvoke({"chat": [asks([("pay", {"to": "bob", "amount": 1})])]})
         assert state["chat"][-1].content == "paid 1 to bob", state
         node = fleet_node(client, "kelly", **bank.fields())
@@ -188,15 +184,12 @@ async def langchain_agents(fleet: AsyncFleet) -> None:
             assert [message.content for message in reported[:2]] == [seen("ann", "amy"), seen("ann", "bob")], reported
             assert [message.status for message in reported] == ["success", "success", "error", "error"], reported
             assert "no account of nobody" in reported[2].content and "acount" in reported[3].content, reported
-        # Uses a blocking client, also in an asynchronous agent.
         model = chat_model(asks(TOGETHER), AIMessage("done"))
         state = await create_agent(model, tools, context_schema=Deps).ainvoke(go(), thread(), context=Deps("ben"))
         reported = [message.content for message in state["messages"] if message.type == "tool"]
         assert reported == [seen("ben", "amy"), seen("ben", "bob")], reported
     print("langchain: an agent has the context of its run, failed calls, and parallel calls: ok")
 
-
-# OpenAI Agents SDK
 
 async def openai_agents_features(fleet: AsyncFleet) -> None:
     from agents import Agent, ModelResponse, Runner, Usage, set_trace_processors, set_tracing_disabled
@@ -293,8 +286,6 @@ async def openai_agents_images(fleet: AsyncFleet) -> None:
     assert (text.text, image.image_url) == ("statement of amy", "data:image/gif;base64,R0lGODlh"), (text, image)
     print("openai_agents: images are image outputs: ok")
 
-
-# Pydantic AI
 
 async def pydantic_ai_images(fleet: AsyncFleet) -> None:
     from pydantic_ai import Agent, BinaryContent

@@ -18,13 +18,13 @@ const DIALECTS = ["raw", "openai", "openai_responses", "anthropic", "gemini", "m
 const calls = [{ name: "echo", arguments: { text: "hi" } }];
 const turn = { agent: "kelly", calls };
 
-// Fails if Node.js warns about leaked listeners, however many requests wait with one client.
+// Node.js warns if waiting requests leak listeners.
 process.on("warning", (warning) => assert.notEqual(warning.name, "MaxListenersExceededWarning"));
 
 /**
- * A proxy in front of the gateway. Each entry of `fates` decides about one request. Without an entry, requests pass
- * through. `cut` closes the connection after the gateway has answered. `half` closes it in the middle of the answer.
- * If the entry is an object, the proxy sends it as the answer.
+ * Each entry of `fates` decides about one request. Without an entry, requests pass through. `cut` closes the connection
+ * after the gateway has answered. `half` closes it in the middle of the answer. If the entry is an object, the proxy
+ * sends it as the answer.
  */
 const wire = { fates: [], seen: [], times: [], spent: () => {} };
 const server = createServer((from, to) => {
@@ -85,7 +85,7 @@ async function aTurnWhoseAnswerIsLostIsCarriedOutOnce() {
 }
 
 async function aRefusalThatAnotherGatewayHeardIsTold() {
-  // Simulates that another gateway accepted the turn. The gateway under test has no record of the turn.
+  // As if another gateway had accepted the turn: this gateway has no record of it.
   const body = JSON.stringify({ turn_id: "t", state: "accepted", duplicate: false });
   wire.fates = [{ status: 202, headers: { "content-type": "application/json" }, body }];
   const submitted = await through().submit({ agent: "nobody", calls });
@@ -106,7 +106,7 @@ async function aGatewayThatIsBusyIsAskedAgainWhenItSays() {
     wire.fates = [refusal(status, code, "7")];
     await fails(hasty.run({ ...turn, turnId: "t" }), kind, kind === Unavailable ? { id: "t" } : { code, retryAfterMs: 7_000 });
   }
-  // The turn was accepted. Only the request that waits for its reply was refused.
+  // The turn was accepted; only the request that waits for its reply was refused.
   [wire.fates, wire.seen] = [[refusal(429, "too_many_waiting", "7")], []];
   assert((await hasty.run(turn)).ok);
   assert.deepEqual(wire.seen.slice(0, 2), Array(2).fill("POST /v1/turns"));

@@ -41,9 +41,8 @@ TENANT = sys.argv[1]
 ECHO = [{"name": "echo", "arguments": {"text": "hi"}}]
 
 Fate = str | tuple[int, dict[str, str], str]
-# How the proxy handles a request. `through`: the request passes. `cut`: the connection ends after the gateway has
-# answered. `half`: the connection ends in the middle of the answer. `hang`: there is no answer. Otherwise: the answer
-# that the proxy sends.
+# Fates: with `cut`, the connection ends after the gateway has answered, and with `half` in the middle of the answer.
+# With `hang`, there is no answer. Any other fate is the answer that the proxy sends.
 
 
 class Wire:
@@ -55,7 +54,6 @@ class Wire:
         self.seen: list[str] = []
         self.times: list[float] = []
         self.spent = asyncio.Event()
-        # Tasks that are canceled when the proxy closes.
         self.serving: set[Any] = set()
 
     async def __aenter__(self) -> Wire:
@@ -105,7 +103,6 @@ class Wire:
         there, to = await asyncio.open_connection(host, int(port))
         to.write(head.replace("\r\n", "\r\nconnection: close\r\n", 1).encode() + body)
         if fate == "cut":
-            # The whole answer is read, so that the gateway has handled the request.
             await there.read()
         elif fate == "half":
             writer.write(await there.readuntil(b"event: plan"))
@@ -154,7 +151,7 @@ async def a_turn_whose_answer_is_lost_is_carried_out_once(wire: Wire) -> None:
 
 
 async def a_refusal_that_another_gateway_heard_is_told(wire: Wire) -> None:
-    # Simulates that another gateway accepted the turn, and that this gateway has no record of it.
+    # As if another gateway had accepted the turn: this gateway has no record of it.
     wire.fates = [(202, {"content-type": "application/json"}, '{"turn_id": "t", "state": "accepted", "duplicate": false}')]
     async with wire.fleet() as fleet:
         turn = await fleet.submit("nobody", calls=ECHO)
@@ -167,7 +164,6 @@ async def a_gateway_that_is_busy_is_asked_again_when_it_says(wire: Wire) -> None
         assert (await fleet.run("kelly", calls=ECHO)).ok
     assert len(wire.times) == 2 and wire.times[1] - wire.times[0] >= 1.0, wire.times
     async with wire.fleet(retry_timeout=0.5) as hasty:
-        # The requested wait exceeds the client's maximum, so the client does not wait.
         for status, code, kind in (
             (429, "queue_full", QueueFull),
             (503, "pressure", MemoryPressure),
@@ -177,7 +173,7 @@ async def a_gateway_that_is_busy_is_asked_again_when_it_says(wire: Wire) -> None
             wire.fates = [refusal(status, code, "7")]
             said = {"id": "t"} if kind is Unavailable else {"code": code, "retry_after": 7.0}
             await raises(kind, hasty.run("kelly", calls=ECHO, turn_id="t"), **said)
-        # The turn was accepted. Only the request that waits for its reply was refused.
+        # The turn was accepted; only the request that waits for its reply was refused.
         wire.fates, wire.seen = [refusal(429, "too_many_waiting", "7")], []
         assert (await hasty.run("kelly", calls=ECHO)).ok
         assert [seen.split("?")[0] for seen in wire.seen[:2]] == ["POST /v1/turns"] * 2, wire.seen
@@ -285,8 +281,7 @@ async def what_a_gateway_cannot_do_is_said(_: Wire) -> None:
         await raises(Unsupported, fleet.cancel(".."))
         await raises(NoDefinitions, fleet.tools("nobody"))
         await raises(InvalidMessage, fleet.tools("kelly", format="nonsense"))
-        # The gateway rejects the turn with the same reply that a client on Redis gets. So the conversation can
-        # continue.
+        # The gateway rejects the turn with the same reply that a client on Redis gets.
         call = {"id": "call_1", "type": "function", "function": {"name": "echo", "arguments": "{}"}}
         try:
             await fleet.run("kelly", tool_calls=[call], priority="asap")

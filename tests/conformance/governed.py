@@ -74,7 +74,6 @@ def blocking(fleet: Fleet) -> None:
 
     one = order()
     assert refund.__name__ == "refund" and refund(one) == {"order": one, "amount": 5.0}
-    # An equal call in another turn gets the result of the first call.
     assert refund(order=one, amount=7) == {"order": one, "amount": 5.0} and bank.paid(one) == 1
     ok("an equal call")
 
@@ -86,7 +85,6 @@ def blocking(fleet: Fleet) -> None:
 
     error = raises(CallRefused, lambda: not_allowed(denied, 5.0))
     assert (error.code, error.result.attempts) == ("denied", 0), error
-    # The rule also sees default values of the function's parameters.
     assert raises(CallRefused, lambda: refund(denied, 500)).outcome == "denied"
     assert raises(CallRefused, lambda: refund(denied, "much")).outcome == "invalid_arguments"
     assert bank.paid(denied) == 0
@@ -111,7 +109,7 @@ def blocking(fleet: Fleet) -> None:
 
     failed = order()
     raises(NoCover, lambda: fails(failed, 1))
-    # The refused call had no effect, so an equal call runs. That call fails, and may have had an effect.
+    # The refused call had no effect, so an equal call runs. It fails, and may have had an effect.
     raises(OSError, lambda: fails(failed, 2))
     assert "OSError" in str(raises(OutcomeUnknown, lambda: refund(failed, 3))) and bank.paid(failed) == 1
     ok("a function that fails")
@@ -150,18 +148,16 @@ def processes(fleet: Fleet) -> None:
     def refund(order: str, amount: float) -> dict[str, Any]:
         return bank.pay(order, amount)
 
-    # Two processes on one turn: one of them pays, and both get its result.
     one, turn = order(), f"turn-{uuid.uuid4().hex}"
     both = [other(bank, one, turn, "ok") for _ in range(2)]
     said = [process.communicate(timeout=60)[0] for process in both]
     assert said[0] == said[1] and json.loads(said[0]) == {"order": one, "amount": 5.0}, said
     assert bank.paid(one) == 1
-    # A thread that is resumed with the same turn gets the first result.
     assert refund(one, 5.0, turn_id=turn) == {"order": one, "amount": 5.0} and bank.paid(one) == 1
     raises(Conflict, lambda: refund(one, 6.0, turn_id=turn))
     ok("two processes")
 
-    # A process dies inside the function. The fleet cannot know whether the function has paid, so it does not pay again.
+    # The fleet cannot know whether the function has paid, so it does not pay again.
     two, turn = order(), f"turn-{uuid.uuid4().hex}"
     died = other(bank, two, turn, "dies")
     died.communicate(timeout=60)
@@ -174,7 +170,6 @@ def processes(fleet: Fleet) -> None:
     assert bank.paid(two) == 1
     ok("a process that dies")
 
-    # If a process dies during a read, the fleet offers the read to another process.
     asked: list[int] = []
     turn = f"turn-{uuid.uuid4().hex}"
 
@@ -217,7 +212,6 @@ async def cooperative() -> None:
             bank.pay(order, amount)
             await asyncio.Event().wait()
 
-        # A task that is canceled inside the function may have paid.
         one = order()
         running = asyncio.create_task(forever(one, 1.0))
         while not bank.paid(one):

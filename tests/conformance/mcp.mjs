@@ -41,7 +41,6 @@ const TOOLS = {
   },
 };
 
-/** The HTTP service that the tools call. */
 const service = createServer((req, res) => {
   const at = new URL(req.url, "http://service");
   const tool = TOOLS[at.pathname.slice(1)];
@@ -67,7 +66,6 @@ function configuration(port) {
   }
   const conf = join(folder, "conf");
   mkdirSync(conf);
-  // The files are JSON, which is valid YAML.
   const write = (name, value) => writeFileSync(join(conf, name), JSON.stringify(value));
   write("tools.yaml", { tools });
   write("agents.yaml", { agents: { kelly: { calls_per_tick: 100 } } });
@@ -75,7 +73,6 @@ function configuration(port) {
   return conf;
 }
 
-/** Starts a process, and reads its output until `found` returns something. */
 async function start(args, more, found) {
   const env = { ...process.env, TICKFLEET_HTTP_ADDRESS: "127.0.0.1:0", TICKFLEET_LOG_FORMAT: "json", ...more };
   if (!more.REDIS_URL) delete env.REDIS_URL;
@@ -90,14 +87,12 @@ async function start(args, more, found) {
   return { child, what };
 }
 
-/** Writes an agent's key to a gateway's key file. */
 function key(file) {
   const made = spawnSync(program, ["gateway", "key", "--id", "suite", "--tenant", "demo"], { encoding: "utf8" });
   writeFileSync(file, made.stdout);
   return /tfk_\S+/.exec(made.stderr)[0];
 }
 
-/** Adds the key to requests, and passes them on otherwise unchanged. */
 function proxy(gateway, key) {
   return createServer((req, res) => {
     const headers = { ...req.headers, authorization: `Bearer ${key}` };

@@ -20,7 +20,6 @@ const { fleetTools, stillWaiting } = await import(resolve(home, "dist/adapters/a
 const usage = { inputTokens: { total: 1 }, outputTokens: { total: 1 } };
 const fleet = new Fleet({ tenant: "bank" });
 
-/** Returns a model that asks for `payments` equal payments, each in its own step, and then ends. */
 function model(payments = 1, input = '{"to":"bob","amount":10}') {
   return new MockLanguageModelV3({
     doGenerate: async ({ prompt }) => {
@@ -34,7 +33,6 @@ function model(payments = 1, input = '{"to":"bob","amount":10}') {
   });
 }
 
-/** Creates a separate ledger for one case. */
 function bank(seconds = 0) {
   const ledger = join(mkdtempSync(join(tmpdir(), "bank-")), "ledger");
   const payments = () => (existsSync(ledger) ? readFileSync(ledger, "utf8").trimEnd().split("\n") : []);
@@ -51,8 +49,7 @@ function bank(seconds = 0) {
     hasPaid,
     async paid(count, what) {
       await hasPaid(count);
-      // An extra payment would arrive within one tick plus the duration of a call. No event reports its absence, so
-      // this waits.
+      // No event reports that an extra payment is absent, so this waits for one tick plus the duration of a call.
       await sleep(400 + seconds * 1_000);
       assert.equal(payments().length, count, `${what}: ${payments()}`);
       console.log(`ai-sdk: ${what}: ok`);

@@ -45,8 +45,7 @@ class Bank:
 
     async def paid(self, payments: int, what: str) -> None:
         await self.has_paid(payments)
-        # An extra payment would arrive within one tick plus the duration of a call. No event reports its absence, so
-        # this waits.
+        # No event reports that an extra payment is absent, so this waits for one tick plus the duration of a call.
         await asyncio.sleep(0.4 + self.seconds)
         assert len(self.payments()) == payments, f"{what}: expected {payments}, found {self.payments()}"
         print(f"{what}: ok")
@@ -55,8 +54,6 @@ class Bank:
 def fleet() -> AsyncFleet:
     return AsyncFleet(tenant="bank")
 
-
-# LangGraph
 
 def graph_of(
     fleet: Any,
@@ -192,7 +189,6 @@ async def langgraph_intended(fleet: AsyncFleet) -> None:
     class Plain(TypedDict):
         messages: list[Any]
 
-    # Tests messages without an ID, and messages that share one ID.
     for id in (None, "msg_1"):
         bank = Bank()
         plain = StateGraph(Plain)
@@ -211,7 +207,7 @@ async def langgraph_intended(fleet: AsyncFleet) -> None:
 
 def is_conflict(error: BaseException) -> bool:
     """Returns whether a call was refused because its id has other arguments."""
-    # The OpenAI Agents SDK wraps the exception of a tool. It also rejects an approved call with other arguments itself.
+    # The SDK wraps the exception of a tool, and itself rejects an approved call with other arguments.
     refusal = error.__cause__ or error
     return isinstance(refusal, Conflict) or "different invocation" in str(refusal)
 
@@ -223,8 +219,6 @@ async def conflicts(work: Any) -> None:
         return
     raise AssertionError("expected a conflict")
 
-
-# LangChain
 
 async def langchain_resumed(fleet: AsyncFleet) -> None:
     from langchain.agents import create_agent
@@ -275,8 +269,6 @@ async def refuses(work: Any, says: str) -> None:
     else:
         raise AssertionError(f"expected a refusal that says {says!r}")
 
-
-# OpenAI Agents SDK
 
 def agents_model(item: str | None, payments: int = 1, name: str = "call", tool: str = "pay") -> Any:
     """Returns a model that asks for payments one after another. Each payment has `item` as the ID of its item."""
@@ -359,8 +351,6 @@ async def openai_agents_resumed(fleet: AsyncFleet) -> None:
     await bank.paid(4, "openai_agents: a call that nothing tells from others is refused, and says what to pass")
 
 
-# Pydantic AI
-
 def pydantic_agent(
     fleet: AsyncFleet, bank: Bank, payments: int = 1, run_id: Any = None, asks: bool = True, timeout: float = 30.0
 ) -> Any:
@@ -421,7 +411,6 @@ async def pydantic_ai_resumed(fleet: AsyncFleet) -> None:
     for message in foreign:
         if isinstance(message, ModelResponse):
             for _ in range(2):
-                # User interfaces return the history with a new timestamp each time.
                 message.timestamp = message.timestamp.replace(microsecond=time.monotonic_ns() % 1_000_000)
                 await named.run(message_history=foreign, deferred_tool_results=yes)
     await bank.paid(1, "pydantic_ai: a history that names no run is refused, and resumed where its run is named")

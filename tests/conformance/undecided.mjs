@@ -27,7 +27,7 @@ const error = { code: "conflict", message: "used" };
 await ask("XADD", `${PREFIX}replies:acme:box`, "*", "reply", reply("conflict", { error }), "seq", "1");
 await decide();
 await assert.rejects(refused.reply({ timeoutMs: 10_000 }), Conflict);
-// The same turn is decided without a reply, so the client reads the reply from the record.
+// The decision writes no reply, so the client reads the reply from the record.
 const again = await fleet.submit(turn);
 await decide();
 assert.equal((await again.reply({ timeoutMs: 10_000 })).status, "done");

@@ -66,7 +66,6 @@ approvers: {ann: {roles: [finance]}}
 `,
 });
 
-/** Creates the HTTP server of the agents' services and of their model. Also returns the server's state. */
 function services() {
   const state = { isUp: false, calls: 0 };
   const model = (body) => {
@@ -85,7 +84,6 @@ function services() {
     const send = (status, body) => response.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(body));
     const name = new URL(request.url, "http://x").pathname.slice(1);
     state.calls += 1;
-    // Slow services answer after a while, so that calls are seen while they run.
     const later = (ms, status, body) => setTimeout(() => send(status, body), ms);
     if (name === "v1/chat/completions") return send(...model(JSON.parse(text)));
     if (name === "get_stock") return state.isUp || state.calls % 4 === 0 ? send(200, { stock: 3 }) : send(503, { error: "the warehouse is closed" });
@@ -159,7 +157,7 @@ export async function start(binary) {
   return fleet;
 }
 
-/** Starts a gateway. One key per tenant may submit turns. The other keys may do less. */
+/** One key per tenant may submit turns. The other keys may do less. */
 async function accept(fleet) {
   const { createHash } = await import("node:crypto");
   const sha = (key) => createHash("sha256").update(key).digest("hex");

@@ -15,7 +15,7 @@ const require = createRequire(join(resolve(packages), "package.json"));
 const { chromium } = require("playwright-core");
 const axe = require("axe-core").source;
 const ACTIONS_MAX = 4;
-// Maximum duration of a task: 10 s, and more on a busy machine.
+// 10 s, and more on a busy machine.
 const TASK_MS = 10_000 * Math.max(1, loadavg()[0] / cpus().length);
 let findings = 0;
 
@@ -31,7 +31,7 @@ function watch(page) {
   });
 }
 
-/** Performs an operator's actions on the page, and counts them. An action is a click, or a text with Enter. */
+/** An action is a click, or a text with Enter. */
 class Hands {
   constructor(page, fleet) {
     Object.assign(this, { page, fleet, actions: 0 });
@@ -79,7 +79,6 @@ class Hands {
     await this.page.keyboard.press("Enter");
   }
 
-  /** Types the reason and Enter, which runs the dialog's action. */
   async reason(text) {
     const dialog = this.page.getByRole("dialog");
     await this.type(dialog.getByLabel(/^Reason/), text);
@@ -95,7 +94,6 @@ class Hands {
   }
 }
 
-/** Performs the ten tasks. */
 async function work(page, fleet) {
   const hand = new Hands(page, fleet);
   const task = async (what, how) => {
@@ -210,7 +208,6 @@ async function matches(page, fleet) {
   await hand.said("Resumed agent nora of acme.");
 }
 
-/** Checks that a redraw keeps the focus, the text that is typed, the selection and the open details. */
 async function steadyPage(page, fleet) {
   const hand = new Hands(page, fleet);
   await hand.open("turns?agent=nora");
@@ -231,7 +228,6 @@ async function steadyPage(page, fleet) {
   check((await download).suggestedFilename() === "turns.csv", "the rows can be downloaded");
 }
 
-/** Checks that the console can be used with only the keyboard. */
 async function keyboard(page, fleet) {
   const hand = new Hands(page, fleet);
   await hand.open("turns?agent=nora");
@@ -253,7 +249,6 @@ async function keyboard(page, fleet) {
   await hand.shows(/6 calls per agent in 1h/);
 }
 
-/** Checks that each role sees only permitted actions, and that a key of one tenant shows only this tenant. */
 async function roles(browser, fleet) {
   for (const [name, buttons] of [["viewer", 0], ["tenant", 1]]) {
     const context = await browser.newContext();
@@ -274,7 +269,6 @@ async function roles(browser, fleet) {
   }
 }
 
-/** Checks that a second tab shares the session, and that no storage that outlives the tabs contains the key. */
 async function session(browser, fleet) {
   const context = await browser.newContext();
   const [first, second] = [await context.newPage(), await context.newPage()];
@@ -293,12 +287,11 @@ async function session(browser, fleet) {
   await context.close();
 }
 
-/** Checks that an action on all matches of a filter ends if it is stopped, if it fails, or if the fleet is full. */
 async function stops(page, fleet) {
   const hand = new Hands(page, fleet);
   const json = (value, status = 200) => ({ status, contentType: "application/json", body: JSON.stringify(value) });
   const letter = (id) => ({ id, kind: "letter", tenant: "demo", agent: "kelly", cause: "transient", at_ms: 1 });
-  // There is always another page of results. The test decides how each replay ends.
+  // Every page of results has a next page, and the test decides how each replay ends.
   await page.route(/\/v1\/operate\/dead\?/, (route) => route.fulfill(json({ dead: [letter("letter-1"), letter("letter-2")], read: 2, next: "on", now_ms: 2 })));
   const replays = [];
   let came;
@@ -337,7 +330,6 @@ async function stops(page, fleet) {
   await page.unrouteAll({ behavior: "ignoreErrors" });
 }
 
-/** Checks that images in results are shown, and only in the formats that tools can return. */
 async function images(page, fleet) {
   const hand = new Hands(page, fleet);
   const gif = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7";
@@ -362,7 +354,7 @@ async function images(page, fleet) {
   await page.unrouteAll({ behavior: "ignoreErrors" });
 }
 
-/** Returns a proxy to the gateway that can be cut. When it is cut, connections stay open, but no data passes. */
+/** A cut proxy keeps its connections open, but passes no data. */
 async function cable(url) {
   const { port } = new URL(url);
   const sockets = new Set();
@@ -389,7 +381,6 @@ async function cable(url) {
   };
 }
 
-/** Checks that the page shows within 5 s that its data is not live, also if the page's own JavaScript is paused. */
 async function lost(browser, fleet) {
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 } });
   const page = await context.newPage();
@@ -409,7 +400,7 @@ async function lost(browser, fleet) {
   await shown("a gateway that hangs", () => fleet.dev.kill("SIGSTOP"), () => fleet.dev.kill("SIGCONT"));
   const redis = Number(execFileSync("redis-cli", ["-s", new URL(fleet.redis).pathname, "INFO", "server"]).toString().match(/process_id:(\d+)/)[1]);
   await shown("a Redis that hangs", () => process.kill(redis, "SIGSTOP"), () => process.kill(redis, "SIGCONT"));
-  // The page's own JavaScript stops for eight seconds. The page must not present its old content as live.
+  // The page must not present its old content as live.
   await page.waitForSelector(".sign.is-live");
   const devtools = await context.newCDPSession(page);
   const frozen = devtools.send("Runtime.evaluate", { expression: "{ const end = Date.now() + 8000; while (Date.now() < end); }" });
@@ -423,7 +414,6 @@ async function lost(browser, fleet) {
 
 const VIEWS = ["overview", "turns", "tasks", "approvals", "dead", "pauses", "limits", "rules", "tools", "workers", "stats?by=day,tenant", "config", "audit", "find?id=demo:payment-890", "find?id=demo:chairs", "find?id=acme:payment-1200", "tool?name=get_stock", "limit?name=emails_per_agent", "worker?name=none"];
 
-/** Checks every view with axe, and for its width. */
 async function views(browser, fleet, colorScheme, width) {
   const context = await browser.newContext({ colorScheme, viewport: { width, height: width < 500 ? 844 : 900 } });
   const page = await context.newPage();
@@ -431,7 +421,7 @@ async function views(browser, fleet, colorScheme, width) {
   const hand = new Hands(page, fleet);
   const devtools = await context.newCDPSession(page);
   const judge = async (name) => {
-    // The content security policy of the pages blocks scripts from outside. The debugger bypasses it.
+    // The debugger bypasses the content security policy, which blocks scripts from outside.
     await devtools.send("Runtime.evaluate", { expression: axe, allowUnsafeEvalBlockedByCSP: true });
     const found = await page.evaluate(async () => (await globalThis.axe.run()).violations.map((one) => `${one.id} at ${one.nodes[0].target}`));
     const beyond = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
@@ -457,7 +447,7 @@ async function views(browser, fleet, colorScheme, width) {
   await context.close();
 }
 
-/** Takes the pictures of docs/operate/console.md. The page has watched the fleet for a while. */
+/** The page must have watched the fleet for a while. */
 async function pictures(browser, page, fleet) {
   const hand = new Hands(page, fleet);
   const take = (name) => page.screenshot({ path: join(screens, `${name}.png`) });
@@ -487,7 +477,6 @@ async function pictures(browser, page, fleet) {
   await phone.close();
 }
 
-/** Checks that the overview sends no requests for data that the stream delivers. */
 async function pushed(page, fleet) {
   const hand = new Hands(page, fleet);
   await hand.open("overview");

@@ -8,7 +8,7 @@ const [packages, url, plain, key] = process.argv.slice(2);
 const require = createRequire(join(resolve(packages), "package.json"));
 const { chromium } = require("playwright-core");
 const axe = require("axe-core").source;
-// Maximum wait in ms. It is long because the machine may be busy.
+// Milliseconds. The machine may be busy.
 const PATIENCE_MS = 60_000;
 let findings = 0;
 
@@ -34,13 +34,11 @@ const alertOf = (page) => page.getByRole("alert");
 const me = (page) => page.locator("#me");
 const isIn = (page, who) => me(page).filter({ hasText: who }).waitFor();
 
-/** Signs in at the provider with this account. */
 async function choose(page, account) {
   await choice(page).click();
   await page.getByRole("link", { name: account, exact: true }).click();
 }
 
-/** Checks that the form is shown with this message, that no user is signed in, and that no secret remains stored. */
 async function refused(page, account, reason) {
   await alertOf(page).filter({ hasText: reason }).waitFor().catch(async () => check(false, `${account}: ${await alertOf(page).textContent()}`));
   const left = await page.evaluate(() => ({ address: location.href, stored: Object.keys(sessionStorage) }));
@@ -49,7 +47,6 @@ async function refused(page, account, reason) {
   check(await choice(page).isEnabled(), `${account}: the user can sign in again`);
 }
 
-/** Checks that several tabs share one session. */
 async function session(context) {
   const waits = await open(context, url);
   await choice(waits).waitFor();
@@ -94,7 +91,6 @@ async function session(context) {
   for (const page of [first, second, waits]) await page.close();
 }
 
-/** Checks that each failed sign-in shows its reason. */
 async function failures(context) {
   const page = await open(context, url);
   for (const [account, reason] of [
@@ -113,7 +109,6 @@ async function failures(context) {
     await choose(page, account);
     await refused(page, account, reason);
   }
-  // The provider compares the verifier with the challenge.
   await page.route(`${url}sign-in`, (route) => {
     if (route.request().method() !== "POST") return route.continue();
     const body = JSON.parse(route.request().postData());
@@ -131,7 +126,6 @@ async function failures(context) {
   await page.close();
 }
 
-/** Checks that an expired token ends the session in each tab, and that a new sign-in returns to the same view. */
 async function expiry(context) {
   const first = await open(context, `${url}#/workers`);
   await choose(first, "brief");
@@ -150,12 +144,11 @@ async function expiry(context) {
   for (const page of [first, second]) await page.close();
 }
 
-/** Checks the form while the provider or this address cannot be used. */
 async function form(context) {
   const page = await open(context, url);
   await choice(page).waitFor();
   const devtools = await context.newCDPSession(page);
-  // The content security policy of the pages blocks scripts from outside. The debugger bypasses it.
+  // The debugger bypasses the content security policy, which blocks scripts from outside.
   await devtools.send("Runtime.evaluate", { expression: axe, allowUnsafeEvalBlockedByCSP: true });
   const found = await page.evaluate(async () => (await globalThis.axe.run()).violations.map((one) => `${one.id} at ${one.nodes[0].target}`));
   check(found.length === 0, `axe finds ${found.join(", ") || "nothing"}`);
@@ -174,7 +167,6 @@ async function form(context) {
   for (const one of [page, other]) await one.close();
 }
 
-/** Checks that a gateway without a provider shows only the form for keys. */
 async function keysOnly(context) {
   const page = await context.newPage();
   const offered = page.waitForResponse(`${plain}sign-in`);

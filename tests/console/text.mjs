@@ -1,5 +1,4 @@
-// Checks how the console shows numbers and foreign text, without a browser:
-//   node tests/console/text.mjs
+// Checks without a browser how the console shows numbers and foreign text: node tests/console/text.mjs
 import assert from "node:assert/strict";
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -15,7 +14,6 @@ const load = (name) => import(pathToFileURL(join(folder, name)).href);
 const { Digits, parse, write } = await load("json.js");
 const { cut, parts, visible } = await load("text.js");
 
-// Every digit is kept. Small numbers are parsed as numbers.
 for (const json of [
   '{"amount":9007199254740993,"to":"kim"}', "12345678901234567890.10", "5.10", "1e400", "-0", '[0.1,1.0,{"a":[]}]', "null", '"a\\u202eb\\n"', "{}",
   '{"__proto__":{"x":9007199254740993}}',
@@ -28,7 +26,6 @@ assert.equal(write({ set: { "/amount": parse("9007199254740993") }, narrowed: nu
 assert.equal(write(parse('{"a":[1,{"b":2}]}'), 2), JSON.stringify({ a: [1, { b: 2 }] }, null, 2));
 for (const bad of ["", "01", "1.", "+1", "[1,]", '{"a" 1}', '{"a":1,}', "tru", "1 2", '"\n"', '"\\x"', "[".repeat(5000)]) assert.throws(() => parse(bad), bad);
 
-// Invisible characters are shown and marked.
 assert.equal(visible("pay \u202e001\u{e0041}"), "pay \\u202e001\\udb40\\udc41");
 assert.equal(visible(`9${"\u0336".repeat(5)}00 Vie\u0302\u0323t`), "9\u0336\u0336\u0336\\u0336\\u033600 Vie\u0302\u0323t");
 assert.deepEqual(parts("a\u200bb"), [{ text: "a" }, { hidden: "\\u200b" }, { text: "b" }]);
@@ -41,7 +38,6 @@ assert.equal(cut("1000000 to kim", 3), "1000000… (7 characters more)");
 assert.equal(cut("[1234567,1234567]", 12), "[1234567,… (8 characters more)");
 assert.equal(cut("short", 12), "short");
 
-// A reduced argument is checked before it is sent.
 const { isAtMost, notNarrower } = await load("views/approvals.js");
 assert.equal(isAtMost("9007199254740993", "9007199254740992"), false);
 assert.equal(isAtMost("5.10", "5.1"), true);
@@ -55,7 +51,6 @@ assert.equal(notNarrower("/limits", { a: 1, b: 2 }, '{"b":2}'), undefined);
 assert.match(notNarrower("/limits", { a: 1, b: 2 }, '{"b":1}'), /members/);
 assert.match(notNarrower("/customer", "kim", "lee"), /cannot be reduced/);
 
-// Checks the filters' points in time, and the moods of outcomes: only a success is good.
 const { moodOf, pointInTime, range, tally } = await load("format.js");
 const noon = new Date(2026, 10, 29, 12).getTime();
 assert.equal(pointInTime("15m", noon), noon - 900_000);

@@ -32,10 +32,8 @@ VERSION = "0.1.35"
 WHEEL = "agentdojo-0.1.35-py3-none-any.whl"
 SHA256 = "364bea4219716b716bf639f504d195943f7f6a5535d312ca41d7098704a2affd"
 NEEDED = ("pydantic==2.12.5", "email-validator==2.3.0", "pyyaml==6.0.3", "docstring-parser==0.17.0")
-# The newest version of AgentDojo's benchmark.
 BENCHMARK = "v1.2.2"
-# Modules that stubs replace: model clients, and a library that compares environments after a run. The expected calls
-# need none of them.
+# Stubs replace these modules: the expected calls need no model clients, and no comparison of environments.
 STOOD_IN = ("agentdojo.agent_pipeline", "openai", "anthropic", "cohere", "deepdiff")
 OUTPUTS = ("tools.jsonl", "tasks.jsonl")
 

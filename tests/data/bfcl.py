@@ -35,11 +35,10 @@ DATA = "bfcl_eval/data/"
 ANSWERS = DATA + "possible_answer/"
 CLASS_DOCS = DATA + "multi_turn_func_doc/"
 
-# Categories that have no lists of function calls: options of a prompt study, and questions about stateful tools with
-# answers in prose.
+# Entries of these categories have no lists of function calls: options of a prompt study, and questions about stateful
+# tools with answers in prose.
 NOT_CALLS = {"format_sensitivity", "memory", "web_search"}
 
-# The classes that multi-turn entries use, and the file that documents each.
 CLASSES = {
     "GorillaFileSystem": "gorilla_file_system",
     "MathAPI": "math_api",
@@ -51,8 +50,7 @@ CLASSES = {
     "VehicleControlAPI": "vehicle_control",
 }
 
-# Maps type names of Python, Java and JavaScript to JSON Schema. `None` means that any value fits, so the schema gets no
-# `type`.
+# `None` means that any value fits, so the schema gets no `type`.
 TYPES = {
     "any": None,
     "": None,
@@ -73,16 +71,13 @@ TYPES = {
     "ArrayList": "array",
 }
 KEPT_KEYWORDS = {"description", "required", "enum", "default", "format", "maximum", "minItems", "maxItems"}
-# `optional` is not a JSON Schema keyword, and `required` has the same information.
 DROPPED_KEYWORDS = {"optional"}
 
 TOOL_NAME_BYTES_MAX = 64
 DIGEST_DIGITS = 8
 
-# The files of a complete output.
 OUTPUTS = ("tools.jsonl", "single_turn.jsonl", "multi_turn.jsonl")
 
-# Marks an argument that the expected call leaves out.
 ABSENT = object()
 
 
@@ -90,9 +85,6 @@ def read_lines(wheel, path):
     """Returns the JSON objects of one file in the wheel. Each line of the file has one object."""
     text = wheel.read(path).decode("utf-8")
     return [json.loads(line) for line in text.split("\n") if line.strip()]
-
-
-# ---- schemas --------------------------------------------------------------------------------------------------------
 
 
 def normalise(schema, where):
@@ -166,9 +158,6 @@ class Tools:
             }
 
 
-# ---- expected calls -------------------------------------------------------------------------------------------------
-
-
 def expected(acceptable):
     """Returns the first of the acceptable values of one argument.
 
@@ -218,9 +207,6 @@ def python_call(text, documents, tools, where):
     arguments = {name: ast.literal_eval(value) for name, value in zip(parameters, node.args)}
     arguments.update({keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords})
     return {"tool": tools.name_of(document), "arguments": arguments}
-
-
-# ---- convert --------------------------------------------------------------------------------------------------------
 
 
 def entry_files(wheel):
@@ -280,11 +266,8 @@ def conversation(row, category, turns, classes, tools):
     return {"entry_id": row["id"], "category": category, "classes": row["involved_classes"], "turns": calls}
 
 
-# ---- write ----------------------------------------------------------------------------------------------------------
-
-
 def to_lines(rows):
-    # Keep the order of keys, because it is the leaderboard's order of parameters and arguments.
+    # The order of keys is the leaderboard's order of parameters and arguments.
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode("utf-8")
 
 
@@ -300,7 +283,6 @@ def main():
     if len(sys.argv) != 2:
         sys.exit("usage: bfcl.py OUTDIR")
     outdir = os.path.abspath(sys.argv[1])
-    # If this converter has changed, the data is converted again.
     manifest = {"package": PACKAGE, "version": VERSION, "sha256": SHA256, "converter": pypi.sha256_of(__file__)}
     if is_complete(outdir, manifest):
         return

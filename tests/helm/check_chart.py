@@ -29,11 +29,10 @@ import workspaces
 from refused import REFUSED
 from toolbox import HERE_CHART, Missing, Toolbox
 
-# The longest timeout of a tool in each shape of values. Calculated by hand, to check what the templates calculate.
+# Calculated by hand, to check what the templates calculate.
 LONGEST_TOOL_S = {"own-config": 90, "locked-down": 120}
 DEFAULT_TOOL_S = 30
 SHAPES_MIN = 8
-# The runbooks, below the base URL in ci/monitoring-values.yaml.
 RUNBOOKS = "https://git.example.com/tickfleet/blob/main/docs/operate/runbooks.md#"
 
 
@@ -72,7 +71,6 @@ class Checks:
     def validate(self):
         """Checks every manifest against every version of Kubernetes, and against the other manifests."""
         schemas = rules.Schemas(self.toolbox)
-        # Shapes have many manifests in common. Each manifest is checked once.
         seen = set()
         for shape, found in self.rendered.items():
             for manifest in found:

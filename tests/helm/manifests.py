@@ -7,10 +7,8 @@ import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# All versions that the chart supports and that have schemas.
 KUBERNETES_VERSIONS = tuple(f"1.{minor}" for minor in range(27, 38))
 
-# Kinds that Kubernetes itself does not have, and the file of each kind's schema.
 CUSTOM = {
     ("monitoring.coreos.com/v1", "ServiceMonitor"): "servicemonitor_v1.json",
     ("monitoring.coreos.com/v1", "PodMonitor"): "podmonitor_v1.json",
@@ -114,7 +112,7 @@ def unrestricted(manifests):
     return complaints
 
 
-# Options that take an address. The schema of the values rejects passwords in addresses.
+# The schema of the values rejects passwords in these addresses.
 PLACES = ("--to", "--oidc-issuer", "--public-url")
 
 

@@ -2,7 +2,6 @@
 
 from toolbox import HERE_CHART
 
-# Settings that lead to Redis, and the ports that they must open.
 WAYS = {
     "redis.existingSecret.name=redis": [6379],
     "redis.existingSecret.name=redis,networkPolicy.redisPort=6380": [6380],

@@ -12,9 +12,9 @@ import tempfile
 from toolbox import HERE_CHART, digest_of, pip
 
 ROOT = os.path.dirname(os.path.dirname(HERE_CHART))
-# Debian 12 has the C library 2.36.
+# Debian 12 has the C library 2.36, so wheels for older versions run too.
 PLATFORMS = {cpu: [f"manylinux_2_28_{cpu}", f"manylinux_2_17_{cpu}", f"manylinux2014_{cpu}"] for cpu in ("x86_64", "aarch64")}
-# Names that the SBOM must list in addition to the names in requirements.txt.
+# In addition to the names in requirements.txt.
 NAMED = {"python", "tickfleet", "libc6", "redis", "tokio"}
 
 
@@ -46,7 +46,7 @@ def fetched(toolbox, name, cpu):
         with tempfile.TemporaryDirectory(dir=toolbox.cache) as scratch:
             target = os.path.join(scratch, "wheels")
             pip("download", "--require-hashes", *for_image(cpu), "--requirement", path, "--dest", target)
-            # Another process may have created the folder first. That process has fetched the same wheels.
+            # Another process may have created the folder first, with the same wheels.
             if not os.path.exists(folder):
                 os.rename(target, folder)
     return folder

@@ -1,17 +1,12 @@
 """Values that the chart must reject, each with a text that the error message must contain. All get a Redis, except
 those with `--no-redis`."""
 
-# The start of a valid tool host.
 HOST = '"name":"shop","image":"shop:1","modules":["shop"]'
-# A configuration with one entry, whose host is the tool host `shop`.
 SHOP = r'config.files={"tools.yaml":"python: {shop: {host: /run/tickfleet/shop.sock, processes: 3}}"}'
-# A user of Redis for each part that always exists.
 OWN = "scheduler.redisSecret.name=s,worker.redisSecret.name=w,test.redisSecret.name=t"
-# Gateways that accept tokens of an issuer.
 SIGN_IN = "gateway.enabled=true,gateway.oidc.issuer=https://id.example.com,gateway.oidc.audience={fleet},gateway.oidc.rules[0].name=x"
 
 REFUSED = [
-    # Redis has no default, and must not be ambiguous.
     (["--no-redis"], "No Redis is configured for the"),
     (["--no-redis"], "for all parts without a Secret of their own, one of redis.existingSecret.name"),
     (["--no-redis", "--set", f"{OWN},test.redisSecret.name="], "No Redis is configured for the test. Set test.redisSecret.name, or test.enabled=false"),
@@ -22,12 +17,10 @@ REFUSED = [
     (["--set", "trialRedis.enabled=true"], "Redis is configured more than once (existingSecret, trial)"),
     (["--no-redis", "--set", "redis.host=redis,redis.username=fleet"], "redis.username needs redis.passwordSecret.name"),
     (["--no-redis", "--set", "redis.url=http://redis"], "at '/redis/url'"),
-    # Settings that other values determine.
     (["--no-redis", "--set", "redis.host=redis,redis.tlsCA.configMap=ca"], "redis.tlsCA needs TLS"),
     (["--set", "redis.tlsCA.configMap=ca,redis.tlsCA.secret=ca"], "set configMap or secret, not both"),
     (["--set", "config.settings.permission.samples=true"], "use config.samples"),
     (["--set", "config.settings.redis.tls_ca=/ca.pem"], "use redis.tlsCA"),
-    # Misspelled values and wrong types.
     (["--set", "worker.slot=4"], "at '/worker': additional properties 'slot' not allowed"),
     (["--set", "workers.slots=4"], "additional properties 'workers' not allowed"),
     (["--set", "worker.slots=0"], "at '/worker/slots': minimum: got 0, want 1"),
@@ -38,13 +31,11 @@ REFUSED = [
     (["--set", "image.digest=latest"], "at '/image/digest'"),
     (["--set", "monitoring.serviceMonitor.interval=often"], "at '/monitoring/serviceMonitor/interval'"),
     (["--set", "http.port=70000"], "at '/http/port'"),
-    # An export that could not be written, or that would show a password.
     (["--set", "exporter.enabled=true,exporter.to=file:/var/audit.jsonl"], "mount a volume for it"),
     (["--set", "exporter.to=otlp:http://me:secret@collector"], "at '/exporter/to'"),
     (["--set", "notifier.enabled=true,notifier.secret.name=webhook"], "notifier.to is empty"),
     (["--set", "notifier.enabled=true,notifier.to=https://hooks.example.com"], "notifier.secret.name is empty"),
     (["--set", "notifier.to=https://me:secret@hooks.example.com"], "at '/notifier/to'"),
-    # Times that would kill running calls.
     (["--set", "worker.drainSeconds=30"], "drainSeconds (30) must exceed the longest timeout of a tool (30 s)"),
     (["--set", "worker.terminationGracePeriodSeconds=54"], "must be at least drainSeconds + 10 (55)"),
     (["--set", "worker.lifecycle.preStop.sleep.seconds=6"], "lifecycle.preStop.sleep.seconds + drainSeconds + 10 (61)"),
@@ -59,21 +50,17 @@ REFUSED = [
     (["--set", "config.settings.worker.tool_timout=5s"], "at '/config/settings/worker': additional properties 'tool_timout' not allowed"),
     (["--set", "config.settings.caps.on_day_cap=drop"], "at '/config/settings/caps/on_day_cap': value must be one of"),
     (["--set-json", r'config.files={"tools.yaml":"tools: ["}'], "config.files.tools.yaml is not valid YAML"),
-    # Work that no pool would do.
     (["--set-json", 'worker.priorities=["urgent","high","normal"]'], 'no pool serves priority "low"'),
     (["--set-json", 'workerPools={"default":null}'], "no pool is left"),
     (["--set-json", 'workerPools={"a-name-that-is-too-long":{}}'], "is not a valid pool name"),
-    # Scaling and disruptions.
     (["--set", "worker.autoscaling.kind=hpa,worker.autoscaling.minReplicas=0"], "needs at least 1"),
     (["--set", "worker.autoscaling.kind=keda,worker.autoscaling.maxReplicas=1"], "maxReplicas (1) is below minReplicas"),
     (["--set", "worker.podDisruptionBudget.minAvailable=1"], "needs one of maxUnavailable and minAvailable"),
-    # Configuration that would have no effect.
     (["--set", "config.settings.worker.drain=5s"], "config.settings.worker.drain has no effect here"),
     (["--set", "config.settings.redis.url=redis://redis"], "config.settings.redis.url has no effect here"),
     (["--set", "config.settings.http.address=0.0.0.0:1"], "config.settings.http.address has no effect here"),
     (["--set", r"config.files.agent\.yaml=x"], 'unknown file "agent.yaml"; expected one of agents.yaml'),
     (["--set", r"config.files.tickfleet\.yaml=x"], "tickfleet.yaml is generated from config.settings"),
-    # Prompts without effect, or with a conflict.
     (["--set", r"config.prompts.desk\.txt=x"], 'config.prompts: unknown prompt "desk.txt"; expected agent.<name>.txt'),
     (["--set", r"config.prompts.agent\.txt=x"], 'unknown prompt "agent.txt"'),
     (["--set", r"config.prompts.agent\.desk\.md=x"], "or one of no_tools.txt, tool.txt, tools.txt"),
@@ -83,7 +70,6 @@ REFUSED = [
     (["--set", r"config.files.tool\.txt=x,config.prompts.tool\.txt=x"], '"tool.txt" is also in config.files'),
     (["--set", r"config.files.prompts=x,config.prompts.tool\.txt=x"], "conflicts with the folder of config.prompts"),
     (["--set-json", 'config.prompts={"tool.txt":["x"]}'], "at '/config/prompts/tool.txt': got array, want string"),
-    # Gateways.
     (["--set", "gateway.enabled=true"], "gateway.keysSecret.name is empty"),
     (["--set", "gateway.enabled=true,gateway.oidc.issuer=https://id.example.com"], "gateway.oidc needs audience"),
     (["--set", "gateway.enabled=true,gateway.keysSecret.name=keys,gateway.oidc.audience={fleet}"], "gateway.oidc.issuer is empty"),
@@ -104,7 +90,6 @@ REFUSED = [
     (["--set", "gateway.keys=x"], "additional properties 'keys' not allowed"),
     (["--set", "image.registry=https://registry.example.com"], "at '/image/registry'"),
     (["--set", "monitoring.serviceMonitor.enabled=true,monitoring.podMonitor.enabled=true"], "would scrape every pod twice"),
-    # Tool hosts.
     (["--set-json", 'worker.toolHosts=[{"name":"shop","modules":["shop"]}]'], "missing property 'image'"),
     (["--set-json", 'worker.toolHosts=[{"name":"shop","image":"shop:1"}]'], "missing property 'modules'"),
     (["--set-json", "worker.toolHosts=[{%s,\"module\":\"x\"}]" % HOST], "additional properties 'module' not allowed"),

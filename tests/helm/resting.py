@@ -8,8 +8,7 @@ import tempfile
 from toolbox import HERE_CHART
 
 ALERT = "TickfleetNoWorker"
-# Fleets that KEDA can scale to zero workers, and the values that are added to ci/keda-values.yaml. `ALWAYS_ON` lists
-# fleets that always have a worker.
+# `ALWAYS_ON` lists fleets that always have a worker.
 RESTING = {
     "keda": [],
     "two pools": ["--set-json", 'workerPools={"default":{},"fast":{}}'],
@@ -43,7 +42,6 @@ def series(namespace, backlog):
     yield f'tickfleet_loop_progress_timestamp_seconds{{{labels},loop="tick"}}', "0+60x10"
     for state, values in zip(("ready", "running", "suspect"), backlog):
         yield f'tickfleet_backlog{{{labels},state="{state}"}}', values
-    # Work that no worker could take.
     yield f'tickfleet_backlog{{{labels},state="parked_capped"}}', "9x10"
 
 

@@ -23,11 +23,10 @@ import urllib.request
 
 from toolbox import HERE_CHART, Missing, Toolbox
 
-# Maximum wait of a check (s). A busy machine is slow.
+# On a busy machine, a check is slow.
 PATIENCE_S = 60
-# The commands of these shapes (files of values) are run. Other shapes differ only in ways that need a cluster.
+# Shapes of values that differ from these need a cluster.
 SHAPES = ("trial", "pools", "own-config", "gateway", "exporter")
-# Settings that the active configuration must have.
 IN_FORCE = {
     "trial": ['slots: "32" ', "drain: 45s ", "format: json "],
     "pools": ['slots: "8" ', "priorities: [urgent, high] ", "drain: 60s "],

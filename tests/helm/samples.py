@@ -5,7 +5,6 @@ from toolbox import HERE_CHART
 FOUR = ("agents", "tools", "permissions", "tenants")
 OWN = ",".join(f"config.files.{name}\\.yaml={name}: {{}}" for name in FOUR)
 NO_AGENTS = "Without agents and tenants, the fleet rejects every turn"
-# Values → whether the samples are active, the text of the notes, and the files next to tickfleet.yaml.
 RELEASES = {
     "": ("false", NO_AGENTS, set()),
     OWN: ("false", None, {f"{name}.yaml" for name in FOUR}),

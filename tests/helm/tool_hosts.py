@@ -11,12 +11,10 @@ import tempfile
 import manifests as rules
 from toolbox import HERE_CHART
 
-# The package with the module tickfleet.host, which the containers run.
 PACKAGE = os.path.normpath(os.path.join(HERE_CHART, "../../python/src"))
 FOLDER = "/run/tickfleet"
 VOLUME = "tool-hosts"
 SHAPE = "tool-hosts"
-# The hosts in the values of the shape: by pod, the command of each host.
 LISTEN = ["python", "-m", "tickfleet.host", "--listen"]
 SHOP = [*LISTEN, f"{FOLDER}/shop.sock", "--concurrency", "8", "--processes-max", "4", "shop.tools", "shop.orders"]
 REPORTS = [*LISTEN, f"{FOLDER}/reports.sock", "--concurrency"]
@@ -31,9 +29,9 @@ COMMANDS = {
         "tool-host-reports": [*REPORTS, "8", "--processes-max", "6", "reports"],
     },
 }
-# Maximum wait for an event (s).
+# Seconds.
 PATIENCE_S = 30
-# Seconds for which the check watches a command that must not end yet.
+# Seconds.
 STAYS_S = 1
 
 

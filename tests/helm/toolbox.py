@@ -51,7 +51,7 @@ LIBRARIES = (
     "attrs==26.1.0",
     "typing_extensions==4.15.0",
     "PyYAML==6.0.3",
-    # These are dependencies of this repository's package tickfleet. With them, a tool host runs as in the chart.
+    # The package tickfleet of this repository depends on these packages.
     "pydantic==2.12.5",
     "pydantic-core==2.41.5",
     "annotated-types==0.8.0",
@@ -76,7 +76,7 @@ class Toolbox:
         )
         self.libraries = os.path.join(self.cache, "python-" + digest_of(" ".join(LIBRARIES).encode())[:12])
         with open(os.path.join(self.cache, "lock"), "w", encoding="utf-8") as lock:
-            # Tests that run at the same time wait for each other.
+            # Several tests may unpack at the same time.
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.exists(self.helm_binary):
                 self.unpack_helm()

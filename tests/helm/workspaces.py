@@ -2,7 +2,6 @@
 
 import manifests as rules
 
-# The volume in each shape of values that requests a volume.
 VOLUMES = {
     "locked-down": {"persistentVolumeClaim": {"claimName": "fleet-workspaces"}},
     "own-config": {"emptyDir": {"sizeLimit": "2Gi"}},

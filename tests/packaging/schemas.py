@@ -18,10 +18,8 @@ from compose import ROOT  # The import adds the folder of the other checks to th
 from toolbox import Missing, Toolbox
 
 UNKNOWN = "zzz"
-# Some fields are valid only with certain other fields, or only without them. Each variant sets values of fields. `None`
-# leaves a field out.
+# Some fields are valid only with certain other fields, or only without them. `None` leaves a field out.
 VARIANTS = ({}, {"effect": "once"}, {"from_environment": None}, dict.fromkeys(("max", "concurrent", "tokens", "money")))
-# Valid configurations in the project. config/ itself is included.
 FOLDERS = ("config", "docs/example-tools/conf", "docs/own-fleet/conf", "tests/conformance/conf")
 
 
@@ -133,7 +131,6 @@ def good(schemas):
             spoilt = copy.deepcopy(document) | {UNKNOWN: 1}
             if validator.is_valid(spoilt):
                 wrong.append(f"{path}: an unknown field passes")
-    # The documentation also shows complete files.
     for name, document in shown(schemas):
         count += 1
         errors = jsonschema.Draft7Validator(schemas[name]).iter_errors(document)
@@ -160,7 +157,7 @@ def shown(schemas):
             except yaml.YAMLError:
                 continue
             for name, (known, required) in tops.items():
-                # The documentation also shows excerpts of definitions, with dots in place of omitted parts.
+                # Excerpts, with dots in place of omitted parts, need not be valid.
                 whole = isinstance(document, dict) and document and set(document) <= known and required <= set(document)
                 if whole and "…" not in block and "..." not in block:
                     yield name, document

@@ -52,7 +52,7 @@ class Judges:
 
     def say(self, path):
         """Yields the linters' complaints about a workflow."""
-        # Not every machine has shellcheck. Without it, results are the same on every machine.
+        # Not every machine has shellcheck, but results must be the same on every machine.
         for command in ([self.actionlint, "-shellcheck=", "-pyflakes=", path], [self.zizmor, "--offline", "--no-progress", "--quiet", path]):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:

@@ -35,7 +35,6 @@ TEXTS_MAX = 2048
 BODY_BYTES_MAX = 16 * 1024 * 1024
 HEADS = 12
 
-# On a busy machine, one thread is faster than several threads that wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
@@ -166,7 +165,6 @@ def handler(model):
             question = json.loads(self.rfile.read(length))
             texts = question.get("input")
             texts = [texts] if isinstance(texts, str) else texts
-            # The checks are as strict as those of OpenAI's service.
             sound = isinstance(texts, list) and 0 < len(texts) <= TEXTS_MAX
             if not sound or not all(isinstance(text, str) and text for text in texts) or not question.get("model"):
                 return self.answer(400, {"error": {"message": "expected model and input, texts that are not empty"}})

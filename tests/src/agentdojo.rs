@@ -44,27 +44,25 @@ pub struct Call {
 #[derive(Debug, Clone, Deserialize)]
 pub struct Task {
     pub suite: String,
-    /// The ID of the task, such as `user_task_3`. Unique in its suite.
+    /// Such as `user_task_3`; unique in its suite.
     pub task: String,
     kind: String,
-    /// The calls that carry out the task. Empty if an attacker's goal is only a text.
+    /// Empty if an attacker's goal is only a text.
     pub calls: Vec<Call>,
 }
 
 impl Task {
-    /// Returns false for an attacker's goal.
     #[must_use]
     pub fn is_legitimate(&self) -> bool {
         self.kind == "user"
     }
 
-    /// Returns the name of an agent that is granted exactly the tools of this task.
+    /// An agent of this name is granted exactly the tools of this task.
     #[must_use]
     pub fn agent(&self) -> String {
         format!("{}.{}", self.suite, self.task)
     }
 
-    /// Returns the tools that this task needs, by their names in the fleet.
     #[must_use]
     pub fn needs(&self) -> BTreeSet<String> {
         self.calls.iter().map(|call| fleet_name(&self.suite, &call.tool)).collect()
@@ -84,10 +82,6 @@ pub struct AgentDojo {
     pub tasks: Vec<Task>,
 }
 
-/// Loads the files that the script wrote to `dir`.
-///
-/// # Errors
-/// If a file is missing or malformed.
 pub fn load(dir: &Path) -> Result<AgentDojo> {
     Ok(AgentDojo { tools: lines(&dir.join("tools.jsonl"))?, tasks: lines(&dir.join("tasks.jsonl"))? })
 }
@@ -103,7 +97,6 @@ fn fleet_name(suite: &str, tool: &str) -> String {
 }
 
 impl AgentDojo {
-    /// Maps the fleet's name of each tool to the agents that are granted the tool.
     #[must_use]
     pub fn grants(&self) -> BTreeMap<String, BTreeSet<String>> {
         let mut grants: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -115,10 +108,7 @@ impl AgentDojo {
         grants
     }
 
-    /// Returns all tools as tools of a fleet. Each tool returns its arguments.
-    ///
-    /// # Errors
-    /// If the fleet rejects a schema.
+    /// Each tool returns its arguments.
     pub fn registered(&self) -> Result<Vec<RegisteredTool>> {
         let make = |tool: &Tool| {
             let name = fleet_name(&tool.suite, &tool.name);

@@ -1,8 +1,8 @@
 //! The Berkeley Function Calling Leaderboard as tools, turns and conversations. It has thousands of schemas and calls
 //! that were written by third parties.
 //!
-//! `tests/data/bfcl.py` fetches and converts the data. This module loads the result and checks every call against its
-//! tool's schema. `bfcl/invalid_calls.txt` lists the expected calls that do not fit their schemas.
+//! `tests/data/bfcl.py` fetches and converts the data. `bfcl/invalid_calls.txt` lists the expected calls that do not
+//! fit their schemas.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -19,32 +19,28 @@ use crate::fetched::FetchedData;
 
 pub const TOOLS_FILE: &str = "tools.jsonl";
 
-/// Categories whose arguments are source text of another language (`new Point(1, 2)`), not JSON values.
+/// Arguments of these categories are source text of another language (`new Point(1, 2)`), not JSON values.
 const SOURCE_TEXT: [&str; 2] = ["simple_java", "simple_javascript"];
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Tool {
-    /// Unique over the whole data, at most 64 bytes of `A-Z a-z 0-9 _ . -`.
     #[serde(rename = "tool")]
     pub name: String,
-    /// The name in the leaderboard. If several documents have the same name, [`Self::name`] ends in a digest.
+    /// If several documents have the same name in the leaderboard, [`Self::name`] ends in a digest.
     #[serde(rename = "name")]
     pub original: String,
     pub description: String,
-    /// JSON Schema of the arguments, an object schema.
     #[serde(rename = "input_schema")]
     pub schema: Value,
 }
 
 #[derive(Debug, Clone)]
 pub struct Turn {
-    /// The leaderboard's ID of the entry, the same for all turns of a conversation.
+    /// The same for all turns of a conversation.
     pub entry: String,
-    /// The category of the entry, which is also the name of its file, such as `live_multiple`.
     pub category: String,
-    /// The expected calls in order, each as [`Tool::name`] and arguments.
     pub calls: Vec<(String, Value)>,
-    /// One flag per call: whether its arguments fit the tool's schema.
+    /// One flag per call: true if its arguments fit the tool's schema.
     pub valid: Vec<bool>,
 }
 
@@ -52,7 +48,6 @@ pub struct Turn {
 pub enum Keyword {
     /// A value of the wrong type, even if the value then also violates an `enum`.
     Type,
-    /// A value of the right type that is not in the `enum`.
     Enum,
     Required,
 }
@@ -68,7 +63,7 @@ impl Keyword {
     }
 }
 
-/// The reason why a call does not fit its schema: the first of its errors in the order of [`Keyword`].
+/// The first of a call's errors in the order of [`Keyword`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     pub keyword: Keyword,
@@ -87,8 +82,7 @@ pub struct Bfcl {
 }
 
 impl Bfcl {
-    /// Returns all tools, ordered by name. They come from single-turn entries, from the classes of conversations, and
-    /// from entries without an expected call.
+    /// Ordered by name. Includes tools of the classes of conversations, and of entries without an expected call.
     #[must_use]
     pub fn tools(&self) -> &[Tool] {
         &self.tools
@@ -99,34 +93,32 @@ impl Bfcl {
         self.by_name.get(name).and_then(|&at| self.tools.get(at))
     }
 
-    /// Returns the tools that each single-turn entry offers its model, by entry ID. Includes entries without an
-    /// expected call.
+    /// Includes entries without an expected call.
     #[must_use]
     pub fn offered(&self) -> &BTreeMap<String, Vec<String>> {
         &self.offered
     }
 
-    /// Returns the single-turn entries with expected calls, one turn each, except the turns of
-    /// [`Self::source_text_turns`].
+    /// One turn per entry with expected calls, except the turns of [`Self::source_text_turns`].
     #[must_use]
     pub fn single_turns(&self) -> Vec<Turn> {
         self.single.clone()
     }
 
-    /// Returns the Java and JavaScript entries. Some of their arguments are source text, such as the name of a
-    /// variable. Such text does not fit a schema that requires a list or an object.
+    /// Some arguments of the Java and JavaScript entries are source text, such as the name of a variable. Such text
+    /// does not fit a schema that requires a list or an object.
     #[must_use]
     pub fn source_text_turns(&self) -> Vec<Turn> {
         self.source_text.clone()
     }
 
-    /// Returns the multi-turn entries. Each conversation has its turns in order, without turns that expect no call.
+    /// Turns of a conversation are in order. Turns that expect no call are left out.
     #[must_use]
     pub fn conversations(&self) -> Vec<Vec<Turn>> {
         self.conversations.clone()
     }
 
-    /// Checks a call's arguments. Returns their first problem, or `None` if the arguments fit the tool's schema.
+    /// `None` if the arguments fit the tool's schema.
     ///
     /// # Errors
     /// If the tool does not exist, its schema does not compile, or the arguments violate a keyword that [`Keyword`]
@@ -165,28 +157,18 @@ const DATA: FetchedData = FetchedData {
     skip_variable: "TICKFLEET_SKIP_BFCL",
 };
 
-/// Fetches the data if it is missing, and loads it. Returns `None` if `TICKFLEET_SKIP_BFCL` is `1`.
-///
-/// # Errors
-/// The errors of [`FetchedData::ensure`] and [`load`].
+/// `None` if `TICKFLEET_SKIP_BFCL` is `1`.
 pub fn load_unless_skipped() -> Result<Option<Bfcl>> {
     DATA.unless_skipped()?.map(|dir| load(&dir)).transpose()
 }
 
-/// Loads only the tools that the converter wrote to `dir`, ordered by name.
-///
-/// # Errors
-/// If the file is missing or malformed.
 pub fn load_tools(dir: &Path) -> Result<Vec<Tool>> {
     let mut tools: Vec<Tool> = read_lines(&dir.join(TOOLS_FILE))?;
     tools.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(tools)
 }
 
-/// Loads the files that the converter wrote to `dir`, and checks every call.
-///
-/// # Errors
-/// If a file is missing or malformed, a call names an unknown tool, or the schema of a called tool does not compile.
+/// Also checks every call.
 pub fn load(dir: &Path) -> Result<Bfcl> {
     let tools = load_tools(dir)?;
     let by_name: HashMap<_, _> = tools.iter().enumerate().map(|(at, tool)| (tool.name.clone(), at)).collect();

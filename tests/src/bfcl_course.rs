@@ -14,12 +14,11 @@ pub fn agents() -> Vec<String> {
     (0..AGENTS).map(|n| format!("agent-{n}")).collect()
 }
 
-/// A conversation, and the turn's index in the conversation.
+/// The conversation, and the turn's index in it.
 type TurnPosition = (usize, usize);
 
-/// All turns of the leaderboard. A single-turn entry is a conversation of one turn. Each further turn of a conversation
-/// is sent after the reply to the previous turn. Every second conversation uses OpenAI's dialect, in which some tool
-/// names must be mangled.
+/// A single-turn entry is a conversation of one turn. Each further turn of a conversation is sent after the reply to
+/// the previous turn. Every second conversation uses OpenAI's dialect, in which some tool names must be mangled.
 pub struct Course {
     conversations: Vec<Vec<Turn>>,
     names: NameMap,
@@ -29,7 +28,7 @@ pub struct Course {
 }
 
 impl Course {
-    /// Creates a course of every `step`th conversation (1 means all). No turn is sent yet.
+    /// `step` 1 takes all conversations, 2 every second one, and so on. No turn is sent yet.
     pub fn new(data: &Bfcl, step: usize) -> Self {
         let single = data.single_turns().into_iter().chain(data.source_text_turns()).map(|turn| vec![turn]);
         let mut conversations: Vec<Vec<Turn>> = data.conversations().into_iter().filter(|c| !c.is_empty()).collect();
@@ -63,7 +62,6 @@ impl Course {
         self.answered.len()
     }
 
-    /// Returns the IDs of turns that were sent and have no reply, in order.
     pub fn missing(&self) -> Vec<&str> {
         let mut ids: Vec<&str> =
             self.sent.keys().filter(|id| !self.answered.contains_key(*id)).map(String::as_str).collect();
@@ -71,17 +69,14 @@ impl Course {
         ids
     }
 
-    /// Starts up to `count` more conversations. Returns the messages to send.
+    /// Returns the messages to send for up to `count` more conversations.
     pub fn begin(&mut self, count: usize) -> Vec<Value> {
         let from = self.begun;
         self.begun = (from + count).min(self.conversations.len());
         (from..self.begun).map(|conversation| self.send((conversation, 0))).collect()
     }
 
-    /// Records a reply. Returns the next message of the conversation, if there is one.
-    ///
-    /// # Panics
-    /// If the turn was never sent, or if it already has a reply.
+    /// Returns the next message of the conversation, if there is one.
     pub fn take(&mut self, reply: Value) -> Option<Value> {
         let id = reply["turn_id"].as_str().unwrap_or_else(|| panic!("a reply without a turn: {reply}")).to_owned();
         let (conversation, turn) = *self.sent.get(&id).unwrap_or_else(|| panic!("nobody sent the turn {id}"));
@@ -123,10 +118,7 @@ impl Course {
         message
     }
 
-    /// Returns each sent turn with its ID and its results.
-    ///
-    /// # Panics
-    /// If a turn has no reply, or a reply does not have one result for each call of its turn, in order.
+    /// Panics if a turn has no reply, or if a reply does not have one result for each call of its turn, in order.
     pub fn results(&self) -> Vec<(&str, &Turn, &Vec<Value>)> {
         let mut all = Vec::with_capacity(self.turns());
         for (id, (conversation, at)) in &self.sent {
@@ -154,7 +146,6 @@ pub fn outcomes<'a>(results: impl IntoIterator<Item = &'a Value>) -> BTreeMap<&'
     counts
 }
 
-/// Returns true if an `invalid_arguments` result names `problem`.
 pub fn names_problem(result: &Value, problem: &Problem) -> bool {
     let path = dotted(&problem.at);
     let expected = match problem.keyword {
@@ -166,7 +157,7 @@ pub fn names_problem(result: &Value, problem: &Problem) -> bool {
     problems.into_iter().flatten().any(|p| p["message"].as_str().is_some_and(|m| m.starts_with(&expected)))
 }
 
-/// Converts a JSON pointer to the path that models see: `/a/0/b` becomes `a[0].b`.
+/// `/a/0/b` becomes `a[0].b`, as models see it.
 fn dotted(pointer: &str) -> String {
     let mut path = String::new();
     for part in pointer.split('/').skip(1) {

@@ -16,10 +16,9 @@ use crate::bfcl_course::agents;
 use crate::bfcl_tools::{ToolBehavior, entered_in_ledger, registered};
 use crate::fleet::Plan;
 
-/// Sets the log level of the processes. They log to the test's standard error.
 pub const LOG_VARIABLE: &str = "TICKFLEET_CHAOS_LOG";
 
-/// Returns the plan of every process. Leases are short, so that recovery is quick. Each tool has its own behavior.
+/// Leases are short, so that recovery is quick. Each tool has its own behavior.
 pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
     let (once, others): (Vec<_>, Vec<_>) =
         tools.iter().partition(|tool| ToolBehavior::of(&tool.name) == ToolBehavior::Once);
@@ -66,12 +65,11 @@ impl Role {
 
 pub struct NodeAddresses {
     pub redis: String,
-    /// Address of the ledger, as `host:port`.
     pub ledger: String,
     pub data: String,
 }
 
-/// A process that the test can kill and restart. Dropping the handle kills the process.
+/// Dropping the handle kills the process.
 pub struct Node {
     role: Role,
     arguments: [String; 5],
@@ -80,7 +78,6 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a process. `binary` is the program `fleet_node` of this crate.
     pub fn start(binary: &str, role: Role, number: usize, surroundings: &NodeAddresses) -> Self {
         let NodeAddresses { redis, ledger, data } = surroundings;
         let name = format!("{}-{number}", role.as_str());
@@ -93,10 +90,7 @@ impl Node {
         self.role
     }
 
-    /// Kills the process with SIGKILL, and starts it again.
-    ///
-    /// # Panics
-    /// If the process had already ended. Only a signal may end a scheduler or a worker.
+    /// Panics if the process had already ended: only a signal may end a scheduler or a worker.
     pub fn kill_and_restart(&mut self) {
         let ended = self.child.try_wait().unwrap();
         assert!(ended.is_none(), "a {} ended by itself: {ended:?}", self.role.as_str());
@@ -104,7 +98,7 @@ impl Node {
         self.child = spawn(&self.binary, &self.arguments);
     }
 
-    /// Pauses the process with SIGSTOP. The process does not notice the pause, as on an overloaded machine.
+    /// The process does not notice the pause, as on an overloaded machine.
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);
     }
@@ -113,7 +107,6 @@ impl Node {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Kills the process with SIGKILL.
     pub fn end(mut self) {
         self.kill();
     }

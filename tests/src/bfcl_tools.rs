@@ -16,19 +16,18 @@ use crate::bfcl::Tool;
 /// How a tool behaves in the chaos run. This depends only on the tool's name, so that all processes agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ToolBehavior {
-    /// A read that returns at once.
     Prompt,
-    /// A read that takes this number of milliseconds, so that a kill can hit the running call.
+    /// Takes this number of milliseconds, so that a kill can hit the running call.
     Slow(u64),
-    /// An idempotent tool whose first attempt fails with a transient error, so that a kill can hit the parked call.
+    /// The first attempt fails with a transient error, so that a kill can hit the parked call.
     Flaky,
-    /// A tool whose effect, one request to the ledger, must not happen twice.
+    /// The effect, one request to the ledger, must not happen twice.
     Once,
 }
 
 impl ToolBehavior {
     pub fn of(name: &str) -> Self {
-        // FNV-1a. Any stable hash would do.
+        // FNV-1a; any stable hash would do.
         let hash =
             name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         match hash >> 32 & 7 {
@@ -89,7 +88,7 @@ pub fn registered(tool: &Tool, manner: ToolBehavior) -> RegisteredTool {
     RegisteredTool::new(spec, Arc::new(manner)).unwrap()
 }
 
-/// Returns an HTTP tool. Each call makes one request, which adds an entry to the ledger at `address` (host and port).
+/// Each call makes one request, which adds an entry to the ledger at `address` (host and port).
 pub fn entered_in_ledger(tool: &Tool, address: &str) -> ToolDef {
     let names = tool.schema["properties"].as_object().into_iter().flat_map(|p| p.keys());
     let body: serde_json::Map<String, Value> = names.map(|n| (n.clone(), format!("{{{{{n}}}}}").into())).collect();

@@ -14,19 +14,16 @@ use anyhow::{Context as _, Result, bail, ensure};
 #[derive(Debug, Clone, Copy)]
 pub struct FetchedData {
     pub script: &'static str,
-    /// A folder in cargo's target folder. Its name contains the version.
+    /// In cargo's target folder. The name contains the version.
     pub folder: &'static str,
-    /// Names the data in messages (`the PyPI package x 1.0`).
+    /// For messages: `the PyPI package x 1.0`.
     pub what: &'static str,
     /// If this environment variable is `1`, tests that need the data pass without running.
     pub skip_variable: &'static str,
 }
 
 impl FetchedData {
-    /// Fetches the data if it is missing. Returns its folder, or `None` if the skip variable is `1`.
-    ///
-    /// # Errors
-    /// The errors of [`Self::ensure`].
+    /// `None` if the skip variable is `1`.
     #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
     pub fn unless_skipped(&self) -> Result<Option<PathBuf>> {
         if env::var(self.skip_variable).is_ok_and(|value| value == "1") {
@@ -36,17 +33,13 @@ impl FetchedData {
         self.ensure().map(Some)
     }
 
-    /// Runs the script and returns the folder with the data. Existing data is reused. Processes that call this at the
-    /// same time wait for each other.
-    ///
-    /// # Errors
-    /// If the folder cannot be written, Python 3 is missing, or the package registry does not have the pinned package.
-    /// The message says what to do.
+    /// Existing data is reused. Processes that call this at the same time wait for each other. An error says what to
+    /// do.
     pub fn ensure(&self) -> Result<PathBuf> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(self.script);
         let dir = target_dir().join(self.folder);
         fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-        // The lock ends when the file is closed, so it also ends if this process dies.
+        // The system releases the lock even if this process dies.
         let lock = File::create(dir.join("lock")).with_context(|| format!("locking {}", dir.display()))?;
         lock.lock().with_context(|| format!("locking {}", dir.display()))?;
         let done = match Command::new("python3").arg("-B").arg(&script).arg(&dir).output() {
@@ -64,7 +57,7 @@ impl FetchedData {
     }
 }
 
-/// Returns cargo's target folder. A relative `CARGO_TARGET_DIR` is relative to the workspace's root.
+/// A relative `CARGO_TARGET_DIR` is relative to the workspace's root.
 #[allow(clippy::disallowed_methods, reason = "cargo tells its folder this way")]
 #[must_use]
 pub fn target_dir() -> PathBuf {

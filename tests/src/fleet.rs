@@ -34,7 +34,7 @@ pub mod fleet_redis;
 mod lasting;
 pub mod users;
 
-/// Maximum wait for an expected event. On an idle machine, such events take a second or two.
+/// Limits waits for events that take a second or two on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Plan {
@@ -42,24 +42,19 @@ pub struct Plan {
     pub workers: usize,
     pub slots: usize,
     pub priorities: Priorities,
-    /// Agents of tenant `acme`.
     pub agents: Vec<String>,
     pub caps: DefaultCaps,
     pub retry_delays: RetryDelays,
     /// How durable the intent record of a `once` call must be before the call runs.
     pub durable: Durability,
-    /// Maximum bytes of one call's output in a result.
     pub output_bytes_max: usize,
     pub loops: Option<worker::LoopOptions>,
     pub breaker: Option<BreakerSettings>,
     pub store: StoreOptions,
-    /// Whether the fleet has the tools of every fleet (`echo`, `sleep`, `fail`…).
     pub standard_tools: bool,
-    /// Whether the fleet has the tools of the Atlas business.
     pub atlas_tools: bool,
-    /// Further tools. Every agent may call every tool.
+    /// Every agent may call every tool.
     pub tools: Vec<TypedTool>,
-    /// Further tools, each with its own schema.
     pub registered: Vec<RegisteredTool>,
     pub declared: ToolsFile,
     pub handlers: BTreeMap<AgentId, TaskHandlerDef>,
@@ -68,14 +63,13 @@ pub struct Plan {
     pub disabled: Vec<String>,
     pub environment: Vec<(String, String)>,
     pub drain: Duration,
-    /// Changes the policy after all other settings are applied.
+    /// Applied after all other settings.
     pub policy: fn(&mut Policy),
-    /// A complete active configuration. If set, the policy and the task handlers above have no effect.
+    /// If set, the policy and the task handlers above have no effect.
     pub active: Option<ActivePolicy>,
-    /// Whether schedulers and workers are Redis users with exactly the rights of their roles.
     pub users: bool,
-    /// The permit to process a suspect slice. If set, all workers share the permit, as if they were in one process. If
-    /// `None`, each worker has its own permit, as if each were a separate process.
+    /// If set, all workers share the permit to process a suspect slice, as if they were in one process. If `None`, each
+    /// worker has its own permit, as if each were a separate process.
     pub suspects: Option<SuspectSemaphore>,
 }
 
@@ -147,12 +141,10 @@ impl Plan {
         }))
     }
 
-    /// Opens the store through a separate connection.
     pub fn store(&self, url: &str) -> Store {
         Store::open(url, 0, Arc::new(self.store.clone())).unwrap()
     }
 
-    /// Creates a scheduler that does not run yet.
     pub fn scheduler(
         &self,
         store: Store,
@@ -175,7 +167,6 @@ impl Plan {
         scheduler::Scheduler::new(store, process, &options, ReportOptions::default(), name)
     }
 
-    /// Creates a worker with all tools of the plan. The worker does not run yet.
     pub fn worker(
         &self,
         store: Store,
@@ -229,7 +220,6 @@ impl Plan {
     }
 }
 
-/// Returns the kinds of declared tools that the workers support: HTTP tools, but no shell tools.
 fn kinds(environment: &Environment) -> ToolKinds {
     ToolKinds { http: Box::new(HttpKind::new(environment.clone())), shell: Box::new(NoShell) }
 }
@@ -241,12 +231,10 @@ struct FleetProcess {
 
 pub struct Fleet {
     pub server: RedisServer,
-    /// The fleet's only shard.
     pub store: Store,
     pub active: Arc<PolicyHandle>,
     pub metrics: Arc<Metrics>,
-    /// The URL at which schedulers and workers reach Redis, if it differs from the server's own URL. In this case,
-    /// `_around` contains the servers between them and the server.
+    /// `None` if schedulers and workers use the server's own URL. Otherwise, `_around` contains the servers between.
     url: Option<String>,
     _around: OtherServers,
     plan: Arc<Plan>,
@@ -256,7 +244,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts a fleet on its own Redis. The environment decides whether Redis is one server, Sentinels or a cluster.
+    /// The environment decides whether Redis is one server, Sentinels or a cluster.
     pub async fn start(plan: Plan) -> Self {
         let place = FleetRedis::wanted(&plan.store.namespace).await;
         Self::start_at(place, plan).await
@@ -267,8 +255,7 @@ impl Fleet {
     }
 
     async fn start_at(place: FleetRedis, plan: Plan) -> Self {
-        // HTTP tools need a crypto provider. If another test of this process has installed one already, this has no
-        // effect.
+        // No effect if another test of this process has installed a crypto provider already.
         tickfleet_outbound::install_crypto_provider();
         if plan.users {
             for server in [&place.server].into_iter().chain(&place.around.servers) {
@@ -334,7 +321,7 @@ impl Fleet {
         self.schedulers.iter().chain(&self.workers).all(|part| !part.running.is_finished())
     }
 
-    /// Drains the oldest worker, as SIGTERM does, and waits until it has ended.
+    /// Drains as SIGTERM does, and waits until the worker has ended.
     pub async fn drain_worker(&mut self) {
         let part = self.workers.remove(0);
         part.shutdown.drain();
@@ -345,13 +332,12 @@ impl Fleet {
         &self.plan
     }
 
-    /// Submits a message with one XADD, as a client in any language does. Returns the entry's ID.
+    /// One XADD, as a client in any language makes it. Returns the entry's ID.
     pub async fn xadd(&self, stream: &str, field: &str, message: &[u8]) -> String {
         let command = redis::cmd("XADD").arg(self.store.keys().key(stream)).arg("*").arg(field).arg(message).to_owned();
         command.query_async(&mut self.server.connection().await).await.unwrap()
     }
 
-    /// Waits up to [`PATIENCE`] until a worker holds a slice of normal priority.
     pub async fn leased(&self) {
         let mut connection = self.server.connection().await;
         let deadline = Instant::now() + PATIENCE;
@@ -368,8 +354,7 @@ impl Fleet {
         panic!("no worker leased the slice within {PATIENCE:?}");
     }
 
-    /// Reads the next slice of normal priority under the name of the only worker. The worker does not receive the
-    /// slice, as if the response to its read were lost.
+    /// The only worker does not receive the slice, as if the response to its read were lost.
     pub async fn read_astray(&self) {
         let mut connection = self.server.connection().await;
         let ready = self.store.keys().key("ready:normal");
@@ -389,7 +374,7 @@ impl Fleet {
         assert_ne!(found, redis::Value::Nil, "no slice within {PATIENCE:?}");
     }
 
-    /// Submits a turn. `calls` are names and arguments. Returns the turn's ID.
+    /// `calls` are names and arguments. Returns the turn's ID.
     pub async fn submit(&self, calls: &[(&str, Value)]) -> String {
         let calls: Vec<Value> = calls
             .iter()
@@ -399,7 +384,7 @@ impl Fleet {
         self.submit_turn(json!({"calls": calls})).await
     }
 
-    /// Submits a turn. Adds tenant, agent and reply inbox if they are missing.
+    /// Adds tenant, agent and reply inbox if they are missing.
     pub async fn submit_turn(&self, mut turn: Value) -> String {
         let object = turn.as_object_mut().unwrap();
         for (field, value) in [("tenant", "acme"), ("agent", "kelly"), ("reply_to", "box")] {
@@ -409,7 +394,7 @@ impl Fleet {
         turn["turn_id"].as_str().map_or_else(|| format!("t{entry}"), str::to_owned)
     }
 
-    /// Returns the next reply of inbox `acme:box`. Fails the test if none arrives within [`PATIENCE`].
+    /// From inbox `acme:box`. Fails the test if no reply arrives within [`PATIENCE`].
     pub async fn reply(&mut self) -> Value {
         if let Some(reply) = self.try_reply(PATIENCE).await {
             return reply;
@@ -417,18 +402,18 @@ impl Fleet {
         panic!("no reply within {PATIENCE:?}; Redis holds:\n{}", self.everything().await);
     }
 
-    /// Returns the next reply of inbox `acme:box`, or `None` if none arrives within `wait`.
+    /// From inbox `acme:box`. `None` if no reply arrives within `wait`.
     pub async fn try_reply(&mut self, wait: Duration) -> Option<Value> {
         self.reply_in("acme:box", wait).await
     }
 
-    /// Returns the next reply of `inbox` (`<tenant>:<inbox>`), or `None` if none arrives within `wait`.
+    /// `inbox` is `<tenant>:<inbox>`. `None` if no reply arrives within `wait`.
     pub async fn reply_in(&mut self, inbox: &str, wait: Duration) -> Option<Value> {
         let reply = self.raw_reply_in(inbox, wait).await?;
         Some(serde_json::from_str(&reply).unwrap())
     }
 
-    /// Like [`Self::reply_in`], but returns text, because a `Value` cannot hold numbers beyond 64 bits.
+    /// Text, because a `Value` cannot hold numbers beyond 64 bits.
     pub async fn raw_reply_in(&mut self, inbox: &str, wait: Duration) -> Option<String> {
         let mut connection = self.server.connection().await;
         let last = self.last_reply.entry(inbox.to_owned()).or_insert_with(|| "0".into());
@@ -442,12 +427,11 @@ impl Fleet {
         fields.remove("reply")
     }
 
-    /// Opens a reader of inbox `name` of tenant `acme`, from its beginning.
+    /// Reads inbox `name` of tenant `acme` from its beginning.
     pub async fn inbox(&self, name: &str) -> Inbox {
         Inbox::open(&self.server, self.store.keys(), name).await
     }
 
-    /// Drains all schedulers and workers, and checks that no unexpected keys remain.
     pub async fn stop(mut self) {
         if !self.schedulers.is_empty() {
             self.until("cascades of ended turns have run", async |fleet| {
@@ -473,8 +457,8 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// Removes the timer of each throttle queue whose last turn was canceled or has expired. A scheduler would remove
-    /// such a timer only when it is due, at the next tick or day.
+    /// Canceled and expired turns leave the timer of their queue behind. A scheduler removes the timer only when it is
+    /// due, at the next tick or day.
     async fn forget_timers_of_empty_queues(&self) {
         let timers: Vec<String> = self.ask("ZRANGE", "timers", &["0", "-1"]).await;
         for timer in timers.iter().filter(|timer| timer.starts_with("throttle:")) {

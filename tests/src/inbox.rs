@@ -14,7 +14,6 @@ use crate::fleet::PATIENCE;
 const REPLIES_MAX: usize = 500;
 const MESSAGES_MAX: usize = 500;
 
-/// Reads an inbox through a separate connection.
 pub struct Inbox {
     connection: MultiplexedConnection,
     key: String,
@@ -22,13 +21,13 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Opens inbox `name` of tenant `acme`, to read it from its beginning.
+    /// Reads inbox `name` of tenant `acme` from its beginning.
     pub async fn open(server: &RedisServer, keys: &Keys, name: &str) -> Self {
         let key = keys.key(format_args!("replies:acme:{name}"));
         Self { connection: server.connection().await, key, last: "0".into() }
     }
 
-    /// Returns all available replies in order, up to `REPLIES_MAX`. If there are none, waits up to `wait`.
+    /// In order, up to `REPLIES_MAX`. Waits up to `wait` if there are none.
     pub async fn next(&mut self, wait: Duration) -> Vec<Value> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let mut command = redis::cmd("XREAD");
@@ -44,21 +43,20 @@ impl Inbox {
         replies
     }
 
-    /// Returns the entry ID and the content of the next reply, which must be the only unread one. Waits up to
-    /// [`PATIENCE`].
+    /// Returns the entry ID and the content. The reply must be the only unread one. Waits up to [`PATIENCE`].
     pub async fn next_entry(&mut self) -> (String, Value) {
         let found = self.next(PATIENCE).await;
         assert_eq!(found.len(), 1, "one reply within {PATIENCE:?}: {found:?}");
         (self.last.clone(), found.into_iter().next().unwrap())
     }
 
-    /// Returns the number of replies ever written to the inbox. Tests never trim an inbox.
+    /// Tests never trim an inbox.
     pub async fn total(&mut self) -> usize {
         redis::cmd("XLEN").arg(&self.key).query_async(&mut self.connection).await.unwrap()
     }
 }
 
-/// Writes the turns in order, in pipelines, as a client in any language does.
+/// In order, in pipelines.
 pub async fn submit_all(server: &RedisServer, keys: &Keys, turns: &[Value]) {
     let mut connection = server.connection().await;
     for chunk in turns.chunks(MESSAGES_MAX) {

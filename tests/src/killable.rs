@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::fleet::{Fleet, Plan};
 
-/// A worker, or a scheduler and a worker, on a separate async runtime.
+/// Runs on a separate async runtime, so that a kill ends only this process.
 pub struct KillableProcess {
     runtime: Option<Runtime>,
 }
@@ -24,7 +24,7 @@ impl KillableProcess {
         Self::worker_on(&fleet.url_of("worker"), plan, &fleet.active, &fleet.metrics, name)
     }
 
-    /// Starts a worker on the server at `url`, which may be a server other than the fleet's.
+    /// `url` may name another server than the fleet's.
     pub fn worker_on(
         url: &str,
         plan: Arc<Plan>,
@@ -45,7 +45,6 @@ impl KillableProcess {
         Self { runtime: Some(runtime) }
     }
 
-    /// Starts a scheduler and a worker, both with the fleet's plan. [`Self::kill`] kills both.
     pub fn both(fleet: &Fleet, name: &str) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let url = fleet.url_of("tickfleet");
@@ -66,7 +65,6 @@ impl KillableProcess {
         Self { runtime: Some(runtime) }
     }
 
-    /// Kills the process: its tasks stop, and its connections close.
     pub fn kill(mut self) {
         self.stop();
     }

@@ -1,4 +1,4 @@
-//! A service whose effects must not happen twice. It records its effects in a ledger.
+//! A service whose effects must not happen twice. It records them in a ledger.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -12,8 +12,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::net::TcpListener;
 
-/// How long the service waits between its effect and its response (ms). If the worker is killed during this wait, the
-/// outcome is unknown.
+/// In ms, between the service's effect and its response. If the worker is killed during this wait, the outcome is
+/// unknown.
 const ANSWER_MS: u64 = 30;
 
 #[derive(Clone, Default)]
@@ -24,12 +24,12 @@ pub struct Ledger {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entry {
     pub done: u32,
-    /// The number of requests that were refused with 429. They had no effect.
+    /// Refused requests had no effect.
     pub turned_away: u32,
 }
 
 impl Ledger {
-    /// Starts the service on a free port. Returns the ledger and `127.0.0.1:port`.
+    /// Also returns `127.0.0.1:port`.
     pub async fn start() -> (Self, String) {
         let ledger = Self::default();
         let router = Router::new().fallback(Self::enter).with_state(ledger.clone());
@@ -39,7 +39,7 @@ impl Ledger {
         (ledger, address)
     }
 
-    /// Performs the effect, and returns the request's body. For one key in eight, the first request is refused.
+    /// For one key in eight, the first request is refused.
     async fn enter(State(ledger): State<Self>, headers: HeaderMap, body: Bytes) -> Response {
         let key = headers.get("idempotency-key").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
         let busy = key.starts_with(['0', '1']);
@@ -52,7 +52,7 @@ impl Ledger {
             }
             entry.done += 1;
         }
-        // The effect has happened. If the worker is killed now, the next worker cannot see the effect.
+        // The effect has happened, but a worker that is killed now has not recorded it.
         tokio::time::sleep(Duration::from_millis(ANSWER_MS)).await;
         ([(header::CONTENT_TYPE, "application/json")], body).into_response()
     }
@@ -61,7 +61,7 @@ impl Ledger {
         self.entries.lock().unwrap().get(key).copied().unwrap_or_default()
     }
 
-    /// Returns the number of keys with an effect, and the total number of effects.
+    /// The number of keys with an effect, and the number of all effects.
     pub fn totals(&self) -> (usize, u32) {
         let entries = self.entries.lock().unwrap();
         (entries.values().filter(|e| e.done > 0).count(), entries.values().map(|e| e.done).sum())

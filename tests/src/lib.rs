@@ -1,5 +1,3 @@
-//! Shared code of the tests across crates.
-
 pub mod agentdojo;
 pub mod bfcl;
 pub mod bfcl_course;

@@ -12,7 +12,6 @@ use crate::inspect::StreamEntry;
 
 #[derive(Debug, Clone)]
 pub struct ClaimedCall {
-    /// The message in the stream.
     pub call: Value,
     pub lease: String,
 }
@@ -28,7 +27,7 @@ impl ClaimedCall {
 }
 
 impl Fleet {
-    /// Takes the call that the turn offers, as process `name`. Returns `None` if the turn offers no call.
+    /// `name` is the process. `None` if the turn offers no call.
     pub async fn try_claim(&self, turn: &str, name: &str) -> Option<ClaimedCall> {
         let stream = self.store.keys().key(format!("local:acme:{turn}"));
         let mut command = redis::cmd("XREADGROUP");
@@ -40,7 +39,6 @@ impl Fleet {
         Some(ClaimedCall { call: serde_json::from_str(&fields["call"]).unwrap(), lease })
     }
 
-    /// Waits up to [`PATIENCE`] for the call.
     pub async fn claim(&self, turn: &str, name: &str) -> ClaimedCall {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {

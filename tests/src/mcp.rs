@@ -18,7 +18,7 @@ use tickfleet_tools_mcp::{Servers, list_tools};
 use crate::fetched::npm::{self, Node};
 use crate::fleet::Fleet;
 
-/// If set to `1`, tests that need the reference servers pass without running.
+/// If this environment variable is `1`, tests that need the reference servers pass without running.
 pub const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_MCP";
 const NPM: [&str; 3] = [
     "@modelcontextprotocol/server-everything@2026.8.31",
@@ -28,9 +28,8 @@ const NPM: [&str; 3] = [
 const PYPI: [&str; 2] = ["mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"];
 const HINT: &str =
     "The MCP reference servers need package registries, through npm and pip; TICKFLEET_SKIP_MCP=1 does without.";
-/// Maximum time for a server to start and list its tools. `node` and `python3` are slow on a busy machine.
+/// `node` and `python3` are slow on a busy machine.
 const LOOK_LIMIT: Duration = Duration::from_secs(120);
-/// Time after which a call without progress fails.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct ReferenceServers {
@@ -39,11 +38,7 @@ pub struct ReferenceServers {
 }
 
 impl ReferenceServers {
-    /// Installs the servers if they are missing. Returns `None` if [`SKIP_VARIABLE`] is `1`. Processes that call this
-    /// at the same time wait for each other.
-    ///
-    /// # Errors
-    /// If there is no Python 3 or pip, or a package registry does not have the pinned packages.
+    /// `None` if [`SKIP_VARIABLE`] is `1`. Processes that call this at the same time wait for each other.
     #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
     pub fn unless_skipped() -> Result<Option<Self>> {
         if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
@@ -53,7 +48,7 @@ impl ReferenceServers {
         let dir = crate::fetched::target_dir().join("mcp-servers");
         fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
         let dir = dir.canonicalize()?;
-        // The lock ends when the file is closed, so it also ends if this process dies.
+        // The system releases the lock even if this process dies.
         let lock = File::create(dir.join("lock"))?;
         lock.lock()?;
         let node = Node::find(SKIP_VARIABLE)?;
@@ -70,17 +65,14 @@ impl ReferenceServers {
         Ok(Some(Self { dir, node }))
     }
 
-    /// Returns the definition of an npm server. `package` is the last part of the package's name.
+    /// `package` is the last part of the package's name.
     pub fn npm(&self, package: &str, args: &[&str]) -> McpServerDef {
         let script = format!("{}/npm/node_modules/@modelcontextprotocol/{package}/dist/index.js", self.dir.display());
         stdio(&self.node.node, &[&[script.as_str()], args].concat(), &[])
     }
 
-    /// Returns an npm server whose definitions differ from the pinned ones: a copy of the package in which one file has
-    /// `to` in place of `from`.
-    ///
-    /// # Errors
-    /// If the copy cannot be written, or `file` does not contain `from`.
+    /// The server's definitions differ from the pinned ones: one file of a copy of the package has `to` in place of
+    /// `from`.
     pub fn npm_drifted(&self, package: &str, args: &[&str], file: &str, from: &str, to: &str) -> Result<McpServerDef> {
         let packages = self.dir.join("npm/node_modules/@modelcontextprotocol");
         let name = format!("{package}-drifted");
@@ -102,7 +94,7 @@ impl ReferenceServers {
     }
 }
 
-/// Copies a folder. A copied package must be next to the original, so that it finds the same dependencies.
+/// A copied package must be next to the original, so that it finds the same dependencies.
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -120,10 +112,6 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
 pub struct Notes(tempfile::TempDir);
 
 impl Notes {
-    /// Creates the server's folder.
-    ///
-    /// # Errors
-    /// If no folder can be created.
     pub fn new() -> Result<Self> {
         Ok(Self(tempfile::tempdir()?))
     }
@@ -133,24 +121,16 @@ impl Notes {
         stdio("python3", &[&script.display().to_string(), &self.0.path().display().to_string()], &[])
     }
 
-    /// Returns the lines of one file in the folder, or an empty list if the file does not exist.
+    /// Empty if the file does not exist.
     pub fn lines(&self, file: &str) -> Vec<String> {
         let text = fs::read_to_string(self.0.path().join(file)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Changes the description of the tool `look`, starting with the next request.
-    ///
-    /// # Errors
-    /// If the folder cannot be written.
     pub fn describe_look(&self, text: &str) -> Result<()> {
         Ok(fs::write(self.0.path().join("definition"), text)?)
     }
 
-    /// Restores the description of the tool `look`.
-    ///
-    /// # Errors
-    /// If the description was not changed.
     pub fn describe_look_as_before(&self) -> Result<()> {
         Ok(fs::remove_file(self.0.path().join("definition"))?)
     }
@@ -185,20 +165,15 @@ fn server(transport: McpTransport) -> McpServerDef {
     }
 }
 
-/// Returns the environment variables to which definitions of servers can refer, with the machine's `PATH`.
 #[allow(clippy::disallowed_methods, reason = "the machine's PATH, as a worker's own environment has it")]
 pub fn environment() -> Environment {
     let path = env::var("PATH").unwrap_or_default();
     Environment::of([("PATH", path.as_str()), ("TOKEN", "s3cret-value")])
 }
 
-/// Pins the current definitions of the server, and prefixes its tools with its name.
-///
-/// # Errors
-/// If the server cannot be reached.
+/// Also prefixes the tools with the server's name.
 pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
-    // Servers over HTTP need a crypto provider. If another test of this process has installed one already, this has no
-    // effect.
+    // No effect if another test of this process has installed a crypto provider already.
     tickfleet_outbound::install_crypto_provider();
     let offer =
         list_tools(name, &def, &environment(), LOOK_LIMIT).await.map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
@@ -208,7 +183,7 @@ pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
     Ok(def)
 }
 
-/// Waits up to two minutes for the next reply of inbox `box`, because a server may have to restart first.
+/// Waits up to two minutes, because a server may have to restart first.
 pub async fn reply_of(fleet: &mut Fleet) -> Value {
     // Each blocking read must be shorter than the response timeout of a connection.
     for _ in 0..12 {

@@ -14,8 +14,7 @@ use tickfleet_store::StoreOptions;
 use crate::bfcl_node::{Node, NodeAddresses, Role};
 use crate::fleet::{Fleet, Plan};
 
-/// Returns the plan that the processes and the test share. The agent kelly calls tools, and archy is an external
-/// runtime.
+/// The agent kelly calls tools, and archy is an external runtime. The processes and the test share this plan.
 #[must_use]
 pub fn plan() -> Plan {
     Plan {
@@ -36,14 +35,13 @@ pub fn plan() -> Plan {
 }
 
 impl Fleet {
-    /// Starts a scheduler or worker of [`plan`]. `binary` is the `fleet_node` of this crate.
     #[must_use]
     pub fn node(&self, binary: &str, role: Role, number: usize) -> Node {
         let surroundings = NodeAddresses { redis: self.server.url(), ledger: "-".into(), data: "-".into() };
         Node::start(binary, role, number, &surroundings)
     }
 
-    /// Maps each consumer of a stream to the number of entries that it holds.
+    /// Maps consumers to the number of entries that they hold.
     pub async fn consumers(&self, stream: &str) -> BTreeMap<String, u64> {
         let mut connection = self.server.connection().await;
         let mut info = redis::cmd("XINFO");
@@ -57,14 +55,12 @@ impl Fleet {
         found.into_iter().map(read).collect()
     }
 
-    /// Waits until the stream's group has a consumer. Returns the consumer's name.
     pub async fn reader_of(&self, stream: &str) -> String {
         self.until("somebody reads", async |fleet| !fleet.consumers(stream).await.is_empty()).await;
         self.consumers(stream).await.into_keys().next().unwrap()
     }
 
-    /// Reads all waiting entries of a stream under the name of a consumer. The consumer does not receive the entries,
-    /// as if the responses to its reads were lost.
+    /// The consumer does not receive the entries, as if the responses to its reads were lost.
     pub async fn read_as(&self, stream: &str, consumer: &str) {
         let mut connection = self.server.connection().await;
         let mut read = redis::cmd("XREADGROUP");
@@ -73,7 +69,6 @@ impl Fleet {
         let _: Value = read.query_async(&mut connection).await.unwrap();
     }
 
-    /// Deletes a consumer with its pending entries.
     pub async fn delete_consumer(&self, stream: &str, consumer: &str) {
         let mut connection = self.server.connection().await;
         let mut delete = redis::cmd("XGROUP");

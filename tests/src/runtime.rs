@@ -10,7 +10,6 @@ use crate::inspect::StreamEntry;
 
 #[derive(Debug, Clone)]
 pub struct LeasedTask {
-    /// The message in the stream.
     pub task: Value,
     pub lease: String,
 }
@@ -31,11 +30,10 @@ impl LeasedTask {
 }
 
 impl Fleet {
-    /// Leases the agent's next task as runtime `name`. Waits up to [`PATIENCE`] for the task.
     pub async fn lease_task(&self, agent: &str, name: &str) -> LeasedTask {
         let stream = self.store.keys().key(format!("external:acme:{agent}"));
         let mut connection = self.server.connection().await;
-        // The protocol requires the runtime to create the group. An error means that the group already exists.
+        // The runtime must create the group. An error means that the group already exists.
         let create = ["CREATE", &stream, "workers", "0", "MKSTREAM"];
         let _ = redis::cmd("XGROUP").arg(&create).query_async::<()>(&mut connection).await;
         let mut command = redis::cmd("XREADGROUP");

@@ -9,7 +9,6 @@ mod wording;
 
 use source::{Source, Tree};
 
-/// Fails with all complaints at once, so that one run shows everything.
 fn assert_tidy(complaints: Vec<String>) {
     assert!(complaints.is_empty(), "{} complaints:\n  {}", complaints.len(), complaints.join("\n  "));
 }

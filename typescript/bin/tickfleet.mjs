@@ -1,5 +1,4 @@
 #!/usr/bin/env node
-// Starts the program `tickfleet` of this platform.
 
 import { spawn } from "node:child_process";
 import { constants } from "node:os";

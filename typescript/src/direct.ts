@@ -32,9 +32,8 @@ export interface DirectOptions {
   turnsBytesMax?: number;
 }
 
-/** Milliseconds to wait for tool lists while no worker has published any, because the fleet has just started. */
+/** No worker has published any tool list if the fleet has just started. */
 const FIRST_WORKER_MS = 5_000;
-/** Milliseconds between two reads of a tool list. */
 const LOOK_AGAIN_MS = 250;
 
 function privateInbox(): string {

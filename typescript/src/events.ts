@@ -6,7 +6,7 @@ import type { Redis } from "./redis.js";
 import { type Reply, absent, readRecord } from "./reply.js";
 
 const LOOK_EVERY_MS = 250;
-/** Ms without a step, after which the client checks whether the tenant exists. */
+/** Without a step for this time, the client checks whether the tenant exists. */
 const ABSENT_AFTER_MS = 1_000;
 
 /** An event of a task. */
@@ -32,7 +32,7 @@ export interface TaskEvent {
 
 const KINDS = new Set(["plan", "result", "note", "agent_message", "summary"]);
 
-/** Parses a step. An unreadable step, or one of a newer version, is `other`. */
+/** An unreadable step, or one of a newer version, is `other`. */
 function stepOf(entry: string, position: number): TaskEvent {
   try {
     // eslint-disable-next-line @typescript-eslint/no-explicit-any

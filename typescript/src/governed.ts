@@ -168,7 +168,6 @@ class LocalCall<A extends Record<string, unknown>> {
     }
   }
 
-  /** Waits until the fleet offers the call, or until the turn has ended. */
   async #next(): Promise<Claim | Reply> {
     const { transport, tenant, id, awaited } = this.turn;
     let pause: number = PAUSES_MS[0];
@@ -183,7 +182,7 @@ class LocalCall<A extends Record<string, unknown>> {
     }
   }
 
-  /** Sends heartbeats, which extend the claim, until the signal is aborted. */
+  /** Heartbeats extend the claim. */
   async #beat(claim: Claim, signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       await sleep(claim.leaseMs / 3, undefined, { signal, ref: false }).catch(() => undefined);

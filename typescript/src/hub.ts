@@ -9,11 +9,11 @@ import { type Entry, Inbox } from "./inbox.js";
 import { BLOCK_MS, type Link, type Redis } from "./redis.js";
 import { type Reply, UNKNOWN_TENANT, absent, isEnd, readRecord, readReply } from "./reply.js";
 
-/** Ms until the record of a turn is read for the first time, if no reply has arrived. */
+/** In ms, until the first read of a turn's record if no reply has arrived. */
 const RECORD_AFTER_MS = 1_000;
-/** The same for a record that may already show the end: the caller gave the id, or the tenant may not exist. */
+/** For a record that may already show the end: the caller gave the id, or the tenant may not exist. */
 const RECORD_SOON_MS = 100;
-/** Longest interval between two reads of the record, ms. */
+/** In ms. */
 const RECORD_EVERY_MAX_MS = 10_000;
 const LOOKS_AT_ONCE = 50;
 const PAUSE_MAX_MS = 2_000;
@@ -21,16 +21,15 @@ const PAUSE_MAX_MS = 2_000;
 /** A caller that waits for one reply. */
 export class Waiter {
   readonly reply: Promise<Reply>;
-  /** The stream and the entry of the message. The entry is `undefined` if this process did not submit the message. */
+  /** `entry` is `undefined` if this process did not submit the message. */
   stream = "";
   entry: string | undefined;
-  /** Whether the message is being sent. A record that exists before the message is sent belongs to another turn. */
+  /** A record that exists before the message is sent belongs to another turn. */
   isSending = false;
-  /** Whether the message's entry has left the stream. By then, the rejection of a rejected message is in the inbox. */
+  /** By the time the entry has left the stream, the rejection of a rejected message is in the inbox. */
   isDecided = false;
-  /** Replies that arrived before the end: one for each approval that the turn waits for. */
+  /** One for each approval that the turn waits for. */
   readonly pending: Reply[] = [];
-  /** The number of handles that wait for the reply. */
   holders = 0;
   lookAt: number;
   pauseMs: number;
@@ -40,7 +39,7 @@ export class Waiter {
   constructor(
     /** `<tenant>:<id>` */
     readonly place: string,
-    /** The submitted content, which distinguishes another turn with the same id. */
+    /** Distinguishes another turn with the same id. */
     readonly asked: string,
     mayHaveEnded: boolean,
   ) {
@@ -54,7 +53,6 @@ export class Waiter {
     this.lookAt = Date.now() + this.pauseMs;
   }
 
-  /** Records that the message is on its stream. */
   sent(stream: string, entry: string): void {
     this.stream = stream;
     this.entry = entry;
@@ -75,7 +73,6 @@ export class Waiter {
 export class Hub {
   readonly #inboxes = new Map<string, Inbox>();
   readonly #waiters = new Map<string, Waiter>();
-  /** The tenants that have replied to this process. */
   readonly #tenants = new Set<string>();
   #link: Link | undefined;
   #isClosed = false;
@@ -88,17 +85,16 @@ export class Hub {
     private readonly warn: (message: string) => void,
   ) {}
 
-  /** Returns the waiter for the reply about this turn or task. */
   waiter(place: string): Waiter | undefined {
     return this.#waiters.get(place);
   }
 
-  /** Returns true if this process has received no reply of this tenant yet, so that the tenant may not exist. */
+  /** A tenant that has not replied to this process yet may not exist. */
   isNew(tenant: string): boolean {
     return !this.#tenants.has(tenant);
   }
 
-  /** Starts to look for the reply, in this inbox (`<tenant>:<name>`) and in the record. */
+  /** The inbox is `<tenant>:<name>`. */
   add(waiter: Waiter, inbox: string | undefined): void {
     this.#waiters.set(waiter.place, waiter);
     this.#lookLater();
@@ -106,19 +102,17 @@ export class Hub {
     const key = `${this.prefix}replies:${inbox}`;
     if (!this.#inboxes.has(key)) {
       this.#inboxes.set(key, new Inbox(key));
-      // Ends the running read with its connection. Reading removes nothing, so no reply is lost.
+      // Reading removes nothing, so dropping the connection loses no reply.
       this.#link?.drop();
       this.#link = undefined;
     }
     if (!this.#isListening) void this.#listen();
   }
 
-  /** Stops looking for the reply. */
   drop(waiter: Waiter): void {
     if (this.#waiters.get(waiter.place) === waiter) this.#waiters.delete(waiter.place);
   }
 
-  /** Stops reading. Callers that still wait get an error. */
   close(): void {
     this.#isClosed = true;
     this.#link?.drop();
@@ -127,10 +121,7 @@ export class Hub {
     this.#waiters.clear();
   }
 
-  /**
-   * Reads while the client is open, despite errors of Redis: connections are restored, and missed replies are in the
-   * records.
-   */
+  /** Errors of Redis do not end the reading: connections are restored, and missed replies are in the records. */
   async #listen(): Promise<void> {
     this.#isListening = true;
     let pauseMs = 50;
@@ -156,7 +147,7 @@ export class Hub {
   async #round(): Promise<void> {
     const count = this.#inboxes.size;
     const link = (this.#link ??= await this.redis.dedicated());
-    // An inbox was added while the connection was opened. The next round reads the inbox from its start.
+    // The next round reads the added inbox from its start.
     if (this.#isClosed || this.#inboxes.size !== count) return;
     const found = await this.redis.read(link, [...this.#inboxes.values()], BLOCK_MS);
     for (const [key, entries] of found) {
@@ -184,7 +175,6 @@ export class Hub {
     if (inbox.kept.size > 0) await this.redis.remove(inbox, [...inbox.kept]);
   }
 
-  /** Delivers the reply, once. */
   #tell(waiter: Waiter, reply: Reply): void {
     this.drop(waiter);
     if (reply.error?.code !== UNKNOWN_TENANT) this.#tenants.add(reply.tenant);
@@ -196,7 +186,6 @@ export class Hub {
     this.#lookLater();
   }
 
-  /** Schedules the next read of records, when the first waiter is due. */
   #lookLater(): void {
     clearTimeout(this.#timer);
     if (this.#isClosed || this.#waiters.size === 0) return;
@@ -204,7 +193,6 @@ export class Hub {
     this.#timer = setTimeout(() => void this.#look(), Math.max(0, first - Date.now()));
   }
 
-  /** Reads the records of waiters that have waited for some time. */
   async #look(): Promise<void> {
     const now = Date.now();
     const due = [...this.#waiters.values()].filter((waiter) => waiter.lookAt <= now).slice(0, LOOKS_AT_ONCE);
@@ -223,8 +211,8 @@ export class Hub {
   }
 
   /**
-   * Takes the reply from the record, but only once this process' own message is decided. If that message was rejected,
-   * the record belongs to another turn.
+   * The record counts only once this process' own message is decided: if that message was rejected, the record belongs
+   * to another turn.
    */
   async #lookAt(waiter: Waiter): Promise<void> {
     if (waiter.isSending) return;

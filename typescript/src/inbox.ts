@@ -1,5 +1,5 @@
 /**
- * The read position in an inbox. This module does not access Redis, so that its decisions are easy to follow.
+ * The read position in an inbox.
  *
  * A position can be ahead of the inbox: if Redis has lost its last writes, and its clock is now behind the time of
  * those writes, new entries get lower numbers than entries that were already read. A reader therefore starts again if
@@ -9,7 +9,6 @@
 /** Maximum number of entries in one read. */
 export const COUNT = 128;
 
-/** The position before every entry. */
 const BEGINNING = "0-0";
 
 /** A reply in the inbox. */
@@ -18,21 +17,18 @@ export interface Entry {
   /** From 1 without gaps; 0 if the entry has no number. */
   seq: number;
   reply: string;
-  /** Number of missing replies before this entry. */
   missed: number;
 }
 
 /** The read position in one inbox. */
 export class Inbox {
   last = BEGINNING;
-  /** Entries that were read and not removed yet. */
   readonly kept = new Set<string>();
   #seq = 0;
   #looksBack = false;
 
   constructor(readonly key: string) {}
 
-  /** Returns the entries that are new, each with the number of missing replies before it, and marks them as read. */
   fresh(found: Entry[]): Entry[] {
     const newest = found.at(-1);
     if (newest === undefined) return [];
@@ -54,13 +50,12 @@ export class Inbox {
     return fresh;
   }
 
-  /** Continues to read from the start. */
   lookBack(): void {
     this.last = BEGINNING;
     this.#looksBack = true;
   }
 
-  /** Returns whether the newest entry has not been read, after a read that returned nothing. */
+  /** `newest` is the newest entry after a read that returned nothing. */
   isBehind(newest: string | undefined): boolean {
     return newest !== undefined && !this.kept.has(newest);
   }

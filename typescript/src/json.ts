@@ -17,10 +17,7 @@ export function read(text: string): unknown {
   return parse(text, undefined, numberOf);
 }
 
-/**
- * Returns false if the text contains half of a surrogate pair. It cannot be encoded in UTF-8, so no message may contain
- * it.
- */
+/** Half of a surrogate pair cannot be encoded in UTF-8, so no message may contain it. */
 function isWritable(text: string): boolean {
   return text.isWellFormed();
 }

@@ -131,7 +131,6 @@ function snake(key: string): string {
   return RENAMED[key] ?? key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
-/** Returns the fields that are set, by their protocol names. */
 function filled(fields: object): Message {
   const said: Message = {};
   for (const [key, value] of Object.entries(fields)) {
@@ -141,7 +140,7 @@ function filled(fields: object): Message {
   return said;
 }
 
-/** Returns the tenant field. It is empty if a gateway derives the tenant from the key. */
+/** A gateway derives a missing tenant from the key. */
 function ownerOf(tenant: string | undefined): Message {
   return tenant === undefined ? {} : { tenant: nameOf(tenant, "tenant") };
 }

@@ -1,4 +1,4 @@
-/** Finds the URL of the fleet, if the program names none. */
+/** Finds the URL of the fleet if the program names none. */
 import { readFileSync, statSync } from "node:fs";
 
 import { DEFAULT_URL } from "./redis.js";

@@ -7,14 +7,14 @@ import { COUNT, type Entry, type Inbox, entryOf } from "./inbox.js";
 
 /** Maximum duration of a blocking read, ms. */
 export const BLOCK_MS = 5_000;
-/** Timeout of a command, ms. A blocking read may take this long in addition to its blocking time. */
+/** In ms. A blocking read may take this long in addition to its blocking time. */
 const ANSWER_MS = 10_000;
-/** Pauses before each retry, ms; the last value is repeated. */
+/** In ms; the last value is repeated. */
 const PAUSES_MS = [50, 100, 200, 500, 1_000];
 
 /**
- * Checks the bounds of the queue and adds the entry in one step, so that concurrent producers do not exceed the bounds.
- * All keys are declared: a cluster that moves the slot then responds for all keys or for none.
+ * One step, so that concurrent producers do not exceed the bounds. All keys are declared: a cluster that moves the slot
+ * then responds for all keys or for none.
  */
 const ENQUEUE = `#!lua
 -- enqueue: puts a message on an inbound stream, unless too much waits there.
@@ -31,7 +31,6 @@ return redis.call('XADD', KEYS[1], '*', ARGV[1], ARGV[2])
 `;
 const ENQUEUE_SHA = createHash("sha1").update(ENQUEUE).digest("hex");
 
-/** An error response of Redis, by its first word. */
 class Refused extends Error {
   constructor(
     readonly word: string,
@@ -51,7 +50,7 @@ interface Target {
   open(): Promise<Link>;
 }
 
-/** Imports node-redis on demand, because clients of a gateway do not need it. */
+/** Imported on demand, because clients of a gateway do not need node-redis. */
 function library() {
   return import("@redis/client").catch((cause: unknown) => {
     throw new FleetError("no_redis_client", "Redis needs the package @redis/client: npm install @redis/client", { cause });
@@ -64,7 +63,7 @@ interface Driver {
   on(event: "error", listener: (error: unknown) => void): unknown;
 }
 
-/** Connects a driver. Later errors of the driver are reported by the commands that use it. */
+/** The commands that use the driver report its later errors. */
 async function opened(driver: Driver, send: Link["send"]): Promise<Link> {
   driver.on("error", () => {});
   const drop = () => {
@@ -85,7 +84,7 @@ async function opened(driver: Driver, send: Link["send"]): Promise<Link> {
 
 const SOCKET = { connectTimeout: 5_000, reconnectStrategy: false } as const;
 
-/** Returns user, password and database from the query of a socket's URL: `user=…&pass=…&db=…`. */
+/** The query of a socket's URL: `user=…&pass=…&db=…`. */
 function secretOf(query = "") {
   const said = new URLSearchParams(query);
   const [user, password, db] = ["user", "pass", "db"].map((key) => said.get(key));
@@ -106,7 +105,7 @@ function single(url: string): Target {
   };
 }
 
-/** Parses `scheme://[user:password@]host[:port],…/path`. */
+/** `scheme://[user:password@]host[:port],…/path`. */
 function several(url: string, port: number) {
   const parts = /^(rediss?)\+(?:sentinel|cluster):\/\/(?:([^@/]*)@)?([^/?]+)(?:\/([^?]*))?/.exec(url);
   if (parts === null) throw new TypeError("the URL cannot be read: expected redis+sentinel:// or redis+cluster://");
@@ -167,13 +166,11 @@ function targetOf(url: string): Target {
   );
 }
 
-/** Returns the first word of an error response of Redis. */
 function wordOf(error: unknown): string | undefined {
   const text = error instanceof Error ? error.message : "";
   return /^([A-Z][A-Z0-9]+) /.exec(text)?.[1];
 }
 
-/** Error responses that are temporary. */
 const PASSING = new Set(["READONLY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MOVED", "ASK"]);
 
 /** Redis, if no URL is passed and the variable `REDIS_URL` is unset. */
@@ -181,7 +178,6 @@ export const DEFAULT_URL = "redis://127.0.0.1:6379";
 
 /** The commands of this client. Each method can be repeated without a further effect. */
 export class Redis {
-  /** The name in error messages. */
   readonly name: string;
   readonly #target: Target;
   readonly #retryTimeoutMs: number;
@@ -203,12 +199,11 @@ export class Redis {
     this.#link = undefined;
   }
 
-  /** Opens a separate connection, for blocking reads. */
   dedicated(): Promise<Link> {
     return this.#target.open();
   }
 
-  /** Sends one command over the shared connection. After an error, the next command uses a new connection. */
+  /** After an error, the next command uses a new connection. */
   async #ask(key: string, ...args: string[]): Promise<unknown> {
     const opening = (this.#link ??= this.#target.open());
     try {
@@ -223,7 +218,7 @@ export class Redis {
     }
   }
 
-  /** Runs a command, and retries it after connection errors within the retry_timeout. */
+  /** Retries after connection errors, within the retry_timeout. */
   async #patiently<T>(ask: () => Promise<T>): Promise<T> {
     const end = Date.now() + this.#retryTimeoutMs;
     for (let tries = 0; ; tries++) {
@@ -244,7 +239,6 @@ export class Redis {
     }
   }
 
-  /** Adds a message to an inbound stream, and returns its entry. */
   enqueue(stream: string, meta: string, field: string, message: string, bounds: [number, number]): Promise<string> {
     return this.#patiently(async () => {
       const answer = await this.#enqueue(stream, meta, field, message, bounds);
@@ -268,7 +262,7 @@ export class Redis {
         );
       } catch (error) {
         if (!(error instanceof Refused && error.word === "NOPERM")) throw error;
-        // This Redis user may not run scripts. Check the bounds just before adding the message.
+        // This Redis user may not run scripts, so check the bounds just before adding the message.
         this.#mayRunScripts = false;
       }
     }
@@ -277,15 +271,12 @@ export class Redis {
     return String(await this.#ask(stream, "XADD", stream, "*", field, message));
   }
 
-  /** Adds a message to a stream without checking its bounds: messages that end work are never rejected. */
+  /** Checks no bounds, because messages that end work are never rejected. */
   async add(stream: string, field: string, message: string): Promise<void> {
     await this.#patiently(() => this.#ask(stream, "XADD", stream, "*", field, message));
   }
 
-  /**
-   * Waits for entries after the read position of each inbox, on a separate connection. If no entry arrives, checks
-   * whether to read an inbox from its start again.
-   */
+  /** If no entry arrives, checks whether to read an inbox from its start again. */
   async read(link: Link, inboxes: Inbox[], blockMs: number): Promise<Map<string, Entry[]>> {
     const keys = inboxes.map((inbox) => inbox.key);
     const head = ["XREAD", "COUNT", String(COUNT), "BLOCK", String(Math.max(1, Math.floor(blockMs))), "STREAMS"];
@@ -309,7 +300,6 @@ export class Redis {
     }
   }
 
-  /** Removes read entries from an inbox. */
   async remove(inbox: Inbox, ids: string[]): Promise<void> {
     for (let at = 0; at < ids.length; at += 1_000) {
       const some = ids.slice(at, at + 1_000);
@@ -318,7 +308,6 @@ export class Redis {
     }
   }
 
-  /** Deletes the private inbox of this process, with its replies. */
   async forget(tenant: string, inbox: string, prefix: string): Promise<void> {
     for (const kind of ["replies", "read"]) {
       const key = `${prefix}${kind}:${tenant}:${inbox}`;
@@ -328,12 +317,12 @@ export class Redis {
     await this.#ask(`${prefix}inboxes:${tenant}`, "ZREM", `${prefix}inboxes:${tenant}`, inbox);
   }
 
-  /** Takes the next entry of a queue. `undefined` if there is none, or if the queue does not exist. */
+  /** `undefined` if there is no entry, or if the queue does not exist. */
   take(stream: string, consumer: string): Promise<{ entry: string; fields: Record<string, string> } | undefined> {
     let starts = [">"];
     return this.#patiently(async () => {
       const some = starts;
-      // The response to an earlier attempt may be lost. Its entry is then pending.
+      // The response to an earlier attempt may be lost; its entry is then pending.
       starts = ["0", ">"];
       for (const start of some) {
         const args = ["XREADGROUP", "GROUP", "workers", consumer, "COUNT", "1", "STREAMS", stream, start];
@@ -351,17 +340,15 @@ export class Redis {
     });
   }
 
-  /** Returns the value of a key. */
   get(key: string): Promise<string | null> {
     return this.#patiently(() => this.#ask(key, "GET", key) as Promise<string | null>);
   }
 
-  /** Returns whether a key exists. */
   exists(key: string): Promise<boolean> {
     return this.#patiently(async () => Number(await this.#ask(key, "EXISTS", key)) > 0);
   }
 
-  /** Like {@link get}. Returns `null` if the Redis user may read only its own inbox. */
+  /** `null` if the Redis user may read only its own inbox. */
   async record(key: string): Promise<string | null> {
     if (!this.#mayReadRecords) return null;
     try {
@@ -373,16 +360,13 @@ export class Redis {
     }
   }
 
-  /**
-   * Returns whether the fleet rejects this turn or task (`<tenant>:<id>`) because its tenant is not configured, and has
-   * no record of the turn or task.
-   */
+  /** `place` is `<tenant>:<id>`. True if the tenant is not configured and there is no record of the turn or task. */
   async isAbsent(prefix: string, place: string): Promise<boolean> {
     if (!this.#mayLookForTenants) return false;
     const key = `${prefix}absent:${place.slice(0, place.indexOf(":"))}`;
     try {
       if (Number(await this.#ask(key, "EXISTS", key)) === 0) return false;
-      // The tenant may have been configured since. An accepted message then has one of these records, in this order.
+      // The tenant may have been configured since: an accepted message has one of these records, in this order.
       for (const record of [`${prefix}turn:${place}`, `${prefix}done:${place}`]) {
         if (Number(await this.#ask(record, "EXISTS", record)) > 0) return false;
       }
@@ -394,23 +378,20 @@ export class Redis {
     }
   }
 
-  /** Returns the JSON of a record, after its version, entry, counters and schema number. */
+  /** The JSON follows the record's version, entry, counters and schema number. */
   async content(key: string): Promise<string | null> {
     const record = await this.get(key);
     return record === null ? null : record.replace(/^\S+ \S+ \S+ \d+/, "");
   }
 
-  /** Returns the steps of a task from `start` on. Each step is a part of its history. */
+  /** Each step is one part of the task's history. */
   async history(key: string, start: number): Promise<string[]> {
     const names = Array.from({ length: 32 }, (_, at) => `s${String(start + at).padStart(6, "0")}`);
     const found = await this.#patiently(() => this.#ask(key, "HMGET", key, ...names) as Promise<(string | null)[]>);
     return found.filter((step) => step !== null);
   }
 
-  /**
-   * Returns whether an entry is still on its stream. A decided entry is removed from the stream. Returns `false` if the
-   * Redis user may not read streams.
-   */
+  /** A decided entry is removed from the stream. `false` if the Redis user may not read streams. */
   async waits(stream: string, entry: string): Promise<boolean> {
     if (!this.#mayLookAtStreams) return false;
     try {
@@ -424,7 +405,6 @@ export class Redis {
   }
 }
 
-/** Returns the result, or throws if it takes too long. */
 async function within<T>(answer: Promise<T>, ms: number, what: string): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {

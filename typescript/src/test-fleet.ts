@@ -15,9 +15,7 @@ import { read } from "./json.js";
 import { packagedProgram } from "./program.js";
 
 const FOREIGN = ["REDIS_URL", "FLEET_URL", "FLEET_KEY", "TICKFLEET_CONFIG"];
-/** Milliseconds between two looks for a call that waits for approval. */
 const LOOK_AGAIN_MS = 50;
-/** Maximum bytes of a command's output. */
 const OUTPUT_BYTES_MAX = 64 * 1024 * 1024;
 
 /** Options of {@link fleet}. */
@@ -28,7 +26,6 @@ export interface TestFleetOptions {
   env?: Record<string, string>;
 }
 
-/** The process of a fleet, its folder, and what its commands need. */
 interface Started {
   process: ChildProcess;
   folder: string;
@@ -143,7 +140,6 @@ export async function fleet(config: string, { tenant, env = {} }: TestFleetOptio
   }
 }
 
-/** Returns the program of the installed package, or the program of the PATH. */
 function programOf(): string {
   const places = (process.env["PATH"] ?? "").split(delimiter).map((folder) => join(folder, "tickfleet"));
   const found = packagedProgram() ?? places.find(isProgram);
@@ -160,7 +156,7 @@ function isProgram(path: string): boolean {
   }
 }
 
-/** Waits until the fleet runs. Returns the link to the console. The fleet then no longer keeps this process running. */
+/** Returns the link to the console. The fleet then no longer keeps this process running. */
 async function started(child: ChildProcess): Promise<string> {
   let cause: Error | undefined;
   child.on("error", (error) => (cause = error));

@@ -14,7 +14,6 @@ const DATA = fileURLToPath(new URL("data", import.meta.url));
 const TOOLS = fileURLToPath(new URL("../dist/tools/index.js", import.meta.url));
 const FACTS = { tenant: "acme", agent: "kelly", call_id: "t1/0", idempotency_key: "key-1", attempt: 2, timeout_ms: 5_000, deadline_ms: null };
 
-/** The worker's end of a socket. */
 class Worker {
   #received = Buffer.alloc(0);
   #waiting = [];
@@ -134,7 +133,6 @@ test("every way to fail is reported, and the host continues", async (t) => {
   assert(!bug.message.includes("node:") && !bug.message.includes("dist/"), bug.message);
   assert.match((await failed("exit")).message, /process\.exit\(3\)/);
   assert.match((await failed("text")).message, /a value that is no error was thrown: "a text"/);
-  // The details are not JSON, and the kind is kept.
   assert.deepEqual([(await failed("permanent")).kind, (await worker.next("log")).level], ["permanent", "error"]);
   const invalid = (await worker.result(2, "add", { a: "one", b: 1.5 })).error;
   assert.equal(invalid.kind, "invalid_arguments");
@@ -271,7 +269,7 @@ test("a tool host kills a process that blocks when its connection ends", async (
   const worker = dialed(host.socket);
   await worker.next("ready");
   worker.call(1, "block");
-  // Waits until the call has begun. The blocked process sends no event, so this sleeps.
+  // The blocked process sends no event when the call has begun, so this sleeps.
   await sleep(200);
   worker.socket.destroy();
   let next;

@@ -23,12 +23,10 @@ import { ask, model, post, prompt } from "./data/payer.mjs";
 const PAYER = fileURLToPath(new URL("data/payer.mjs", import.meta.url));
 const home = mkdtempSync(join(tmpdir(), "payments-"));
 
-// The bank
-
 const ledger = [];
 const booked = new EventEmitter();
 booked.setMaxListeners(0);
-/** Orders whose payment gets no response until the test releases them. */
+/** Orders whose payments get no response until the test releases them. */
 const held = new Set();
 
 const bank = createServer(async (request, response) => {
@@ -47,7 +45,6 @@ const bankUrl = `http://127.0.0.1:${bank.address().port}`;
 
 const payments = (order) => ledger.filter((one) => one === order).length;
 
-/** Returns a new order whose payment gets no response before `release`. */
 function heldOrder() {
   const order = `held-${randomUUID()}`;
   held.add(order);
@@ -58,14 +55,11 @@ function heldOrder() {
   return { order, release, isBooked: once(booked, order) };
 }
 
-/** Checks the number of payments. An extra payment would arrive within one tick plus the duration of a call. */
 async function paidOnly(order, count = 1) {
-  // No event reports that no further payment arrives.
+  // No event reports that an extra payment is absent, so this waits for one tick plus the duration of a call.
   await sleep(400);
   assert.equal(payments(order), count);
 }
-
-// The fleet
 
 const input = {
   type: "object",
@@ -117,7 +111,6 @@ after(async () => {
   rmSync(home, { recursive: true });
 });
 
-/** Adds a test for each transport. */
 function each(name, run) {
   for (const [way, connection] of Object.entries(ways)) {
     const fleet = new Fleet(connection);
@@ -137,8 +130,6 @@ function each(name, run) {
 
 const newOrder = () => `order-${randomUUID()}`;
 const newId = () => `id-${randomUUID()}`;
-
-// Governed functions
 
 function refundOf(fleet, options = {}, run = (args) => post(bankUrl, args)) {
   return governed(fleet, { agent: "kelly", tool: "refund", ...options }, run);
@@ -186,7 +177,7 @@ each("a governed call that is repeated after a timeout gets the first result", a
   await isBooked;
   await assert.rejects(refundOf(fleet, { timeoutMs: 600 })({ order, amount: 5 }, { turnId }), ReplyTimeout);
   release();
-  // The function has run for longer than the timeout. Its value is returned all the same.
+  // The function has run for longer than the timeout, but its value is returned.
   assert.deepEqual(await first, { order, amount: 5 });
   assert.deepEqual(await refundOf(fleet)({ order, amount: 5 }, { turnId }), { order, amount: 5 });
   await paidOnly(order);
@@ -198,8 +189,6 @@ each("a governed function whose connection is cut after it has paid is not run a
   await assert.rejects(refundOf(fleet)({ order, amount: 5 }), OutcomeUnknown);
   await paidOnly(order);
 });
-
-// Agents of the AI SDK
 
 each("an agent whose process dies while it pays is resumed and gets the result", async ({ fleet, other }) => {
   const [{ order, release, isBooked }, runId] = [heldOrder(), newId()];
@@ -229,7 +218,7 @@ each("an agent that is replayed from older messages pays nothing again", async (
   const [order, runId] = [newOrder(), newId()];
   const { messages, outputs } = await ask(fleet, { order, runId, payments: 2 });
   assert.equal(outputs.length, 2);
-  // The messages after the first payment, and those before it, as they were stored.
+  // The stored history after the first payment, and the history before it.
   for (const kept of [2, 0]) {
     const old = JSON.parse(JSON.stringify([...prompt, ...messages.slice(0, kept)]));
     await ask(fleet, { order, runId, payments: 2, messages: old });

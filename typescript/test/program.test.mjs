@@ -15,7 +15,6 @@ echo "started $*" >> "$LOG"
 while :; do sleep 0.05; done
 `;
 
-/** Installs the package into a folder, with the stand-in. */
 function installed() {
   const folder = mkdtempSync(join(tmpdir(), "tickfleet-bin-"));
   const platform = join(folder, "node_modules/@tickfleet", `${process.platform}-${process.arch}`);

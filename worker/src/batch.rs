@@ -39,13 +39,12 @@ const IDS_BYTES: usize = 128;
 const OWED_EVERY: Duration = Duration::from_secs(2);
 /// Number of batches in which an item may conflict with other commits before it counts as rejected.
 const CONTENDED_MAX: usize = 20;
-/// Time between two log messages about failures of one kind of item.
+/// Failures of one kind of item are logged at most this often.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// The results of a batch of items, in order.
+/// One result per item, in order.
 type BatchResults<R> = Result<Vec<Result<R, RunError>>, StoreError>;
 
-/// One kind of decision. Callers request decisions one by one; the decisions are made in batches.
 pub(crate) trait BatchItem: Sized + Send + Sync + 'static {
     const NAME: &'static str;
     type Reply: Send + 'static;
@@ -53,21 +52,20 @@ pub(crate) trait BatchItem: Sized + Send + Sync + 'static {
     const OWED: bool = false;
     const BYTES_MAX: usize = limits::BATCH_BYTES_MAX;
     fn decide(store: &Store, batch: &[Self]) -> impl Future<Output = BatchResults<Self::Reply>> + Send;
-    /// Returns the approximate bytes of the item's transaction.
+    /// Approximate bytes of the item's transaction.
     fn bytes(&self) -> usize {
         IDS_BYTES
     }
     fn calls(&self) -> usize {
         1
     }
-    /// Returns the keys of the records that the item changes in addition to its turn's record. Two items that change
-    /// the same record would conflict, so they are never in one batch.
+    /// Records that the item changes in addition to its turn's record. Two items that change the same record would
+    /// conflict, so they are never in one batch.
     fn shared(&self) -> Vec<RecordKey> {
         Vec::new()
     }
 }
 
-/// Reads the queried values that the view lacks, in one round trip.
 async fn fill(store: &Store, view: &mut View, queries: impl Iterator<Item = Query> + Send) -> Result<(), StoreError> {
     let missing: HashSet<Query> = queries.filter(|query| view.get(query).is_err()).collect();
     if missing.is_empty() {
@@ -93,15 +91,14 @@ fn result_of<T>(receipt: Result<Receipt<T>, RunError>) -> Result<T, RunError> {
 
 pub(crate) struct SettleResults {
     pub(crate) slice: Arc<Slice>,
-    /// Results of the calls from the slice's position onward.
+    /// From the slice's position onward.
     pub(crate) results: Vec<RenderedCall>,
     pub(crate) frame: ReplyFrame,
     pub(crate) sections: SettleSections,
-    /// The reason for the turn's end, if the turn ends before its calls have run.
+    /// Set if the turn ends before its calls have run.
     pub(crate) reason: Option<EndReason>,
     /// Why the turn was canceled, if the worker received a notice.
     pub(crate) canceled: Option<String>,
-    /// The records that the worker has already read or written.
     pub(crate) view: View,
 }
 
@@ -130,9 +127,8 @@ impl BatchItem for SettleResults {
             .collect();
         Ok(store.decide_with(&mut view, &settles).await?.into_iter().map(result_of).collect())
     }
-    /// Estimates the bytes of the item's transaction. When the last slice of a turn is settled, the results of the
-    /// turn's earlier slices are read, too. The estimate assumes that each call of the earlier slices has the average
-    /// size of this item's calls.
+    /// When the last slice of a turn is settled, the results of the turn's earlier slices are read, too. The estimate
+    /// assumes that their calls have the average size of this item's calls.
     fn bytes(&self) -> usize {
         let sent = self.results.iter().map(|c| c.result.len() + c.message.len() + c.audit.len()).sum::<usize>();
         IDS_BYTES + sent + sent / self.results.len().max(1) * self.slice.turn.position
@@ -158,7 +154,6 @@ pub(crate) struct BeginCall {
     pub(crate) consent: Option<ConsentCheck>,
     pub(crate) claim: Option<ClaimEffect>,
     pub(crate) cache: Option<CacheName>,
-    /// The records that the worker has already read.
     pub(crate) view: View,
 }
 
@@ -219,18 +214,16 @@ impl BatchItem for BeginCall {
     }
 }
 
-/// A call that runs only after its begin record has become durable. All items of a batch need the same durability.
+/// Runs only after its begin record has become durable. All items of a batch need the same durability.
 pub(crate) struct DurableBegin {
     pub(crate) begin: BeginCall,
     pub(crate) durability: Durability,
-    /// The longest time to wait for the durability.
     pub(crate) at_most: Duration,
 }
 
 impl BatchItem for DurableBegin {
     const NAME: &'static str = "begin";
     type Reply = (BeginReply, Confirmed);
-    /// Decides a batch, and waits once until the begin records of all its calls are durable.
     async fn decide(store: &Store, batch: &[Self]) -> BatchResults<Self::Reply> {
         let Some(first) = batch.first() else { return Ok(Vec::new()) };
         let (mut view, begins) = begins(store, batch.iter().map(|item| &item.begin)).await?;
@@ -246,7 +239,6 @@ impl BatchItem for DurableBegin {
     }
 }
 
-/// The event that a parked call waits for, with the data that parking writes about this event.
 pub(crate) enum WaitFor {
     /// The call's timer. An event may wake the call earlier, but no record of the wait is written.
     Timer,
@@ -254,7 +246,7 @@ pub(crate) enum WaitFor {
     Facts(CheckFacts, CallName),
     /// The end of an equal call that holds the claim of the effect.
     Claim(ClaimEffect),
-    /// People's decision about an approval. The transaction that parks the call also requests the approval.
+    /// The transaction that parks the call also requests the approval.
     Approval(Box<AskApproval>),
     Budget(BudgetWait),
 }
@@ -262,15 +254,13 @@ pub(crate) enum WaitFor {
 pub(crate) struct ParkSlice {
     pub(crate) slice: Arc<Slice>,
     pub(crate) reason: ParkReason,
-    /// True if later calls ran in parallel, and their results were dropped.
+    /// Later calls ran in parallel, and their results were dropped.
     pub(crate) had_parallel_reads: bool,
     pub(crate) waits_while: Vec<Guard>,
     pub(crate) wait: WaitFor,
-    /// The records that the worker has already read.
     pub(crate) view: View,
 }
 
-/// The section that parking adds to its transaction for the wait. Only some waits have a section.
 enum ParkSection<'a> {
     Facts(WaitForFacts<'a>),
     Claim(WaitForClaim<'a>),
@@ -360,15 +350,14 @@ impl BatchItem for ReturnSlice {
     }
 }
 
-/// Makes one kind of decision. An item is repeated until the store has responded, so that results are never dropped
-/// while the store is unavailable.
+/// Repeats an item until the store has responded, so that results are never dropped while the store is unavailable.
 pub(crate) struct Batcher<I: BatchItem> {
     sender: mpsc::Sender<(I, oneshot::Sender<I::Reply>)>,
 }
 
 impl<I: BatchItem> Batcher<I> {
-    /// Starts the batcher. The batcher ends when it has been dropped and all its items are handled. Once `give_up` is
-    /// canceled, an item that is not [`BatchItem::OWED`] is no longer repeated.
+    /// The batcher ends when it has been dropped and all its items are handled. Once `give_up` is canceled, an item
+    /// that is not [`BatchItem::OWED`] is no longer repeated.
     pub(crate) fn new(store: &Store, capacity: usize, give_up: &CancellationToken, on_error: OnError) -> Self {
         let (sender, receiver) = mpsc::channel(capacity);
         let work = BatchLoop { store: store.clone(), give_up: give_up.clone(), on_error };
@@ -376,8 +365,7 @@ impl<I: BatchItem> Batcher<I> {
         Self { sender }
     }
 
-    /// Waits for the result of one item. Returns `None` if the store rejects the item, or if the worker had to stop
-    /// before the store responded.
+    /// `None` if the store rejects the item, or if the worker had to stop before the store responded.
     pub(crate) async fn submit(&self, item: I) -> Option<I::Reply> {
         let (answer, answered) = oneshot::channel();
         self.sender.send((item, answer)).await.ok()?;
@@ -434,8 +422,7 @@ impl BatchLoop {
         }
     }
 
-    /// Decides a batch, and sends the results to the callers. Repeats items that conflicted with other commits, at most
-    /// [`CONTENDED_MAX`] times.
+    /// Repeats items that conflicted with other commits, at most [`CONTENDED_MAX`] times.
     async fn send<I: BatchItem>(&self, mut batch: Vec<PendingItem<I>>) {
         for _ in 0..CONTENDED_MAX {
             let (items, answers): (Vec<I>, Vec<_>) = batch.into_iter().unzip();
@@ -476,8 +463,7 @@ impl BatchLoop {
         batch.into_iter().for_each(|(item, to)| self.reject(item, to));
     }
 
-    /// Repeats a batch until the store has responded. An error means that an item of the batch causes a failure, or
-    /// that the worker must stop.
+    /// Fails if an item of the batch causes a failure, or if the worker must stop.
     async fn persist<I: BatchItem>(&self, items: &[I]) -> Result<Vec<Result<I::Reply, RunError>>, ()> {
         // Items that must not be dropped (`OWED`) continue when the worker stops. Other items get at least one
         // attempt.
@@ -496,8 +482,8 @@ impl BatchLoop {
         answered.await.unwrap_or(Err(()))
     }
 
-    /// Handles an item that the store rejects. An `OWED` item is repeated in the background while the process lives:
-    /// an operator may remove the cause, and no other process has the results.
+    /// An `OWED` item is repeated in the background while the process lives: an operator may remove the cause, and no
+    /// other process has the results.
     fn reject<I: BatchItem>(&self, item: I, to: oneshot::Sender<I::Reply>) {
         if !I::OWED {
             tracing::error!(decision = I::NAME, "store rejected an item; its turn's timer retries");
@@ -523,8 +509,8 @@ impl BatchLoop {
     }
 }
 
-/// Takes the items of the next batch: the first item, and further items within a batch's bounds for bytes and calls. No
-/// two of the items change the same record. Items that are not taken stay in `gathered`, in order.
+/// Takes the first item, and further items within a batch's bounds for bytes and calls. No two of the items change the
+/// same record. Items that are not taken stay in `gathered`, in order.
 fn take_batch<I: BatchItem, A>(gathered: &mut Vec<(I, A)>) -> Vec<(I, A)> {
     let mut bytes = 0;
     let mut calls = 0;

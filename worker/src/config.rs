@@ -11,13 +11,13 @@ use tickfleet_store::{Store, StoreError};
 use crate::agents::TaskHandlers;
 use crate::tools::Registry;
 
-/// Policy, tools and task handlers of one configuration. A call keeps the configuration that it began with.
+/// A call keeps the configuration that it began with.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerConfig {
     pub(crate) active: Arc<ActivePolicy>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) task_handlers: Arc<TaskHandlers>,
-    /// The generation of the policy in Redis; `None` before a scheduler has announced it.
+    /// `None` before a scheduler has announced the policy.
     generation: Option<u64>,
     short_digest: Arc<str>,
 }
@@ -31,7 +31,6 @@ impl WorkerConfig {
 
 pub(crate) struct WorkerConfigs {
     current: ArcSwap<WorkerConfig>,
-    /// The current policy with its run-time settings.
     in_force: Arc<PolicyHandle>,
 }
 
@@ -55,15 +54,13 @@ impl WorkerConfigs {
         self.current.store(Arc::new(WorkerConfig { active, registry, task_handlers, generation, short_digest }));
     }
 
-    /// Adopts changes that came with a heartbeat: tenants from run-time settings, and the policy's generation. Returns
-    /// the generation if it has changed.
+    /// Adopts tenants from run-time settings, and the policy's generation. Returns the generation if it has changed.
     pub(crate) async fn refresh(&self, store: &Store) -> Result<Option<u64>, StoreError> {
         self.in_force.refresh(store).await?;
         self.adopt_policy(store).await
     }
 
-    /// Reads run-time settings if they have changed. Callers use this function if they do not know the tenant of a
-    /// slice.
+    /// For callers that do not know the tenant of a slice.
     pub(crate) async fn refresh_if_changed(&self, store: &Store) -> Result<(), StoreError> {
         self.in_force.refresh_if_changed(store).await?;
         // A scheduler in this process, or the worker of another shard, may have read the changes already.

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::batch::{self, Batcher, BeginCall, BeginReply, DurableBegin, ParkSlice, ReturnSlice, SettleResults};
 
-/// The batchers of a worker. Each returns `None` for an item if the store rejects the item, or if the worker had to
-/// stop before the store responded.
+/// Each batcher returns `None` for an item if the store rejects the item, or if the worker had to stop before the store
+/// responded.
 pub(crate) struct DecisionQueues {
     store: Store,
     settles: Batcher<SettleResults>,
@@ -27,8 +27,8 @@ pub(crate) struct DecisionQueues {
 }
 
 impl DecisionQueues {
-    /// Starts the batchers. In each batcher, `capacity` items can wait. If `now` is canceled and the store does not
-    /// respond, all items except results are dropped.
+    /// In each batcher, `capacity` items can wait. If `now` is canceled and the store does not respond, all items
+    /// except results are dropped.
     pub(crate) fn new(store: &Store, capacity: usize, now: &CancellationToken) -> Self {
         let failed = batch::log_throttled();
         Self {
@@ -46,8 +46,7 @@ impl DecisionQueues {
         self.settles.submit(results).await
     }
 
-    /// Begins a call, and waits up to `at_most` for `durability`. Most calls need no read and no commit, and begin at
-    /// once.
+    /// Waits up to `at_most` for `durability`. Most calls need no read and no commit, and begin at once.
     pub(crate) async fn begin(
         &self,
         begin: BeginCall,
@@ -64,7 +63,7 @@ impl DecisionQueues {
         }
     }
 
-    /// Begins a call without a read or a commit. Returns `None` if the call needs a read or a commit to begin.
+    /// `None` if the call needs a read or a commit to begin.
     fn begin_at_once(&self, begin: &BeginCall) -> Option<BeginResult> {
         let context = self.store.state().context(Version::new("-"));
         match begin.begin(self.store.options().lease_ms).decide(&begin.view, &context) {
@@ -77,7 +76,6 @@ impl DecisionQueues {
         self.parks.submit(park).await
     }
 
-    /// Returns a slice to its queue without adding results, so that another worker takes it.
     pub(crate) async fn requeue(&self, slice: impl Into<Arc<Slice>>, why: RequeueReason) {
         let slice = slice.into();
         let name = slice.name.clone();

@@ -20,7 +20,6 @@ use tickfleet_store::{Store, StoreError};
 use crate::tools::{CallContext, ToolError, TypedTool, wording};
 
 const DEFINITIONS_MAX: usize = 20;
-/// Longest description in the overview, in bytes.
 const SUMMARY_BYTES_MAX: usize = 200;
 
 #[must_use]
@@ -297,8 +296,8 @@ pub(crate) fn reply(finished: &Finished) -> Result<Reply, ToolError> {
     serde_json::from_str(&finished.reply).map_err(ToolError::internal)
 }
 
-/// Returns the error for an ID that is unknown, forgotten or of another agent. The message is the same in all three
-/// cases, so that agents cannot probe for IDs of other agents.
+/// For an ID that is unknown, forgotten or of another agent. The message is the same in all three cases, so that agents
+/// cannot probe for IDs of other agents.
 pub(crate) fn unknown_id(what: &str, id: &str) -> ToolError {
     let id = wording::cut(id, 80);
     ToolError::Permanent(format!(

@@ -26,7 +26,7 @@ pub(crate) struct HeldSlices {
     /// The slot of the first suspect of a group. A suspect is a slice that was redelivered after a crash. The first
     /// suspect takes no slot from other slices (invariant 17).
     suspects: SlotPool,
-    /// The held slices by turn, so that cancellation notices find them.
+    /// By turn, so that cancellation notices find them.
     running: Mutex<HashMap<TurnName, RunningSlice>>,
 }
 
@@ -68,18 +68,15 @@ impl HeldSlices {
         Self { pool: SlotPool::new(slots, held_max(slots)), suspects: SlotPool::new(1, 1), running: Mutex::default() }
     }
 
-    /// Returns the pool of the first suspect of a group if `suspects` is true, otherwise the pool of all other slices.
     pub(crate) const fn pool(&self, suspects: bool) -> &SlotPool {
         if suspects { &self.suspects } else { &self.pool }
     }
 
-    /// Returns the number of slices that are being carried out, including the suspect that has its own slot.
     pub(crate) fn busy(&self) -> usize {
         self.pool.busy() + self.suspects.busy()
     }
 
-    /// Records that the worker took the slice in `term` and `epoch`. The lease is canceled when a heartbeat reports
-    /// that the slice's turn was canceled.
+    /// The lease is canceled when a heartbeat reports that the slice's turn was canceled.
     pub(crate) fn add(&self, slice: &Slice, term: u64, epoch: u64) -> SliceLease {
         let lease = SliceLease::new(term, epoch);
         let held = RunningSlice { entry: slice.entry.clone(), lease: lease.clone() };

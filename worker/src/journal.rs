@@ -24,7 +24,7 @@ use crate::Common;
 /// A confirmed entry is kept for this time (ms), or for the length of a lease if that is longer. With an append-only
 /// file, Redis can lose only the writes of a shorter time.
 const KEPT_MS: i64 = 60_000;
-/// Maximum bytes of results. The oldest results are dropped first.
+/// The oldest results are dropped first.
 const RESULT_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// A begun call is reported until this time (ms) after its turn's deadline. If the store lost the turn and the turn
 /// is submitted again, the turn may get a later deadline. The turn may also wait for the next day, which has at most
@@ -62,7 +62,6 @@ impl WorkerJournal {
         }
     }
 
-    /// Returns the epoch of the journal, see [`Entries::epoch`].
     pub(crate) fn epoch(&self) -> u64 {
         self.entries.lock().epoch()
     }
@@ -88,12 +87,12 @@ impl WorkerJournal {
         self.entries.lock().begin(call, epoch)
     }
 
-    /// Records the result of a call that ran. Must precede the commit of the result.
+    /// Must precede the commit of the result.
     pub(crate) fn end(&self, slice: &Slice, position: usize, result: &RenderedCall) {
         self.entries.lock().end(&slice.delivery(), position, result.clone());
     }
 
-    /// Records that a begun call did nothing, and reports this to the store if the call was reported as begun.
+    /// If the call was reported as begun, reports to the store that it did nothing.
     pub(crate) async fn undo(&self, slice: &Slice, position: usize) {
         let undone = self.entries.lock().undo(&slice.delivery(), position);
         let Some(undone) = undone else { return };
@@ -103,7 +102,7 @@ impl WorkerJournal {
         drop(reported);
     }
 
-    /// Records that the store confirmed the results of a slice at positions before `upto`.
+    /// The store has confirmed the results at positions before `upto`.
     pub(crate) fn confirm(&self, slice: &Slice, upto: usize) {
         self.entries.lock().confirm(&slice.delivery(), upto, self.now_ms());
     }
@@ -112,21 +111,21 @@ impl WorkerJournal {
         self.confirm(slice, usize::MAX);
     }
 
-    /// Records changes of facts that the store confirmed.
+    /// Only changes that the store confirmed.
     pub(crate) fn record_fact_changes(&self, session: &SessionName, end: CallEndReport) {
         let now_ms = end.ended_ms;
         self.entries.lock().change(Change::Facts(session.clone(), end), 0, now_ms);
     }
 
-    /// Records that the store confirmed a claim or its end. `deadline_ms` is the deadline of the call's turn.
+    /// Only a claim or an end that the store confirmed. `deadline_ms` is the deadline of the call's turn.
     pub(crate) fn record_claim(&self, claim: EndClaim, deadline_ms: i64) {
         let now_ms = self.now_ms();
         let bytes = bytes_of(&claim.end);
         self.entries.lock().change(Change::Claim(claim, now_ms, deadline_ms), bytes, now_ms);
     }
 
-    /// Reports the results of `once` calls of a slice that this worker has lost, so that the new holder finds the
-    /// results. Without a restart of the store this report is not needed: the new holder finds the intent records.
+    /// For a slice that this worker has lost: the new holder then finds the results of its `once` calls. Without a
+    /// restart of the store this report is not needed, because the new holder finds the intent records.
     pub(crate) async fn report_results(&self, slice: &Slice, positions: std::ops::Range<usize>) {
         let state = self.store.state();
         if state.epoch_began_ms == 0 {
@@ -142,11 +141,8 @@ impl WorkerJournal {
     }
 
     /// If the store has restarted, reports everything. Must be called with each heartbeat, and no call may begin before
-    /// the report succeeds. For the length of a lease after a restart, no `once` call begins, so that the reports of
-    /// all living workers come first.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the report can be repeated.
+    /// the report succeeds. A failed report can be repeated. For the length of a lease after a restart, no `once` call
+    /// begins, so that the reports of all living workers come first.
     pub(crate) async fn report(&self) -> Result<(), StoreError> {
         self.entries.lock().forget(self.now_ms());
         let _reporting = self.reporting.lock().await;
@@ -197,8 +193,8 @@ impl WorkerJournal {
         Ok(())
     }
 
-    /// Reports calls. Returns the number of calls that the store had lost, and the number of `once` calls that another
-    /// attempt has begun in the meantime.
+    /// Returns the number of calls that the store had lost, and the number of `once` calls that another attempt has
+    /// begun in the meantime.
     async fn report_calls(&self, calls: &[ReportBegunCall]) -> Result<(usize, usize), StoreError> {
         let mut lost = 0;
         let mut late = 0;
@@ -222,7 +218,7 @@ impl WorkerJournal {
         Ok((lost, late))
     }
 
-    /// Reports claims. Returns the number of effects that another call has claimed in the meantime.
+    /// Returns the number of effects that another call has claimed in the meantime.
     async fn report_claims(
         &self,
         claims: impl Iterator<Item = (EndClaim, i64, i64)>,
@@ -245,7 +241,7 @@ impl WorkerJournal {
         Ok(late)
     }
 
-    /// Makes a batch of decisions. A rejected decision affects only itself, and does not delay the heartbeat.
+    /// A rejected decision affects only itself, and does not delay the heartbeat.
     async fn decide<D: Decision + Sync>(
         &self,
         batch: &[D],
@@ -293,7 +289,7 @@ fn bytes_of(end: &EffectEnd) -> usize {
     }
 }
 
-/// Returns the changes of a session, each with its remaining lifetime.
+/// Each change gets its remaining lifetime.
 fn report_call_ends(session: SessionName, mut ends: Vec<CallEndReport>, now_ms: i64) -> ReportCallEnds {
     for end in &mut ends {
         let age_ms = now_ms - end.ended_ms;
@@ -305,8 +301,8 @@ fn report_call_ends(session: SessionName, mut ends: Vec<CallEndReport>, now_ms: 
     ReportCallEnds { session, ends }
 }
 
-/// Returns the claim with its remaining lifetime. Returns `None` if the lifetime is over. An open claim stays valid
-/// until its turn's deadline, plus its window.
+/// Shortens the lifetime by the claim's age; `None` if the lifetime is over. An open claim stays valid until its turn's
+/// deadline, plus its window.
 fn remaining(claim: EndClaim, at_ms: i64, deadline_ms: i64, now_ms: i64) -> Option<EndClaim> {
     let window_ms = match claim.end {
         EffectEnd::Open => (deadline_ms - now_ms).max(0).saturating_add(claim.window_ms),

@@ -37,9 +37,8 @@ struct ReportedDrain {
 }
 
 impl WorkerDrainFlag {
-    /// Adopts the drain flag that a heartbeat reported. If a new run of the store does not have the worker's drain
-    /// flag, the flag was lost with the store's last writes. In this case the flag stays set and is returned, so that
-    /// the caller restores it.
+    /// If a new run of the store does not have the worker's drain flag, the flag was lost with the store's last writes.
+    /// In this case the flag stays set and is returned, so that the caller restores it.
     pub(crate) fn report(&self, drained: Option<&Pause>, run: StoreRun) -> Option<Pause> {
         let mut reported = self.reported.lock();
         match (&reported.drained, drained) {
@@ -58,7 +57,7 @@ impl WorkerDrainFlag {
         self.reported.lock().run = run;
     }
 
-    /// Removes the drain flag, because an operator has resumed the worker in this run of the store.
+    /// An operator has resumed the worker in this run of the store.
     pub(crate) fn lift(&self, run: StoreRun) {
         tracing::info!("resumed by an operator; taking new work");
         *self.reported.lock() = ReportedDrain { drained: None, run };
@@ -68,7 +67,7 @@ impl WorkerDrainFlag {
         self.reported.lock().drained.is_some()
     }
 
-    /// Returns the slots to report. A drained worker reports only its busy slots.
+    /// A drained worker reports only its busy slots.
     pub(crate) fn slots(&self, busy: usize, all: usize) -> Slots {
         Slots { busy, all: if self.is_drained() { busy } else { all } }
     }
@@ -115,7 +114,7 @@ impl Lease {
         }
     }
 
-    /// Creates queues, sends the first heartbeat and reads settings before any slice is taken (invariants 12 and 16).
+    /// Must precede the first take of slices (invariants 12 and 16).
     pub(crate) async fn prepare(&self) -> Result<ConsumerId, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("w", &self.name);
@@ -124,7 +123,6 @@ impl Lease {
         Ok(consumer)
     }
 
-    /// Sends one heartbeat and applies its report: journal, tenants, canceled turns, drain flag.
     async fn heartbeat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
         let sent = self.lease_clock.sending();
         let is_first = self.lease_clock.is_new();
@@ -169,8 +167,7 @@ impl Lease {
         Role::Worker { worker, slots: Slots { busy, all } }
     }
 
-    /// Handles a store without a record of the last heartbeat. Such a store may have lost anything, even without a
-    /// restart.
+    /// The store has no record of the last heartbeat, so it may have lost anything, even without a restart.
     fn state_lost(&self) {
         *self.losses.lock() += 1;
         self.metrics.state_lost();
@@ -178,8 +175,7 @@ impl Lease {
         tracing::error!("the store has lost the worker's heartbeat; reporting begun calls again");
     }
 
-    /// Follows the drain flag that a heartbeat reported, and restores a flag that the store has lost. If the restore
-    /// fails, the next heartbeat repeats the restore.
+    /// If the restore of a lost flag fails, the next heartbeat repeats the restore.
     async fn follow_drain(&self, consumer: &ConsumerId, drained: Option<&Pause>, run: StoreRun) {
         let Some(lost) = self.drain_flag.report(drained, run) else { return };
         let Some(worker) = worker_of(consumer.as_str()) else { return };
@@ -197,7 +193,7 @@ impl Lease {
         }
     }
 
-    /// Sends heartbeats until the lease is lost or draining is finished: running calls need their lease until they end.
+    /// Continues while the worker drains, because running calls need their lease until they end.
     pub(crate) async fn send_heartbeats(&self, consumer: &ConsumerId, stop: &CancellationToken, tracker: &TaskTracker) {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
@@ -237,7 +233,7 @@ impl Lease {
         }
     }
 
-    /// Ends the lease, so that other processes need not wait until the lease expires.
+    /// Other processes then need not wait until the lease expires.
     pub(crate) async fn release(&self, consumer: &ConsumerId) {
         let end = EndLease { consumer: consumer.clone(), role: self.role(consumer) };
         if let Err(error) = self.store.decide(end).await {

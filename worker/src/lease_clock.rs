@@ -23,8 +23,8 @@ impl LeaseClock {
         Self { origin: Instant::now(), lease, sent_ms: AtomicU64::new(0), term: AtomicU64::new(0) }
     }
 
-    /// Returns the current time, in ms since the creation of the clock, as the time at which a heartbeat is sent. Call
-    /// this function before the heartbeat is sent, and pass the time to [`Self::confirm`] when the reply has arrived.
+    /// The time in ms since the creation of the clock. Call this function before a heartbeat is sent, and pass the time
+    /// to [`Self::confirm`] when the reply has arrived.
     pub(crate) fn sending(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
@@ -33,14 +33,13 @@ impl LeaseClock {
         self.sent_ms.fetch_max(sent_ms, Ordering::Relaxed);
     }
 
-    /// Ends the lease. A new incarnation begins under a new name, which other processes do not consider dead.
+    /// A new incarnation begins under a new name, which other processes do not consider dead.
     pub(crate) fn forget(&self) {
         self.term.fetch_add(1, Ordering::Relaxed);
         self.sent_ms.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the number of this incarnation. Other workers may take slices that were leased in an earlier
-    /// incarnation.
+    /// The number of this incarnation. Other workers may take slices that were leased in an earlier incarnation.
     pub(crate) fn term(&self) -> u64 {
         self.term.load(Ordering::Relaxed)
     }
@@ -49,9 +48,9 @@ impl LeaseClock {
         self.age().is_none()
     }
 
-    /// Waits until a call that was leased in `term` may be sent to the outside. Returns false if the lease of `term` is
-    /// over. If the lease is too old for sending but not over, waits for the next heartbeat, which renews the lease.
-    /// Returning the slice earlier would be wrong, because this worker is alive and still holds the slice.
+    /// Returns false if the lease of `term` is over. If the lease is too old for sending but not over, waits for the
+    /// next heartbeat, which renews the lease. Returning the slice earlier would be wrong, because this worker is alive
+    /// and still holds the slice.
     pub(crate) async fn wait_until_valid(&self, term: u64) -> bool {
         loop {
             if self.term() != term || self.is_lost() {
@@ -64,7 +63,7 @@ impl LeaseClock {
         }
     }
 
-    /// Returns true if a call may be sent to the outside: more than a quarter of the lease is left.
+    /// A call may be sent to the outside only while more than a quarter of the lease is left.
     pub(crate) fn is_fresh(&self) -> bool {
         self.age().is_some_and(|age| age < self.lease * 3 / 4)
     }

@@ -37,7 +37,6 @@ const RECHECK_AFTER: Duration = Duration::from_millis(100);
 pub(crate) struct Leasing {
     store: Store,
     priorities: Priorities,
-    /// The time for which a drain waits for running calls.
     drain: Duration,
     lease_clock: Arc<LeaseClock>,
     journal: Arc<WorkerJournal>,
@@ -49,12 +48,11 @@ pub(crate) struct Leasing {
     suspects: SuspectSemaphore,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// Canceled when running calls must stop at once.
     now: CancellationToken,
 }
 
 pub(crate) struct LeasingParts {
-    /// The journal. Its epoch is the restart epoch that the worker has reported to.
+    /// Its epoch is the restart epoch that the worker has reported to.
     pub(crate) journal: Arc<WorkerJournal>,
     pub(crate) slices: Arc<HeldSlices>,
     pub(crate) strays: Arc<Strays>,
@@ -83,7 +81,7 @@ impl Leasing {
         }
     }
 
-    /// Takes slices until `stop`: only suspects if `suspects` is true, otherwise only regular slices.
+    /// Takes only suspects if `suspects` is true, otherwise only regular slices.
     pub(crate) async fn take_slices(
         self: &Arc<Self>,
         consumer: &ConsumerId,
@@ -157,7 +155,7 @@ impl Leasing {
         handle.finished();
     }
 
-    /// Handles a failed take. If the queues no longer exist, creates them again.
+    /// If the queues no longer exist, creates them again.
     async fn handle_failed_take(&self, error: &StoreError) {
         let StoreError::StateLost(what) = error else {
             tracing::warn!(%error, "failed to lease work; retrying");
@@ -197,11 +195,10 @@ impl Leasing {
         }
     }
 
-    /// Reads an entry. Returns `None` if the worker already holds the entry's slice, or cannot read the entry.
+    /// `None` if the worker already holds the entry's slice, or cannot read the entry.
     fn slice_of(self: &Arc<Self>, taken: TakenEntry, tracker: &TaskTracker) -> Option<Slice> {
         match Slice::read(taken.queue.clone(), taken.entry.clone(), &taken.fields) {
-            // The worker already holds this slice. A restart of the store can lose the fact that the entry was taken,
-            // and deliver the entry again.
+            // A restart of the store can lose the fact that the entry was taken, and deliver the entry again.
             Ok(slice) if self.slices.contains(&slice.name, &slice.entry) => None,
             Ok(slice) => Some(slice),
             Err(problem) => {
@@ -214,8 +211,8 @@ impl Leasing {
         }
     }
 
-    /// Waits until a slot is free, and runs the slice. All slots may be in use, because the store delivered more slices
-    /// than requested, or because suspects have taken slots.
+    /// All slots may be in use, because the store delivered more slices than requested, or because suspects have taken
+    /// slots.
     async fn wait_for_slot(self: Arc<Self>, slice: Slice, lease: SliceLease) {
         let pool = self.slices.pool(false);
         let room = tokio::select! {
@@ -264,7 +261,7 @@ impl Leasing {
         }));
     }
 
-    /// Takes the suspects of the group of `first`. Runs the group as soon as the process runs no other group.
+    /// Runs the group as soon as the process runs no other group.
     async fn run_group(
         self: &Arc<Self>,
         consumer: &ConsumerId,
@@ -315,7 +312,7 @@ impl Leasing {
         }
     }
 
-    /// Takes the rest of a group. Returns the slices that run together, and releases the others.
+    /// Returns the slices that run together, and releases the others.
     async fn take_group(
         self: &Arc<Self>,
         consumer: &ConsumerId,
@@ -355,7 +352,7 @@ impl Leasing {
     }
 }
 
-/// Returns the maximum number of suspects that run together, including this suspect.
+/// The number includes this suspect.
 fn group_max(slice: &Slice) -> usize {
     slice.turn.suspect.map_or(1, |suspect| usize::try_from(suspect.group_max).unwrap_or(1))
 }
@@ -364,7 +361,6 @@ struct QueueReader {
     consumer: ConsumerId,
     /// The queues, most urgent first; never empty.
     queues: Vec<StreamKey>,
-    /// Maximum wait of a take, in milliseconds.
     wait_ms: u64,
     round: u64,
     /// True if the last take failed: the store may have delivered entries that have not arrived.
@@ -372,8 +368,7 @@ struct QueueReader {
 }
 
 impl QueueReader {
-    /// Returns the request of the next take. A take usually begins with the most urgent queue, sometimes with the least
-    /// urgent queue.
+    /// Usually begins with the most urgent queue, sometimes with the least urgent queue.
     fn next(&mut self, count: usize) -> TakeRequest {
         self.round += 1;
         let mut queues = self.queues.clone();

@@ -54,21 +54,18 @@ use tools::Registry;
 
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
-    /// Maximum number of slices that run calls at the same time.
+    /// Slices that run calls at the same time.
     pub slots: usize,
     /// The priorities of the `ready` streams that the worker leases from.
     pub priorities: Priorities,
-    /// The time for which a drain waits for running calls.
+    /// How long a drain waits for running calls.
     pub drain: Duration,
-    /// The waits between two attempts of a call.
     pub retry_delays: RetryDelays,
     /// How durable the intent record of a `once` call must be before the call runs. A tool can override this.
     pub durable: Durability,
-    /// The longest time to wait for this durability.
     pub durable_wait: Duration,
-    /// The maximum bytes of one call's output in a result.
     pub output_bytes_max: usize,
-    /// When an agent counts as looping; `None` disables the check.
+    /// `None` disables the check.
     pub loops: Option<LoopOptions>,
     pub report: ReportOptions,
     /// The prefix of the names of the worker's incarnations, for example the name of a pod.
@@ -83,7 +80,7 @@ pub struct ProcessParts {
     /// Permits only one running group of suspects (slices of crashed workers). All shards of the process share the
     /// semaphore, because the workers of one process die together.
     pub suspects: SuspectSemaphore,
-    /// Circuit breakers of tools, shared by all shards that the process serves.
+    /// Shared by all shards that the process serves.
     pub breakers: Breakers,
     pub registry: Arc<Registry>,
     pub task_handlers: TaskHandlers,
@@ -110,7 +107,6 @@ pub(crate) struct Common {
 }
 
 impl Worker {
-    /// Creates a worker. If `now` is canceled, running calls must stop at once.
     #[must_use]
     pub fn new(store: Store, process: ProcessParts, options: WorkerOptions, now: CancellationToken) -> Arc<Self> {
         let ProcessParts { active, metrics, progress, suspects, breakers, registry, task_handlers } = process;
@@ -150,14 +146,12 @@ fn watch_slots(common: &Common, slices: &Arc<HeldSlices>, slots: usize) {
 }
 
 impl Worker {
-    /// Replaces the policy and the tools for evaluating and carrying out calls, in one step. Running calls keep the
-    /// configuration that they began with.
+    /// Running calls keep the configuration that they began with.
     pub fn configure(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
         self.common.metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
         self.common.configs.replace(active, registry, task_handlers);
     }
 
-    /// Like `configure`, but keeps the task handlers.
     pub fn configure_tools(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>) {
         let task_handlers = Arc::clone(&self.common.configs.load().task_handlers);
         self.configure(active, registry, task_handlers);
@@ -174,8 +168,6 @@ impl Worker {
     }
 }
 
-/// Returns the typed tools of every fleet: the built-in tools, and the tools on `store` for delegation, messages
-/// between agents, and information about the fleet.
 #[must_use]
 pub fn standard_tools(store: &Store, active: &Arc<PolicyHandle>) -> Vec<tools::TypedTool> {
     let mut typed = tools::builtin::all();

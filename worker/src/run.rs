@@ -14,11 +14,8 @@ use tokio_util::task::TaskTracker;
 use crate::Worker;
 
 impl Worker {
-    /// Runs until `shutdown` drains. While the store is unreachable, the worker waits and retries. Returns when the
-    /// last slice is settled or returned to its queue, or when the drain time is over.
-    ///
-    /// # Errors
-    /// [`StoreError::Shards`] if the data was written with another number of shards.
+    /// While the store is unreachable, the worker waits and retries. Returns when the last slice is settled or returned
+    /// to its queue, or when the drain time is over. Fails if the data was written with another number of shards.
     pub async fn run(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
         let tracker = TaskTracker::new();
         let mut left = None;

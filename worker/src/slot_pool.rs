@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tickfleet_engine::suspect_permit::SuspectPermit;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The permits for one slice: the first is for a slot, the second is for holding a slice.
+/// The first permit is for a slot, the second for holding a slice.
 pub(crate) type SlotPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 pub(crate) struct SlotPool {
@@ -23,8 +23,8 @@ impl SlotPool {
         Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
     }
 
-    /// Waits until the pool has free permits for a slice. Returns the number of slices that the pool can accept, or 0
-    /// if the pool is closed. Reserves nothing: suspects may take the slots in the meantime.
+    /// Returns the number of slices that the pool can accept, or 0 if the pool is closed. Reserves nothing: suspects
+    /// may take the slots in the meantime.
     pub(crate) async fn wait_for_free_slots(&self) -> usize {
         let Some(room) = self.reserve().await else { return 0 };
         let free = self.free() + 1;
@@ -36,13 +36,12 @@ impl SlotPool {
         self.slots.available_permits().min(self.held.available_permits())
     }
 
-    /// Reserves the permits for one slice. Returns `None` if the pool is full.
     pub(crate) fn try_reserve(&self) -> Option<SlotPermits> {
         let slot = self.slots.clone().try_acquire_owned().ok()?;
         Some((slot, self.held.clone().try_acquire_owned().ok()?))
     }
 
-    /// Waits for the permits for one slice, and reserves them. Returns `None` if the pool is closed.
+    /// `None` if the pool is closed.
     pub(crate) async fn reserve(&self) -> Option<SlotPermits> {
         let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
         match permits {
@@ -55,13 +54,12 @@ impl SlotPool {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// Begins a slice in a slot of this pool. `permit` is the slot's permit.
     pub(crate) fn begin(&self, permit: OwnedSemaphorePermit) -> Slot {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Slot { _permit: Some(permit), _group: None, busy: Arc::clone(&self.busy) }
     }
 
-    /// Begins the first slice of a group of suspects. The slot's permit belongs to the group, not to the slice.
+    /// The slot's permit belongs to the group, not to the slice.
     pub(crate) fn begin_first(&self, group: &Arc<SuspectGroup>) -> Slot {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Slot { _permit: None, _group: Some(Arc::clone(group)), busy: Arc::clone(&self.busy) }
@@ -87,7 +85,6 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Adds the slot to a group of suspects. The group ends when all its slots are free.
     pub(crate) fn of_group(mut self, group: &Arc<SuspectGroup>) -> Self {
         self._group = Some(Arc::clone(group));
         self

@@ -48,12 +48,8 @@ impl Strays {
         }
     }
 
-    /// Compares the entries that `queues` assign to this worker with the slices that it holds, and returns the strays
-    /// to their queues. An entry becomes a stray if its delivery did not reach the worker, or if the store has lost its
-    /// settlement.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the next comparison finds the strays again.
+    /// An entry becomes a stray if its delivery did not reach the worker, or if the store has lost its settlement.
+    /// After an error, the next comparison finds the strays again.
     pub(crate) async fn return_entries(
         &self,
         consumer: &ConsumerId,
@@ -106,9 +102,8 @@ impl Strays {
         Ok(())
     }
 
-    /// Removes an unreadable entry from this worker. If the turn's name is readable, the entry returns to its queue, so
-    /// that a worker of a newer build can read it. Otherwise the entry becomes a dead letter, because another program
-    /// wrote it.
+    /// If the turn's name is readable, the entry returns to its queue, so that a worker of a newer build can read it.
+    /// Otherwise the entry becomes a dead letter, because another program wrote it.
     pub(crate) async fn return_unreadable(&self, entry: &HeldEntry, problem: &str) {
         tracing::error!(entry = %entry.entry, problem, "cannot read an entry of a ready stream");
         let returned = match entry.text(fields::NAME).and_then(TurnName::parse) {

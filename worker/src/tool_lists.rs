@@ -21,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::tools::Toolbox;
 
-/// Time between two checks for fresh lists.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Written lists count as fresh for this time (ms).
 const FRESH_MS: u64 = 300_000;
@@ -127,7 +126,7 @@ fn lists(store: &Store, config: &WorkerConfig) -> ToolLists {
     shared.made
 }
 
-/// Lists under construction: one list for each set of tools, until the byte limit is reached.
+/// One list for each set of tools, until the byte limit is reached.
 struct SharedLists {
     made: ToolLists,
     /// For each set of tools (names and versions), the digest of its list. `None` if the list does not fit.
@@ -164,7 +163,6 @@ fn list(specs: &[&ToolSpec]) -> ToolList {
     ToolList { digest: hex(hash), json: shared_list(specs).into() }
 }
 
-/// Returns the first 16 bytes of a hash as hexadecimal digits.
 fn hex(hash: Sha256) -> String {
     hash.finalize()[..16].iter().fold(String::new(), |mut text, byte| {
         // Writing to a String cannot fail.

@@ -9,24 +9,20 @@ use redis::aio::MultiplexedConnection;
 use super::load::words;
 use super::server::{PREFIX, Server};
 
-/// Turns per batch. The fleet has batches of this size at saturation.
+/// The fleet's batches at saturation have this size.
 const BATCH: u64 = 100;
-/// Number of measured batches, which follow the warm-up batches.
 const BATCHES: u64 = 400;
 const WARM_UP: u64 = 20;
-/// Number of agents over which the turns of a batch are spread.
 const AGENTS: u64 = 100;
-/// Bytes per counter. An agent has two counters: one for its current tick and one for its day.
+/// An agent has two such counters: for the current tick and for the day.
 const COUNTER_BYTES: usize = 32;
-/// Approximate bytes of a turn's record in addition to the payload.
+/// Approximate, in addition to the payload.
 const RECORD_BYTES: usize = 300;
-/// Lifetime (ms) of finished records. It exceeds the measurement, but is short, so that a Redis given with `--on` soon
-/// deletes the records.
+/// Exceeds the measurement, but is short, so that a Redis given with `--on` soon deletes the records.
 const RETAIN_MS: u64 = 60_000;
 
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
 
-/// Sizes (bytes) of a turn's data, taken from the latest turn of the fleet.
 struct Sizes {
     turn: usize,
     audit: usize,
@@ -34,7 +30,6 @@ struct Sizes {
     record: usize,
 }
 
-/// Measures the CPU time (µs) that Redis needs to store the data of a turn with one call.
 pub(super) async fn measure(server: &Server, payload_bytes: usize) -> Result<f64> {
     let mut connection = server.connection().await?;
     let sizes = Sizes::of_the_last_turn(&mut connection, payload_bytes).await.context("the sizes of a turn")?;
@@ -53,12 +48,11 @@ impl Sizes {
         let inbox = inboxes.first().context("the fleet has not answered")?;
         let tenant = of_tenant.strip_prefix(&format!("{PREFIX}inboxes:")).unwrap_or_default();
         let reply = newest(connection, &format!("{PREFIX}replies:{tenant}:{inbox}")).await?;
-        // The record of a finished turn consists of its trace and its reply. The trace has about 120 bytes.
+        // A finished turn's record is its trace, of about 120 bytes, and its reply.
         Ok(Self { turn: payload_bytes, audit, reply, record: reply + 120 })
     }
 }
 
-/// Returns the number of bytes in the first field of a stream's newest entry.
 async fn newest(connection: &mut MultiplexedConnection, stream: &str) -> Result<usize> {
     let found: Vec<(String, Vec<String>)> =
         redis::cmd("XREVRANGE").arg(stream).arg("+").arg("-").arg("COUNT").arg(1).query_async(connection).await?;
@@ -96,7 +90,6 @@ impl Baseline {
         Ok(spent.seconds * 1e6 / (BATCHES * BATCH) as f64)
     }
 
-    /// Runs the commands of one batch of turns, from the submit to the read of the replies.
     async fn batch(&mut self, first: u64) -> Result<()> {
         let turns = first..first + BATCH;
         let mut submit = redis::pipe();
@@ -139,7 +132,6 @@ impl Baseline {
         Ok(())
     }
 
-    /// Adds the commands that store the live record of `turn` and append its slice to a ready stream.
     fn admit(&self, pipe: &mut Pipeline, turn: u64) {
         let record = words(turn, self.sizes.turn + RECORD_BYTES);
         pipe.cmd("SET").arg(key(&format!("turn:{turn}"))).arg(record).ignore();
@@ -147,9 +139,8 @@ impl Baseline {
         pipe.cmd("XADD").arg(key("ready")).arg("*").arg("t").arg(format!("tenant:{turn}")).arg("m").arg(slice).ignore();
     }
 
-    /// Adds the commands that store the audit entry, the reply and the finished record of `turn`.
     fn settle(&self, pipe: &mut Pipeline, turn: u64) {
-        // Read the start of the record, as the fleet does to compare the record's version.
+        // As the fleet does to compare the record's version.
         pipe.cmd("GETRANGE").arg(key(&format!("turn:{turn}"))).arg(0).arg(20).ignore();
         pipe.cmd("XADD").arg(key("audit")).arg("*").arg("audit").arg(words(turn, self.sizes.audit)).ignore();
         let reply = words(turn, self.sizes.reply);

@@ -13,21 +13,17 @@ use super::pin::Cores;
 use super::scripts::Slow;
 use super::server::{PREFIX, Server};
 
-/// Assumed minimum rate (turns per second) at which a machine can submit turns.
+/// The assumed minimum rate (turns per second) of a machine.
 const SLOWEST_INTAKE: u64 = 2_000;
 const BATCH: usize = 100;
-/// Time (ms) from now until the stored day counter of an agent ends.
 const DAY_MS: u64 = 3_600_000;
 
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Boundary {
-    /// Number of agents. Each has one turn.
     agents: usize,
-    /// Time from the end of the window to the last reply.
     drained_seconds: f64,
-    /// Turns per second from the end of the window to the last reply.
     turns_per_s: f64,
-    /// Redis commands that took 1 ms or more between the end of the window and the last reply, the slowest first.
+    /// Commands that took 1 ms or more between the end of the window and the last reply, the slowest first.
     slow: Vec<Slow>,
     script_mean_ms: f64,
 }
@@ -89,8 +85,8 @@ pub(super) async fn run(
     Ok(Boundary { agents, drained_seconds, turns_per_s: agents as f64 / drained_seconds, slow, script_mean_ms })
 }
 
-/// Stores the tick counter and the day counter of each agent, in the format that schedulers use. The budget of the tick
-/// is exhausted. Returns the time (ms) at which the ticks end.
+/// Stores both counters of each agent as schedulers do, with an exhausted tick budget. Returns when (ms) the ticks
+/// end.
 async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     let now_ms = server.clock_ms().await?;
     let until_ms = now_ms + u64::try_from(wait.as_millis())?;
@@ -112,8 +108,7 @@ async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     Ok(until_ms)
 }
 
-/// Returns the number of turns in throttle queues. Each queue of this benchmark has one turn, so each turn has two
-/// timers: its own, and the timer of its queue.
+/// Each queue has one turn, and each turn has two timers: its own and the queue's.
 async fn throttled_turns(server: &Server) -> Result<usize> {
     let timers: usize =
         redis::cmd("ZCARD").arg(format!("{PREFIX}timers")).query_async(&mut server.connection().await?).await?;

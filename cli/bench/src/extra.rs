@@ -31,16 +31,11 @@ impl Extra {
         self == what || self == Self::All
     }
 
-    /// Adds the feature to the configuration in `dir`. In that configuration, all agents can call `tool`.
-    ///
-    /// # Errors
-    /// A file cannot be read or written.
     pub(super) fn write(self, dir: &Path, tool: &str) -> std::io::Result<()> {
         if self.has(Self::Seal) {
             let key = dir.join("seal.key");
             let settings = dir.join("tickfleet.yaml");
-            // The key does not need to be secret, because everything that the key signs is deleted after the
-            // benchmark.
+            // The key need not be secret: everything that it signs is deleted after the benchmark.
             std::fs::write(&key, secret_text(&[7; 32]))?;
             let before = std::fs::read_to_string(&settings)?;
             std::fs::write(settings, format!("{before}seal: {{key: 'file:{}'}}\n", key.display()))?;

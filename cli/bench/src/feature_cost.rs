@@ -13,7 +13,6 @@ use super::load::{Load, percentile};
 use super::nodes::{Fleet, Shape};
 use super::server::Server;
 
-/// CPU time (µs) per turn in one phase.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 struct Cost {
     redis_us: f64,
@@ -23,7 +22,6 @@ struct Cost {
     not_ok: u64,
 }
 
-/// Selects one figure of a [`Cost`].
 type Figure = fn(&Cost) -> f64;
 
 impl Cost {
@@ -35,16 +33,15 @@ impl Cost {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct FeatureCost {
     what: &'static str,
-    /// Costs of each pair of measurements: the cost without the feature comes first, even if it was measured second.
+    /// In each pair, the cost without the feature comes first, even if it was measured second.
     pairs: Vec<(Cost, Cost)>,
-    /// Ratio of the CPU time of all processes with the feature to the CPU time without it. The values are the median,
-    /// minimum and maximum of the pairs.
+    /// CPU time of all processes with the feature, relative to without it: median, minimum and maximum of the pairs.
     together: [f64; 3],
-    /// Ratio of turns per second with the feature to turns per second without it, as the median of the pairs.
+    /// Turns per second with the feature, relative to without it: median of the pairs.
     turns: f64,
 }
 
-/// Runs pairs of measurements. Every second pair measures the fleet with the feature first.
+/// Every second pair measures the fleet with the feature first.
 pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str)) -> Result<FeatureCost> {
     let mut pairs = Vec::with_capacity(args.runs.max(1));
     for pair in 0..args.runs.max(1) {
@@ -130,7 +127,6 @@ mod tests {
 
     #[tokio::test]
     async fn each_extra_adds_only_its_own_configuration() {
-        // Any existing file is sufficient, because no process is started.
         let args = BenchArgs::parse_from(["bench", "--tickfleet", "/dev/null"]);
         for extra in [None, Some(Extra::Seal), Some(Extra::Rule), Some(Extra::Fact), Some(Extra::All)] {
             let dir = tempfile::tempdir().unwrap();

@@ -12,7 +12,6 @@ use super::BenchArgs;
 use super::server::{PREFIX, Server};
 
 const BATCH: usize = 100;
-/// If no reply arrives for this long, the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[allow(clippy::disallowed_methods, reason = "the edge: a bench reads the clock")]
@@ -31,8 +30,7 @@ pub(super) struct Steady {
 pub(super) struct Saturation {
     pub(super) turns: u64,
     pub(super) seconds: f64,
-    /// Number of turns in the phase, including turns outside the measured time. Redis' CPU time is divided by this
-    /// number.
+    /// Includes turns outside the measured time. Redis' CPU time is divided by this number.
     pub(super) all_turns: u64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
@@ -63,7 +61,6 @@ struct Replies {
     last: String,
 }
 
-/// One reply: when its turn was submitted (in µs), and whether all calls of the turn succeeded.
 struct Reply {
     sent_us: u64,
     ok: bool,
@@ -90,7 +87,6 @@ impl Load {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Submits `count` turns in one pipeline. The turns are spread evenly over the agents.
     pub(super) async fn submit(&self, count: usize) -> Result<()> {
         let mut pipe = redis::pipe();
         let stream = format!("{PREFIX}turns");
@@ -119,7 +115,7 @@ impl Load {
         Ok(())
     }
 
-    /// Measures latencies at a steady rate, with one turn per pipeline. The rate does not depend on replies.
+    /// The rate does not depend on replies.
     pub(super) async fn steady(&self, rate: u64, duration: Duration) -> Result<Steady> {
         let mut latencies = self.latencies(rate, duration).await?;
         Ok(Steady {
@@ -130,7 +126,7 @@ impl Load {
         })
     }
 
-    /// Returns the latency (ms) of each turn in a steady phase.
+    /// Returns milliseconds, one value per turn.
     pub(super) async fn latencies(&self, rate: u64, duration: Duration) -> Result<Vec<f64>> {
         let total = usize::try_from(rate * duration.as_secs()).unwrap_or(usize::MAX);
         let produce = async {
@@ -156,7 +152,6 @@ impl Load {
         Ok(latencies)
     }
 
-    /// Submits as many turns as the fleet handles, with at most `window` turns in flight.
     pub(super) async fn saturate(&self, duration: Duration, window: u64) -> Result<Saturation> {
         let sent = Arc::new(AtomicU64::new(0));
         let got = Arc::new(AtomicU64::new(0));
@@ -192,9 +187,8 @@ impl Load {
         Ok(seen.saturation(duration.as_secs_f64()))
     }
 
-    /// Submits bursts of turns. In each burst, an agent has twice as many calls as its window allows. The next burst
-    /// starts when all turns of the previous burst have replies. Half of a burst waits for the agents' next windows,
-    /// unless a window ends while the burst arrives.
+    /// In each burst, an agent has twice as many calls as its window allows. The next burst starts when all turns
+    /// have replies. Half of a burst waits for the next windows, unless a window ends while the burst arrives.
     pub(super) async fn capped(&self, duration: Duration) -> Result<Saturation> {
         let burst = (self.agents * 20).div_ceil(self.calls.max(1)).div_ceil(BATCH);
         let started = now();
@@ -247,7 +241,7 @@ impl Seen {
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
 
 impl Replies {
-    /// Reads the next replies, and trims the inbox up to the newest of these replies, as every reader should.
+    /// Trims the inbox up to the newest of the replies, as every reader should.
     async fn read(&mut self) -> Result<Vec<Reply>> {
         let inbox = format!("{PREFIX}replies:bench:bench");
         let mut command = redis::cmd("XREAD");
@@ -277,7 +271,7 @@ pub(super) fn ok_of(fields: &[String]) -> bool {
     text.contains("\"success\":true") && !text.contains("\"success\":false")
 }
 
-/// Returns a text of `bytes` bytes. The text differs between turns, like real arguments.
+/// Differs between turns, like real arguments.
 pub(super) fn words(turn: u64, bytes: usize) -> String {
     let mut state = turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut letter = || {
@@ -298,7 +292,7 @@ pub(super) fn message(tenant: &str, agent: &str, at_us: u64, (tool, calls): (&st
     )
 }
 
-/// Returns the nearest-rank percentile of the values, for a `share` from 0 to 1. Sorts the values.
+/// Uses the nearest rank, for a `share` from 0 to 1. Sorts the values.
 pub(super) fn percentile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return f64::NAN;

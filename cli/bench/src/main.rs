@@ -1,6 +1,5 @@
-//! The benchmark of a fleet. It measures a producer, schedulers, workers and a reader of replies as real processes. The
-//! same run also measures the raw stream cycle with the same payloads. Every figure can then be given as a ratio to
-//! that cycle.
+//! The benchmark of a fleet: real processes of a producer, schedulers, workers and a reader of replies. The same run
+//! measures the raw stream cycle with the same payloads, so that every figure can be given as a ratio to that cycle.
 
 mod baseline;
 mod boundary;
@@ -144,7 +143,6 @@ pub(crate) enum Aof {
 }
 
 impl Aof {
-    /// Returns the value of Redis' setting `appendfsync`, or `no` without an append-only file.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::No => "no",
@@ -155,17 +153,12 @@ impl Aof {
 }
 
 impl BenchArgs {
-    /// Returns the number of agents. By default, there are so many agents that they never reach the caps (10 calls per
-    /// 5 s for each agent), even at 60,000 calls per second. With `--capped`, the load should reach the caps. The
-    /// agents are then so few that a burst is admitted in much less than a window.
+    /// By default, the agents never reach the caps (10 calls per 5 s each), even at 60,000 calls per second. With
+    /// `--capped`, the load should reach the caps, and a burst must be admitted in much less than a window.
     fn agents(&self) -> usize {
         self.agents.unwrap_or(if self.capped { 300 } else { 30_000 })
     }
 
-    /// Returns the path of the program whose processes make the fleet.
-    ///
-    /// # Errors
-    /// The program does not exist.
     fn program(&self) -> Result<PathBuf> {
         let program = match &self.tickfleet {
             Some(program) => program.clone(),
@@ -209,7 +202,6 @@ fn main() -> ExitCode {
     match runtime.and_then(|runtime| runtime.block_on(measure(&args))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // If even this write fails, the error cannot be reported.
             let _ = writeln!(std::io::stderr(), "tickfleet-bench: {error:#}");
             ExitCode::FAILURE
         }
@@ -240,10 +232,6 @@ async fn measure(args: &BenchArgs) -> Result<()> {
     writeln!(std::io::stdout(), "{}", results?.trim_end()).context("writing the results")
 }
 
-/// Returns the medians of the runs. `say` receives progress messages.
-///
-/// # Errors
-/// Redis or a process of the fleet cannot be started, or stops responding.
 async fn run(args: &BenchArgs, cores: Option<&Cores>, mut say: impl FnMut(&str)) -> Result<Report> {
     let mut reports = Vec::with_capacity(args.runs);
     for run in 1..=args.runs.max(1) {
@@ -255,7 +243,7 @@ async fn run(args: &BenchArgs, cores: Option<&Cores>, mut say: impl FnMut(&str))
 
 async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&str)) -> Result<Report> {
     // The cost of limits is the difference from a run without limits. Unless `--on` is given, each run has its own
-    // Redis, with the same amount of data.
+    // Redis, so both start with the same amount of data.
     let without_limits = if args.limits > 0 { Some(without_limits(args, cores, say).await?) } else { None };
     let server = Server::start(args.on.as_deref(), args.aof, cores).await?;
     say("measuring the raw stream cycle");
@@ -298,7 +286,7 @@ struct Phase {
     saturation: Saturation,
     cpu: Cpu,
     scripts: Scripts,
-    /// Redis' slow commands; `None` if the benchmark did not start the server itself.
+    /// `None` if the server is not private.
     slow: Option<Vec<Slow>>,
     throttle_queues: ThrottleQueueStats,
 }

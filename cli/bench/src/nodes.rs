@@ -14,7 +14,6 @@ use super::extra::Extra;
 use super::server::{NAMESPACE, PREFIX, Server};
 use super::tool_kind::{Services, ToolKind, workspaces};
 
-/// A loopback address with any free port.
 const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
 
 pub(super) struct Shape {
@@ -34,10 +33,6 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Returns the fleet that `args` describe, with `agents` agents, on one shard.
-    ///
-    /// # Errors
-    /// The program of the fleet does not exist.
     pub(super) fn of(args: &BenchArgs, agents: usize) -> Result<Self> {
         Ok(Self {
             name: "config",
@@ -56,29 +51,25 @@ impl Shape {
     }
 }
 
-/// Memory (MB) of the largest process of each kind.
+/// The maximum of the processes of each kind, in MB.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Rss {
     pub(crate) scheduler: Memory,
     pub(crate) worker: Memory,
 }
 
-/// Memory (MB) of a process.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Memory {
     pub(crate) resident: f64,
-    /// The private part of the resident memory. The program's pages are not included, because processes share these
-    /// pages and the kernel can drop them.
+    /// Excludes the program's pages, because processes share them and the kernel can drop them.
     pub(crate) own: f64,
 }
 
 pub(super) struct Fleet {
     schedulers: Vec<Child>,
-    /// The addresses of the schedulers' metrics.
     schedulers_at: Vec<SocketAddr>,
     workers: Vec<Child>,
     dir: PathBuf,
-    /// The services that the benchmark's tool calls.
     _services: Option<Services>,
 }
 
@@ -99,7 +90,6 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Waits until every process has sent a heartbeat.
     async fn ready(&mut self, server: &Server, processes: usize) -> Result<()> {
         let mut connection = server.connection().await?;
         for _ in 0..600 {
@@ -133,7 +123,7 @@ impl Fleet {
         Rss { scheduler: largest(&self.schedulers), worker: largest(&self.workers) }
     }
 
-    /// Returns the CPU time (s) of all schedulers, and of all workers.
+    /// Seconds of all schedulers, and of all workers.
     pub(super) fn cpu_seconds(&self) -> (f64, f64) {
         let of = |children: &[Child]| children.iter().filter_map(Child::id).map(cpu_seconds).sum();
         (of(&self.schedulers), of(&self.workers))
@@ -149,8 +139,7 @@ impl Fleet {
     }
 }
 
-/// Returns `count` free loopback addresses. If another process binds an address before the fleet does, the fleet's
-/// process reports the conflict.
+/// If another process binds an address before the fleet does, the fleet's process reports the conflict.
 pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     let listeners = (0..count).map(|_| TcpListener::bind(ANY_PORT)).collect::<std::io::Result<Vec<_>>>()?;
     listeners.iter().map(TcpListener::local_addr).collect()
@@ -179,8 +168,7 @@ pub(super) fn process(
         .with_context(|| format!("starting a {role}"))
 }
 
-/// Writes a configuration with many agents under the usual caps. The queues are long, because the benchmark itself
-/// bounds the number of turns in flight. Returns the services that the tool calls, if any.
+/// The queues are long, because the benchmark itself bounds the turns in flight.
 pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
     std::fs::create_dir_all(dir)?;
     let settings = format!(
@@ -196,7 +184,6 @@ pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Ser
     std::fs::write(dir.join("tickfleet.yaml"), settings)?;
     let mut agents = String::from("agents:\n");
     for agent in 0..shape.agents {
-        // Writing to a `String` cannot fail.
         let _ = writeln!(agents, "  a{agent}: {{}}");
     }
     std::fs::write(dir.join("agents.yaml"), agents)?;
@@ -208,8 +195,7 @@ pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Ser
     Ok(services)
 }
 
-/// Returns the YAML text of `count` limits that no load reaches. The first three count every call, and the others match
-/// no call.
+/// No load reaches these limits. The first three count every call; the others match no call.
 fn limits(count: usize) -> String {
     let first = ["per: [agent], every: day", "per: [tenant], every: 1h", "per: [tool], every: 1m"];
     let of = |number: usize| match first.get(number) {
@@ -219,8 +205,7 @@ fn limits(count: usize) -> String {
     if count == 0 { "limits: {}\n".into() } else { format!("limits:\n{}", (0..count).map(of).collect::<String>()) }
 }
 
-/// Returns the CPU time (s) of a process. `/proc` reports CPU time in units of 1/100 s, independent of the kernel's
-/// tick rate.
+/// `/proc` reports CPU time in units of 1/100 s, independent of the kernel's tick rate.
 fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The program's name is in parentheses and may contain spaces. User and system time are the 12th and 13th fields

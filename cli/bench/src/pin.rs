@@ -1,12 +1,12 @@
-//! `--pin`: Redis has one core to itself, and all other processes share the other cores. A slow command is then caused
-//! by Redis itself, and not by another process on the same core.
+//! `--pin`: Redis has one core to itself, and all other processes share the other cores. A slow command is then never
+//! due to another process on Redis' core.
 
 #[cfg(not(target_os = "linux"))]
 use anyhow::{Result, bail};
 #[cfg(target_os = "linux")]
 pub(super) use on_linux::Cores;
 
-/// A type without values: pinning a process to a core is supported only on Linux.
+/// Has no values: only Linux can pin a process to a core.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Cores(std::convert::Infallible);
 
@@ -28,15 +28,12 @@ mod on_linux {
     use anyhow::{Context, Result, bail, ensure};
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-    /// The cores that this process can use: the first core, and the others.
     pub(in super::super) struct Cores {
         first: CpuSet,
         others: CpuSet,
     }
 
     impl Cores {
-        /// # Errors
-        /// There is only one core.
         fn split() -> Result<Self> {
             let all = sched_getaffinity(None).context("asking for this process' cores")?;
             let mut found = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core));
@@ -50,26 +47,19 @@ mod on_linux {
             Ok(Self { first, others })
         }
 
-        /// Leaves the first core to Redis. This process, and processes that it starts later, use the other cores.
-        ///
-        /// # Errors
-        /// There is only one core, or the system call fails.
+        /// This process, and processes that it starts later, use the other cores. Fails if there is only one core.
         pub(in super::super) fn leave_the_first() -> Result<Self> {
             let cores = Self::split()?;
             each_thread(std::process::id(), &cores.others)?;
             Ok(cores)
         }
 
-        /// Moves a process to the first core.
-        ///
-        /// # Errors
-        /// The process has ended, or the system call fails.
         pub(in super::super) fn give_the_first(&self, process: u32) -> Result<()> {
             each_thread(process, &self.first)
         }
     }
 
-    /// Restricts each thread of a process to the given cores. Threads that start later inherit the restriction.
+    /// Threads that start later inherit the restriction.
     fn each_thread(process: u32, cores: &CpuSet) -> Result<()> {
         let threads = read_dir(format!("/proc/{process}/task")).with_context(|| format!("process {process}"))?;
         for thread in threads {
@@ -93,7 +83,6 @@ mod on_linux {
 
         use super::*;
 
-        /// A sleeping process, which is killed when the test ends.
         struct Waiting(Child);
 
         impl Waiting {

@@ -13,13 +13,12 @@ use super::load::{now, percentile, words};
 use super::server::{PREFIX, Server};
 
 const BATCH: usize = 100;
-/// Maximum number of entries in flight, which bounds the queue.
 const WINDOW: u64 = 10_000;
 
 pub(super) struct Raw {
     pub(super) per_s: f64,
     pub(super) p99_ms: f64,
-    /// CPU time (µs) of Redis per entry.
+    /// CPU time of Redis per entry.
     pub(super) redis_us: f64,
 }
 

@@ -8,18 +8,16 @@ use super::scripts::{Scripts, Slow};
 use super::server::Cpu;
 use super::throttle_queues::ThrottleQueueStats;
 
-/// Costs of Redis during a run. CPU time, scripts, slow commands and throttle queues are those of the saturation phase.
+/// CPU time, scripts, slow commands and throttle queues are those of the saturation phase.
 pub(super) struct Costs {
     pub(super) cpu: Cpu,
     pub(super) scripts: Scripts,
-    /// Redis' slow commands, the slowest first; `None` if the benchmark did not start the server itself.
+    /// The slowest first; `None` if the server is not private.
     pub(super) slow: Option<Vec<Slow>>,
     pub(super) throttle_queues: ThrottleQueueStats,
-    /// CPU time (µs) of Redis for only storing the data of a turn, without scripts or decisions.
+    /// The cost of only storing a turn's data, without scripts or decisions.
     pub(super) baseline_us: f64,
-    /// CPU time (µs) of Redis per expired key.
     pub(super) expiry_us_per_key: f64,
-    /// The run without limits; `None` if limits are not measured.
     pub(super) without_limits: Option<WithoutLimits>,
 }
 
@@ -29,62 +27,55 @@ pub(crate) struct WithoutLimits {
     pub(crate) redis_us_per_turn: f64,
 }
 
-/// The cost of limits: the run with limits relative to the run without limits.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct LimitsCost {
     pub(crate) without: WithoutLimits,
-    /// Ratio of Redis' CPU time per turn with limits to the CPU time without limits.
+    /// Redis' CPU time per turn with limits, relative to without limits.
     pub(crate) redis_ratio: f64,
-    /// Ratio of the end-to-end turn rate with limits to the rate without limits.
+    /// Turns per second with limits, relative to without limits.
     pub(crate) turns_ratio: f64,
 }
 
-/// The figures of a run, or the medians of several runs.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Report {
-    /// Turns per second end to end, at saturation.
+    /// End to end, at saturation.
     pub(crate) turns_per_s: f64,
-    /// Calls per second end to end, at saturation.
     pub(crate) calls_per_s: f64,
-    /// Entries per second of the raw stream cycle in the same run.
     pub(crate) raw_cycle_per_s: f64,
-    /// Ratio of turns per second to entries per second of the raw cycle.
+    /// Turns per second relative to entries per second of the raw cycle.
     pub(crate) ratio: f64,
-    /// Latency from submit to reply, at the steady rate.
+    /// From submit to reply, at the steady rate.
     pub(crate) latency_ms: Latency,
-    /// Latency from submit to reply, at saturation.
+    /// From submit to reply, at saturation.
     pub(crate) saturated_latency_ms: SaturatedLatency,
     pub(crate) raw_cycle_p99_ms: f64,
-    /// CPU time of Redis per turn at saturation, without the time for expiring keys.
+    /// At saturation, without the time for expiring keys.
     pub(crate) redis_us_per_turn: f64,
-    /// CPU time of Redis per entry of the raw stream cycle, a lower bound for the time per turn on this machine.
+    /// A lower bound for the time per turn on this machine.
     pub(crate) redis_us_per_raw_cycle: f64,
-    /// Ratio of Redis' CPU time per turn to its CPU time per entry of the raw cycle. Unlike microseconds, this ratio is
+    /// CPU time per turn relative to CPU time per entry of the raw cycle. Unlike microseconds, this ratio is
     /// comparable between machines.
     pub(crate) redis_ratio: f64,
     pub(crate) redis_us_per_call: f64,
-    /// The storage-only baseline: CPU time of Redis for the pipelined commands that store the data of a turn with one
-    /// call. The commands contain no scripts or decisions.
+    /// CPU time of the pipelined commands that store the data of a turn with one call, without scripts or decisions.
     pub(crate) redis_us_floor: f64,
-    /// Mean duration of a script at saturation. While a script runs, other clients wait.
+    /// At saturation. While a script runs, other clients wait.
     pub(crate) script_mean_ms: f64,
-    /// Duration of the slowest command at saturation. `None` if no command took 1 ms, or if the server is not private.
+    /// At saturation. `None` if no command took 1 ms, or if the server is not private.
     pub(crate) slowest_command_ms: Option<f64>,
-    /// Name of the slowest command: `commit`, or Redis' name of the command. `None` in the same cases as
-    /// `slowest_command_ms`.
+    /// `commit`, or Redis' name of the command. `None` in the same cases as `slowest_command_ms`.
     pub(crate) slowest_command: Option<String>,
-    /// The cost of limits; `None` if limits are not measured.
+    /// `None` if limits are not measured.
     pub(crate) limits: Option<LimitsCost>,
     pub(crate) throttle_queues: ThrottleQueueStats,
-    /// CPU time of Redis per expired key. Each finished turn is one key. The key expires `retain` after the end of the
-    /// turn.
+    /// Each finished turn is one key, which expires `retain` after the end of the turn.
     pub(crate) expiry_us_per_key: f64,
     /// Resident memory of the largest process of each kind.
     pub(crate) rss_mb: RssMb,
-    /// The private part of the memory in `rss_mb`, without the pages of the program.
+    /// The private part of `rss_mb`, without the pages of the program.
     pub(crate) own_mb: RssMb,
     pub(crate) load: LoadShape,
-    /// Turns with a failed call. If there are any, the figures of the run are not meaningful.
+    /// Turns with a failed call. If there are any, the figures are not meaningful.
     pub(crate) not_ok: u64,
 }
 
@@ -119,12 +110,10 @@ pub(crate) struct LoadShape {
     pub(crate) workers: usize,
     pub(crate) slots: usize,
     pub(crate) payload_bytes: usize,
-    /// Persistence setting of Redis. Unknown if the benchmark did not start the server itself.
+    /// The persistence setting. Unknown if the benchmark did not start the server itself.
     pub(crate) aof: String,
     pub(crate) runs: usize,
-    /// Number of turns in the steady phase, in all runs.
     pub(crate) steady_turns: usize,
-    /// Number of turns in the saturation phase, in all runs.
     pub(crate) saturation_turns: u64,
 }
 
@@ -185,7 +174,7 @@ impl Report {
             let mut values: Vec<f64> = runs.iter().map(figure).collect();
             super::load::percentile(&mut values, 0.5)
         };
-        // The slowest command is not a median: it is the worst of all runs.
+        // Not a median, but the worst of all runs.
         let slowest = runs.iter().max_by(|a, b| a.slowest_ms().total_cmp(&b.slowest_ms()));
         Self {
             turns_per_s: of(|r| r.turns_per_s),

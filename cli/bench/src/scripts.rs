@@ -9,27 +9,23 @@ use serde::Serialize;
 
 use super::server::Server;
 
-/// Redis commands that execute a commit.
 const COMMITS: [&str; 3] = ["fcall", "evalsha", "eval"];
-/// Commands that take at least this long (in µs) are logged as slow.
+/// Slower commands are logged.
 const NOTED_US: u64 = 1_000;
-/// Maximum number of logged commands. A phase of one minute logs fewer.
+/// More than a phase of one minute logs.
 const NOTED_MAX: u64 = 100_000;
-/// Maximum desirable duration (µs) of a command. During a command, other clients wait.
+/// Longer commands make other clients wait too long.
 const LONG_US: u64 = 5_000;
 
-/// A command that Redis has logged as slow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Slow {
     /// `commit`, or Redis' name of the command.
     pub(crate) command: String,
-    /// Duration (ms) of the slowest call.
     pub(crate) ms: f64,
-    /// Number of calls that took more than 5 ms.
+    /// Calls that took more than 5 ms.
     pub(crate) long: usize,
 }
 
-/// Number of scripts that ran, and their total duration.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Scripts {
     calls: f64,
@@ -70,12 +66,11 @@ impl Scripts {
 }
 
 impl Server {
-    /// Returns statistics about the scripts that ran since Redis started.
     pub(super) async fn scripts(&self) -> Result<Scripts> {
         Ok(Scripts::of(&self.info("commandstats").await?))
     }
 
-    /// Starts to log slow commands. If the server is not private, its settings are not changed and nothing is logged.
+    /// Changes no settings and logs nothing if the server is not private.
     pub(super) async fn note_slow_commands(&self) -> Result<()> {
         if !self.is_private() {
             return Ok(());
@@ -88,7 +83,7 @@ impl Server {
         Ok(pipe.query_async(&mut connection).await?)
     }
 
-    /// Returns the slow commands since logging started, the slowest first. `None` if the server is not private.
+    /// The slowest first; `None` if the server is not private.
     pub(super) async fn slow_commands(&self) -> Result<Option<Vec<Slow>>> {
         if !self.is_private() {
             return Ok(None);
@@ -115,7 +110,6 @@ fn slow(noted: &[Vec<Value>]) -> Vec<Slow> {
     found
 }
 
-/// Returns the duration (µs) and the command of one log entry; `None` if the entry has another format.
 fn slow_one(entry: &[Value]) -> Option<(u64, String)> {
     let [_, _, Value::Int(us), Value::Array(arguments), ..] = entry else { return None };
     let Value::BulkString(word) = arguments.first()? else { return None };

@@ -11,18 +11,17 @@ use tickfleet_store::Connection;
 use super::Aof;
 use super::pin::Cores;
 
-/// Namespace of the benchmark's keys. Keys outside this namespace are not changed.
+/// The benchmark changes only keys in this namespace.
 pub(super) const NAMESPACE: &str = "tickfleet-bench";
 pub(super) const PREFIX: &str = "{tickfleet-bench:0}:";
 
 pub(super) struct Server {
     pub(super) url: String,
     private: Option<(PrivateRedis, std::path::PathBuf)>,
-    /// The URL of the measured node, if the server is a cluster.
+    /// The measured node of a cluster.
     node: Option<String>,
 }
 
-/// CPU time that Redis has used so far.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cpu {
     pub(super) seconds: f64,
@@ -36,8 +35,7 @@ impl Sub for Cpu {
 }
 
 impl Server {
-    /// Connects to the server `on`. If `on` is `None`, starts a private server with the append-only file `aof`. If
-    /// `cores` is given, the private server gets its own core.
+    /// If `on` is `None`, starts a private server, which gets its own core if `cores` is given.
     pub(super) async fn start(on: Option<&str>, aof: Aof, cores: Option<&Cores>) -> Result<Self> {
         if let Some(url) = on {
             if url.contains("+cluster://") {
@@ -59,7 +57,7 @@ impl Server {
         Ok(Self { url: server.url(), private: Some((server, dir)), node: None })
     }
 
-    /// Returns a server for the cluster at `url`. Only the node with the URL `node` is measured.
+    /// Measures only the node with the URL `node`.
     pub(super) const fn of_cluster(url: String, node: String) -> Self {
         Self { url, private: None, node: Some(node) }
     }
@@ -68,8 +66,7 @@ impl Server {
         self.private.is_some()
     }
 
-    /// Opens a dedicated connection. The connection's response timeout exceeds the longest blocking read of the
-    /// benchmark.
+    /// The response timeout exceeds the longest blocking read of the benchmark.
     pub(super) async fn connection(&self) -> Result<MultiplexedConnection> {
         Ok(Connection::open(self.node.as_deref().unwrap_or(&self.url))?.dedicated(Duration::from_secs(25)).await?)
     }
@@ -88,9 +85,8 @@ impl Server {
         Ok(Cpu { seconds: field(&info, "used_cpu_user") + field(&info, "used_cpu_sys") })
     }
 
-    /// Measures the CPU time (µs) of Redis per expired key. The run is shorter than `retain`, so no record expires
-    /// during the run. Therefore this method makes the finished records of the run expire at once. Returns NaN if Redis
-    /// does not expire them within 10 s.
+    /// Makes the finished records of the run expire at once, because the run is shorter than `retain`. Returns NaN if
+    /// Redis does not expire them within 10 s.
     pub(super) async fn expiry_us_per_key(&self) -> Result<f64> {
         let mut connection = self.connection().await?;
         let pattern = format!("{PREFIX}done:*");
@@ -130,7 +126,6 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some((mut server, dir)) = self.private.take() {
-            // The benchmark is over, so errors are ignored. Leftover files are in the system's temporary folder.
             drop(server.kill9());
             drop(std::fs::remove_dir_all(dir));
         }

@@ -1,13 +1,13 @@
-//! Compares a cluster of several primaries with one primary that has the same shards, in turns per second of Redis' CPU
-//! time. Benchmark machines have few cores, so the comparison uses the CPU time of each primary and not the throughput.
+//! Compares a cluster of several primaries with one primary that has the same shards, in turns per second of Redis'
+//! CPU time. Benchmark machines have too few cores to compare throughput.
 //!
-//! Turns cost less in larger batches. A batch contains the turns that arrive while a process waits for Redis. One busy
-//! primary would get larger batches than three primaries that wait for a core. To make the work equal, each shard
-//! receives a fixed number of turns at once. When all of these have replies, the shard receives the next ones.
+//! Turns cost less in larger batches. A batch contains the turns that arrive while a process waits for Redis, so one
+//! busy primary would get larger batches than several that wait for a core. To make the work equal, each shard
+//! receives a fixed number of turns at once, and the next ones when all of these have replies.
 //!
-//! The primaries share nothing, so they are loaded one after the other, and the single primary is loaded in the same
-//! way. Three primaries under load on two cores would evict each other's data from the CPU caches. All primaries run
-//! the whole time. Each is loaded for a second or two in turn, so that other load on the machine affects all of them.
+//! The primaries are loaded one after the other, because three primaries under load on two cores would evict each
+//! other's data from the CPU caches. All primaries run the whole time. Each is loaded for a second or two in turn, so
+//! that other load on the machine affects all of them.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,19 +25,16 @@ use super::load::{message, now, ok_of, percentile, words};
 use super::nodes::{Fleet, Shape};
 use super::server::{Cpu, NAMESPACE, Server};
 
-/// Shards per primary: the minimum that docs/operate/size-a-fleet.md recommends.
+/// The minimum that docs/operate/size-a-fleet.md recommends.
 const SHARDS_A_PRIMARY: u32 = 4;
 const SLOTS: u32 = 16_384;
-/// How long one side is loaded before the other side is loaded. A side is the single primary, or the several primaries.
+/// How long one side is loaded before the other one is.
 const SPAN: Duration = Duration::from_secs(2);
-/// If no reply arrives for this long, the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Time limit for all nodes to agree on the slots.
 const AGREED_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Spread {
-    /// Number of shards, which are spread evenly over the primaries.
     shards: u32,
     /// Turns that each shard receives at once.
     round: u64,
@@ -48,17 +45,15 @@ pub(crate) struct Spread {
     ratios: Vec<f64>,
 }
 
-/// The medians of one side: the single primary, or the several primaries.
 #[derive(Debug, Clone, Serialize)]
 struct Side {
-    /// CPU time (µs) of each primary per turn of the whole side. Idle load is subtracted.
+    /// CPU time of each primary for a turn of the whole side, without idle load.
     primaries_us_per_turn: Vec<f64>,
-    /// Idle load (ms per second) of each primary. Processes that poll every shard for due work cause this load.
+    /// Processes that poll every shard for due work cause this load.
     primaries_idle_ms_per_s: Vec<f64>,
-    /// Scripts per turn, on all primaries. If the batches of both sides are equally large, this number is equal on both
-    /// sides.
+    /// Counts scripts on all primaries. If both sides have equally large batches, this number is equal on both sides.
     scripts_per_turn: f64,
-    /// Throughput in turns per second, limited by the cores of this machine.
+    /// The cores of this machine limit this rate.
     turns_per_s: f64,
     /// Turns per second at which the busiest primary would use a whole core.
     turns_per_s_of_cpu: f64,
@@ -97,7 +92,6 @@ impl Side {
     }
 }
 
-/// Alternately measures a single primary and a cluster of `primaries` primaries, with the same shards.
 pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(&str)) -> Result<Spread> {
     let shards = args.shards.unwrap_or(SHARDS_A_PRIMARY * u32::try_from(primaries)?);
     ensure!(primaries >= 2 && shards as usize >= primaries, "at least two primaries, with a shard each");
@@ -105,7 +99,6 @@ pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(
     let mut one = Running::start(args, "one", 1, shards).await.context("one primary")?;
     let mut several = Running::start(args, "several", primaries, shards).await.context("several primaries")?;
     for side in [&mut one, &mut several] {
-        // The first turns fill the pipelines and are not measured.
         side.load.run(Duration::from_secs(1), None).await.context("warming up")?;
     }
     for number in 0..args.seconds.div_ceil(SPAN.as_secs()).max(3) {
@@ -127,7 +120,7 @@ struct Running {
     cluster: Cluster,
     fleet: Fleet,
     load: Load,
-    /// Idle load (ms per second) of each primary, measured while the other side was loaded.
+    /// The load (ms per second) of each primary while the other side was loaded.
     idle: Vec<Vec<f64>>,
     spans: Vec<Span>,
 }
@@ -136,17 +129,16 @@ struct Running {
 struct Span {
     turns: u64,
     seconds: f64,
-    /// CPU time (µs) of each primary.
+    /// One value per primary.
     us: Vec<f64>,
     scripts: f64,
     not_ok: u64,
-    /// Number of measurements that were combined.
+    /// Combined measurements.
     parts: f64,
 }
 
 impl Span {
-    /// Combines this measurement with `other`, in which only `primary` was loaded. Scales `other` as if each primary
-    /// had handled the mean number of turns.
+    /// In `other`, only `primary` was loaded. Scales `other` as if each primary had handled the mean number of turns.
     fn and(mut self, other: Self, primary: usize) -> Self {
         let mean = self.turns as f64 / self.parts;
         self.us[primary] = other.us[primary] * mean / other.turns.max(1) as f64;
@@ -161,7 +153,6 @@ impl Span {
 impl Running {
     async fn start(args: &BenchArgs, name: &'static str, primaries: usize, shards: u32) -> Result<Self> {
         let cluster = Cluster::start(name, primaries, shards).await.context("starting a cluster")?;
-        // The workers need enough slots for one round of all shards.
         let slots = args.slots.max(usize::try_from(args.round * u64::from(shards))?);
         let shape = Shape { name, slots, shards, tenants: tenants(shards)?, ..Shape::of(args, args.agents())? };
         let server = Server::of_cluster(cluster.url(), cluster.urls[cluster.nodes_of_shards[0]].clone());
@@ -170,7 +161,6 @@ impl Running {
         Ok(Self { cluster, fleet, load, idle: Vec::new(), spans: Vec::new() })
     }
 
-    /// Loads the primaries of this side one after the other, or all at once, while the other side is idle.
     async fn measure(&mut self, idle: &mut Self, at_once: bool) -> Result<()> {
         let primaries = self.cluster.urls.len();
         let mut all: Option<Span> = None;
@@ -185,8 +175,7 @@ impl Running {
         Ok(())
     }
 
-    /// Loads the primary `only`, or all primaries of this side if `only` is `None`, for [`SPAN`]. Also records the
-    /// idle load of the other side.
+    /// `only` is an index of a primary; `None` loads all. Also records the idle load of the other side.
     async fn measure_once(&self, idle: &mut Self, only: Option<usize>) -> Result<Span> {
         let before = self.cluster.cpu().await?;
         let idle_before = idle.cluster.cpu().await?;
@@ -204,20 +193,20 @@ impl Running {
         Ok(Span { turns, seconds, us: us(after, before), scripts, not_ok, parts: 1.0 })
     }
 
-    /// Returns the median idle load (ms per second) of each primary.
+    /// The median of each primary, in ms per second.
     fn idle_ms(&self) -> Vec<f64> {
         let primaries = 0..self.cluster.urls.len();
         primaries.map(|primary| median(self.idle.iter().filter_map(|idle| idle.get(primary).copied()))).collect()
     }
 
-    /// Returns the CPU time (µs) of each primary per turn. Idle load is subtracted.
+    /// Subtracts the idle load.
     fn us_per_turn(&self, span: &Span) -> Vec<f64> {
         // All primaries were loaded for the same time, so the same idle time is subtracted from each.
         let busy = span.us.iter().zip(self.idle_ms()).map(|(us, idle_ms)| us - idle_ms * 1e3 * span.seconds);
         busy.map(|us| us / span.turns.max(1) as f64).collect()
     }
 
-    /// Returns the turns per second at which the busiest primary would use a whole core.
+    /// The rate at which the busiest primary would use a whole core.
     fn fills(&self, us_per_turn: &[f64]) -> f64 {
         let fills = us_per_turn.iter().zip(self.idle_ms()).map(|(us, idle_ms)| (1e6 - idle_ms * 1e3) / us);
         fills.fold(f64::INFINITY, f64::min)
@@ -244,7 +233,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     percentile(&mut values.collect::<Vec<_>>(), 0.5)
 }
 
-/// Returns one tenant per shard, in the order of the shards.
+/// Returns one tenant per shard.
 fn tenants(shards: u32) -> Result<Vec<String>> {
     let mut found: Vec<Option<String>> = vec![None; shards as usize];
     for number in 0..1_000 * u64::from(shards) {
@@ -255,11 +244,11 @@ fn tenants(shards: u32) -> Result<Vec<String>> {
     found.into_iter().collect::<Option<Vec<_>>>().context("a shard has no tenant")
 }
 
-/// Primaries without replicas, with an equal number of shards each.
+/// The primaries have no replicas.
 struct Cluster {
     servers: Vec<PrivateRedis>,
     urls: Vec<String>,
-    /// Index of the primary of each shard.
+    /// The index of each shard's primary.
     nodes_of_shards: Vec<usize>,
     dir: PathBuf,
 }
@@ -288,8 +277,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Assigns a range of slots to each node, so that all nodes have the same number of shards. Waits until all nodes
-    /// agree.
+    /// All nodes get the same number of shards. Returns when all nodes agree.
     async fn share(&mut self, buses: &[String]) -> Result<()> {
         let mut first = self.connection(0).await?;
         let mut slots = Vec::new();
@@ -350,7 +338,6 @@ impl Cluster {
         Server::of_cluster(String::new(), self.urls[node].clone()).connection().await
     }
 
-    /// Returns the number of scripts that ran on all nodes since the nodes started.
     async fn scripts(&self) -> Result<f64> {
         let mut ran = 0.0;
         for url in &self.urls {
@@ -371,14 +358,12 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for server in &mut self.servers {
-            // Ignore errors: leftover files are in the temporary folder.
             drop(server.kill9());
         }
         drop(std::fs::remove_dir_all(&self.dir));
     }
 }
 
-/// One producer and one reader for each shard.
 struct Load {
     shards: Vec<Shard>,
     agents: u64,
@@ -426,9 +411,8 @@ impl Load {
         })
     }
 
-    /// Runs rounds in all shards, or only in the shards of one primary. A round submits a fixed number of turns. When
-    /// all turns of a round have replies, the next round starts. Returns the number of turns and the number of failed
-    /// turns.
+    /// A round submits a fixed number of turns, and the next round starts when all of them have replies. Returns the
+    /// numbers of turns and of failed turns.
     async fn run(&self, duration: Duration, only: Option<usize>) -> Result<(u64, u64)> {
         let these = self.shards.iter().filter(|shard| only.is_none_or(|only| shard.node == only));
         let all = these.map(|shard| self.of(shard, duration));
@@ -467,8 +451,8 @@ impl Load {
 }
 
 impl Shard {
-    /// Reads the next replies, and trims the inbox up to the newest of these replies, as every reader should. Returns
-    /// the number of replies and the number of failed turns. Fails if no reply arrives in time.
+    /// Trims the inbox up to the newest reply, as every reader should. Returns the numbers of replies and of failed
+    /// turns.
     async fn read(&self) -> Result<(u64, u64)> {
         let inbox = format!("{}replies:{}:bench", self.prefix, self.tenant);
         let mut last = self.last.lock().await;
@@ -507,8 +491,8 @@ mod tests {
             not_ok: 1,
             parts: 1.0,
         };
-        // The second primary had half as many turns, at twice the cost each. Its CPU time while the first primary was
-        // loaded is ignored.
+        // The second primary had half as many turns, at twice the cost each. Its CPU time during the first primary's
+        // load is ignored.
         let both = span(1_000, [30_000.0, 7.0], 100.0).and(span(500, [9.0, 30_000.0], 50.0), 1);
         assert_eq!((both.turns, both.not_ok, both.us, both.scripts), (2_000, 2, vec![30_000.0, 60_000.0], 200.0));
     }

@@ -11,11 +11,10 @@ use super::nodes::Fleet;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counted {
-    /// Number of turns that were admitted, at once or after a wait.
+    /// Admitted turns, at once or after a wait.
     turns: f64,
-    /// Number of turns that had to wait in a throttle queue.
     queued: f64,
-    /// Worst delay (s) of a release from a throttle queue in the last half minute.
+    /// The worst delay of a release in the last half minute.
     lag_s: f64,
 }
 
@@ -23,7 +22,7 @@ pub(super) struct Counted {
 pub(crate) struct ThrottleQueueStats {
     /// The share of admitted turns that had to wait.
     pub(crate) waited_share: f64,
-    /// Worst delay (ms) from the start of a window to the release of a turn that waited for this window.
+    /// The worst delay from the start of a window to the release of a turn that waited for it.
     pub(crate) worst_late_ms: f64,
 }
 
@@ -42,7 +41,6 @@ impl Counted {
         Self { turns: self.turns + other.turns, queued: self.queued + other.queued, lag_s: self.lag_s.max(other.lag_s) }
     }
 
-    /// Returns the share of turns that waited since `before`, and the worst delay in the last half minute.
     pub(super) fn since(self, before: Self) -> ThrottleQueueStats {
         let waited_share = (self.queued - before.queued) / (self.turns - before.turns).max(1.0);
         ThrottleQueueStats { waited_share, worst_late_ms: self.lag_s * 1_000.0 }

@@ -17,7 +17,7 @@ use super::load::{Load, now, percentile, words};
 use super::nodes::{Fleet, Shape, free_addresses, process};
 use super::server::Server;
 
-/// Number of rounds. Each round measures all routes, so that other load on the machine affects all of them.
+/// Each round measures all routes, so that other load on the machine affects all of them.
 const ROUNDS: u64 = 5;
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -28,7 +28,7 @@ pub(crate) enum Route {
     Gateway,
 }
 
-/// Latencies (ms) of one route.
+/// Latencies in milliseconds.
 #[derive(Debug, Clone, Default, Serialize)]
 struct RouteLatency {
     name: &'static str,
@@ -43,7 +43,7 @@ pub(crate) struct Via {
     ways: Vec<RouteLatency>,
 }
 
-/// Runs the measurement. Each route gets `--steady-seconds` in total, at `--rate` turns per second.
+/// Each route gets `--steady-seconds` in total, at `--rate` turns per second.
 pub(super) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<Via> {
     let server = Server::start(args.on.as_deref(), args.aof, None).await?;
     let fleet = Fleet::start(&server, &Shape::of(args, args.agents())?).await.context("starting the fleet")?;
@@ -77,7 +77,6 @@ enum Path {
     Mcp,
 }
 
-/// A `tickfleet gateway` process, and an HTTP client for it.
 struct Gateway {
     _child: Child,
     _keys: tempfile::NamedTempFile,
@@ -135,7 +134,6 @@ impl Gateway {
         Ok(())
     }
 
-    /// Makes calls at a steady rate. The rate does not depend on responses.
     async fn latencies(&self, path: Path, args: &BenchArgs, duration: Duration) -> Result<Vec<f64>> {
         let total = args.rate * duration.as_secs();
         let agents = args.agents() as u64;

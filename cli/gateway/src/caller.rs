@@ -15,17 +15,16 @@ use crate::serving::connections::RequestConnection;
 use crate::tokens::Tokens;
 use crate::verbs::{CallerIdentity, Grant, Rate, Verb};
 
-/// Header in which a request can name its tenant. A key for another tenant is then rejected.
+/// The header has the tenant that a request expects. A key for another tenant is rejected.
 const TENANT: &str = "tickfleet-tenant";
 
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
-    /// API keys; `None` if only tokens are accepted.
+    /// `None` if only tokens are accepted.
     pub keys: Option<KeysFile>,
-    /// Tokens of an identity provider; `None` if only keys are accepted.
+    /// `None` if only keys are accepted.
     pub tokens: Option<Tokens>,
-    /// Rate at which invalid credentials from one address are checked; `None` for no limit. Valid credentials are not
-    /// limited.
+    /// Limits the checks of invalid credentials from one address; `None` for no limit.
     pub wrong: Option<Rate>,
 }
 
@@ -36,16 +35,11 @@ impl From<KeysFile> for Credentials {
 }
 
 impl Credentials {
-    /// Returns true if `secret` is an API key that is valid now.
     fn has_key(&self, secret: &str) -> bool {
         self.keys.as_ref().is_some_and(|keys| keys.in_force().find(secret, now()).is_some())
     }
 
-    /// Returns the grant of a key or token.
-    ///
-    /// # Errors
-    /// 401: the key or token is unknown, expired or invalid. 403: no rule grants the token a permission, or the token
-    /// has the id of a key. 503: the issuer is unavailable.
+    /// 403: no rule grants the token a permission, or the token has the id of a key. 503: the issuer is unavailable.
     pub(crate) async fn holder(&self, secret: &str) -> Result<Arc<Grant>, Problem> {
         let keys = self.keys.as_ref().map(KeysFile::in_force);
         if let Some(grant) = keys.as_ref().and_then(|keys| keys.find(secret, now())) {
@@ -66,7 +60,7 @@ impl Credentials {
     }
 }
 
-/// The sender of a request. Its key or token is valid for exactly one tenant.
+/// A key or token is valid for exactly one tenant.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     grant: Arc<Grant>,
@@ -89,11 +83,8 @@ impl FromRequestParts<Arc<Shared>> for Caller {
     }
 }
 
-/// Authenticates a request, and counts it against the holder's rate. Call this function once per request.
-///
-/// # Errors
-/// The errors of [`grant_of`]. 429: the holder exceeds its rate or its connections, or too many invalid credentials
-/// came from the address of the request.
+/// Counts the request against the holder's rate, so call this function once per request. 429: the holder exceeds its
+/// rate or its connections, or too many invalid credentials came from the address of the request.
 pub(crate) async fn authenticate(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
     let secret = sent(parts)?;
     // A valid key skips this check, because finding the key is as cheap as a lookup in a list of recently valid keys.
@@ -115,11 +106,7 @@ pub(crate) async fn authenticate(parts: &Parts, shared: &Shared) -> Result<Arc<G
     Ok(grant)
 }
 
-/// Authenticates a request without counting it.
-///
-/// # Errors
-/// 401: the key or token is missing or invalid. 403: no rule grants the token a permission, or the token has the id of
-/// a key. 503: the issuer is unavailable.
+/// Unlike [`authenticate`], does not count the request.
 pub(crate) async fn grant_of(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
     shared.credentials.holder(sent(parts)?).await
 }
@@ -143,24 +130,15 @@ impl Caller {
         self.grant.holder()
     }
 
-    /// Returns true if `grant`, a newer grant of the same credential, covers the same tenant and agents as this
-    /// caller's grant.
+    /// `grant` is a newer grant of the same credential.
     pub(crate) fn has_same_scope(&self, grant: &Grant) -> bool {
         (&self.grant.tenant, &self.grant.agents) == (&grant.tenant, &grant.agents)
     }
 
-    /// Checks that the key allows a verb.
-    ///
-    /// # Errors
-    /// 403, with the missing verb.
     pub(crate) fn require_permission(&self, verb: Verb) -> Result<(), Problem> {
         self.grant.require_permission(verb)
     }
 
-    /// Checks that the key covers an agent.
-    ///
-    /// # Errors
-    /// 403: the key does not cover the agent.
     pub(crate) fn require_agent(&self, agent: &AgentId) -> Result<(), Problem> {
         if self.grant.covers(agent.as_str()) {
             return Ok(());
@@ -168,8 +146,7 @@ impl Caller {
         Err(Problem::forbidden(format!("{} does not cover the agent {:?}", self.grant.named(), agent.as_str())))
     }
 
-    /// Returns true if the key may see data of this agent. If the agent is unknown, only a key for all agents may see
-    /// the data.
+    /// Only a key for all agents may read the data of an unknown agent (`None`).
     pub(crate) fn can_read_agent(&self, agent: Option<&str>) -> bool {
         self.grant.covers(agent.unwrap_or_default())
     }

@@ -35,7 +35,6 @@ pub(crate) struct ChatMessage {
     session_id: Option<String>,
 }
 
-/// The first event of the stream, with the ids of the conversation and of its task.
 #[derive(Serialize)]
 struct SessionEvent<'a> {
     session_id: &'a str,
@@ -69,7 +68,7 @@ pub(crate) async fn say(
         .session_id
         .map_or_else(new_session, |id| SessionId::new(id).map_err(|error| Problem::invalid(error.to_string())))?;
     let session = Session::open(&shared.client, caller.tenant().clone(), agent, id, Context::default());
-    // Reserve the stream before the message is sent: if the answer cannot be streamed, the message must not be sent.
+    // If the answer cannot be streamed, the message must not be sent.
     let open_stream = OpenStream::begin(&shared, requester, Verb::Submit)?;
     let exchange = session.send(&message.message).await?;
     let session_event = SessionEvent { session_id: session.id().as_str(), task_id: exchange.task().as_str() };
@@ -108,12 +107,11 @@ async fn next(exchange: Option<Exchange>) -> Option<(axum::response::sse::Event,
     }
 }
 
-/// Returns a random conversation id that cannot be guessed.
+/// The id cannot be guessed.
 fn new_session() -> Result<SessionId, Problem> {
     let mut bytes = [0_u8; 16];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Problem::no_randomness())?;
     let mut id = String::from("s-");
-    // Writing to a String cannot fail.
     bytes.iter().for_each(|byte| _ = write!(id, "{byte:02x}"));
     SessionId::new(id).map_err(|error| Problem::invalid(error.to_string()))
 }

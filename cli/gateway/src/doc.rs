@@ -43,14 +43,12 @@ impl Modify for SecuritySchemes {
     }
 }
 
-/// Responses that many operations have in common: the status, its description, and the operations that have it.
 #[allow(clippy::type_complexity, reason = "a table")]
 const COMMON: [(&str, &str, fn(&Operation) -> bool); 6] = [
     ("400", "Invalid query parameter", has_query),
     ("401", "Missing or invalid API key or token", |_| true),
     ("403", "The key lacks the permission", |_| true),
     ("413", "The body is too large", |operation| operation.request_body.is_some()),
-    // Any request can exceed the rate of its key.
     ("429", "The key exceeds its rate. Retry after `Retry-After` seconds", |_| true),
     ("503", "Redis is unavailable", |_| true),
 ];
@@ -60,7 +58,7 @@ fn has_query(operation: &Operation) -> bool {
     operation.parameters.iter().flatten().any(|parameter| matches!(parameter, RefOr::T(known) if is_query(known)))
 }
 
-/// Adds the common responses to every operation. A status that an operation describes itself is not replaced.
+/// Keeps the descriptions of an operation's own statuses.
 struct CommonResponses;
 
 impl Modify for CommonResponses {
@@ -85,7 +83,6 @@ pub fn openapi() -> Value {
     serde_json::to_value(Api::openapi()).unwrap_or_default()
 }
 
-/// Serves the document. No key is required.
 pub(crate) async fn document() -> Json<Value> {
     Json(openapi())
 }

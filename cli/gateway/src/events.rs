@@ -14,13 +14,13 @@ use crate::caller::Caller;
 use crate::problem::Problem;
 use crate::serving::streams::OpenStream;
 
-/// Interval of empty comment lines, which keep proxies from closing an idle connection.
+/// Empty comment lines keep proxies from closing an idle connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Largest accepted event id. No turn or task has that many events.
+/// No turn or task has that many events.
 const EVENT_ID_MAX: u32 = u32::MAX;
 
-/// Returns the position to continue from, given by the header `Last-Event-ID`; 0 without the header.
+/// The header `Last-Event-ID` has the position; 0 without the header.
 pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
     let Some(value) = headers.get("last-event-id") else { return Ok(0) };
     let number = value.to_str().ok().and_then(|text| text.trim().parse::<u32>().ok());
@@ -30,7 +30,7 @@ pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
     })
 }
 
-/// Streams the events of a task until the task ends. The stream is empty if the key does not cover the task's agent.
+/// Ends with the task. Empty if the key does not cover the task's agent.
 pub(crate) fn of_task(
     open_stream: OpenStream,
     caller: Caller,
@@ -47,7 +47,7 @@ pub(crate) fn of_task(
     respond(open_stream, watch.into_stream().take_while(is_for).map(event), draining)
 }
 
-/// Streams events until there are no more events, or until the listener loses its permission.
+/// Ends when there are no more events, or when the listener loses its permission.
 pub(crate) fn respond(
     open_stream: OpenStream,
     events: impl Stream<Item = Event> + Send + 'static,
@@ -56,14 +56,13 @@ pub(crate) fn respond(
     stream(events.take_until(Box::pin(open_stream.permission_lost())), draining)
 }
 
-/// Streams events. The stream ends when the process drains; the client reconnects with the last id.
+/// Ends when the process drains; the client reconnects with the last id.
 pub(crate) fn stream(events: impl Stream<Item = Event> + Send + 'static, draining: CancellationToken) -> Response {
     let events = events.map(Ok::<_, Infallible>).take_until(draining.cancelled_owned());
     Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
-/// Converts a step of a task to an event. The event's name is the step's name, and its id is the position to continue
-/// from.
+/// The name of the event is the step's name, and its id is the position to continue from.
 pub(crate) fn event(progress: Result<TaskProgress, StoreError>) -> Event {
     match progress {
         Ok(progress) => {
@@ -80,6 +79,5 @@ pub(crate) fn event(progress: Result<TaskProgress, StoreError>) -> Event {
 
 pub(crate) fn named(name: &str, data: &impl Serialize) -> Event {
     let event = Event::default().event(name);
-    // Serialization cannot fail: every member has a JSON form.
     event.json_data(data).unwrap_or_else(|_| Event::default().event(name))
 }

@@ -17,15 +17,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::verbs::{CredentialKind, Grant, Rate, TenantScope, Verb};
 
-/// Number of random bytes of a key. Such a key cannot be found by trying, so an unsalted hash does not reveal the key.
+/// So many random bytes cannot be found by trying, so an unsalted hash does not reveal the key.
 const KEY_BYTES: usize = 32;
-/// Prefix of every key, for scanners of leaked secrets.
+/// Scanners of leaked secrets find keys by this prefix.
 const PREFIX: &str = "tfk_";
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Maximum characters of a row's id, and of a name in a token.
+/// Bounds the id of a row, and a name in a token.
 pub(crate) const ID_CHARS_MAX: usize = 64;
-/// Interval at which the file is read again. A mounted Kubernetes Secret changes through swapped links, without a file
-/// event.
+/// A mounted Kubernetes Secret changes through swapped links, without a file event, so the file is polled.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,15 +38,13 @@ pub struct KeyRow {
     pub tenant: TenantScope,
     /// The covered agents: `*` for all, a name that ends in `*` for all with that prefix.
     pub agents: Vec<String>,
-    /// The allowed verbs.
     pub verbs: BTreeSet<Verb>,
-    /// The approver of `permissions.yaml` in whose name approvals are decided. Required with `approve`.
+    /// An approver of `permissions.yaml`, who decides approvals. Required with `approve`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approver: Option<String>,
-    /// Requests that the holder may send through one gateway. Default: unlimited.
+    /// Bounds requests through one gateway. Default: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// Expiry, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<DateTime<Utc>>,
 }
@@ -59,12 +56,12 @@ impl KeyRow {
     }
 }
 
-/// A new key. The secret is not stored anywhere else.
+/// The secret is not stored anywhere else.
 #[derive(Clone)]
 pub struct NewKey {
-    /// The key, sent as `Authorization: Bearer …`.
+    /// Sent as `Authorization: Bearer …`.
     pub secret: String,
-    /// The hash of the key, to be stored in its row.
+    /// Stored in the key's row.
     pub sha256: String,
 }
 
@@ -75,10 +72,6 @@ impl std::fmt::Debug for NewKey {
 }
 
 impl NewKey {
-    /// Makes a key from 256 random bits.
-    ///
-    /// # Errors
-    /// The system's random number generator failed.
     pub fn random() -> Result<Self, KeyError> {
         let mut bytes = [0; KEY_BYTES];
         SystemRandom::new().fill(&mut bytes).map_err(|_| KeyError::NoRandomness)?;
@@ -93,16 +86,11 @@ pub enum KeyError {
     #[error("cannot read the API key file {path}: {source}")]
     File { path: String, source: std::io::Error },
     #[error("API key file {path}: {problem}")]
-    Invalid {
-        path: String,
-        /// The error and its position.
-        problem: String,
-    },
+    Invalid { path: String, problem: String },
     #[error("the system's random number generator failed")]
     NoRandomness,
 }
 
-/// The grants of the keys in a file, by the hash of the key.
 #[derive(Debug, Default)]
 pub struct ApiKeys {
     by_hash: HashMap<String, Arc<Grant>>,
@@ -110,10 +98,7 @@ pub struct ApiKeys {
 }
 
 impl ApiKeys {
-    /// Parses a file: a YAML list of [`KeyRow`].
-    ///
-    /// # Errors
-    /// The text is not such a list, or a row is invalid. The error contains the line if known.
+    /// `text` is a YAML list of [`KeyRow`]. The error contains the line if known.
     pub fn parse(text: &str) -> Result<Self, String> {
         // A file whose rows have all been removed parses as null.
         let rows: Option<Vec<KeyRow>> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
@@ -132,7 +117,7 @@ impl ApiKeys {
         Ok(Self { by_hash, ids })
     }
 
-    /// Returns the grant of a key; `None` if there is no such key, or if it has expired at `now`.
+    /// Returns `None` if there is no such key, or if it has expired at `now`.
     ///
     /// A key has 256 random bits, so the timing of the hash lookup does not help to guess a key.
     #[must_use]
@@ -172,13 +157,12 @@ fn check(row: &KeyRow) -> Result<(), String> {
 
 fn hash(secret: &str) -> String {
     Sha256::digest(secret.as_bytes()).iter().fold(String::with_capacity(64), |mut text, byte| {
-        // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })
 }
 
-/// The keys of a file, which is reloaded when it changes. If a reload fails, the previous keys stay in force.
+/// Follows changes of the file. If a reload fails, the previous keys stay in force.
 #[derive(Debug, Clone)]
 pub struct KeysFile {
     path: PathBuf,
@@ -186,19 +170,11 @@ pub struct KeysFile {
 }
 
 impl KeysFile {
-    /// Reads the keys in a file.
-    ///
-    /// # Errors
-    /// [`KeyError`]: the file cannot be read, or a row is invalid.
     pub fn open(path: &Path) -> Result<Self, KeyError> {
         let keys = read(path).and_then(|text| parse(path, &text))?;
         Ok(Self { path: path.to_owned(), keys: Arc::new(ArcSwap::from_pointee(keys)) })
     }
 
-    /// Creates keys from rows, without a file.
-    ///
-    /// # Errors
-    /// [`KeyError::Invalid`]: a row is invalid.
     pub fn of(rows: impl IntoIterator<Item = KeyRow>) -> Result<Self, KeyError> {
         let mut keys = ApiKeys::default();
         for row in rows {
@@ -214,8 +190,7 @@ impl KeysFile {
         self.keys.load_full()
     }
 
-    /// Reloads the file when it changes, until `stop` is canceled. A key that is removed from the file is rejected
-    /// about a second later.
+    /// A key that is removed from the file is rejected about a second later. Runs until `stop` is canceled.
     pub async fn follow(self, stop: CancellationToken) {
         let mut known = read(&self.path).ok();
         while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {

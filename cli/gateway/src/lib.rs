@@ -3,10 +3,10 @@
 //!
 //! START HERE: [`Gateway`] is what a process runs. `turns` handles a turn from its body to its reply; `caller`
 //! authenticates requests. `waiting` lets many callers wait on one reader of replies. `progress` polls Redis for all
-//! followers of turns together. `agui` serves an agent to front ends that speak AG-UI. `mcp` is an agent's MCP server,
-//! over HTTP or [standard input and output](serve_stdio). `operate` is the operator API, and `console` has its web
-//! pages. The [`Client`] performs every action. A gateway makes no decision that Redis does not check, and has no state
-//! that another gateway needs. Any number of gateways can therefore run side by side.
+//! followers of turns together. `agui` serves an agent to front ends that speak AG-UI. `mcp` is an agent's MCP
+//! server, over HTTP or [standard input and output](serve_stdio). `operate` is the operator API, and `console` has
+//! its web pages. The [`Client`] performs every action. Redis checks every decision of a gateway, and no gateway
+//! needs the state of another one, so any number can run side by side.
 
 mod agui;
 mod caller;
@@ -73,7 +73,7 @@ use serving::tls::TlsListener;
 use serving::{access, bodies, gate, headers, public, request_metrics};
 use waiting::ReplyWaiters;
 
-/// Bytes that a body may have beyond the maximum size of a turn, mostly for white space.
+/// A body may exceed the maximum size of a turn, mostly by white space.
 const BODY_SLACK_BYTES: usize = 64 * 1024;
 
 struct Shared {
@@ -88,9 +88,8 @@ struct Shared {
     followed: FollowedTurns,
     streams: Streams,
     metrics: Arc<Metrics>,
-    /// Canceled when the gateway drains: requests then stop waiting.
+    /// Requests stop waiting when this token is canceled.
     draining: CancellationToken,
-    /// Base URL for callers, if configured.
     public: Option<PublicUrl>,
     gate: Gate,
 }
@@ -107,9 +106,8 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// Creates a gateway for the fleet of `client`. The gateway accepts the given `credentials` and runs until
-    /// `draining` is canceled. `backend` answers operator requests that need the configuration, and `metrics` count
-    /// requests. `public` is the base URL for callers, if known: links to pages and metadata use this URL.
+    /// Runs until `draining` is canceled. `backend` answers operator requests that need the configuration. `public`
+    /// is the base URL for callers, if known: links to pages and metadata use this URL.
     #[must_use]
     pub fn new(
         client: Client,
@@ -155,19 +153,15 @@ impl Gateway {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Returns the gate of the API. A closed gate rejects requests with 503. The gate is open at first. A process that
-    /// starts while Redis may be unavailable closes the gate until the fleet is known.
+    /// A closed gate rejects requests with 503. The gate is open at first. A process that starts while Redis may be
+    /// unavailable closes the gate until the fleet is known.
     #[must_use]
     pub fn gate(&self) -> Gate {
         self.shared.gate.clone()
     }
 
-    /// Listens on `addr` (port 0: any free port), with TLS if files are given, and returns the bound address. On
-    /// drain, waiting requests return so that their callers can repeat them, open requests finish, and no new
-    /// requests are accepted.
-    ///
-    /// # Errors
-    /// The address cannot be bound.
+    /// Returns the bound address. On drain, waiting requests return so that their callers can repeat them, open
+    /// requests finish, and no new requests are accepted.
     pub async fn serve(
         self,
         addr: SocketAddr,
@@ -235,8 +229,7 @@ impl Gateway {
     }
 }
 
-/// Adds headers for browsers and proxies to every response. The headers forbid guessing the content type, rendering the
-/// response as a page, and caching.
+/// Keeps browsers and proxies from guessing the content type, rendering the response as a page, and caching it.
 async fn guarded(mut response: Response) -> Response {
     const GUARDS: [(HeaderName, &str); 3] = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -244,7 +237,7 @@ async fn guarded(mut response: Response) -> Response {
         (header::CACHE_CONTROL, "no-store"),
     ];
     for (name, value) in GUARDS {
-        // The console's pages have set their own content security policy, which is kept.
+        // The console's pages have set their own content security policy.
         response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
     response

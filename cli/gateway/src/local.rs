@@ -25,7 +25,7 @@ use crate::turns::{WaitQuery, named_turn, query, read_body, reserve_wait, unknow
 use crate::verbs::Verb;
 use crate::waiting::TurnLookup;
 
-/// First and longest interval between two checks for an offered call.
+/// The first and the longest interval between two checks for an offered call.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
 /// The process that claims.
@@ -79,7 +79,7 @@ pub(crate) struct ConclusionBody {
     unknown: Option<bool>,
 }
 
-/// Shows whether a body has `op`. The protocol's parser would read a message without `op` as a delegation.
+/// The protocol's parser would read a message without `op` as a delegation.
 #[derive(Deserialize)]
 struct HasOp {
     op: Option<String>,
@@ -130,8 +130,7 @@ pub(crate) async fn claim(
     }
 }
 
-/// Claims a call of the turn for `claimant`. Without a call to claim, returns the state of the turn. `None` if the turn
-/// is unknown.
+/// Returns the turn's state if there is no call to claim; `None` if the turn is unknown.
 async fn look(
     shared: &Shared,
     caller: &Caller,

@@ -14,9 +14,6 @@ use crate::problem::Problem;
 
 /// Rejects an id that has the form of ids that the fleet derives, such as ids of a task's steps. Otherwise, a caller
 /// could use an id that belongs to another caller's work.
-///
-/// # Errors
-/// 400, with the field.
 pub(crate) fn chosen(field: &str, id: Option<&impl Display>) -> Result<(), Problem> {
     let Some(id) = id.map(ToString::to_string) else { return Ok(()) };
     match reserved(&id) {
@@ -25,11 +22,8 @@ pub(crate) fn chosen(field: &str, id: Option<&impl Display>) -> Result<(), Probl
     }
 }
 
-/// Rejects an inbox. The gateway stores replies itself. A named inbox could be read by others, and would count against
-/// the tenant's maximum of inboxes.
-///
-/// # Errors
-/// 400: an inbox is given.
+/// The gateway stores replies itself. Others could read a named inbox, and it would count against the tenant's
+/// maximum of inboxes.
 pub(crate) fn no_inbox(inbox: Option<&InboxName>) -> Result<(), Problem> {
     match inbox {
         Some(_) => Err(Problem::invalid(
@@ -40,9 +34,6 @@ pub(crate) fn no_inbox(inbox: Option<&InboxName>) -> Result<(), Problem> {
 }
 
 /// Rejects a session that is a conversation with an agent that the key does not cover.
-///
-/// # Errors
-/// 403: the key does not cover the session's agent. Also fails if Redis does not respond.
 pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context) -> Result<(), Problem> {
     let Some(id) = &context.session_id else { return Ok(()) };
     let held = shared.client.store(caller.tenant()).session(caller.tenant(), id).await?;
@@ -55,13 +46,11 @@ pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context)
     }
 }
 
-/// If a task has a parent, checks that the key covers the parent's agent, and makes this agent the delegator unless
-/// the task names one. When the scheduler decides the task, it compares the delegator with the parent's agent. A
-/// parent that changes in between therefore cannot make another agent the delegator.
+/// Makes the parent's agent the delegator, unless the task names one. When the scheduler decides the task, it
+/// compares the delegator with the parent's agent. A parent that changes in between therefore cannot make another
+/// agent the delegator.
 ///
-/// # Errors
-/// 404: the key does not cover the parent's agent, or the parent has ended or was never accepted. Also fails if Redis
-/// does not respond.
+/// 404: the key does not cover the parent's agent, or the parent has ended or was never accepted.
 pub(crate) async fn under_parent(shared: &Shared, caller: &Caller, task: &mut Task) -> Result<(), Problem> {
     let Some(parent) = &task.parent else { return Ok(()) };
     let name = TurnName::task(caller.tenant(), parent);

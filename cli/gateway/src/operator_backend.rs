@@ -18,52 +18,49 @@ pub type BackendFuture<'a, T = Value> = BoxFuture<'a, Result<T, VerbError>>;
 
 #[derive(Debug, Clone, Default)]
 pub struct LimitFilter {
-    /// One limit or cap; `None` for all.
+    /// `None` selects all limits and caps.
     pub limit: Option<String>,
-    /// Only limits that apply to calls of this tenant.
+    /// Selects only limits that apply to calls of this tenant.
     pub tenant: Option<TenantId>,
-    /// Only limits that apply to calls of this agent of the tenant.
+    /// Selects only limits that apply to calls of this agent of the tenant.
     pub agent: Option<AgentId>,
     /// Counters per limit, the fullest first: 1 to 100.
     pub top: u8,
 }
 
-/// Answers operator requests that need the configuration: the views of `tickfleet top`, `explain`, `limits` and `config
-/// print`.
+/// Provides the views of `tickfleet top`, `explain`, `limits` and `config print`.
 pub trait OperatorBackend: Send + Sync {
-    /// Returns the current state of the fleet: backlog, rates, processes, tools by outcome.
+    /// Returns backlog, rates, processes, and tools by outcome.
     fn overview(&self) -> BackendFuture<'_>;
 
-    /// Returns the history of a turn, call or task, given as `<turn>` or `<turn>/<position>`. Without a tenant, all
-    /// tenants are searched. The result is `{"story": …, "lines": […]}`: the history as data, and as lines of text.
-    /// Numbers keep all their digits.
+    /// `id` is `<turn>` or `<turn>/<position>`. Without a tenant, all tenants are searched. Returns `{"story": …,
+    /// "lines": […]}`: the history as data, and as lines of text. Numbers keep all their digits.
     fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> BackendFuture<'a, Box<RawValue>>;
 
-    /// Returns the limits and caps with their fullest counters.
+    /// Includes the fullest counters of each limit and cap.
     fn limits<'a>(&'a self, filter: &'a LimitFilter) -> BackendFuture<'a>;
 
-    /// Returns the configuration as this gateway reads it: settings with their sources, and the policy files with
-    /// secrets masked.
+    /// Returns settings with their sources, and the policy files with secrets masked.
     fn configuration(&self) -> BackendFuture<'_>;
 
     fn rules(&self) -> BackendFuture<'_, Vec<ConfiguredRule>>;
 
-    /// Returns the names of tenants, agents and tools in the configuration.
+    /// Returns the configured tenants, agents and tools.
     fn names(&self) -> BackendFuture<'_, FleetNames>;
 
-    /// Returns all tenants, each with the time zone of its days.
+    /// Returns the time zone of each tenant's days.
     fn zones(&self) -> BackendFuture<'_, BTreeMap<TenantId, Tz>>;
 
-    /// Returns the roles of an approver in the current configuration; `None` if the configuration has no such approver.
+    /// Returns the roles in the current configuration; `None` if it has no such approver.
     fn approver<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>>;
 
-    /// Applies `changes` to the arguments of an approval's call, and checks them against the schema of the call's tool.
+    /// Checks the changed arguments against the schema of the call's tool.
     fn check_narrowed<'a>(
         &'a self,
         approval: &'a Approval,
         changes: &'a NarrowedValues,
     ) -> BoxFuture<'a, Result<(), ApprovalError>>;
 
-    /// Returns the redactor that masks secrets in stored text.
+    /// The redactor masks secrets in stored text.
     fn redactor(&self) -> Arc<Redactor>;
 }

@@ -11,7 +11,7 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::problem::Problem;
 
-/// Returns the agent of a record. `None` if the record does not exist or does not name an agent.
+/// `None` if the record does not exist or does not name an agent.
 pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
     #[derive(Deserialize)]
     struct Owner {
@@ -27,8 +27,7 @@ pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
     }
 }
 
-/// Returns true if the caller may see this reply. The rejection of a message whose tenant is not configured belongs to
-/// no agent, so every caller may see it.
+/// The rejection of a message whose tenant is not configured belongs to no agent, so every caller may see it.
 pub(crate) fn sees_reply(caller: &Caller, reply: &Reply) -> bool {
     let is_of_no_tenant = || {
         let code = reply.error.as_ref().map(|error| &*error.code);
@@ -37,21 +36,14 @@ pub(crate) fn sees_reply(caller: &Caller, reply: &Reply) -> bool {
     caller.can_read_agent(Some(&reply.agent)) || is_of_no_tenant()
 }
 
-/// Owner of a record, as seen by one caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RecordOwner {
-    /// No record exists.
     Nothing,
-    /// The record belongs to an agent that the key covers.
     Own,
-    /// The record belongs to another agent, or its agent is unknown.
+    /// The agent may also be unknown.
     Others,
 }
 
-/// Returns the owner of the record of a turn or task, as seen by `caller`.
-///
-/// # Errors
-/// Redis does not respond.
 pub(crate) async fn record_owner(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<RecordOwner, Problem> {
     match shared.client.store(&name.tenant).record(name).await.map_err(Problem::from) {
         Ok(TurnView::Unknown) => Ok(RecordOwner::Nothing),
@@ -62,11 +54,8 @@ pub(crate) async fn record_owner(shared: &Shared, caller: &Caller, name: &TurnNa
     }
 }
 
-/// Returns true if the caller may act on a turn or task. A key for all agents may act on any id, even before the turn
-/// arrives. Any other key needs a record that names one of the key's agents.
-///
-/// # Errors
-/// Redis does not respond.
+/// A key for all agents may act on any id, even before the turn arrives. Any other key needs a record that names one
+/// of the key's agents.
 pub(crate) async fn may_act_on(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
     Ok(caller.can_read_agent(None) || record_owner(shared, caller, name).await? == RecordOwner::Own)
 }

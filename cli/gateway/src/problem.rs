@@ -12,25 +12,19 @@ use utoipa::ToSchema;
 
 use crate::serving::bounds::PermitBounds;
 
-/// Seconds in `Retry-After` for errors that a retry may resolve.
+/// Sent with errors that a retry may resolve.
 const RETRY_AFTER_S: u64 = 1;
 
-/// Error code for a request that exceeds the rate of its key.
 const RATE: &str = "rate_exceeded";
 
-/// Error code for a record in Redis that cannot be read.
 const DAMAGED: &str = "damaged";
 
-/// Error code for an address that sent too many invalid keys.
 const WRONG_KEYS: &str = "too_many_wrong_keys";
 
-/// Response extension for requests that came too fast. The extension lets metrics distinguish these requests from a
-/// full queue.
+/// With this extension of a response, metrics distinguish requests that came too fast from a full queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RateRejection {
-    /// The key's rate is exceeded.
     Rate,
-    /// The address sent too many invalid keys.
     WrongKeys,
 }
 
@@ -39,9 +33,8 @@ pub(crate) struct Problem {
     status: StatusCode,
     code: String,
     message: String,
-    /// Seconds after which a retry may succeed.
     retry_after_s: Option<u64>,
-    /// JSON body that replaces code and message: the reply to an invalid turn.
+    /// The reply to an invalid turn, as JSON. Replaces code and message.
     reply: Option<String>,
 }
 
@@ -91,8 +84,7 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, "conflict", message)
     }
 
-    /// Returns the error for a failed request, and logs the reason. The reason may contain addresses and user names, so
-    /// callers do not receive it.
+    /// Logs the reason. Callers do not receive it, because it may contain addresses and user names.
     pub(crate) fn unavailable(reason: &str) -> Self {
         tracing::warn!(reason, "request failed");
         let message = "the fleet's Redis does not respond or the configuration is unreadable: see the gateway's log";
@@ -118,13 +110,12 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the gateway's random number generator failed")
     }
 
-    /// Returns the message, and true if a retry may succeed later.
+    /// The flag is true if a retry may succeed later.
     pub(crate) fn summary(&self) -> (&str, bool) {
         (&self.message, self.retry_after_s.is_some())
     }
 
-    /// Returns true if the error reports a record in Redis that cannot be read. A retry fails again; other records are
-    /// not affected.
+    /// A record in Redis cannot be read. A retry fails again; other records are not affected.
     pub(crate) fn is_damaged(&self) -> bool {
         self.code == DAMAGED
     }
@@ -148,7 +139,7 @@ impl Problem {
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
     }
 
-    /// Returns the error for an identity provider that rejects the gateway itself. Only an operator can fix this.
+    /// The identity provider rejects the gateway itself, which only an operator can fix.
     pub(crate) fn sign_in_misconfigured(problem: &str) -> Self {
         let message = format!(
             "the identity provider did not accept the request of this gateway: {problem}; fleet operator: check \
@@ -161,14 +152,13 @@ impl Problem {
         Self::later(StatusCode::TOO_MANY_REQUESTS, "busy", "too many sign-ins at once; sign in again in a minute")
     }
 
-    /// Returns the error for a request that exceeds the rate of its key. The next request is accepted after `seconds`.
+    /// The next request is accepted after `seconds`.
     pub(crate) fn over_rate(who: &str, per_second: u32, seconds: u64) -> Self {
         let message = format!("{who} may send {per_second} requests a second; retry after Retry-After");
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, RATE, message) }
     }
 
-    /// Returns the error for an address that sent too many invalid keys and tokens. The next key or token is checked
-    /// after `seconds`.
+    /// The next key or token from this address is checked after `seconds`.
     pub(crate) fn too_many_wrong(seconds: u64) -> Self {
         let message = "too many invalid keys, tokens or sign-ins from this address: this one was not checked; retry after Retry-After";
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, WRONG_KEYS, message) }
@@ -205,8 +195,7 @@ impl Problem {
     }
 }
 
-/// Returns the message for requests while Redis responds but rejects commands. Only the fleet's operator can fix this,
-/// so the message includes the remedy.
+/// Redis responds but rejects commands. Only the fleet's operator can fix this, so the message includes the remedy.
 pub(crate) fn refused_by_redis(refusal: Refusal) -> String {
     format!(
         "the fleet's Redis rejects commands ({}); fleet operator: {}; the same request with the same id can be retried",
@@ -217,10 +206,9 @@ pub(crate) fn refused_by_redis(refusal: Refusal) -> String {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        // The error may contain addresses and user names, so callers do not receive it.
+        // Callers do not receive the error, because it may contain addresses and user names.
         tracing::warn!(%error, "request failed at Redis");
         if error.is_script_error() {
-            // A retry would fail again.
             let message = "the record in Redis is unreadable: see the gateway's log";
             return Self::new(StatusCode::INTERNAL_SERVER_ERROR, DAMAGED, message);
         }
@@ -286,8 +274,8 @@ impl From<SessionError> for Problem {
 
 impl From<Box<RejectedMessage>> for Problem {
     fn from(refused: Box<RejectedMessage>) -> Self {
-        // The reply has a result for each readable call, as in a rejection that is sent through Redis, so that the
-        // conversation can continue.
+        // As in a rejection through Redis, the reply has a result for each readable call, so that the conversation
+        // can continue.
         let id = refused.turn_id.as_ref().filter(|_| refused.tenant.is_some());
         let reply = id.map(|id| rejection_reply(&refused, RejectionStatus::Rejected, RejectedId::Turn(id)));
         Self { reply, ..Self::new(StatusCode::BAD_REQUEST, refused.code.as_str(), refused.message) }

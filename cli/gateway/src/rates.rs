@@ -1,5 +1,5 @@
-//! Request rates of keys and tokens in this process. A rate bounds the cost of one caller for a gateway. Agents are
-//! bounded by caps in Redis, independent of how their turns arrive.
+//! Request rates of keys and tokens in this process. A rate bounds the cost of one caller for a gateway. Caps in
+//! Redis bound agents, independent of how their turns arrive.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,13 +11,11 @@ use tokio::time::Instant;
 use crate::problem::Problem;
 use crate::verbs::{CallerIdentity, Grant, Rate};
 
-/// Maximum callers in memory, a few hundred bytes each.
+/// An allowance takes a few hundred bytes of memory.
 const CALLERS_MAX: usize = 100_000;
-/// Interval between log messages about one caller over its rate.
+/// Each caller over its rate is logged once in this time.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Request allowances by name, such as a caller or an address.
-///
 /// Uses the generic cell rate algorithm: an allowance is stored as the instant at which it is full again.
 #[derive(Debug)]
 pub(crate) struct Allowances<N> {
@@ -32,17 +30,15 @@ impl<N> Default for Allowances<N> {
 
 #[derive(Debug)]
 struct Allowance {
-    /// When the allowance is full again.
     whole_at: Instant,
-    /// When the log last reported the allowance as used up.
+    /// When the log last reported that the allowance is used up.
     logged_at: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RateExceeded {
-    /// Seconds until one more request is accepted.
     pub(crate) seconds: u64,
-    /// True if the log has not reported the allowance as used up in the last minute.
+    /// True unless the log reported the used-up allowance in the last minute.
     pub(crate) is_log_due: bool,
 }
 
@@ -70,7 +66,7 @@ impl<N: Eq + Hash> Allowances<N> {
         }
     }
 
-    /// Returns true if one more unit would exceed the allowance now. Does not change the allowance.
+    /// True if one more unit would exceed the allowance now. Does not change the allowance.
     pub(crate) fn is_used_up(&self, name: &N, rate: Rate) -> bool {
         let now = Instant::now();
         let whole_at = self.of.lock().get(name).map(|allowance| allowance.used(rate, now));
@@ -79,8 +75,8 @@ impl<N: Eq + Hash> Allowances<N> {
 }
 
 impl Allowance {
-    /// Returns the time at which the allowance is full again. This time is at most one full refill at `rate` from
-    /// now, so earlier use at another rate does not delay a caller longer.
+    /// Returns when the allowance is full again. This is at most one full refill at `rate` from now, so earlier use
+    /// at another rate does not delay a caller longer.
     fn used(&self, rate: Rate, now: Instant) -> Instant {
         self.whole_at.clamp(now, now + one(rate) * rate.burst_size())
     }
@@ -90,8 +86,8 @@ fn one(rate: Rate) -> Duration {
     Duration::from_secs(1) / rate.per_second.max(1)
 }
 
-/// Returns the seconds, rounded up, until the allowance permits a request. `whole_at` is the time at which the
-/// allowance would be full again after this request. `None` if the request is permitted now.
+/// Returns the seconds, rounded up, until the allowance permits a request; `None` if it is permitted now. `whole_at`
+/// is when the allowance would be full again after this request.
 fn over(whole_at: Instant, rate: Rate, now: Instant) -> Option<u64> {
     let over = whole_at.saturating_duration_since(now).saturating_sub(one(rate) * rate.burst_size());
     (!over.is_zero()).then(|| over.as_secs() + 1)
@@ -103,9 +99,6 @@ pub(crate) struct RequestRates {
 }
 
 impl RequestRates {
-    /// Takes one request from the sender's allowance.
-    ///
-    /// # Errors
     /// 429, with the seconds until the next request is accepted.
     pub(crate) fn take(&self, grant: &Grant) -> Result<(), Problem> {
         let Some(rate) = grant.rate else { return Ok(()) };
@@ -123,9 +116,8 @@ impl RequestRates {
     }
 }
 
-/// If there are too many allowances, removes the full allowances. If there are still too many, also removes the
-/// allowances that are closest to full. A caller whose allowance is removed can send slightly earlier than its rate
-/// allows.
+/// Removes the full allowances, and if that is not enough, those that are closest to full. Callers without a stored
+/// allowance can send slightly earlier than their rate allows.
 fn make_room<N: Eq + Hash>(all: &mut HashMap<N, Allowance>, now: Instant) {
     if all.len() < CALLERS_MAX {
         return;
@@ -178,7 +170,6 @@ mod tests {
         }
         advance(Duration::from_secs(3_600)).await;
         assert_eq!(taken(&rates, &shop, 20), 5, "never more than the burst, however long nobody came");
-        // A changed rate applies immediately.
         let faster = grant("shop", CredentialKind::Key, rate(100, 3));
         assert_eq!(taken(&rates, &faster, 100), 0, "what was used up stays so");
         advance(Duration::from_millis(10)).await;
@@ -205,7 +196,6 @@ mod tests {
         let rates = RequestRates::default();
         for number in 0..CALLERS_MAX + 10 {
             rates.take(&grant(&number.to_string(), CredentialKind::Token, rate(1, 10))).unwrap();
-            // Let the allowances be full at different times.
             if number % 1_000 == 0 {
                 advance(Duration::from_micros(1)).await;
             }

@@ -20,7 +20,7 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
 use crate::verbs::Verb;
 
-/// Maximum wait for tool lists while no worker has published any, because the fleet has just started.
+/// Right after the start of a fleet, no worker has published any tool list.
 const FIRST_WORKER_WAIT: Duration = Duration::from_secs(5);
 const FIRST_WORKER_POLL: Duration = Duration::from_millis(250);
 
@@ -65,13 +65,12 @@ pub(crate) async fn list(
     Ok(([(header::CONTENT_TYPE, "application/json")], definitions.to_string()).into_response())
 }
 
-/// Returns the tool list of an agent. While no worker has published any list, waits for the first worker. Returns
-/// `None` if the agent has no list.
+/// While no worker has published any list, waits for the first worker. Returns `None` if the agent has no list.
 async fn published_list(store: &Store, tenant: &TenantId, agent: &AgentId) -> Result<Option<String>, StoreError> {
     let end = Instant::now() + FIRST_WORKER_WAIT;
     loop {
-        // Check before the read: workers publish all lists before the record that `has_tool_lists` checks. If that
-        // record exists, a missing list is therefore final.
+        // Check before the read: workers publish all lists before the record that `has_tool_lists` checks. A list
+        // that is missing after the record exists is therefore final.
         let is_final = store.has_tool_lists().await? || Instant::now() >= end;
         let list = store.tool_list(tenant, agent).await?;
         if list.is_some() || is_final {

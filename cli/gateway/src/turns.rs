@@ -25,9 +25,8 @@ use crate::serving::headers::only;
 use crate::verbs::Verb;
 use crate::waiting::{TurnLookup, WaitPermit};
 
-/// Maximum wait of a request, in seconds. This is below the timeout of most proxies.
+/// Most proxies have a longer timeout.
 const WAIT_S_MAX: u64 = 60;
-/// Header with an id chosen by the client.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Time to wait for the end.
@@ -123,7 +122,7 @@ pub(crate) async fn submit(
     Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
 }
 
-/// Assigns a turn or task to the trace of its request, unless the body names another trace.
+/// The body takes precedence over the header.
 pub(crate) fn trace(headers: &HeaderMap, context: &mut Context) {
     let header = only(headers, TRACEPARENT).and_then(|value| value.to_str().ok());
     if context.traceparent.is_none() {
@@ -184,10 +183,7 @@ pub(crate) async fn cancel(
     Ok(Json(CancelResponse { result }))
 }
 
-/// Reserves a permit to wait, if the request waits.
-///
-/// # Errors
-/// 429: too many requests wait.
+/// Takes no permit without a wait. 429: too many requests wait.
 pub(crate) fn reserve_wait(shared: &Shared, caller: &Caller, wait: Duration) -> Result<Option<WaitPermit>, Problem> {
     if wait.is_zero() { Ok(None) } else { shared.waiting.reserve(&caller.holder()).map(Some) }
 }
@@ -211,21 +207,18 @@ pub(crate) fn unknown(name: &TurnName) -> Problem {
     Problem::not_found(format!("{} is unknown: not admitted yet, rejected, or its record has expired", name.turn))
 }
 
-/// Converts a reply to a response. The status shows whether the turn was rejected at admission.
+/// The status shows whether the turn was rejected at admission.
 pub(crate) fn reply_response(reply: &Reply) -> Response {
     let status = match reply.status {
         ReplyStatus::Done => StatusCode::OK,
-        // This reply does not end the turn. Waiting requests never return it.
+        // This reply does not end the turn, so waiting requests never return it.
         ReplyStatus::PendingApproval => StatusCode::ACCEPTED,
         ReplyStatus::Rejected | ReplyStatus::Conflict => StatusCode::UNPROCESSABLE_ENTITY,
     };
     (status, Json(reply)).into_response()
 }
 
-/// Returns the id that the client chose, from the body's `field` or from a header. `None` if the client chose none.
-///
-/// # Errors
-/// 400: the header is not a valid id, or differs from the body.
+/// The id is in the body's `field` or in a header. 400: the header is not a valid id, or differs from the body.
 pub(crate) fn chosen_id<T>(headers: &HeaderMap, field: &str, body: Option<T>) -> Result<Option<T>, Problem>
 where
     T: FromStr<Err = IdError> + PartialEq,
@@ -249,7 +242,7 @@ pub(crate) fn path(path: Result<Path<String>, PathRejection>) -> Result<String, 
     path.map(|Path(text)| text).map_err(|rejection| Problem::invalid(rejection.body_text()))
 }
 
-/// Parses an optional parameter. An empty text counts as absent.
+/// An empty text counts as absent.
 pub(crate) fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<String>) -> Result<Option<T>, Problem> {
     Ok(verbs::optional(name, text.as_deref())?)
 }
@@ -266,7 +259,7 @@ pub(crate) fn bounded(name: &str, found: Option<usize>, default: usize, max: usi
     Err(Problem::invalid(format!("{name}: expected a number from 1 to {max}")))
 }
 
-/// Returns the whole body. The error is 413 if the body is too large, and 400 if the body cannot be read.
+/// 413 if the body is too large, and 400 if it cannot be read.
 pub(crate) fn read_body(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
     body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),
@@ -274,13 +267,11 @@ pub(crate) fn read_body(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Pr
     })
 }
 
-/// Returns the name of the turn or task in the path, in the key's tenant.
 pub(crate) fn named_turn(caller: &Caller, id: Result<Path<String>, PathRejection>) -> Result<TurnName, Problem> {
     let turn = TurnId::new(path(id)?).map_err(|error| Problem::invalid(error.to_string()))?;
     Ok(TurnName { tenant: caller.tenant().clone(), turn })
 }
 
-/// Returns the reason in a body, or a default reason that names the gateway.
 pub(crate) fn reason(body: &[u8]) -> Result<String, Problem> {
     const CHARS_MAX: usize = 1_000;
     if body.iter().all(u8::is_ascii_whitespace) {

@@ -8,7 +8,6 @@ use tickfleet_model::{IdError, TenantId};
 
 use crate::problem::Problem;
 
-/// An action that a key or token can allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
@@ -22,16 +21,15 @@ pub enum Verb {
     View,
     /// Pause and resume, and cancel many turns at once.
     Operate,
-    /// Approve and deny calls that wait for approval.
+    /// Decide calls that wait for approval.
     Approve,
 }
 
 impl Verb {
     pub const ALL: [Self; 6] = [Self::Submit, Self::Read, Self::Cancel, Self::View, Self::Operate, Self::Approve];
-    /// The verbs of services that use agents.
     pub const OF_SERVICES: [Self; 3] = [Self::Submit, Self::Read, Self::Cancel];
 
-    /// Returns the verb as written in the key file.
+    /// The key file uses this text.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -50,7 +48,7 @@ impl Verb {
     }
 }
 
-/// Returns true if the text is a name, or a prefix followed by `*`.
+/// True for a name, or a prefix followed by `*`.
 pub(crate) fn is_pattern(text: &str) -> bool {
     !text.is_empty() && !text.strip_suffix('*').unwrap_or(text).contains('*')
 }
@@ -77,11 +75,10 @@ impl Role {
     }
 }
 
-/// Requests that the holder of a key or token may send through one gateway.
+/// Applies to requests through one gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// Requests per second, on average.
     pub per_second: u32,
     /// Requests that may arrive at once. Default: `per_second`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,7 +86,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Upper bound of both fields. A higher rate would not limit anything.
+    /// A higher rate would not limit anything.
     pub const MAX: u32 = 1_000_000;
 
     #[must_use]
@@ -121,7 +118,7 @@ impl CredentialKind {
     }
 }
 
-/// The sender of requests, for counting: the id of a key, or the name in a token, which is unique within its tenant.
+/// Requests are counted by the id of a key, or by the name in a token, which is unique within its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct CallerIdentity {
     pub(crate) credential: CredentialKind,
@@ -129,20 +126,20 @@ pub(crate) struct CallerIdentity {
     pub(crate) id: String,
 }
 
-/// The permissions of a key or token, from the key's row or from a rule about the token's claims.
+/// Comes from the key's row, or from a rule about the token's claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// Id in logs and in the audit log: the name of the key, or the name in the token.
+    /// Written to logs: the name of the key, or the name in the token.
     pub id: String,
     pub credential: CredentialKind,
-    /// The tenant whose agents are covered; all tenants only for operators.
+    /// Only operators cover all tenants.
     pub tenant: TenantScope,
-    /// The covered agents: `*` for all, a name that ends in `*` for all with that prefix.
+    /// `*` for all; a name that ends in `*` for all with that prefix.
     pub agents: Vec<String>,
     pub verbs: BTreeSet<Verb>,
-    /// The approver of `permissions.yaml` in whose name approvals are decided.
+    /// An approver of `permissions.yaml`, who decides approvals.
     pub approver: Option<String>,
-    /// Request rate; `None` if unlimited.
+    /// `None` if unlimited.
     pub rate: Option<Rate>,
     pub expires: Option<DateTime<Utc>>,
 }
@@ -156,20 +153,15 @@ impl Grant {
         })
     }
 
-    /// Returns the identity under which requests are counted.
     pub(crate) fn holder(&self) -> CallerIdentity {
         CallerIdentity { credential: self.credential, tenant: self.tenant.clone(), id: self.id.clone() }
     }
 
-    /// Returns kind and id for messages: `the key "shop"`.
+    /// Returns, for example, `the key "shop"`.
     pub(crate) fn named(&self) -> String {
         format!("the {} {:?}", self.credential.as_str(), self.id)
     }
 
-    /// Checks that a verb is allowed.
-    ///
-    /// # Errors
-    /// 403, with the missing verb.
     pub(crate) fn require_permission(&self, verb: Verb) -> Result<(), Problem> {
         if self.verbs.contains(&verb) {
             return Ok(());
@@ -178,11 +170,8 @@ impl Grant {
     }
 
     /// Rejects inconsistent grants: no agents or verbs, an invalid agent pattern, service verbs for all tenants,
-    /// operator verbs for some agents only, `approve` without an approver or an approver without `approve`, and a rate
-    /// out of bounds.
-    ///
-    /// # Errors
-    /// The field and the expected value.
+    /// operator verbs for some agents only, `approve` without an approver or an approver without `approve`, and a
+    /// rate out of bounds. The error names the field and the expected value.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Self { tenant, agents, verbs, approver, rate, .. } = self;
         if agents.is_empty() {
@@ -209,7 +198,7 @@ impl Grant {
     }
 }
 
-/// The tenants that a key covers. `*` in the file means all tenants.
+/// In the file, `*` means all tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum TenantScope {
@@ -218,7 +207,7 @@ pub enum TenantScope {
 }
 
 impl TenantScope {
-    /// Returns the tenant; `None` if all tenants are covered.
+    /// `None` for all tenants.
     #[must_use]
     pub const fn one(&self) -> Option<&TenantId> {
         match self {

@@ -21,33 +21,31 @@ use crate::problem::Problem;
 use crate::serving::permits::{Permit, PermitBounds, PermitPool};
 use crate::verbs::CallerIdentity;
 
-/// Maximum waiting requests: of the process, of one tenant, and of one caller. Each request takes a few kilobytes and
-/// a connection.
+/// Each waiting request takes a few kilobytes and a connection.
 const WAITING_MAX: PermitBounds = PermitBounds { all: 10_000, tenant: 2_500, caller: 2_000 };
-/// First and longest interval between reads of the record of a turn whose reply has not arrived.
+/// The first and longest interval between reads of the record of a turn whose reply has not arrived.
 const LOOKUP_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 /// Timeout of one blocking read of an inbox.
 const READ: Duration = Duration::from_secs(5);
 /// A reader ends, with its connection, after its tenant has been unused for this long.
 const IDLE: Duration = Duration::from_secs(300);
 const READ_RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// Maximum rejections that are kept per tenant for later requests. Rejections are stored nowhere else.
+/// Applies per tenant. Rejections are kept only here, for later requests.
 const REJECTIONS_MAX: usize = 1_000;
 
 type ReplySender = watch::Sender<Option<Arc<Reply>>>;
 
 #[derive(Debug, Clone)]
 pub(crate) enum TurnLookup {
-    /// Ended, with this reply.
     Ended(Arc<Reply>),
     UnderWay,
     /// Ended while Redis memory was short: the reply went only to the inbox.
     InInbox,
-    /// Unknown: not admitted yet, rejected, or ended longer ago than records are kept.
+    /// Not admitted yet, rejected, or ended longer ago than records are kept.
     Unknown,
 }
 
-/// A permit to wait, released on drop.
+/// Dropping the permit releases it.
 #[derive(Debug)]
 pub(crate) struct WaitPermit {
     _share: Permit,
@@ -60,8 +58,7 @@ pub(crate) struct ReplyWaiters {
 
 struct Inner {
     client: Client,
-    /// Inbox of this process, with the same name for every tenant. The inbox receives replies to the turns that this
-    /// process submits.
+    /// Receives replies to the turns of this process. Has the same name for every tenant.
     inbox: InboxName,
     tenants: Mutex<HashMap<TenantId, TenantWaiters>>,
     permits: PermitPool,
@@ -75,7 +72,7 @@ struct TenantWaiters {
     used: Instant,
 }
 
-/// A waiting request. Dropping the waiter removes its entry.
+/// Dropping the waiter removes its entry.
 struct Waiter<'a> {
     inner: &'a Inner,
     name: &'a TurnName,
@@ -102,27 +99,20 @@ impl ReplyWaiters {
         Self { inner: Arc::new(Inner { client, inbox, tenants, permits, draining, readers }) }
     }
 
-    /// Returns the inbox for replies to turns that this process submits for a tenant. Starts a reader of the inbox.
+    /// Starts a reader of the inbox.
     pub(crate) fn inbox(&self, tenant: &TenantId) -> InboxName {
         self.start_reader(tenant);
         self.inner.inbox.clone()
     }
 
-    /// Looks up a turn without reading messages that wait for admission, because such messages can be large. Returns
-    /// `None` if the state can be found only in such a message. Reads the messages anyway if a rejection of the turn is
-    /// known.
-    ///
-    /// # Errors
-    /// Redis does not respond.
+    /// Avoids reading messages that wait for admission, because they can be large, unless a rejection of the turn is
+    /// known. Returns `None` if the state can be found only in such a message.
     pub(crate) async fn peek(&self, name: &TurnName) -> Result<Option<TurnLookup>, Problem> {
         self.inner.peek(name, None).await
     }
 
-    /// Reserves a permit to wait. Reserve the permit before a turn is sent, so that the wait for an accepted turn is
-    /// not refused.
-    ///
-    /// # Errors
-    /// 429: too many requests wait already.
+    /// Reserve before a turn is sent, so that the wait for an accepted turn is not refused. 429: too many requests
+    /// wait already.
     pub(crate) fn reserve(&self, holder: &CallerIdentity) -> Result<WaitPermit, Problem> {
         self.inner
             .permits
@@ -131,20 +121,12 @@ impl ReplyWaiters {
             .ok_or_else(|| Problem::too_many_wait(WAITING_MAX))
     }
 
-    /// Returns the current state of a turn or task. If the caller's key does not cover the turn, the state is
-    /// `Unknown`.
-    ///
-    /// # Errors
-    /// Redis does not respond.
+    /// `Unknown` if the caller's key does not cover the turn.
     pub(crate) async fn look_up(&self, name: &TurnName, caller: Option<&Caller>) -> Result<TurnLookup, Problem> {
         self.inner.look_up(name, caller).await
     }
 
-    /// Waits for the reply to a turn or task, at most for `wait`. If the caller's key does not cover the turn, the wait
-    /// is as long as for an unknown id.
-    ///
-    /// # Errors
-    /// Redis does not respond.
+    /// If the caller's key does not cover the turn, the wait is as long as for an unknown id.
     pub(crate) async fn reply(
         &self,
         name: &TurnName,
@@ -154,7 +136,7 @@ impl ReplyWaiters {
     ) -> Result<TurnLookup, Problem> {
         let inner = &*self.inner;
         self.start_reader(&name.tenant);
-        // Register the waiter before the first lookup, so that a reply that arrives in between is not lost.
+        // Before the first lookup, so that a reply that arrives in between is not lost.
         let mut waiter = inner.waiter(name);
         let deadline = Instant::now() + wait;
         let (mut every, longest) = LOOKUP_INTERVALS;
@@ -174,12 +156,11 @@ impl ReplyWaiters {
                 break found;
             }
             match inner.next_reply(&mut waiter, every.min(left), previous.as_ref()).await {
-                // The caller may not see the agent of this reply. The caller keeps waiting, as for an id that does not
-                // exist.
+                // The caller may not see the agent of this reply, and keeps waiting as for an id that does not exist.
                 Some(reply) if !is_for(&reply) => previous = Some(reply),
                 Some(reply) if reply.status == ReplyStatus::Done => break TurnLookup::Ended(reply),
                 // The rejection may belong to an earlier attempt or to another message with this id. The next lookup
-                // decides whether the rejection counts.
+                // decides whether it counts.
                 Some(rejection) => {
                     previous = Some(rejection);
                     continue;
@@ -196,7 +177,7 @@ impl ReplyWaiters {
         self.inner.permits.count()
     }
 
-    /// Waits until the readers have ended and have removed their inboxes.
+    /// Readers remove their inboxes when they end.
     pub(crate) async fn ended(&self) {
         self.inner.readers.close();
         self.inner.readers.wait().await;
@@ -224,8 +205,8 @@ impl Inner {
         Waiter { inner: self, name, replies }
     }
 
-    /// Waits for a reply other than `previous`. Returns `None` after `within`, when the process drains, or if the
-    /// tenant has no reader of replies.
+    /// Returns `None` after `within`, when the process drains, or if the tenant has no reader of replies. Ignores
+    /// `previous`.
     async fn next_reply(
         &self,
         waiter: &mut Waiter<'_>,
@@ -239,7 +220,7 @@ impl Inner {
         self.draining.run_until_cancelled(timeout(within, next)).await?.ok().flatten()
     }
 
-    /// Implements `ReplyWaiters::peek`. Returns only what the caller may see.
+    /// Returns only what the caller may see.
     async fn peek(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Option<TurnLookup>, Problem> {
         let found = self.look_up_record(name, caller).await?;
         if !matches!(found, TurnLookup::Unknown) {
@@ -257,9 +238,8 @@ impl Inner {
         }))
     }
 
-    /// Returns true if the turn was accepted, no scheduler has decided it yet, and `caller` may see its agent. For a
-    /// key for all agents, the check is cheap if the client chose the id. Otherwise, the id is searched for in the
-    /// stream.
+    /// The turn was accepted, no scheduler has decided it yet, and `caller` may see its agent. For a key for all
+    /// agents, the check is cheap if the client chose the id. Otherwise, it searches the stream for the id.
     async fn is_undecided(&self, name: &TurnName, caller: Option<&Caller>) -> Result<bool, Problem> {
         let waits = self.client.store(&name.tenant).waits_for_admission(name).await?;
         let Some(caller) = caller.filter(|caller| !caller.can_read_agent(None)) else {
@@ -276,7 +256,7 @@ impl Inner {
         if self.is_undecided(name, caller).await? {
             return Ok(TurnLookup::UnderWay);
         }
-        // The turn may have been admitted between the two reads.
+        // A scheduler may have admitted the turn between the two reads.
         match self.look_up_record(name, caller).await? {
             TurnLookup::Unknown if self.client.store(&name.tenant).is_absent(&name.tenant).await? => {
                 Ok(unknown_tenant_reply(name).map_or(TurnLookup::Unknown, TurnLookup::Ended))
@@ -314,7 +294,6 @@ impl Inner {
         rejections.iter().rev().find(|reply| reply.id() == Some(&name.turn)).cloned()
     }
 
-    /// Reads the replies of one tenant until the tenant is idle.
     async fn read_inbox(self: Arc<Self>, tenant: TenantId) {
         let mut replies = self.client.replies(&tenant, &self.inbox);
         loop {
@@ -323,7 +302,6 @@ impl Inner {
                 Ok(Some(reply)) => self.deliver(&tenant, reply),
                 Ok(None) if self.is_idle(&tenant) => break,
                 Ok(None) => {}
-                // The reply is skipped, because waiting requests read the turn's record.
                 Err(error @ StoreError::Reply { .. }) => tracing::error!(%error, "cannot read a reply"),
                 Err(error) => {
                     tracing::warn!(%error, %tenant, "cannot read replies; retrying");
@@ -337,8 +315,7 @@ impl Inner {
     }
 
     fn deliver(&self, tenant: &TenantId, reply: Reply) {
-        // This reply only announces that a call waits for approval. Requests keep waiting for the reply that ends the
-        // turn.
+        // Only announces that a call waits for approval. Requests keep waiting for the reply that ends the turn.
         if reply.status == ReplyStatus::PendingApproval {
             return;
         }
@@ -370,7 +347,7 @@ impl Inner {
     }
 }
 
-/// Returns the rejection of a message whose tenant is not configured. Such a tenant has no inbox for a rejection.
+/// The tenant is not configured, so it has no inbox for a rejection.
 fn unknown_tenant_reply(name: &TurnName) -> Option<Arc<Reply>> {
     let message = format!("tenant {:?} is not configured", name.tenant.as_str());
     let reply = serde_json::json!({

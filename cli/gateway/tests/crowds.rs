@@ -20,7 +20,6 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
-/// Creates a certificate for localhost and its key in `folder`.
 fn certificate(folder: &Path) -> TlsFiles {
     let [certificate, key] = ["cert.pem", "key.pem"].map(|name| folder.join(name));
     let made = Command::new("openssl")
@@ -58,8 +57,7 @@ async fn a_thousand_silent_connections_do_not_block_tls_clients() {
     for _ in 0..2 {
         let stream = TcpStream::connect(front.address).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
-        // Silent connections are closed after ten seconds. A client that had to wait that long would have been locked
-        // out.
+        // Silent connections are closed after ten seconds, so a client that waits longer was locked out.
         let shaken = timeout(Duration::from_secs(9), connector.connect(name, stream)).await;
         let stream = shaken.expect("a handshake beside those that are silent").unwrap();
         let request = format!(
@@ -84,7 +82,6 @@ async fn an_authenticated_connection_survives_a_thousand_silent_ones() {
     };
     let mut known = TcpStream::connect(front.address).await.unwrap();
     known.write_all(ask("").as_bytes()).await.unwrap();
-    // The response shows that the key was checked.
     let mut first = [0; 12];
     tokio::io::AsyncReadExt::read_exact(&mut known, &mut first).await.unwrap();
     assert_eq!(&first, b"HTTP/1.1 404");

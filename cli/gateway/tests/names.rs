@@ -28,7 +28,7 @@ const CHAT: &str = "POST /v1/agents/{agent}/chat";
 const AG_UI: &str = "POST /v1/agents/{agent}/ag-ui";
 const MCP: &str = "POST /v1/agents/{agent}/mcp";
 
-/// Fields that do not name anything with an owner: words, numbers, the caller's own context, and restrictions.
+/// These fields have no owner: words, numbers, the caller's own context, and restrictions.
 const DATA: &[(&str, &[&str])] = &[
     (
         TURNS,
@@ -93,7 +93,6 @@ const DATA: &[(&str, &[&str])] = &[
     ("POST /v1/operate/workers/resume", &["reason"]),
 ];
 
-/// A request with a name that its key does not cover, and the expected rejection.
 struct Probe {
     operation: &'static str,
     field: &'static str,
@@ -106,18 +105,17 @@ struct Probe {
 
 #[derive(Clone, Copy)]
 enum ProbeKey {
-    /// A key restricted to the agent kelly of acme.
+    /// Covers only the agent kelly of acme.
     Kelly,
-    /// A key of the tenant bolt with all operator verbs.
+    /// Has all operator verbs in the tenant bolt.
     Bolt,
 }
 
 #[derive(Debug)]
 enum ExpectedRejection {
     Status(u16),
-    /// A response with a list of results. The only result has this word.
+    /// The response is a list, and its only result has this word.
     Answer(&'static str),
-    /// An error of JSON-RPC.
     Rpc,
 }
 
@@ -152,8 +150,7 @@ fn rpc(field: &'static str, body: Value) -> Probe {
     Probe { headers, refused: ExpectedRejection::Rpc, ..probe(MCP, field, body, 200) }
 }
 
-/// Returns requests that name work of the agent fran or of another tenant. `letter` is a dead letter of the tenant
-/// bolt.
+/// Each request names work of the agent fran or of another tenant. `letter` is a dead letter of the tenant bolt.
 fn probes(letter: &str) -> Vec<Probe> {
     let header = |operation, id| Probe {
         headers: vec![("idempotency-key", id)],
@@ -258,7 +255,7 @@ fn probes(letter: &str) -> Vec<Probe> {
     probes
 }
 
-/// Collects the members of a schema. Names of nested members contain a dot.
+/// Names of nested members contain a dot.
 fn members(document: &Value, schema: &Value, before: &str, found: &mut BTreeSet<String>) {
     if let Some(name) = schema["$ref"].as_str() {
         return members(document, document.pointer(&name[1..]).unwrap(), before, found);
@@ -275,7 +272,7 @@ fn members(document: &Value, schema: &Value, before: &str, found: &mut BTreeSet<
     }
 }
 
-/// Returns everything that operations read: members of bodies, path parameters, and custom headers.
+/// Collects members of bodies, path parameters, and custom headers.
 fn fields() -> BTreeSet<(String, String)> {
     let document = openapi();
     let mut all = BTreeSet::new();
@@ -356,7 +353,6 @@ async fn a_name_outside_the_keys_scope_is_rejected_in_every_field() {
     let (bolt_row, bolt) = key("bolt", "bolt", &["*"], &["view", "operate", "approve"]);
     let front = TestGateway::of(&fleet, &[all_row, kelly_row, bolt_row]).await;
 
-    // Fran owns a running task, a finished turn and a conversation.
     let task = json!({"target_agent": "fran", "task_description": "work", "task_id": "frans-task", "budget": 5});
     assert_eq!(front.ask(&all, "POST", "/v1/tasks", &task).await.status, 202);
     let turn =
@@ -366,7 +362,6 @@ async fn a_name_outside_the_keys_scope_is_rejected_in_every_field() {
     let talk = SessionId::new("frans-talk").unwrap();
     let talk = Session::open(&front.client, acme.clone(), AgentId::new("fran").unwrap(), talk, Context::default());
     talk.send("hello").await.unwrap();
-    // Bolt owns a dead letter.
     let junk =
         json!({"tenant": "bolt", "agent": "nobody", "turn_id": "x", "reply_to": "box", "calls": [{"name": "echo"}]})
             .to_string();
@@ -400,7 +395,6 @@ async fn a_name_outside_the_keys_scope_is_rejected_in_every_field() {
     assert_eq!(record().await, before, "nobody has used up anything of her task");
     let inboxes: Vec<String> = fleet.ask("ZRANGE", "inboxes:acme", &["0", "-1"]).await;
     assert!(inboxes.iter().all(|inbox| inbox.starts_with("r-gw-")), "{inboxes:?}");
-    // Requests that filter by tenant are restricted to the key's own tenant.
     for (path, methods) in openapi()["paths"].as_object().unwrap() {
         let parameters = methods["get"]["parameters"].as_array().cloned().unwrap_or_default();
         if parameters.iter().any(|parameter| parameter["in"] == "query" && parameter["name"] == "tenant") {
@@ -419,7 +413,7 @@ async fn a_key_can_delegate_under_a_parent_task_of_a_covered_agent() {
     let (all_row, all) = key("all", "acme", &["*"], &["submit", "read", "cancel"]);
     let front = TestGateway::of(&fleet, &[row, all_row]).await;
     let parent = json!({"target_agent": "kelly", "task_description": "work", "task_id": "parent", "budget": 5});
-    // The child is sent at once, so a scheduler may not have decided the parent yet.
+    // No scheduler may have decided the parent yet.
     assert_eq!(front.ask(&kelly, "POST", "/v1/tasks", &parent).await.status, 202);
     let child = json!({"target_agent": "fran", "task_description": "part", "task_id": "child", "parent_task_id": "parent", "budget": 2});
     let answer = front.ask(&all, "POST", "/v1/tasks", &child).await;
@@ -452,7 +446,6 @@ async fn a_turn_over_the_inbox_limit_is_rejected_immediately() {
         let answer = fronts[2].ask(&kelly, "POST", path, body).await;
         assert_eq!((answer.status, &answer.json()["error"]["code"]), (429, &json!("too_many_inboxes")), "{answer:?}");
     }
-    // Producers that write to Redis through the client get the same error.
     let acme = TenantId::new("acme").unwrap();
     let mut own = tickfleet_client::parse_turn(with(turn, "tenant", json!("acme")).to_string().as_bytes()).unwrap();
     own.reply_to = Some(InboxName::new("one-more").unwrap());
@@ -462,13 +455,11 @@ async fn a_turn_over_the_inbox_limit_is_rejected_immediately() {
     fleet.stop().await;
 }
 
-/// Counts queries to Redis.
 #[derive(Default)]
 struct QueryCounter(AtomicUsize);
 
 impl Observer for QueryCounter {
     fn answered(&self, _: &'static str, took: Option<Duration>) {
-        // Blocking reads are not counted.
         if took.is_some() {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
@@ -501,7 +492,6 @@ async fn an_uncovered_agents_record_is_indistinguishable_from_a_missing_one() {
         let name = TurnName::parse(&format!("acme:{id}")).unwrap();
         fleet.until("it is under way", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_some()).await;
     }
-    // The requests below are for a finished turn, a running task, and an id that was never sent.
     let asked = async |method: &str, path: &str, id: &str| {
         let before = questions.0.load(Ordering::SeqCst);
         let answer = observed.ask(&kelly, method, &path.replace("{id}", id), &Value::Null).await;
@@ -522,7 +512,6 @@ async fn an_uncovered_agents_record_is_indistinguishable_from_a_missing_one() {
         }
     }
 
-    // All requests wait equally long, even for a task that ends meanwhile.
     let wait = async |id: &str| {
         let began = Instant::now();
         let answer = front.ask(&kelly, "GET", &format!("/v1/turns/{id}?wait=2"), &Value::Null).await;
@@ -557,7 +546,6 @@ async fn conflicting_ids_and_duplicate_headers_are_rejected() {
         assert!(other.body.contains("Idempotency-Key") && other.body.contains(field), "{other:?}");
         let twice = [("idempotency-key", id), ("idempotency-key", id)];
         assert_eq!(front.ask_with(&kelly, "POST", path, &twice, body).await.status, 400);
-        // The same id in body and header is one id.
         let alike = front.ask_with(&kelly, "POST", path, &[("idempotency-key", id)], body).await;
         assert_eq!(alike.status, 202, "{alike:?}");
     }
@@ -579,7 +567,7 @@ async fn conflicting_ids_and_duplicate_headers_are_rejected() {
     fleet.stop().await;
 }
 
-/// Returns the tasks that a key sees, page by page, and the positions between the pages.
+/// Also returns the positions between the pages.
 async fn paged(front: &TestGateway, key: &str, limit: usize) -> (Vec<String>, Vec<String>) {
     let mut tasks = Vec::new();
     let mut positions = Vec::<String>::new();
@@ -612,7 +600,7 @@ async fn a_task_list_contains_exactly_the_tasks_the_key_covers() {
     {
         delegated(agent, id).await;
     }
-    // Between kelly's tasks there are more tasks of fran's than one page reads.
+    // Between kelly's tasks are more tasks of fran's than one page reads.
     let newest: f64 = fleet.ask("ZSCORE", "tasks:acme", &["kellys-new"]).await;
     let old = (newest - 100_000.0).to_string();
     let between = (newest - 50_000.0).to_string();
@@ -630,7 +618,6 @@ async fn a_task_list_contains_exactly_the_tasks_the_key_covers() {
     let (tasks, _) = paged(&front, &all, 1).await;
     assert_eq!(tasks, ["frans-new", "kellys-new", "frans-old", "kellys-old"]);
 
-    // A position at another agent's task is invalid, like a position at a task that does not exist.
     let questions = Arc::new(QueryCounter::default());
     let observed = TestGateway::observed(&fleet, &rows, questions.clone()).await;
     let listed = async |key: &str, id: &str| {

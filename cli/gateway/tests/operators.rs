@@ -72,7 +72,7 @@ async fn every_operator_verb_rejects_an_unknown_name_without_changes() {
     fleet.stop().await;
 }
 
-/// Makes calls of echo require an approver: one of any role for a long text, one of the role finance for a short text.
+/// A long text needs any approver, and a short text needs one of the role finance.
 fn people_are_asked(policy: &mut Policy) {
     policy.permissions.approvers = [("anna".to_owned(), BTreeSet::new())].into();
     let rule = |when: &str, roles: &[&str]| Rule {
@@ -108,7 +108,7 @@ async fn only_an_eligible_approver_sees_the_full_arguments() {
                 return found.clone();
             }
             assert!(began.elapsed() < PATIENCE, "nobody is asked");
-            // The list of approvals does not signal changes, so poll. The assertion above bounds the time.
+            // The list does not signal changes, so poll. The assertion above bounds the time.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -126,7 +126,6 @@ async fn only_an_eligible_approver_sees_the_full_arguments() {
     let decides = get(&anna, &path).await;
     assert_eq!((&decides["arguments"], &decides["arguments_exact"]), (&arguments, &json!(true)));
 
-    // An approver without the required role cannot decide, and sees no more than a viewer.
     let secret = json!({"text": "small", "value": {"password": password}});
     let turn = fleet.submit(&[("echo", secret)]).await;
     let small = asked(&turn).await;
@@ -136,7 +135,6 @@ async fn only_an_eligible_approver_sees_the_full_arguments() {
         (&json!("[REDACTED]"), &json!(false))
     );
 
-    // After the decision, the complete arguments are no longer shown to anyone.
     let approved =
         front.ask(&anna, "POST", &format!("/v1/operate/approvals{path}/approve"), &json!({"reason": "yes"})).await;
     assert_eq!(approved.status, 200, "{approved:?}");
@@ -150,7 +148,7 @@ async fn only_an_eligible_approver_sees_the_full_arguments() {
     fleet.stop().await;
 }
 
-/// Makes the last sample a minute older, so that the last full minute is sampled again.
+/// The last full minute is then sampled again.
 async fn age_last_sample(fleet: &Fleet) {
     fleet.store.sample_history(&[]).await.unwrap();
     let last: Stored<Sampled> = fleet.store.record_of(&history::key()).await.unwrap().unwrap();
@@ -166,7 +164,7 @@ async fn the_history_counts_recent_calls_and_requires_an_all_tenant_key() {
     let (acme_row, acme) = key("acme", "acme", &["*"], &["view"]);
     let front = TestGateway::of(&fleet, &[anna_row, acme_row]).await;
     let get = async |path: &str| front.ask(&anna, "GET", &format!("/v1/operate/history{path}"), &Value::Null).await;
-    // Wait for the scheduler's first sample, so that it does not come between the start and the end of the calls.
+    // The scheduler's first sample must not come between the start and the end of the calls.
     let is_sampled = async |fleet: &Fleet| {
         let sampled = fleet.store.record_of::<Sampled>(&history::key()).await.unwrap();
         sampled.is_some()
@@ -280,7 +278,7 @@ async fn a_worker_shows_its_running_calls_and_their_start_times() {
             break call.clone();
         }
         assert!(began.elapsed() < PATIENCE, "the call does not run: {seen}");
-        // The list of workers does not signal changes, so poll. The assertion above bounds the time.
+        // The list does not signal changes, so poll. The assertion above bounds the time.
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     assert_eq!(call["turn"], json!(format!("acme:{turn}")));
@@ -290,7 +288,6 @@ async fn a_worker_shows_its_running_calls_and_their_start_times() {
         let seen = get(&format!("turns?{range}")).await.json();
         assert_eq!(seen["turns"].as_array().unwrap().len(), found, "{range}: {seen}");
     }
-    // Workers name their turns if all fit into a page. Otherwise the keys are scanned.
     let scans = async || {
         let mut connection = fleet.server.connection().await;
         let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap();

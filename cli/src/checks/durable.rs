@@ -6,11 +6,10 @@ use tickfleet_store::ServerFacts;
 use super::CheckResult;
 use crate::setup::Setup;
 
-/// The first release with `WAITAOF`. The number applies to Redis and to Valkey, which continued Redis' version numbers.
+/// Valkey continued Redis' version numbers, so one number applies to both.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 
-/// Returns the durability that the configuration requires before a call runs: the general setting, and the value of
-/// each tool that has its own.
+/// Lists the general setting, and the value of each tool that has its own.
 pub(crate) fn durability_needs(setup: &Setup) -> Vec<(String, Durability)> {
     let setting = ("worker.durable".to_owned(), setup.settings().worker.durable);
     let tools = &setup.configuration.tools.tools;
@@ -18,7 +17,7 @@ pub(crate) fn durability_needs(setup: &Setup) -> Vec<(String, Durability)> {
     std::iter::once(setting).chain(of_tools).filter(|(_, durability)| *durability != Durability::None).collect()
 }
 
-/// Returns one finding for each kind of durability that is required.
+/// One result for each kind of durability that is required.
 pub(crate) fn check(facts: &ServerFacts, durability_needs: &[(String, Durability)]) -> Vec<CheckResult> {
     [Durability::Disk, Durability::Replica]
         .into_iter()

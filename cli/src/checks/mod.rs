@@ -42,11 +42,7 @@ impl CheckResult {
     }
 }
 
-/// Returns the problems of every server that has a shard. Facts that the server hides from this user are left out,
-/// because `doctor` reports them. Empty for a fleet in memory.
-///
-/// # Errors
-/// The URL of Redis is invalid, or a server does not respond.
+/// Leaves out facts that the server hides from this user, because `doctor` reports them. Empty for a fleet in memory.
 pub(crate) async fn problems_of_servers(setup: &Setup) -> Result<Vec<CheckResult>, Failure> {
     if setup.is_in_memory() {
         return Ok(Vec::new());
@@ -69,7 +65,7 @@ pub(crate) async fn problems_of_servers(setup: &Setup) -> Result<Vec<CheckResult
 }
 
 async fn problems(pool: &Pool, needs: &[(String, Durability)]) -> Result<Vec<CheckResult>, StoreError> {
-    /// Checks that need no operator rights. The version is missing if the user may not read any facts.
+    /// These need no operator rights. The version is missing if the user may not read any facts.
     const READABLE: [&str; 4] = ["version", "durability", "memory", "durable"];
     let facts = pool.server().await?;
     let found = server::check(&facts).into_iter().chain(durable::check(&facts, needs));

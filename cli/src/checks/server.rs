@@ -6,12 +6,11 @@ use super::CheckResult;
 
 /// The oldest release with all features that the fleet's scripts need.
 const RELEASE_MIN: (u32, u32) = (7, 0);
-/// Maximum tolerated difference (ms) between the server's clock and this machine's clock. A larger difference confuses
-/// people.
+/// A larger difference confuses people.
 const CLOCK_DIFFERENCE_MS_MAX: i64 = 1_000;
-/// Memory use, in percent of `maxmemory`, at which new work is rejected.
+/// New work is rejected from this percentage of `maxmemory` on.
 const MEMORY_PERCENT_FULL: u64 = 80;
-/// Memory use, in percent of `maxmemory`, at which operators should act.
+/// Operators should act from this percentage of `maxmemory` on.
 const MEMORY_PERCENT_WARN: u64 = 60;
 
 pub(crate) fn check(facts: &ServerFacts) -> Vec<CheckResult> {
@@ -24,16 +23,14 @@ pub(crate) fn check(facts: &ServerFacts) -> Vec<CheckResult> {
     findings
 }
 
-/// Returns a failed check if the server is part of a cluster; otherwise `None`. The URL is a `redis://` URL, which
-/// names one node, but the keys of a fleet are on several nodes.
+/// A `redis://` URL names one node, but the keys of a fleet in a cluster are on several nodes.
 pub(crate) fn cluster_by_one_node(facts: &ServerFacts) -> Option<CheckResult> {
     let says = "redis:// names one node of a cluster, which serves only some shards";
     (facts.mode == "cluster").then(|| CheckResult::fail("cluster", says, Refusal::Cluster.remedy()))
 }
 
-/// Checks whether the server can load its own append-only file when it starts. Redis loads the file with the
-/// permissions of the user `default`. If this user lacks permissions, Redis starts without the data that the denied
-/// commands wrote. Valkey does not check the permissions.
+/// Redis loads its append-only file with the permissions of the user `default`. If this user lacks permissions, Redis
+/// starts without the data that the denied commands wrote. Valkey does not check the permissions.
 fn default_user(facts: &ServerFacts) -> Option<CheckResult> {
     let advice = || {
         format!(
@@ -87,8 +84,7 @@ fn role(facts: &ServerFacts) -> CheckResult {
     }
 }
 
-/// Checks whether all Sentinels name the same primary. Returns `None` without Sentinels, or if no Sentinel names a
-/// primary.
+/// `None` without Sentinels, or if no Sentinel names a primary.
 pub(crate) fn sentinels(says: &[SentinelReport]) -> Option<CheckResult> {
     const ADVICE: &str = "start or repair it, or remove it from the URL: a failover needs a majority of sentinels";
     let named: Vec<&String> = says.iter().filter_map(|said| said.primary.as_ref().ok()).collect();
@@ -123,7 +119,7 @@ fn eviction(facts: &ServerFacts) -> CheckResult {
     }
 }
 
-/// Reports which data a crash of the Redis server can lose. Restarts of workers or schedulers never lose data.
+/// Covers crashes of the Redis server. Restarts of workers or schedulers never lose data.
 fn durability(facts: &ServerFacts) -> CheckResult {
     const ADVICE: &str = "CONFIG SET appendonly yes, and appendfsync everysec";
     let Some(aof) = facts.aof else {
@@ -199,7 +195,7 @@ fn rounded(bytes: u64) -> String {
     }
 }
 
-/// Compares the server's clock with this machine's clock, which was read just before and just after the query.
+/// This machine's clock was read just before and just after the query.
 pub(crate) fn clock(theirs: i64, before: i64, after: i64) -> CheckResult {
     let ours = before + (after - before) / 2;
     let round = after - before;
@@ -279,7 +275,7 @@ mod tests {
             ServerFacts { aof: Some(false), save: Some("3600 1".into()), ..good() },
             ServerFacts { fsync: Some("no".into()), ..good() },
             ServerFacts { maxmemory: 0, ..good() },
-            // Facts of a managed service that hides its version and role.
+            // A managed service that hides its version and role.
             ServerFacts { version: String::new(), role: String::new(), aof: None, ..good() },
             ServerFacts { used_memory: 70 << 20, ..good() },
             ServerFacts { used_memory: 0, maxmemory: 0, ..good() },

@@ -47,11 +47,9 @@ struct CancelOutput<'a> {
     result: &'static str,
 }
 
-/// # Errors
-/// The turn or task is unknown, or the cancellation could not be stored.
 pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result<(), Failure> {
     let name = parse_turn_name(&args.tenant, args.id.as_ref())?;
-    // A cancellation in an emergency must not fail because the variable `USER` is not set.
+    // A cancellation in an emergency must not fail because `USER` is not set.
     let by = args.by.clone().map_or_else(by_environment, Ok).unwrap_or_else(|_| "somebody".into());
     let context = setup.operator(by, output).await?;
     context.check_name(FleetName::Tenant(&name.tenant)).await?;

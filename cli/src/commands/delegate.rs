@@ -57,7 +57,7 @@ pub(crate) struct Delegate {
     wait: Option<Duration>,
 }
 
-/// The output of the command without `--wait`.
+/// Printed without `--wait`.
 #[derive(Serialize)]
 struct DelegateOutput<'a> {
     task_id: &'a TaskId,
@@ -68,8 +68,7 @@ fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
     RawValue::from_string(text.to_owned()).map_err(|error| format!("not JSON: {error}"))
 }
 
-/// # Errors
-/// The task is rejected. With `--wait`, also if the task did not succeed.
+/// With `--wait`, also fails if the task did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &Delegate, output: &Output) -> Result<(), Failure> {
     if args.description.trim().is_empty() {
         return Err(Failure::usage("the description is empty: describe the task"));

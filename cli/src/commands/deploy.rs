@@ -8,22 +8,18 @@ use crate::fleet::{self, ProbeAddress, Roles};
 use crate::global::Global;
 use crate::setup::Setup;
 
-/// Starts the log, the signal handlers and the process. Then waits for the drain.
-///
-/// # Errors
-/// The failure that prevented the start or ended the process. A requested drain is not a failure.
+/// Returns after the drain. A requested drain is not a failure.
 pub(crate) async fn run(global: &Global, roles: Roles) -> Result<(), Failure> {
     // A worker must load all tools, including those of modules. A scheduler needs no interpreter.
     let load = || if roles.worker { Setup::load(global) } else { Setup::load_without_modules(global) };
-    // Start the log before loading the rest of the configuration, because loading can wait for a tool host.
+    // Loading the rest of the configuration can wait for a tool host, so the log must start earlier.
     let settings = match Setup::load_settings(global) {
         Ok(settings) => settings,
         Err(failure) => return Err(load().err().unwrap_or(failure)),
     };
     let traces = settings.start_log()?;
     let setup = &load()?;
-    // Install the handlers before anything starts. A process with PID 1 ignores termination signals for which it has no
-    // handler.
+    // A process with PID 1 ignores termination signals for which it has no handler, so the handlers come first.
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let hangups = signal(SignalKind::hangup()).map_err(Failure::failed)?;
     let address = setup.settings().http.address;

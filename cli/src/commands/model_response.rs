@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use tickfleet_protocol::TURN_FIELDS;
 
-/// The members of a JSON object, in order. Duplicate names are rejected, because the fleet also rejects them.
+/// Keeps the order. Rejects duplicate names, because the fleet also rejects them.
 struct Members(Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for Members {
@@ -41,7 +41,7 @@ impl Members {
         serde_json::from_str(json).ok()
     }
 
-    /// Returns the value of the member with this name, if the member exists and is not null.
+    /// Returns `None` also for a member that is null.
     fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(other, _)| other == name)?;
         Some(found.1.get()).filter(|value| *value != "null")
@@ -61,23 +61,20 @@ const NO_CALL: &str = "is a message without tool calls; if its text contains cal
 /// Converts a provider's response to a turn. The turn has a tenant and agent only if `json` has them. Returns `None`
 /// if `json` is not a provider's response, for example if it is a turn in the fleet's own format.
 ///
-/// The following responses are supported, exactly as the APIs return them:
+/// Supports these responses, exactly as the APIs return them:
 /// - OpenAI's Chat Completions: the response with one choice, or its message
 /// - OpenAI's Responses: the response
 /// - Anthropic's Messages: the message
 /// - Gemini's API: the response with one candidate, or its content
 ///
-/// Members that a turn does not have (`id`, `type`, `usage`, …) are ignored. Additional members that are fields of a
-/// turn are kept.
-///
-/// # Errors
-/// `json` is a provider's response without calls, or it is ambiguous which calls are meant.
+/// Ignores members that a turn does not have (`id`, `type`, `usage`, …), and keeps those that are fields of a turn.
+/// Fails if the response has no calls, or if it is ambiguous which calls are meant.
 pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     let members = Members::of(json)?;
     let calls = calls(&members)?;
     Some(calls.map(|(field, calls)| {
         let stop_reason = stop_reason(&members).map(|why| format!("\"stop_reason\":{why},")).unwrap_or_default();
-        // These fields of the turn come from the message, so members with these names are not copied.
+        // These fields of the turn come from the message.
         let taken = ["calls", "tool_calls", "content", "answer", "format", "stop_reason"];
         let kept = members
             .0
@@ -88,8 +85,8 @@ pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     }))
 }
 
-/// Returns the reason why the response ended, as a JSON string in the provider's terms. If a response was truncated,
-/// its last call is not run. `None` if the response contains no reason.
+/// Returns a JSON string in the provider's terms; `None` if the response contains no reason. If a response was
+/// truncated, its last call is not run.
 fn stop_reason(response: &Members) -> Option<String> {
     let of = |members: &Members, name: &str| members.get(name).filter(|why| why.starts_with('"')).map(str::to_owned);
     let only = |list: &str, name: &str| of(&only(response, list, "").ok()?, name);
@@ -103,7 +100,7 @@ fn stop_reason(response: &Members) -> Option<String> {
         .or_else(|| of(response, "finish_reason"))
 }
 
-/// Returns the calls, and the name of the turn's field for them; `None` if `members` are not a provider's response.
+/// Also returns the name of the turn's field for the calls. `None` if `members` are not a provider's response.
 fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     if members.get("choices").is_some() {
         return Some(choice(members));
@@ -120,8 +117,7 @@ fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     Some(message(members))
 }
 
-/// Returns the members of the only element of the list `name`. The error text uses `part` to name the relevant part of
-/// an element.
+/// Returns the only element of the list `name`. The error text uses `part` to name the relevant part of an element.
 fn only(response: &Members, name: &str, part: &str) -> Result<Members, String> {
     let list = response.list(name).and_then(|list| serde_json::from_str::<Vec<Box<RawValue>>>(list).ok());
     let list = list.ok_or_else(|| format!("has {name} that is not a list"))?;
@@ -131,7 +127,7 @@ fn only(response: &Members, name: &str, part: &str) -> Result<Members, String> {
     Members::of(one.get()).ok_or_else(|| format!("has a {} that is not an object", name.trim_end_matches('s')))
 }
 
-/// For Gemini: returns the content of the only candidate.
+/// Handles Gemini's responses.
 fn candidate(response: &Members) -> Result<(&'static str, String), String> {
     let candidate = only(response, "candidates", "content")?;
     let content = candidate.get("content").and_then(Members::of).ok_or("has a candidate without a content")?;
@@ -143,7 +139,7 @@ fn parts(content: &Members) -> Result<(&'static str, String), String> {
     Ok(("\"format\":\"gemini\",\"calls\":", parts.to_owned()))
 }
 
-/// For OpenAI's Chat Completions: returns the message of the only choice.
+/// Handles responses of OpenAI's Chat Completions.
 fn choice(response: &Members) -> Result<(&'static str, String), String> {
     let choice = only(response, "choices", "message")?;
     let message_of = choice.get("message").and_then(Members::of);
@@ -178,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// Responses as the APIs return them.
+    /// The responses are as the APIs return them.
     const CHAT: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"gpt-5","choices":[{"index":0,
         "message":{"role":"assistant","content":null,"refusal":null,"annotations":[],"tool_calls":[{"id":"call_1",
         "type":"function","function":{"name":"echo","arguments":"{\"text\":\"hi\"}"}}]},"logprobs":null,
@@ -255,7 +251,6 @@ mod tests {
         assert!(refused(r#"{"candidates":[{"content":{"role":"model"}}]}"#).contains("without tool calls"));
         assert!(refused(r#"{"role":"user","content":"hi"}"#).contains("\"user\""));
         assert!(refused(r#"{"role":"assistant","content":"hi"}"#).contains("--format text"));
-        // A duplicate key is ambiguous.
         assert!(turn_of(r#"{"role":"assistant","tool_calls":[],"tool_calls":[]}"#).is_none());
     }
 }

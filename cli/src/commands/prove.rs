@@ -46,8 +46,6 @@ struct ProofOutput<'a> {
     verdict: &'a ExportVerdict,
 }
 
-/// # Errors
-/// A guarantee does not hold, the export was changed, or a file cannot be read or written.
 pub(crate) async fn run(args: &Prove, output: &Output) -> Result<(), Failure> {
     let mut prover = Prover::new(at(args.from, "--from")?, at(args.to, "--to")?);
     let anchors = args.against.anchors().await?;

@@ -30,7 +30,7 @@ pub(crate) struct ReplyArgs {
 }
 
 /// # Errors
-/// The turn or task is unknown or has not ended. [`Failure::Reported`] if a call did not succeed.
+/// [`Failure::Reported`] if a call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &ReplyArgs, output: &Output) -> Result<(), Failure> {
     let name = parse_turn_name(&args.tenant, args.id.as_ref())?;
     match setup.client().await?.reply(&name).await? {

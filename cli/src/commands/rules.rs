@@ -15,9 +15,8 @@ use crate::failure::Failure;
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
-/// Default number of days that are counted, including today.
 const DAYS: &str = "7";
-/// Maximum characters of a rule in the table. Longer rules are cut.
+/// Longer rules are cut.
 const SAYS_CHARS: usize = 70;
 
 /// Show rules, fact conditions and limits with their modes and the calls that each denied, or would deny in shadow
@@ -54,7 +53,6 @@ fn days(text: &str) -> Result<NonZeroU16, String> {
 #[derive(Serialize)]
 struct RulesOutput {
     rules: Vec<RuleRow>,
-    /// Number of calls that were counted in these days.
     calls: u64,
     /// Time (ms) up to which the entries of all shards are counted.
     counted_upto_ms: i64,
@@ -62,8 +60,6 @@ struct RulesOutput {
     gap: bool,
 }
 
-/// # Errors
-/// Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Rules, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let counted = count_new_entries(&client, output).await?;

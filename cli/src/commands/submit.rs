@@ -68,7 +68,6 @@ pub(crate) struct Submit {
     wait: Option<Duration>,
 }
 
-/// The output of the command without `--wait`.
 #[derive(Serialize)]
 struct SubmitOutput<'a> {
     turn_id: &'a TurnId,
@@ -80,8 +79,6 @@ pub(crate) fn parse_priority(text: &str) -> Result<Priority, String> {
     Priority::parse(text).ok_or_else(|| "expected low, normal, high or urgent".into())
 }
 
-/// # Errors
-/// The turn cannot be read, or is rejected. With `--wait`, also if a call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result<(), Failure> {
     let mut turn = turn(args)?;
     let client = setup.client().await?;
@@ -143,7 +140,7 @@ fn turn(args: &Submit) -> Result<Turn, Failure> {
     Ok(turn)
 }
 
-/// Wraps calls in the given dialect in a turn. The turn has no tenant and no agent.
+/// The turn has no tenant and no agent.
 fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
     let text = std::str::from_utf8(calls).map_err(|_| "is not UTF-8")?;
     let word = format.0.as_str();
@@ -162,8 +159,7 @@ fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 fn read(file: &str) -> Result<Vec<u8>, Failure> {
-    // Read a little more than the maximum size. A larger turn is then rejected with the correct reason, not as
-    // incomplete JSON.
+    // More than the maximum, so that a larger turn is rejected for its size and not as incomplete JSON.
     let bound = limits::TURN_BYTES_MAX as u64 + 1_024;
     let mut bytes = Vec::new();
     let read = match file {
@@ -196,7 +192,6 @@ fn from_arguments(args: &Submit) -> Result<Turn, Failure> {
     })
 }
 
-/// Parses `echo {"text":"hi"}`: the tool's name, and its arguments after the first space.
 fn call(text: &str) -> Result<Call, Failure> {
     let (tool, arguments) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), "{}"));
     let arguments = arguments.trim();

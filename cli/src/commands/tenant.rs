@@ -81,7 +81,7 @@ struct SetArgs {
     note: AuditNote,
 }
 
-/// The argument of `--max-actions-per-day`; `None` removes the cap.
+/// `None` removes the cap.
 #[derive(Debug, Clone, Copy)]
 struct DayCap(Option<u32>);
 
@@ -100,15 +100,11 @@ fn parse_limit(text: &str) -> Result<(String, String), String> {
 #[derive(Serialize)]
 struct TenantRow<'a> {
     tenant: &'a TenantId,
-    /// Source of the settings: `configuration` or `run time`.
     source: &'static str,
     #[serde(flatten)]
     policy: &'a TenantPolicy,
 }
 
-/// # Errors
-/// The tenant, an agent, a limit or the time zone is unknown, the settings of the tenant are unreadable, or Redis does
-/// not respond.
 pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let configured = &setup.configuration.policy.tenants;
@@ -165,7 +161,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
     }
 }
 
-/// Lists the tenants with unreadable run-time settings, each with the reason. The fleet rejects turns of these tenants.
+/// The fleet rejects turns of these tenants.
 pub(crate) fn unreadable(set: &RunTimeConfig) -> Vec<(TenantId, String)> {
     let words = |problem: &String| format!("unreadable run-time settings ({problem})");
     set.unreadable.iter().map(|(tenant, problem)| (tenant.clone(), words(problem))).collect()
@@ -199,7 +195,6 @@ fn changed(before: TenantPolicy, change: &SetArgs, setup: &Setup) -> Result<Tena
     })
 }
 
-/// Returns the tenant's own bounds for limits, with the changes that the command requests.
 fn own_limits(
     mut own: BTreeMap<String, String>,
     given: &[(String, String)],
@@ -225,7 +220,7 @@ fn own_limits(
     Ok(own)
 }
 
-/// Returns the users with these names. Users that already exist keep their details.
+/// Users that already exist keep their details.
 fn users(before: BTreeSet<TenantUser>, given: &[String]) -> BTreeSet<TenantUser> {
     if given.is_empty() {
         return before;

@@ -85,8 +85,6 @@ fn parse_tool(text: &str) -> Result<String, String> {
     }
 }
 
-/// Enables or disables a tool in every shard.
-///
 /// # Errors
 /// Redis does not respond, or the tool to enable was not disabled at run time.
 async fn switch(setup: &Setup, args: &SwitchArgs, on: bool, output: &Output) -> Result<(), Failure> {
@@ -127,8 +125,6 @@ struct Decision<'a> {
     description: &'a str,
 }
 
-/// # Errors
-/// The tenant or agent is unknown, or a tool cannot be used.
 pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<(), Failure> {
     match &args.command {
         Some(ToolsCommand::Disable(args)) => return switch(setup, args, false, output).await,
@@ -185,7 +181,6 @@ fn strict_formats() -> String {
     strict.map(|about| about.option).collect::<Vec<_>>().join(" and ")
 }
 
-/// Lists all tools. If the agent cannot call a tool, includes the reason.
 fn decide<'a>(
     registry: &'a Registry,
     policy: &Policy,
@@ -234,7 +229,6 @@ fn row<'a>(spec: &'a ToolSpec, policy: &Policy) -> ListedTool<'a> {
     }
 }
 
-/// Describes who can call a tool, according to its permission row.
 fn who(spec: &ToolSpec, policy: &Policy) -> String {
     let permissions = &policy.permissions;
     if permissions.is_disabled(spec) {

@@ -57,8 +57,7 @@ struct TrialOutput<'a> {
 }
 
 /// # Errors
-/// The tenant or agent is unknown, or a tool cannot be used or started. [`Failure::Reported`] if the call did not
-/// succeed.
+/// [`Failure::Reported`] if the call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<(), Failure> {
     let trial = trial(setup, args).await?;
     if trial.effect() == Some(Effect::Once) && !args.yes && !args.dry_run {
@@ -68,7 +67,7 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
         )));
     }
     let traces = setup.start_log()?;
-    // Use a new ID for each trial. Otherwise a service with idempotency keys would treat two trials as one.
+    // With the same ID, a service with idempotency keys would treat two trials as one.
     let now_ms = setup::now_ms();
     let id = TurnId::new(format!("try{now_ms}"))?;
     let dry = Trial { dry: true, ..trial.clone() }.run(id.clone(), now_ms).await;
@@ -92,7 +91,6 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
     if good { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Prepares the call, with the tools that a worker would have.
 async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
     let parsed = args.user_context.clone().map(RawValue::from_string).transpose();
     let user_context = parsed.map_err(|error| Failure::usage(format!("--user-context: {error}")))?;
@@ -121,7 +119,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
         .policy
         .look_up(&tenant, &args.agent)
         .map_err(|unknown| unknown_caller(unknown, &in_force.policy, &tenant, &args.agent))?;
-    // The store is used only by tools that read or change the fleet itself.
+    // Only tools that read or change the fleet itself use the store.
     let home = stores.iter().find(|store| store.is_home_of(&tenant));
     let store = home.ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
     let registry = Arc::new(setup.registry(store, &active, crate::setup::Runs::Here)?);

@@ -34,22 +34,18 @@ pub(crate) struct Usage {
     days: u8,
 }
 
-/// One row of the table: a day of the whole tenant, or of one agent.
 #[derive(Debug, Serialize)]
 struct UsageRow {
-    /// The date in the tenant's time zone.
+    /// In the tenant's time zone.
     day: String,
-    /// The agent; `None` for the tenant's total.
+    /// `None` for the tenant's total.
     agent: Option<String>,
     requests: u64,
     input_tokens: u64,
     output_tokens: u64,
-    /// Cost in the currency of the prices.
     cost: Number,
 }
 
-/// # Errors
-/// The tenant is unknown, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Usage, output: &Output) -> Result<(), Failure> {
     let active = setup.active();
     with_tenant(setup, &active, &args.tenant).await?;
@@ -76,10 +72,6 @@ pub(crate) async fn run(setup: &Setup, args: &Usage, output: &Output) -> Result<
     output.show(&rows, |rows| usage_text(rows))
 }
 
-/// Returns the time zone of each tenant's days, for configured tenants and for tenants that are set at run time.
-///
-/// # Errors
-/// A time zone is invalid, or Redis does not respond.
 pub(crate) async fn zones(setup: &Setup, client: &Client) -> Result<BTreeMap<TenantId, Tz>, Failure> {
     let policy = &setup.configuration.policy;
     let mut tenants = policy.tenants.clone();
@@ -90,7 +82,6 @@ pub(crate) async fn zones(setup: &Setup, client: &Client) -> Result<BTreeMap<Ten
     zoned.collect::<Result<_, UnknownZone>>().map_err(Failure::failed)
 }
 
-/// Returns the total of a day, followed by the rows of its agents.
 fn rows(date: &str, day: &DayUsage) -> Vec<UsageRow> {
     let row = |agent: Option<&String>, used: &Used| UsageRow {
         day: date.to_owned(),
@@ -98,7 +89,7 @@ fn rows(date: &str, day: &DayUsage) -> Vec<UsageRow> {
         requests: used.requests,
         input_tokens: used.input_tokens,
         output_tokens: used.output_tokens,
-        // A formatted amount is always a valid number. The fallback is never used.
+        // A formatted amount is always a valid number, so the fallback is never used.
         cost: amount::show(used.cost).parse().unwrap_or_else(|_| used.cost.into()),
     };
     let agents = day.agents.iter().map(|(agent, used)| row(Some(agent), used));

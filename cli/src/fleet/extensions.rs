@@ -18,9 +18,9 @@ pub(crate) struct Extensions {
     pub(crate) tools: Vec<TypedTool>,
     pub(crate) task_handlers: Vec<TypedTool>,
     registered: Arc<Mutex<Vec<TypedTool>>>,
-    /// Tools that were unregistered. A tool stays here until its last call has ended and the tool has been stopped.
+    /// A tool stays here until its last call has ended and the tool has been stopped.
     retiring: Arc<Mutex<Vec<TypedTool>>>,
-    /// A task that runs next to a worker and can register tools.
+    /// Runs next to a worker and can register tools.
     pub(crate) beside: Option<Arc<CompanionTask>>,
 }
 
@@ -35,12 +35,11 @@ impl Extensions {
         self.tools.iter().chain(self.registered.lock().iter()).cloned().collect()
     }
 
-    /// Returns the tools and handlers that are started before the first call.
     pub(crate) fn fixed(&self) -> Vec<TypedTool> {
         self.tools.iter().chain(&self.task_handlers).cloned().collect()
     }
 
-    /// Returns the tools and handlers that must be stopped after the last call, including tools that are retiring.
+    /// These tools must be stopped after the last call. Tools that are retiring are included.
     pub(crate) fn all(&self) -> Vec<TypedTool> {
         let retiring = self.retiring.lock().clone();
         self.fixed().into_iter().chain(self.registered.lock().iter().cloned()).chain(retiring).collect()
@@ -50,7 +49,6 @@ impl Extensions {
         self.registered.lock().push(tool);
     }
 
-    /// Unregisters the run-time tool with this name. Keeps the tool in `retiring` until it has been stopped.
     pub(crate) fn retire(&self, name: &str) -> Option<TypedTool> {
         let mut registered = self.registered.lock();
         let at = registered.iter().position(|tool| tool.spec().name == name)?;

@@ -36,7 +36,6 @@ use crate::fleet::reload::Reload;
 use crate::fleet::reloadable::ReloadableParts;
 use crate::setup::Setup;
 
-/// Time between two attempts to reach Redis.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy)]
@@ -59,17 +58,14 @@ impl Roles {
     }
 }
 
-/// The address of the probe endpoints.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ProbeAddress {
-    /// Exactly this address. If it is taken, the start fails.
+    /// If the address is taken, the start fails.
     On(SocketAddr),
-    /// This address, or any free port of its host.
     OnOrFree(SocketAddr),
 }
 
 pub(crate) struct Fleet {
-    /// The address of the probe endpoints.
     pub(crate) health: SocketAddr,
     running: JoinSet<Result<(), StoreError>>,
     shutdown: Shutdown,
@@ -77,18 +73,13 @@ pub(crate) struct Fleet {
     live: ReloadableParts,
 }
 
-/// State shared by the schedulers and workers of one process.
 struct Shared {
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
     progress: Progress,
 }
 
-/// Builds everything, listens for probes, and starts one scheduler, one worker or both per shard. If Redis is
-/// unreachable, the started processes wait until it responds.
-///
-/// # Errors
-/// A tool or handler cannot be used, or the address cannot be bound.
+/// If Redis is unreachable, the started processes wait until it responds.
 pub(crate) async fn start(
     setup: &Setup,
     roles: Roles,
@@ -157,8 +148,8 @@ pub(crate) async fn start(
 }
 
 impl Fleet {
-    /// Applies configuration changes at run time: when the folder changes, and on each signal of `hangups`, if given.
-    /// Also runs the program's companion task next to the workers.
+    /// Reacts when the folder changes, and to each signal of `hangups`. Also runs the program's companion task next to
+    /// the workers.
     pub(crate) fn follow_configuration(&self, setup: &Setup, hangups: Option<Signal>) {
         let reload = Reload::new(setup, self.live.clone(), self.shutdown.draining.clone());
         let (registrar, requests) = Registrar::new(setup.tool_environment());
@@ -175,8 +166,7 @@ impl Fleet {
         }
     }
 
-    /// Waits until everything has drained. If one part ends without a drain, the others drain too, because a process
-    /// with missing parts is useless.
+    /// If one part ends without a drain, the others drain too, because a process with missing parts is useless.
     ///
     /// # Errors
     /// The first failure.
@@ -213,11 +203,7 @@ impl Fleet {
     }
 }
 
-/// Serves probes and metrics until `until` is canceled, for a process that is neither scheduler nor worker. Listens on
-/// the configured address. If another process of the fleet uses that address, listens on a free port of the same host.
-///
-/// # Errors
-/// No address can be bound.
+/// If another process of the fleet uses the configured address, listens on a free port of the same host.
 pub(crate) async fn serve_probes(
     setup: &Setup,
     metrics: &Arc<Metrics>,
@@ -240,8 +226,7 @@ pub(crate) async fn serve_probes(
     served.map_err(Failure::failed)
 }
 
-/// Waits until Redis responds, then logs the durability requirements that Redis cannot confirm. Calls with such a
-/// requirement will not run.
+/// Logs the durability requirements that Redis cannot confirm. Calls with such a requirement will not run.
 fn report_durability(setup: &Setup, until: &CancellationToken) {
     let wanted = durable::durability_needs(setup);
     let Ok(pool) = setup.pool() else { return };
@@ -282,7 +267,7 @@ fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Result<Vec<Sc
     Ok(stores.iter().map(make).collect())
 }
 
-/// Returns the options for sealing the audit log; `None` if no key is configured.
+/// `None` if no key is configured.
 fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
     let settings = &setup.settings().seal;
     let Some(signer) = setup.signer()? else { return Ok(None) };
@@ -335,7 +320,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
     stores.iter().map(make).collect()
 }
 
-/// Returns the thresholds for detecting a looping agent; `None` if loop detection is off.
+/// `None` if loop detection is off.
 fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let bounds = worker::StreakBounds {
@@ -347,8 +332,7 @@ fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
     (settings.warn_after > 0).then_some(worker::LoopOptions { warn_after: settings.warn_after, bounds, except })
 }
 
-/// Serves probes and metrics until `drained` is canceled, because they are also needed during a drain. Returns the
-/// health state that the probes report, and the address.
+/// Serves until `drained` is canceled, because probes and metrics are also needed during a drain.
 async fn listen(
     shared: &Shared,
     stores: &[Store],

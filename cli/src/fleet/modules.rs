@@ -10,28 +10,24 @@ use tickfleet_tools_python::{DescribeError, Pools, code_fingerprint};
 use crate::failure::Failure;
 use crate::global::tool_environment;
 
-/// Returns the interpreters of a process that runs calls. No interpreter is started yet.
+/// No interpreter is started yet.
 pub(crate) fn pools(sources: &Sources) -> Arc<Pools> {
     Arc::new(Pools::new(tool_environment(&sources.environment)))
 }
 
-/// Returns the interpreters of a process that only inspects tools. Missing tool hosts are not errors.
+/// Missing tool hosts are not errors, because the process only inspects tools.
 pub(crate) fn pools_to_look(sources: &Sources) -> Arc<Pools> {
     Arc::new(Pools::new(tool_environment(&sources.environment)).that_may_lack_hosts())
 }
 
-/// Returns the sources with the names of the modules' tools added. Without pools, the sources are unchanged.
-///
-/// # Errors
-/// A module cannot be imported.
+/// Adds the names of the modules' tools. Without pools, the sources are unchanged.
 pub(crate) fn with_modules(sources: &Sources, pools: Option<&Arc<Pools>>) -> Result<Sources, Failure> {
     let mut sources = sources.clone();
     if let Some(pools) = pools {
         let names =
             pools.describe(&tickfleet_config::load_modules(&sources)).map_err(|errors| modules_failed(&errors))?;
         sources.built_in_tools.extend(names);
-        // Permission rows can name tools of a tool host. If the host is missing, an unknown name is therefore not an
-        // error.
+        // Permission rows can name tools of a missing tool host, so an unknown name is then not an error.
         sources.knows_modules = pools.left_out().is_empty();
     }
     Ok(sources)
@@ -43,7 +39,7 @@ pub(crate) fn modules_failed(errors: &[DescribeError]) -> Failure {
     Failure::failed(anyhow::anyhow!("the tools of these modules cannot be used:{}", lines.concat()))
 }
 
-/// Returns the fingerprint of the configuration folder and of the code of the configured modules.
+/// Covers the configuration folder and the code of the configured modules.
 pub(crate) fn fingerprint(sources: &Sources, modules: &BTreeMap<String, ModulesDef>) -> String {
     let folder = sources.dir.as_deref().map(tickfleet_config::fingerprint).unwrap_or_default();
     format!("{folder} {}", code_fingerprint(modules.values()))

@@ -8,15 +8,14 @@ use tickfleet_ops::health::NotReady;
 use tickfleet_store::{Store, StoreError, TlsFault};
 use tokio::time::timeout;
 
-/// Longest wait for one shard. This wait is shorter than the timeout of a probe, so that the probe receives the reason.
+/// The timeout of a probe is longer, so that the probe receives the reason.
 const ASK_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// Checks that every shard accepts writes. If Sentinels or cluster nodes are configured, returns the primaries that
-/// these servers name.
+/// If Sentinels or cluster nodes are configured, returns the primaries that these servers name.
 ///
 /// # Errors
-/// A shard does not respond or rejects writes. The error is about the first such shard. If a shard does not respond and
-/// Sentinels or cluster nodes are configured, the error says why these servers name no primary.
+/// The first shard that does not respond or rejects writes. If it does not respond, the error also says why the
+/// Sentinels or cluster nodes name no primary.
 pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
     let mut primaries = BTreeSet::new();
     for store in stores {
@@ -34,8 +33,7 @@ pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
     Ok(primaries.iter().map(|primary| format!("primary {primary}\n")).collect())
 }
 
-/// Returns a warning line if the policy rejects every turn, and an empty text otherwise. The process is ready in both
-/// cases, because it can reject turns.
+/// Empty unless the policy rejects every turn. The process is then still ready, because it can reject turns.
 pub(crate) fn warning(policy: &Policy) -> String {
     policy.all_rejected_reason().map(|why| format!("warning: {why}\n")).unwrap_or_default()
 }

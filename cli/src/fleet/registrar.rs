@@ -1,20 +1,18 @@
 use tickfleet_tools::{Environment, TypedTool, start_all, stop_all};
 use tokio::sync::{mpsc, oneshot};
 
-/// Maximum number of requests to register or unregister a tool that wait in the queue.
 const WAITING_MAX: usize = 16;
 
-/// Registers tools with the workers of this process. Clones share one registrar.
+/// Clones share one registrar.
 #[derive(Debug, Clone)]
 pub struct Registrar {
     requests: mpsc::Sender<Request>,
     environment: Environment,
 }
 
-/// Why a tool was not registered or unregistered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// The setting `worker.allow_dynamic_registration` is false.
+    /// `worker.allow_dynamic_registration` is false.
     #[error("worker.allow_dynamic_registration is false")]
     NotAllowed,
     /// The tool cannot be used: its name is taken, its schema is rejected, or its start hook failed.
@@ -23,14 +21,12 @@ pub enum RegisterError {
     /// No tool that was registered at run time has this name.
     #[error("no tool was registered as {0:?}")]
     Unknown(String),
-    /// The workers are stopping.
     #[error("the worker stops")]
     Stopped,
 }
 
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Checks whether a tool with this name can be registered.
     May(String, oneshot::Sender<Result<(), RegisterError>>),
     Register(Box<TypedTool>, oneshot::Sender<Result<(), RegisterError>>),
     Unregister(String, oneshot::Sender<Result<(), RegisterError>>),
@@ -55,8 +51,7 @@ impl Registrar {
     pub async fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.ask(|answer| Request::May(name, answer)).await?;
-        // Runs the start hook here. If the loop that serves registrations ran it, a slow hook would delay other
-        // registrations.
+        // In the loop that serves registrations, a slow hook would delay other registrations.
         let one = [tool.clone()];
         start_all(&one, &self.environment).await.map_err(|errors| {
             let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -121,7 +116,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<String>>>;
 
-    /// Creates a tool that logs its events under `label`. Its calls wait until `go` is notified.
+    /// Logs its events under `label`. Its calls wait until `go` is notified.
     fn tool(label: &'static str, log: &Log, go: &Arc<Notify>) -> TypedTool {
         let note = |what: &'static str| {
             let log = Arc::clone(log);
@@ -149,7 +144,6 @@ mod tests {
         })
     }
 
-    /// Waits until the log has these entries.
     async fn until(log: &Log, wanted: &[&str]) {
         let began = tokio::time::Instant::now();
         while *log.lock() != wanted {
@@ -196,7 +190,7 @@ mod tests {
         assert!(matches!(registrar.unregister("earlier").await, Err(RegisterError::Unknown(_))));
         until(&log, &["first starts"]).await;
 
-        // A call of the first tool runs while the first tool is removed and the second tool replaces it.
+        // A call of the first tool runs while the second tool replaces it.
         let client = setup.client().await.unwrap();
         let turn = br#"{"tenant": "demo", "agent": "kelly", "calls": [{"name": "later"}]}"#;
         client.submit(parse_turn(turn).unwrap()).await.unwrap();

@@ -21,24 +21,22 @@ use crate::fleet::registrar::{RegisterError, Request};
 use crate::fleet::reloadable::ReloadableParts;
 use crate::setup::Setup;
 
-/// Time between two checks of the folder. A change is applied when two checks in a row find the same fingerprint. Files
-/// that are written one after the other are therefore applied together.
+/// A change is applied when two checks in a row find the same fingerprint. Files that are written one after the other
+/// are then applied together.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of problems in one log line.
 const PROBLEMS_MAX: usize = 20;
 
 type Modules = BTreeMap<String, ModulesDef>;
 
 pub(crate) struct Reload {
     sources: Arc<Sources>,
-    /// The configuration at the start of the process. Settings that need a restart keep these values.
+    /// Settings that need a restart keep these values.
     started: Configuration,
-    /// The setup in force. Registered tools are added to it.
+    /// Includes the registered tools.
     current: Setup,
     live: ReloadableParts,
     /// Canceled when a drain begins. After that, no tools can be registered.
     draining: CancellationToken,
-    /// The modules with tools that the configuration names. Changes of their code also cause a reload.
     modules: Arc<Modules>,
     /// Fingerprints of the folder and the modules' code: at the last attempt to apply them (`tried`), and at the last
     /// check (`seen`).
@@ -46,10 +44,8 @@ pub(crate) struct Reload {
     seen: String,
 }
 
-/// The objects that a reload builds before it replaces the current ones.
 struct ReloadResult {
     setup: Setup,
-    /// One registry per worker, in the order of the workers.
     registries: Vec<Arc<Registry>>,
     task_handlers: Vec<Arc<TaskHandlers>>,
 }
@@ -68,7 +64,6 @@ impl Reload {
         }
     }
 
-    /// Watches for changes, reloads and registers tools, forever.
     pub(crate) async fn run(mut self, mut hangups: Option<Signal>, mut requests: mpsc::Receiver<Request>) {
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -88,7 +83,7 @@ impl Reload {
     }
 
     fn answer(&self, request: Request) {
-        // The requester may have stopped waiting, so a failure to respond is ignored.
+        // The requester may have stopped waiting.
         match request {
             Request::May(name, answer) => drop(answer.send(self.may_register(&name))),
             Request::Register(tool, answer) => drop(answer.send(self.register(*tool))),
@@ -107,7 +102,7 @@ impl Reload {
         if taken { Err(RegisterError::Refused(format!("there is a tool {name:?} already"))) } else { Ok(()) }
     }
 
-    /// Registers a tool after its start hook has run.
+    /// The start hook has already run.
     fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.may_register(&name)?;
@@ -126,7 +121,6 @@ impl Reload {
         let tool = self.live.extensions.retire(name).ok_or_else(|| RegisterError::Unknown(name.to_owned()))?;
         self.configure(self.live.workers.iter().map(|worker| worker.tools().without(name)).collect());
         tracing::info!(tool = name, "tool removed");
-        // Running calls still use the tool, so the tool is stopped after they end.
         let extensions = self.live.extensions.clone();
         tokio::spawn(async move {
             while tool.is_held() {
@@ -138,7 +132,7 @@ impl Reload {
         Ok(())
     }
 
-    /// Sets the registry of each worker, under the policy in force. Both lists have the same order.
+    /// Both lists have the same order.
     fn configure(&self, registries: Vec<Registry>) {
         let active = self.live.active.load();
         for (worker, registry) in self.live.workers.iter().zip(registries) {
@@ -146,8 +140,8 @@ impl Reload {
         }
     }
 
-    /// Returns true if the folder or the modules' code has changed since the last attempt to apply them, but not
-    /// between the last two checks.
+    /// True if the folder or the code has changed since the last attempt to apply it, but not between the last two
+    /// checks.
     async fn has_changed(&mut self) -> bool {
         if self.sources.dir.is_none() {
             return false;
@@ -186,7 +180,7 @@ impl Reload {
         }
     }
 
-    /// Replaces the policy, the registries and the handlers. No step can fail, so the replacement is never partial.
+    /// No step can fail, so the replacement is never partial.
     fn take_over(&self, result: &ReloadResult) {
         let configuration = &result.setup.configuration;
         let before = self.live.active.load().digest.clone();
@@ -207,7 +201,7 @@ impl Reload {
             result.setup.warn_about_rules(registry);
         }
         if !self.live.workers.is_empty() && active.digest != before {
-            // The generation of the new policy is not known yet. A later heartbeat reports it.
+            // The generation of the new policy is unknown until a later heartbeat.
             self.live.metrics.config_in_force(active.short_digest(), 0);
         }
         tracing::info!(
@@ -223,10 +217,9 @@ impl Reload {
     }
 }
 
-/// Reads and checks the configuration, and builds its registries and handlers. Also returns the fingerprint of the
-/// folder and of the modules' code.
+/// Also returns the fingerprint of the folder and of the modules' code.
 fn make(sources: &Sources, modules: &Modules, live: &ReloadableParts) -> (String, Result<ReloadResult, Failure>) {
-    // Take the fingerprint before reading, so that the next check detects a change during the read.
+    // The fingerprint is taken before reading, so that the next check detects a change during the read.
     let before = fingerprint(sources, modules);
     let setup = match Setup::of(sources, &live.extensions, live.pools.as_ref()) {
         Ok(setup) => setup.sharing(&live.mcp, &live.knowledge),
@@ -252,7 +245,7 @@ fn task_handlers(setup: &Setup, live: &ReloadableParts) -> Result<Vec<Arc<TaskHa
         .collect()
 }
 
-/// Waits for the next SIGHUP. Without a signal stream, waits forever.
+/// Without a signal stream, waits forever.
 async fn hangup(hangups: &mut Option<Signal>) {
     let signal = match hangups {
         Some(signal) => signal.recv().await,
@@ -264,14 +257,12 @@ async fn hangup(hangups: &mut Option<Signal>) {
     }
 }
 
-/// Runs slow work on files and schemas outside the runtime's threads, because those threads run calls. Returns `None`
-/// if the work panicked.
+/// Files and schemas are slow, and the runtime's threads run calls. Returns `None` if the work panicked.
 async fn off_the_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.inspect_err(|error| tracing::error!(%error, "configuration reload panicked")).ok()
 }
 
-/// Joins the lines of a message into one log line. Each line is one problem.
 fn in_one_line(message: &str) -> String {
     let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let mut text = lines.iter().take(PROBLEMS_MAX + 1).copied().collect::<Vec<_>>().join(" | ");

@@ -2,13 +2,9 @@
 
 use tickfleet_store::{DeadLetter, Inbound, Store, StoreError, TurnName};
 
-/// Number of dead letters that a search reads, the newest first.
+/// A search reads at most this number of dead letters, the newest first.
 const SEARCHED: usize = 500;
 
-/// Returns the newest dead letter about this turn or task. Searches only the newest [`SEARCHED`] dead letters.
-///
-/// # Errors
-/// [`StoreError`] if the dead stream cannot be read.
 pub(crate) async fn about(store: &Store, name: &TurnName) -> Result<Option<DeadLetter>, StoreError> {
     let tenant = name.tenant.as_str();
     let minted = minted(name);
@@ -22,14 +18,13 @@ pub(crate) async fn about(store: &Store, name: &TurnName) -> Result<Option<DeadL
     Ok(store.dead_letters(SEARCHED).await?.into_iter().find(is_it))
 }
 
-/// Returns the inbound entry from which an ID was generated, or `None` if the submitter chose the ID.
+/// `None` if the submitter chose the ID.
 pub(crate) fn minted(name: &TurnName) -> Option<(Inbound, &str)> {
     let kinds = [(Inbound::Turns, 't'), (Inbound::Tasks, 'k')];
     kinds.into_iter().find_map(|(from, prefix)| Some((from, name.turn.as_str().strip_prefix(prefix)?)))
 }
 
-/// Returns true if the message has this member with this ID. Searches the text instead of parsing it, because the
-/// message may be truncated. IDs contain no characters that JSON escapes.
+/// Searches the text, because the message may be truncated. IDs contain no characters that JSON escapes.
 fn has_member(raw: &str, member: &str, id: &str) -> bool {
     ["", " "].iter().any(|blank| raw.contains(&format!("\"{member}\":{blank}\"{id}\"")))
 }

@@ -16,7 +16,7 @@ impl ValueEnum for Format {
         &ALL
     }
 
-    /// Accepts the dialect's option name. As an alias, also accepts the dialect's name in messages.
+    /// The alias is the dialect's name in messages.
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let about = dialect_info(self.0);
         let value = PossibleValue::new(about.option).help(about.summary).aliases(about.aliases);

@@ -2,15 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-/// Returns the name under which the program was started.
 pub(crate) fn program() -> String {
     let path = std::env::args_os().next().map(PathBuf::from);
     let name = path.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| "tickfleet".into())
 }
 
-/// Returns the command that adds the program's folder to PATH. Returns `None` if the program was not started by its
-/// path, or the path is not safe inside double quotes.
+/// `None` if the program was not started by its path, or the path is not safe inside double quotes.
 pub(crate) fn into_path() -> Option<String> {
     let path = std::env::args_os().next().map(PathBuf::from)?;
     folder_in_path(&path, &std::env::current_dir().ok()?)
@@ -29,7 +27,6 @@ fn folder_in_path(program: &Path, here: &Path) -> Option<String> {
     plain.then(|| format!("export PATH=\"{folder}:$PATH\""))
 }
 
-/// Quotes a word for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     if !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "/._-+".contains(c)) {
         word.to_owned()

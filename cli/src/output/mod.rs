@@ -23,14 +23,12 @@ use crate::failure::Failure;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
-    /// Prints JSON for programs instead of text for people.
     pub(crate) json: bool,
     colour: bool,
-    /// Writes to stderr as JSON log lines.
+    /// True if stderr gets JSON log lines.
     json_log: bool,
 }
 
-/// The meaning of a word, shown to the reader as a color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatusColor {
     Good,
@@ -44,7 +42,7 @@ impl Output {
         self.json
     }
 
-    /// Creates an output with colors only if stdout is a terminal and `NO_COLOR` is not set (<https://no-color.org>).
+    /// Uses colors only if stdout is a terminal and `NO_COLOR` is not set (<https://no-color.org>).
     pub(crate) fn new(json: bool) -> Self {
         let wanted = crate::global::environment().get("NO_COLOR").is_none_or(String::is_empty);
         Self { json, colour: !json && wanted && std::io::stdout().is_terminal(), json_log: false }
@@ -58,11 +56,8 @@ impl Output {
         self.colour
     }
 
-    /// Prints text with a line break at the end. Escapes invisible characters, and characters that reorder others, so
-    /// that the terminal shows the actual content. Escaping does not change the meaning of JSON.
-    ///
-    /// # Errors
-    /// Stdout cannot be written. A reader that closes the pipe early (`| head`) is not an error.
+    /// Escapes invisible characters, and characters that reorder others, so that the terminal shows the actual content.
+    /// Escaping does not change the meaning of JSON. A reader that closes the pipe early (`| head`) is not an error.
     pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
         let mut stdout = std::io::stdout().lock();
         let end = if text.ends_with('\n') { "" } else { "\n" };
@@ -77,12 +72,10 @@ impl Output {
         self.print(&serde_json::to_string_pretty(data).map_err(Failure::failed)?)
     }
 
-    /// Prints data as JSON if requested, and otherwise as the text that `text` returns.
     pub(crate) fn show<T: Serialize>(&self, data: &T, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         if self.json { self.data(data) } else { self.print(&text(data)) }
     }
 
-    /// Returns a word in the color of its meaning, if colors are used.
     pub(crate) fn paint(&self, color: StatusColor, word: &str) -> String {
         let code = match color {
             StatusColor::Good => 32,
@@ -93,7 +86,6 @@ impl Output {
         if self.colour { format!("\u{1b}[{code}m{word}\u{1b}[0m") } else { word.to_owned() }
     }
 
-    /// Returns a table cell in the color of its meaning, if colors are used.
     pub(crate) fn cell(&self, color: StatusColor, word: &str) -> Cell {
         let colour = match color {
             StatusColor::Good => Color::Green,
@@ -111,7 +103,6 @@ impl Output {
         ExitCode::from(failure.code())
     }
 
-    /// Writes an error to stderr, with this prefix or as a JSON log line.
     pub(crate) fn error(&self, prefix: &str, message: &str) {
         let message = visible(message);
         if self.json_log {
@@ -121,7 +112,6 @@ impl Output {
         let _ = writeln!(std::io::stderr(), "{prefix}{message}");
     }
 
-    /// Prints a message for people to stderr, separate from the result.
     pub(crate) fn note(&self, text: &str) {
         if self.json_log {
             return emit_json(|| tracing::warn!("{}", visible(text)));
@@ -130,7 +120,7 @@ impl Output {
         let _ = writeln!(std::io::stderr(), "{}", visible(text));
     }
 
-    /// Returns a spinner on stderr for a slow operation. It is invisible if stderr is not a terminal.
+    /// The spinner is invisible if stderr is not a terminal.
     pub(crate) fn spinner(&self, what: String) -> ProgressBar {
         let spinner = ProgressBar::new_spinner().with_message(what);
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
@@ -153,14 +143,12 @@ impl Remarks for Output {
     }
 }
 
-/// Creates a table for people, as wide as the terminal.
 pub(crate) fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(head);
     table
 }
 
-/// Formats a table as text, with two spaces between columns.
 pub(crate) fn lines(mut table: Table) -> String {
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -183,8 +171,7 @@ fn visible_in_colours(text: &str) -> String {
     shown
 }
 
-/// Returns the text on one line, cut to about `chars_max` characters. A number is never cut: it is shown whole or left
-/// out.
+/// Returns one line, cut to about `chars_max` characters. A number is shown whole or left out.
 pub(crate) fn short(text: &str, chars_max: usize) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match line.char_indices().nth(chars_max) {
@@ -193,8 +180,8 @@ pub(crate) fn short(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// Returns where to cut a text instead of at `end`, so that no number is cut. The cut is before a number that spans
-/// `end`. If the text begins with that number, the cut is after it.
+/// Returns where to cut a text instead of at `end`, so that no number is cut: before a number that spans `end`, or
+/// after a number that begins the text.
 fn beside_number(text: &str, end: usize) -> usize {
     match number_across(text, end) {
         Some((0, behind)) => behind,
@@ -203,14 +190,13 @@ fn beside_number(text: &str, end: usize) -> usize {
     }
 }
 
-/// Maximum characters of a text inside JSON in a summary. Longer texts are cut.
+/// Longer texts in a summary are cut.
 const SUMMARY_TEXT_CHARS: usize = 16;
-/// Maximum length of a summary, as a multiple of `chars_max`. Only whole numbers can make a summary longer than
-/// `chars_max`.
+/// This multiple of `chars_max` is the maximum. Only whole numbers can make a summary longer than `chars_max`.
 const SUMMARY_TIMES: usize = 16;
 
-/// Returns JSON on one line, in about `chars_max` characters. Long texts in the JSON are cut, with a note of how much
-/// is missing. Numbers are never cut.
+/// Returns one line of about `chars_max` characters. Long texts are cut, with a note of how much is missing. Numbers
+/// are never cut.
 pub(crate) fn summary(json: &str, chars_max: usize) -> String {
     if json.chars().count() <= chars_max {
         return short(json, chars_max);
@@ -247,17 +233,14 @@ pub(crate) fn summary(json: &str, chars_max: usize) -> String {
     }
 }
 
-/// Maximum length of JSON on one line, in characters.
 const LINE_CHARS: usize = 80;
 
-/// Formats JSON for people, uncut: every value, all digits of numbers, and no needless escapes in texts. JSON that is
-/// too long for one line gets one line per value, indented by `margin`.
+/// Nothing is cut. JSON that is too long for one line gets one line per value, indented by `margin`.
 pub(crate) fn readable_json(json: &str, margin: &str) -> String {
     let line = written(json, None);
     if line.chars().count() <= LINE_CHARS { line } else { format!("\n{margin}{}", written(json, Some(margin))) }
 }
 
-/// Formats JSON without needless escapes: on one line, or on several lines if `margin` is given.
 fn written(json: &str, margin: Option<&str>) -> String {
     let mut shown = String::with_capacity(json.len());
     let mut depth = 0_usize;

@@ -15,15 +15,10 @@ use crate::failure::Failure;
 use crate::output::dead_letters;
 use crate::output::{Output, StatusColor, lines, short, table};
 
-/// Maximum characters of an output or error in a table.
 const OUTPUT_CHARS: usize = 200;
-/// Time between two reads of the dead stream while waiting for a reply.
 const DEAD_EVERY: Duration = Duration::from_secs(1);
 
-/// Parses how long to wait: `30` is 30 seconds, `2m` is two minutes.
-///
-/// # Errors
-/// The text is invalid. The message names the expected format.
+/// `30` is 30 seconds, `2m` is two minutes.
 pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<u64>().ok().map(Duration::from_secs);
     seconds.or_else(|| parse_duration(text)).ok_or_else(|| "expected seconds (30) or a duration (2m)".into())
@@ -33,29 +28,25 @@ pub(crate) struct Awaited<'a> {
     pub(crate) tenant: &'a TenantId,
     pub(crate) id: &'a TurnId,
     pub(crate) inbox: &'a InboxName,
-    /// True if the inbox was created only for this reply. Such an inbox is deleted after the reply.
+    /// True if the inbox was created only for this reply. It is then deleted after the reply.
     pub(crate) private: bool,
     pub(crate) timeout: Duration,
     pub(crate) prior_letter: PriorLetter,
 }
 
-/// The dead letter that a turn or task already had before it was submitted, if an earlier message with the same ID was
-/// rejected. For a tenant without configuration, the fleet writes no reply, and only the dead stream shows a rejection.
-/// The earlier letter must not be taken for the new rejection.
+/// An earlier message with the same ID can already have a dead letter, which must not be taken for a new rejection. For
+/// a tenant without configuration, only the dead stream shows a rejection.
 pub(crate) struct PriorLetter {
     before: Option<DeadLetter>,
 }
 
 impl PriorLetter {
-    /// Reads the dead stream if the submitter chose the ID. A generated ID is new and has no earlier dead letter.
-    ///
-    /// # Errors
-    /// Redis cannot be reached.
+    /// A generated ID is new and has no earlier dead letter.
     pub(crate) async fn before(client: &Client, tenant: &TenantId, given: Option<&str>) -> Result<Self, Failure> {
         let name = given.and_then(|id| TurnId::new(id).ok());
         let before = match name.map(|turn| TurnName { tenant: tenant.clone(), turn }) {
-            // If the Redis user has no permission to read the dead stream, the command can still submit, but it does
-            // not detect rejections there.
+            // Without permission to read the dead stream, the command still submits, but does not detect rejections
+            // there.
             Some(name) => dead_letters::about(client.store(tenant), &name).await.unwrap_or_default(),
             None => None,
         };
@@ -65,8 +56,7 @@ impl PriorLetter {
     async fn refusal(&self, client: &Client, awaited: &Awaited<'_>) -> Option<Reply> {
         let name = TurnName { tenant: awaited.tenant.clone(), turn: awaited.id.clone() };
         let letter = dead_letters::about(client.store(awaited.tenant), &name).await.ok()??;
-        // If the fleet knows the ID, this message was accepted. The letter is then about another message with the same
-        // ID.
+        // The fleet accepted this message, so the letter is about another message with the same ID.
         if !matches!(client.reply(&name).await.ok()?, RecordedReply::Unknown) {
             return None;
         }
@@ -85,8 +75,6 @@ impl PriorLetter {
     }
 }
 
-/// Waits for a reply, and prints it.
-///
 /// # Errors
 /// [`Failure::Reported`] if a call did not succeed. If no reply arrives in time, the failure names the next command.
 pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output) -> Result<(), Failure> {
@@ -102,7 +90,7 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
             awaited.id
         )));
     };
-    // The reply has arrived, so a failed cleanup is not an error: an inbox that is not removed expires later.
+    // An inbox that is not removed expires later.
     let tidied = if awaited.private { replies.forget().await } else { replies.finish().await };
     if let Err(error) = tidied {
         output.note(&format!("the inbox could not be tidied: {error}"));
@@ -110,7 +98,7 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
     print(&reply, output)
 }
 
-/// Returns the reply. If the fleet cannot write a reply, returns the rejection from the dead stream.
+/// If the fleet cannot write a reply, returns the rejection from the dead stream.
 async fn await_reply(
     client: &Client,
     awaited: &Awaited<'_>,
@@ -123,7 +111,7 @@ async fn await_reply(
             return Ok(Some(reply));
         }
         if let Some(refusal) = awaited.prior_letter.refusal(client, awaited).await {
-            // The fleet writes dead letter and reply at the same time. Prefer the reply, because it has more details.
+            // The fleet writes dead letter and reply at the same time. The reply has more details.
             let reply = replies.await_reply(awaited.id, Duration::from_millis(1)).await?;
             return Ok(Some(reply.unwrap_or(refusal)));
         }
@@ -134,8 +122,6 @@ async fn await_reply(
     }
 }
 
-/// Prints a reply.
-///
 /// # Errors
 /// [`Failure::Reported`] if a call did not succeed.
 pub(crate) fn print(reply: &Reply, output: &Output) -> Result<(), Failure> {
@@ -158,8 +144,7 @@ fn text(reply: &Reply, output: &Output) -> String {
     text
 }
 
-/// Returns advice for the submitter about a rejection. Returns `None` if the message of the code already contains
-/// advice.
+/// `None` if the message of the code already contains advice.
 fn to_do(code: &str) -> Option<&'static str> {
     match code {
         "unknown_agent" => Some(

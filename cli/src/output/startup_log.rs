@@ -1,19 +1,17 @@
-//! Decides whether a process reports problems as JSON log lines even before its log starts. Examples of such problems
-//! are an invalid variable, an invalid option, a broken configuration and a port in use.
+//! Decides whether a process reports problems as JSON log lines even before its log starts, for example an invalid
+//! option or a port in use.
 
 use std::path::PathBuf;
 
 use tickfleet_config::Environment;
 
-/// Global options that take a value.
 const WITH_VALUE: [&str; 2] = ["--config", "--redis-url"];
 
-/// Returns true if these arguments start a process that logs JSON. The arguments may be invalid.
+/// The arguments may be invalid.
 pub(crate) fn logs_json(args: &[String], environment: &Environment) -> bool {
     starts_a_process(args) && tickfleet_config::wants_json_log(folder(args, environment).as_deref(), environment)
 }
 
-/// Returns true if the command runs until it is stopped, and logs while it runs.
 fn starts_a_process(args: &[String]) -> bool {
     let has = |word: &str| args.iter().any(|arg| arg == word);
     let mut values = 0;

@@ -44,7 +44,6 @@ fn page(program: &Command) -> String {
     page
 }
 
-/// Formats a table of the options that an environment variable can set.
 fn variables(program: &Command) -> String {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     let mut waiting: Vec<&Command> = vec![program];
@@ -132,7 +131,6 @@ fn default(arg: &Arg) -> String {
     if taken { format!("`{}`", values.join(",")) } else { String::new() }
 }
 
-/// Formats the text after the options: examples as code, everything else as prose.
 fn notes(text: &str) -> String {
     let mut page = String::new();
     let mut code: Vec<&str> = Vec::new();

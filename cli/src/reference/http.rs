@@ -8,11 +8,9 @@ use serde_json::{Map, Value};
 
 use super::{anchor, cell, keep_current, sentence};
 
-/// The tags of the routes and their headings, in the order of the page's sections.
 const TAGS: [(&str, &str); 4] =
     [("turns", "Turns"), ("tasks", "Tasks"), ("agents", "Agents"), ("operators", "Operator routes")];
 
-/// Statuses that every route can return.
 const EVERYWHERE: [(&str, &str); 6] = [
     ("401", "The API key or token is missing, invalid or expired."),
     ("403", "The key or token lacks the permission, or belongs to another tenant."),
@@ -148,7 +146,6 @@ fn schemas(schemas: &Map<String, Value>) -> String {
     page
 }
 
-/// Returns the permission of each route, found in the handler that checks it.
 fn permissions() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("gateway/src")];
@@ -161,8 +158,7 @@ fn permissions() -> BTreeMap<String, String> {
                 let rest = &source[at + start.len()..];
                 let method = rest.split(',').next().unwrap().to_uppercase();
                 let path = rest.split('"').nth(1).unwrap();
-                // Handlers can share a helper that checks the permission. The helper is defined after these handlers,
-                // so its check is the next check in the source.
+                // A helper that handlers share is defined after them, so its check is the next check in the source.
                 let checked = rest.split(".may(Verb::").nth(1).and_then(|verb| verb.split(')').next());
                 found.insert(format!("{method} {path}"), checked.unwrap_or_default().to_lowercase());
             }
@@ -171,7 +167,6 @@ fn permissions() -> BTreeMap<String, String> {
     found
 }
 
-/// Returns the schema of a request body or response, as a link to the schema's section.
 fn schema_of(part: &Value) -> Option<String> {
     let (content_type, content) = part["content"].as_object()?.iter().next()?;
     let schema = &content["schema"];
@@ -182,7 +177,6 @@ fn schema_of(part: &Value) -> Option<String> {
     if name.is_empty() { None } else { Some(format!("[{name}](#{}).", anchor(name))) }
 }
 
-/// Returns the type of a value, in short form.
 fn kind(schema: &Value) -> String {
     if let Some(name) = text(&schema["$ref"]).rsplit('/').next().filter(|name| !name.is_empty()) {
         return format!("[{name}](#{})", anchor(name));

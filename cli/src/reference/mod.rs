@@ -11,7 +11,6 @@ use std::path::Path;
 
 const REWRITE: &str = "TICKFLEET_WRITE_DOCS=1 cargo test -p tickfleet --lib reference";
 
-/// Compares a page with its file. If `TICKFLEET_WRITE_DOCS` is set, rewrites the file instead.
 #[allow(clippy::disallowed_methods, reason = "a knob of these tests, not of the product")]
 fn keep_current(name: &str, title: &str, body: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference").join(name);
@@ -23,20 +22,20 @@ fn keep_current(name: &str, title: &str, body: &str) {
     assert!(written == page, "docs/reference/{name} is out of date; rewrite it with\n  {REWRITE}");
 }
 
-/// Formats text for a table cell: a sentence on one line, with cell separators escaped.
+/// Returns a sentence on one line, with cell separators escaped.
 fn cell(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     escaped(&sentence(&text)).replace('|', "\\|")
 }
 
-/// Escapes angle brackets outside inline code. Markdown would treat them as HTML.
+/// Markdown would treat angle brackets outside inline code as HTML.
 fn escaped(text: &str) -> String {
     let parts = text.split('`').enumerate();
     let parts = parts.map(|(at, part)| if at % 2 == 0 { part.replace('<', "\\<") } else { part.to_owned() });
     parts.collect::<Vec<_>>().join("`")
 }
 
-/// Adds the final period to a text, because clap removes it.
+/// Adds the final period, because clap removes it.
 fn sentence(text: &str) -> String {
     let ended = text.is_empty() || text.ends_with(['.', '!', '?', ':']);
     if ended { text.to_owned() } else { format!("{text}.") }

@@ -56,7 +56,7 @@ fn section(word: &str, role: Role) -> String {
     page
 }
 
-/// Formats the row of a selector. Only the commands in the selector can use the keys in the selector.
+/// Only the commands in the selector can use the keys in the selector.
 fn row(selector: &str) -> String {
     let words = || selector.trim_matches(['(', ')']).split(' ');
     let patterns: Vec<(&str, &str)> = words().filter(|word| word.contains('~')).map(access).collect();
@@ -68,7 +68,6 @@ fn row(selector: &str) -> String {
     format!("| {} | {first} | `{}` |\n", patterns.join(", "), commands.join(" ").replace('|', "\\|"))
 }
 
-/// Returns the access that a key rule grants, and the key pattern of the rule.
 fn access(rule: &str) -> (&'static str, &str) {
     let (mode, pattern) = rule.split_once('~').unwrap();
     let access = match mode {
@@ -79,7 +78,6 @@ fn access(rule: &str) -> (&'static str, &str) {
     (access, pattern)
 }
 
-/// Wraps words into lines of at most 100 characters.
 fn wrapped(words: &[&str]) -> String {
     let mut lines = vec![String::new()];
     for word in words {

@@ -1,5 +1,5 @@
-//! Checks the names in tools that define themselves in code: tools of the binary and of Python modules. Loading the
-//! configuration checks only the names in `tools.yaml`.
+//! Checks the names in tools that define themselves in code. Loading the configuration checks only the names in
+//! `tools.yaml`.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,10 @@ use tickfleet_config::Configuration;
 use tickfleet_model::{Effect, ToolSpec, suggest};
 use tickfleet_tools::Registry;
 
-/// Returns the errors about tools with an unknown approver or lookup, or with a quorum that exceeds the number of
-/// approvers.
+/// Reports tools with an unknown approver or lookup, or with a quorum that exceeds the number of approvers.
 pub(super) fn errors(configuration: &Configuration, registry: &Registry) -> Vec<String> {
     let approvers = &configuration.policy.permissions.approvers;
-    // If tools can be registered at run time, or by another worker, this process does not know all tools.
+    // If tools can be registered at run time or by another worker, this process does not know all tools.
     let is_complete = !configuration.settings.worker.allow_dynamic_registration;
     let mut errors = Vec::new();
     for ToolSpec { name, approval, reconcile, .. } in registry.iter().map(|tool| &tool.spec) {
@@ -26,8 +25,7 @@ pub(super) fn errors(configuration: &Configuration, registry: &Registry) -> Vec<
             }
             let may = approvers.values().filter(|roles| demand.by.is_empty() || !demand.by.is_disjoint(roles)).count();
             let quorum = usize::try_from(demand.quorum).unwrap_or(usize::MAX);
-            // If `may` is 0, this is not an error: unknown roles are reported above, and calls without any approver are
-            // rejected immediately.
+            // If `may` is 0, unknown roles are reported above, and calls without any approver are rejected immediately.
             if may > 0 && quorum > may {
                 errors.push(format!(
                     "tool '{name}': approval.quorum is {quorum}; expected at most {may}: permissions.yaml has only that \

@@ -11,8 +11,8 @@ use tickfleet_tools_shell::{ShellKind, builtin};
 use crate::setup::Setup;
 
 impl Setup {
-    /// Returns the tools that need a sandbox that this machine cannot provide, each with the reason. Returns `None` if
-    /// no tool needs a sandbox.
+    /// `None` if no tool needs a sandbox. Otherwise, each text names a tool without a possible sandbox, with the
+    /// reason.
     pub(crate) fn sandboxed(&self) -> Option<Vec<String>> {
         let declared =
             self.configuration.tools.tools.iter().filter_map(|(name, def)| Some((name, def.shell.as_ref()?)));
@@ -33,12 +33,10 @@ impl Setup {
         Some(unheld)
     }
 
-    /// Returns true if a worker must start even though its machine cannot provide the sandbox of a tool.
     pub(crate) fn starts_without_sandbox(&self) -> bool {
         self.settings().worker.without_sandbox == WithoutSandbox::RefuseCalls
     }
 
-    /// Logs the tools with a sandbox that this machine cannot provide, and sets their metrics.
     pub(crate) fn warn_about_sandbox(&self, metrics: &Metrics) {
         let Some(unheld) = self.sandboxed() else {
             metrics.sandbox_found([], 0);

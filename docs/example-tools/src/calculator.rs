@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tickfleet::{Effect, ToolError, TypedTool};
 
-/// Maximum characters of an expression, and maximum depth of nested brackets and signs.
+/// The depth counts nested brackets and signs.
 const CHARS_MAX: usize = 256;
 const DEPTH_MAX: usize = 32;
 
@@ -33,8 +33,6 @@ pub fn calculator() -> TypedTool {
     .category("examples")
 }
 
-/// # Errors
-/// The mistake in the expression, with its position.
 pub fn evaluate(text: &str) -> Result<f64, String> {
     if text.len() > CHARS_MAX {
         return Err(format!("it is longer than {CHARS_MAX} characters"));

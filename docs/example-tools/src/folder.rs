@@ -1,5 +1,5 @@
-//! Opens files in a folder without leaving it: each step of a path is opened from its parent folder, and no step can be
-//! a link, `..` or a hidden name. Even a link that is created while a path is opened is not followed.
+//! Opens files in a folder without leaving it. Each step of a path is opened from its parent folder, and no step can be
+//! a link, `..` or a hidden name. Even a link that is created during the opening is not followed.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,14 +11,12 @@ use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use tickfleet::{CallContext, ToolError};
 
-/// Maximum number of steps of a path, and maximum bytes of a step.
 const STEPS_MAX: usize = 8;
 const NAME_BYTES_MAX: usize = 100;
 
-/// A folder below `data/<tenant>`.
+/// The folder is below `data/<tenant>`.
 pub struct Folder(OwnedFd);
 
-/// A folder, and the name of a file in it.
 type Place<'a> = (Folder, &'a str);
 
 fn steps(path: &str) -> Result<Vec<&str>, ToolError> {
@@ -47,8 +45,7 @@ fn failed(what: &str, error: Errno) -> ToolError {
 const FOLDER: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 impl Folder {
-    /// Opens the folder `path` of the calling tenant. Without a path, opens the tenant's own folder. If `make` is true,
-    /// creates missing folders.
+    /// Without a path, opens the tenant's own folder. If `make` is true, creates missing folders.
     pub fn of(context: &CallContext, path: Option<&str>, make: bool) -> Result<Self, ToolError> {
         let data = openat(AT_FDCWD, "data", FOLDER, Mode::empty()).map_err(|error| failed("folder data", error))?;
         let tenant = context.tenant.to_string();
@@ -66,14 +63,14 @@ impl Folder {
         openat(&self.0, name, FOLDER, Mode::empty()).map(Self).map_err(|error| failed(name, error))
     }
 
-    /// Opens the folder that contains the file at `path`. Returns the folder and the file's name.
+    /// Returns the folder that contains the file at `path`, and the file's name.
     fn place<'a>(self, path: &'a str, make: bool) -> Result<Place<'a>, ToolError> {
         let mut steps = steps(path)?;
         let name = steps.pop().unwrap_or_default();
         Ok((steps.into_iter().try_fold(self, |folder, step| folder.step(step, make))?, name))
     }
 
-    /// Reads a file of at most `bytes_max` bytes. Returns `None` if the file does not exist.
+    /// `None` if the file does not exist.
     pub fn read(self, path: &str, bytes_max: u64) -> Result<Option<String>, ToolError> {
         let (folder, name) = self.place(path, false)?;
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
@@ -113,7 +110,6 @@ impl Folder {
         moved
     }
 
-    /// Returns at most `count_max` names that end in `end`, sorted.
     pub fn names(&self, end: &str, count_max: usize) -> Result<Vec<String>, ToolError> {
         let copy = openat(&self.0, ".", FOLDER, Mode::empty()).map_err(|error| failed("folder", error))?;
         let mut folder = nix::dir::Dir::from_fd(copy).map_err(|error| failed("folder", error))?;
@@ -125,7 +121,7 @@ impl Folder {
     }
 }
 
-/// Runs blocking work on a separate thread.
+/// The work blocks, so it runs on a separate thread.
 pub async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ToolError> + Send + 'static,
 ) -> Result<T, ToolError> {

@@ -8,7 +8,6 @@ use tickfleet::{CallContext, Effect, ToolError, TypedTool};
 
 use crate::folder::{Folder, on_disk};
 
-/// Maximum bytes of a file, and maximum number of files of a folder that are read.
 const BYTES_MAX: u64 = 256 * 1024;
 const RUNS_SEEN_MAX: usize = 10_000;
 
@@ -60,7 +59,7 @@ pub fn all() -> [TypedTool; 5] {
     ]
 }
 
-/// Reads a file of a project as JSON. Returns null if the file does not exist.
+/// Null if the file does not exist.
 fn read(context: &CallContext, project: &str, path: &str) -> Result<Value, ToolError> {
     let folder = Folder::of(context, Some(&format!("projects/{project}")), false)?;
     match folder.read(path, BYTES_MAX)? {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Creates a folder with the example's configuration and data, as the README assumes.
+/// The folder has the example's configuration and data, as the README assumes.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let copied = Command::new("cp").args(["-r", "conf", "data"]).arg(folder.path()).current_dir(ROOT).status();
@@ -14,7 +14,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// Runs a shell command in `folder`. The PATH contains the example program.
+/// The PATH contains the example program.
 fn shell(folder: &Path, line: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_example-tools")).parent().unwrap();
     #[allow(clippy::disallowed_methods, reason = "the reader's PATH, with the program in front")]
@@ -44,7 +44,7 @@ fn the_page_shows_what_its_commands_print() {
                     true => "#".to_owned(),
                     false => word.replace(|c: char| c.is_ascii_digit(), "#"),
                 });
-                // Mask durations, because their number of digits varies.
+                // Durations vary in their number of digits.
                 words
                     .map(|word| if word.ends_with("ms") || word.starts_with('#') { "#".into() } else { word })
                     .collect::<Vec<String>>()

@@ -6,7 +6,7 @@ import re
 from text import anchor, cell, escaped, sentence, table
 
 CHART = "helm/tickfleet"
-# Descriptions of fields with the same meaning in all sections, by the last part of their path.
+# Fields with these last parts of their paths have the same meaning in all sections.
 COMMON = {
     "enabled": "Whether to install it.",
     "replicas": "Number of pods.",
@@ -91,7 +91,7 @@ COMMON = {
     "metricRelabelings": "Metric relabelings.",
     "http.port": "Port of probes and metrics.",
 }
-# Sections about pods. They share most of their fields.
+# These sections about pods share most of their fields.
 PODS = ("exporter", "notifier", "worker", "gateway")
 
 

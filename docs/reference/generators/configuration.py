@@ -6,7 +6,6 @@ import sys
 
 from text import anchor, cell, table
 
-# The configuration files, in the order of the page.
 FILES = ("agents", "tenants", "permissions", "limits", "tools", "models", "mcp")
 
 

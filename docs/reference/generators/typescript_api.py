@@ -46,7 +46,6 @@ messages.push(...reply.messages);
     rows = [[f"`{one['name']}`", f"`{one['base']}`" if one["base"] else "", one["doc"].replace("\n", " ").replace("|", "\\|")] for one in errors if one["kind"] == "class"]
     page += "\n## Errors\n\n" + table(["Class", "Base", "Meaning"], rows)
     page += "\n## tickfleet/tools\n"
-    # The declaration of a tool comes first.
     for path, name in sorted(exported(root, "tools/index.ts"), key=lambda one: (one[1] != "tool", one[1] != "ToolOptions", one[0] != "tools/tool.ts")):
         page += section(name, declaration(read(root, path), name))
     for title, path in (("testing", "testing.ts"), ("ai-sdk", "adapters/ai-sdk.ts")):
@@ -95,7 +94,7 @@ def declaration(text, name):
         body = rest[: re.search(r" \{\n", rest).start()]
     else:
         body = rest[: rest.index("\n}") + 2] if not re.match(r"[^\n]*\{\}", rest) else rest.split("\n")[0]
-    # Remove type parameters first, because they can also contain `extends`.
+    # Type parameters can also contain `extends`.
     base = re.search(r"extends ([\w, ]+)", re.sub(r"<.*?>(?= )", "", rest.split("{")[0]))
     return {"name": name, "kind": kind, "base": base[1].strip() if base else "", "doc": comment(doc[0]) if doc else "", "text": body.removeprefix("export ")}
 

@@ -16,11 +16,10 @@ from pydantic_core import SchemaError
 
 from tickfleet._context import Context
 
-#: Schema members with keys that are names from the user, not keywords of JSON Schema.
+#: Keys of these members are names from the user, not keywords of JSON Schema.
 _NAMED = ("properties", "$defs", "patternProperties", "dependentSchemas")
-#: Schema members with values that are data, not schemas.
+#: Values of these members are data, not schemas.
 _DATA = ("default", "const", "enum", "examples", "example")
-#: The field of an error of pydantic.
 _FIELD = re.compile(r'Field "(\w+)"')
 
 
@@ -32,12 +31,12 @@ class Signature:
     arguments: type[BaseModel]
     #: Field of :attr:`arguments` → parameter of the function.
     parameters: dict[str, str]
-    #: The parameter that gets the context, if there is one.
+    #: The parameter that gets the context, if any.
     context: str | None
     result: TypeAdapter[Any]
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
-    #: True if a parameter is a decimal. A float would lose some of its digits.
+    #: A float would lose some digits of a decimal.
     has_decimals: bool
 
 
@@ -68,8 +67,7 @@ def read(function: Callable[..., Any]) -> Signature:
                 raise TypeError(f"{name}: more than one parameter is a Context")
             context = parameter.name
             continue
-        # Give the fields generated names. A parameter can have a name such as `schema` or `_id`, but a field of a
-        # pydantic model cannot.
+        # A parameter can have a name such as `schema` or `_id`, but a field of a pydantic model cannot.
         key = f"a{len(parameters)}"
         parameters[key] = parameter.name
         fields[key] = (hint, _field(hint, parameter, described.get(parameter.name)))

@@ -22,7 +22,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: A JSON number that is not an integer.
 _FRACTION = re.compile(r"\d[.eE]")
-#: Maximum number of argument problems in one message to a model.
 _PROBLEMS_MAX = 5
 
 _registered: dict[str, Tool] = {}
@@ -38,7 +37,7 @@ class Tool:
     timeout: float | None
     description: str
     signature: _schema.Signature
-    #: Further fields of the declaration for the worker, as JSON.
+    #: Further fields for the worker.
     declared: dict[str, Any]
 
     @property
@@ -76,8 +75,7 @@ class Tool:
     def _read(self, arguments: str | bytes) -> BaseModel:
         model = self.signature.arguments
         if self.signature.has_decimals and _FRACTION.search(arguments if isinstance(arguments, str) else arguments.decode()):
-            # Without this step, pydantic would parse fractions as floats, and would then convert the floats to
-            # decimals.
+            # Otherwise, pydantic would parse fractions as floats, and then convert the floats to decimals.
             return model.model_validate(json.loads(arguments, parse_float=_Written))
         return model.model_validate_json(arguments)
 
@@ -206,7 +204,7 @@ def tool(
             "required_capabilities": list(checks.words("required_capabilities", required_capabilities)),
             "required_features": list(checks.words("required_features", required_features)),
         }
-        # Check these options before the schemas, because a wrong type of a name or time is easier to correct.
+        # These checks precede the schemas, because a wrong type of a name or time is easier to correct.
         checks.text("name", name)
         own, texts, seconds = checks.effect(), checks.text("description", description), checks.timeout(timeout)
         signature = _schema.read(function)

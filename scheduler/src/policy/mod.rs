@@ -15,17 +15,16 @@ use tickfleet_model::limit::LimitBound;
 use tickfleet_model::{Limit, Policy, TenantId};
 use tickfleet_ops::metrics::Metrics;
 
-/// The policy that this scheduler announced last, and the known state of the store and the workers.
 #[derive(Debug)]
 pub struct PolicyState {
     announced: ArcSwap<AnnouncedPolicy>,
-    /// The start of the last known restart epoch of the store (ms), or [`UNKNOWN_MS`].
+    /// The start of the last known restart epoch of the store, or [`UNKNOWN_MS`].
     epoch_ms: AtomicI64,
     slots: Arc<WorkerSlots>,
 }
 
-/// The value of `epoch_ms` until the store has reported an epoch. It is later than any epoch, so that a new scheduler
-/// does not report an old restart.
+/// `epoch_ms` has this value until the store has reported an epoch. The value is later than any epoch, so that a new
+/// scheduler does not report an old restart.
 const UNKNOWN_MS: i64 = i64::MAX;
 
 impl Default for PolicyState {
@@ -41,11 +40,9 @@ pub(crate) struct AnnouncedPolicy {
     pub(crate) generation: u64,
 }
 
-/// The policy and settings for a batch of decisions.
 pub(crate) struct PolicySnapshot {
     pub(crate) active: Arc<ActivePolicy>,
     pub(crate) generations: Generations,
-    /// The shard, and the number of shards.
     pub(crate) shard: (u32, u32),
     pub(crate) slots: ShardSlots,
     pub(crate) report: ReportOptions,
@@ -64,7 +61,6 @@ impl PolicySnapshot {
     }
 }
 
-/// The workers' slots, for limits that depend on the number of slots.
 pub(crate) struct ShardSlots {
     pub(crate) active: Arc<ActivePolicy>,
     pub(crate) slots: Arc<WorkerSlots>,
@@ -90,8 +86,8 @@ impl ShardSlots {
         }
     }
 
-    /// Records that a turn waits in the throttle queue of `counter`. If that limit is a share of the slots, the turn's
-    /// tenant counts as waiting for a share from now on.
+    /// If `counter` belongs to a limit on a share of the slots, the turn's tenant counts as waiting for a share from
+    /// now on.
     pub(crate) fn record_waiting(&self, counter: &CounterKey, turn: &TurnName) {
         let policy = &self.active.policy;
         let is_share = |limit: &&Limit| *limit.name == *counter.limit && matches!(limit.bound, LimitBound::Share(_));
@@ -102,7 +98,7 @@ impl ShardSlots {
     }
 }
 
-/// Minimum jump of shard time that is reported, in ms. A smaller jump may be caused by a slow response.
+/// A smaller jump may be caused by a slow response.
 const LARGE_JUMP_MS: i64 = 60_000;
 
 impl PolicyState {
@@ -110,7 +106,7 @@ impl PolicyState {
         &self.slots
     }
 
-    /// Returns the generation of the policy that was announced last; 0 before the first announcement.
+    /// Returns 0 before the first announcement.
     pub fn generation(&self) -> u64 {
         self.announced.load().generation
     }
@@ -124,8 +120,7 @@ impl PolicyState {
         self.announced.store(Arc::new(AnnouncedPolicy { digest: digest.to_owned(), short, generation }));
     }
 
-    /// Reports a large clock jump, without correcting shard time: a wrong clock looks the same as a pause of this
-    /// process (ADR 27).
+    /// Shard time is not corrected: a wrong clock looks the same as a pause of this process (ADR 27).
     pub(crate) fn report_clock_jump(&self, ahead_ms: i64, metrics: &Metrics) {
         if ahead_ms >= LARGE_JUMP_MS {
             metrics.clock_jumped();
@@ -148,13 +143,12 @@ impl PolicyState {
     }
 }
 
-/// Returns true if a limit depends on the workers' slots. The scheduler then counts the slots.
+/// If true, the scheduler counts the slots.
 pub(crate) fn has_slot_limits(policy: &Policy) -> bool {
     policy.limits.iter().any(|limit| limit.bound.is_of_slots() && !is_share_unneeded(policy, limit))
 }
 
-/// Returns true if the limit is a share of the slots and there are fewer than two tenants. A single tenant may use all
-/// slots.
+/// A single tenant may use all slots.
 fn is_share_unneeded(policy: &Policy, limit: &Limit) -> bool {
     matches!(limit.bound, LimitBound::Share(_)) && policy.tenants.len() < 2
 }

@@ -1,9 +1,8 @@
 //! The slots of the fleet's workers, and the tenants that wait for a share of the slots.
 //!
-//! This module computes the bound of a limit on slots as a number. Decisions use this number like the bound of any
-//! other limit. The bound depends on data of this process: the load counted in the last second, and the throttle queues
-//! that it has read. Two schedulers can therefore compute slightly different bounds for a moment, but both count the
-//! same permits.
+//! The bound of a limit on slots becomes a number, which decisions use like the bound of any other limit. It depends on
+//! data of this process: the load counted in the last second, and the throttle queues that it has read. Two schedulers
+//! can therefore compute slightly different bounds for a moment, but both count the same permits.
 
 use std::collections::HashMap;
 
@@ -12,16 +11,15 @@ use tickfleet_model::limit::LimitBound;
 use tickfleet_model::{Limit, TenantId};
 use tickfleet_store::FleetLoad;
 
-/// Approximate time (ms) that a slice waits for a slot if it is dispatched while all slots are busy. The time is so
-/// long that no slot becomes idle. Calls of other tenants wait about as long behind such slices.
+/// A slice that is dispatched while all slots are busy waits about this long, so that no slot becomes idle. Calls of
+/// other tenants wait about as long behind such slices.
 const AHEAD_MS: u64 = 25;
-/// Minimum number of dispatched slices in addition to the slots. With fewer, slots of small fleets would be idle after
-/// each call.
+/// At least this number of slices is dispatched in addition to the slots. With fewer, slots of small fleets would be
+/// idle after each call.
 const AHEAD_MIN: u64 = 2;
-/// The assumed number of slots while no worker sends heartbeats. Dispatched slices do not run until the next worker
-/// starts.
+/// Applies while no worker sends heartbeats. Dispatched slices do not run until the next worker starts.
 const SLOTS_UNKNOWN: u64 = 1;
-/// A tenant without a waiting turn for this time (ms) no longer limits the other tenants.
+/// A tenant without a waiting turn for this time no longer limits the other tenants.
 const FORGET_MS: i64 = 2_000;
 
 #[derive(Debug, Default)]
@@ -32,18 +30,16 @@ pub(crate) struct WorkerSlots {
 #[derive(Debug, Default)]
 struct SlotState {
     load: FleetLoad,
-    /// Number of slices that workers read per second.
+    /// Counts slices that workers read per second.
     rate: u64,
-    /// Number of turns that arrived at this process since the last count. Some of these turns may already be
-    /// dispatched.
+    /// Counts turns that arrived at this process since the last count. Some of them may already be dispatched.
     taken: u64,
-    /// Tenants that wait for a permit, by limit.
     waiting: HashMap<String, WaitingTenants>,
 }
 
 #[derive(Debug, Default)]
 struct WaitingTenants {
-    /// The weight of each waiting tenant, and the time (ms) when one of its waiting turns was last recorded.
+    /// The values are the weight of the tenant, and the time (ms) when one of its waiting turns was last recorded.
     tenants: HashMap<TenantId, (u64, i64)>,
     weights: u64,
     looked_ms: i64,
@@ -54,15 +50,13 @@ impl SlotState {
         if self.load.slots > 0 { self.load.slots } else { SLOTS_UNKNOWN }
     }
 
-    /// Returns the number of slices to dispatch so that no slot is idle: one for each slot, and some that wait for a
-    /// slot.
+    /// Each slot gets one slice, and some slices wait for a slot, so that no slot is idle.
     fn depth(&self) -> u64 {
         self.slots() + (self.slots() / 4).max(AHEAD_MIN).max(self.rate.saturating_mul(AHEAD_MS) / 1_000)
     }
 
-    /// Returns an estimate of the slices that are dispatched and have not ended: the last count, plus the later
-    /// arrivals that workers have not read yet. Assumes that workers have read slices at the known rate since the
-    /// count.
+    /// Adds later arrivals that workers have not read yet to the last count. Workers are assumed to read at the known
+    /// rate.
     fn in_flight(&self, now_ms: i64) -> u64 {
         let since_ms = (now_ms - self.load.now_ms).max(0).unsigned_abs();
         self.load.in_flight + self.taken.saturating_sub(self.rate.saturating_mul(since_ms) / 1_000)
@@ -70,9 +64,9 @@ impl SlotState {
 }
 
 impl WaitingTenants {
-    /// Drops tenants that were not recorded for [`FORGET_MS`]. Does so at most ten times per second.
+    /// Drops tenants that were not recorded for [`FORGET_MS`], at most ten times per second.
     fn drop_unseen(&mut self, now_ms: i64) {
-        // If the clock was set back, the difference is negative. Check in that case too: otherwise, no tenant would be
+        // If the clock was set back, the difference is negative. Without a check in that case, no tenant would be
         // dropped until the clock has caught up.
         if (0..100).contains(&(now_ms - self.looked_ms)) {
             return;
@@ -91,7 +85,7 @@ impl WorkerSlots {
             && state.load.now_ms > 0
         {
             let rate = read.saturating_sub(before).saturating_mul(1_000) / since_ms.unsigned_abs();
-            // Let the rate fall slowly, because a moment without work does not show how fast workers are.
+            // The rate falls slowly, because a moment without work does not show how fast workers are.
             state.rate = rate.max(state.rate * 3 / 4);
         }
         (state.load, state.taken) = (*load, 0);
@@ -101,9 +95,9 @@ impl WorkerSlots {
         self.state.lock().taken += 1;
     }
 
-    /// Returns true if more slices are dispatched than the slots can soon run, or if a tenant waits for a share of the
-    /// slots. Otherwise, tenants do not delay each other, and shares need not be counted. If no worker reports slots,
-    /// as with older builds, the number of dispatched slices is ignored.
+    /// True if more slices are dispatched than the slots can soon run, or if a tenant waits for a share of the slots.
+    /// Otherwise, tenants do not delay each other, and shares need not be counted. If no worker reports slots, as with
+    /// older builds, the number of dispatched slices is ignored.
     pub(crate) fn are_short(&self, limit: &str, now_ms: i64) -> bool {
         let mut state = self.state.lock();
         let waits = state.waiting.get_mut(limit).is_some_and(|waiting| {
@@ -124,8 +118,7 @@ impl WorkerSlots {
         waiting.drop_unseen(now_ms);
     }
 
-    /// Returns the permits that a limit on slots currently gives a tenant in one of `shards` shards. Returns `None` for
-    /// other limits.
+    /// The tenant has this number of permits in one of `shards` shards. `None` if the limit is not on slots.
     pub(crate) fn max_permits(&self, limit: &Limit, tenant: &TenantId, shards: u32, now_ms: i64) -> Option<u64> {
         if !limit.bound.is_of_slots() {
             return None;
@@ -222,7 +215,7 @@ mod tests {
         assert_eq!(alone(), 20);
         slots.set_load(&fleet(16, 9_000, 2_000));
         assert_eq!(alone(), 16 + 200, "25 ms of 8,000 calls a second");
-        // The streams were deleted and recreated, and workers have read nothing since then. The rate falls slowly.
+        // The streams were deleted and recreated, and workers have read nothing since then.
         slots.set_load(&fleet(16, 0, 3_000));
         assert_eq!(alone(), 16 + 150);
     }

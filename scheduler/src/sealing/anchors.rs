@@ -18,13 +18,12 @@ const ANCHORS_MAX: u64 = 100_000;
 #[derive(Debug, Clone)]
 pub enum AnchorTarget {
     Stream,
-    /// A stream of another Redis.
     OtherStream(Pool, String),
     Log,
     File(PathBuf),
 }
 
-/// The last seal up to which heads were copied; `None` until it is read from the store.
+/// Heads were copied up to this seal; `None` until it is read from the store.
 #[derive(Default)]
 pub(super) struct Anchors {
     at: Option<String>,
@@ -50,8 +49,7 @@ impl Anchors {
         };
         let mut last = at.clone();
         let mut heads = BTreeMap::new();
-        // The public keys of older signing keys. An older key may have signed the last seal of a tenant without newer
-        // entries.
+        // The key is the key ID. An older signing key may have signed the last seal of a tenant without newer entries.
         let mut older: Option<BTreeMap<String, String>> = None;
         loop {
             let after = if last.is_empty() { "0-0" } else { last.as_str() };
@@ -66,7 +64,7 @@ impl Anchors {
                     true => Some(public_key),
                     false => older.as_ref().and_then(|keys| keys.get(&body.key_id)).map(String::as_str),
                 };
-                // Check the signature, so that a forged seal cannot replace a head of this key or of an older key.
+                // A forged seal must not replace a head of this key or of an older key.
                 let signed_by = signed_by.filter(|key| is_signed(key, &head_of(&seal.body), &seal.signature));
                 let anchor = signed_by.and_then(|key| Anchor::of(&seal.body, &seal.signature, key));
                 heads.extend(anchor.map(|anchor| ((body.tenant, body.key_id), anchor)));
@@ -116,7 +114,7 @@ async fn record_anchored(
     }
 }
 
-/// Copies heads to `target`. Returns the lines that the caller must write into the shard's own stream instead.
+/// Returns the lines that the caller must write into the shard's own stream instead.
 async fn write_heads(target: &AnchorTarget, lines: Vec<String>) -> Result<Vec<String>, String> {
     match target {
         _ if lines.is_empty() => {}
@@ -134,7 +132,7 @@ async fn write_heads(target: &AnchorTarget, lines: Vec<String>) -> Result<Vec<St
     Ok(Vec::new())
 }
 
-/// Appends lines. Waits until they are on disk.
+/// Waits until the lines are on disk.
 fn append(path: &Path, lines: &[String]) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
     let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();

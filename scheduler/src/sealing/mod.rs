@@ -29,17 +29,16 @@ use page::{Step, step};
 use position::Position;
 
 const PAGE: usize = 500;
-/// Minimum time (ms) without a write by the sealer after which another sealer takes over.
+/// Another sealer takes over after this time without a write by the sealer.
 const LEASE_MS_MIN: i64 = 10_000;
-/// Maximum number of steps in one round. Between two rounds, other sealers can take the lease.
+/// Limits the steps of one round. Between two rounds, other sealers can take the lease.
 const STEPS_MAX: usize = 200;
 
 #[derive(Debug, Clone)]
 pub struct SealOptions {
     pub signer: Arc<Signer>,
-    /// The time between two rounds that seal new entries.
     pub every: Duration,
-    /// The place outside the store to which heads are copied; `None` if there are no anchors.
+    /// `None` if there are no anchors.
     pub anchor: Option<AnchorTarget>,
 }
 
@@ -49,23 +48,21 @@ pub(crate) struct Sealing {
     progress: Progress,
     options: SealOptions,
     public_key: String,
-    /// For this time (ms) after this sealer's last write, no other process seals.
+    /// No other process seals for this time after this sealer's last write.
     lease_ms: i64,
 }
 
 #[derive(Default)]
 struct SealState {
     position: Position,
-    /// Heads of the chains at `position`. Each head is read when it is first needed.
+    /// The heads belong to `position`. Each head is read when it is first needed.
     heads: BTreeMap<String, Head>,
-    /// The progress in copying heads to anchors.
     anchors: Anchors,
     /// True after a warning about another key with this key's ID was logged.
     has_logged_other_key: bool,
 }
 
 enum StepResult {
-    /// There may be more entries to seal.
     More,
     /// There are no more entries, or another process seals.
     Done,
@@ -117,8 +114,8 @@ impl Sealing {
         Candidate { process: consumer.clone(), lease_ms: self.lease_ms }
     }
 
-    /// Writes the seals from position `before` to position `after`, if the shard is sealed up to exactly `before`. If
-    /// both positions are equal and there are no seals, only takes the lease.
+    /// Writes only if the shard is sealed up to exactly `before`. If both positions are equal and there are no seals,
+    /// only takes the lease.
     async fn extend(
         &self,
         consumer: &ConsumerId,
@@ -189,7 +186,7 @@ impl Sealing {
         Ok(StepResult::Done)
     }
 
-    /// Logs once that another key has the same ID as this key. The problem lasts until the configured ID changes.
+    /// Logs only once, because the problem lasts until the configured ID changes.
     fn log_other_key(&self, seal_state: &mut SealState) {
         self.metrics.seal_failed();
         if !std::mem::replace(&mut seal_state.has_logged_other_key, true) {
@@ -200,8 +197,7 @@ impl Sealing {
         }
     }
 
-    /// Reads the heads that were not read yet. If a head is unreadable, a new chain begins, and verification reports
-    /// this.
+    /// If a head is unreadable, a new chain begins, and verification reports this.
     async fn load_heads(
         &self,
         seal_state: &mut SealState,
@@ -214,7 +210,7 @@ impl Sealing {
         Ok(())
     }
 
-    /// Writes anchors. If this fails, the next round tries again.
+    /// If this fails, the next round tries again.
     async fn anchor(&self, consumer: &ConsumerId, seal_state: &mut SealState) {
         let Some(place) = &self.options.anchor else { return };
         let key = (self.public_key.as_str(), self.options.signer.key_id());

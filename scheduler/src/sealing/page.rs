@@ -9,23 +9,22 @@ use tickfleet_store::LogPage;
 
 use super::position::Position;
 
-/// The entries of a page to seal, and the losses that were found.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) position: Position,
-    /// Entries by tenant. The chain with the empty name has the entries without a tenant.
+    /// The chain with the empty name has the entries without a tenant.
     pub(super) chains: BTreeMap<String, Vec<Leaf>>,
-    /// All losses of the shard so far.
+    /// Includes all losses of the shard so far.
     pub(super) losses: Losses,
-    /// Number of entries that were trimmed before they were sealed, as detected in this step.
+    /// Counts entries that were trimmed before they were sealed, as detected in this step.
     pub(super) gone: u64,
 }
 
-/// Returns the next step, or `None` if there is nothing to seal and nothing was lost.
+/// `None` if there is nothing to seal and nothing was lost.
 ///
-/// The log counts all entries that were ever added. If the page reaches the end of the log, or if all sealed entries
-/// have been trimmed, this count gives the number of entries added after the position. If the log has fewer entries
-/// after the position, the missing entries were trimmed before they were sealed.
+/// The log counts all entries that were ever added. The count shows how many entries follow the position in two cases:
+/// the page reaches the end of the log, or all sealed entries have been trimmed. If the log has fewer entries after the
+/// position, the missing entries were trimmed before they were sealed.
 pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Option<Step> {
     let read = page.entries.len() as u64;
     // Entries that were trimmed before the first sealing do not count as lost.
@@ -54,13 +53,13 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
         chains.entry(tenant_of(&entry.text)).or_default().push(Leaf::of(id, &entry.admitted, &entry.text));
         last.clone_from(&entry.id);
     }
-    // A recreated log can have lower IDs than the last entry that was read, so start from its beginning.
+    // A recreated log can have lower IDs than the last entry that was read.
     if recreated && read == 0 {
         last = "0-0".into();
     }
     let gap = (gone > 0 || recreated).then(|| {
-        // Also record the gap in the chain without a tenant, because the lost entries may belong to tenants without
-        // entries on this page.
+        // The lost entries may belong to tenants without entries on this page, so the chain without a tenant records
+        // the gap too.
         chains.entry(String::new()).or_default();
         Gap {
             entries: gone,
@@ -75,7 +74,7 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
     Some(Step { position, chains, losses, gone })
 }
 
-/// Returns the seals of a step, and the new heads of their chains.
+/// Also returns the new heads of the chains.
 pub(super) fn seals(
     fleet: &str,
     shard: u32,

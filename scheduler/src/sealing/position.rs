@@ -4,13 +4,13 @@ use std::fmt;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Position {
-    /// The ID of the last entry that was read; empty before the first read.
+    /// Empty before the first read.
     last: String,
-    /// The number of entries ever added up to `last`, including lost entries.
+    /// Counts entries ever added up to `last`, including lost entries.
     pub(super) counted: u64,
-    /// Number of times that the log was recreated.
+    /// Counts how often the log was recreated.
     pub(super) breaks: u64,
-    /// Number of entries that were trimmed before they were sealed.
+    /// Counts entries that were trimmed before they were sealed.
     pub(super) lost: u64,
     /// Part of the hash of the last leaf. It distinguishes positions with the same numbers.
     tag: String,
@@ -21,8 +21,8 @@ impl Position {
         Self { last, counted, breaks, lost, tag }
     }
 
-    /// Parses a position. Treats a damaged text as the beginning of the log. The whole log is then sealed again, and
-    /// verification reports this.
+    /// A damaged text counts as the beginning of the log. The whole log is then sealed again, and verification reports
+    /// this.
     pub(super) fn read(text: &str) -> Self {
         let parts: Vec<&str> = text.split(' ').collect();
         let [last, counted, breaks, lost, tag] = parts[..] else { return Self::default() };

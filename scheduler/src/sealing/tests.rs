@@ -30,7 +30,7 @@ impl Shard {
         self.store.clone()
     }
 
-    /// Creates a sealer with a lease that ends immediately, so that only the position prevents double sealing.
+    /// The lease ends immediately, so that only the position prevents double sealing.
     fn sealing(&self, anchor: Option<AnchorTarget>) -> Arc<Sealing> {
         self.sealing_as("k1", "07", anchor)
     }
@@ -98,7 +98,7 @@ async fn alternating_and_dying_sealers_seal_each_entry_once() {
             let first = (round * 5 + part) * 100;
             shard.write(first..first + 100).await;
         }
-        // Abort the sealers at an arbitrary point of their work.
+        // The sealers stop at an arbitrary point of their work.
         both.iter().for_each(tokio::task::JoinHandle::abort);
         for sealer in both {
             let _ = sealer.await;
@@ -172,7 +172,6 @@ async fn anchors_in_a_file_reveal_truncated_seals() {
     shard.store.seam().drop_stream(&seals()).await.unwrap();
     let verdict = shard.verify(&anchors).await;
     assert!(verdict.findings.iter().filter(|finding| finding.kind.as_str() == "truncated").count() == 3);
-    // An anchor that cannot be written is reported, and sealing continues.
     let broken = shard.sealing(Some(AnchorTarget::File("/nowhere/anchors".into())));
     shard.write(9..12).await;
     tokio::time::sleep(Duration::from_millis(5)).await; // wait until the other lease ends, which causes no event
@@ -238,9 +237,9 @@ async fn the_sealer_with_the_next_key_anchors_heads_of_quiet_tenants() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("anchors.jsonl");
     shard.write(0..9).await;
-    // Seal without anchors, as if the target were unavailable or the scheduler had died before it wrote the anchors.
+    // The target may be unavailable, or the scheduler may die before it writes the anchors.
     shard.seal_all().await;
-    // Then change the key, and let only one tenant write more entries.
+    // The key changes, and only one tenant writes more entries.
     shard.write_of(1, 9).await;
     tokio::time::sleep(Duration::from_millis(5)).await; // wait until the other lease ends, which causes no event
     let next = shard.sealing_as("k2", "08", Some(AnchorTarget::File(file.clone())));
@@ -289,10 +288,8 @@ async fn a_forged_seal_displaces_no_anchored_head() {
     assert_eq!(own, [1, 1, 1], "{kept}");
 }
 
-/// Writes forged seals, and lists a public key for them.
 struct Forge {
     key: String,
-    /// Bodies with their signatures.
     seals: Vec<(String, String)>,
 }
 

@@ -163,7 +163,7 @@ pub enum ApprovalError {
     Store(#[from] StoreError),
 }
 
-/// The result of an accepted verdict.
+/// The effect of an accepted verdict.
 #[derive(Debug, Clone, Serialize)]
 pub struct VerdictResult {
     /// `approved`, `denied`, or `waiting` for more approvers.
@@ -172,7 +172,7 @@ pub struct VerdictResult {
     pub missing: u32,
 }
 
-/// A call with the arguments that approvers have changed.
+/// A call as approvers have changed it.
 #[derive(Debug, Clone)]
 pub struct NarrowedCall {
     /// The arguments, as JSON.
@@ -198,7 +198,7 @@ pub async fn narrowed_call(
     Ok(NarrowedCall { arguments, schema: published_schema(client, approval).await? })
 }
 
-/// Reads the input schema of the approval's tool, in the version of the call. Returns `None` if no schema is published.
+/// Reads the schema in the version of the call. `None` if no schema is published.
 async fn published_schema(client: &Client, approval: &Approval) -> Result<Option<Value>, StoreError> {
     let Ok(agent) = AgentId::new(&approval.agent) else { return Ok(None) };
     let Some(list) = client.store(&approval.tenant).tool_list(&approval.tenant, &agent).await? else { return Ok(None) };
@@ -286,8 +286,7 @@ pub async fn approval_page(
             page.next = [page.next.take(), end].into_iter().flatten().min();
         }
         page.approvals.sort_by_cached_key(ApprovalCursor::of);
-        // `next` is the earliest position at which reading stopped for a tenant. Approvals after `next` belong to the
-        // next page.
+        // Reading stopped for a tenant at this position. Approvals after it belong to the next page.
         if let Some(end) = &page.next {
             page.approvals.retain(|approval| ApprovalCursor::of(approval) <= *end);
         }
@@ -299,8 +298,7 @@ pub async fn approval_page(
     Ok(page)
 }
 
-/// Lists matching approvals of a tenant. Also returns the position at which reading stopped, or `None` if all approvals
-/// were read.
+/// Also returns the position at which reading stopped, or `None` if all approvals were read.
 async fn of_tenant(
     client: &Client,
     tenant: &TenantId,
@@ -334,8 +332,8 @@ async fn of_tenant(
         if looked_at < APPROVALS_LISTED_MAX {
             return Ok((found, None));
         }
-        // If `end` is `None`, all approvals of this batch have ended since their IDs were read. There is no position to
-        // return, so continue with the next batch. The loop ends, because a tenant's approvals are limited in number.
+        // All approvals of this batch have ended since their IDs were read, so there is no position to return. The loop
+        // ends, because a tenant's approvals are limited in number.
         if found.len() > filter.limit && end.is_some() {
             return Ok((found, end));
         }
@@ -368,7 +366,7 @@ pub async fn waiting_approvals(store: &Store, most: usize) -> Result<WaitingAppr
     let names: Vec<(TenantId, &str)> = names.collect();
     let views = try_join_all(names.iter().map(|(tenant, id)| store.approval(tenant, id))).await?;
     let found = names.iter().zip(views).filter_map(|((tenant, _), view)| Some(Approval::of(tenant, view?)));
-    // Leave out approvals that were decided or expired since the query.
+    // Approvals may have been decided or expired since the query.
     let oldest: Vec<Approval> = found.filter(|approval| approval.state == "waiting").collect();
     let gone = u64::try_from(names.len() - oldest.len()).unwrap_or_default();
     Ok(WaitingApprovals { count: count.saturating_sub(gone), oldest })
@@ -450,8 +448,7 @@ pub(crate) async fn decide(
     })
 }
 
-/// Merges the approval's earlier changes with the changes of this verdict. Returns them as JSON, in the form of the
-/// approval's record. Returns an empty text if the verdict contains no changes.
+/// Returns JSON in the form of the approval's record. The text is empty if the verdict contains no changes.
 fn narrowed(view: &ApprovalView, verdict: &ApprovalVerdict<'_>) -> Result<String, ApprovalError> {
     if verdict.narrow.is_empty() {
         return Ok(String::new());
@@ -459,8 +456,7 @@ fn narrowed(view: &ApprovalView, verdict: &ApprovalVerdict<'_>) -> Result<String
     let seen = verdict.seen.map_or("", RawValue::get);
     let mut values: NarrowedValues = serde_json::from_str(seen).unwrap_or_default();
     values.extend(verdict.narrow.iter().map(|(pointer, value)| (pointer.clone(), value.clone())));
-    // If the approval has ended, it has no exact arguments, so the changes cannot be checked. `decide` then rejects the
-    // verdict.
+    // An ended approval has no exact arguments, so the changes cannot be checked. `decide` then rejects the verdict.
     if let Some(arguments) = &view.exact {
         narrow(arguments, &view.record.shown.may_narrow, &values)?;
     }

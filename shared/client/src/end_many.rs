@@ -10,7 +10,7 @@ use crate::Client;
 use crate::operate::Operator;
 use crate::tasks::CancelStatus;
 
-/// Maximum number of turn names in one audit entry.
+/// One audit entry has at most this number of names.
 const NAMED_MAX: usize = 100;
 
 /// Cancels turns and tasks, and returns the results in the same order. Canceling a task also cancels everything that

@@ -55,7 +55,7 @@ pub async fn held_slices(store: &Store, only: Option<&str>, most: usize) -> Resu
     Ok(slices)
 }
 
-/// Reads a slice. Returns `None` if the worker has finished it in the meantime, or if it cannot be read.
+/// `None` if the worker has finished the slice in the meantime, or if it cannot be read.
 async fn slice(
     store: &Store,
     worker: &str,

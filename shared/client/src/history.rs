@@ -8,8 +8,8 @@ use tickfleet_store::{Point, ShardHistory, Store, StoreError};
 pub use tickfleet_store::HistoryStep;
 
 const MINUTE_MS: i64 = 60_000;
-/// Policy changes that are less than this time (ms) apart are shown as one change, because each shard applies a new
-/// policy separately.
+/// Policy changes that are less than this time apart are shown as one change, because each shard applies a new policy
+/// separately.
 const ONE_CHANGE_MS: i64 = 60_000;
 
 /// A query for a part of the history.
@@ -131,7 +131,7 @@ fn join(shards: &[ShardHistory], step: HistoryStep, from_ms: i64, mut until_ms: 
     history
 }
 
-/// Returns the sum of the points of all shards. Returns `None` if no shard has a point.
+/// Adds the points of all shards. `None` if no shard has a point.
 fn point(at_ms: i64, shards: &[Option<&Point>]) -> Option<HistoryPoint> {
     let known = || shards.iter().flatten();
     known().next()?;

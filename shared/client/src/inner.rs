@@ -9,7 +9,6 @@ use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView};
 
 use crate::Reply;
 
-/// Maximum number of inner calls that are read concurrently.
 const TOGETHER: usize = 8;
 
 /// A call of another tool that a call has made.
@@ -53,8 +52,7 @@ pub async fn inner_calls(
     below(store, name, agent, positions.collect()).await
 }
 
-/// Returns the inner calls below the calls at `positions`. The future is boxed because the function is recursive.
-/// [`inner_turn`] bounds the depth.
+/// Boxed because the function is recursive. [`inner_turn`] bounds the depth.
 fn below<'a>(
     store: &'a Store,
     name: &'a TurnName,
@@ -66,7 +64,7 @@ fn below<'a>(
         for position in positions {
             let outer = CallId { turn: name.turn.clone(), position };
             let mut number = 1;
-            // Read only one turn at first, because most calls make no inner calls.
+            // Only one turn at first, because most calls make no inner calls.
             let mut together = 1;
             while number <= limits::INNER_CALLS_MAX {
                 let numbers = (number..number + together).filter_map(|number| inner_turn(&outer, number).ok());

@@ -70,7 +70,7 @@ use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_d
 use tickfleet_protocol::{dialect_info, write_task, write_turn};
 use tickfleet_store::{CancelResult, Observer, Store, Submission, Submitted as SubmitStatus, TurnName};
 
-/// Serializes the position of the next page as text. A later request can start at this position.
+/// A later request can start at this position.
 #[allow(clippy::ref_option, reason = "serde gives a reference")]
 fn position<T: fmt::Display, S: Serializer>(next: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
     match next {
@@ -402,8 +402,8 @@ impl Client {
     }
 }
 
-/// Returns true if the task's digest is known before the scheduler decides about the task. The digest includes the
-/// delegator. If a task has a parent but no delegator, the scheduler uses the delegator of the parent.
+/// The task's digest is then known before the scheduler decides. The digest includes the delegator. A task with a
+/// parent but no delegator gets the delegator of the parent.
 const fn has_own_content(task: &Task) -> bool {
     task.parent.is_none() || task.delegator.is_some()
 }
@@ -439,7 +439,6 @@ fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
     })
 }
 
-/// Submits turns of one shard in batches, with one script per batch.
 async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize, Result<Submitted, SubmitError>)> {
     let (indexes, submissions): (Vec<usize>, Vec<Submission>) = turns.into_iter().unzip();
     let mut answers = Vec::with_capacity(indexes.len());
@@ -458,7 +457,7 @@ async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize
     indexes.into_iter().zip(answers).collect()
 }
 
-/// Returns the number of leading turns that fit one script. Returns at least one, even if that turn is too large.
+/// Returns at least one, even if that turn is too large for a script.
 fn batch_length(turns: &[Submission]) -> usize {
     let mut bytes = 0;
     let fits = |turn: &&Submission| {
@@ -469,7 +468,7 @@ fn batch_length(turns: &[Submission]) -> usize {
 }
 
 fn answer(turn: &Submission, word: SubmitStatus) -> Result<Submitted, SubmitError> {
-    // Generate the same turn ID from the inbound entry as the scheduler does.
+    // The scheduler generates the same turn ID from the inbound entry.
     let minted = |entry: &str| TurnId::new(format!("t{entry}")).map_err(|e| SubmitError::Invalid(e.to_string()));
     match (word, &turn.turn) {
         (SubmitStatus::Accepted { entry }, None) => Ok(Submitted { turn_id: minted(&entry)?, duplicate: false }),

@@ -17,9 +17,8 @@ use crate::position;
 use crate::turn_status::filter_name;
 use crate::verbs::FilteredNames;
 
-/// Number of turns that are read concurrently.
 const TOGETHER: usize = 32;
-/// Maximum number of steps of the key scan for one page. Redis scans about 128 keys per step.
+/// Redis scans about 128 keys per step.
 const STEPS_MAX: usize = 400;
 
 /// State of a turn.
@@ -173,8 +172,8 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor)
     Ok(page)
 }
 
-/// Lists the turns in workers by the workers that hold them. A scan would read every unfinished turn, and a fleet can have
-/// many waiting turns for each running turn. Returns `None` if the turns may not fit into one page.
+/// Reads the turns in workers by their holders. A scan would read every unfinished turn, and a fleet can have many
+/// waiting turns for each running turn. `None` if the turns may not fit into one page.
 async fn turns_in_workers(shards: &[Store], filter: &TurnFilter) -> Result<Option<Vec<TurnSummary>>, StoreError> {
     let mut turns = Vec::new();
     let mut held = 0;
@@ -239,7 +238,7 @@ fn waits_for(live: &LiveTurn) -> Option<&str> {
     }
 }
 
-/// Returns true if a stored result is a success. An unreadable result counts as a failure.
+/// An unreadable result counts as a failure.
 fn is_success(result: &str) -> bool {
     #[derive(Deserialize)]
     struct StoredResult {
@@ -464,7 +463,6 @@ fn tenant_entry(
     })
 }
 
-/// Returns the stores of the shards with the tool's settings: the shard of the tool's tenant, or all shards.
 fn of_tool<'a>(shards: &'a [Store], tool: &'a PausedTool) -> impl Iterator<Item = &'a Store> {
     shards.iter().filter(|store| tool.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant)))
 }

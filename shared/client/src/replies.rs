@@ -135,10 +135,6 @@ pub enum RecordedReply {
     Unknown,
 }
 
-/// Reads the reply from the record of a turn or task.
-///
-/// # Errors
-/// [`StoreError`].
 pub(super) async fn recorded(store: &Store, name: &TurnName) -> Result<RecordedReply, StoreError> {
     Ok(match store.record(name).await? {
         TurnView::Finished(finished) if finished.reply.is_empty() => RecordedReply::InInbox,
@@ -283,8 +279,7 @@ impl Replies {
     }
 }
 
-/// Returns the number of missing replies between two sequence numbers. Returns 0 for the first reply that is read, and
-/// for a recreated inbox, in which the numbers restart at 1.
+/// Returns 0 for the first reply that is read, and for a recreated inbox, in which the numbers restart at 1.
 fn missed(before: u64, now: u64) -> u64 {
     if before == 0 { 0 } else { now.saturating_sub(before.saturating_add(1)) }
 }

@@ -32,21 +32,19 @@ impl RuleEffect {
     }
 }
 
-/// Returns the name of the field that counts the effects of a rule on calls of a tenant.
 pub(crate) fn field(did: RuleEffect, tenant: &str, rule: &str) -> String {
     // Replace colons: a field with three colons would be read as a count of calls.
     format!("{}{BETWEEN}{tenant}{BETWEEN}{}", did.word(), rule.replace(':', "/"))
 }
 
-/// Returns the tenant if the field counts calls by outcome. Returns `None` for any other field.
+/// Returns `None` unless the field counts calls by outcome.
 pub(crate) fn call_of(field: &str) -> Option<&str> {
     let (tenant, rest) = field.split_once(':')?;
     let (_, what) = rest.split_once(':')?.1.rsplit_once(':')?;
     Outcome::ALL.into_iter().any(|outcome| outcome.as_str() == what).then_some(tenant)
 }
 
-/// Parses the name of a field into the effect, the tenant and the rule. Returns `None` if the field counts anything
-/// else.
+/// Returns `None` if the field does not count the effects of a rule.
 fn read(field: &str) -> Option<(RuleEffect, &str, &str)> {
     let mut parts = field.splitn(3, BETWEEN);
     let word = parts.next()?;

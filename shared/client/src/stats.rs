@@ -16,7 +16,7 @@ use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 use crate::model_use::ModelUse;
 use crate::rules::{RuleEffect, field};
 
-/// Number of entries counted in one step. The Redis script that adds their counts takes far less than 10 ms.
+/// The Redis script that adds the counts of this number of entries takes far less than 10 ms.
 const STEP: usize = 1_000;
 const DAY_MS: i64 = 86_400_000;
 /// The name under which calls are counted if their tool does not exist, or if the day already has too many names.
@@ -178,12 +178,11 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
     sums.into_iter().map(addition).collect()
 }
 
-/// Returns the bucket of a duration (ms). Each bucket's upper bound is 2^(1/4) times the previous bound.
+/// Each bucket's upper bound is 2^(1/4) times the previous bound.
 fn bucket(ms: u64) -> u32 {
     ((ms as f64 + 1.0).log2() * 4.0).ceil() as u32
 }
 
-/// Returns the longest duration in a bucket, in milliseconds.
 fn longest_of(bucket: u32) -> u64 {
     (f64::from(bucket) / 4.0).exp2() as u64 - 1
 }
@@ -244,8 +243,7 @@ pub async fn stats(shards: &[Store], query: &StatsQuery) -> Result<Vec<StatsRow>
     Ok(rows.into_iter().map(|(of, sums)| row(of, &sums)).collect())
 }
 
-/// Returns the key of the row to which a count belongs, and the name of the count. Returns `None` if the field does not
-/// match the query, or does not count calls.
+/// Returns `None` if the field does not match the query, or does not count calls.
 fn key_of<'a>(query: &StatsQuery, day: i64, field: &'a str) -> Option<([Option<String>; 4], &'a str)> {
     let (tenant, rest) = field.split_once(':')?;
     let (agent, rest) = rest.split_once(':')?;
@@ -282,7 +280,6 @@ fn row([day, tenant, agent, tool]: [Option<String>; 4], sums: &Sums) -> StatsRow
     }
 }
 
-/// Formats a day as `YYYY-MM-DD`.
 fn date(day: i64) -> String {
     let time = day.checked_mul(DAY_MS).and_then(chrono::DateTime::from_timestamp_millis).unwrap_or_default();
     time.format("%Y-%m-%d").to_string()

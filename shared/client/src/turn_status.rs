@@ -183,7 +183,6 @@ async fn turn_status(store: &Store, name: &TurnName, stand: FollowedTurn) -> Res
     Ok(TurnStatus { agent: turn.head.agent.to_string(), phase, results })
 }
 
-/// Returns the wait of a turn that was dispatched and then parked: its next call waits for an event or a time.
 async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<TurnWait, StoreError> {
     let state = &stand.turn.state;
     if let State::Waiting { reason: WaitReason::Approval { approval }, .. } = state
@@ -214,7 +213,6 @@ async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<
     Ok(TurnWait { reason, until_ms: stand.timer_ms })
 }
 
-/// Returns the wait of a call in a throttle queue.
 fn throttled(counter: &CounterKey, stand: &FollowedTurn) -> TurnWait {
     if let Some(pause) = &stand.pause {
         return TurnWait { reason: TurnWaitReason::Pause { reason: pause.reason.clone() }, until_ms: None };
@@ -238,7 +236,7 @@ pub(crate) fn filter_name(counter: &CounterKey) -> &str {
     }
 }
 
-/// Returns the name of a counter's limit. The built-in caps get a name in words.
+/// The built-in caps get a name in words.
 pub(crate) fn limit_of(counter: &CounterKey) -> String {
     match &*counter.limit {
         limits::TICK => "calls per tick".into(),

@@ -13,7 +13,6 @@ use crate::Client;
 pub use crate::model_use::ModelUse;
 use crate::stats::{StatsDimension, StatsQuery, StatsRow};
 
-/// Number of tenants that are read concurrently.
 const TOGETHER: usize = 32;
 /// Maximum product of tenants and days in one response: 1,000 tenants for 4 days, or 100 tenants for 40 days.
 const READ_MAX: usize = 4_000;
@@ -78,7 +77,6 @@ async fn days_of(store: &Store, tenant: &TenantId, zone: Tz, days: usize) -> Res
     store.usage(tenant, &starts).await
 }
 
-/// Returns the parts of a day's usage that match the query, each with the key of the row to which the part belongs.
 fn keyed<'a>(
     query: &StatsQuery,
     (tenant, zone): (&TenantId, Tz),
@@ -100,7 +98,7 @@ fn keyed<'a>(
     wanted.map(|(agent, used)| (key(Some(agent)), used)).collect()
 }
 
-/// Adds the usage to the rows with the same keys. Adds a row for each key without a row, and sorts the rows.
+/// Also adds a row for each key without a row, and sorts the rows.
 fn join(rows: &mut Vec<StatsRow>, found: BTreeMap<[Option<String>; 4], ModelUse>) {
     let at: HashMap<[Option<String>; 4], usize> = rows.iter().enumerate().map(|(at, row)| (row.key(), at)).collect();
     rows.iter_mut().for_each(|row| row.used = Some(ModelUse::default()));

@@ -14,7 +14,6 @@ use crate::operate::Operator;
 /// Age (ms) after which the drain flag of a worker that no longer runs is removed. The age is checked when another
 /// worker is drained.
 const GONE_MS: i64 = 24 * 3_600 * 1_000;
-/// Maximum number of running calls in the details of a worker.
 const RUNNING_MAX: usize = 100;
 
 /// A worker process, with all shards that it serves.
@@ -140,8 +139,7 @@ fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {
     }
 }
 
-/// Finds the worker with this name, or the worker that owns the consumer with this name. `top` shows names of
-/// consumers.
+/// Also accepts the name of a consumer, because `top` shows names of consumers.
 fn resolve_worker<'a>(known: &'a [ShardWorkers], requested: &'a str) -> Option<&'a str> {
     let is_known = |name: &str| {
         let mut all = known.iter();
@@ -213,8 +211,7 @@ async fn change(
     Ok(if is_full { WorkerDrainResult::Full } else { set })
 }
 
-/// Returns the drained workers, except `but`, that no longer run and were drained more than [`GONE_MS`] ago. The caller
-/// removes their drain flags.
+/// Returns drained workers, except `but`, that no longer run and were drained more than [`GONE_MS`] ago.
 fn gone(shard: &ShardWorkers, but: &str) -> Vec<String> {
     let is_heard = |name: &str| shard.consumers.iter().any(|node| worker_of(&node.name) == Some(name));
     let old = shard.drained.iter().filter(|(_, note)| shard.now_ms - note.since_ms > GONE_MS);

@@ -28,16 +28,13 @@ pub const TASK_ARGUMENTS: [&str; 8] =
 /// The arguments of [`TASK_ARGUMENTS`] that every task has. Only these arguments are allowed in a URL path.
 const TASK_ARGUMENTS_ALWAYS: [&str; 5] = ["task_id", "tenant", "agent", "description", "priority"];
 
-/// The handler of an agent's tasks. No task can be delegated to an agent without a handler.
+/// No task can be delegated to an agent without a handler.
 #[derive(Debug, Clone)]
 pub enum TaskHandlerDef {
     /// A Rust function that the worker binary registers under this name.
     Typed(String),
-    /// A service that receives each task.
     Http(Box<HttpTaskDef>),
-    /// The workers run the model loop.
     Llm(Box<LlmDef>),
-    /// An external runtime leases the tasks and completes them.
     External {
         /// Time without a heartbeat after which another runtime may lease the task.
         lease: Duration,
@@ -59,17 +56,15 @@ pub(super) struct Agents {
     pub(super) task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
     /// Names of agents as written in the file. Includes agents with errors, so that other files may name such agents.
     pub(super) names: BTreeSet<String>,
-    /// False if some names could not be read.
     pub(super) has_all_names: bool,
 }
 
-/// The names that `agents.yaml` can refer to.
 #[derive(Clone, Copy)]
 pub(super) struct AgentReferences<'a> {
     pub(super) sources: &'a Sources,
-    /// The names of tools; `None` if the file with the names could not be read.
+    /// `None` if the file with the tools could not be read.
     pub(super) tools: Option<&'a BTreeSet<String>>,
-    /// The models; `None` if the file with the models could not be read.
+    /// `None` if the file with the models could not be read.
     pub(super) models: Option<&'a Models>,
     pub(super) prompts: &'a AgentPrompts,
 }
@@ -127,8 +122,7 @@ fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTree
     read
 }
 
-/// Reads the handler, which must have exactly one kind. A new kind needs one line here and one line in the enum. Like a
-/// tool, a handler of kind `http` also has an effect and a time limit of one try.
+/// The handler must have exactly one kind.
 fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<TaskHandlerDef> {
     const KINDS: [&str; 4] = ["typed", "http", "llm", "external"];
     let mut s = cursor.section();

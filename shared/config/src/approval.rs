@@ -10,13 +10,10 @@ use tickfleet_model::{AgentId, limits, suggest};
 use crate::document::errors::{ConfigLocation, Errors};
 use crate::document::reader::Cursor;
 
-/// Maximum number of arguments that approvers may change.
 const NARROW_MAX: usize = 16;
-/// The characters of a name or role.
 const WORD: &str = "1 to 64 of A-Z a-z 0-9 _ . @ -";
 
-/// A role that an approval demands, with the location where the role is written. A later check, when the approvers are
-/// known, reports a role that no approver has.
+/// The location is kept because a role that no approver has is reported only once the approvers are known.
 #[derive(Debug, Clone)]
 pub(super) struct NamedRole {
     place: ConfigLocation,
@@ -24,8 +21,7 @@ pub(super) struct NamedRole {
     role: String,
 }
 
-/// A number of approvers that an approval demands, with the location where the number is written. A later check, when
-/// the approvers are known, reports a number that is larger than the number of approvers.
+/// The location is kept because a number above the number of approvers is reported only once they are known.
 #[derive(Debug, Clone)]
 struct Quorum {
     place: ConfigLocation,
@@ -40,7 +36,6 @@ pub(super) struct ApprovalDemands {
     quorums: Vec<Quorum>,
 }
 
-/// Reads the section `approval`, and adds its roles and quorum to `asked`.
 pub(super) fn demand(cursor: &Cursor<'_>, asked: &mut ApprovalDemands) -> ApprovalDemand {
     let mut s = cursor.section();
     let mut by = BTreeSet::new();
@@ -77,8 +72,7 @@ fn pointers(cursor: &Cursor<'_>) -> BTreeSet<String> {
     words
 }
 
-/// Reads the section `approvers`, which maps names to roles. No approver may have the name of an agent, so that no
-/// agent can approve its own calls.
+/// No approver may have the name of an agent, so that no agent can approve its own calls.
 pub(super) fn approvers(cursor: &Cursor<'_>, agents: Option<&BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
     let mut approvers = BTreeMap::new();
     for (name, place, person) in cursor.members() {
@@ -107,9 +101,9 @@ fn roles(cursor: &Cursor<'_>) -> BTreeSet<String> {
     roles
 }
 
-/// Checks the demands of approvals against the approvers. A demand is an error if its role has no approvers, or if it
-/// needs more approvers than exist, because the call would wait until its deadline. If there are no approvers at all,
-/// calls that need approval are refused at once, so the number of approvers is not checked.
+/// A demand is an error if its role has no approvers, or if it needs more approvers than exist, because the call would
+/// wait until its deadline. If there are no approvers at all, calls that need approval are refused at once, so the
+/// number of approvers is not checked.
 pub(super) fn check(asked: &ApprovalDemands, approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
     let known: BTreeSet<&str> = approvers.values().flatten().map(String::as_str).collect();
     for NamedRole { place, path, role } in asked.roles.iter().filter(|named| !known.contains(named.role.as_str())) {

@@ -61,7 +61,7 @@ fn one(value: impl Serialize) -> String {
     text
 }
 
-/// Returns a map as canonical JSON, with keys in sorted order. Converts the values one by one, to save memory.
+/// Converts the values one by one, to save memory.
 fn members_of<K: Display, V: Serialize>(map: &BTreeMap<K, V>) -> String {
     let mut text = String::from("{");
     for (name, value) in map {

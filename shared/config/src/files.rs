@@ -43,10 +43,9 @@ const BUILT_IN: [(&str, &str); 9] = [
 const SAMPLES: [(&str, &str); 4] =
     [(AGENTS, "agents"), (TOOLS, "tools"), (PERMISSIONS, "permissions"), (TENANTS, "tenants")];
 
-/// Maximum size of a file, in bytes.
 pub(super) const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// The effective trees, one for each file. A tree is `None` if its file cannot be read or parsed; an error was noted.
+/// A tree is `None` if its file cannot be read or parsed; an error was noted.
 #[derive(Default)]
 pub(super) struct Trees {
     pub(super) settings: Option<Node>,
@@ -68,7 +67,6 @@ impl fmt::Debug for Trees {
 }
 
 impl Trees {
-    /// Returns the built-in files of the sample business that are in use.
     pub(super) fn samples(&self) -> Vec<&'static str> {
         let files =
             [(AGENTS, &self.agents), (TOOLS, &self.tools), (PERMISSIONS, &self.permissions), (TENANTS, &self.tenants)];
@@ -115,7 +113,6 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)
     Some((Trees { settings, agents, tools, permissions, tenants, limits, models, mcp, mcp_lock }, declared))
 }
 
-/// Returns files as one text in canonical JSON, by name.
 fn declared(files: [(&str, &Option<Node>); 4]) -> String {
     let mut text = String::from("{");
     for (name, tree) in files {
@@ -130,7 +127,7 @@ fn declared(files: [(&str, &Option<Node>); 4]) -> String {
     text
 }
 
-/// Reads only `mcp.yaml` and `mcp.lock.yaml`. Errors of the pins are ignored, because the caller replaces the pins.
+/// Errors of the pins are ignored, because the caller replaces the pins.
 pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Option<Node>) {
     let dir = sources.dir.as_deref();
     // The built-in `mcp.yaml` and `mcp.lock.yaml` are empty.
@@ -162,7 +159,7 @@ pub(super) fn wants_json_log(dir: Option<&Path>, environment: &Environment) -> b
     text.contains("format: json")
 }
 
-/// Returns the tree of a built-in file. Each file is parsed once per process.
+/// Each file is parsed once per process.
 fn built_in(name: &str) -> Option<Node> {
     static PARSED: [OnceLock<Option<Node>>; BUILT_IN.len()] = [const { OnceLock::new() }; BUILT_IN.len()];
     let mut files = BUILT_IN.iter().zip(&PARSED);
@@ -194,8 +191,7 @@ fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node>
     Some(tree)
 }
 
-/// Returns true if the built-in sample business provides files that are missing from the folder. A value that is not a
-/// boolean is refused later, when the settings are read.
+/// A value that is not a boolean is refused later, when the settings are read.
 fn with_samples(settings: Option<&Node>) -> bool {
     let switch = settings.and_then(|settings| settings.get("permission")?.get("samples"));
     match switch.map(|node| &node.value) {
@@ -230,7 +226,6 @@ fn replacing(
 
 enum ParsedFile {
     Missing,
-    /// The file exists but cannot be parsed; an error was noted.
     Broken,
     Tree(Node),
 }
@@ -330,7 +325,7 @@ fn expand_text(node: &mut Node, path: &str, environment: &Environment, errors: &
     }
 }
 
-/// Replaces references in a list. One variable can contain several items, separated by commas, or no item.
+/// One variable can contain several items, separated by commas, or no item.
 fn expand_list(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
     let Value::List(items) = &mut node.value else { return };
     items.iter_mut().enumerate().for_each(|(i, n)| expand_text(n, &format!("{path}[{i}]"), environment, errors));

@@ -60,15 +60,14 @@ use tickfleet_model::retry::breaker::BreakerSettings;
 use tickfleet_model::{AgentId, AgentPolicy};
 use tickfleet_protocol::Prompts;
 
-/// The sources of a configuration. Loading reads no global state of the process.
+/// Loading reads no global state of the process.
 #[derive(Clone, Default)]
 pub struct Sources {
-    /// The folder with the operator's files; `None` uses the built-in configuration.
+    /// `None` uses the built-in configuration.
     pub dir: Option<PathBuf>,
     pub environment: Environment,
     /// Tools that the binary itself registers. Permissions can name these tools although no file declares them.
     pub built_in_tools: BTreeSet<String>,
-    /// Task handlers that the binary itself registers. Agents can use these handlers.
     pub built_in_handlers: BTreeSet<String>,
     /// True if another binary may run the fleet and register further tools and task handlers. If so, an unknown name is
     /// not an error.
@@ -82,7 +81,6 @@ pub struct Sources {
     pub written: BTreeMap<&'static str, String>,
 }
 
-/// Determines which files of the configuration folder are read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Part {
     #[default]
@@ -94,7 +92,6 @@ pub enum Part {
 }
 
 impl Sources {
-    /// Returns the folder from which all files except the settings are read. Returns `None` if only settings are read.
     fn policy_dir(&self) -> Option<&std::path::Path> {
         self.dir.as_deref().filter(|_| self.part == Part::Whole)
     }
@@ -112,7 +109,6 @@ impl fmt::Debug for Sources {
     }
 }
 
-/// A configuration that passed every check.
 #[derive(Debug, Clone)]
 pub struct Configuration {
     pub settings: Settings,
@@ -121,24 +117,21 @@ pub struct Configuration {
     pub tools: ToolsFile,
     pub mcp: McpFile,
     pub models: Models,
-    /// The handlers of tasks, by agent. Tasks can be delegated only to these agents.
+    /// Tasks can be delegated only to these agents.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
     pub prompts: Prompts,
     /// SHA-256 (hex) of everything that affects decisions about calls: caps, agents, tenants, permissions and tools.
     /// Processes with the same policy have equal digests, even if other settings, or tool URLs from the environment,
     /// differ.
     pub digest: String,
-    /// Warnings with file and line: the configuration works, but these values should be checked.
     pub warnings: Vec<ConfigWarning>,
     samples: Vec<&'static str>,
     rule_texts: Vec<policy::RuleText>,
-    /// The source trees, shared by all copies.
     trees: Arc<Trees>,
 }
 
 impl Configuration {
-    /// Returns the files of the built-in sample business that are in use because the folder lacks them. Only the files
-    /// of agents, tools, permissions and tenants can be samples.
+    /// The files of the built-in sample business that are in use because the folder lacks them.
     #[must_use]
     pub fn samples(&self) -> &[&'static str] {
         &self.samples
@@ -169,14 +162,12 @@ impl Configuration {
         self
     }
 
-    /// Returns the waits before the retries of a call.
     #[must_use]
     pub fn retry_delays(&self) -> RetryDelays {
         RetryDelays::new(self.settings.worker.retry_ladder.clone())
     }
 
-    /// Returns the number of failures that opens the circuit breaker of a tool, and the time for which the breaker
-    /// stays open. Returns `None` if breakers are off.
+    /// Returns `None` if breakers are off.
     #[must_use]
     pub fn breaker_settings(&self) -> Option<BreakerSettings> {
         let worker = &self.settings.worker;
@@ -234,7 +225,7 @@ pub fn load_modules(sources: &Sources) -> BTreeMap<String, ModulesDef> {
     errors.unless_any(read).unwrap_or_default()
 }
 
-/// Builds the configuration from the trees. If a file could not be parsed, names are not checked against that file.
+/// If a file could not be parsed, names are not checked against that file.
 fn assemble(
     (trees, declared): (Trees, String),
     (prompts, agent_prompts): (Prompts, AgentPrompts),
@@ -305,7 +296,6 @@ fn assemble(
     })
 }
 
-/// Returns the names that other files can refer to.
 fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) -> KnownNames {
     KnownNames {
         agents: agents.map(|agents| agents.names.clone()),
@@ -322,7 +312,7 @@ fn servers(trees: &Trees, tools: Option<&mut tools::read::Tools>, errors: &Error
     Some(mcp::read(trees.mcp.as_ref()?, &pins?, tools?, errors))
 }
 
-/// Builds the permissions from a matrix. Adds rows for trial tools only if the matrix is from the sample business.
+/// Adds rows for trial tools only if the matrix is from the sample business.
 fn permissions(permitted: &mut policy::PermissionsFile, settings: &PermissionSettings, is_sample: bool) -> Permissions {
     let mut matrix = std::mem::take(&mut permitted.matrix);
     let approvers = std::mem::take(&mut permitted.approvers);

@@ -20,10 +20,9 @@ use tickfleet_model::tool::{KnownTools, ToolTraits};
 use tickfleet_model::{Effect, limits, suggest};
 use tickfleet_protocol::NameMap;
 
-/// Default maximum number of a limit's counters.
 const KEYS_MAX_DEFAULT: u64 = 100_000;
 
-/// Reads `limits.yaml`. `settings` is needed for the number of shards; `None` if the settings could not be read.
+/// `settings` is `None` if the settings could not be read.
 pub(super) fn read(tree: &Node, known: &KnownNames, settings: Option<&Settings>, errors: &Errors) -> Vec<Limit> {
     let shards = settings.map(|settings| settings.redis.shards);
     let mut root = Section::open(tree, "", errors);
@@ -50,7 +49,6 @@ pub(super) fn read(tree: &Node, known: &KnownNames, settings: Option<&Settings>,
     read
 }
 
-/// The built-in limit that shares the slots among tenants.
 const FAIR_SHARE: &str = "fair_share";
 const TOOL_SLOTS: &str = "tool_slots";
 
@@ -132,7 +130,6 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &KnownNames) -> Option<Limit> {
     Some(Limit { name, matches, per, bound, every, on_reach, mode, keys_max: keys_max.unwrap_or(KEYS_MAX_DEFAULT) })
 }
 
-/// Reads `window`: `rolling` or `fixed`.
 fn windows(s: &mut Section<'_>, every: LimitWindow, bound: Option<&LimitBound>) -> LimitWindow {
     let Some(place) = s.optional("window") else { return every };
     match (place.choice(&[("fixed", false), ("rolling", true)]), every, bound) {
@@ -147,7 +144,6 @@ fn windows(s: &mut Section<'_>, every: LimitWindow, bound: Option<&LimitBound>) 
     }
 }
 
-/// Reads exactly one of `max`, `concurrent`, `sum`, `tokens` and `money`.
 fn bound(s: &mut Section<'_>, cursor: &Cursor<'_>) -> Option<LimitBound> {
     let given = ["max", "concurrent", "sum", "tokens", "money"].map(|word| (word, s.optional(word)));
     let mut found = given.iter().filter_map(|(word, c)| Some((*word, c.as_ref()?)));

@@ -15,11 +15,9 @@ pub struct LlmDef {
     pub models: Vec<String>,
     /// Maximum number of model responses for one task. The last response is requested without tools.
     pub max_iterations: u32,
-    /// The sampling temperature; `None` means the provider's default.
+    /// `None` means the provider's default.
     pub temperature: Option<f64>,
-    /// Maximum number of tokens of one response.
     pub tokens_max: u32,
-    /// Maximum number of bytes of one result that the model receives.
     pub result_bytes_max: usize,
     /// Maximum number of bytes of results in one request. Older results are shortened to one line each.
     pub context_bytes_max: usize,
@@ -54,8 +52,6 @@ impl LlmDef {
     }
 }
 
-/// Reads the section `llm` of a task handler. `prompts` are the prompts of agents by name. `known` are the models of
-/// `models.yaml`.
 pub(super) fn read(
     cursor: &Cursor<'_>,
     prompts: &AgentPrompts,

@@ -12,7 +12,6 @@ use tickfleet_model::redaction::REDACTED;
 use crate::settings::redis_url::mask_url;
 
 pub(crate) const MASK: &str = "***";
-/// Headers that contain no secret.
 const PLAIN_HEADERS: [&str; 8] = [
     "accept",
     "accept-language",
@@ -26,7 +25,6 @@ const PLAIN_HEADERS: [&str; 8] = [
 /// Words that are allowed before a reference in a header.
 const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "bot", "digest", "token"];
 
-/// The kind of a field's text, which decides how the text is masked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Sent to a service or passed to a program: secret unless it is a reference.
@@ -70,7 +68,6 @@ fn item(path: &str) -> (&str, Option<&str>) {
     parted.map_or((path, None), |(list, index)| (list, Some(index)))
 }
 
-/// Returns the name of the field at `path`. For an item of a list, returns the name of the list.
 fn last_name(path: &str) -> &str {
     item(path).0.rsplit('.').next().unwrap_or_default()
 }
@@ -85,7 +82,6 @@ fn has_any(text: &str, parts: &[&str]) -> bool {
     parts.iter().any(|part| text.contains(part))
 }
 
-/// Returns the text of the field at `path`, with everything masked that may be a secret.
 pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
     let name = last_name(path);
     match kind(path) {
@@ -98,7 +94,6 @@ pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
     }
 }
 
-/// Returns true if a number at `path` may be a secret: the number is sent, and the field has the name of a secret.
 pub(crate) fn hides_number(path: &str, redactor: &Redactor) -> bool {
     kind(path) == Kind::Sent && redactor.is_secret_key(last_name(path))
 }
@@ -111,7 +106,6 @@ fn is_sent_by_name(path: &str) -> bool {
         && !path.contains(".output_schema.")
 }
 
-/// Masks everything except references to arguments and secrets.
 fn references_only(text: &str) -> String {
     let mut shown = String::new();
     let mut rest = text;
@@ -126,7 +120,6 @@ fn references_only(text: &str) -> String {
     shown + &literal(rest)
 }
 
-/// Replaces the reference's default value by the mask.
 fn reference(text: &str) -> String {
     match text.split_once(":-") {
         Some((name, default)) if default.len() > 1 => format!("{name}:-{MASK}}}"),
@@ -134,19 +127,17 @@ fn reference(text: &str) -> String {
     }
 }
 
-/// Returns the literal text between references, or the mask. Only separators and names of schemes are shown.
+/// Shows only separators and names of schemes.
 fn literal(text: &str) -> String {
     let word = text.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_ascii_lowercase();
     let plain = !text.chars().any(char::is_alphanumeric) || SCHEMES.contains(&word.as_str());
     if plain { text.to_owned() } else { MASK.to_owned() }
 }
 
-/// Masks everything that looks like a secret or has the name of a secret.
 fn redacted(text: &str, redactor: &Redactor) -> String {
     redactor.text(text).replace(REDACTED, MASK)
 }
 
-/// Masks everything that `redacted` masks, and the passwords of URLs in the text.
 fn described(text: &str, redactor: &Redactor) -> String {
     let clean = redacted(text, redactor);
     let is_address = |word: &str| word.contains("://") && (word.contains('@') || word.contains('?'));

@@ -12,7 +12,6 @@ use crate::tools::read::TIMEOUT_MS_MAX;
 use tickfleet_model::limit::amount;
 use tickfleet_model::{limits, suggest};
 
-/// Default time limit of one request to a model.
 pub const MODEL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +29,7 @@ const APIS: [(&str, ModelApi); 4] = [
     ("gemini", ModelApi::Gemini),
 ];
 
-/// Prices of a model, in millionths of the currency.
+/// In millionths of the currency.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Prices {
     /// Per million tokens of requests.
@@ -41,7 +40,7 @@ pub struct Prices {
 
 #[derive(Debug, Clone)]
 pub struct ModelDef {
-    /// The provider; `None` means the provider that the usual environment variables configure.
+    /// `None` means the provider that the usual environment variables configure.
     pub provider: Option<ProviderDef>,
     pub prices: Prices,
 }
@@ -49,17 +48,13 @@ pub struct ModelDef {
 #[derive(Debug, Clone)]
 pub struct ProviderDef {
     pub api: ModelApi,
-    /// The model's name at the provider.
     pub model: String,
-    /// The base address; `None` means the default of the API.
+    /// `None` means the default of the API.
     pub base_url: Option<String>,
-    /// The source of the key; `None` if the provider needs no key.
     pub key: Option<SecretRef>,
-    /// False for a model without function calling.
     pub function_calling: bool,
-    /// Time limit of one request, including its response.
+    /// For one request, including its response.
     pub timeout: Duration,
-    /// Private addresses that are allowed.
     pub allow_private: BTreeSet<String>,
 }
 
@@ -139,7 +134,7 @@ fn prices(cursor: &Cursor<'_>) -> Prices {
     prices
 }
 
-/// Reads an amount of money, and returns it in millionths.
+/// In millionths.
 fn money(cursor: &Cursor<'_>) -> Option<u64> {
     let read = amount::of(&cursor.node.to_json());
     if read.is_none() {
@@ -148,7 +143,6 @@ fn money(cursor: &Cursor<'_>) -> Option<u64> {
     read
 }
 
-/// Reads the name of a model, and refuses an unknown name.
 pub(super) fn known(cursor: &Cursor<'_>, models: Option<&Models>) -> Option<String> {
     let name = cursor.some_text()?;
     if let Some(models) = models.filter(|models| !models.contains_key(&name)) {

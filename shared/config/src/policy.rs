@@ -20,19 +20,17 @@ const USERS_MAX: usize = 1_000;
 /// Maximum bytes of a user's name, email address or status. Models receive these texts.
 const USER_TEXT_BYTES_MAX: usize = 254;
 
-/// The names that rows can use. If a file with names could not be read, its set is `None`, and these names are not
-/// checked.
+/// If a file with names could not be read, its set is `None`, and these names are not checked.
 #[derive(Debug, Default)]
 pub(super) struct KnownNames {
     pub(super) agents: Option<BTreeSet<String>>,
     pub(super) roles: Option<BTreeSet<String>>,
     pub(super) tools: Option<BTreeSet<String>>,
-    /// The names and the IDs of tools.
     pub(super) tools_and_ids: Option<BTreeSet<String>>,
 }
 
-/// A text of a rule, with its location. The arguments that the text names are checked later, when the tool's schemas
-/// are known.
+/// The location is kept because the arguments that the text names are checked later, when the tool's schemas are
+/// known.
 #[derive(Debug, Clone)]
 pub(super) struct RuleText {
     tool: String,
@@ -47,7 +45,6 @@ impl RuleText {
         &self.tool
     }
 
-    /// Checks the arguments that the text names against the input schemas of all versions of the tool.
     pub(super) fn check(&self, schemas: &[&serde_json::Value], errors: &Errors) {
         let Self { tool, place, path, text, is_message } = self;
         let look =
@@ -75,13 +72,12 @@ impl RuleText {
 pub(super) struct PermissionsFile {
     pub(super) matrix: BTreeMap<String, ToolGrant>,
     pub(super) texts: Vec<RuleText>,
-    /// People who may approve: name → roles.
+    /// Name → roles.
     pub(super) approvers: BTreeMap<String, BTreeSet<String>>,
     pub(super) asked: ApprovalDemands,
 }
 
-/// Reads `permissions.yaml`: the rows with the texts of their rules, and the approvers. Checks that the approvers can
-/// meet the demands of the rules and of `tools`.
+/// Checks that the approvers can meet the demands of the rules and of `tools`.
 pub(super) fn permissions(tree: &Node, known: &KnownNames, tools: Option<&Tools>, errors: &Errors) -> PermissionsFile {
     let mut permitted = PermissionsFile::default();
     let mut root = Section::open(tree, "", errors);
@@ -120,8 +116,8 @@ fn grant(cursor: &Cursor<'_>, tool: &str, known: &KnownNames, permitted: &mut Pe
     grant
 }
 
-/// Reads the rules of a row. Compiles each rule, so that the error for an invalid rule includes its location. Workers
-/// compile the rules again, because a policy contains them as text.
+/// Compiles each rule, so that the error for an invalid rule includes its location. Workers compile the rules again,
+/// because a policy contains them as text.
 fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Vec<Rule> {
     let items = cursor.items();
     if items.len() > limits::RULES_PER_TOOL_MAX {
@@ -152,8 +148,7 @@ fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Ve
     rules
 }
 
-/// Reads the reaction to a call that violates a rule. Returns the approval that such a call needs, or `None` if the
-/// call is denied.
+/// Returns the approval that a call needs if it violates the rule, or `None` if the call is denied.
 fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<ApprovalDemand> {
     let otherwise = s.optional("otherwise");
     let approval = s.optional("approval");
@@ -165,7 +160,7 @@ fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<Approva
     asks.then(|| demand.unwrap_or_default())
 }
 
-/// Reads the name of a rule. A denied call reports the rule's path, which contains the name.
+/// A denied call reports the rule's path, which contains the name.
 fn rule_name(cursor: &Cursor<'_>, others: &[Rule]) -> Option<String> {
     let name = cursor.some_text()?;
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -177,7 +172,6 @@ fn rule_name(cursor: &Cursor<'_>, others: &[Rule]) -> Option<String> {
     Some(name)
 }
 
-/// Reads a text of a rule. The text must compile.
 fn checked(cursor: &Cursor<'_>, check: fn(&str) -> Result<(), RuleError>) -> Option<String> {
     let text = cursor.some_text()?;
     if let Err(refused) = check(&text) {
@@ -225,7 +219,6 @@ fn tenant(cursor: &Cursor<'_>, known: &KnownNames, limits: Option<&[Limit]>) -> 
     tenant
 }
 
-/// Reads the users of a tenant. A user is a name, or a section with further fields.
 fn users(cursor: &Cursor<'_>) -> BTreeSet<TenantUser> {
     let mut users: BTreeSet<TenantUser> = BTreeSet::new();
     for item in cursor.items() {
@@ -268,8 +261,7 @@ fn user(cursor: &Cursor<'_>) -> Option<TenantUser> {
     name.map(|_| user)
 }
 
-/// Reads the maximums that the tenant sets itself, by name of the limit. `limits` is `None` if the limits could not be
-/// read.
+/// `limits` is `None` if the limits could not be read.
 fn own_limits(cursor: &Cursor<'_>, limits: Option<&[Limit]>) -> BTreeMap<String, String> {
     let mut own = BTreeMap::new();
     for (name, _, value) in cursor.members() {
@@ -302,7 +294,6 @@ fn roles(cursor: &Cursor<'_>, known: &KnownNames) -> BTreeSet<String> {
     names(cursor, known.roles.as_ref(), "a role that an agent of agents.yaml has")
 }
 
-/// Reads a list of names. Each name must be known.
 pub(super) fn names(cursor: &Cursor<'_>, known: Option<&BTreeSet<String>>, what: &str) -> BTreeSet<String> {
     let mut read = BTreeSet::new();
     for item in cursor.items() {

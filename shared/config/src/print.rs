@@ -8,7 +8,6 @@ use crate::document::tree::{Node, Value, join};
 use crate::mask::{MASK, hides_number, masked};
 use tickfleet_model::Redactor;
 
-/// The column at which comments begin.
 const COMMENT_COLUMN: usize = 48;
 
 /// Returns the effective configuration as valid YAML, each setting with its origin (`default`, file and line, or
@@ -38,7 +37,6 @@ fn redactor(configuration: &Configuration) -> Redactor {
     Redactor::new(&configuration.settings.audit.redact_keys)
 }
 
-/// The effective configuration in parts, for other layouts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrintedConfig {
     pub settings: Vec<PrintedSetting>,
@@ -48,14 +46,12 @@ pub struct PrintedConfig {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrintedSetting {
-    /// The name with sections: `caps.tick`.
+    /// With sections: `caps.tick`.
     pub path: String,
     pub value: String,
-    /// The origin: `default`, file and line, or variable.
     pub origin: String,
 }
 
-/// Returns the same configuration as [`print()`], but in parts.
 #[must_use]
 pub fn printed_parts(configuration: &Configuration) -> PrintedConfig {
     let trees = &configuration.trees;
@@ -96,7 +92,6 @@ fn file(place: &ConfigLocation) -> String {
 
 struct Printer<'a> {
     out: &'a mut String,
-    /// True if each value gets a comment with its origin.
     origins: bool,
     redactor: &'a Redactor,
 }
@@ -135,7 +130,6 @@ fn origin(place: &ConfigLocation) -> String {
     }
 }
 
-/// Returns a value as YAML on one line.
 fn flow(node: &Node, path: &str, redactor: &Redactor) -> String {
     match &node.value {
         Value::Text(text) => word(&masked(text, path, redactor)),
@@ -157,7 +151,7 @@ fn flow(node: &Node, path: &str, redactor: &Redactor) -> String {
     }
 }
 
-/// Returns a text as YAML: unquoted if every parser reads it as a string, otherwise quoted as JSON.
+/// Unquoted if every parser reads the text as a string, otherwise quoted as JSON.
 fn word(text: &str) -> String {
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/');
@@ -167,7 +161,6 @@ fn word(text: &str) -> String {
     if bare { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }
 
-/// Returns true for a number with a unit: `5s`, `256MiB`.
 fn is_measure(text: &str) -> bool {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let is_unit = matches!(unit, "ms" | "s" | "m" | "h" | "d" | "B" | "KiB" | "MiB" | "GiB");

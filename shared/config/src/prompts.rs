@@ -9,10 +9,8 @@ use crate::document::reader::Cursor;
 use tickfleet_model::suggest;
 use tickfleet_protocol::Prompts;
 
-/// The folder of prompts in the configuration folder.
 const FOLDER: &str = "prompts";
 
-/// Maximum size of a prompt, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 const OF_AGENT: &str = "agent.";
@@ -29,7 +27,6 @@ const AGENTS_BUILT_IN: [(&str, &str); 5] = [
 pub(super) struct AgentPrompts(BTreeMap<String, String>);
 
 impl AgentPrompts {
-    /// Returns the prompt that `cursor` names. Notes an error for an unknown name.
     pub(super) fn text(&self, cursor: &Cursor<'_>) -> Option<String> {
         let name = cursor.some_text()?;
         let found = self.0.get(&name).cloned();
@@ -42,13 +39,12 @@ impl AgentPrompts {
     }
 }
 
-/// Returns the name of the prompt in a file. Returns `None` if the file is not the prompt of an agent.
 fn name_of(file: &str) -> Option<String> {
     let name = file.strip_prefix(OF_AGENT)?.strip_suffix(ENDING)?;
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// Reads the prompts of agents. A prompt in the folder replaces the built-in prompt of the same name.
+/// A prompt in the folder replaces the built-in prompt of the same name.
 pub(super) fn of_agents(dir: Option<&Path>, errors: &Errors) -> AgentPrompts {
     let built_in = AGENTS_BUILT_IN.iter().filter_map(|(file, text)| Some((name_of(file)?, (*text).to_owned())));
     let mut prompts: BTreeMap<String, String> = built_in.collect();
@@ -62,7 +58,6 @@ pub(super) fn of_agents(dir: Option<&Path>, errors: &Errors) -> AgentPrompts {
     AgentPrompts(prompts)
 }
 
-/// Reads the effective prompts. If a prompt is invalid, notes an error and returns `None`.
 pub(super) fn read(dir: Option<&Path>, errors: &Errors) -> Option<Prompts> {
     let folder = dir.map(|dir| dir.join(FOLDER)).filter(|folder| folder.is_dir());
     let Some(folder) = folder else { return Some(Prompts::default()) };

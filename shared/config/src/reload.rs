@@ -14,7 +14,6 @@ use crate::files;
 const LIVE: [&str; 6] =
     ["caps.", "fairness.", "permission.", "log.level", "worker.tool_timeout", "worker.allow_dynamic_registration"];
 
-/// Maximum number of reads if the folder changes during each read.
 const READS_MAX: usize = 5;
 
 /// Maximum number of files that the digest covers. Configuration folders have fewer.
@@ -46,7 +45,7 @@ pub fn fingerprint(dir: &Path) -> String {
     })
 }
 
-/// Returns the files of a folder, by name. If `below` is true, also returns the files of its subfolders.
+/// Sorted by name. If `below` is true, also returns the files of direct subfolders.
 fn files_in(dir: &Path, below: bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();

@@ -19,11 +19,9 @@ use std::fs;
 
 use super::{ConfigErrors, Configuration, Part, Sources, load};
 
-/// The tools that every worker has.
 const BUILT_IN: [&str; 8] =
     ["cancel_task", "delegate_task", "echo", "fail", "fail_once", "read_messages", "send_mcp_message", "sleep"];
 
-/// Sources for a test: files of the configuration folder, environment variables, and the usual built-in tools.
 struct TestConfig {
     files: Vec<(&'static str, String)>,
     variables: Vec<(&'static str, &'static str)>,
@@ -55,7 +53,7 @@ impl TestConfig {
         self
     }
 
-    /// Loads the configuration. File names in errors do not contain the folder.
+    /// File names in errors do not contain the folder.
     fn load(self) -> Result<Configuration, ConfigErrors> {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in &self.files {
@@ -73,7 +71,6 @@ impl TestConfig {
         })
     }
 
-    /// Returns the errors as displayed, without the folder's path.
     fn errors(self) -> Vec<String> {
         let errors = self.load().expect_err("errors");
         let shown = errors.as_slice().iter().map(|error| {

@@ -13,14 +13,13 @@ pub struct Bounds {
     pub dead_entries_max: u64,
     /// Maximum number of entries in an inbound stream.
     pub turns_max: u64,
-    /// Maximum number of a tenant's unfinished turns and tasks.
+    /// Unfinished turns and tasks.
     pub tenant_turns_max: u64,
-    /// Maximum bytes of a tenant's unfinished turns and tasks.
+    /// Bytes of unfinished turns and tasks.
     pub tenant_bytes_max: u64,
-    /// Maximum number of a tenant's slices that are on queues or with workers.
+    /// Slices that are on queues or with workers.
     pub tenant_in_flight_max: u64,
     pub inbox_unread_max: u64,
-    /// Maximum number of a tenant's inboxes.
     pub inboxes_max: u64,
     /// Number of crashes after which a slice is quarantined.
     pub crashes_max: u32,

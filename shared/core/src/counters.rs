@@ -21,14 +21,12 @@ pub const fn is_rolling(state: &CounterState) -> bool {
     state.began_ms == 0 && state.ends_ms > 0
 }
 
-/// Returns the key of the set with the limits whose counters are deleted together. A limit's score is the time of
-/// deletion in milliseconds.
+/// Limits with counters that are deleted together. The score is the time of deletion in milliseconds.
 #[must_use]
 pub fn expiring() -> SetKey {
     SetKey::new("expiring")
 }
 
-/// Schedules the deletion of a limit's counters at `at_ms`.
 pub fn expire_counters(limit: &Arc<str>, at_ms: i64, transaction: &mut Transaction) {
     let score = at_ms.max(0).unsigned_abs();
     let add = Write::AddMember { set: expiring(), member: limit.clone(), score, queue_of: None };

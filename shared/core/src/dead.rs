@@ -23,10 +23,8 @@ use crate::transaction::{EntryId, Guard, RecordKey, SetKey, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
 const DAY_MS: i64 = 24 * 3_600_000;
-/// Maximum number of handled failed calls that one [`ForgetHandled`] removes.
 const FORGET_MAX: usize = 256;
 
-/// A dead letter or failed call that an operator handles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeadItem {
     /// A dead letter, by its entry in the dead log.
@@ -39,7 +37,6 @@ pub enum DeadItem {
 #[serde(rename_all = "snake_case")]
 pub enum Handling {
     Dropped,
-    /// The item was submitted again.
     Replayed,
 }
 
@@ -57,14 +54,13 @@ impl Record for Handled {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotHandled {
-    /// The log does not have the item.
     Gone,
     Again(Handling),
     /// Too many handled failed calls are recorded: [`ForgetHandled`] makes room.
     Full,
 }
 
-/// Returns the key of the set with the handled failed calls, by entry. An entry's score is its time in milliseconds.
+/// Handled failed calls, by entry. The score is the entry's time in milliseconds.
 #[must_use]
 pub fn handled_calls() -> SetKey {
     SetKey::new("handled")
@@ -79,7 +75,7 @@ impl DeadItem {
         }
     }
 
-    /// Adds the item's record to `transaction`. Returns the reason if the item cannot be handled.
+    /// Returns the reason if the item cannot be handled.
     fn handle(
         &self,
         handling: Handling,
@@ -122,7 +118,6 @@ impl DeadItem {
     }
 }
 
-/// Returns the time of an entry in milliseconds, from the entry's ID.
 fn written_ms(entry: &EntryId) -> u64 {
     entry.as_str().split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }
@@ -233,7 +228,6 @@ mod tests {
     use crate::Conflict;
     use crate::paper::Paper;
 
-    /// Submits a turn, unless the queue is full.
     struct Submit;
 
     impl Decision for Submit {

@@ -5,7 +5,6 @@
 use crate::transaction::{Committed, Conflict, Transaction, Version};
 use crate::view::{Query, Undecided, View};
 
-/// The input of a decision, in addition to the view.
 #[derive(Debug, Clone)]
 pub struct Context {
     /// Shard time, as known to the caller. If the decision depends on the time, the transaction guards it with
@@ -26,7 +25,6 @@ pub struct Context {
 }
 
 impl Context {
-    /// Returns true if an earlier attempt failed with a conflict for which `is_it` returns true.
     #[must_use]
     pub fn failed(&self, is_it: impl Fn(&Conflict) -> bool) -> bool {
         self.conflicts.iter().any(is_it)
@@ -35,7 +33,6 @@ impl Context {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step<T> {
-    /// Commits this transaction, and then returns `T`.
     Commit(Transaction, T),
     Return(T),
 }
@@ -43,7 +40,7 @@ pub enum Step<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt<T> {
     pub result: T,
-    /// The commit. `None` if nothing was written.
+    /// `None` if nothing was written.
     pub committed: Option<Committed>,
 }
 
@@ -57,9 +54,6 @@ pub trait Decision {
         Vec::new()
     }
 
-    /// Decides from this view.
-    ///
-    /// # Errors
-    /// [`Undecided`]: a read is missing, or a record is unreadable.
+    /// Fails with [`Undecided`] if a read is missing, or if a record is unreadable.
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Self::Output>, Undecided>;
 }

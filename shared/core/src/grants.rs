@@ -25,7 +25,7 @@ pub fn key(id: &str) -> RecordKey {
     RecordKey::new(format!("grant:{id}"))
 }
 
-/// Returns the key of the record that exists while one worker renews a grant.
+/// The record exists while one worker renews the grant.
 #[must_use]
 pub fn renewal_key(id: &str) -> RecordKey {
     RecordKey::new(format!("grant:{id}:renewal"))
@@ -55,7 +55,6 @@ impl Decision for KeepGrant<'_> {
 #[derive(Debug, Clone, Copy)]
 pub struct RenewGrant<'a> {
     pub id: &'a str,
-    /// Time (ms) for which no other worker renews the grant.
     pub lease_ms: i64,
 }
 

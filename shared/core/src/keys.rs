@@ -18,7 +18,6 @@ impl std::fmt::Display for TurnName {
 }
 
 impl TurnName {
-    /// Parses `<tenant>:<id>`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (tenant, turn) = text.split_once(':')?;
@@ -30,19 +29,19 @@ impl TurnName {
         Self { tenant: tenant.clone(), turn: TurnId::from(task.clone()) }
     }
 
-    /// Returns the key of the record of the unfinished turn.
+    /// The record of the unfinished turn.
     #[must_use]
     pub fn record(&self) -> RecordKey {
         RecordKey::new(format!("turn:{self}"))
     }
 
-    /// Returns the key of the record of the finished turn.
+    /// The record of the finished turn.
     #[must_use]
     pub fn finished(&self) -> RecordKey {
         RecordKey::new(format!("done:{self}"))
     }
 
-    /// Returns the key of the record that reserves this ID. The record exists only if a producer chose the ID.
+    /// The record that reserves this ID. It exists only if a producer chose the ID.
     #[must_use]
     pub fn given(&self) -> RecordKey {
         RecordKey::new(format!("id:{self}"))
@@ -58,29 +57,27 @@ impl TurnName {
         format!("turn:{self}")
     }
 
-    /// Returns the key of the set with the IDs of the unfinished turns and tasks that this turn or task started.
+    /// IDs of the unfinished turns and tasks that this turn or task started.
     #[must_use]
     pub fn descendants(&self) -> SetKey {
         SetKey::new(format!("under:{self}"))
     }
 }
 
-/// Returns the key of the set with the IDs of a tenant's turns and tasks that were canceled before they arrived. An
-/// ID's score is the time in milliseconds at which its cancel is dropped.
+/// IDs of a tenant's turns and tasks that were canceled before they arrived. The score is the time in milliseconds at
+/// which the cancel is dropped.
 #[must_use]
 pub fn early(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("early:{tenant}"))
 }
 
-/// Returns the key of the set with the IDs of a tenant's newest tasks. A task's score is the time of its delegation in
-/// milliseconds.
+/// IDs of a tenant's newest tasks. The score is the time of delegation in milliseconds.
 #[must_use]
 pub fn tasks_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("tasks:{tenant}"))
 }
 
-/// Returns the key of the set with the IDs of the newest tasks that a task delegated. A task's score is the time of its
-/// delegation in milliseconds.
+/// IDs of the newest tasks that a task delegated. The score is the time of delegation in milliseconds.
 #[must_use]
 pub fn children(task: &TurnName) -> SetKey {
     SetKey::new(format!("children:{task}"))
@@ -91,34 +88,32 @@ pub fn externals() -> SetKey {
     SetKey::new("externals")
 }
 
-/// Returns the key of the set with the turns that wait for room in a token or money budget. A turn's score is the same
-/// as in throttle queues.
+/// Turns that wait for room in a token or money budget. The scores are the same as in throttle queues.
 #[must_use]
 pub fn budget_queue(counter: &CounterKey) -> SetKey {
     SetKey::new(format!("short:{}@{}", counter.limit, counter.counter))
 }
 
-/// Returns the key of the record with the history of a task. Each entry of the history is a part of the record.
+/// The history of a task. Each entry is a part of the record.
 #[must_use]
 pub fn steps(task: &TurnName) -> RecordKey {
     RecordKey::new(format!("steps:{task}"))
 }
 
-/// Returns the key of the record with the recovered calls of a turn: begun calls that the store knows only from reports
-/// of workers after a restart.
+/// Begun calls that the store knows only from reports of workers after a restart.
 #[must_use]
 pub fn recovered_calls(turn: &TurnName) -> RecordKey {
     RecordKey::new(format!("ran:{turn}"))
 }
 
-/// Returns the key of the set with parked turns and tasks. Their next call waits for a retry, or for something other
-/// than people. Metrics read this set. A member's score is the start of its wait in milliseconds.
+/// Parked turns and tasks. Their next call waits for a retry, or for something other than people. Metrics read this
+/// set. The score is the start of the wait in milliseconds.
 #[must_use]
 pub fn parked() -> SetKey {
     SetKey::new("parked")
 }
 
-/// Returns the key of the set with all timers of a shard. A timer's score is its due time in milliseconds.
+/// All timers of a shard. The score is the due time in milliseconds.
 #[must_use]
 pub fn timers() -> SetKey {
     SetKey::new("timers")
@@ -144,20 +139,19 @@ pub fn dead() -> StreamKey {
     StreamKey::new("dead")
 }
 
-/// Returns the key of the queue of slices of a priority.
 #[must_use]
 pub fn ready(priority: Priority) -> StreamKey {
     StreamKey::new(format!("ready:{}", priority.as_str()))
 }
 
-/// Returns the key of the queue of slices with this priority that were redelivered after a crash.
+/// Slices with this priority that were redelivered after a crash.
 #[must_use]
 pub fn suspect(priority: Priority) -> StreamKey {
     StreamKey::new(format!("ready:suspect:{}", priority.as_str()))
 }
 
-/// Returns the key of the set with the names of canceled turns that this consumer holds as slices. The consumer's
-/// heartbeat returns these names. A turn's score is the time of the cancel notice in milliseconds.
+/// Names of canceled turns that this consumer holds as slices. The consumer's heartbeat returns them. The score is the
+/// time of the cancel notice in milliseconds.
 #[must_use]
 pub fn canceled(consumer: &str) -> SetKey {
     SetKey::new(format!("canceled:{consumer}"))
@@ -168,8 +162,7 @@ pub fn external(tenant: &TenantId, agent: &AgentId) -> StreamKey {
     StreamKey::new(format!("external:{tenant}:{agent}"))
 }
 
-/// Returns the key of the queue on which a call of this turn is offered to the caller's process. The queue exists only
-/// while a call is offered.
+/// The queue offers a call of this turn to the caller's process. It exists only while a call is offered.
 #[must_use]
 pub fn local(tenant: &TenantId, turn: &TurnId) -> StreamKey {
     StreamKey::new(format!("local:{tenant}:{turn}"))

@@ -1,5 +1,5 @@
-//! Mutants: guards that tests can switch off one by one. So a test can prove that it detects a missing guard.
-//! A guard checks [`mutant!`](crate::mutant), which is always `false` outside test builds:
+//! Mutants: guards that tests can switch off one by one. So a test can prove that it detects a missing guard. A guard
+//! checks [`mutant!`](crate::mutant), which is always `false` outside test builds:
 //!
 //! ```text
 //! if !mutant!("settle_guards_the_version") {
@@ -106,7 +106,6 @@ thread_local! {
     static ACTIVE: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
-/// Returns true while a test has switched this guard off.
 #[cfg(any(test, feature = "mutants"))]
 #[must_use]
 pub fn is_active(name: &str) -> bool {
@@ -121,7 +120,6 @@ pub const fn is_active(_name: &str) -> bool {
     false
 }
 
-/// Runs `test` on this thread with one guard switched off.
 #[cfg(any(test, feature = "mutants"))]
 pub fn with<T>(name: &'static str, test: impl FnOnce() -> T) -> T {
     struct Reset;

@@ -46,7 +46,6 @@ impl Paper {
         self.sets.get(key).map(|set| set.keys().map(|member| &**member).collect()).unwrap_or_default()
     }
 
-    /// Advances the time and drops expired records.
     pub fn pass(&mut self, ms: i64) {
         self.now_ms += ms;
         let now_ms = self.now_ms;

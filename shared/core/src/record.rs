@@ -21,16 +21,11 @@ pub trait Record: Serialize + DeserializeOwned {
         json_of(self).into()
     }
 
-    /// Parses the content of a record.
-    ///
-    /// # Errors
-    /// [`Unreadable`], if the schema number or the JSON is not of this type.
     fn decode(content: &[u8]) -> Result<Self, Unreadable> {
         from_json(content)
     }
 }
 
-/// Renders the schema number and the JSON of a record.
 pub(crate) fn json_of<T: Record>(record: &T) -> Vec<u8> {
     let mut text = T::SCHEMA.to_string().into_bytes();
     // Records are plain data. Serialization fails only for maps with non-text keys, and no record has such a map.
@@ -40,10 +35,6 @@ pub(crate) fn json_of<T: Record>(record: &T) -> Vec<u8> {
     text
 }
 
-/// Parses the text that [`json_of`] writes.
-///
-/// # Errors
-/// [`Unreadable`], if the schema number or the JSON is not of this type.
 pub(crate) fn from_json<T: Record>(content: &[u8]) -> Result<T, Unreadable> {
     let digits = content.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (schema, json) = content.split_at(digits);
@@ -65,7 +56,6 @@ pub enum Unreadable {
     Json(String),
 }
 
-/// The state of a counter after a debit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(from = "(u64, i64, i64)", into = "(u64, i64, i64)")]
 pub struct Debited {
@@ -90,7 +80,7 @@ impl From<Debited> for (u64, i64, i64) {
 }
 
 impl Debited {
-    /// Parses the debits in a record. They are stored if the transaction had [`Transaction::stamped`].
+    /// A record has debits only if its transaction had [`Transaction::stamped`].
     #[must_use]
     pub fn parse_all(debits: &str) -> Vec<Self> {
         let parse = |one: &str| {
@@ -124,10 +114,6 @@ pub struct RecordText {
 }
 
 impl RecordText {
-    /// Splits the stored text of a record into its fields.
-    ///
-    /// # Errors
-    /// [`Unreadable::Frame`].
     pub fn parse(stored: &Bytes) -> Result<Self, Unreadable> {
         let mut blanks = stored.iter().enumerate().filter(|(_, byte)| **byte == b' ').map(|(at, _)| at);
         let (Some(first), Some(second), Some(third)) = (blanks.next(), blanks.next(), blanks.next()) else {
@@ -156,23 +142,16 @@ impl RecordText {
     }
 }
 
-/// A record that was read, with its metadata.
+/// A record that was read. The metadata is the same as in [`RecordText`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored<T> {
-    /// The version of the transaction that wrote the record.
     pub version: Version,
-    /// The entry of the slice that this transaction enqueued, if any.
     pub entry: Option<EntryId>,
-    /// The states of the counters that this transaction debited. Empty unless [`Transaction::stamped`] was set.
     pub debits: Vec<Debited>,
     pub value: T,
 }
 
 impl<T: Record> Stored<T> {
-    /// Parses a stored text.
-    ///
-    /// # Errors
-    /// [`Unreadable`].
     pub fn read(stored: &Bytes) -> Result<Self, Unreadable> {
         let text = RecordText::parse(stored)?;
         Ok(Self { version: text.version, entry: text.entry, debits: text.debits, value: T::decode(&text.content)? })
@@ -180,12 +159,10 @@ impl<T: Record> Stored<T> {
 }
 
 impl Transaction {
-    /// Writes a record without a lifetime.
     pub fn put<T: Record>(&mut self, key: &RecordKey, value: &T) -> &mut Self {
         self.write(Write::Put { key: key.clone(), content: value.encode(), ttl_ms: None })
     }
 
-    /// Writes a record that expires after `ttl_ms`.
     pub fn put_for<T: Record>(&mut self, key: &RecordKey, value: &T, ttl_ms: i64) -> &mut Self {
         self.write(Write::Put { key: key.clone(), content: value.encode(), ttl_ms: Some(ttl_ms) })
     }

@@ -15,17 +15,10 @@ use crate::view::{Undecided, View};
 /// [`Transaction::dedupe_record`]. The section adds no [`crate::Guard::Held`], because that guard must come last, after
 /// all sections.
 pub trait Section: Sync {
-    /// Adds the guards and writes of this section.
-    ///
-    /// # Errors
-    /// [`Undecided`]: a read is missing, or a record is unreadable.
+    /// Fails with [`Undecided`] if a read is missing, or if a record is unreadable.
     fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided>;
 }
 
-/// Adds all sections, in order.
-///
-/// # Errors
-/// [`Undecided`], from the first section that cannot decide.
 pub fn add_all(
     sections: &[&dyn Section],
     transaction: &mut Transaction,
@@ -38,9 +31,6 @@ pub fn add_all(
 /// Adds all sections to a transaction that must be committed even if a section's record is unreadable, such as a
 /// transaction with results. If a section's record is unreadable, a dead letter is added in place of the section's
 /// guards and writes, and the record does not change.
-///
-/// # Errors
-/// [`Undecided`]: a read is missing.
 pub fn add_readable(
     sections: &[&dyn Section],
     transaction: &mut Transaction,

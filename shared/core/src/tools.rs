@@ -44,7 +44,6 @@ pub struct AgentList {
 #[serde(transparent)]
 pub struct ToolListText(pub Box<RawValue>);
 
-/// A record that only has parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {}
 
@@ -74,7 +73,7 @@ pub fn agent_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
     RecordKey::new(format!("tools:{tenant}:{agent}"))
 }
 
-/// Returns the key of the record of a list. `=` is not allowed in IDs, so this key differs from all keys of tenants.
+/// `=` is not allowed in IDs, so this key differs from all keys of tenants.
 #[must_use]
 pub fn list_key(digest: &str) -> RecordKey {
     RecordKey::new(format!("tools:=:{digest}"))

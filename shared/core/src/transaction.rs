@@ -23,7 +23,6 @@ macro_rules! text_key {
                 Self(text.as_ref().into())
             }
 
-            /// Returns the text, without the shard's prefix.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -75,7 +74,6 @@ text_key!(
 pub struct CounterKey {
     /// The limit's name. All counters of a limit are stored together.
     pub limit: Arc<str>,
-    /// The counter within the limit.
     pub counter: Arc<str>,
 }
 
@@ -118,8 +116,7 @@ pub struct CounterState {
 }
 
 impl Window {
-    /// Returns this window. If it is a fixed window that has ended, returns the window of the same length that is open
-    /// at `now_ms`.
+    /// If this is a fixed window that has ended, returns the window of the same length that is open at `now_ms`.
     #[must_use]
     pub const fn running_at(self, now_ms: i64) -> Self {
         match self {
@@ -191,7 +188,6 @@ pub struct ConditionalDebit {
     pub counter: CounterKey,
     /// The amount to add; 0 is allowed.
     pub amount: u64,
-    /// The maximum of the counter after the debit.
     pub max: u64,
     pub window: Window,
     /// True if the debit must fail while [`CounterState::queued`] is true, as for a new turn.
@@ -215,13 +211,11 @@ impl ConditionalDebit {
     pub const OTHERS: &'static str = "~";
 }
 
-/// A condition of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Guard {
-    /// The record has this version.
     Version(RecordKey, Version),
     Absent(RecordKey),
-    /// The record exists, with any version.
+    /// With any version.
     Present(RecordKey),
     /// The counter has room. The amount is added if all guards hold.
     Debit(ConditionalDebit),
@@ -271,7 +265,6 @@ pub enum Guard {
 /// How a write treats an existing timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TimerRule {
-    /// Always sets the timer.
     Set,
     /// Sets the timer if it does not exist or is due later.
     Earlier,
@@ -285,12 +278,10 @@ pub enum Write {
     /// this transaction. If there is a lifetime, the record and its parts expire.
     Put {
         key: RecordKey,
-        /// The record's content, see [`crate::record`].
         content: Bytes,
         /// Lifetime (ms). `None` for records of unfinished work, which do not expire.
         ttl_ms: Option<i64>,
     },
-    /// Writes a part of a record, such as a call or a result.
     PutPart(RecordKey, Arc<str>, Bytes),
     DeleteParts(RecordKey, Vec<Arc<str>>),
     /// Removes a record and its parts.
@@ -301,7 +292,6 @@ pub enum Write {
     Remove(StreamKey, EntryId),
     /// Removes a queue with its entries and its group.
     DropQueue(StreamKey),
-    /// Arms a timer.
     Timer {
         name: Arc<str>,
         due_ms: i64,
@@ -317,11 +307,9 @@ pub enum Write {
         /// The counter, if the set is the throttle queue of this counter.
         queue_of: Option<CounterKey>,
     },
-    /// Removes a member from a set.
     RemoveMember {
         set: SetKey,
         member: Arc<str>,
-        /// The counter, if the set is the throttle queue of this counter.
         queue_of: Option<CounterKey>,
     },
     /// Adds an amount to a counter, regardless of any maximum. The result is at least 0. With `ends_ms`, does nothing
@@ -357,7 +345,6 @@ pub enum Write {
     SettingsGeneration(u64),
 }
 
-/// Guards and writes that a store commits together or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
     /// Identifies the transaction. If the record `dedupe_record` already has this version, the store has already
@@ -368,9 +355,9 @@ pub struct Transaction {
     /// True if the store adds the states of the debited counters to the written records (see [`crate::record`]) and to
     /// slices (field `d`).
     pub stamped: bool,
-    /// The conditions. [`Guard::Held`] comes last.
+    /// [`Guard::Held`] comes last.
     pub guards: Vec<Guard>,
-    /// The changes, in order.
+    /// In order.
     pub writes: Vec<Write>,
 }
 
@@ -426,10 +413,8 @@ pub enum Conflict {
     /// Shard time is outside the window that the decision used, or a [`Guard::Before`] or [`Guard::Since`] does not
     /// hold.
     Time {
-        /// Shard time.
         now_ms: i64,
     },
-    /// Policy or run-time settings are newer.
     Generation {
         policy: u64,
         settings: u64,
@@ -441,9 +426,7 @@ pub enum Conflict {
     },
     /// The stream or set has reached its bound.
     Full,
-    /// The set does not have the member.
     NoMember,
-    /// The store is short of memory.
     Pressure,
     InboxFull,
     TooManyInboxes,

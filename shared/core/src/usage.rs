@@ -21,15 +21,15 @@ const COUNTER_MAX: u64 = 1 << 53;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelUse {
-    /// ID of the request, unique within its task.
+    /// Unique within its task.
     pub request: String,
     pub tokens_in: u64,
     pub tokens_out: u64,
-    /// Cost, in millionths.
+    /// In millionths.
     pub cost: u64,
 }
 
-/// A day in the tenant's time zone.
+/// In the tenant's time zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Day {
     pub start_ms: i64,
@@ -41,14 +41,14 @@ pub enum UsageUnit {
     Requests,
     TokensIn,
     TokensOut,
-    /// Cost, in millionths.
+    /// In millionths.
     Cost,
 }
 
 impl UsageUnit {
     pub const ALL: [Self; 4] = [Self::Requests, Self::TokensIn, Self::TokensOut, Self::Cost];
 
-    /// Returns the name of the limit that counts a tenant's usage on one day, with one counter per agent.
+    /// The limit counts a tenant's usage on one day, with one counter per agent.
     #[must_use]
     pub fn limit(self, tenant: &TenantId, day_start_ms: i64) -> Arc<str> {
         let unit = match self {
@@ -70,9 +70,8 @@ impl UsageUnit {
     }
 }
 
-/// Adds the usage of a request to its task and to the tenant's day, only once for each request. Returns false if the
-/// request was counted before. The caller must guard the version of the task's record, and write the record in the same
-/// transaction. [`Transaction::stamped`] must be false.
+/// Counts each request only once. Returns false if the request was counted before. The caller must guard the version
+/// of the task's record, and write the record in the same transaction. [`Transaction::stamped`] must be false.
 pub fn count_use(
     task: &mut TaskPart,
     used: &ModelUse,

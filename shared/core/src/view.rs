@@ -15,15 +15,12 @@ use crate::transaction::{
     Conflict, CounterKey, CounterState, EntryId, RecordKey, SetKey, StreamKey, Transaction, Write,
 };
 
-/// Maximum number of read rounds of a decision. This maximum bounds chains of records that refer to other records. A
-/// list is read in one round, see [`View::need`].
+/// Bounds chains of records that refer to other records. A list is read in one round, see [`View::need`].
 pub const READS_MAX: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Query {
-    /// A record's stored text.
     Record(RecordKey),
-    /// Parts of a record, by name.
     Parts(RecordKey, Vec<Arc<str>>),
     AllParts(RecordKey),
     Counter(CounterKey),
@@ -51,18 +48,15 @@ pub enum Query {
     },
 }
 
-/// Fields of an entry.
 pub type Fields = Vec<(Arc<str>, Bytes)>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Value {
     Record(Option<Bytes>),
-    /// Result of [`Query::Parts`], in the order of the names.
+    /// In the order of the names.
     Parts(Vec<Option<Bytes>>),
-    /// Result of [`Query::AllParts`], ordered by name.
     AllParts(Vec<(Arc<str>, Bytes)>),
     Counter(Option<CounterState>),
-    /// Result of [`Query::First`].
     Members(Vec<(Arc<str>, u64)>),
     Score(Option<u64>),
     Size(u64),
@@ -72,7 +66,6 @@ pub enum Value {
     Entries(Vec<(EntryId, Fields)>),
 }
 
-/// The view does not have the results of these queries yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing(pub Vec<Query>);
 
@@ -92,7 +85,6 @@ impl From<Missing> for Undecided {
     }
 }
 
-/// Results of queries, and current values that conflicts returned.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     values: HashMap<Query, Value>,
@@ -107,7 +99,7 @@ impl View {
         self.values.extend(other.values);
     }
 
-    /// Returns a view with only those results of `queries` that this view already has.
+    /// Keeps only the results that this view already has.
     #[must_use]
     pub fn pick<'q>(&self, queries: impl IntoIterator<Item = &'q Query>) -> Self {
         let picked = queries.into_iter().filter_map(|query| Some((query.clone(), self.values.get(query)?.clone())));
@@ -118,7 +110,6 @@ impl View {
         self.values.remove(query);
     }
 
-    /// Drops a record and its parts.
     pub fn forget(&mut self, key: &RecordKey) {
         self.values.retain(|query, _| match query {
             Query::Record(of) | Query::Parts(of, _) | Query::AllParts(of) => of != key,
@@ -126,7 +117,6 @@ impl View {
         });
     }
 
-    /// Stores the current value that the store returned in a conflict.
     pub fn learn(&mut self, conflict: &Conflict) {
         match conflict {
             Conflict::Record { key, stored } => {
@@ -141,15 +131,13 @@ impl View {
         }
     }
 
-    /// Stores the records that a committed transaction has written, so that the writer does not have to read them
-    /// again.
+    /// The writer does not have to read again the records that its transaction has written.
     pub fn learn_written(&mut self, transaction: &Transaction) {
         let enqueues = transaction.writes.iter().any(|write| matches!(write, Write::Enqueue(..)));
         let is_plain = !enqueues && !transaction.stamped;
         for write in &transaction.writes {
             let (key, stored) = match write {
-                // If the store adds an entry or counters to the record, the caller does not have the stored text. In
-                // that case, drop the record.
+                // If the store adds an entry or counters to the record, the caller does not have the stored text.
                 Write::Put { key, content, .. } => {
                     (key, is_plain.then(|| Some(RecordText::render(&transaction.version, None, &[], content))))
                 }
@@ -166,28 +154,17 @@ impl View {
         }
     }
 
-    /// Returns the result of a query.
-    ///
-    /// # Errors
-    /// [`Missing`].
     pub fn get(&self, query: &Query) -> Result<&Value, Missing> {
         self.values.get(query).ok_or_else(|| Missing(vec![query.clone()]))
     }
 
-    /// Checks that the view has the results of all queries. With this check, a decision reads a list in one round.
-    /// Reading the members one after another is slow, and fails for a list of more than [`READS_MAX`] members.
-    ///
-    /// # Errors
-    /// [`Missing`] with all queries that have no result.
+    /// Lets a decision read a list in one round. Reading the members one after another is slow, and fails for a list
+    /// of more than [`READS_MAX`] members. The error names all queries that have no result.
     pub fn need(&self, queries: impl IntoIterator<Item = Query>) -> Result<(), Missing> {
         let missing: Vec<Query> = queries.into_iter().filter(|query| !self.values.contains_key(query)).collect();
         if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
     }
 
-    /// Returns a record, or `None` if it is absent.
-    ///
-    /// # Errors
-    /// [`Undecided`]: the record is unread or unreadable.
     pub fn record<T: Record>(&self, key: &RecordKey) -> Result<Option<Stored<T>>, Undecided> {
         match self.get(&Query::Record(key.clone()))? {
             Value::Record(Some(stored)) => {
@@ -197,8 +174,8 @@ impl View {
         }
     }
 
-    /// Returns a counter. Returns `None` if the counter does not exist or was not read. A decision may assume that a
-    /// counter that was not read is not full. If the counter is full, the conflict returns its current value.
+    /// `None` if the counter does not exist or was not read. A decision may assume that an unread counter is not
+    /// full. If it is full, the conflict returns its current value.
     #[must_use]
     pub fn counter(&self, counter: &CounterKey) -> Option<CounterState> {
         match self.values.get(&Query::Counter(counter.clone())) {
@@ -207,10 +184,6 @@ impl View {
         }
     }
 
-    /// Returns the first members of a set.
-    ///
-    /// # Errors
-    /// [`Missing`].
     pub fn first(&self, set: &SetKey, upto: Option<u64>, count: usize) -> Result<&[(Arc<str>, u64)], Missing> {
         match self.get(&Query::First { set: set.clone(), upto, count })? {
             Value::Members(members) => Ok(members),
@@ -218,10 +191,6 @@ impl View {
         }
     }
 
-    /// Returns the parts of a record, in the order of the names.
-    ///
-    /// # Errors
-    /// [`Missing`].
     pub fn parts(&self, key: &RecordKey, names: Vec<Arc<str>>) -> Result<&[Option<Bytes>], Missing> {
         match self.get(&Query::Parts(key.clone(), names))? {
             Value::Parts(parts) => Ok(parts),
@@ -229,10 +198,6 @@ impl View {
         }
     }
 
-    /// Returns the fields of an entry, or `None` if the entry does not exist.
-    ///
-    /// # Errors
-    /// [`Missing`].
     pub fn entry(&self, stream: &StreamKey, entry: &EntryId) -> Result<Option<&Fields>, Missing> {
         match self.get(&Query::Entry(stream.clone(), entry.clone()))? {
             Value::Entry(fields) => Ok(fields.as_ref()),
@@ -240,10 +205,6 @@ impl View {
         }
     }
 
-    /// Returns the consumer that holds an entry, or `None` if no consumer holds the entry.
-    ///
-    /// # Errors
-    /// [`Missing`].
     pub fn holder(&self, stream: &StreamKey, entry: &EntryId) -> Result<Option<Arc<str>>, Missing> {
         match self.get(&Query::Holder(stream.clone(), entry.clone()))? {
             Value::Holder(holder) => Ok(holder.clone()),
@@ -251,10 +212,6 @@ impl View {
         }
     }
 
-    /// Returns the score of a member in a set, or `None` if the set does not have the member.
-    ///
-    /// # Errors
-    /// [`Missing`].
     pub fn score(&self, set: &SetKey, member: &str) -> Result<Option<u64>, Missing> {
         match self.get(&Query::Score(set.clone(), member.into()))? {
             Value::Score(score) => Ok(*score),

@@ -15,28 +15,26 @@ use tickfleet_model::{AgentId, Policy, TenantId};
 use tickfleet_rules::Rulebook;
 use tickfleet_store::{RunTimeConfig, Store, StoreError};
 
-/// A consistent snapshot of all configuration and settings that decisions depend on.
 #[derive(Debug, Clone, Default)]
 pub struct ActivePolicy {
     pub policy: Policy,
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// The compiled form of the rules in the permissions. `PolicyHandle` compiles the rules from `policy` when the
-    /// snapshot takes effect.
+    /// Compiled from the permissions in `policy`. `PolicyHandle` compiles them when the snapshot takes effect.
     pub rules: Rulebook,
-    /// The digest of the configuration from which the policy was read.
+    /// Of the configuration files, without the run-time settings.
     pub digest: String,
-    /// For each shard, the generation of the run-time tenants in `policy`.
+    /// By shard: the generation of the run-time tenants in `policy`.
     pub tenants_generation: BTreeMap<u32, u64>,
 }
 
 impl ActivePolicy {
-    /// Returns the generation of this shard's run-time tenants in `policy`; 0 before the first read.
+    /// 0 before the first read.
     #[must_use]
     pub fn tenants_generation(&self, shard: u32) -> u64 {
         self.tenants_generation.get(&shard).copied().unwrap_or(0)
     }
 
-    /// Returns the first characters of the digest. Logs, metrics and audit entries identify a policy by this text.
+    /// Logs, metrics and audit entries identify a policy by this text.
     #[must_use]
     pub fn short_digest(&self) -> &str {
         short_digest(&self.digest)
@@ -48,41 +46,39 @@ pub fn short_digest(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
 
-/// The current policy of a process. Readers take a snapshot and are never blocked. A process can serve many shards, so
-/// run-time settings are kept per shard and merged.
+/// Readers take a snapshot and are never blocked. A process can serve many shards, so run-time settings are kept per
+/// shard and merged.
 #[derive(Debug)]
 pub struct PolicyHandle {
     current: ArcSwap<ActivePolicy>,
-    /// The sources of the current policy. Writers hold this lock, so that no writer overwrites another writer's change.
+    /// Writers hold this lock, so that no writer overwrites another writer's change.
     sources: Mutex<PolicySources>,
-    /// Sequence number of the latest read from Redis. Responses can arrive out of order, so a response that is older
-    /// than the applied response is dropped.
+    /// Responses can arrive out of order, so a response that is older than the applied response is dropped.
     reads: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct PolicySources {
     configured: BTreeMap<TenantId, TenantPolicy>,
-    /// Run-time settings by shard. These settings override the configuration.
+    /// These settings override the configuration.
     shards: BTreeMap<u32, ShardSettings>,
 }
 
-/// The run-time settings of one shard, as last read. All settings that affect decisions belong here, so that one read
-/// returns all of them. No decision is made before this read.
+/// All settings that affect decisions belong here, so that one read returns all of them. No decision is made before
+/// this read.
 #[derive(Debug, Default)]
 struct ShardSettings {
-    /// Sequence number of the read that returned these settings.
     read_number: u64,
     generation: u64,
     tenants: BTreeMap<TenantId, TenantPolicy>,
-    /// Tenants whose settings are unreadable and were never read successfully.
+    /// Their settings are unreadable and were never read successfully.
     withheld: BTreeSet<TenantId>,
     tools_off: BTreeSet<String>,
     pauses: BTreeMap<Paused, Pause>,
     tool_pauses: BTreeMap<PausedTool, Pause>,
 }
 
-/// Settings that this process still has, but Redis has lost.
+/// Settings that Redis has lost and this process still has.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct LostSettings {
     tenants: BTreeMap<TenantId, TenantPolicy>,
@@ -92,9 +88,9 @@ struct LostSettings {
 }
 
 impl ShardSettings {
-    /// Applies the response to a read. If a tenant's declaration is unreadable or lost, its last readable declaration
-    /// stays in force. If no readable declaration is known, the tenant is withheld, because the configuration files may
-    /// allow the tenant more than its declaration. Returns the settings that the store has lost.
+    /// If a tenant's declaration is unreadable or lost, its last readable declaration stays in force. If none is
+    /// known, the tenant is withheld, because the configuration files may allow it more than its declaration. Returns
+    /// the settings that the store has lost.
     fn apply_read(&mut self, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let known = std::mem::take(&mut self.tenants);
         let mut lost = BTreeSet::new();
@@ -135,7 +131,7 @@ impl ShardSettings {
     }
 }
 
-/// Copies the entries that `known` has and `read` lacks from `known` into `read`. Returns the copied entries.
+/// Copies the entries that only `known` has into `read`, and returns them.
 fn keep_known<K: Ord + Clone, V: Clone>(known: &BTreeMap<K, V>, read: &mut BTreeMap<K, V>) -> BTreeMap<K, V> {
     let mut lost = known.clone();
     lost.retain(|who, _| !read.contains_key(who));
@@ -177,12 +173,8 @@ impl PolicyHandle {
         self.current.load_full()
     }
 
-    /// Reads the run-time settings of the store's shard and applies them. In each shard, no decision is made before the
-    /// first successful read (invariant 16). Callers repeat the read at each heartbeat, and whenever the shard reports
-    /// a change.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the current state is unchanged.
+    /// In each shard, no decision is made before the first successful read (invariant 16). Callers repeat the read at
+    /// each heartbeat, and whenever the shard reports a change. After an error, the current state is unchanged.
     pub async fn refresh(&self, store: &Store) -> Result<(), StoreError> {
         let read_number = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
         let read = store.run_time_config().await?;
@@ -210,10 +202,7 @@ impl PolicyHandle {
         Ok(())
     }
 
-    /// Reads the settings again if the shard reports a change. Returns true if the shard reported a change.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the current state is unchanged.
+    /// Returns true if the shard reported a change. After an error, the current state is unchanged.
     pub async fn refresh_if_changed(&self, store: &Store) -> Result<bool, StoreError> {
         if store.tenants_generation().await? == self.load().tenants_generation(store.shard()) {
             return Ok(false);
@@ -222,8 +211,7 @@ impl PolicyHandle {
         Ok(true)
     }
 
-    /// Applies the response to a read, unless a later read was already applied. Returns the settings that Redis has
-    /// lost.
+    /// Does nothing if a later read was already applied. Returns the settings that Redis has lost.
     fn apply_read(&self, shard: u32, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let mut sources = self.sources.lock();
         let held = sources.shards.entry(shard).or_default();
@@ -240,7 +228,7 @@ impl PolicyHandle {
         lost
     }
 
-    /// Applies a new configuration in one step and keeps the run-time settings. Returns the new current state.
+    /// Keeps the run-time settings. Returns the new current state.
     pub fn replace(&self, mut active: ActivePolicy) -> Arc<ActivePolicy> {
         let mut sources = self.sources.lock();
         active.rules = Rulebook::of(&active.policy.permissions.matrix);
@@ -252,8 +240,7 @@ impl PolicyHandle {
     }
 }
 
-/// Returns true if two policies have the same run-time settings. In this case, the current snapshot need not be
-/// replaced.
+/// If both policies have the same run-time settings, the snapshot need not be replaced.
 fn is_same(one: &ActivePolicy, other: &ActivePolicy) -> bool {
     one.policy.tenants == other.policy.tenants
         && one.policy.withheld == other.policy.withheld

@@ -7,11 +7,11 @@ use tickfleet_store::{Store, StoreError, Submission, Submitted, TurnName, TurnVi
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BegunTurn {
-    /// The turn has ended. Contains its reply as JSON.
+    /// Contains the reply as JSON.
     Ended(String),
-    /// The turn is in progress. When the turn ends, the calls that wait for it are woken.
+    /// When the turn ends, the calls that wait for it are woken.
     Out(TurnId),
-    /// The turn was begun, but Redis no longer has a record of it. It is unknown whether the turn ran.
+    /// The turn was begun, but Redis has no record of it now. It is unknown whether the turn ran.
     RecordExpired,
     /// No call of the turn ran, and no call will run. Contains the reason.
     Refused(String),
@@ -22,7 +22,7 @@ pub enum BegunTurn {
 /// How an existing turn with the same ID is recognized as the turn to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SameTurn {
-    /// The existing turn must have the same content. Used by callers that store the turn's calls before they submit the
+    /// The existing turn must have the same content. For callers that store the turn's calls before they submit the
     /// turn.
     Calls,
     /// The existing turn must belong to the same agent. If a tool runs again with other arguments, the tool gets the
@@ -30,7 +30,7 @@ pub enum SameTurn {
     Agent,
 }
 
-/// Returns true if `turn` and the existing turn have the same agent, or if the existing turn's agent is unknown.
+/// An unknown agent matches.
 fn is_agent(turn: &Turn, found: Option<&str>) -> bool {
     found.is_none_or(|found| found == turn.agent.as_str())
 }
@@ -45,16 +45,14 @@ fn agent_of(reply: &str) -> Option<String> {
 
 const ID_IS_TAKEN: &str = "its id is used by another turn.";
 
-/// Submits `turn` under its own ID, unless it was submitted before. Returns the turn's state. Call this function again
-/// until the turn has ended. A turn with the same ID counts as an earlier submission if it matches according to `same`.
+/// Submits `turn` under its own ID, unless it was submitted before. Call this function again until the turn has
+/// ended. A turn with the same ID counts as an earlier submission if it matches according to `same`.
 ///
 /// The store keeps an ID only for some time after its turn has ended
 /// ([`StoreOptions::dedupe_ms`](tickfleet_store::StoreOptions::dedupe_ms)). If the store has no record of the turn,
-/// this function awaits `is_new` just before submission. `is_new` must return false if the turn may have ended so long
-/// ago that its ID was dropped. The turn is then not submitted, because it could run twice.
-///
-/// # Errors
-/// [`StoreError`]; the call may be repeated.
+/// this function awaits `is_new` just before submission. `is_new` must return false if the turn may have ended so
+/// long ago that its ID was dropped. The turn is then not submitted, because it could run twice. After an error, the
+/// call may be repeated.
 pub async fn begin_turn(
     store: &Store,
     turn: &Turn,
@@ -116,8 +114,8 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
     })
 }
 
-/// Returns the state of a turn that was submitted earlier but had no record at the first read. Such a turn waits for
-/// admission, was admitted after the first read, or ended so long ago that the store has dropped its reply.
+/// For a turn that was submitted earlier but had no record at the first read. It waits for admission, was admitted
+/// after the first read, or ended so long ago that the store has dropped its reply.
 async fn submitted_before(store: &Store, name: &TurnName) -> Result<BegunTurn, StoreError> {
     if store.waits_for_admission(name).await? {
         return Ok(BegunTurn::Out(name.turn.clone()));

@@ -40,12 +40,9 @@ pub struct PlannedTask {
     awaited: bool,
 }
 
-/// Checks a task and plans its record. The target must be known and have a handler. The chain of delegators must not be
-/// too deep or contain the target. The delegator must be allowed to delegate. The grant gets only those capabilities
-/// that the delegator also has. The budget is checked later, when the task is written.
-///
-/// # Errors
-/// A stable code, and a message for the delegator.
+/// The target must be known and have a handler. The chain of delegators must not be too deep or contain the target.
+/// The delegator must be allowed to delegate. The grant gets only those capabilities that the delegator also has. The
+/// budget is checked later, when the task is written. An error is a stable code with a message for the delegator.
 pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTask, (RejectionCode, String)> {
     if active.policy.withheld.contains(&task.tenant) {
         return Err((RejectionCode::UnreadableTenant, unreadable(&task.tenant)));
@@ -97,15 +94,14 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTa
     })
 }
 
-/// Returns the message for a tenant with unreadable run-time settings. No decision is possible for such a tenant.
+/// No decision is possible for a tenant with unreadable run-time settings.
 #[must_use]
 pub fn unreadable(tenant: &TenantId) -> String {
     let tenant = tenant.as_str();
     format!("tenant {tenant:?} has unreadable run-time settings; set it again, then retry")
 }
 
-/// Returns the capabilities of turns under the task: the granted capabilities that the delegator also has. If no agent
-/// delegates the task, returns all granted capabilities.
+/// The granted capabilities that the delegator also has. Without a delegator, all granted capabilities.
 fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<String>>, (RejectionCode, String)> {
     let granted = task.grant.capabilities.clone();
     let Some(delegator) = &task.delegator else { return Ok(granted) };
@@ -125,12 +121,8 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
     Ok(Some(granted.map_or_else(|| own.clone(), |granted| &granted & own)))
 }
 
-/// Restricts a task to the grant of its parent task. A service delegates the task for `agent`, which works on the
-/// parent task.
-///
-/// # Errors
-/// A stable code and a message, if the task names a delegator other than `agent`, or if the parent task may not
-/// delegate.
+/// A service delegates the task for `agent`, which works on the parent task. Fails if the task names a delegator
+/// other than `agent`, or if the parent task may not delegate.
 pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (RejectionCode, String)> {
     if task.delegator.as_ref().is_some_and(|delegator| delegator != agent) {
         // The message does not name the parent's agent, because the delegator may have guessed the parent's ID.
@@ -153,7 +145,7 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
     Ok(())
 }
 
-/// Limits the deadline of a task to `ends_ms`, the end of the work that began the task. Keeps an earlier deadline.
+/// Keeps an earlier deadline. `ends_ms` is the end of the work that began the task.
 pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     let own_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
     if ends_ms < own_ms {
@@ -161,8 +153,7 @@ pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     }
 }
 
-/// Returns the intersection of both lists. If only one list is given, returns that list. If no list is given, returns
-/// `None`.
+/// `None` does not narrow the other list.
 #[must_use]
 pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) -> Option<BTreeSet<String>> {
     match (one, other) {
@@ -171,8 +162,7 @@ pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) 
     }
 }
 
-/// Returns the rejection code of a task that was not written because of `code`, and the message for the task's
-/// delegator.
+/// `code` says why the task was not written.
 #[must_use]
 pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     match code {
@@ -199,8 +189,7 @@ pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     }
 }
 
-/// Returns the agents above the task in the chain of delegations, including the task's delegator. Returns an error if
-/// the chain is too deep or already contains the target.
+/// Includes the task's delegator. Fails if the chain is too deep or already contains the target.
 fn chain(task: &Task) -> Result<Vec<AgentId>, (RejectionCode, String)> {
     let mut chain = task.grant.chain.clone();
     chain.extend(task.delegator.clone());
@@ -225,8 +214,8 @@ fn targets(active: &ActivePolicy) -> String {
     }
 }
 
-/// Returns the arguments of the handler: [`tickfleet_config::TASK_ARGUMENTS`] without the task's ID, which is added
-/// later. The input stays exactly as the producer wrote it, including its digits and the order of its members.
+/// [`tickfleet_config::TASK_ARGUMENTS`] without the task's ID, which is added later. The input stays exactly as the
+/// producer wrote it, including its digits and the order of its members.
 fn arguments(task: &Task) -> String {
     use serde_json::value::{RawValue, to_raw_value};
     let mut map = std::collections::BTreeMap::<&str, Box<RawValue>>::new();
@@ -248,22 +237,21 @@ fn arguments(task: &Task) -> String {
 }
 
 impl PlannedTask {
-    /// Returns the time at which the task expires (ms of shard time).
+    /// In shard time.
     #[must_use]
     pub const fn deadline_ms(&self) -> i64 {
         self.deadline_ms
     }
 
-    /// Sets the call that delegates the task (`<turn id>/<position>`). The task's reply names this call, because the
-    /// task's reply may arrive before the reply of the call's turn. If the call waits for the task (`awaited`), the
-    /// task ends with the call's turn.
+    /// The task's reply names this call (`<turn id>/<position>`), because it may arrive before the reply of the
+    /// call's turn. If the call waits for the task (`awaited`), the task ends with the call's turn.
     #[must_use]
     pub fn by_call(mut self, call: &CallId, awaited: bool) -> Self {
         (self.by, self.awaited) = (Some(call.clone()), awaited);
         self
     }
 
-    /// Returns the decision that writes the task under the ID `task`. `given` is true if the producer chose this ID.
+    /// `given` is true if the producer chose the ID.
     #[must_use]
     pub fn decision(self, source: Source, task: TaskId, given: bool, bounds: &Bounds) -> Delegate<'_> {
         let inbound_ms = match &source {

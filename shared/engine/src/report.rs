@@ -20,7 +20,6 @@ use tickfleet_protocol::{audit, result};
 
 #[derive(Debug, Clone)]
 pub struct ReportOptions {
-    /// True if calls are audited.
     pub log_tool_calls: bool,
     /// Removes secrets from texts for the audit log.
     pub redactor: Arc<Redactor>,
@@ -45,7 +44,6 @@ impl Default for ReportOptions {
     }
 }
 
-/// All fields of a reply except the results.
 #[derive(Serialize)]
 struct ReplyHead<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,10 +52,9 @@ struct ReplyHead<'a> {
     task_id: Option<&'a str>,
     tenant: &'a str,
     agent: &'a str,
-    /// For a task: the agent that delegated it.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegator: Option<&'a str>,
-    /// For a task: the call that delegated it. That call's own reply can follow later.
+    /// That call's own reply can follow later.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegated_by: Option<&'a str>,
     status: &'a str,
@@ -69,7 +66,7 @@ struct ReplyHead<'a> {
 }
 
 impl ReplyHead<'_> {
-    /// Returns the reply's JSON up to and including `"results":[`.
+    /// Up to and including `"results":[`.
     fn open(&self) -> String {
         let mut text = serde_json::to_string(self).unwrap_or_else(|_| "{}".into());
         text.pop();
@@ -107,8 +104,8 @@ fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
     }
 }
 
-/// Returns the JSON message that informs a producer that a call waits for approval. The message contains
-/// `{requested_ms}` and `{until_ms}`, which are replaced with times when the approval is requested.
+/// Tells a producer that a call waits for approval. The JSON contains `{requested_ms}` and `{until_ms}`, which are
+/// replaced with times when the approval is requested.
 #[must_use]
 pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&str, &CallId, &str)) -> String {
     let mut head = reply_head(name, head);
@@ -121,13 +118,12 @@ pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&
 
 pub struct ReportedCall<'a> {
     pub name: &'a TurnName,
-    /// The immutable part of the turn's or task's record.
     pub head: &'a Head,
     /// `None` if the tool is unknown.
     pub tool_name: Option<&'a str>,
     /// `None` if the tool is unknown.
     pub tool_id: Option<&'a str>,
-    /// The arguments as JSON text.
+    /// JSON.
     pub arguments: &'a str,
     pub result: &'a CallResult,
     /// True if the call ran, or received the result of another call, see [`CallResult::ran`].
@@ -136,18 +132,17 @@ pub struct ReportedCall<'a> {
     pub shadow: &'a [ShadowDenial],
     /// The effect that the call claimed, if the call may have taken effect.
     pub effect: Option<&'a EffectNote>,
-    /// Shard time in milliseconds.
+    /// In shard time.
     pub now_ms: i64,
 }
 
-/// Returns the delegator of a task. Returns `Some(None)` if no agent delegated the task, and `None` for a turn.
+/// `Some(None)` if no agent delegated the task, and `None` for a turn.
 #[must_use]
 pub fn delegated<'a>(name: &TurnName, head: &'a Head) -> Option<Option<&'a AgentId>> {
     is_task(name, head).then(|| head.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
 }
 
-/// Returns the inputs of the policy evaluation as JSON, without secrets. Leaves out inputs that other parts of the
-/// audit entry contain.
+/// JSON without secrets. Leaves out inputs that other parts of the audit entry contain.
 fn policy_inputs(r: &ReportedCall<'_>, redactor: &Redactor) -> String {
     let head = r.head;
     let clean = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| redactor.json(raw.get()).into_owned());
@@ -201,23 +196,21 @@ pub fn rendered_call(options: &ReportOptions, r: &ReportedCall<'_>) -> RenderedC
     }
 }
 
-/// The history of a call that ends without its own result.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CallHistory<'a> {
-    /// The bounds of the limit that stopped the call, in words, see [`limit_words`].
+    /// In words, see [`limit_words`].
     pub limit: Option<&'a str>,
     pub tries: u32,
     /// True if a worker that died held the call, or may have held it.
     pub lost: bool,
-    /// True if the call began other work and waited for that work.
+    /// True if the call began other work and waited for it.
     pub waited: bool,
-    /// Why the turn was canceled, without secrets.
+    /// Without secrets.
     pub why: Option<&'a str>,
 }
 
 impl CallHistory<'_> {
-    /// Returns the end of the sentence that reports why a call ended. If the call began, the sentence never states that
-    /// the call did not run (invariant 21).
+    /// If the call began, the sentence never states that the call did not run (invariant 21).
     fn sentence_end(&self) -> String {
         match (self.tries, self.lost) {
             _ if self.waited => {
@@ -237,8 +230,7 @@ impl CallHistory<'_> {
     }
 }
 
-/// Returns the outcome and error of a call that ends for `reason` without its own result. `deadline_ms` is the deadline
-/// of the turn.
+/// For a call that ends for `reason` without its own result. `deadline_ms` is the deadline of the turn.
 #[must_use]
 pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) -> (Outcome, CallError) {
     let (outcome, code, message, details) = match reason {
@@ -313,27 +305,23 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) ->
     (outcome, CallError { code: code.into(), message, details })
 }
 
-/// Returns a limit as part of a sentence: `mails_per_user (5 calls per user in 1h)`.
 fn limit_text(limit: &str, history: &CallHistory<'_>) -> String {
     history.limit.map_or_else(|| limit.to_owned(), |words| format!("{limit} ({words})"))
 }
 
-/// Returns the bounds of a configured limit in words, with this tenant's values: `5 calls per user in 1h`. `None` if no
-/// limit has this name.
+/// Describes the limit with this tenant's values: `5 calls per user in 1h`. `None` if no limit has this name.
 #[must_use]
 pub fn limit_words(policy: &Policy, tenant: &TenantId, name: &str) -> Option<String> {
     let limit = policy.limits.iter().find(|limit| limit.name == name)?;
     Some(policy.tenants.get(tenant).map_or_else(|| limit.to_string(), |owner| owner.limit(limit).to_string()))
 }
 
-/// Returns the reason for a cancellation, as part of a sentence.
 #[must_use]
 pub fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" (reason: {why})")).unwrap_or_default()
 }
 
-/// Returns the outcome of a call that began and has no result. Such a call must never be reported as not executed,
-/// regardless of how the turn ends.
+/// Such a call must never be reported as not executed, regardless of how the turn ends.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     unknown(format!(
@@ -342,7 +330,7 @@ pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     ))
 }
 
-/// Returns the outcome of a task that an external runtime took without reporting the task's end.
+/// An external runtime took the task without reporting its end.
 fn taken_and_not_ended(reason: &EndReason, deadline_ms: i64, why: Option<&str>) -> (Outcome, CallError) {
     let what = match reason {
         EndReason::Expired => format!("The deadline {} came", rfc3339(deadline_ms)),
@@ -359,8 +347,7 @@ fn unknown(message: String) -> (Outcome, CallError) {
     (Outcome::OutcomeUnknown, CallError { code: Outcome::OutcomeUnknown.as_str().into(), message, details: None })
 }
 
-/// Returns the approval of a call for its result. `narrowed` is a JSON object from pointer to value, with the values
-/// that approvers changed.
+/// `narrowed` is a JSON object from pointer to value, with the values that approvers changed.
 #[must_use]
 pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str) -> CallApproval {
     let values: NarrowedValues = narrowed.and_then(|narrowed| serde_json::from_str(narrowed).ok()).unwrap_or_default();
@@ -370,7 +357,6 @@ pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str
     CallApproval { id: id.to_owned(), by: by.to_vec(), arguments }
 }
 
-/// Renders, for schedulers, the results of calls that end without a result of their own.
 #[derive(Debug, Clone)]
 pub struct Renderer<'a> {
     pub options: &'a ReportOptions,
@@ -379,7 +365,7 @@ pub struct Renderer<'a> {
 }
 
 impl Renderer<'_> {
-    /// Returns the outcome, the error, and the number of attempts to add to the call's failed attempts.
+    /// The number is the attempts to add to the call's failed attempts.
     #[must_use]
     pub fn outcome(&self, ended_call: &EndedCall<'_>, tool: &str) -> (Outcome, CallError, u32) {
         let EndedCall { name, turn, reason, execution, .. } = ended_call;
@@ -476,7 +462,6 @@ mod tests {
         .unwrap()
     }
 
-    /// Returns the result and the audit entry of each call of a turn that ends for `reason`.
     fn render(turn: &Turn, reason: &EndReason, options: &ReportOptions) -> Vec<(Value, Value)> {
         let name = TurnName::parse("acme:t1").unwrap();
         let policy = Policy::default();

@@ -10,15 +10,14 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug)]
 pub enum Attempt<T> {
     Done(T),
-    /// The attempt failed. The next attempt follows after a growing wait ([`Backoff`]).
+    /// The next attempt follows after a growing wait ([`Backoff`]).
     Failed,
-    /// The work cannot be done yet. The next attempt follows after the given time.
+    /// The next attempt follows after the given time.
     Later(Duration),
     /// The inputs of the work have changed and were read again. The next attempt follows immediately.
     AtOnce,
 }
 
-/// How a loop waits between two attempts, and when it must stop.
 pub trait RetryWait {
     fn is_over(&self) -> bool;
     /// Waits for `time`, or until the loop must stop.
@@ -38,7 +37,6 @@ impl RetryWait for CancellationToken {
     }
 }
 
-/// The [`RetryWait`] of a loop that never has to stop. Such a loop ends only when an attempt is done.
 #[derive(Debug, Clone, Copy)]
 pub struct NeverStop;
 
@@ -52,8 +50,8 @@ impl RetryWait for NeverStop {
     }
 }
 
-/// Repeats `attempt` until it is done, and returns its result. Makes at least one attempt. Returns `None` if the loop
-/// must stop before an attempt is done. After a failed attempt, the loop checks for a stop before and after the wait.
+/// Makes at least one attempt. Returns `None` if the loop must stop before an attempt is done. After a failed
+/// attempt, the loop checks for a stop before and after the wait.
 ///
 /// This function logs nothing: each attempt logs its own failures.
 pub async fn retry_until<T, AttemptFuture: Future<Output = Attempt<T>>>(

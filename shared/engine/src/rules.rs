@@ -12,17 +12,16 @@ use tickfleet_model::{AgentId, Call, Limit, Policy, TenantId};
 use crate::active_policy::ActivePolicy;
 use crate::resolved_limits::{counter_of, known_zone};
 
-/// Provides the maxima of limits on worker slots. The maxima depend on the number of slots that a process has counted.
+/// The maxima depend on the number of slots that a process has counted.
 pub trait SlotBounds: Sync {
-    /// Returns true if the limit must be counted. A limit on a share of the slots is not counted while there are enough
-    /// slots for every tenant.
+    /// A limit on a share of the slots is not counted while there are enough slots for every tenant.
     fn counts(&self, limit: &Limit) -> bool;
 
-    /// Returns the maximum for a tenant of a limit on slots; `None` for any other limit.
+    /// `None` unless the limit is on slots.
     fn max_of(&self, limit: &Limit, tenant: &TenantId) -> Option<u64>;
 }
 
-/// The bounds of a process that does not count slots: limits on slots are not counted.
+/// Limits on slots are not counted.
 #[derive(Debug, Clone, Copy)]
 pub struct NoSlotBounds;
 
@@ -39,7 +38,6 @@ impl SlotBounds for NoSlotBounds {
 #[derive(Clone)]
 pub struct ActiveRules<'a> {
     pub active: Arc<ActivePolicy>,
-    /// This shard's generations of the policy and settings.
     pub generations: Generations,
     /// The shard, and the number of shards.
     pub shard: (u32, u32),
@@ -68,7 +66,7 @@ impl tickfleet_core::turn::limit::Policy for ActiveRules<'_> {
 }
 
 impl ActiveRules<'_> {
-    /// Returns the debits of caps, followed by the debits of configured limits.
+    /// Debits of caps first, then debits of configured limits.
     fn debits(
         &self,
         name: &TurnName,
@@ -131,8 +129,7 @@ impl ActiveRules<'_> {
     }
 }
 
-/// Returns the offset of an agent's ticks in ms, smaller than a tick. The offset is a stable hash, so that a million
-/// agents do not wake at the same moment.
+/// The offset is smaller than a tick. It is a stable hash, so that a million agents do not wake at the same moment.
 #[must_use]
 pub fn stagger_ms(tenant: &TenantId, agent: &AgentId, tick_ms: i64) -> i64 {
     let mut hash = crc32fast::Hasher::new();

@@ -2,13 +2,12 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Grants the right to handle a suspect. A suspect is work that a process held when it died. A process has only one
-/// such right, even if it serves several shards. If the process crashes, all its work ends, but the crash must count
-/// against only one suspect (invariant 17). Clones share the right.
+/// A process has only one right to handle a suspect, even if it serves several shards. If the process crashes, all
+/// its work ends, but the crash must count against only one suspect (invariant 17). Clones share the right.
 #[derive(Debug, Clone)]
 pub struct SuspectSemaphore(Arc<Semaphore>);
 
-/// The right to handle a suspect. Dropping this value returns the right.
+/// Dropping this value returns the right.
 #[derive(Debug)]
 pub struct SuspectPermit {
     /// `None` if the semaphore was closed, which does not happen.
@@ -22,8 +21,7 @@ impl Default for SuspectSemaphore {
 }
 
 impl SuspectSemaphore {
-    /// Waits until no other suspect is handled in this process. Waiting callers are served in order. A future that is
-    /// dropped before it completes has not taken the right.
+    /// Waiting callers are served in order. A future that is dropped before it completes has not taken the right.
     pub async fn acquire(&self) -> SuspectPermit {
         SuspectPermit { _permit: Arc::clone(&self.0).acquire_owned().await.ok() }
     }

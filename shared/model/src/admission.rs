@@ -3,22 +3,20 @@
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct AdmissionNote {
-    /// Time of the admission (ms of shard time).
     pub at_ms: i64,
     pub calls: u32,
-    /// Number of calls in the agent's tick so far, including the admitted calls.
+    /// Includes the admitted calls.
     pub tick_used: u32,
     pub tick_cap: u32,
-    /// End of the tick (ms of shard time).
     pub tick_ends_ms: i64,
-    /// Number of calls in the agent's day so far, including the admitted calls.
+    /// Includes the admitted calls.
     pub day_used: u32,
     pub day_cap: u32,
 }
 
 impl AdmissionNote {
-    /// Reads the notes of a log: `A<now>,<calls>,<tick used>,<tick cap>,<tick end>,<day used>,<day cap>`, separated
-    /// by `;`. Other kinds of notes are skipped.
+    /// Format: `A<now>,<calls>,<tick used>,<tick cap>,<tick end>,<day used>,<day cap>`, separated by `;`. Other kinds
+    /// of notes are skipped.
     #[must_use]
     pub fn read_all(log: &str) -> Vec<Self> {
         log.split(';').filter_map(Self::read).collect()
@@ -43,35 +41,31 @@ impl AdmissionNote {
     }
 }
 
-/// Records that a turn's calls waited for their admission. Parsed from the turn's log or from an audit entry.
+/// Calls waited for their admission. Parsed from the turn's log or from an audit entry.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct WaitNote {
-    /// Start of the wait (ms of shard time).
     pub at_ms: i64,
     pub cause: WaitCause,
-    /// When the calls may be admitted (ms of shard time); 0 if unknown.
+    /// When the calls may be admitted (shard time); 0 if unknown.
     pub until_ms: i64,
-    /// Number of the workers' slots at the time of the wait; `None` unless the limit is a percentage of the slots.
+    /// The workers' slots at the time of the wait; `None` unless the limit is a percentage of the slots.
     pub slots: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub enum WaitCause {
-    /// A configured limit, with its name.
     Limit(String),
-    /// The calls waited for the agent's next tick.
     Tick,
-    /// The calls waited for the next day.
     Day,
-    /// The calls waited for earlier turns of the agent.
+    /// Earlier turns of the agent.
     Earlier,
     /// The tenant already had its maximum number of dispatched slices.
     Room,
 }
 
 impl WaitNote {
-    /// Reads the notes of a log: `L<now>,<limit>,<until>[,<slots>]` and `W<now>,<t, d, l or r>,<until>`, separated by
-    /// `;`. Other kinds of notes are skipped.
+    /// Formats: `L<now>,<limit>,<until>[,<slots>]` and `W<now>,<t, d, l or r>,<until>`, separated by `;`. Other kinds
+    /// of notes are skipped.
     #[must_use]
     pub fn read_all(log: &str) -> Vec<Self> {
         log.split(';').filter_map(Self::read).collect()
@@ -98,19 +92,16 @@ impl WaitNote {
     }
 }
 
-/// Further notes about an admission: the budget of the turn's task, and the number of slots.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AdmissionExtras {
-    /// Number of calls of the turn's task so far, including the admitted calls, and the maximum number of the task's
-    /// calls.
+    /// Calls of the turn's task so far, including the admitted calls, and the maximum.
     pub task: Option<(u32, u32)>,
-    /// Number of the workers' slots; `None` unless a limit of the calls is a percentage of the slots.
+    /// The workers' slots; `None` unless a limit of the calls is a percentage of the slots.
     pub slots: Option<u64>,
 }
 
 impl AdmissionExtras {
-    /// Reads the notes after an admission: `T<used>,<granted>` and `P<slots>`, separated by `;`. Other kinds of notes
-    /// are skipped.
+    /// Formats: `T<used>,<granted>` and `P<slots>`, separated by `;`. Other kinds of notes are skipped.
     #[must_use]
     pub fn read(entry: &str) -> Self {
         let mut more = Self::default();
@@ -125,20 +116,19 @@ impl AdmissionExtras {
     }
 }
 
-/// The debit that one admission made from one counter of a limit with a window.
+/// One admission's debit from one counter of a limit with a window.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct DebitNote {
     /// Format: `limit@counter`.
     pub counter: String,
-    /// The debited amount: the number of admitted calls, or the sum of their amounts in millionths.
+    /// The number of admitted calls, or the sum of their amounts in millionths.
     pub debited: u64,
-    /// Number of calls or sum of amounts in the window so far, including the admitted calls.
+    /// In the window so far, including the admitted calls.
     pub used: u64,
-    /// Maximum number of calls or sum of amounts in the window.
+    /// Calls, or sum of amounts, in the window.
     pub max: u64,
-    /// End of the window (ms of shard time).
     pub ends_ms: i64,
-    /// Start of the window (ms of shard time). An operator's reset also starts a window.
+    /// In shard time. An operator's reset also starts a window.
     pub began_ms: i64,
 }
 
@@ -147,14 +137,13 @@ pub struct DebitNotes {
     pub debits: Vec<DebitNote>,
     /// True if the log states the debits, even if it states that there were none.
     pub are_stated: bool,
-    /// True if the log was full, so that further debits are missing.
+    /// True if the log was full, so further debits are missing.
     pub is_cut: bool,
 }
 
 impl DebitNotes {
-    /// Reads the notes after an admission: `D<limit>@<counter>,<debited>,<used>,<max>,<end>,<begin>`, separated by
-    /// `;`. `D0` means no debits. A final `D` alone means that further debits were cut. Other kinds of notes are
-    /// skipped.
+    /// Format: `D<limit>@<counter>,<debited>,<used>,<max>,<end>,<begin>`, separated by `;`. `D0` means no debits. A
+    /// final `D` alone means that further debits were cut. Other kinds of notes are skipped.
     #[must_use]
     pub fn read(entry: &str) -> Self {
         let mut notes = Self::default();
@@ -191,21 +180,19 @@ impl DebitNote {
     }
 }
 
-/// Records that waiting calls returned their permits, or that calls acquired permits again after the wait.
+/// Waiting calls returned their permits, or acquired permits again after the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PermitsNote {
-    /// Time at which the permits were returned or acquired again (ms of shard time).
     pub at_ms: i64,
-    /// True if permits were acquired again; false if they were returned.
+    /// False if the permits were returned.
     pub again: bool,
-    /// Number of calls; 0 means that later notes are missing. When a slice parks, its last calls return their permits.
-    /// When it is dispatched again, its next calls acquire permits.
+    /// 0 means that later notes are missing. When a slice parks, its last calls return their permits. When it is
+    /// dispatched again, its next calls acquire permits.
     pub calls: usize,
 }
 
 impl PermitsNote {
-    /// Reads the notes of a log or of an audit entry: `G<now>,<calls>` and `H<now>,<calls>`, separated by `;`. Other
-    /// kinds of notes are skipped.
+    /// Formats: `G<now>,<calls>` and `H<now>,<calls>`, separated by `;`. Other kinds of notes are skipped.
     #[must_use]
     pub fn read_all(log: &str) -> Vec<Self> {
         log.split(';').filter_map(Self::read).collect()

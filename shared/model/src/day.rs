@@ -24,10 +24,7 @@ pub struct UnknownZone {
     pub suggestion: Option<String>,
 }
 
-/// Returns the time zone with an IANA name such as `Europe/Berlin`. Letter case matters.
-///
-/// # Errors
-/// [`UnknownZone`], with the closest known name.
+/// An IANA name such as `Europe/Berlin`; letter case matters. The error names the closest known name.
 pub fn zone(name: &str) -> Result<Tz, UnknownZone> {
     name.parse().map_err(|_| UnknownZone {
         found: name.to_owned(),
@@ -35,8 +32,8 @@ pub fn zone(name: &str) -> Result<Tz, UnknownZone> {
     })
 }
 
-/// Returns the calendar day that contains `now_ms`, as `(start_ms, end_ms)` with `start <= now < end` (ms since the
-/// epoch). The computation takes about a microsecond; callers cache the result until `end_ms`.
+/// Returns `(start_ms, end_ms)` with `start <= now < end` (ms since the epoch). The computation takes about a
+/// microsecond; callers cache the result until `end_ms`.
 #[must_use]
 pub fn day_bounds(now_ms: i64, zone: Tz) -> (i64, i64) {
     let now_ms = now_ms.clamp(NOW_MS_MIN, NOW_MS_MAX);
@@ -47,8 +44,7 @@ pub fn day_bounds(now_ms: i64, zone: Tz) -> (i64, i64) {
     (start(today, zone), end(today, zone))
 }
 
-/// Returns the end of a day: the start of the next existing date. A zone that moves across the date line may skip a
-/// date.
+/// A day ends at the start of the next existing date. A zone that moves across the date line may skip a date.
 fn end(date: NaiveDate, zone: Tz) -> i64 {
     let begun = start(date, zone);
     let after = next(date);
@@ -60,8 +56,7 @@ fn next(date: NaiveDate) -> NaiveDate {
     date.checked_add_days(Days::new(1)).unwrap_or(date)
 }
 
-/// Returns the first instant of the local date. If the zone skipped `date`, returns the first instant of the next
-/// existing date.
+/// If the zone skipped `date`, returns the first instant of the next existing date.
 fn start(date: NaiveDate, zone: Tz) -> i64 {
     match zone.from_local_datetime(&date.and_time(NaiveTime::MIN)) {
         MappedLocalTime::Single(at) | MappedLocalTime::Ambiguous(at, _) => at.timestamp_millis(),
@@ -69,7 +64,7 @@ fn start(date: NaiveDate, zone: Tz) -> i64 {
     }
 }
 
-/// Returns the end of the clock jump that skipped the midnight at the start of `date`.
+/// The clock jump skipped the midnight at the start of `date`.
 fn after_gap(date: NaiveDate, zone: Tz) -> i64 {
     let midnight = date.and_time(NaiveTime::MIN).and_utc().timestamp_millis();
     let begun =

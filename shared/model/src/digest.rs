@@ -5,12 +5,12 @@ use sha2::{Digest as _, Sha256};
 
 use super::{AgentId, Task, TenantId, Turn, TurnId};
 
-/// Returns the digest of a turn's content: 32 hexadecimal characters, the first 16 bytes of a SHA-256. The digest
-/// covers agent, task, dialect, and `allowed_tools` if set. For each call, it covers the provider's ID, tool and
-/// arguments. Every part is hashed with its length, so different turns never hash the same bytes.
+/// 32 hexadecimal characters: the first 16 bytes of a SHA-256 of agent, task, dialect, `allowed_tools` if set, and
+/// each call's provider ID, tool and arguments. Every part is hashed with its length, so different turns never hash
+/// the same bytes.
 ///
-/// Priority, deadline, `reply_to` and context do not change the calls, so they are not covered. A producer that submits
-/// the turn again after a crash may set a new deadline.
+/// Priority, deadline, `reply_to` and context do not change the calls, so they are not covered. A producer that
+/// submits the turn again after a crash may set a new deadline.
 #[must_use]
 pub fn content_digest(turn: &Turn) -> String {
     let mut hash = Sha256::new();
@@ -30,7 +30,7 @@ pub fn content_digest(turn: &Turn) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// Returns the digest that identifies a task by target, work and delegator: 32 hexadecimal characters.
+/// Covers target, work and delegator: 32 hexadecimal characters.
 #[must_use]
 pub fn task_digest(task: &Task) -> String {
     let mut hash = Sha256::new();
@@ -42,8 +42,8 @@ pub fn task_digest(task: &Task) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// Returns the idempotency key of the call at `position` of a turn: 64 hexadecimal characters (32 bytes). All attempts
-/// and all submissions of the same turn have the same key. Every other call has a different key.
+/// 64 hexadecimal characters. All attempts and all submissions of the same turn have the same key. Every other call
+/// has a different key.
 #[must_use]
 pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position: usize) -> String {
     let mut hash = Sha256::new();
@@ -54,8 +54,8 @@ pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position:
     hex(&hash.finalize())
 }
 
-/// Returns a hash that distinguishes private texts without revealing them: 32 hexadecimal characters. Equal texts have
-/// different hashes if `of` differs, for example for two tenants.
+/// Distinguishes private texts without revealing them: 32 hexadecimal characters. Equal texts have different hashes
+/// if `of` differs, for example for two tenants.
 #[must_use]
 pub(crate) fn short_hash(of: &str, text: &str) -> String {
     let mut hash = Sha256::new();
@@ -64,7 +64,7 @@ pub(crate) fn short_hash(of: &str, text: &str) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// Returns a hash of the texts that does not reveal them: 64 hexadecimal characters.
+/// Does not reveal the texts: 64 hexadecimal characters.
 #[must_use]
 pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
@@ -72,7 +72,7 @@ pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
-/// Adds a part to the hash. The hash of a missing part differs from the hash of every text.
+/// The hash of a missing part differs from the hash of every text.
 fn part(hash: &mut Sha256, text: Option<&str>) {
     match text {
         Some(text) => {

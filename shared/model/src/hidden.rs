@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Returns true if a character is invisible or reorders text. Such characters are controls except tab and line feed,
-/// bidirectional marks, zero-width and filler characters, variation selectors and tags.
+/// Hidden characters are controls except tab and line feed, bidirectional marks, zero-width and filler characters,
+/// variation selectors and tags.
 #[must_use]
 pub const fn is_hidden(character: char) -> bool {
     matches!(character,
@@ -21,16 +21,15 @@ pub const fn is_hidden(character: char) -> bool {
 /// Maximum number of combining marks that stay visible on one letter. No script needs more.
 const MARKS_MAX: usize = 3;
 
-/// Returns true for a combining mark that fits any letter. Many such marks on one letter would cover the lines around
-/// it.
+/// True for a combining mark that fits any letter. Many such marks on one letter would cover the lines around it.
 const fn is_mark(character: char) -> bool {
     matches!(character,
         '\u{300}'..='\u{36f}' | '\u{483}'..='\u{489}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}'
         | '\u{20d0}'..='\u{20ff}' | '\u{fe20}'..='\u{fe2f}')
 }
 
-/// Replaces hidden characters, and combining marks after the third on one letter, with JSON escapes (`\u202e`). A
-/// character beyond U+FFFF becomes a surrogate pair. The meaning of JSON stays the same.
+/// Hidden characters, and combining marks after the third on one letter, become JSON escapes (`\u202e`). A character
+/// beyond U+FFFF becomes a surrogate pair. The meaning of JSON stays the same.
 #[must_use]
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|character| is_hidden(character) || is_mark(character)) {

@@ -15,22 +15,22 @@ pub enum IdError {
     #[error("{what} is empty; expected 1 to {max} characters of A-Z a-z 0-9 _ . -")]
     Empty {
         what: &'static str,
-        /// Maximum length in bytes.
+        /// In bytes.
         max: usize,
     },
     #[error("{what} has {len} bytes; at most {max} are allowed")]
     TooLong {
         what: &'static str,
-        /// Length of the text in bytes.
+        /// In bytes.
         len: usize,
-        /// Maximum length in bytes.
+        /// In bytes.
         max: usize,
     },
     #[error("{what} has the character {found:?} at byte {at}; allowed are A-Z a-z 0-9 _ . -")]
     Character {
         what: &'static str,
         found: char,
-        /// Offset of the invalid character in bytes.
+        /// In bytes.
         at: usize,
     },
 }
@@ -57,10 +57,7 @@ macro_rules! id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Validates the text.
-            ///
-            /// # Errors
-            /// [`IdError`] names the first rule that the text breaks.
+            /// The error names the first rule that the text breaks.
             pub fn new(text: impl AsRef<str>) -> Result<Self, IdError> {
                 let text = text.as_ref();
                 check($what, $max, text)?;
@@ -108,41 +105,40 @@ macro_rules! id {
 }
 
 id!(
-    /// ID of a tenant, which owns agents, data and budgets. All keys of a tenant are in the same shard.
+    /// A tenant owns agents, data and budgets. All keys of a tenant are in the same shard.
     TenantId, "tenant", limits::NAME_BYTES_MAX);
 id!(
-    /// ID of an agent: a named caller with roles and capabilities, unique within its tenant (`kelly`).
+    /// A named caller with roles and capabilities, unique within its tenant (`kelly`).
     AgentId, "agent", limits::NAME_BYTES_MAX);
 id!(
-    /// ID of a turn, unique within its tenant. The producer sets the ID, or the ID is derived from the inbound entry.
+    /// Unique within its tenant. The producer sets the ID, or the ID is derived from the inbound entry.
     TurnId, "turn_id", limits::ID_BYTES_MAX);
 id!(
-    /// ID of a delegated task, unique within its tenant.
+    /// A delegated task, unique within its tenant.
     TaskId, "task_id", limits::ID_BYTES_MAX);
 id!(
-    /// Name of a tenant's reply inbox: the `reply_to` of turns and tasks.
+    /// A tenant's reply inbox: the `reply_to` of turns and tasks.
     InboxName, "reply_to", limits::NAME_BYTES_MAX);
 id!(
-    /// Name of a tenant's session, which a producer chooses. A session groups turns or tasks that belong together.
+    /// A producer chooses this name. A session groups turns or tasks that belong together.
     SessionName, "session_id", limits::NAME_BYTES_MAX);
 id!(
-    /// Name of one incarnation of a process in a consumer group. Each start of the process creates a new name.
+    /// One incarnation of a process in a consumer group. Each start of the process creates a new name.
     ConsumerId, "consumer", limits::ID_BYTES_MAX);
 
 impl From<TaskId> for TurnId {
-    /// Converts the ID of a task. A task runs as a turn of one call, so tasks and turns share one space of IDs.
+    /// A task runs as a turn of one call, so tasks and turns share one space of IDs.
     fn from(task: TaskId) -> Self {
         Self(task.0)
     }
 }
 
-/// The fleet's own ID of a call: `<turn id>/<position>`. Positions start at 0.
+/// Format: `<turn id>/<position>`.
 ///
 /// The provider's call ID is returned unchanged in the result, but the fleet does not rely on its uniqueness.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId {
     pub turn: TurnId,
-    /// The position of the call in the turn, from 0.
     pub position: usize,
 }
 
@@ -158,7 +154,7 @@ impl fmt::Debug for CallId {
     }
 }
 
-/// The ID of a stream entry as Redis prints it, `<ms>-<seq>`. Only the store interprets it.
+/// As Redis prints it, `<ms>-<seq>`. Only the store interprets it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EntryId(pub String);
 
@@ -168,7 +164,7 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// Returns the shard that contains a tenant's keys: `CRC32(tenant) mod shards`, CRC-32 as in zip and PNG (IEEE).
+/// `CRC32(tenant) mod shards`, CRC-32 as in zip and PNG (IEEE).
 #[must_use]
 pub fn shard_of(tenant: &TenantId, shards: u32) -> u32 {
     crc32fast::hash(tenant.as_str().as_bytes()) % shards.max(1)

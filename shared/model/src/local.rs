@@ -2,14 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a function in the caller's process ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
-    /// The function returned an output, as JSON.
     Output {
         json: String,
-        /// True if the output exceeded the maximum length, so that `json` is not the whole output.
+        /// True if the output exceeded the maximum length, so `json` is not the whole output.
         #[serde(default)]
         is_cut: bool,
     },
@@ -18,19 +16,18 @@ pub enum Conclusion {
         message: String,
         kind: FailureKind,
     },
-    /// The process did not renew its lease, so the end of the function is unknown.
+    /// The process did not renew its lease, so it is unknown how the function ended.
     Lost,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
-    /// The function refused the call, and had no effect.
     Permanent,
-    /// The function failed temporarily. It may have had an effect.
+    /// The function may have had an effect.
     Transient,
-    /// The function failed temporarily, and certainly had no effect.
+    /// The failure is temporary, and the function certainly had no effect.
     NotExecuted,
-    /// The function failed unexpectedly. It may have had an effect.
+    /// The function may have had an effect.
     Unknown,
 }

@@ -4,13 +4,13 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-/// Maximum digits of a number: 128 bits can represent every number of 38 digits.
+/// 128 bits can represent every number of 38 digits.
 const DIGITS_MAX: u32 = 38;
-/// Maximum number of decimal places, and of zeros before the decimal point: more than any double needs.
+/// Bounds decimal places, and zeros before the decimal point: more than any double needs.
 const SCALE_MAX: i32 = 1_000;
 
-/// A decimal number: `digits` divided by ten to the power of `scale`. Trailing zeros are removed from `digits`, so that
-/// equal numbers have equal fields.
+/// `digits` divided by ten to the power of `scale`. Trailing zeros are removed from `digits`, so that equal numbers
+/// have equal fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Number {
     digits: i128,
@@ -18,7 +18,7 @@ pub struct Number {
 }
 
 impl Number {
-    /// Parses a JSON number. `None` if it has more than 38 digits, or if its scale exceeds 1,000.
+    /// A JSON number. `None` if it has more than 38 digits, or if its scale exceeds 1,000.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (sign, unsigned) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
@@ -40,7 +40,7 @@ impl Number {
         Self::of(digits.checked_mul(sign)?, places.checked_sub(exponent.parse().ok()?)?)
     }
 
-    /// Converts a double to its shortest decimal form. `None` if the double is infinite or not a number.
+    /// The shortest decimal form. `None` if the double is infinite or not a number.
     #[must_use]
     pub fn from_double(double: f64) -> Option<Self> {
         Self::parse(&double.to_string())
@@ -62,20 +62,20 @@ impl Number {
         fits.then_some(Self { digits, scale })
     }
 
-    /// Returns the number as an index of a list. Returns `None` if it is negative, fractional or too large.
+    /// `None` if the number is negative, fractional or too large.
     #[must_use]
     pub fn as_index(self) -> Option<usize> {
         let zeros = u32::try_from(self.scale.checked_neg()?).ok()?;
         usize::try_from(self.digits.checked_mul(power_of_ten(zeros)?)?).ok()
     }
 
-    /// Subtracts `other`. `None` if the difference has too many digits.
+    /// `None` if the difference has too many digits.
     #[must_use]
     pub fn minus(self, other: Self) -> Option<Self> {
         self.plus(other.negated())
     }
 
-    /// Adds `other`. `None` if the sum has too many digits.
+    /// `None` if the sum has too many digits.
     #[must_use]
     pub fn plus(self, other: Self) -> Option<Self> {
         let scale = self.scale.max(other.scale);
@@ -86,20 +86,19 @@ impl Number {
         Self::of(aligned(self)?.checked_add(aligned(other)?)?, scale)
     }
 
-    /// Multiplies by `other`. `None` if the product has too many digits.
+    /// `None` if the product has too many digits.
     #[must_use]
     pub fn times(self, other: Self) -> Option<Self> {
         Self::of(self.digits.checked_mul(other.digits)?, self.scale.checked_add(other.scale)?)
     }
 
-    /// Returns the number with the opposite sign. The negation cannot overflow, because numbers of 38 digits are far
-    /// from the limits of `i128`.
+    /// Cannot overflow, because numbers of 38 digits are far from the limits of `i128`.
     #[must_use]
     pub const fn negated(self) -> Self {
         Self { digits: -self.digits, scale: self.scale }
     }
 
-    /// Returns the power of ten of the first digit: 0 for 5, 1 for 50, -1 for 0.5. Used to compare numbers.
+    /// The power of ten of the first digit: 0 for 5, 1 for 50, -1 for 0.5.
     fn magnitude(self) -> i64 {
         i64::from(self.digits.unsigned_abs().ilog10()) - i64::from(self.scale)
     }
@@ -119,8 +118,8 @@ impl Ord for Number {
         if magnitudes != Ordering::Equal {
             return if self.digits > 0 { magnitudes } else { magnitudes.reverse() };
         }
-        // Both numbers have the same magnitude. The number with the smaller scale gets zeros, so that both have equal
-        // scales.
+        // Both numbers have the same magnitude. The number with the smaller scale gets zeros, so that both scales are
+        // equal.
         let shift = |from: i32, to: i32| u32::try_from(i64::from(to) - i64::from(from)).ok().and_then(power_of_ten);
         let mine = self.digits * shift(self.scale, other.scale).unwrap_or(1);
         mine.cmp(&(other.digits * shift(other.scale, self.scale).unwrap_or(1)))

@@ -1,7 +1,6 @@
 //! Finds a number that would be split if a text is cut. Half of a number would look like a different amount.
 
-/// Returns the byte range of the number that would be split if `text` is cut at `at`. Returns `None` if no number would
-/// be split.
+/// Returns the byte range of the number that a cut at `at` would split. `None` if it would split none.
 #[must_use]
 pub fn number_across(text: &str, at: usize) -> Option<(usize, usize)> {
     let is_part = |c: &char| c.is_alphanumeric() || matches!(c, '.' | ',' | '_' | '+' | '-');

@@ -22,67 +22,61 @@ pub use facts::{
 pub use pause::{Pause, Paused, PausedTool};
 pub use tenant_user::TenantUser;
 
-/// What happens to calls beyond a day's budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DayCapAction {
     /// Each call gets the result `daily_cap_reached` with `resets_at`.
     #[default]
     Reject,
-    /// The calls wait until the next day.
     Defer,
 }
 
-/// The caps that apply to one agent: the agent's and the tenant's own caps, and the defaults where they set none.
+/// The agent's and the tenant's own caps, and the defaults where they set none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caps {
-    /// Length of a tick (ms of Redis time).
+    /// In Redis time.
     pub tick_ms: i64,
     pub calls_per_tick: u32,
     pub calls_per_day: u32,
-    /// Maximum calls of all the tenant's agents together in a day. `None` if the tenant has no such cap.
+    /// All the tenant's agents together. `None` if the tenant has no such cap.
     pub tenant_calls_per_day: Option<u32>,
     pub on_day_cap: DayCapAction,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct AgentPolicy {
-    /// The agent's roles. Rows of the permission matrix can name them.
+    /// Rows of the permission matrix can name them.
     pub roles: BTreeSet<String>,
-    /// The agent's capabilities. Tools can require them.
     pub capabilities: BTreeSet<String>,
-    /// For tools with several versions: tool → selector of the version that the agent gets. Without a selector, the
-    /// agent gets the newest version.
+    /// Tool → selector of the version that the agent gets. Without a selector, the agent gets the newest version.
     #[serde(default)]
     pub tool_versions: BTreeMap<String, String>,
-    /// Replaces the default `calls_per_tick` for this agent.
+    /// `None` means the default.
     pub calls_per_tick: Option<u32>,
-    /// Replaces the default `max_actions_per_day` for this agent.
+    /// `None` means the default.
     pub max_actions_per_day: Option<u32>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct TenantPolicy {
-    /// The name of the plan, for people. Limits and rules can also refer to it.
+    /// For people. Limits and rules can also refer to it.
     pub plan: String,
-    /// The features of the tenant's plan. Tools can require them.
     pub features: BTreeSet<String>,
     /// IANA time zone in which the tenant's days begin; `None` means the time zone of the policy.
     pub time_zone: Option<String>,
-    /// Maximum calls of all the tenant's agents together in a day. `None` means no such cap.
+    /// All the tenant's agents together. `None` means no such cap.
     pub max_actions_per_day: Option<u32>,
-    /// The agents of the tenant. Empty means every agent of the configuration.
+    /// Empty means every agent of the configuration.
     pub agents: BTreeSet<AgentId>,
-    /// The tenant's users, for `user_context` and lists. No two users have the same name.
+    /// For `user_context` and lists. No two users have the same name.
     pub users: BTreeSet<TenantUser>,
-    /// The tenant's own maximums for limits: name of the limit → maximum, written as in the configuration.
+    /// Name of the limit → the tenant's own maximum, written as in the configuration.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, String>,
 }
 
 impl TenantPolicy {
-    /// Returns the limit with the tenant's own maximum, if the tenant has one. If tenants share the counters of a
-    /// limit, their own maximums do not apply.
+    /// Applies the tenant's own maximum, unless tenants share the counters of the limit.
     #[must_use]
     pub fn limit<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
         let own = self.limits.get(&limit.name).filter(|_| limit.is_of_tenants());
@@ -93,44 +87,41 @@ impl TenantPolicy {
     }
 }
 
-/// A row of the permission matrix: the agents that may call one tool, by name or role. A denial wins over an allowance.
-/// An agent that the row does not allow is denied.
+/// A row of the permission matrix. A denial wins over an allowance. An agent that the row does not allow is denied.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct ToolGrant {
     pub agents: BTreeSet<AgentId>,
     pub roles: BTreeSet<String>,
-    /// Agents that are denied even if other fields of the row allow them.
+    /// Denied even if other fields of the row allow them.
     pub deny_agents: BTreeSet<AgentId>,
     pub deny_roles: BTreeSet<String>,
     /// True if every agent that is not denied may call the tool.
     pub everyone: bool,
-    /// Conditions that every call must meet. Omitted from digests if empty, so that a policy without rules keeps its
-    /// digest.
+    /// Every call must meet them. Omitted from digests if empty, so that a policy without rules keeps its digest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// Facts that calls of the tool require, set or clear. Omitted from digests if empty.
+    /// Omitted from digests if empty.
     #[serde(default, skip_serializing_if = "FactRow::is_empty")]
     pub facts: FactRow,
 }
 
-/// A condition on a call's arguments and context, as text of the configuration. Only workers parse and evaluate it.
+/// Text of the configuration. Only workers parse and evaluate it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Rule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Selects the calls to which the rule applies. `None` means all calls.
+    /// Selects calls. `None` means all calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
-    /// Calls that `when` selects must meet this condition.
+    /// The condition for the calls that `when` selects.
     pub require: String,
-    /// The message if a call violates the rule. Names in braces are replaced with values.
+    /// For a call that violates the rule. Names in braces are replaced with values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whether the rule stops calls. Omitted from digests if the rule is enforced.
+    /// Omitted from digests if the rule is enforced.
     #[serde(default, skip_serializing_if = "RuleMode::is_enforced")]
     pub mode: RuleMode,
-    /// The approvers who may permit a call that violates the rule. If `None`, the call is denied and digests omit the
-    /// field.
+    /// Approvers may permit a call that violates the rule. If `None`, the call is denied and digests omit the field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub otherwise_ask: Option<ApprovalDemand>,
 }
@@ -138,7 +129,6 @@ pub struct Rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleMode {
-    /// The rule stops calls.
     #[default]
     Enforce,
     /// The rule only reports the calls that it would have stopped.
@@ -153,19 +143,17 @@ impl RuleMode {
     }
 }
 
-/// A rule in shadow mode that would have stopped a call.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ShadowDenial {
     /// The path of the rule or limit in the configuration.
     pub rule: String,
-    /// Stable code for the reason. A denied call has the same code in `details.reason`.
+    /// Stable. A denied call has the same code in `details.reason`.
     pub reason: std::borrow::Cow<'static, str>,
     pub message: String,
 }
 
 impl Rule {
-    /// Returns the path of the rule in the configuration. The path contains the rule's name, or its position in the row
-    /// of `tool`.
+    /// The rule's path in the configuration. It ends in the rule's name, or in its position in the row of `tool`.
     #[must_use]
     pub fn place(&self, tool: &str, at: usize) -> String {
         match &self.name {
@@ -188,20 +176,19 @@ impl ToolGrant {
     }
 }
 
-/// The permissions, as plain data. Schedulers and workers use the same permissions, and replace all of them at a
-/// reload.
+/// Schedulers and workers use the same permissions, and replace all of them at a reload.
 #[derive(Debug, Clone, Default)]
 pub struct Permissions {
     /// Tool name → row.
     pub matrix: BTreeMap<String, ToolGrant>,
-    /// IDs or names of tools that no agent may call.
+    /// IDs or names. No agent may call these tools.
     pub disabled_tools: BTreeSet<String>,
-    /// IDs or names of tools that were disabled at run time. These tools stay disabled even if the configuration files
-    /// are invalid.
+    /// IDs or names of tools that were disabled at run time. They stay disabled even if the configuration files are
+    /// invalid.
     pub switched_off: BTreeSet<String>,
     /// If false, missing capabilities only cause a warning.
     pub strict_capabilities: bool,
-    /// The people who may approve calls: name → roles.
+    /// Name → roles.
     pub approvers: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -217,18 +204,13 @@ pub const META_TOOLS: [&str; 3] = ["list_tools", "check_task", "fetch_result"];
 /// the matrix has a row for the tool.
 pub const TEAM_TOOLS: [&str; 3] = ["cancel_task", "send_mcp_message", "read_messages"];
 
-/// Why an agent may not call a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denial {
-    /// The tool is disabled for all agents.
     Disabled,
-    /// The tool's row denies the agent, or one of its roles.
     DeniedByRule,
-    /// The tool's row does not allow the agent.
     NotGranted,
-    /// The agent lacks a capability, or the turn's task does not grant it.
+    /// Either the agent lacks the capability, or the turn's task does not grant it.
     MissingCapability(String),
-    /// The tenant's plan does not have a required feature.
     MissingFeature(String),
     /// The turn or its task is restricted to other tools.
     Narrowed,
@@ -261,16 +243,12 @@ pub struct Caller<'a> {
     pub agent: &'a AgentId,
     pub policy: &'a AgentPolicy,
     pub tenant: &'a TenantPolicy,
-    /// The capabilities that the turn's task grants; `None` if the turn has no task. The agent has only those of its
-    /// own capabilities that the task also grants.
+    /// `None` if the turn has no task. The agent has only those of its own capabilities that the task also grants.
     pub granted: Option<&'a BTreeSet<String>>,
 }
 
 impl Permissions {
-    /// Decides whether `caller` may call `tool`.
-    ///
-    /// # Errors
-    /// The first [`Denial`] that applies, in this order: disabled, denied, not granted, capability, feature.
+    /// Checks in this order: disabled, denied, not granted, capability, feature.
     pub fn decide(&self, caller: Caller<'_>, tool: &ToolSpec) -> Result<(), Denial> {
         self.decide_name(caller, &tool.name, &tool.id)?;
         self.capabilities(caller, tool)?;
@@ -280,10 +258,7 @@ impl Permissions {
         }
     }
 
-    /// Decides by name and ID only: whether the tool is disabled, and whether the permission matrix allows the agent.
-    ///
-    /// # Errors
-    /// The first [`Denial`] that applies, in this order: disabled, denied, not granted.
+    /// Only by name and ID. Checks in this order: disabled, denied, not granted.
     pub fn decide_name(&self, caller: Caller<'_>, name: &str, id: &str) -> Result<(), Denial> {
         let off = |names: &BTreeSet<String>| names.contains(name) || names.contains(id);
         if off(&self.disabled_tools) || off(&self.switched_off) {
@@ -296,10 +271,7 @@ impl Permissions {
         }
     }
 
-    /// Decides like [`Self::decide`] for a turn that may use only the tools in `narrowed`.
-    ///
-    /// # Errors
-    /// The errors of [`Self::decide`]; otherwise [`Denial::Narrowed`] if `narrowed` does not contain the tool.
+    /// Like [`Self::decide`], but then fails with [`Denial::Narrowed`] if `narrowed` does not contain the tool.
     pub fn decide_narrowed(
         &self,
         caller: Caller<'_>,
@@ -315,8 +287,7 @@ impl Permissions {
         names_one(&self.disabled_tools, tool) || names_one(&self.switched_off, tool)
     }
 
-    /// Returns the rule that causes a denial, as the configuration or the message names it
-    /// (`permissions.post_to_x.deny_agents`).
+    /// The cause of a denial, as the configuration or the message names it (`permissions.post_to_x.deny_agents`).
     #[must_use]
     pub fn rule(&self, caller: Caller<'_>, tool: &ToolSpec, denial: &Denial) -> String {
         let name = &tool.name;
@@ -355,33 +326,27 @@ fn names_one(names: &BTreeSet<String>, tool: &ToolSpec) -> bool {
     names.contains(&tool.name) || names.contains(&tool.id)
 }
 
-/// One consistent state of the configuration for decisions about agents and tenants.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
-    /// Agent → declaration. An agent that is not in the map is unknown. Copies share the map, because it may be
-    /// large.
+    /// An agent that is not in the map is unknown. Copies share the map, because it may be large.
     pub agents: Arc<BTreeMap<AgentId, AgentPolicy>>,
-    /// Tenant → declaration. A tenant that is not in the map is unknown.
+    /// A tenant that is not in the map is unknown.
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
-    /// Tenants that were declared at run time, but whose declarations cannot be read. All their turns are rejected,
-    /// even if the configuration files declare them.
+    /// Declared at run time, but their declarations cannot be read. All turns of these tenants are rejected, even if
+    /// the configuration files declare the tenants.
     pub withheld: BTreeSet<TenantId>,
-    /// The pauses of tenants and agents that were set at run time.
     pub paused: BTreeMap<Paused, Pause>,
-    /// The pauses of tools that were set at run time. Calls of these tools wait.
+    /// Set at run time. Calls of these tools wait.
     pub tools_paused: BTreeMap<PausedTool, Pause>,
     pub permissions: Permissions,
-    /// Default caps. Agents and tenants can replace them.
     pub defaults: DefaultCaps,
-    /// The configured limits. No two limits have the same name.
+    /// No two limits have the same name.
     pub limits: Arc<Vec<Limit>>,
-    /// Traits of the tools that the configuration knows, for limits.
     pub known_tools: Arc<KnownTools>,
 }
 
 impl Policy {
-    /// Returns the name of the tool that a model means by `spelling`. Returns `None` if the configuration does not know
-    /// the tool.
+    /// `None` if the configuration does not know the tool that `spelling` means.
     #[must_use]
     pub fn tool_name<'a>(&'a self, spelling: &'a str) -> Option<&'a str> {
         let name = self.known_tools.meant(spelling);
@@ -392,14 +357,12 @@ impl Policy {
     }
 }
 
-/// The caps that apply unless an agent or tenant sets its own.
+/// Agents and tenants can replace them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultCaps {
-    /// Length of a tick (ms).
     pub tick_ms: i64,
-    /// Maximum calls per agent and tick.
     pub calls_per_tick: u32,
-    /// Maximum calls per agent and day (`MAX_ACTIONS_PER_DAY`).
+    /// Per agent and day (`MAX_ACTIONS_PER_DAY`).
     pub max_actions_per_day: u32,
     pub time_zone: String,
     pub on_day_cap: DayCapAction,
@@ -418,10 +381,7 @@ impl Default for DefaultCaps {
 }
 
 impl Policy {
-    /// Finds the declarations of the tenant and of the agent.
-    ///
-    /// # Errors
-    /// [`UnknownCaller`] if the tenant or the agent is unknown, or if the tenant's declaration cannot be read.
+    /// Also fails if the tenant's declaration cannot be read.
     pub fn look_up(&self, tenant: &TenantId, agent: &AgentId) -> Result<(&TenantPolicy, &AgentPolicy), UnknownCaller> {
         if self.withheld.contains(tenant) {
             return Err(UnknownCaller::Withheld);
@@ -431,7 +391,7 @@ impl Policy {
         Ok((owner, known.ok_or(UnknownCaller::Agent)?))
     }
 
-    /// Returns the reason why every turn of every sender is rejected. Returns `None` if some turns may be admitted.
+    /// `None` if some turns may be admitted.
     #[must_use]
     pub fn all_rejected_reason(&self) -> Option<&'static str> {
         if self.agents.is_empty() {
@@ -464,6 +424,5 @@ pub enum UnknownCaller {
     Tenant,
     /// The agent is unknown, or does not belong to the tenant.
     Agent,
-    /// The tenant was declared at run time, and its declaration cannot be read.
     Withheld,
 }

@@ -15,27 +15,27 @@ mod tests;
 
 use std::borrow::Cow;
 
-/// Number of bytes that are scanned after the part of a text that is kept. A secret that begins in the kept part is
-/// then still recognized.
+/// Bytes that are scanned after the kept part of a text. A secret that begins in the kept part is then still
+/// recognized.
 const MARGIN: usize = 2_048;
 
 pub const REDACTED: &str = "[REDACTED]";
 
-/// Depth up to which JSON inside JSON strings is parsed. Strings at a greater depth are scanned as free text.
+/// JSON inside JSON strings is parsed up to this depth. Deeper strings are scanned as free text.
 const NESTED_JSON_MAX: usize = 3;
 
-/// Maximum number of passes over a text. Real texts need far fewer.
+/// Passes over a text. Real texts need far fewer.
 const PASSES_MAX: usize = 8;
 
-/// Removes secrets from JSON and text. Redacting a redacted text changes nothing.
+/// Redacting a redacted text changes nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Redactor {
     extra: Vec<String>,
 }
 
 impl Redactor {
-    /// Creates a redactor with additional names of secrets. An extra key matches every key that contains the words of
-    /// the extra key in sequence: `iban` matches `customerIban` and `iban_2`.
+    /// An extra key matches every key that contains its words in sequence: `iban` matches `customerIban` and
+    /// `iban_2`.
     pub fn new<K: AsRef<str>>(extra_keys: impl IntoIterator<Item = K>) -> Self {
         let extra = extra_keys.into_iter().map(|key| keys::words(key.as_ref())).filter(|words| words.len() > 2);
         Self { extra: extra.collect() }
@@ -46,8 +46,7 @@ impl Redactor {
         keys::is_secret(key, &self.extra)
     }
 
-    /// Redacts secrets with a known shape in free text. Also redacts the values in `key=value` and `key: value` if the
-    /// key is secret.
+    /// Finds secrets with a known shape, and values in `key=value` and `key: value` if the key is secret.
     #[must_use]
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         settled(text, |text| self.once(text))
@@ -59,15 +58,15 @@ impl Redactor {
         patch.end()
     }
 
-    /// Redacts JSON without parsing it into values, so that numbers and spacing stay unchanged. If the JSON is
-    /// incomplete, the text is still redacted up to its end. Text that is not JSON is redacted as free text.
+    /// Does not parse the JSON into values, so numbers and spacing stay unchanged. Incomplete JSON is still redacted
+    /// up to its end. Text that is not JSON is redacted as free text.
     #[must_use]
     pub fn json<'a>(&self, json: &'a str) -> Cow<'a, str> {
         settled(json, |json| self.nested(json, 0))
     }
 
     /// Returns the first `bytes_max` bytes of a message (JSON or other text), redacted. A secret stays hidden even if
-    /// the cut splits the secret, or if the message is too long to be read completely.
+    /// the cut splits it, or if the message is too long to be read completely.
     #[must_use]
     pub fn head(&self, message: &[u8], bytes_max: usize) -> String {
         let window = bytes_max.saturating_mul(16) + MARGIN;
@@ -98,8 +97,8 @@ impl Redactor {
         patch.end()
     }
 
-    /// Redacts the string whose opening quote is at `at`. If the string is a key, redacts the whole member. Returns the
-    /// offset at which the scan continues.
+    /// `at` is the offset of the string's opening quote. If the string is a key, redacts the whole member. Returns
+    /// the offset at which the scan continues.
     fn string(&self, json: &str, at: usize, depth: usize, patch: &mut Patch<'_>) -> usize {
         let bytes = json.as_bytes();
         let end = string_end(bytes, at);
@@ -131,8 +130,7 @@ impl Redactor {
         if is_secret { redact_value(bytes, value, patch) } else { value }
     }
 
-    /// Redacts the value of a member if the member's key or name is secret. `key` is unescaped, and `value` is the
-    /// offset of the value. Returns the offset at which the scan continues.
+    /// `key` is unescaped, and `value` is the offset of the value. Returns the offset at which the scan continues.
     fn member(&self, json: &str, key: &str, value: usize, patch: &mut Patch<'_>) -> usize {
         let bytes = json.as_bytes();
         if matches!(key, "name" | "key" | "header" | "field" | "Name" | "Key")
@@ -144,8 +142,8 @@ impl Redactor {
     }
 }
 
-/// Repeats `pass` over `text` until a pass changes nothing. A replacement may complete a match of another rule
-/// (`://user:[REDACTED]@`), or turn invalid JSON into valid JSON.
+/// A replacement may complete a match of another rule (`://user:[REDACTED]@`), or turn invalid JSON into valid JSON.
+/// So passes are repeated until one changes nothing.
 fn settled<'a>(text: &'a str, pass: impl Fn(&str) -> Cow<'_, str>) -> Cow<'a, str> {
     let Cow::Owned(mut clean) = pass(text) else { return Cow::Borrowed(text) };
     for _ in 0..PASSES_MAX {
@@ -174,19 +172,19 @@ fn named_value(json: &str, at: usize) -> Option<(String, usize)> {
     (bytes.get(colon) == Some(&b':')).then(|| (unescape(name), skip_blanks(bytes, colon + 1)))
 }
 
-/// Cuts the text to at most `bytes_max` bytes. Never splits a character.
+/// Never splits a character.
 fn cut(text: &mut String, bytes_max: usize) {
     let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     text.truncate(end);
 }
 
-/// Returns true if a key is too short and simple to contain a secret, as most keys are.
+/// Most keys are too short and simple to contain a secret.
 fn cannot_hold_a_secret(key: &str) -> bool {
     key.len() < 13 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Replaces the value at `at`, which belongs to a secret key. Null, booleans and the empty string stay, because they
-/// reveal nothing. Returns the offset at which the scan continues.
+/// Null, booleans and the empty string stay, because they reveal nothing. Returns the offset at which the scan
+/// continues.
 fn redact_value(bytes: &[u8], at: usize, patch: &mut Patch<'_>) -> usize {
     let end = value_end(bytes, at);
     let value = bytes.get(at..end).unwrap_or_default();
@@ -196,8 +194,7 @@ fn redact_value(bytes: &[u8], at: usize, patch: &mut Patch<'_>) -> usize {
     end
 }
 
-/// Returns the offset after the JSON string that begins at `at`. If the string is not closed, returns the end of the
-/// text.
+/// Returns the offset after the JSON string that begins at `at`. If the string is not closed, the end of the text.
 #[must_use]
 pub fn string_end(bytes: &[u8], at: usize) -> usize {
     let mut at = at + 1;
@@ -243,8 +240,8 @@ fn skip_blanks(bytes: &[u8], at: usize) -> usize {
     at + rest.iter().take_while(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n')).count()
 }
 
-/// Decodes the escapes in `inner`, the content of a JSON string between its quotes. An invalid escape or a lone
-/// surrogate becomes `U+FFFD`, so that a secret next to it is still found.
+/// `inner` is the content between the quotes. An invalid escape or a lone surrogate becomes `U+FFFD`, so that a
+/// secret next to it is still found.
 fn unescape(inner: &str) -> String {
     let mut text = String::with_capacity(inner.len());
     let mut rest = inner;
@@ -267,8 +264,7 @@ fn unescape(inner: &str) -> String {
     text
 }
 
-/// Returns the character of a `\u` escape, and the number of bytes that the escape takes, counted from `u`. `escaped`
-/// begins with `u`.
+/// `escaped` begins with the `u` of a `\u` escape. Also returns the number of bytes of the escape, counted from `u`.
 fn unicode_escape(escaped: &str) -> (char, usize) {
     let digits = |from: usize| {
         let digits = escaped.bytes().skip(from).take(4).take_while(u8::is_ascii_hexdigit).count();
@@ -288,14 +284,14 @@ fn unicode_escape(escaped: &str) -> (char, usize) {
     }
 }
 
-/// Escapes a text for a JSON string. The result has no enclosing quotes.
+/// Without the enclosing quotes.
 fn escape(text: &str) -> String {
     let quoted = serde_json::to_string(text).unwrap_or_default();
     quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()
 }
 
-/// A text with replacements. Replacements must be made from left to right. Until the first replacement, the original
-/// text is borrowed and not copied.
+/// Replacements must be made from left to right. Until the first replacement, the original text is borrowed and not
+/// copied.
 struct Patch<'a> {
     text: &'a str,
     out: String,
@@ -311,8 +307,7 @@ impl<'a> Patch<'a> {
         self.copied
     }
 
-    /// Replaces `start..end` with `with`. If the range overlaps the last replacement, only the part after that
-    /// replacement is replaced.
+    /// If the range overlaps the last replacement, only the part after that replacement is replaced.
     fn replace(&mut self, start: usize, end: usize, with: &str) {
         let start = start.max(self.copied);
         if end <= start {

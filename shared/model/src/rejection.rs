@@ -2,7 +2,7 @@ use std::fmt;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $word:literal,)+) => {
-        /// Why a message is rejected. This is the `error.code` of the reply, and the reason of the dead letter.
+        /// The `error.code` of the reply, and the reason of the dead letter.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum RejectionCode {
             $($(#[$doc])* $variant,)+
@@ -11,7 +11,7 @@ macro_rules! codes {
         impl RejectionCode {
             pub const WORDS: [&str; [$($word),+].len()] = [$($word),+];
 
-            /// Returns the code's name in replies, dead letters and metrics.
+            /// The name in replies, dead letters and metrics.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -23,7 +23,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The message is not JSON or not UTF-8, or it contains half of a surrogate pair.
+    /// Not JSON or not UTF-8, or half of a surrogate pair.
     MalformedJson = "malformed_json",
     TooLarge = "too_large",
     TooDeep = "too_deep",
@@ -40,30 +40,24 @@ codes! {
     UnknownAgent = "unknown_agent",
     /// The task has ended, never existed, or belongs to another agent.
     UnknownTask = "unknown_task",
-    /// The tenant belongs to another shard.
     WrongShard = "wrong_shard",
     /// The ID was used before with different content.
     Conflict = "conflict",
-    /// The tenant has reached its maximum of unfinished work.
     TenantQueueFull = "tenant_queue_full",
-    /// The inbox has reached its maximum of unread replies.
     InboxFull = "inbox_full",
     TooManyInboxes = "too_many_inboxes",
-    /// The maximum number of cancel requests already waits for turns or tasks that have not arrived.
+    /// Too many cancel requests already wait for turns or tasks that have not arrived.
     TooManyCancels = "too_many_cancels",
-    /// The message is rejected for a reason that this build does not know.
+    /// A reason that this build does not know.
     Refused = "refused",
-    /// The agent does not accept tasks.
     NoTaskHandler = "no_task_handler",
-    /// The task's deadline has passed, or is too far in the future.
+    /// The deadline has passed, or is too far in the future.
     InvalidDeadline = "invalid_deadline",
-    /// The delegator does not work on the parent task.
     WrongDelegator = "wrong_delegator",
     MayNotDelegate = "may_not_delegate",
     /// The parent task has ended or never existed.
     UnknownParent = "unknown_parent",
     BudgetExceedsParent = "budget_exceeds_parent",
-    /// The target is already in the chain of delegations.
     DelegationCycle = "delegation_cycle",
     DelegationDepth = "delegation_depth",
     Internal = "internal",

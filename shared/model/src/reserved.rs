@@ -2,11 +2,10 @@
 //! conversation exchanges. The fleet finds this work by ID. If a caller could choose such an ID, the caller's turn
 //! could replace the fleet's turn or get its result.
 
-/// Number of hexadecimal characters after `d-` in the ID of a delegated task: half of the digest from which the ID is
-/// derived.
+/// Hexadecimal characters after `d-` in the ID of a delegated task: half of the digest from which the ID is derived.
 const DELEGATED_HEX: usize = 32;
 
-/// Returns, in words, the kind of work for which the fleet reserves the ID. `None` if a caller may choose the ID.
+/// Names the kind of work for which the fleet reserves the ID. `None` if a caller may choose the ID.
 #[must_use]
 pub fn reserved(id: &str) -> Option<&'static str> {
     let mut parts = id.split('.');

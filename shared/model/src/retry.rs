@@ -14,7 +14,7 @@ pub struct RetryDelays {
 }
 
 impl Default for RetryDelays {
-    /// Returns waits of 1 s, 3 s and 9 s.
+    /// 1 s, 3 s and 9 s.
     fn default() -> Self {
         Self::exponential(Duration::from_secs(1), 3.0, 3)
     }
@@ -26,9 +26,8 @@ impl RetryDelays {
         Self { waits }
     }
 
-    /// Creates `retries` waits. The first wait is `first`. Each later wait is `factor` times the previous wait, at most
-    /// one hour. There is no jitter, because the windows of agents are already staggered, and because the documentation
-    /// states the exact waits.
+    /// The first wait is `first`. Each later wait is `factor` times the previous wait, at most one hour. There is no
+    /// jitter, because the windows of agents are already staggered, and the documentation states the exact waits.
     #[must_use]
     pub fn exponential(first: Duration, factor: f64, retries: usize) -> Self {
         let mut policy = backoff::ExponentialBackoff {
@@ -43,14 +42,14 @@ impl RetryDelays {
         Self { waits: (0..retries).map_while(|_| policy.next_backoff()).collect() }
     }
 
-    /// Returns the number of attempts after the first attempt.
+    /// Does not count the first attempt.
     #[must_use]
     pub fn retries(&self) -> usize {
         self.waits.len()
     }
 
-    /// Returns the longest total time of the attempts from number `attempt` (from 1) on, including the waits between
-    /// them. `each` is the longest time of one attempt.
+    /// Longest total time of the attempts from number `attempt` (from 1) on, including the waits between them. `each`
+    /// is the longest time of one attempt.
     #[must_use]
     pub fn longest_from(&self, attempt: u32, each: Duration) -> Duration {
         let waits = self.waits.get((attempt as usize).saturating_sub(1)..).unwrap_or_default();
@@ -58,11 +57,11 @@ impl RetryDelays {
         waits.iter().fold(each.saturating_mul(tries), |all, wait| all.saturating_add(*wait))
     }
 
-    /// Decides what happens after attempt number `attempt` (from 1) failed transiently.
+    /// Call this after attempt number `attempt` (from 1) failed transiently.
     ///
-    /// `retry_after` is the wait that the service requests. The actual wait is never shorter. `left` is the time until
-    /// the deadline. The failure is final if `retry_after` exceeds [`limits::RETRY_AFTER_MS_MAX`], or if the wait would
-    /// end after the deadline.
+    /// `retry_after` is the wait that the service requests. The actual wait is never shorter. `left` is the time
+    /// until the deadline. The failure is final if `retry_after` exceeds [`limits::RETRY_AFTER_MS_MAX`], or if the
+    /// wait would end after the deadline.
     #[must_use]
     pub fn decide(&self, attempt: u32, retry_after: Option<Duration>, left: Duration) -> RetryDecision {
         let Some(wait) = self.waits.get((attempt as usize).saturating_sub(1)).copied() else {
@@ -89,11 +88,9 @@ pub enum RetryDecision {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoRetryReason {
-    /// All retries have been used.
     TriesUsedUp,
-    /// The service requests a wait longer than [`limits::RETRY_AFTER_MS_MAX`].
+    /// Longer than [`limits::RETRY_AFTER_MS_MAX`].
     RetryAfterTooLong,
-    /// The deadline would pass before the retry.
     DeadlineFirst,
 }
 

@@ -1,17 +1,17 @@
 //! "Did you mean": finds known names that are similar to an unknown name, for configuration errors and unknown tools.
 
-/// Maximum number of edits between a name and its misspelling. Names that differ more are different names.
+/// Names that differ by more edits are different names.
 const EDITS_MAX: usize = 2;
 
-/// Returns the known name closest to `wrong`, or `None` if no name is close enough. The two names may differ by at most
-/// two edits, and by at most half of the characters. Differences in letter case, or of `-` and `_`, are not edits.
+/// The two names may differ by at most two edits, and by at most half of the characters. Differences in letter case,
+/// or of `-` and `_`, are not edits.
 pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let folded = fold(wrong);
     let length = folded.chars().count();
     let limit = EDITS_MAX.min(length / 2);
     known
         .into_iter()
-        // If the lengths differ by more than `limit`, the names are too different, and a comparison is not needed.
+        // If the lengths differ by more than `limit`, the names are too different for a comparison.
         .filter(|name| name.chars().count().abs_diff(length) <= limit)
         .map(|name| (strsim::osa_distance(&folded, &fold(name)), name))
         .filter(|(edits, _)| *edits <= limit)
@@ -19,8 +19,8 @@ pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name.to_owned())
 }
 
-/// Returns at most three known names, closest to `wrong` first. A name must begin with `wrong`, or differ by at most
-/// half as many edits as `wrong` has characters.
+/// At most three names, closest to `wrong` first. A name must begin with `wrong`, or differ by at most half as many
+/// edits as `wrong` has characters.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     const SHOWN: usize = 3;
     const CHARS_MAX: usize = 128;
@@ -37,7 +37,7 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
     near.into_iter().take(SHOWN).map(|(_, name)| name).collect()
 }
 
-/// Joins names for a message: `a, b, c`. A long list is cut. An empty list becomes `there are none`.
+/// For a message: `a, b, c`. A long list is cut. An empty list becomes `there are none`.
 pub fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 30;
     let names: Vec<&str> = names.into_iter().collect();

@@ -23,14 +23,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::approval::ApprovalDemand;
 
-/// A tool's stable ID (`tool_send_telegram`), in addition to the name that models use.
+/// For example `tool_send_telegram`. Stable, in addition to the name that models use.
 pub type ToolId = String;
 
-/// What happens if a tool runs twice with the same arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Effect {
-    /// The tool only reads: no effect.
     Read,
     /// Running the tool twice has the same effect as running it once.
     Idempotent,
@@ -45,16 +43,14 @@ pub struct ToolSpec {
     /// The name that models use, unique.
     pub name: String,
     pub display_name: String,
-    /// Tells models what the tool does and when to use it.
     pub description: String,
-    /// JSON Schema of the arguments; an object schema.
     pub input_schema: serde_json::Value,
-    /// JSON Schema of the output, if the tool declares one.
+    /// `None` if the tool declares no schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<serde_json::Value>,
     /// Groups tools in lists (`messaging`, `social`).
     pub category: String,
-    /// The tool's version, in the format of SemVer.
+    /// SemVer.
     pub version: String,
     pub effect: Effect,
     /// Only for the effect `once`: identifies calls with the same effect, so that the effect happens only once.
@@ -70,26 +66,25 @@ pub struct ToolSpec {
     /// setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durable: Option<Durability>,
-    /// Wall-clock time limit of one attempt.
+    /// Of one attempt.
     #[serde(with = "duration_ms")]
     pub timeout: Duration,
-    /// The agent needs all of these capabilities.
+    /// The agent needs all of them.
     pub required_capabilities: Vec<String>,
-    /// The tenant's plan needs all of these features.
+    /// The tenant's plan needs all of them.
     pub required_features: Vec<String>,
     pub requires_approval: bool,
-    /// Approval that every call of the tool needs. `None` if the tool does not configure approvers; digests then omit
-    /// the field.
+    /// Every call of the tool needs it. `None` if the tool does not configure approvers; digests then omit the field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalDemand>,
-    /// False if the tool is declared but cannot run. Calls of the tool then fail with the message that the tool is not
+    /// False if the tool is declared but cannot run. Its calls then fail with the message that the tool is not
     /// configured.
     pub configured: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolTraits {
-    /// The tool's effect. `None` if the declaration only overrides fields of a tool that defines its own effect.
+    /// `None` if the declaration only overrides fields of a tool that defines its own effect.
     pub effect: Option<Effect>,
     pub category: String,
 }

@@ -14,13 +14,11 @@ use super::{AgentId, InboxName, TaskId, TenantId, TurnId};
 pub use context::Context;
 pub use dialect::Dialect;
 
-/// The priority of a slice. Each of the four priorities has its own `ready` stream.
+/// Each priority has its own `ready` stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// Served before all other work.
     Urgent,
-    /// Served before normal and low work.
     High,
     #[default]
     Normal,
@@ -29,7 +27,7 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// All priorities, most urgent first. Workers read the streams in this order.
+    /// Most urgent first. Workers read the streams in this order.
     pub const ALL: [Self; 4] = [Self::Urgent, Self::High, Self::Normal, Self::Low];
 
     #[must_use]
@@ -48,12 +46,12 @@ impl Priority {
     }
 }
 
-/// The priorities that a worker serves: at least one, most urgent first.
+/// At least one, most urgent first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Priorities(Vec<Priority>);
 
 impl Priorities {
-    /// Creates the list. Accepts any order and ignores duplicates. `None` if the list is empty.
+    /// Accepts any order and ignores duplicates. `None` if the list is empty.
     #[must_use]
     pub fn new(priorities: impl IntoIterator<Item = Priority>) -> Option<Self> {
         let mut served: Vec<Priority> = priorities.into_iter().collect();
@@ -74,34 +72,34 @@ impl Default for Priorities {
     }
 }
 
-/// One tool call as the model wrote it. No part of the call is trusted.
+/// As the model wrote it. No part of the call is trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// The provider's ID of the call. The result returns this ID unchanged. It may not be unique.
+    /// The result returns this ID unchanged. It may not be unique.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<String>,
     #[serde(rename = "t")]
     pub tool: String,
-    /// The arguments as text. When the call runs, the text is parsed within bounds.
+    /// Unparsed. When the call runs, the text is parsed within bounds.
     #[serde(rename = "a")]
     pub arguments: String,
 }
 
-/// A turn that was validated: it is within all bounds, and its IDs are well-formed. The permissions of each call are
-/// checked later.
+/// A validated turn: it is within all bounds, and its IDs are well-formed. The permissions of each call are checked
+/// later.
 #[derive(Debug, Clone)]
 pub struct Turn {
-    /// ID of the turn. `None` if the ID is derived from the inbound entry.
+    /// `None` if the ID is derived from the inbound entry.
     pub id: Option<TurnId>,
     pub tenant: TenantId,
     pub agent: AgentId,
     pub priority: Priority,
-    /// When the turn expires (ms since the epoch). `None` means the default.
+    /// Since the epoch. `None` means the default.
     pub deadline_ms: Option<i64>,
-    /// The inbox for the reply. `None` if the producer wants no reply.
+    /// `None` if the producer wants no reply.
     pub reply_to: Option<InboxName>,
     pub dialect: Dialect,
-    /// The task under which the turn runs. The turn's calls also debit the budget of this task.
+    /// The turn's calls also debit the budget of this task.
     pub task: Option<TaskId>,
     pub context: Context,
     /// True if the reply must contain `tool_call_audits`.
@@ -109,8 +107,7 @@ pub struct Turn {
     /// True if the model got strict definitions of the tools. Then a null that a tool's schema does not allow means
     /// that the argument is omitted.
     pub strict: bool,
-    /// The only tools that this turn may use, in addition to the agent's own restrictions. `None` means all tools of
-    /// the agent.
+    /// Restricts the turn in addition to the agent's own restrictions. `None` means all tools of the agent.
     pub allowed_tools: Option<BTreeSet<String>>,
     /// True if consecutive calls of `read` tools may run at the same time.
     pub parallel_reads: bool,
@@ -118,7 +115,7 @@ pub struct Turn {
     pub pending_approval: bool,
     /// True if the producer runs the calls of local tools in its own process.
     pub local_calls: bool,
-    /// The calls of the turn, in order. Only a turn in [`Dialect::Text`] can have no calls, because an answer in plain
-    /// text may need no tool.
+    /// In order. Only a turn in [`Dialect::Text`] can have no calls, because an answer in plain text may need no
+    /// tool.
     pub calls: Vec<Call>,
 }

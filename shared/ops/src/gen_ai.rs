@@ -12,7 +12,7 @@ use tracing::Span;
 
 use crate::traces::TARGET;
 
-/// Buckets of [`TOOL_SECONDS`] in seconds, as the conventions require.
+/// In seconds, as the conventions require.
 const BUCKETS: [f64; 14] = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
 /// `gen_ai.execute_tool.duration` in the notation of Prometheus.
 const TOOL_SECONDS: &str = "gen_ai_execute_tool_duration_seconds";
@@ -20,8 +20,7 @@ const TOOL_SECONDS: &str = "gen_ai_execute_tool_duration_seconds";
 static NAMES: AtomicBool = AtomicBool::new(false);
 static CONTENT: AtomicBool = AtomicBool::new(false);
 
-/// Enables the spans and the metric if `names` is true. If `content` is true too, the spans include arguments and
-/// results.
+/// `names` enables the spans and the metric. With `content`, the spans include arguments and results.
 pub fn record(names: bool, content: bool) {
     NAMES.store(names, Ordering::Relaxed);
     CONTENT.store(names && content, Ordering::Relaxed);
@@ -37,8 +36,8 @@ pub fn records_content() -> bool {
     CONTENT.load(Ordering::Relaxed)
 }
 
-/// Returns the span of one attempt of a call. The span is disabled unless the OpenTelemetry names are enabled. `id` is
-/// the model provider's ID of the call, or the fleet's ID if the provider gave none.
+/// Disabled unless the OpenTelemetry names are enabled. `id` is the model provider's ID of the call, or the fleet's
+/// ID if the provider gave none.
 #[must_use]
 pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -53,7 +52,7 @@ pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     )
 }
 
-/// Returns the span of one request to a model. The span is disabled unless the OpenTelemetry names are enabled.
+/// Disabled unless the OpenTelemetry names are enabled.
 #[must_use]
 pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -67,13 +66,13 @@ pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     )
 }
 
-/// Marks a span as failed. `word` is an error type from a closed list.
+/// `word` is an error type from a closed list.
 pub fn failed(span: &Span, word: &str) {
     span.record("otel.status_code", "ERROR");
     span.record("error.type", word);
 }
 
-/// The metric [`TOOL_SECONDS`]. While the OpenTelemetry names are not enabled, the metric has no series.
+/// [`TOOL_SECONDS`]. Has no series unless the OpenTelemetry names are enabled.
 #[derive(Debug)]
 pub(crate) struct ToolSeconds(HistogramVec);
 
@@ -86,7 +85,7 @@ impl ToolSeconds {
         Ok(Self(seconds))
     }
 
-    /// Records the duration of an attempt. `failed` is the error type of a failed attempt.
+    /// `failed` is the error type of a failed attempt.
     pub(crate) fn observe(&self, tool: &str, took: Duration, failed: Option<&str>) {
         if is_recorded() {
             self.0.with_label_values(&[tool, failed.unwrap_or_default()]).observe(took.as_secs_f64());

@@ -22,13 +22,13 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::{Metrics, RedisScrape, seconds_since_epoch};
 pub use super::progress::{LoopHandle, LoopState, Progress};
 
-/// Maximum time that a probe or scrape waits for Redis. In the Helm chart, the timeouts of kubelet and Prometheus are
-/// longer (1 s or more), so both receive a response instead of a timeout.
+/// In the Helm chart, the timeouts of kubelet and Prometheus are longer (1 s or more), so both receive a response
+/// instead of a timeout.
 const ASK_TIMEOUT: Duration = Duration::from_millis(900);
 
 type HealthCheck<T> = Arc<dyn Fn() -> BoxFuture<'static, T> + Send + Sync>;
 
-/// The probes and metrics of a process. Clones share the state.
+/// Clones share the state.
 #[derive(Clone)]
 pub struct Health {
     progress: Progress,
@@ -47,7 +47,7 @@ impl std::fmt::Debug for Health {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotReady {
     pub reason: String,
-    /// Why Redis rejects writes. `None` if Redis does not respond or accepts writes.
+    /// `None` if Redis does not respond or accepts writes.
     pub refusal: Option<Refusal>,
 }
 
@@ -66,9 +66,8 @@ pub enum HealthError {
 }
 
 impl Health {
-    /// Creates probes that check `progress` and serve `metrics`. `ready` checks, in at most 0.9 s, whether the process
-    /// can work now. If Redis responds and accepts writes, `ready` returns `Ok` with optional lines for the response.
-    /// Otherwise, `ready` returns the reason.
+    /// `ready` checks, in at most 0.9 s, whether the process can work now. If Redis responds and accepts writes, it
+    /// returns `Ok` with optional lines for the response. Otherwise, it returns the reason.
     pub fn new<F, Fut>(progress: Progress, metrics: Arc<Metrics>, ready: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -78,15 +77,14 @@ impl Health {
         Self { progress, metrics, started, ready: Arc::new(move || ready().boxed()), scrape: None }
     }
 
-    /// Marks startup as complete: `/startupz` returns 200 from now on. Call this function when everything is built and
-    /// the loops run, but do not wait for Redis first. If Redis is unavailable, a starting process waits, and must not
-    /// be restarted repeatedly.
+    /// `/startupz` returns 200 from now on. Call this function when everything is built and the loops run, but do not
+    /// wait for Redis first. If Redis is unavailable, a starting process waits, and must not be restarted repeatedly.
     pub fn started(&self) {
         self.started.store(true, Ordering::Relaxed);
     }
 
-    /// Adds `scrape`, which reads values from Redis at each scrape of the metrics. If `scrape` returns `None` or takes
-    /// longer than 0.9 s, these values are absent.
+    /// `scrape` reads values from Redis at each scrape of the metrics. If it returns `None` or takes longer than 0.9
+    /// s, these values are absent.
     #[must_use]
     pub fn with_scrape<F, Fut>(mut self, scrape: F) -> Self
     where
@@ -99,9 +97,6 @@ impl Health {
 
     /// Listens on `addr` until `shutdown` is canceled. Port 0 means any free port. Returns the bound address. Probes
     /// must also respond during a drain, so cancel `shutdown` only at the end of the drain.
-    ///
-    /// # Errors
-    /// [`HealthError`] if the address is unavailable.
     pub async fn serve(self, addr: SocketAddr, shutdown: CancellationToken) -> Result<SocketAddr, HealthError> {
         let listener = TcpListener::bind(addr).await.map_err(|source| match source.kind() {
             std::io::ErrorKind::AddrInUse => HealthError::Taken { addr },
@@ -157,7 +152,7 @@ async fn readyz(State(health): State<Health>) -> Response {
 }
 
 async fn metrics(State(health): State<Health>) -> Response {
-    // Run the readiness check and the scrape at the same time, so that a request waits for Redis only once.
+    // At the same time, so that a request waits for Redis only once.
     let ready = timeout(ASK_TIMEOUT, (health.ready)());
     let scraped = async {
         let scrape = health.scrape.as_ref()?;
@@ -171,8 +166,8 @@ async fn metrics(State(health): State<Health>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics.render()).into_response()
 }
 
-/// Sets the metric series of the loops. Loops with the same name (one per shard) share a series. The value is the time
-/// of the last advance of the slowest of these loops.
+/// Loops with the same name (one per shard) share a series. The value is the time of the last advance of the slowest
+/// loop.
 fn show_loops(health: &Health) {
     let mut oldest: BTreeMap<&'static str, Duration> = BTreeMap::new();
     for LoopState { name, age, .. } in health.progress.loops() {

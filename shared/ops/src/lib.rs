@@ -1,5 +1,5 @@
-//! The operational parts of every process: logs, traces, metrics, health checks and shutdown. This crate also starts
-//! the private Redis server of `tickfleet dev` and of the tests.
+//! Logs, traces, metrics, health checks and shutdown of every process. Also starts the private Redis server of
+//! `tickfleet dev` and of the tests.
 
 pub mod gen_ai;
 pub mod health;

@@ -1,5 +1,4 @@
-//! Records all metrics. The module `catalogue` lists their names, labels and help texts. Each method of [`Metrics`]
-//! records an event.
+//! All metrics. The module `catalogue` lists their names, labels and help texts.
 //!
 //! No label names a tenant, agent, turn or task, because the number of such values is unbounded. IDs belong in logs,
 //! traces and `explain`. The values of the labels `tool` and `rule` come from outside; `tool_labels.rs` bounds their
@@ -53,31 +52,31 @@ const DIGEST_DIGITS: usize = 12;
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Backlog {
-    /// Number of entries, turns or slices, depending on the stage.
+    /// Entries, turns or slices, depending on the stage.
     pub count: u64,
     /// Age of the oldest entry, turn or slice. `None` if the stage is empty.
     pub oldest: Option<Duration>,
 }
 
-/// The backlog of each stage. A stage without work is absent from the scrape.
+/// A stage without work is absent from the scrape.
 pub type Backlogs = Vec<(WorkStage, Backlog)>;
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RedisScrape {
     pub backlog: Backlogs,
-    /// Used memory, in bytes.
+    /// Bytes.
     pub memory_used: u64,
-    /// The memory limit, in bytes. 0: no limit.
+    /// Bytes. 0: no limit.
     pub memory_max: u64,
-    /// True if any shard rejects new work because memory is nearly full.
+    /// True if a shard rejects new work because memory is nearly full.
     pub pressure: bool,
     /// Age of the oldest unsealed entry of the audit log. `None` if no entry waits for a seal.
     pub unsealed: Option<Duration>,
-    /// The current time of each shard, in ms since the epoch.
+    /// Since the epoch.
     pub shard_times_ms: Vec<i64>,
 }
 
-/// The metrics of one process. Share it in an `Arc`; every method takes `&self` and is cheap.
+/// Share it in an `Arc`; every method takes `&self` and is cheap.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -125,7 +124,7 @@ pub struct Metrics {
     loop_progress: GaugeVec,
     config_info: GaugeVec,
     config_generation: IntGauge,
-    /// The digest of the configuration whose generation is in `config_generation`.
+    /// The digest belongs to the generation in `config_generation`.
     config_digest: Mutex<String>,
     config_agents: IntGauge,
     config_tenants: IntGauge,
@@ -136,19 +135,14 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Creates the metrics of a process that is both scheduler and worker, all at zero. Each `Metrics` has its own
-    /// registry, so that a process or a test can have several.
-    ///
-    /// # Errors
-    /// The errors of [`Self::of`].
+    /// For a process that is both scheduler and worker. Each `Metrics` has its own registry, so that a process or a
+    /// test can have several.
     pub fn new() -> Result<Self, prometheus::Error> {
         Self::of(ProcessRole::Both)
     }
 
-    /// Creates the metrics of a process with this role, all at zero.
-    ///
-    /// # Errors
-    /// Mistakes in the catalogue: two metrics have the same name, or a name has a character that Prometheus rejects.
+    /// Fails on mistakes in the catalogue: two metrics have the same name, or a name has a character that Prometheus
+    /// rejects.
     pub fn of(role: ProcessRole) -> Result<Self, prometheus::Error> {
         let builder = MetricBuilder::new(role, &c::BUILD_INFO)?;
         let config_successful = builder.gauge(&c::CONFIG_SUCCESSFUL)?;
@@ -211,7 +205,7 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// Counts entries from the inbound stream `turns` or `tasks`.
+    /// The stream is `turns` or `tasks`.
     pub fn inbound(&self, stream: &'static str, entries: u64) {
         self.inbound.with_label_values(&[labels::known(&labels::STREAMS, stream)]).inc_by(entries);
     }
@@ -228,31 +222,28 @@ impl Metrics {
         self.turns_rejected.with_label_values(&[labels::known(&RejectionCode::WORDS, code)]).inc();
     }
 
-    /// Counts an entry that was written to the dead stream.
     pub fn dead(&self, reason: &str) {
         self.dead.with_label_values(&[labels::known(&RejectionCode::WORDS, reason)]).inc();
     }
 }
 
 impl Metrics {
-    /// Counts slices that left throttle queues, and the calls of these slices.
     pub fn released(&self, slices: u64, calls: u64) {
         self.released.inc_by(slices);
         self.calls_admitted.inc_by(calls);
     }
 
-    /// Counts parked slices that returned to their queues.
     pub fn promoted(&self, slices: u64) {
         self.promoted.inc_by(slices);
     }
 
-    /// Records one round of the tick on a shard. `lag` is the delay of the throttle queue that was due first.
+    /// `lag` is the delay of the throttle queue that was due first.
     pub fn ticked(&self, shard: u32, took: Duration, lag: Duration) {
         self.tick_seconds.observe(took.as_secs_f64());
         self.tick_lags.record(shard, lag, Instant::now());
     }
 
-    /// Counts slices and inbound entries that were recovered from dead consumers.
+    /// Slices and inbound entries that were recovered from dead consumers.
     pub fn reaped(&self, entries: u64) {
         self.reaped.inc_by(entries);
     }
@@ -261,14 +252,13 @@ impl Metrics {
         self.quarantined.inc_by(slices);
     }
 
-    /// Counts a lease that its holder lost while the holder was alive. `holder`: `scheduler`, `worker`, `external`.
+    /// The holder was alive. `holder`: `scheduler`, `worker`, `external`.
     pub fn lease_lost(&self, holder: &'static str) {
         self.leases_lost.with_label_values(&[labels::known(&labels::HOLDERS, holder)]).inc();
     }
 }
 
 impl Metrics {
-    /// Starts the counters of configured tools at zero.
     pub fn tools_known<'a>(&self, tools: impl IntoIterator<Item = &'a str>) {
         for tool in tools {
             let tool = self.tools.label(tool, Outcome::Ok);
@@ -278,18 +268,16 @@ impl Metrics {
         }
     }
 
-    /// Records how long a slice waited until a worker began the slice.
+    /// `waited` lasts until a worker began the slice.
     pub fn started(&self, waited: Duration) {
         self.schedule_to_start.observe(waited.as_secs_f64());
     }
 
-    /// Records the time from the submission of a turn or task to its end.
     pub fn turn_ended(&self, took: Duration) {
         self.turn_seconds.observe(took.as_secs_f64());
     }
 
-    /// Counts a call of `tool` that ended. `executed` is the duration of the handler's last attempt. `None`: the
-    /// handler never ran.
+    /// `executed` is the duration of the handler's last attempt; `None` if the handler never ran.
     pub fn call_ended(&self, tool: &str, outcome: Outcome, executed: Option<Duration>) {
         let tool = self.tools.label(tool, outcome);
         self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc();
@@ -298,13 +286,12 @@ impl Metrics {
         }
     }
 
-    /// Counts a call that ended without a worker. `tool` is `None` if the tool is not configured.
+    /// For a call that ended without a worker. `tool` is `None` if it is not configured.
     pub fn call_not_run(&self, tool: Option<&str>, outcome: Outcome) {
         let tool = self.tools.known_label(tool);
         self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc();
     }
 
-    /// Counts a failed attempt that will be retried.
     pub fn retried(&self, reason: &'static str) {
         self.retries.with_label_values(&[labels::known(&labels::RETRIES, reason)]).inc();
     }
@@ -314,22 +301,20 @@ impl Metrics {
         self.fenced.with_label_values(&[labels::known(&labels::FENCED, verb)]).inc();
     }
 
-    /// Registers a worker's slots. At each scrape, `busy_and_all` returns the number of busy slots and the number of
-    /// all slots. The gauges of the process are the sums over its workers. If `busy_and_all` returns `None`, the worker
-    /// is removed.
+    /// At each scrape, `busy_and_all` returns the number of busy slots and of all slots. The gauges of the process
+    /// are the sums over its workers. If `busy_and_all` returns `None`, the worker is removed.
     pub fn watch_slots(&self, busy_and_all: impl Fn() -> Option<(usize, usize)> + Send + Sync + 'static) {
         self.slots_now.watch(busy_and_all);
     }
 
-    /// Registers the MCP servers of the process. `servers` is called at each scrape.
+    /// `servers` is called at each scrape.
     pub fn watch_mcp(&self, servers: impl Fn() -> Vec<McpServer> + Send + Sync + 'static) {
         self.mcp_now.watch(servers);
     }
 }
 
 impl Metrics {
-    /// Counts a response of Redis to the command `verb`, and records its duration. `took` is `None` for a blocking
-    /// read.
+    /// `took` is `None` for a blocking read.
     pub fn redis_answered(&self, verb: &'static str, took: Option<Duration>) {
         let verb = labels::known(&labels::VERBS, verb);
         self.redis_commands.with_label_values(&[verb]).inc();
@@ -342,15 +327,14 @@ impl Metrics {
         self.redis_errors.with_label_values(&[labels::known(&labels::VERBS, verb)]).inc();
     }
 
-    /// Sets the values that were read from Redis during a scrape. If Redis did not respond (`None`), removes the
-    /// values: an old value would hide the outage, and 0 would be wrong.
+    /// If Redis did not respond (`None`), removes the values: an old value would hide the outage, and 0 would be
+    /// wrong.
     pub fn scraped(&self, scraped: Option<&RedisScrape>) {
         self.backlog(scraped.map_or(&[], |scraped| &scraped.backlog));
         self.unsealed_age(scraped.and_then(|scraped| scraped.unsealed));
         self.server.scraped(scraped);
     }
 
-    /// Sets the work in each stage. A stage that is not in `places` is removed.
     fn backlog(&self, places: &[(WorkStage, Backlog)]) {
         for gone in WorkStage::ALL.iter().filter(|place| !places.iter().any(|(known, _)| known == *place)) {
             // The call fails if the stage had no series before. This failure needs no handling.
@@ -364,7 +348,6 @@ impl Metrics {
         }
     }
 
-    /// Counts a check that found the policy of this process outdated.
     pub fn policy_stale(&self) {
         self.policy_stale.inc();
     }
@@ -377,15 +360,14 @@ impl Metrics {
         self.epoch_changes.inc();
     }
 
-    /// Counts a loss of streams or groups in Redis.
     pub fn state_lost(&self) {
         self.state_lost.inc();
     }
 }
 
 impl Metrics {
-    /// Sets the time at which each running loop last advanced, in seconds since the epoch. The health server calls this
-    /// function at each scrape. A loop that has ended is removed, because its last time would look like a stalled loop.
+    /// When each running loop last advanced, in seconds since the epoch. The health server calls this function at
+    /// each scrape. A loop that has ended is removed, because its last time would look like a stalled loop.
     pub fn loops(&self, advanced_seconds: impl IntoIterator<Item = (&'static str, f64)>) {
         self.loop_progress.reset();
         for (name, seconds) in advanced_seconds {
@@ -393,8 +375,8 @@ impl Metrics {
         }
     }
 
-    /// Sets the digest and generation of the active configuration. Each shard counts generations separately; the gauge
-    /// shows the highest generation of all shards. While the generation is unknown, `generation` is 0.
+    /// Each shard counts generations separately; the gauge shows the highest. While the generation is unknown,
+    /// `generation` is 0.
     pub fn config_in_force(&self, digest: &str, generation: u64) {
         let digits: String = digest.chars().take(DIGEST_DIGITS).collect();
         // The gauge has one series per process, so the series of the previous configuration is removed.
@@ -429,7 +411,7 @@ impl Metrics {
         }
     }
 
-    /// Returns all metrics in the text format of Prometheus. A metric that cannot be encoded is left out and logged.
+    /// The text format of Prometheus. A metric that cannot be encoded is left out and logged.
     #[must_use]
     pub fn render(&self) -> String {
         let (busy, all) = self.slots_now.sum();
@@ -471,8 +453,7 @@ impl Observer for Metrics {
     }
 }
 
-/// Returns an empty list of label values. A plain gauge cannot be removed, so a gauge that can be absent is a vector
-/// without labels.
+/// A plain gauge cannot be removed, so a gauge that can be absent is a vector without labels.
 const fn none() -> &'static [&'static str] {
     &[]
 }
@@ -482,7 +463,7 @@ const fn wide(count: u64) -> f64 {
     count as f64
 }
 
-/// Returns the time in seconds since the epoch, by this machine's clock.
+/// By this machine's clock.
 #[allow(clippy::disallowed_methods, reason = "Prometheus wants a time stamp of its own world; nothing decides by it")]
 pub(super) fn seconds_since_epoch() -> f64 {
     std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()

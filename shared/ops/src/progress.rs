@@ -5,8 +5,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// All watched loops of one process. Clones share the loops. Times are monotonic. The check does not depend on Redis,
-/// because otherwise an outage of Redis would restart the whole fleet at once.
+/// Clones share the loops. Times are monotonic. The check does not depend on Redis, because otherwise an outage of
+/// Redis would restart the whole fleet at once.
 #[derive(Debug, Clone)]
 pub struct Progress {
     born: Instant,
@@ -17,12 +17,12 @@ pub struct Progress {
 struct WatchedLoop {
     name: &'static str,
     gap_ms_max: u64,
-    /// When the loop last advanced, in ms since `born`.
+    /// Counted from `born`.
     advanced_ms: AtomicU64,
     finished: AtomicBool,
 }
 
-/// The handle with which a watched loop reports progress. Even an idle loop calls [`Self::advanced`] in each iteration.
+/// Even an idle loop calls [`Self::advanced`] in each iteration.
 ///
 /// Dropping the handle does not end the watch: a loop that panics also drops its handle, and must be reported as
 /// stalled. [`Self::finished`] ends the watch.
@@ -35,7 +35,7 @@ pub struct LoopHandle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopState {
     pub name: &'static str,
-    /// Time since the loop last advanced.
+    /// Since the loop last advanced.
     pub age: Duration,
     /// The longest normal time between two advances.
     pub gap_max: Duration,
@@ -55,8 +55,8 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Watches a loop. The registration counts as the loop's first advance. `gap_max` is the longest normal time
-    /// between two calls of [`LoopHandle::advanced`], including blocking reads and timeouts.
+    /// The registration counts as the loop's first advance. `gap_max` is the longest normal time between two calls of
+    /// [`LoopHandle::advanced`], including blocking reads and timeouts.
     #[must_use = "a loop whose handle is dropped is reported as stalled"]
     pub fn register(&self, name: &'static str, gap_max: Duration) -> LoopHandle {
         let watched = Arc::new(WatchedLoop {
@@ -69,7 +69,7 @@ impl Progress {
         LoopHandle { born: self.born, watched }
     }
 
-    /// Returns every loop that has not finished.
+    /// Leaves out finished loops.
     #[must_use]
     pub fn loops(&self) -> Vec<LoopState> {
         let now_ms = millis(self.born.elapsed());
@@ -101,7 +101,7 @@ impl LoopHandle {
         self.watched.advanced_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);
     }
 
-    /// Ends the watch of a loop that ends as intended, for example in a drain.
+    /// For a loop that ends as intended, for example in a drain.
     pub fn finished(self) {
         self.watched.finished.store(true, Ordering::Relaxed);
     }

@@ -1,15 +1,14 @@
 use std::path::{Path, PathBuf};
 
-/// The environment variable that names the server's program: a path, or a name in PATH.
+/// A path, or a name in PATH.
 const VARIABLE: &str = "TICKFLEET_REDIS_SERVER";
-/// The names of server programs. They are searched for in PATH in this order.
+/// Searched for in PATH in this order.
 const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerNotFound {
     #[error("TICKFLEET_REDIS_SERVER: {0:?} is not a program")]
     Named(PathBuf),
-    /// PATH contains neither of the two programs.
     #[error(
         "found neither redis-server nor valkey-server in PATH. Install one (Debian: apt-get install redis-server), \
          name one with TICKFLEET_REDIS_SERVER, or point REDIS_URL at a running one"
@@ -17,11 +16,8 @@ pub enum ServerNotFound {
     InPath,
 }
 
-/// Returns the program that `TICKFLEET_REDIS_SERVER` names. If the variable is not set, searches PATH for
-/// `redis-server`, and then for `valkey-server`.
-///
-/// # Errors
-/// [`ServerNotFound`] explains how to install a server.
+/// Uses the program that `TICKFLEET_REDIS_SERVER` names. If the variable is not set, searches PATH. The error
+/// explains how to install a server.
 #[allow(clippy::disallowed_methods, reason = "PATH and the program's name belong to the machine, not to the fleet")]
 pub fn find_binary() -> Result<PathBuf, ServerNotFound> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -21,17 +21,17 @@ use super::redis_binary;
 pub use super::redis_binary::{ServerNotFound, find_binary};
 use super::redis_watchdog::Watchdog;
 
-/// Maximum length of a unix socket's path on Linux, in bytes (`sun_path` without its terminator).
+/// On Linux (`sun_path` without its terminator).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 const STEP: Duration = Duration::from_millis(10);
-/// Maximum attempts to find a free port. Another process can take a free port before the server does.
+/// Another process can take a free port before the server does.
 const PORT_TRIES: usize = 5;
-/// Maximum number of lines of the server's log in an error message.
+/// Lines of the server's log in an error message.
 const LOG_LINES: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Listen {
-    /// The unix socket `redis.sock` in the server's folder. Only the current user has access to the folder.
+    /// `redis.sock` in the server's folder. Only the current user has access to the folder.
     #[default]
     Socket,
     /// A port of 127.0.0.1. If the port is 0, a free port is chosen. Restarts keep the chosen port.
@@ -40,28 +40,28 @@ pub enum Listen {
 
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
-    /// Folder of the socket, data and log. Created if missing. If the server listens on a socket, the folder's path
-    /// must be short (about 90 bytes).
+    /// Contains socket, data and log. Created if missing. If the server listens on a socket, the path must be short
+    /// (about 90 bytes).
     pub dir: PathBuf,
     pub listen: Listen,
-    /// If true, the server writes an append-only file in `dir`, so its data survives a restart.
+    /// True if the server writes an append-only file in `dir`, so that the data survives a restart.
     pub appendonly: bool,
-    /// Maximum memory of the server in bytes. `None`: no limit.
+    /// Bytes. `None`: no limit.
     pub maxmemory: Option<u64>,
-    /// Absolute path of a configuration file. Arguments override the file. A sentinel needs a file that it can rewrite.
+    /// Absolute path. Arguments override the file. A sentinel needs a file that it can rewrite.
     pub config: Option<PathBuf>,
-    /// Further arguments, such as `["--io-threads", "2"]`. These arguments override the defaults.
+    /// Such as `["--io-threads", "2"]`. These arguments override the defaults.
     pub extra_args: Vec<String>,
-    /// The server's program. If `None`, [`find_binary`] finds the program.
+    /// If `None`, [`find_binary`] finds the program.
     pub binary: Option<PathBuf>,
-    /// Maximum time from the start of the server to its first response. Loading a large append-only file takes time.
+    /// Maximum time to the first response. Loading a large append-only file takes time.
     pub ready_within: Duration,
     /// Maximum time from SIGTERM to the end of the server. The server saves its data in this time.
     pub stop_within: Duration,
 }
 
 impl ServerOptions {
-    /// Returns the options of a server in `dir` on a unix socket, without persistence.
+    /// On a unix socket, without persistence.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -91,12 +91,11 @@ pub enum ServerError {
     InUse(PathBuf),
     #[error("cannot start {binary:?}: {source}")]
     Spawn { binary: PathBuf, source: io::Error },
-    /// The server ended before its first response.
     #[error("{binary:?} exited at once ({status}); its output:\n{log}")]
     Ended {
         binary: PathBuf,
         status: ExitStatus,
-        /// The end of the server's log.
+        /// The end of the log.
         log: String,
     },
     #[error("the port {0} of 127.0.0.1 is taken: choose another one")]
@@ -105,7 +104,7 @@ pub enum ServerError {
     Silent {
         binary: PathBuf,
         waited: Duration,
-        /// The end of the server's log.
+        /// The end of the log.
         log: String,
     },
     /// The system rejected a signal, or waiting for the process failed.
@@ -113,7 +112,7 @@ pub enum ServerError {
     Control(#[from] io::Error),
 }
 
-/// A running private server. Dropping this value kills the server without saving; [`Self::stop`] lets the server save.
+/// Dropping this value kills the server without saving; [`Self::stop`] lets the server save.
 #[derive(Debug)]
 pub struct PrivateRedis {
     options: ServerOptions,
@@ -125,10 +124,7 @@ pub struct PrivateRedis {
 }
 
 impl PrivateRedis {
-    /// Starts a server and waits until it responds.
-    ///
-    /// # Errors
-    /// [`ServerError`], with the end of the server's log if there is one.
+    /// Waits until the server responds. An error has the end of the server's log if there is one.
     pub async fn start(mut options: ServerOptions) -> Result<Self, ServerError> {
         let binary = options.binary.clone().map_or_else(redis_binary::find_binary, Ok)?;
         options.dir = own_folder(&options.dir).map_err(|source| folder_error(&options, source))?;
@@ -162,8 +158,7 @@ impl PrivateRedis {
         Ok(server)
     }
 
-    /// Returns the URL for clients: `unix:///…/redis.sock`, or `redis://127.0.0.1:PORT/`. Redis clients in every
-    /// language support both forms.
+    /// `unix:///…/redis.sock`, or `redis://127.0.0.1:PORT/`. Redis clients in every language support both forms.
     #[must_use]
     pub fn url(&self) -> String {
         match self.port {
@@ -172,7 +167,7 @@ impl PrivateRedis {
         }
     }
 
-    /// Returns the path of the server's socket. `None` if the server listens on a port.
+    /// `None` if the server listens on a port.
     #[must_use]
     pub fn socket(&self) -> Option<PathBuf> {
         self.port.is_none().then(|| socket_in(&self.options.dir))
@@ -188,10 +183,7 @@ impl PrivateRedis {
         &self.options.dir
     }
 
-    /// Sends a signal to the server. For example, SIGSTOP makes the server hang, and SIGCONT resumes the server.
-    ///
-    /// # Errors
-    /// [`ServerError::Control`] if the process has ended.
+    /// For example, SIGSTOP makes the server hang, and SIGCONT resumes it. Fails if the process has ended.
     pub fn signal(&mut self, signal: Signal) -> Result<(), ServerError> {
         // A child keeps its process ID until it is reaped. Later, the ID can belong to another process.
         if let Some(status) = self.child.try_wait()? {
@@ -201,10 +193,7 @@ impl PrivateRedis {
         Ok(kill(Pid::from_raw(pid), signal).map_err(io::Error::from)?)
     }
 
-    /// Kills the server without saving, as in a crash.
-    ///
-    /// # Errors
-    /// [`ServerError::Control`] if the system rejects the signal.
+    /// Does not save, as in a crash.
     pub fn kill9(&mut self) -> Result<(), ServerError> {
         self.watchdog = None;
         self.child.kill()?;
@@ -212,10 +201,7 @@ impl PrivateRedis {
         Ok(())
     }
 
-    /// Lets the server save and end. If the server does not end within `stop_within`, kills the server.
-    ///
-    /// # Errors
-    /// [`ServerError::Control`] if the system rejects a signal.
+    /// Lets the server save and end. If it does not end within `stop_within`, kills it.
     pub async fn stop(&mut self) -> Result<(), ServerError> {
         if self.child.try_wait()?.is_none() {
             // A stopped process does not handle SIGTERM, so continue it first.
@@ -234,10 +220,7 @@ impl PrivateRedis {
         Ok(())
     }
 
-    /// Starts the server again with the same folder, port and options. A running server is stopped first.
-    ///
-    /// # Errors
-    /// The errors of [`Self::start`].
+    /// Keeps folder, port and options. Stops a running server first.
     pub async fn restart(&mut self) -> Result<(), ServerError> {
         self.stop().await?;
         self.child = spawn(&self.options, &self.binary, self.port, &self.lock)?;
@@ -263,8 +246,7 @@ impl PrivateRedis {
         }
     }
 
-    /// Returns true if the server responds to PING with PONG, or requires a login. While the server loads its
-    /// append-only file, it responds with LOADING, which does not count.
+    /// PONG in response to PING, or a required login, counts. LOADING does not count.
     async fn is_responding(&self) -> io::Result<bool> {
         match self.port {
             Some(port) => ping(TcpStream::connect(("127.0.0.1", port)).await?).await,
@@ -292,15 +274,15 @@ fn folder_error(options: &ServerOptions, source: io::Error) -> ServerError {
     ServerError::Folder { dir: options.dir.clone(), source }
 }
 
-/// Creates the folder with access for this user only. Returns the absolute path, because the server and its clients can
-/// have different working folders.
+/// Only this user has access. Returns the absolute path, because the server and its clients can have different
+/// working folders.
 fn own_folder(dir: &Path) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     dir.canonicalize()
 }
 
-/// Locks the folder. Two servers in one folder would share a socket and destroy each other's data. The server inherits
-/// the lock as its standard input, so the folder stays locked until both this process and the server have ended.
+/// Two servers in one folder would share a socket and destroy each other's data. The server inherits the lock as its
+/// standard input, so the folder stays locked until both this process and the server have ended.
 fn lock(options: &ServerOptions) -> Result<File, ServerError> {
     let lock = File::create(options.dir.join("redis.lock")).map_err(|source| folder_error(options, source))?;
     match lock.try_lock() {
@@ -318,8 +300,7 @@ fn spawn(options: &ServerOptions, binary: &Path, port: Option<u16>, lock: &File)
     let lock = lock.try_clone().map_err(fail)?;
     Command::new(binary)
         .args(arguments(options, port))
-        // Clear the environment: it can contain secrets, and other processes of this user can read a server's
-        // environment.
+        // The environment can contain secrets, and other processes of this user can read a server's environment.
         .env_clear()
         .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
         .current_dir(&options.dir)
@@ -346,7 +327,7 @@ fn arguments(options: &ServerOptions, port: Option<u16>) -> Vec<String> {
     set("daemonize", "no");
     set("save", "");
     set("appendonly", if options.appendonly { "yes" } else { "no" });
-    // Redis must not evict keys, because accepted calls would be lost. Tickfleet rejects work before memory is full.
+    // An evicted key could be an accepted call. Tickfleet rejects work before memory is full.
     set("maxmemory-policy", "noeviction");
     if let Some(bytes) = options.maxmemory {
         set("maxmemory", &bytes.to_string());

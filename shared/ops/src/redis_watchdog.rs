@@ -7,8 +7,8 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// Waits until the pipe closes. Then continues the server, in case a signal has stopped it, and lets the server save.
-/// After up to five seconds, kills the server. `$1` is the server's process ID.
+/// Waits until the pipe closes. Then continues the server, in case a signal has stopped it, and lets it save. After
+/// up to five seconds, kills it. `$1` is the server's process ID.
 const SCRIPT: &str = r#"
 read -r _
 kill -CONT "$1" && kill -TERM "$1" || exit 0
@@ -19,21 +19,19 @@ done
 kill -KILL "$1"
 "#;
 
-/// Watches a server. Dropping this value ends the watch. Drop it before the server is reaped, because the process ID of
-/// a reaped server can belong to another process.
+/// Dropping this value ends the watch. Drop it before the server is reaped, because the process ID of a reaped server
+/// can belong to another process.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     shell: Child,
 }
 
 impl Watchdog {
-    /// Starts to watch the server with this process ID. Returns `None` if no shell can be started. If this process then
-    /// crashes, the server keeps running.
+    /// `None` if no shell can be started. If this process then crashes, the server keeps running.
     pub(super) fn watch(pid: u32) -> Option<Self> {
         let spawned = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "tickfleet-watchdog", &pid.to_string()])
-            // Clear the environment: it can contain secrets, and other processes of this user can read a shell's
-            // environment.
+            // The environment can contain secrets, and other processes of this user can read a shell's environment.
             .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -54,7 +52,7 @@ impl Watchdog {
 
 #[cfg(test)]
 impl Watchdog {
-    /// Closes the pipe, as the system does when the process ends.
+    /// The system also closes the pipe when the process ends.
     pub(super) fn close_pipe(&mut self) {
         self.shell.stdin = None;
     }

@@ -12,13 +12,13 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter};
 
-/// Minimum interval between two equal warnings or errors in the log.
+/// Between two equal warnings or errors.
 const EVERY: Duration = Duration::from_secs(10);
-/// Maximum number of remembered lines. The code has far fewer log statements.
+/// The code has far fewer log statements.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// Passes the first of several equal warnings or errors, and then one such line per [`EVERY`]. Lines of lower levels
-/// always pass.
+/// Passes the first of several equal warnings or errors, and then one per [`EVERY`]. Lines of lower levels always
+/// pass.
 #[derive(Debug, Default)]
 pub(super) struct RepeatFilter {
     seen: Mutex<HashMap<u64, Instant>>,
@@ -32,7 +32,7 @@ impl RepeatFilter {
         }
         if seen.len() >= REMEMBERED_MAX {
             seen.retain(|_, last| now.duration_since(*last) < EVERY);
-            // All remembered lines are recent. Drop them, because repeated lines are better than unbounded memory.
+            // All remembered lines are recent. Repeated lines are better than unbounded memory.
             if seen.len() >= REMEMBERED_MAX {
                 seen.clear();
             }
@@ -42,7 +42,7 @@ impl RepeatFilter {
     }
 }
 
-/// Computes the hash of a log line from its call site and all fields.
+/// Covers the call site and all fields.
 struct LineHasher(DefaultHasher);
 
 impl Visit for LineHasher {

@@ -6,7 +6,7 @@ use futures::{Stream, StreamExt, stream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The state of a shutdown. Clones share the state.
+/// Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     /// Phase one: take no new work, finish running work, and return the other work to its queues.
@@ -20,9 +20,6 @@ impl Shutdown {
     /// [`Self::now`], and later signals have no effect. Must be called inside a tokio runtime.
     ///
     /// Without this handling, PID 1 would ignore the signals, because it has no default action for them.
-    ///
-    /// # Errors
-    /// The system rejects a signal handler.
     pub fn on_signals() -> io::Result<Self> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -44,7 +41,7 @@ impl Shutdown {
         self.now.cancel();
     }
 
-    /// Starts one phase per signal, until both phases have started.
+    /// One phase per signal, until both phases have started.
     async fn follow(self, signals: impl Stream<Item = &'static str>) {
         let mut signals = std::pin::pin!(signals);
         while let Some(name) = signals.next().await {

@@ -17,10 +17,10 @@ use super::traces::Traces;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// A format for people: one line per event, colored on a terminal.
+    /// For people: one line per event, colored on a terminal.
     #[default]
     Pretty,
-    /// A format for log collectors: one JSON object per event.
+    /// For log collectors: one JSON object per event.
     Json,
 }
 
@@ -61,14 +61,11 @@ pub enum TelemetryError {
     NotStarted,
 }
 
-/// The handle with which [`set_level`] changes the level. Empty until logging has started.
+/// Lets [`set_level`] change the level. Empty until logging has started.
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
-/// Starts logging for the whole process. Also starts the export of spans, if it is configured. Call this function
-/// once, before the first log line.
-///
-/// # Errors
-/// [`TelemetryError::Level`] if the level is invalid, [`TelemetryError::Started`] on a second call.
+/// For the whole process. Also starts the export of spans, if it is configured. Call this function once, before the
+/// first log line. A second call fails with [`TelemetryError::Started`].
 pub fn init(options: &LogOptions, traces: Option<&Traces>) -> Result<(), TelemetryError> {
     let (filter, level) = reload::Layer::new(filter(&options.level)?);
     let lines = fmt::layer().with_writer(std::io::stderr);
@@ -95,45 +92,42 @@ where
     S: tracing::Subscriber + for<'a> LookupSpan<'a>,
 {
     let lines = fmt::layer().with_writer(std::io::stderr).json();
-    // Put fields at the top level, so that a collector's query is `turn` instead of `fields.turn`.
+    // With fields at the top level, a collector's query is `turn` instead of `fields.turn`.
     lines.flatten_event(true).with_current_span(true).with_span_list(false).boxed()
 }
 
-/// Writes the events of `emit` as JSON log lines. Use this function for errors before logging has started.
+/// For errors before logging has started.
 pub fn emit_json(emit: impl FnOnce()) {
     tracing::subscriber::with_default(tracing_subscriber::registry().with(json_lines()), emit);
 }
 
-/// Changes the level of the process' log.
-///
-/// # Errors
-/// [`TelemetryError::Level`] if the level is invalid, [`TelemetryError::NotStarted`] before [`init`]. After an error,
-/// the level is unchanged.
+/// Fails if the level is invalid, and before [`init`]. After an error, the level is unchanged.
 pub fn set_level(level: &str) -> Result<(), TelemetryError> {
     let filter = filter(level)?;
     let handle = LEVEL.get().ok_or(TelemetryError::NotStarted)?;
     handle.reload(filter).map_err(|_| TelemetryError::NotStarted)
 }
 
-/// Returns true if stderr is a terminal, and `NO_COLOR` is unset or empty (<https://no-color.org>).
+/// Stderr must be a terminal, and `NO_COLOR` unset or empty (<https://no-color.org>).
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of terminals, no setting of ours")]
 fn colour_wanted() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Parses a level. `EnvFilter` alone would treat a misspelled level (`inof`) as the name of a target, and then log
-/// nothing. So a word without `=` and `[` must be a level here.
+/// `EnvFilter` alone would treat a misspelled level (`inof`) as the name of a target, and then log nothing. So a word
+/// without `=` and `[` must be a level here.
 fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     let fail = |why: String| TelemetryError::Level { level: level.to_owned(), why };
     let directives: Vec<&str> = level.split(',').map(str::trim).collect();
     for directive in &directives {
         let bare = !directive.contains(['=', '[']);
-        // The parser would accept an empty word as the level `error`, but an empty word is a mistake.
+        // The parser would accept an empty word as the level `error`.
         if directive.is_empty() || (bare && directive.parse::<LevelFilter>().is_err()) {
             return Err(fail(format!("{directive:?} is not a level")));
         }
     }
-    // The MCP library logs whole messages, including arguments and results. So it is silent unless the level names it.
+    // The MCP library logs whole messages, including arguments and results. So it is silent unless the level names
+    // it.
     let quiet = if level.contains("rmcp") { "" } else { ",rmcp=off" };
     // Join without blanks, because `EnvFilter` would treat blanks as part of the names.
     EnvFilter::try_new(directives.join(",") + quiet).map_err(|error| fail(error.to_string()))

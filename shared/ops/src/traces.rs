@@ -25,19 +25,18 @@ use tracing_subscriber::registry::LookupSpan;
 
 use tickfleet_model::Context;
 
-/// The target of all exported spans. No other spans or events use this target.
+/// No other spans or events use this target.
 pub const TARGET: &str = "tickfleet::span";
 
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time that a process waits at its end for the export of its last spans.
+/// How long a process waits at its end for the export of its last spans.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 static EXPORTING: AtomicBool = AtomicBool::new(false);
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceOptions {
-    /// Base URL of the collector, such as `http://otel-collector:4318`. Spans are posted to `/v1/traces` below this
-    /// URL.
+    /// Base URL of the collector, such as `http://otel-collector:4318`. Spans are posted to `/v1/traces` below it.
     pub endpoint: String,
     /// Sampled share of the traces that start in this process, from 0 to 1. If a producer has started the trace, the
     /// producer's decision applies.
@@ -59,11 +58,9 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Prepares the export; [`super::telemetry::init`] starts it. Must be called inside a tokio runtime. If the
-    /// collector is unavailable or rejects spans, the spans are dropped and the loss is logged.
-    ///
-    /// # Errors
-    /// [`TracesError`] if the endpoint is not a URL, or the client cannot be created.
+    /// [`super::telemetry::init`] starts the export. Must be called inside a tokio runtime. If the collector is
+    /// unavailable or rejects spans, the spans are dropped and the loss is logged. Fails if the endpoint is not a
+    /// URL, or if the client cannot be created.
     pub fn new(options: &TraceOptions) -> Result<Self, TracesError> {
         let endpoint = format!("{}/v1/traces", options.endpoint.trim_end_matches('/'));
         let fail = |why: String| TracesError { endpoint: endpoint.clone(), why };
@@ -87,7 +84,6 @@ impl Traces {
         Ok(Self { provider })
     }
 
-    /// Passes only spans with [`TARGET`] to the exporter.
     pub(super) fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: tracing::Subscriber + for<'a> LookupSpan<'a>,
@@ -97,8 +93,7 @@ impl Traces {
         layer.with_tracked_inactivity(false).with_threads(false).with_location(false).with_filter(ours)
     }
 
-    /// Enables the propagation of span contexts. From now on, requests to other services carry the process' trace
-    /// context.
+    /// From now on, requests to other services carry the process' trace context.
     pub(super) fn started(&self) {
         EXPORTING.store(true, Ordering::Relaxed);
     }
@@ -115,17 +110,15 @@ impl Traces {
     }
 }
 
-/// The trace context of a request to another service: the headers `traceparent` and `tracestate`.
+/// Sent to other services as the headers `traceparent` and `tracestate`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceContext {
-    /// W3C trace context. The parent is the current span or, if spans are not exported, the producer's span.
+    /// The parent is the current span or, if spans are not exported, the producer's span.
     pub traceparent: String,
-    /// The vendors' data, unchanged.
     pub tracestate: Option<String>,
 }
 
-/// Makes `span` a child of the span in `traceparent`. Has no effect if spans are not exported, or if `traceparent` is
-/// absent or invalid.
+/// Has no effect if spans are not exported, or if `traceparent` is absent or invalid.
 pub fn follow(span: &Span, traceparent: Option<&str>, tracestate: Option<&str>) {
     if span.is_disabled() || !EXPORTING.load(Ordering::Relaxed) {
         return;
@@ -136,7 +129,7 @@ pub fn follow(span: &Span, traceparent: Option<&str>, tracestate: Option<&str>) 
     }
 }
 
-/// Returns the `traceparent` of children of `span`. `None` if spans are not exported.
+/// For children of `span`. `None` if spans are not exported.
 #[must_use]
 pub fn traceparent(span: &Span) -> Option<String> {
     if span.is_disabled() || !EXPORTING.load(Ordering::Relaxed) {
@@ -148,15 +141,15 @@ pub fn traceparent(span: &Span) -> Option<String> {
     context.is_valid().then(|| format!("00-{}-{}-{flags:02x}", context.trace_id(), context.span_id()))
 }
 
-/// Returns the trace context of a request that is sent now for a turn. `context` is the turn's context. `None` if spans
-/// are not exported and the producer gave no trace context.
+/// For a request that is sent now. `context` is the turn's context. `None` if spans are not exported and the producer
+/// gave no trace context.
 #[must_use]
 pub fn outgoing(context: &Context) -> Option<TraceContext> {
     let traceparent = traceparent(&Span::current()).or_else(|| context.traceparent.clone())?;
     Some(TraceContext { traceparent, tracestate: context.tracestate.clone() })
 }
 
-/// Parses the trace context of another process. `None` if it is invalid, although its format was checked on arrival.
+/// `None` if the context is invalid, although its format was checked on arrival.
 fn remote(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.split('-').skip(1);
     let trace = TraceId::from_hex(parts.next()?).ok()?;

@@ -1,8 +1,7 @@
 //! Writes an export with the given number of sealed entries to standard output. The entries resemble those of a fleet
-//! of 100 agents. The output is the input for measurements of `tickfleet audit verify`, `tickfleet prove` and
-//! `tickfleet whatif`: `cargo run --release -p tickfleet-proof --example export 1000000 > million.jsonl`. If the second
-//! argument names a folder, the configuration of that fleet is written to it. The example `measure` reads the export
-//! without the `tickfleet` binary.
+//! of 100 agents. The output is input for measurements of `tickfleet audit verify`, `tickfleet prove`, `tickfleet
+//! whatif` and the example `measure`: `cargo run --release -p tickfleet-proof --example export 1000000 >
+//! million.jsonl`. If the second argument names a folder, the configuration of that fleet is written to it.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -60,7 +59,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Writes the configuration of a fleet that would have made these decisions.
 fn configure(folder: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let agents: String = (0..AGENTS).map(|number| format!("  agent-{number}: {{}}\n")).collect();

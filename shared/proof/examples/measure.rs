@@ -21,11 +21,11 @@ use tickfleet_proof::whatif::recorded::{LogStart, OperatorActions, RecordedEntry
 use tickfleet_proof::whatif::replay::{Fleet, Replay};
 use tickfleet_proof::whatif::turns::Turn;
 
-/// The values of this constant and the next two must match the example `export`.
+/// This constant and the next two must match the example `export`.
 const AGENTS: u64 = 100;
 const CALLS_PER_TICK: u32 = 10;
 const CALLS_PER_DAY: u32 = 1_000_000;
-/// Number of clock ticks per second in the kernel's accounting of processor time.
+/// Per second, in the kernel's accounting of processor time.
 const TICKS: f64 = 100.0;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -73,8 +73,8 @@ struct EntryTenant {
     tenant: String,
 }
 
-/// Does the work of a scheduler for entries, without requests to Redis: reads the tenant, hashes, and writes one seal
-/// for each 500 entries. If `seals` is false, entries are only read. The time of such a run can then be subtracted.
+/// Works like a scheduler, without requests to Redis: reads the tenant, hashes, and writes one seal for each 500
+/// entries. If `seals` is false, entries are only read. The time of such a run can then be subtracted.
 fn seal_all(lines: impl Iterator<Item = std::io::Result<String>>, seals: bool) -> MeasureResult {
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
     let signer = Signer::new("k1", &"07".repeat(32)).map_err(std::io::Error::other)?;

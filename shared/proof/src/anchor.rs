@@ -1,5 +1,5 @@
-//! Defines anchors: heads of chains in storage that cannot be changed with write access to Redis. If a chain was
-//! truncated or rewritten, it no longer contains an anchored head.
+//! Anchors: heads of chains in storage that cannot be changed with write access to Redis. If a chain was truncated or
+//! rewritten, it no longer contains an anchored head.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,33 +7,28 @@ use crate::seal::{ChainName, SealBody, encode, head_of};
 
 const FORMAT: u32 = 1;
 
-/// The head of a chain of seals. It is stored as one line of JSON.
+/// Stored as one line of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
-    /// The version of the format.
     pub anchor: u32,
     pub fleet: String,
     pub shard: u32,
-    /// The tenant; empty for entries without a tenant.
+    /// Empty for entries without a tenant.
     pub tenant: String,
-    /// The number of the seal in its chain.
     pub number: u64,
     /// Number of entries in the chain up to this seal.
     pub entries: u64,
-    /// The seal's head: the hash of its body.
+    /// The hash of the seal's body.
     pub head: String,
-    /// The time of the seal (ms by the shard's clock).
     pub sealed_ms: i64,
-    /// The ID of the key that signed the seal.
     pub key_id: String,
-    /// The public key with this ID.
+    /// The key with the ID `key_id`.
     pub public_key: String,
-    /// The signature of the head.
     pub signature: String,
 }
 
 impl Anchor {
-    /// Returns the anchor of a seal. Returns `None` if the body is unreadable.
+    /// `None` if the body is unreadable.
     #[must_use]
     pub fn of(body: &str, signature: &str, public_key: &str) -> Option<Self> {
         let seal: SealBody = serde_json::from_str(body).ok()?;
@@ -57,8 +52,8 @@ impl Anchor {
         ChainName { fleet: self.fleet.clone(), shard: self.shard, tenant: self.tenant.clone() }
     }
 
-    /// Parses an anchor from a line: the line itself, the text after `anchor=`, or the member `fields.anchor` or
-    /// `anchor` of a JSON log line. `None` if the line contains no anchor.
+    /// Accepts the line itself, the text after `anchor=`, or the member `fields.anchor` or `anchor` of a JSON log
+    /// line. `None` if the line contains no anchor.
     #[must_use]
     pub fn read(line: &str) -> Option<Self> {
         let line = line.trim();

@@ -11,15 +11,15 @@ use serde_json::value::RawValue;
 
 pub const FORMAT: u32 = 1;
 
-/// Unsigned statements of an export about itself. They prove nothing.
+/// Unsigned, so they prove nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Header {
-    /// Version of the export's format, see [`FORMAT`].
+    /// See [`FORMAT`].
     pub export: u32,
     pub fleet: String,
-    /// The time of the export (ms by the exporter's clock).
+    /// By the exporter's clock.
     pub made_ms: i64,
-    /// If set, the export has only entries from this time on (ms).
+    /// If set, the export has only entries from this time on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_ms: Option<i64>,
     /// If set, the export has only entries before this time (ms).
@@ -31,48 +31,41 @@ pub struct Header {
     /// Public keys of the signers: key ID → key.
     #[serde(default)]
     pub keys: BTreeMap<String, String>,
-    /// How long the fleet remembers the ID of a turn after the turn has ended (ms). After this time, another turn can
-    /// have the same ID.
+    /// How long the fleet remembers the ID of an ended turn. After this time, another turn can have the same ID.
     #[serde(default)]
     pub dedupe_ms: i64,
-    /// For each tenant, the time zone and the cap of its days.
     #[serde(default)]
     pub tenants: BTreeMap<String, TenantFacts>,
-    /// Set if an exporter follows a log and writes one part after the other. For each shard: the position at which the
+    /// Set if an exporter follows a log and writes one part after the other. By shard: the position at which the
     /// earlier parts end and this part continues.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub follows: BTreeMap<u32, String>,
-    /// For each shard whose log had lost its oldest entries before the export: the time (ms) of the oldest entry that
-    /// remained.
+    /// By shard: the time of the oldest remaining entry (ms). Only for shards that had lost their oldest entries
+    /// before the export.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub begins: BTreeMap<u32, i64>,
 }
 
-/// The time zone and the cap of a tenant's days.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TenantFacts {
-    /// The IANA name of the tenant's time zone.
     pub time_zone: String,
-    /// Maximum calls of all the tenant's agents in a day; `None` without a cap.
+    /// For all the tenant's agents together; `None` without a cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub day_cap: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct End {
-    /// The number of entries in the export.
     pub entries: u64,
-    /// The number of seals in the export.
     pub seals: u64,
 }
 
-/// Entries that were lost from the log before they were exported.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LostEntries {
     pub shard: u32,
-    /// The number of lost entries. If the log was deleted and created again, this is a lower bound.
+    /// A lower bound if the log was deleted and created again.
     pub entries: u64,
-    /// The number of entries that were added to the log before the end of the loss, since the log was created.
+    /// All entries that were added to the log since its creation, up to the end of the loss.
     pub counted: u64,
     /// True if the log was deleted and created again, or has lost its newest entries.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -89,7 +82,6 @@ pub enum Line<'a> {
     Header(Box<Header>),
     Entry(EntryLine<'a>),
     Seal(SealLine<'a>),
-    /// Entries that could not be exported.
     Lost(LostEntries),
     End(End),
 }
@@ -107,13 +99,13 @@ pub struct EntryLine<'a> {
 pub struct SealLine<'a> {
     pub shard: u32,
     pub body: &'a str,
-    /// The signature of the seal's head.
+    /// Of the seal's head.
     pub signature: Cow<'a, str>,
-    /// The seal's ID in the stream of seals; `None` if the line does not have it.
+    /// In the stream of seals; `None` if the line does not have it.
     pub id: Option<Cow<'a, str>>,
 }
 
-/// The members of an entry or seal line. Unknown members are rejected, because no seal would cover them.
+/// Unknown members are rejected, because no seal would cover them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawLine<'a> {
@@ -138,7 +130,7 @@ struct RawLine<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Parses a line of an export. Returns `None` for any other line.
+    /// `None` if the line is not one of an export.
     #[must_use]
     pub fn read(line: &'a str) -> Option<Self> {
         if line.starts_with("{\"export\":") {
@@ -164,7 +156,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Writes the line of a header, without the line break.
+/// Without the line break.
 #[must_use]
 pub fn header(header: &Header) -> String {
     serde_json::to_string(header).unwrap_or_default()
@@ -175,7 +167,7 @@ pub fn end(end: End) -> String {
     format!(r#"{{"end":{{"entries":{},"seals":{}}}}}"#, end.entries, end.seals)
 }
 
-/// Writes the line of an entry. If `text` is not JSON or spans several lines, the line contains it as a JSON string.
+/// If `text` is not JSON or spans several lines, the line contains it as a JSON string.
 #[must_use]
 pub fn entry(shard: u32, id: &str, admitted: &str, text: &str) -> String {
     let mut line = format!(r#"{{"shard":{shard},"id":{}"#, quoted(id));
@@ -200,8 +192,7 @@ pub fn seal(shard: u32, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"body":{body},"signature":{}}}"#, quoted(signature))
 }
 
-/// Writes the line of a seal with the seal's ID in the stream of seals. An exporter that follows the log continues from
-/// this ID.
+/// `id` is the seal's ID in the stream of seals. An exporter that follows the log continues from this ID.
 #[must_use]
 pub fn followed_seal(shard: u32, id: &str, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"id":{},"body":{body},"signature":{}}}"#, quoted(id), quoted(signature))

@@ -5,7 +5,7 @@ use chrono::DateTime;
 use crate::prove::{Claim, Proof};
 use crate::verify::ExportVerdict;
 
-/// Maximum number of findings in a report, and of violations of each claim. The JSON output has more.
+/// Per report, and per claim. The JSON output has more.
 const SHOWN_MAX: usize = 50;
 
 #[must_use]

@@ -18,18 +18,16 @@ use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 
 pub const FORMAT: u32 = 1;
-/// Number of bytes of an entry's hash that a seal contains.
+/// Of an entry's hash in a seal.
 const LEAF_BYTES: usize = 16;
-/// Prefix of the signed bytes. Without the prefix, a signature that the same key made for another purpose could be
-/// valid for a seal.
+/// Without this prefix of the signed bytes, a signature that the same key made for another purpose could be valid for
+/// a seal.
 const SIGNED: &[u8] = b"tickfleet audit seal\n";
-/// Number of bytes of a secret key.
 const SEED_BYTES: usize = 32;
 
 pub type Hash = [u8; 32];
 
-/// The ID of a stream entry: the time when the entry was written (ms by Redis' clock), and a number that is unique
-/// within that millisecond.
+/// The time when the entry was written (ms by Redis' clock), and a number that is unique within that millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct EntryId {
     pub ms: u64,
@@ -56,17 +54,16 @@ impl FromStr for EntryId {
     }
 }
 
-/// The ID and hash of an entry: the input of a seal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leaf {
     pub id: EntryId,
-    /// The hash of the entry's ID, admission and text.
+    /// Covers the entry's ID, admission and text.
     pub hash: Hash,
 }
 
 impl Leaf {
-    /// Hashes an entry. `admitted` has the shard's admission notes, and may be empty. The length of each part is hashed
-    /// before the part, so that two different entries never hash the same bytes.
+    /// `admitted` has the shard's admission notes, and may be empty. The length of each part is hashed before the
+    /// part, so that two different entries never hash the same bytes.
     #[must_use]
     pub fn of(id: EntryId, admitted: &str, text: &str) -> Self {
         let mut context = Context::new(&SHA256);
@@ -77,18 +74,17 @@ impl Leaf {
         Self { id, hash: hash_of(context.finish().as_ref()) }
     }
 
-    /// Returns the part of the entry's hash that the seal contains.
+    /// The part of the hash that the seal contains.
     #[must_use]
     pub fn short(&self) -> &[u8] {
         &self.hash[..LEAF_BYTES]
     }
 }
 
-/// The name of a chain of seals. Each tenant has one chain in each shard. Entries without a tenant are in the chain
-/// whose `tenant` is empty.
+/// Each tenant has one chain in each shard. The chain with an empty `tenant` has the entries without a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainName {
-    /// The fleet's name. It is the first part of the fleet's Redis keys.
+    /// The first part of the fleet's Redis keys.
     pub fleet: String,
     pub shard: u32,
     pub tenant: String,
@@ -105,9 +101,9 @@ impl fmt::Display for ChainName {
 pub struct Head {
     /// The number of the chain's last seal; 0 if the chain has no seals.
     pub number: u64,
-    /// The number of entries in all seals of the chain.
+    /// In all seals of the chain.
     pub entries: u64,
-    /// The hash of the last seal's body.
+    /// Of the last seal's body.
     pub hash: Hash,
 }
 
@@ -132,64 +128,59 @@ impl FromStr for Head {
     }
 }
 
-/// Entries of a shard's log that were lost before they were sealed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Losses {
-    /// The number of entries of the shard, of any tenant, that were trimmed or deleted before they were sealed.
+    /// Entries of any tenant that were trimmed or deleted.
     pub entries: u64,
-    /// How often the log was deleted and created again. The number of entries that each of these losses removed is
-    /// unknown.
+    /// How often the log was deleted and created again. It is unknown how many entries each of these losses removed.
     pub breaks: u64,
-    /// The loss found since the previous seal, if any.
+    /// The loss found since the previous seal.
     pub gap: Option<Gap>,
 }
 
-/// A range of entries that were lost before they were sealed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
-    /// The number of entries; 0 if unknown.
+    /// 0 if unknown.
     pub entries: u64,
     /// The last entry before the range.
     pub after: String,
-    /// The first entry after the range, if any.
+    /// The first entry after the range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
 }
 
-/// The body of a seal. The seal's head is the hash of the exact bytes of the body.
+/// The seal's head is the hash of the exact bytes of the body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealBody {
-    /// Version of the seal's format, see [`FORMAT`].
+    /// See [`FORMAT`].
     pub v: u32,
     pub fleet: String,
     pub shard: u32,
-    /// The tenant; empty for entries without a tenant.
+    /// Empty for entries without a tenant.
     pub tenant: String,
-    /// The seal's number in its chain, from 1.
+    /// The position in the chain, from 1.
     pub number: u64,
     /// The head of the previous seal; zeros for the first.
     pub previous: String,
     /// The position of the seal's first entry in the chain, from 1.
     pub first: u64,
-    /// The number of entries in the seal.
     pub count: u64,
-    /// The IDs of the seal's entries, in the format of `ids_of`.
+    /// In the format of `ids_of`.
     pub ids: String,
     /// The first 16 bytes of the hash of each entry, joined.
     pub leaves: String,
-    /// The hash of the joined full hashes of the seal's entries.
+    /// The hash of the joined full hashes of the entries.
     pub root: String,
-    /// The number of entries of the shard that were lost before they were sealed, up to this seal.
+    /// Entries of the shard that were lost before they were sealed, up to this seal.
     pub lost: u64,
     /// How often the shard's log was deleted and created again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub breaks: u64,
-    /// The loss found since the previous seal, if any.
+    /// The loss found since the previous seal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<Gap>,
-    /// The time of the seal (ms by the shard's clock).
+    /// By the shard's clock.
     pub sealed_ms: i64,
-    /// The ID of the key that signs the seal.
     pub key_id: String,
 }
 
@@ -203,10 +194,6 @@ impl SealBody {
         ChainName { fleet: self.fleet.clone(), shard: self.shard, tenant: self.tenant.clone() }
     }
 
-    /// Decodes the IDs of the seal's entries.
-    ///
-    /// # Errors
-    /// [`BadSeal`].
     pub fn entry_ids(&self) -> Result<Vec<EntryId>, BadSeal> {
         let ids = read_ids(&self.ids)?;
         if ids.len() as u64 != self.count {
@@ -215,8 +202,8 @@ impl SealBody {
         Ok(ids)
     }
 
-    /// Returns true if an export of this time range (ms) includes the seal. It includes every seal without entries. It
-    /// also includes a seal with entries in two cases:
+    /// An export of this time range includes every seal without entries. It also includes a seal with entries in two
+    /// cases:
     ///
     /// - The seal has an entry in the range.
     /// - The seal was made at or after `from_ms`, and its first entry is before `until_ms`. This case is needed because
@@ -231,10 +218,7 @@ impl SealBody {
         ids.is_empty() || sealed_later || ids.iter().any(|id| is_later(id) && is_before(id))
     }
 
-    /// Decodes the first half of each entry's hash, joined.
-    ///
-    /// # Errors
-    /// [`BadSeal`].
+    /// The first half of each entry's hash, joined.
     pub fn short_hashes(&self) -> Result<Vec<u8>, BadSeal> {
         let bytes = URL_SAFE_NO_PAD.decode(&self.leaves).map_err(|_| BadSeal("its hashes are not base64"))?;
         if bytes.len() as u64 != self.count * LEAF_BYTES as u64 {
@@ -249,21 +233,19 @@ pub const fn short_bytes() -> usize {
     LEAF_BYTES
 }
 
-/// An invalid seal, or a seal with an invalid part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadSeal(pub &'static str);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
-    /// The seal's body. Its exact bytes are hashed, so the text must not be reformatted.
+    /// The exact bytes are hashed, so the text must not be reformatted.
     pub body: String,
     pub signature: String,
-    /// The end of the chain, including this seal.
     pub head: Head,
 }
 
-/// Seals `leaves` as the next entries of a chain that ends in `head`.
+/// `head` is the current end of the chain.
 #[must_use]
 pub fn seal(chain: &ChainName, head: &Head, leaves: &[Leaf], losses: &Losses, sealed_ms: i64, by: &Signer) -> Sealed {
     let ids: Vec<EntryId> = leaves.iter().map(|leaf| leaf.id).collect();
@@ -315,17 +297,13 @@ pub fn encode(hash: &Hash) -> String {
     URL_SAFE_NO_PAD.encode(hash)
 }
 
-/// Decodes a hash from base64.
-///
-/// # Errors
-/// [`BadSeal`].
 pub fn decode_hash(text: &str) -> Result<Hash, BadSeal> {
     let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| BadSeal("a hash is not base64"))?;
     if bytes.len() == 32 { Ok(hash_of(&bytes)) } else { Err(BadSeal("a hash does not have 32 bytes")) }
 }
 
-/// Encodes IDs compactly. The first ID is written in full. Each later ID is written as `+<ms since the
-/// previous>-<number>`, or only as `-<number>` if the previous ID has the same millisecond.
+/// The first ID is written in full. Each later ID is written as `+<ms since the previous>-<number>`, or only as
+/// `-<number>` if the previous ID has the same millisecond.
 fn ids_of(ids: &[EntryId]) -> String {
     let mut text = String::new();
     let mut last: Option<EntryId> = None;
@@ -370,10 +348,7 @@ impl fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// Creates a signer from its secret: 32 bytes, in base64 or as 64 hexadecimal digits.
-    ///
-    /// # Errors
-    /// [`BadSeal`], which does not show the secret.
+    /// The secret is 32 bytes, in base64 or as 64 hexadecimal digits. The error does not show the secret.
     pub fn new(key_id: &str, secret: &str) -> Result<Self, BadSeal> {
         let seed = seed_of(secret.trim()).ok_or(BadSeal("the secret key is not 32 bytes in base64 or hexadecimal"))?;
         let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|_| BadSeal("the secret key is invalid"))?;
@@ -385,7 +360,6 @@ impl Signer {
         &self.key_id
     }
 
-    /// Returns the public key, which verifies this signer's signatures.
     #[must_use]
     pub fn public_key(&self) -> String {
         URL_SAFE_NO_PAD.encode(self.pair.public_key().as_ref())
@@ -396,7 +370,7 @@ impl Signer {
     }
 }
 
-/// Returns true if `signature` was made for this head with the secret key that belongs to `public_key`.
+/// The secret key that belongs to `public_key` must have signed the head.
 #[must_use]
 pub fn is_signed(public_key: &str, head: &Hash, signature: &str) -> bool {
     let (Ok(key), Ok(signature)) = (URL_SAFE_NO_PAD.decode(public_key), URL_SAFE_NO_PAD.decode(signature)) else {
@@ -419,7 +393,7 @@ fn seed_of(secret: &str) -> Option<Vec<u8>> {
     seed.filter(|seed| seed.len() == SEED_BYTES)
 }
 
-/// Encodes 32 random bytes as the text of a secret key in base64.
+/// `chance` must be random. The text is base64.
 #[must_use]
 pub fn secret_text(chance: &[u8; SEED_BYTES]) -> String {
     URL_SAFE_NO_PAD.encode(chance)

@@ -16,48 +16,46 @@ use tickfleet_model::outcome::CallApproval;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, CallError, CallResult, EffectNote, Redactor, TenantId, limits};
 
-/// Maximum characters of the provider's ID of a call in an entry.
+/// Of the provider's ID of a call.
 const TOOL_CALL_ID_CHARS_MAX: usize = 256;
 
-/// The data of an entry. All data is borrowed to avoid copies, because an entry is written for every call.
+/// Borrowed to avoid copies, because an entry is written for every call.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditInput<'a> {
-    /// When the call ended, in milliseconds since the epoch by the shard's clock.
+    /// Since the epoch, by the shard's clock.
     pub timestamp_ms: i64,
     pub tenant: &'a TenantId,
-    /// The agent that made the call; for a task, the agent that executed the task.
+    /// For a task, the agent that executed the task.
     pub agent: &'a AgentId,
     /// `Some` for a task: the agent that delegated the task, or `Some(None)` if a producer enqueued it. `None` for a
     /// call of a tool.
     pub delegated: Option<Option<&'a AgentId>>,
     /// The turn's ID. The call's own ID is in the result.
     pub turn: &'a str,
-    /// The tool's name; `None` if no tool was looked up, or if no tool has the name that the model wrote.
+    /// `None` if no tool was looked up, or if no tool has the name that the model wrote.
     pub tool_name: Option<&'a str>,
-    /// The tool's stable ID, which identifies the version that ran. `None` whenever the tool's name is `None`.
+    /// Identifies the version that ran. `None` whenever the tool's name is `None`.
     pub tool_id: Option<&'a str>,
-    /// The arguments as the model wrote them.
+    /// As the model wrote them.
     pub arguments: &'a str,
     pub result: &'a CallResult,
-    /// The rules in shadow mode that would have denied the call.
+    /// Rules in shadow mode that would have denied the call.
     pub shadow: &'a [ShadowDenial],
     /// Other inputs of the policy's decision, as JSON; empty if the configuration turns them off.
     pub policy_inputs: &'a str,
-    /// The effect that the call claimed. Set if the effect may have happened, or if the result is copied from an equal
-    /// call.
+    /// The effect that the call claimed. Set if the effect may have happened, or if the result is copied from an
+    /// equal call.
     pub effect: Option<&'a EffectNote>,
     /// The generation of the policy that decided the call; `None` if no policy decided it.
     pub policy_version: Option<u64>,
     /// The first characters of the digest of the policy that decided the call; empty if unknown.
     pub policy_digest: &'a str,
     pub redactor: &'a Redactor,
-    /// Maximum number of characters of the result that the entry keeps; [`limits::AUDIT_RESULT_CHARS`] unless
-    /// configured.
+    /// [`limits::AUDIT_RESULT_CHARS`] unless configured.
     pub result_chars_max: usize,
 }
 
-/// Returns one entry of the audit log as JSON. The entry's level is `info` for a success and `error` for every other
-/// outcome.
+/// JSON. The entry's level is `info` for a success and `error` for every other outcome.
 ///
 /// `meta.arguments` is the redacted JSON, or a string if the arguments are not JSON. `meta.result` is a string: the
 /// redacted output as JSON, cut to its bound. Both `meta.result` and `meta.error` are always present. One of the two
@@ -183,7 +181,7 @@ fn error(error: &CallError, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// Returns the approval as JSON: the approvers, and the arguments that replaced the model's arguments, if any.
+/// JSON with the approvers, and the arguments that replaced the model's arguments.
 fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     let mut object = Object::new(128);
     object.text("id", &approval.id);
@@ -194,8 +192,7 @@ fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// Returns a denial by a rule in shadow mode as JSON. The members have the same names as in `error.details` of a denied
-/// call.
+/// The members have the same names as in `error.details` of a denied call.
 fn shadow(denial: &ShadowDenial, redactor: &Redactor) -> String {
     let mut object = Object::new(denial.message.len() + 96);
     object.text("rule", &denial.rule);
@@ -204,7 +201,7 @@ fn shadow(denial: &ShadowDenial, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// Writes the arguments as JSON, or as a string if they are not JSON.
+/// JSON, or a string if the arguments are not JSON.
 fn arguments(meta: &mut Object, arguments: &str, redactor: &Redactor) {
     const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
     let clean = redactor.json(arguments);
@@ -215,8 +212,6 @@ fn arguments(meta: &mut Object, arguments: &str, redactor: &Redactor) {
     }
 }
 
-/// Returns the first `chars_max` characters of an output, redacted.
-///
 /// A huge output is not redacted completely, because only a few characters are kept. A secret that starts in the kept
 /// characters ends inside the redacted window.
 fn shown(json: &str, chars_max: usize, redactor: &Redactor) -> String {

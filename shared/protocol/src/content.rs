@@ -1,4 +1,4 @@
-//! Handles outputs with images. Such an output is a list of content blocks in the form of MCP's content blocks.
+//! Outputs with images. Such an output is a list of content blocks in the form of MCP's content blocks.
 
 use std::borrow::Cow;
 
@@ -13,10 +13,9 @@ use super::cut::{bounded_output, cut_output};
 /// Media type of an output that is a list of content blocks.
 pub const CONTENT_BLOCKS: &str = "application/vnd.tickfleet.content+json";
 
-/// Maximum bytes of a media type in the text that describes an image.
+/// Of a media type in the text that describes an image.
 const MEDIA_TYPE_BYTES_MAX: usize = 80;
 
-/// A part of an output: a text or an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ContentBlock {
@@ -24,7 +23,7 @@ pub enum ContentBlock {
         text: String,
     },
     Image {
-        /// The image in base64.
+        /// Base64.
         data: String,
         #[serde(rename = "mimeType")]
         media_type: String,
@@ -32,19 +31,18 @@ pub enum ContentBlock {
 }
 
 impl ContentBlock {
-    /// Returns a block with this image. Returns `None` if some model provider does not accept the format. The accepted
-    /// formats are PNG, JPEG, GIF and WebP.
+    /// `None` if some model provider does not accept the format. The accepted formats are PNG, JPEG, GIF and WebP.
     ///
-    /// The media type is derived from the bytes, because providers reject a request if an image's media type and bytes
-    /// differ.
+    /// The media type is derived from the bytes, because providers reject a request if an image's media type and
+    /// bytes differ.
     #[must_use]
     pub fn image(bytes: &[u8]) -> Option<Self> {
         let media_type = media_type(bytes)?.to_owned();
         Some(Self::Image { data: STANDARD.encode(bytes), media_type })
     }
 
-    /// Creates a block as [`ContentBlock::image`] does, but from base64. If no model could use the image, returns a
-    /// text that describes the image, because providers would reject the whole request.
+    /// Like [`ContentBlock::image`], but from base64. If no model could use the image, returns a text that describes
+    /// it, because providers would reject the whole request.
     #[must_use]
     pub fn image_or_note(base64: &str, declared: &str) -> Self {
         let bytes = STANDARD.decode(base64);
@@ -61,7 +59,7 @@ impl ContentBlock {
     }
 }
 
-/// Returns the media type of an image from its first bytes. `None` for any format other than PNG, JPEG, GIF and WebP.
+/// Looks at the first bytes. `None` for any format other than PNG, JPEG, GIF and WebP.
 fn media_type(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
@@ -81,28 +79,27 @@ fn note(media_type: &str, base64_len: usize, state: &str) -> String {
     format!("[an image{kind}, about {bytes} bytes, {state}]")
 }
 
-/// Returns the content blocks of a successful result, or `None` if its output is not a list of blocks.
+/// `None` if the output is not a list of blocks.
 #[must_use]
 pub fn content_blocks(result: &CallResult) -> Option<Vec<ContentBlock>> {
     let output = result.output.as_ref().filter(|_| result.content_type == CONTENT_BLOCKS)?;
     serde_json::from_str(output.get()).ok()
 }
 
-/// Returns the blocks as text, for readers without images. Each image is replaced by a description.
+/// For readers without images. Each image is replaced by a description.
 #[must_use]
 pub fn content_text(blocks: &[ContentBlock]) -> String {
     blocks.iter().map(ContentBlock::as_text).collect::<Vec<_>>().join("\n")
 }
 
-/// Converts blocks to an output.
 #[must_use]
 pub fn write_blocks(blocks: &[ContentBlock]) -> Box<RawValue> {
     // Blocks consist of strings, so their serialization does not fail.
     to_raw_value(blocks).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
-/// Cuts an output of any media type to at most `bytes_max` bytes. In a list of content blocks, the largest images are
-/// replaced by notes first, because a part of an image is not an image.
+/// Cuts an output of any media type. In a list of content blocks, the largest images are replaced by notes first,
+/// because a part of an image is not an image.
 #[must_use]
 pub fn bounded_content(output: Box<RawValue>, content_type: &str, bytes_max: usize) -> Box<RawValue> {
     if output.get().len() <= bytes_max {
@@ -129,7 +126,7 @@ pub fn bounded_content(output: Box<RawValue>, content_type: &str, bytes_max: usi
     }
 }
 
-/// Returns a list of one block, with the start and the end of a text.
+/// One block with the start and the end of the text.
 fn cut_text(text: &str, bytes_max: usize) -> Box<RawValue> {
     let frame = write_blocks(&[ContentBlock::Text { text: String::new() }]).get().len();
     let json = serde_json::to_string(text).unwrap_or_default();
@@ -137,7 +134,7 @@ fn cut_text(text: &str, bytes_max: usize) -> Box<RawValue> {
     write_blocks(&[ContentBlock::Text { text: serde_json::from_str(&cut).unwrap_or_default() }])
 }
 
-/// Converts the output of a tool host to blocks that models can use. `None` if the output is not a list of blocks.
+/// Images that no model can use become notes. `None` if the output is not a list of blocks.
 #[must_use]
 pub fn usable_blocks(output: &str) -> Option<Vec<ContentBlock>> {
     let blocks: Vec<ContentBlock> = serde_json::from_str(output).ok()?;

@@ -11,16 +11,13 @@ use super::json::{escaped_len, push_escaped, push_quoted, unescape};
 /// Bytes that are reserved for the marker and the braces around it.
 const MARKER_BYTES: usize = 120;
 
-/// The start of the object that replaces a cut value.
 pub(super) const CUT_OBJECT: &str = r#"{"truncated":true,"bytes":"#;
 
-/// Returns true if this JSON object is the replacement of a value that was cut.
 #[must_use]
 pub fn is_cut_object(json: &str) -> bool {
     json.starts_with(CUT_OBJECT)
 }
 
-/// Cuts an output to at most `bytes_max` bytes, in the form that results contain.
 #[must_use]
 pub fn bounded_output(json: Box<RawValue>, bytes_max: usize) -> Box<RawValue> {
     if json.get().len() <= bytes_max {
@@ -30,8 +27,7 @@ pub fn bounded_output(json: Box<RawValue>, bytes_max: usize) -> Box<RawValue> {
     RawValue::from_string(cut).unwrap_or(json)
 }
 
-/// Returns `json` unchanged if it has at most `bytes_max` bytes. Otherwise returns a smaller JSON value that states the
-/// number of missing bytes. No character or escape is split.
+/// No character or escape is split.
 ///
 /// A string stays a string, with a marker between its head and tail. Any other value becomes an object
 /// `{"truncated":true,"bytes":…,"cut_bytes":…,"head":"…","tail":"…"}`. The head and tail are pieces of the value's JSON
@@ -65,13 +61,12 @@ pub fn cut_output(json: &str, bytes_max: usize) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns the marker between head and tail. The marker has no characters that JSON escapes.
+/// No character of the marker needs an escape in JSON.
 fn marker(cut: usize, bytes: usize) -> String {
     format!("[… {cut} of {bytes} bytes cut …]")
 }
 
-/// Returns the start and the end of `text`. Together, they take at most `room` bytes when they are written in a JSON
-/// string.
+/// The two parts take at most `room` bytes when they are written in a JSON string.
 fn ends(text: &str, room: usize) -> (&str, &str) {
     let head_room = room / 4 * 3;
     let mut left = head_room;
@@ -92,12 +87,11 @@ fn ends(text: &str, room: usize) -> (&str, &str) {
     (head, rest.get(rest.len() - tail..).unwrap_or_default())
 }
 
-/// Returns the first `chars_max` characters of `text`. If `text` is longer, `…` replaces the last of these characters.
+/// If `text` is longer, the result ends with `…`, which counts toward `chars_max`.
 pub(super) fn cut_chars(text: &str, chars_max: usize) -> Cow<'_, str> {
     if text.len() <= chars_max {
         return Cow::Borrowed(text);
     }
-    // The `…` counts toward the bound.
     let mut kept = text.char_indices().skip(chars_max.saturating_sub(1));
     match (kept.next(), kept.next()) {
         (Some((end, _)), Some(_)) => {

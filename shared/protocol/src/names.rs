@@ -5,14 +5,11 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest as _, Sha256};
 
-/// The tool names that a dialect permits: letters, digits, `_`, and the bytes in `also`.
+/// The permitted characters are letters, digits, `_`, and the bytes in `also`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NameRules {
-    /// The bytes that are allowed in a name in addition to `A-Z a-z 0-9 _`.
     pub(super) also: &'static [u8],
-    /// True if a name must begin with a letter or `_`.
     pub(super) first_is_letter: bool,
-    /// Longest name, in bytes.
     pub(super) bytes_max: usize,
 }
 
@@ -20,7 +17,6 @@ impl NameRules {
     /// `[A-Za-z0-9_-]{1,64}`: the rules of OpenAI and Anthropic.
     pub(super) const STRICTEST: Self = Self { also: b"-", first_is_letter: false, bytes_max: 64 };
 
-    /// Returns true if `byte` is permitted at position `at`. Letters and `_` are permitted at every position.
     fn allow(&self, at: usize, byte: u8) -> bool {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'_' => true,
@@ -34,9 +30,8 @@ impl NameRules {
 /// Number of hexadecimal digits of the digest at the end of a shortened name.
 const DIGEST_DIGITS: usize = 16;
 
-/// Returns a form of the name that contains only `[A-Za-z0-9_-]`. Every other byte becomes `_xHH_` (`math.add` →
-/// `math_x2E_add`). A `_` that looks like the start of such an escape is escaped too, so different names stay
-/// different.
+/// Every other byte becomes `_xHH_` (`math.add` → `math_x2E_add`). A `_` that looks like the start of such an escape is
+/// escaped too, so different names stay different.
 ///
 /// The result can be too long for a dialect; [`NameMap`] shortens such names.
 #[must_use]
@@ -44,7 +39,6 @@ pub fn mangle(name: &str) -> Cow<'_, str> {
     mangle_by(NameRules::STRICTEST, name)
 }
 
-/// Works like [`mangle`], but for the dialect with these `rules`.
 fn mangle_by(rules: NameRules, name: &str) -> Cow<'_, str> {
     let bytes = name.as_bytes();
     let stays = |at: usize, byte: u8| rules.allow(at, byte) && (byte != b'_' || escape_digits(bytes, at).is_none());
@@ -62,7 +56,7 @@ fn mangle_by(rules: NameRules, name: &str) -> Cow<'_, str> {
     Cow::Owned(wire)
 }
 
-/// Returns the name that [`mangle`] turned into `wire`. The parts of `wire` that are not valid escapes stay unchanged.
+/// Reverses [`mangle`]. The parts of `wire` that are not valid escapes stay unchanged.
 #[must_use]
 pub fn unmangle(wire: &str) -> Cow<'_, str> {
     let bytes = wire.as_bytes();
@@ -87,7 +81,7 @@ pub fn unmangle(wire: &str) -> Cow<'_, str> {
     String::from_utf8(name).map_or(Cow::Borrowed(wire), Cow::Owned)
 }
 
-/// Returns the byte that is encoded as `_xHH` at offset `at`; `None` if there is no such escape.
+/// The byte that is encoded as `_xHH` at offset `at`.
 fn escape_digits(bytes: &[u8], at: usize) -> Option<u8> {
     let [b'_', b'x', high, low] = bytes.get(at..at + 4)? else { return None };
     let digit = |byte: u8| match byte {
@@ -98,8 +92,8 @@ fn escape_digits(bytes: &[u8], at: usize) -> Option<u8> {
     Some(digit(*high)? * 16 + digit(*low)?)
 }
 
-/// Maps a set of tools to their wire names, the names that models see, and back. The same set of tools always gives the
-/// same map, in any order.
+/// Maps a set of tools to their wire names, which models see, and back. The map does not depend on the order of the
+/// tools.
 #[derive(Debug, Clone, Default)]
 pub struct NameMap {
     to_wire: BTreeMap<String, String>,
@@ -107,7 +101,7 @@ pub struct NameMap {
 }
 
 impl NameMap {
-    /// Builds the map of the tool names `names` under `rules`. If `rules` is `None`, every name is permitted unchanged.
+    /// If `rules` is `None`, every name is permitted unchanged.
     pub(super) fn within<N: AsRef<str>>(rules: Option<NameRules>, names: impl IntoIterator<Item = N>) -> Self {
         let mut map = Self::default();
         let Some(rules) = rules else {
@@ -124,8 +118,8 @@ impl NameMap {
                 long.push(name.to_owned());
             }
         }
-        // Names that fit stay unchanged, and no shortened name may equal such a name. Sort the long names, so that the
-        // result does not depend on the caller's order.
+        // A shortened name must not equal a name that fits. Sort the long names, so that the result does not depend on
+        // the caller's order.
         long.sort_unstable();
         long.dedup();
         for name in long {
@@ -141,34 +135,30 @@ impl NameMap {
         self.to_wire.insert(name.to_owned(), wire);
     }
 
-    /// Adds the wire names of `other` as further ways to resolve a name. Wire names that this map already has stay
-    /// unchanged.
+    /// Wire names that this map already has stay unchanged.
     pub(super) fn add_aliases(&mut self, other: &Self) {
         for (wire, name) in &other.from_wire {
             self.from_wire.entry(wire.clone()).or_insert_with(|| name.clone());
         }
     }
 
-    /// Returns the wire name that models see for the tool `name`.
     #[must_use]
     pub fn wire<'a>(&'a self, name: &'a str) -> Cow<'a, str> {
         self.to_wire.get(name).map_or_else(|| mangle(name), |wire| Cow::Borrowed(wire.as_str()))
     }
 
-    /// Returns the tool with exactly the wire name `wire` in some dialect. `None` for a text such as `_x6C_ist`, which
-    /// unmangles to a tool's name but is not a wire name. Limits on the tool would not recognize such a text either.
+    /// `None` for a text such as `_x6C_ist`, which unmangles to a tool's name but is not a wire name. Limits on the
+    /// tool would not recognize such a text either.
     #[must_use]
     pub fn shown_as(&self, wire: &str) -> Option<&str> {
         self.from_wire.get(wire).map(String::as_str)
     }
 
-    /// Returns the wire names that differ from the tool's name, as pairs of wire name and tool name.
     pub fn differing(&self) -> impl Iterator<Item = (&str, &str)> {
         self.from_wire.iter().map(|(wire, name)| (wire.as_str(), name.as_str())).filter(|(wire, name)| wire != name)
     }
 
-    /// Returns the name of the tool that a model means by `wire`. A text that is neither a tool's name nor a wire name
-    /// of the map is unmangled.
+    /// A text that is neither a tool's name nor a wire name of the map is unmangled.
     #[must_use]
     pub fn tool<'a>(&'a self, wire: &'a str) -> Cow<'a, str> {
         if self.to_wire.contains_key(wire) {
@@ -178,7 +168,7 @@ impl NameMap {
     }
 }
 
-/// Returns the start of the name's mangled form, followed by a digest of the complete name.
+/// The start of the mangled form, followed by a digest of the complete name.
 fn shortened(name: &str, wire: &str, bytes_max: usize, salt: u32) -> String {
     let mut hash = Sha256::new();
     hash.update(name.as_bytes());
@@ -226,7 +216,7 @@ mod tests {
             assert_eq!(map.tool(&wire), *name);
             assert_eq!(NameMap::new([name]).wire(name), wire);
         }
-        // A tool whose name equals the shortened name of another tool keeps its name.
+        // If another tool's shortened name equals the name of a tool, this tool keeps its name.
         let squatter = NameMap::new([&one]).wire(&one).into_owned();
         let map = NameMap::new([&one, &squatter]);
         assert_eq!(map.wire(&squatter), squatter);

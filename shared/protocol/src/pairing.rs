@@ -8,12 +8,10 @@ use serde_json::{Value, json};
 use super::{RejectedId, RejectionStatus, messages, parse_turn, rejection_reply};
 use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, Turn, TurnId, limits};
 
-/// A call as a provider can send it. Its ID can equal the ID of another call, and its arguments can be broken.
 #[derive(Debug, Clone)]
 struct ProviderCall {
     id: Option<String>,
     arguments: String,
-    /// True if a block or item that is not a call precedes the call.
     after_other: bool,
 }
 
@@ -66,8 +64,7 @@ fn turn(dialect: Dialect, calls: &[ProviderCall], in_words: bool, spoilt: bool) 
     turn.to_string()
 }
 
-/// Returns one result for each call of an accepted turn. With `fine`, the calls at even positions succeed. All other
-/// calls are denied.
+/// With `fine`, the calls at even positions succeed. All other calls are denied.
 fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     let one = |(position, call): (usize, &tickfleet_model::Call)| {
         let error = CallError { code: "denied".into(), message: "not you".into(), details: None };
@@ -82,8 +79,7 @@ fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     turn.calls.iter().enumerate().map(one).collect()
 }
 
-/// Returns the value that identifies the answered call in each message: the provider's ID or the fleet's ID. In plain
-/// text, the tool's name identifies the call.
+/// Each message names its call by the provider's ID or the fleet's ID, or by the tool's name in plain text.
 fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
     let list = match dialect {
         Dialect::Anthropic | Dialect::Text => {
@@ -119,7 +115,7 @@ fn expected(dialect: Dialect, calls: &[ProviderCall]) -> Vec<String> {
     calls.iter().enumerate().map(one).collect()
 }
 
-/// Returns the calls that the parser reads. In a plain-text answer, reading stops after the first unreadable call.
+/// In a plain-text answer, reading stops after the first unreadable call.
 fn read(dialect: Dialect, calls: &[ProviderCall], in_words: bool) -> &[ProviderCall] {
     let is_bad =
         |call: &ProviderCall| !call.arguments.is_empty() && serde_json::from_str::<Value>(&call.arguments).is_err();

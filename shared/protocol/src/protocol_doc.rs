@@ -15,7 +15,7 @@ const DIALECTS: &str = include_str!("../../../docs/reference/dialects.md");
 const OUTCOMES: &str = include_str!("../../../docs/reference/outcomes.md");
 const AUDIT_ENTRY: &str = include_str!("../../../docs/reference/audit-entry.md");
 
-/// Returns the JSON examples of the pages, each with its kind: the text after ```` ```json ````.
+/// Each example has its kind: the text after ```` ```json ````.
 fn examples() -> Vec<(&'static str, &'static str)> {
     let pages = [PROTOCOL, DIALECTS, OUTCOMES, AUDIT_ENTRY];
     let blocks = pages.into_iter().flat_map(|page| page.split("\n```json").skip(1));
@@ -68,8 +68,6 @@ fn reset_entry() -> Value {
     entry
 }
 
-/// Checks that a reply's results parse as results, and that rendering them in the reply's dialect gives the reply's
-/// messages.
 fn reply(reply: &Value) {
     let dialect: Dialect = serde_json::from_value(reply["dialect"].clone()).unwrap();
     let results: Vec<CallResult> = serde_json::from_str(&reply["results"].to_string()).unwrap();
@@ -132,7 +130,6 @@ fn every_outcome_and_every_rejection_code_has_a_row() {
     }
 }
 
-/// Returns the blocks of the page about dialects that begin with the line ```` ```<word> ````.
 fn blocks(word: &str) -> impl Iterator<Item = &'static str> {
     let start = format!("\n```{word}\n");
     DIALECTS

@@ -7,34 +7,29 @@ use super::json::{Document, Value, bounded};
 use super::message::problem::MessageProblem;
 use tickfleet_model::{Dialect, IdError, InboxName, RejectionCode, TaskId, TenantId, TurnId, limits};
 
-/// The reason why a message is rejected, and the readable parts of its envelope. The fleet can therefore send the
-/// producer a `rejected` reply with one result for every readable call.
+/// Has the readable parts of the envelope, so that the producer gets one result for every readable call.
 #[derive(Debug, Clone)]
 pub struct RejectedMessage {
     pub code: RejectionCode,
-    /// The problem and what was expected; at most [`limits::ERROR_BYTES_MAX`] bytes.
+    /// At most [`limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
-    /// The tenant, if it is readable and well-formed. The other typed IDs are set under the same condition.
+    /// Set if it is readable and well-formed, as all typed IDs here.
     pub tenant: Option<TenantId>,
     pub turn_id: Option<TurnId>,
-    /// The digest of the turn's content, if it could be read.
+    /// Set if the turn's content could be read.
     pub digest: Option<String>,
-    /// The task's ID, from a message about a task or from a turn that belongs to a task.
     pub task_id: Option<TaskId>,
-    /// The agent's name, even if it is not well-formed; at most [`limits::NAME_BYTES_MAX`] bytes and `…`.
+    /// Set even if the name is not well-formed; at most [`limits::NAME_BYTES_MAX`] bytes and `…`.
     pub agent: Option<String>,
     pub reply_to: Option<InboxName>,
     pub dialect: Dialect,
-    /// Echoed in the reply.
     pub correlation_id: Option<String>,
-    /// Echoed in the reply.
     pub traceparent: Option<String>,
-    /// The readable calls, in order. Their number has no limit, because each call needs an answer.
+    /// Their number has no limit, because each call needs an answer.
     pub calls: Vec<RejectedCall>,
 }
 
 impl RejectedMessage {
-    /// Builds a rejection with only a code and a message text. All other fields are empty.
     #[must_use]
     pub fn new(code: RejectionCode, message: String) -> Self {
         Self {
@@ -53,7 +48,6 @@ impl RejectedMessage {
         }
     }
 
-    /// Builds the rejection with the readable parts of `document`.
     pub(super) fn of(problem: MessageProblem, document: &Document<'_>) -> Box<Self> {
         let message = bounded(&problem.message, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned();
         let mut refusal = Box::new(Self::new(problem.code, message));
@@ -91,8 +85,7 @@ impl RejectedMessage {
         }
     }
 
-    /// Reads the calls of `dialect` in `held`, the value of the member `name`. Does nothing if calls were already read
-    /// from another member.
+    /// Does nothing if calls were already read from another member.
     fn calls(&mut self, name: &'static str, dialect: Dialect, held: Value<'_, '_>) {
         if self.calls.is_empty() {
             self.calls = rules(dialect).salvage(name, held);
@@ -109,7 +102,6 @@ fn id<'a, T>(slot: &mut Option<T>, value: Value<'a, '_>, new: impl FnOnce(Cow<'a
     }
 }
 
-/// Returns the text of a string that is short enough to be echoed.
 fn short(value: Value<'_, '_>, bytes_max: usize) -> Option<String> {
     value.as_str().filter(|text| text.len() <= bytes_max).map(Cow::into_owned)
 }

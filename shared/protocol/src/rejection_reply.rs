@@ -7,12 +7,11 @@ use super::result::{messages_frame, result_json};
 use super::write::Object;
 use tickfleet_model::{CallError, CallId, CallResult, Outcome, TurnId, limits};
 
-/// Why a message is not accepted, as reported in the `status` of the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectionStatus {
     Rejected,
-    /// The message's ID belongs to another turn. The reply has no results, because the producer would take them for the
-    /// results of that other turn.
+    /// The message's ID belongs to another turn. The reply has no results, because the producer would take them for
+    /// that turn's results.
     Conflict,
 }
 
@@ -25,16 +24,14 @@ impl RejectionStatus {
     }
 }
 
-/// The ID of a rejected message in the reply. If the message's own ID is unreadable, an ID is derived from the stream
-/// entry.
+/// If the message's own ID is unreadable, an ID is derived from the stream entry.
 #[derive(Debug, Clone, Copy)]
 pub enum RejectedId<'a> {
     Turn(&'a TurnId),
     Task(&'a str),
 }
 
-/// The results and messages of rejected calls, as JSON lists without brackets. `left_out` is the number of calls
-/// without a result.
+/// JSON lists without brackets. `left_out` counts the calls without a result.
 #[derive(Default)]
 struct RejectionResults {
     results: String,
@@ -42,8 +39,8 @@ struct RejectionResults {
     left_out: usize,
 }
 
-/// Returns the reply to a rejected message. Every readable call has a result under its own ID, in call order. Results
-/// beyond [`limits::REFUSED_REPLY_BYTES_MAX`] bytes are omitted, and the error states the number of omitted results.
+/// Every readable call has a result under its own ID, in call order. Results beyond [`limits::REFUSED_REPLY_BYTES_MAX`]
+/// bytes are omitted, and the error states their number.
 #[must_use]
 pub fn rejection_reply(refusal: &RejectedMessage, status: RejectionStatus, id: RejectedId<'_>) -> String {
     let rejection_results = match (status, id) {
@@ -108,8 +105,7 @@ fn rejection_results(refusal: &RejectedMessage, turn: &TurnId) -> RejectionResul
     rejection_results
 }
 
-/// Returns the result of one rejected call. Calls beyond [`limits::CALLS_PER_TURN_MAX`] get a short message instead of
-/// the reason.
+/// Calls beyond [`limits::CALLS_PER_TURN_MAX`] get a short message instead of the reason.
 fn result(refusal: &RejectedMessage, turn: &TurnId, position: usize, call: &RejectedCall) -> CallResult {
     let message = if position < limits::CALLS_PER_TURN_MAX {
         refusal.message.clone()

@@ -4,7 +4,7 @@ use super::dialects::rules;
 use super::write::Object;
 use tickfleet_model::{CacheHit, CallResult, Dialect};
 
-/// Writes a result as JSON. The fields have the documented order.
+/// The fields have the documented order.
 #[must_use]
 pub fn result_json(result: &CallResult) -> String {
     let mut object = Object::new(256 + result.output.as_ref().map_or(0, |output| output.get().len()));
@@ -58,26 +58,25 @@ pub(crate) fn cached_json(cached: &CacheHit) -> String {
     object.end()
 }
 
-/// Returns the message in `dialect` that reports `result` to a model (in MCP: to a client), or a part of such a
-/// message. `None` if the dialect has no messages.
+/// Returns the message in `dialect`, or a part of a message, that reports `result` to a model. `None` if the dialect
+/// has no messages.
 ///
-/// The provider's ID is unchanged. If the provider gave no ID, the fleet's ID is used instead. A failed call is
-/// reported with the error's message, followed by the error's details as JSON.
+/// The message has the provider's ID, or the fleet's ID if the provider gave none. A failed call is reported with the
+/// error's message, followed by the error's details as JSON.
 #[must_use]
 pub fn tool_message(dialect: Dialect, result: &CallResult) -> Option<String> {
     rules(dialect).message(result)
 }
 
-/// Returns the text before and after the [`tool_message`]s of a turn, which are joined with commas. The joined text is
-/// a list that can be appended to a conversation: one message or item per call, or one message with all results. For
-/// MCP, the joined text is the list of results. `None` if the dialect has no messages.
+/// The text before and after the [`tool_message`]s of a turn, which are joined with commas. The joined text is a list
+/// that can be appended to a conversation. For MCP, it is the list of results. `None` if the dialect has no messages.
 #[must_use]
 pub fn messages_frame(dialect: Dialect) -> Option<(&'static str, &'static str)> {
     rules(dialect).frame()
 }
 
-/// Returns the `messages` list of a turn with the results `results`, in call order. `None` if the dialect has no
-/// messages, or if `results` is empty: providers reject an empty message.
+/// `results` are in call order. `None` if the dialect has no messages, or if `results` is empty: providers reject an
+/// empty message.
 #[must_use]
 pub fn messages(dialect: Dialect, results: &[CallResult]) -> Option<String> {
     let (before, after) = messages_frame(dialect).filter(|_| !results.is_empty())?;

@@ -10,13 +10,13 @@ use tickfleet_model::{Dialect, Effect, ToolSpec};
 use super::definitions::define;
 use super::names::NameMap;
 
-/// The dialects that rename tools, each with the key of its names in the shared form. Dialects with the same rules
-/// share a row: OpenAI's row is also for Anthropic, and MCP's row is for all revisions of MCP.
+/// The dialects that rename tools, each with the key of its names. OpenAI's row is also for Anthropic, which has the
+/// same rules, and MCP's row is for all its revisions.
 const NAMED: [(&str, Dialect); 3] =
     [("openai", Dialect::OpenaiChat), ("gemini", Dialect::Gemini), ("mcp", Dialect::Mcp)];
 
-/// Returns the shared form of `tools` as JSON. Each tool has its definition in the dialect `raw`, and its wire names
-/// that differ from its name. The shared form also describes all tools in plain text.
+/// Each tool has its definition in the dialect `raw`, and its wire names that differ from its name. The form also
+/// describes all tools in plain text.
 #[must_use]
 pub fn shared_list(tools: &[&ToolSpec]) -> String {
     let mut definitions = define(Dialect::Raw, tools);
@@ -32,11 +32,7 @@ pub fn shared_list(tools: &[&ToolSpec]) -> String {
     json!({"tools": definitions, "text": define(Dialect::Text, tools)}).to_string()
 }
 
-/// Returns the definitions for a request in `dialect`, made from a shared list. They equal the result of [`define`] for
-/// the same tools.
-///
-/// # Errors
-/// The text is not a shared list.
+/// Equals the result of [`define`] for the same tools.
 pub fn define_shared(dialect: Dialect, list: &str) -> serde_json::Result<Value> {
     let list: SharedList = serde_json::from_str(list)?;
     if dialect == Dialect::Text {
@@ -65,7 +61,7 @@ struct SharedTool {
     requires_approval: bool,
 }
 
-/// Sets only the fields that definitions need. A shared list does not contain the other fields.
+/// A shared list contains only the fields that definitions need.
 impl From<SharedTool> for ToolSpec {
     fn from(tool: SharedTool) -> Self {
         Self {

@@ -1,7 +1,7 @@
 //! The words with which providers report the end of a response: complete, or cut off.
 
-/// The providers' words for an incomplete response, in lower case. Every other word means that the response is
-/// complete: `stop`, `tool_calls`, `tool_use`, `end_turn`, `STOP`, `completed`.
+/// The words for an incomplete response, in lower case. Every other word (`stop`, `tool_use`, `end_turn`) means that
+/// the response is complete.
 const CUT_OFF: [&str; 30] = [
     // OpenAI, and servers with the same dialects.
     "length",

@@ -17,27 +17,24 @@ use tickfleet_model::{
     limits,
 };
 
-/// A message on the `tasks` stream.
 #[derive(Debug, Clone)]
 pub enum TaskMessage {
     Delegate(Box<Task>),
-    /// Reports that the runtime that leased the task is alive and still works on the task.
+    /// The runtime that leased the task still works on it.
     Heartbeat(LeasedTask),
     Finish {
         leased: LeasedTask,
-        /// The answer; any JSON.
         output: Box<RawValue>,
     },
     Fail {
         leased: LeasedTask,
-        /// The error. Its code is `failed` if the runtime gave none.
+        /// Its code is `failed` if the runtime gave none.
         error: CallError,
-        /// True if a retry may succeed.
         retryable: bool,
     },
-    /// Reports that the process that claimed a local call is alive and still runs the call's function.
+    /// The process that claimed a local call still runs the call's function.
     Renew(ClaimedCall),
-    /// Reports that the function of a local call has ended.
+    /// The function of a local call has ended.
     Conclude {
         claimed: ClaimedCall,
         conclusion: Conclusion,
@@ -45,27 +42,23 @@ pub enum TaskMessage {
     Cancel {
         tenant: TenantId,
         target: CancelTarget,
-        /// The reason, which is stored.
         reason: Option<String>,
     },
 }
 
-/// A leased task, as the runtime identifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeasedTask {
     pub tenant: TenantId,
     pub task: TaskId,
-    /// The ID of the entry that the runtime leased. If another runtime leased the task later, this ID is outdated, and
-    /// the reports of the first runtime are rejected.
+    /// The ID of the entry that the runtime leased. If another runtime leases the task later, reports with this ID are
+    /// rejected.
     pub lease: String,
 }
 
-/// A local call that a process claimed, as the process identifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimedCall {
     pub tenant: TenantId,
     pub turn: TurnId,
-    /// The ID of the entry that the process claimed.
     pub lease: String,
 }
 
@@ -100,10 +93,7 @@ pub const DELEGATE_FIELDS: [&str; 20] = [
     "tracestate",
 ];
 
-/// Reads the JSON of one message about a task (the `task` field of an entry on the `tasks` stream).
-///
-/// # Errors
-/// [`RejectedMessage`] names the broken rule, and has the parts of the message that the reply needs.
+/// `bytes` are the `task` field of an entry on the `tasks` stream.
 pub fn parse_task_message(bytes: &[u8]) -> Result<TaskMessage, Box<RejectedMessage>> {
     read_message(bytes, strict)
 }
@@ -169,7 +159,6 @@ fn lease(fields: &Fields<'_, '_>) -> Result<String, MessageProblem> {
     Ok(lease.into_owned())
 }
 
-/// Reads the report of a process that claimed a local call. The report names the turn.
 fn local(op: &str, fields: Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
     const CLAIMED: [&str; 4] = ["op", "tenant", "turn_id", "lease"];
     let fields = match op {
@@ -211,7 +200,7 @@ fn local(op: &str, fields: Fields<'_, '_>) -> Result<TaskMessage, MessageProblem
 }
 
 fn output(fields: &Fields<'_, '_>) -> Result<Box<RawValue>, MessageProblem> {
-    // For `output`, null is a value. In optional fields, null means absent.
+    // For `output`, null is a value, not an absent field.
     let output = fields.get_or_null("output").and_then(|value| value.text());
     let output = fields.required("output", output)?;
     RawValue::from_string(output.to_owned()).map_err(|e| fields.invalid("output", &e.to_string()))
@@ -252,8 +241,7 @@ fn cancel(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
     Ok(TaskMessage::Cancel { tenant: tenant(fields)?, target, reason })
 }
 
-/// Writes a task in the form that [`parse_task_message`] reads. Omits the chain of delegations in a grant, because it
-/// is internal to the fleet.
+/// Omits the chain of delegations in a grant, because it is internal to the fleet.
 #[must_use]
 pub fn write_task(task: &Task) -> String {
     let mut object = Object::new(task.description.len() + 512);

@@ -1,4 +1,4 @@
-//! Reads a message in any dialect as a validated [`Turn`], and writes turns for producers in Rust.
+//! Reads a message in any dialect as a validated [`Turn`], and writes turns.
 
 #[cfg(test)]
 mod tests;
@@ -12,7 +12,6 @@ use super::rejected_message::RejectedMessage;
 use super::write::{Object, time};
 use tickfleet_model::{AgentId, InboxName, TaskId, TenantId, Turn, TurnId, limits};
 
-/// The fields of a turn on the wire.
 pub const FIELDS: [&str; 25] = [
     "turn_id",
     "tenant",
@@ -41,13 +40,10 @@ pub const FIELDS: [&str; 25] = [
     "answer",
 ];
 
-/// Reads the JSON of one turn (the `turn` field of an entry on the `turns` stream).
+/// `bytes` are the `turn` field of an entry on the `turns` stream.
 ///
-/// The arguments of a call remain text until the call runs, and are validated then. Thus a call with broken arguments
-/// does not affect the other calls of its turn.
-///
-/// # Errors
-/// [`RejectedMessage`] names the broken rule, and has the parts of the message that the reply needs.
+/// The arguments of a call remain text until the call runs, so that broken arguments do not affect the other calls of
+/// the turn.
 pub fn parse_turn(bytes: &[u8]) -> Result<Turn, Box<RejectedMessage>> {
     read_message(bytes, strict)
 }
@@ -75,10 +71,8 @@ fn strict(document: &Document<'_>) -> Result<Turn, MessageProblem> {
     })
 }
 
-/// Writes a turn in the form that [`parse_turn`] reads, in the turn's own dialect.
-///
-/// Arguments that are not JSON (possible in the dialect `raw`) are written as a string. Then only the call with these
-/// arguments is rejected.
+/// Writes the turn's own dialect. Arguments that are not JSON (possible in the dialect `raw`) are written as a string,
+/// so that only their call is rejected.
 #[must_use]
 pub fn write_turn(turn: &Turn) -> String {
     let mut object = Object::new(256 + turn.calls.iter().map(|call| call.arguments.len() + 96).sum::<usize>());

@@ -39,7 +39,6 @@ impl Object {
         }
     }
 
-    /// Writes a member whose value is already JSON.
     pub(super) fn raw(&mut self, name: &'static str, json: &str) {
         self.key(name);
         self.text.push_str(json);
@@ -63,7 +62,6 @@ impl Object {
         self.text.push(']');
     }
 
-    /// Writes the context fields that are set.
     pub(super) fn context(&mut self, context: &Context) {
         let members = [("user_context", &context.user_context), ("session_data", &context.session_data)];
         for (name, value) in members {
@@ -83,8 +81,8 @@ impl Object {
     }
 }
 
-/// Formats milliseconds since the epoch as RFC 3339, in UTC with milliseconds. RFC 3339 cannot express times before the
-/// year 0 or after 9999, so such a time becomes the nearest possible time.
+/// Milliseconds since the epoch as RFC 3339, in UTC. RFC 3339 has only the years 0 to 9999, so another time becomes the
+/// nearest possible time.
 pub(super) fn time(ms: i64) -> String {
     const FIRST_MS: i64 = -62_167_219_200_000;
     const LAST_MS: i64 = 253_402_300_799_999;

@@ -1,5 +1,4 @@
-//! Compares this crate's evaluation with the interpreter of the `cel` crate. Both must give the same result for a
-//! condition that both can evaluate.
+//! Compares this crate's evaluation with the interpreter of the `cel` crate.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
@@ -13,7 +12,6 @@ use super::{Evaluation, Facts, compile};
 const ARGUMENTS: &str = r#"{"i": 3, "j": -2, "d": 2.5, "s": "ab", "t": "abc", "l": [1, 2, 3], "m": {"a": 1, "b": "x"},
     "e": [], "n": null, "y": true, "f": false, "w": ["ab", "c", "ab"], "x": [1, "a", null]}"#;
 
-/// Returns the `cel` crate's result for a condition; `None` if the crate returns an error.
 fn cel_result(condition: &str) -> Option<bool> {
     let mut context = cel::Context::default();
     let arguments: serde_json::Value = serde_json::from_str(ARGUMENTS).unwrap();
@@ -45,7 +43,7 @@ fn our_result(condition: &str) -> Option<bool> {
     Evaluation::of(&facts).holds(&node).ok()
 }
 
-/// Generates values of all types. Some values do not fit the operator that is applied to them.
+/// Some values do not fit the operator that is applied to them.
 fn value() -> impl Strategy<Value = String> {
     let leaf = prop::sample::select(vec![
         "args.i",
@@ -87,7 +85,7 @@ fn value() -> impl Strategy<Value = String> {
     })
 }
 
-/// Selects from only numbers or only texts, so that operands fit their operator more often.
+/// Only numbers or only texts, so that operands fit their operator more often.
 fn fitting(of: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop::sample::select(of).prop_map(str::to_owned)
 }
@@ -144,8 +142,8 @@ fn condition() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
-    /// Compares only results: an error in only one evaluator is not a disagreement. For example, this crate compares
-    /// and multiplies numbers of different types, which the `cel` crate rejects.
+    /// An error in only one evaluator is not a disagreement. For example, this crate compares and multiplies numbers of
+    /// different types, which the `cel` crate rejects.
     #[test]
     fn both_evaluators_agree_when_both_give_a_result(condition in condition()) {
         if let (Some(our_result), Some(cel_result)) = (our_result(&condition), cel_result(&condition)) {

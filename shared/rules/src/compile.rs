@@ -1,5 +1,5 @@
-//! Compiles the text of a condition to the form that is evaluated. The `cel` crate parses the text. Constructs that
-//! the rule language does not have are rejected here, when the configuration is read.
+//! Compiles the text of a condition, which the `cel` crate parses. Constructs that the rule language does not have are
+//! rejected when the configuration is read.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,21 +15,19 @@ use crate::evaluate::{Comparison, Literal, Node, Pattern, Quantifier, Sum, TextT
 use crate::facts::Variable;
 use crate::names::{self, UnknownName};
 
-/// Sizes of a regular expression's compiled program, in KiB. The position of the smallest sufficient size in this list
-/// is also the cost of the pattern: the steps of work for each byte of text.
+/// Sizes of a regular expression's compiled program, in KiB. The position of the smallest sufficient size is also the
+/// pattern's cost: the steps of work for each byte of text.
 const PATTERN_KIB: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
-/// The expected text, as the error about text that is not CEL describes it.
 const CONDITION: &str = "a condition in CEL, such as `args.amount <= 500`";
-/// The functions that a condition can call, as the error about an unknown function lists them.
 const FUNCTIONS: &str =
     "has, size, startsWith, endsWith, contains, matches, lowerAscii, double, all, exists, exists_one";
 
-/// Why a text is rejected. The error sentence consists of the text, `found` and `expected`, in this order.
+/// The error sentence consists of the text, `found` and `expected`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleError {
-    /// The problem, as a verb phrase (`names the unknown …`).
+    /// A verb phrase (`names the unknown …`).
     pub found: String,
-    /// The expected text, as the end of the sentence.
+    /// The end of the sentence.
     pub expected: String,
 }
 
@@ -45,10 +43,6 @@ impl fmt::Display for RuleError {
     }
 }
 
-/// Compiles a condition, an expression that is true or false.
-///
-/// # Errors
-/// The problem, and what is expected instead.
 pub(crate) fn condition(text: &str) -> Result<Node, RuleError> {
     let node = expression(text)?;
     let never = match &node {
@@ -65,13 +59,12 @@ pub(crate) fn condition(text: &str) -> Result<Node, RuleError> {
     }
 }
 
-/// Compiles an expression of any type.
 pub(crate) fn expression(text: &str) -> Result<Node, RuleError> {
     if text.len() > RULE_BYTES_MAX {
         return Err(RuleError::because(format!("has {} bytes", text.len()), format!("at most {RULE_BYTES_MAX}")));
     }
     let depth = RULE_DEPTH_MAX;
-    // The parser is a third-party crate. If it panics, the text is rejected.
+    // A third-party parser may panic.
     let parsed = catch_unwind(AssertUnwindSafe(|| PrattParser::new().max_recursion_depth(depth).parse(text)));
     let Ok(parsed) = parsed else { return Err(RuleError::because("crashes the CEL parser", CONDITION)) };
     let parsed = parsed.map_err(|errors| match errors.errors.first() {
@@ -245,8 +238,8 @@ impl Compiler {
         })
     }
 
-    /// Recognizes `all`, `exists` and `exists_one`, which the parser expands to loops. Rejects `map` and `filter`,
-    /// because they build lists at a cost that grows with the square of the length.
+    /// The parser expands `all`, `exists` and `exists_one` to loops. `map` and `filter` are rejected, because they
+    /// build lists at a cost that grows with the square of the length.
     fn quantified(&mut self, loops: &ComprehensionExpr) -> CompileResult {
         let step = match &loops.loop_step.expr {
             Expr::Call(call) => (call.func_name.as_str(), call.args.as_slice()),

@@ -1,5 +1,4 @@
-//! Evaluates conditions for one call, under a bound on the work. Every problem is returned as an error, which denies
-//! the call. The evaluation never panics.
+//! Evaluates conditions for one call, under a bound on the work. It never panics, and every error denies the call.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -12,13 +11,11 @@ use crate::facts::{Facts, Variable};
 use crate::value::Value;
 use crate::work::{Problem, Work};
 
-/// A compiled condition.
 #[derive(Debug, Clone)]
 pub(crate) enum Node {
     Literal(Literal),
     Variable(Variable),
-    /// A variable of `all`, `exists` or `exists_one`, identified by the number of its quantifier. The outermost
-    /// quantifier has number 0.
+    /// The number of a quantifier, for its variable. The outermost quantifier has number 0.
     Local(usize),
     Member(Box<Node>, String),
     Has(Box<Node>, String),
@@ -26,8 +23,8 @@ pub(crate) enum Node {
     Item(Box<Node>, Box<Node>),
     Not(Box<Node>),
     Negate(Box<Node>),
-    /// `&&` if `decisive` is false, `||` if `decisive` is true. If one side has the value `decisive`, that value is the
-    /// result, even if the other side is an error.
+    /// `&&` if `decisive` is false, `||` if it is true. A side with the value `decisive` decides, even if the other
+    /// side is an error.
     Both {
         decisive: bool,
         sides: Box<[Node; 2]>,
@@ -86,21 +83,19 @@ pub(crate) enum Quantifier {
     ExistsOne,
 }
 
-/// A regular expression, compiled with the rule.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     pub(crate) regex: Regex,
-    /// Steps of work for each byte of text. The number grows with the size of the compiled program, because the matcher
-    /// sometimes visits the whole program for each byte.
+    /// Steps of work for each byte of text. It grows with the compiled program, because the matcher sometimes visits
+    /// the whole program for each byte.
     pub(crate) cost: usize,
 }
 
-/// Evaluates all conditions of one call. All conditions share one bound on the work.
 pub(crate) struct Evaluation<'a> {
     facts: &'a Facts<'a>,
     pub(crate) work: Work,
     locals: Vec<Value<'a>>,
-    /// The arguments with their first level parsed, because nearly every condition reads the arguments.
+    /// The first level is parsed only once, because nearly every condition reads the arguments.
     arguments: Option<Value<'a>>,
 }
 
@@ -116,7 +111,7 @@ impl<'a> Evaluation<'a> {
     }
 
     pub(crate) fn holds(&mut self, node: &'a Node) -> Result<bool, Problem> {
-        // An earlier condition that ended with an error may not have removed its variables.
+        // A condition that ended with an error may have left its variables.
         self.locals.clear();
         match self.value(node)? {
             Value::Bool(holds) => Ok(holds),
@@ -124,7 +119,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// Returns the value of a node, with its first level parsed.
+    /// The value's first level is parsed.
     pub(crate) fn value(&mut self, node: &'a Node) -> EvalResult<'a> {
         self.work.spend(1)?;
         match node {
@@ -260,8 +255,7 @@ impl<'a> Evaluation<'a> {
 
     fn within(&mut self, one: &'a Node, all: &'a Node) -> EvalResult<'a> {
         let one = self.value(one)?;
-        // Most lists are literals in the rule. Compare with the literals directly, without building a list for each
-        // call.
+        // Most lists are literals in the rule. Compare directly, without building a list for each call.
         if let Node::List(nodes) = all
             && nodes.iter().all(|node| matches!(node, Node::Literal(_)))
         {
@@ -351,8 +345,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// Evaluates `all`, `exists` and `exists_one`. As in CEL, an item that decides the result has precedence over an
-    /// error of another item.
+    /// As in CEL, an item that decides the result has precedence over an error of another item.
     fn quantified(&mut self, quantifier: Quantifier, parts: &'a [Node; 2]) -> EvalResult<'a> {
         let items: Vec<Value<'a>> = match self.value(&parts[0])? {
             Value::List(items) => items.to_vec(),
@@ -395,7 +388,7 @@ impl<'a> Evaluation<'a> {
 }
 
 impl Node {
-    /// Returns the full path of the member `name` of this node, as far as the path is known.
+    /// The path ends where a node has no name.
     fn path_to(&self, name: &str) -> String {
         match self {
             Self::Variable(known) => format!("{}.{name}", known.name()),

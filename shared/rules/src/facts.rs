@@ -1,4 +1,4 @@
-//! The values that conditions can use: the call's arguments, its agent, tenant and tool, and the context of its turn.
+//! The values that conditions can use.
 
 use std::borrow::Cow;
 
@@ -8,23 +8,18 @@ use tickfleet_model::{AgentId, Context, Effect, TaskGrant, TaskId, TenantId, Ten
 
 use crate::value::Value;
 
-/// One call, as rules see it.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
-    /// The arguments, as the tool gets them.
     pub arguments: &'a RawValue,
     pub agent: (&'a AgentId, &'a AgentPolicy),
     pub tenant: (&'a TenantId, &'a TenantPolicy),
     pub tool: &'a ToolSpec,
-    /// The context that the producer sent with the turn.
     pub context: &'a Context,
-    /// The task that the turn runs under, if any.
     pub task: Option<&'a (TaskId, TaskGrant)>,
 }
 
 macro_rules! variables {
     ($($variant:ident $name:literal),+ $(,)?) => {
-        /// A name that conditions can use for a value.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Variable { $($variant),+ }
 
@@ -61,18 +56,16 @@ impl Variable {
         Self::ALL.iter().copied().find(|known| known.name() == name)
     }
 
-    /// Returns true if a variable's name begins with `name` and a dot.
     pub(crate) fn is_group(name: &str) -> bool {
         Self::ALL.iter().any(|known| known.name().split_once('.').is_some_and(|(group, _)| group == name))
     }
 
-    /// Returns true if the call has a value for this variable. Only `task.id` may be missing.
     pub(crate) const fn is_there(self, facts: &Facts<'_>) -> bool {
         !matches!(self, Self::TaskId) || facts.task.is_some()
     }
 
-    /// Returns the variable's value in this call. Without a task, `task.id` is null and `task.chain` is empty. If the
-    /// producer sent no context, the context is an empty object.
+    /// Without a task, `task.id` is null and `task.chain` is empty. Without context from the producer, the context is
+    /// an empty object.
     pub(crate) fn value<'a>(self, facts: &'a Facts<'a>) -> Value<'a> {
         let agent = facts.agent;
         let tenant = facts.tenant;

@@ -1,13 +1,12 @@
-//! Rules on a call's arguments and context. A rule is a condition in a row of `permissions.yaml`, in addition to the
-//! lists of agents and roles that may call the tool.
+//! Rules on a call's arguments and context, from `permissions.yaml`.
 //!
-//! A condition is written in CEL and parsed by the `cel` crate. This crate compiles it to a small language of its own,
-//! which has three properties that the `cel` interpreter lacks. Every evaluation has a bound on its work, numbers are
-//! exact decimals, and values that a condition does not use are not parsed. If this crate and `cel` can both evaluate a
-//! condition, they give the same result, as a test checks. ADR 14 has the reasons.
+//! A condition is written in CEL and parsed by the `cel` crate. This crate evaluates it itself, to get three properties
+//! that the `cel` interpreter lacks. Every evaluation has a bound on its work, numbers are exact decimals, and values
+//! that a condition does not use are not parsed. A test checks that both evaluators give the same result. ADR 14 has
+//! the reasons.
 //!
-//! Read in this order: `compile` (from text to [`Rulebook`]), `evaluate`, `value`, `facts` (the names that a
-//! condition may use), `message` (the message of a rule), `names` (checks that names exist).
+//! Read in this order: `compile` (from text to [`Rulebook`]), `evaluate`, `value`, `facts` (the names that a condition
+//! may use), `message` (the message of a rule), `names` (checks that names exist).
 
 mod compile;
 mod evaluate;
@@ -35,51 +34,42 @@ use message::Message;
 pub use names::UnknownName;
 use work::Problem;
 
-/// Checks the condition of a rule when a configuration is read.
-///
-/// # Errors
-/// The problem, and what is expected instead.
 pub fn check_condition(text: &str) -> Result<(), RuleError> {
     compile::condition(text).map(drop)
 }
 
-/// Checks the message of a rule when a configuration is read.
-///
-/// # Errors
-/// The problem, and what is expected instead.
 pub fn check_message(text: &str) -> Result<(), RuleError> {
     Message::compile(text).map(drop)
 }
 
-/// Returns the arguments in a condition that no input schema of its tool declares. `schemas` has the schemas of all
-/// versions of the tool. Empty if the text does not compile.
+/// The arguments that no input schema declares. `schemas` has the schemas of all versions of the tool. Empty if the
+/// text does not compile.
 #[must_use]
 pub fn unknown_in_condition(text: &str, schemas: &[&serde_json::Value]) -> Vec<UnknownName> {
     compile::condition(text).map(|node| names::unknown_arguments(&[&node], schemas)).unwrap_or_default()
 }
 
-/// Works like [`unknown_in_condition`], for the arguments in a message.
 #[must_use]
 pub fn unknown_in_message(text: &str, schemas: &[&serde_json::Value]) -> Vec<UnknownName> {
     let compiled = Message::compile(text);
     compiled.map(|message| names::unknown_arguments(&message.values(), schemas)).unwrap_or_default()
 }
 
-/// The compiled rules of a permission matrix. Clones share the rules.
+/// Clones share the rules.
 #[derive(Debug, Clone, Default)]
 pub struct Rulebook(Arc<BTreeMap<String, Vec<CompiledRule>>>);
 
 #[derive(Debug)]
 struct CompiledRule {
     place: String,
-    /// The condition as written. Messages show it if the rule has no message of its own.
+    /// Messages show it if the rule has no message of its own.
     text: String,
     mode: RuleMode,
-    /// Set if people may approve a call that violates the rule. Has the approvers that the rule demands, and the whole
-    /// rule as text. An approval is valid only for the same rule text.
+    /// Set if people may approve a call that violates the rule. The text is the whole rule, because an approval is
+    /// valid only for the same rule.
     ask: Option<(ApprovalDemand, String)>,
-    /// `None` if a part does not compile. Loading a configuration with such a rule fails. If the rule is loaded in
-    /// another way, it stops every call.
+    /// `None` if a part does not compile. Such a rule does not load, and stops every call if it is loaded in another
+    /// way.
     parts: Option<RuleParts>,
 }
 
@@ -97,7 +87,7 @@ pub enum DenialCause {
 }
 
 impl DenialCause {
-    /// Returns the stable code for `details.reason`.
+    /// A stable code.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -109,23 +99,21 @@ impl DenialCause {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleDenial {
-    /// The path of the rule in the configuration (`permissions.send_money.rules.small_amounts`).
+    /// A path in the configuration, such as `permissions.send_money.rules.small_amounts`.
     pub rule: String,
     pub why: DenialCause,
-    /// The reason in words, as the model reads it.
     pub message: String,
 }
 
 impl RuleDenial {
-    /// Returns the denial for a tool whose rules were declared but never compiled. The policy handle compiles rules. A
-    /// policy that bypasses the handle must not allow calls that its rules would deny.
+    /// For a tool with rules that were declared but not compiled. A policy that bypasses the policy handle, which
+    /// compiles rules, must not allow calls that its rules would deny.
     #[must_use]
     pub fn not_compiled(tool: &str) -> Self {
         let message = "the tool has rules that were not compiled, so that they stop every call".to_owned();
         Self { rule: format!("permissions.{tool}.rules"), why: DenialCause::Undecided, message }
     }
 
-    /// Returns this denial as a reason to ask people to approve the call.
     fn asked(self, demand: ApprovalDemand, terms: String) -> ApprovalReason {
         ApprovalReason { place: self.rule, why: self.message, terms, demand }
     }
@@ -135,12 +123,10 @@ impl RuleDenial {
     }
 }
 
-/// The results of the rules for a call that they do not deny.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleFindings {
-    /// The rules in shadow mode that would have stopped the call.
     pub shadow: Vec<ShadowDenial>,
-    /// The rules that the call violates, and that allow a person to approve it.
+    /// The violated rules that allow a person to approve the call.
     pub asked: Vec<ApprovalReason>,
 }
 
@@ -155,22 +141,20 @@ impl Rulebook {
         Self(Arc::new(with_rules.map(rules).collect()))
     }
 
-    /// Returns the number of rules on calls of a tool, including those in shadow mode.
     #[must_use]
     pub fn count(&self, tool: &str) -> usize {
         self.0.get(tool).map_or(0, Vec::len)
     }
 
-    /// Returns the number of enforced rules on calls of a tool.
     #[must_use]
     pub fn enforced(&self, tool: &str) -> usize {
         self.0.get(tool).map_or(0, |rules| rules.iter().filter(|rule| rule.mode.is_enforced()).count())
     }
 
-    /// Decides about a call of a tool. The call must meet every enforced rule of the tool, or a person must approve it.
-    /// Returns the rules in shadow mode that would have stopped the call, and the rules that require an approval.
+    /// The call must meet every enforced rule of the tool, or a person must approve it.
     ///
     /// # Errors
+    ///
     /// The first violated rule that does not ask people, or the first rule that cannot be evaluated.
     pub fn decide(&self, tool: &str, facts: &Facts<'_>) -> Result<RuleFindings, RuleDenial> {
         let Some(rules) = self.0.get(tool) else { return Ok(RuleFindings::default()) };
@@ -179,8 +163,7 @@ impl Rulebook {
         for rule in rules.iter().filter(|rule| rule.mode.is_enforced()) {
             match (rule.decide(&mut evaluation), &rule.ask) {
                 (Ok(()), _) => {}
-                // People are asked only if the condition is false. If the condition cannot be evaluated, the call is
-                // denied.
+                // If the condition cannot be evaluated, the call is denied without asking people.
                 (Err(unmet), Some((demand, terms))) if unmet.why == DenialCause::NotMet => {
                     asked.push(unmet.asked(demand.clone(), terms.clone()));
                 }

@@ -6,13 +6,11 @@ use crate::compile::{self, RuleError};
 use crate::evaluate::{Evaluation, Node};
 use crate::value::Value;
 
-/// Maximum bytes of a configured message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 300;
 const VALUES_MAX: usize = 8;
-/// Maximum characters of a value in a message. A few are enough, because a model knows the arguments that it sent.
+/// Few characters are enough, because a model knows the arguments that it sent.
 const VALUE_CHARS_MAX: usize = 80;
-/// Maximum bytes to read of a value: enough for the kept characters and one more. The additional character shows that
-/// the value must be cut.
+/// Enough for the kept characters and one more, which shows that the value must be cut.
 const VALUE_BYTES_MAX: usize = (VALUE_CHARS_MAX + 1) * 4;
 
 #[derive(Debug, Clone)]
@@ -25,10 +23,7 @@ enum Part {
 }
 
 impl Message {
-    /// Compiles a message. `{{` and `}}` are literal braces.
-    ///
-    /// # Errors
-    /// The problem, and what is expected instead.
+    /// `{{` and `}}` are literal braces.
     pub(crate) fn compile(text: &str) -> Result<Self, RuleError> {
         if text.len() > MESSAGE_BYTES_MAX {
             return Err(RuleError::because(
@@ -71,8 +66,7 @@ impl Message {
         values.collect()
     }
 
-    /// Writes the message about one call. A value that cannot be evaluated becomes a question mark, because the
-    /// decision to stop the call does not depend on the value.
+    /// A value that cannot be evaluated becomes a question mark, because the call is stopped in any case.
     pub(crate) fn render<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> String {
         let mut text = String::new();
         for part in &self.0 {
@@ -107,7 +101,7 @@ fn render(value: Value<'_>) -> String {
         Value::Text(text) => {
             // Redact before the cut, because half a secret is no longer recognized as a secret.
             let clean = Redactor::default().head(text.as_bytes(), VALUE_BYTES_MAX);
-            // Escape control characters. A line break could look like output of the program that shows the message.
+            // A line break could look like output of the program that shows the message.
             let visible = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
             let mut cut: String = clean.chars().take(VALUE_CHARS_MAX).map(visible).collect();
             if clean.chars().nth(VALUE_CHARS_MAX).is_some() {

@@ -1,9 +1,8 @@
 //! Checks the names in a condition against the input schema of its tool, and against the fields of a tenant's users. A
-//! rule with a misspelled name can never be evaluated. If the misspelled name is inside `has`, the rule may allow every
-//! call.
+//! rule with a misspelled name can never be evaluated, or may allow every call if the name is inside `has`.
 //!
 //! A name is reported only at a position where the schema lists names. Below keywords such as `anyOf` and
-//! `patternProperties`, any name may be valid, so no name is reported there.
+//! `patternProperties`, any name may be valid.
 
 use std::sync::LazyLock;
 
@@ -13,9 +12,9 @@ use tickfleet_model::suggest;
 use crate::evaluate::{Literal, Node};
 use crate::facts::Variable;
 
-/// Maximum number of references to follow. If more would be needed, the schema counts as unknown.
+/// If more references must be followed, the schema counts as unknown.
 const REFERENCES_MAX: usize = 8;
-/// Keywords by which a schema can allow names that are not in its `properties`.
+/// With these keywords, a schema can allow names that are not in its `properties`.
 const OPENING: [&str; 9] = [
     "allOf",
     "anyOf",
@@ -28,20 +27,19 @@ const OPENING: [&str; 9] = [
     "$recursiveRef",
 ];
 
-/// The schema of a tenant's users, as conditions see them.
 static USERS: LazyLock<Json> = LazyLock::new(|| {
     let members = json!({"name": {}, "roles": {}, "email": {}, "status": {}});
     json!({"items": {"properties": members, "additionalProperties": false}})
 });
 
-/// A name that a rule uses and no schema declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownName {
     /// The full name, such as `args.amont`. `[]` means the items of a list.
     pub name: String,
-    /// The names that the schema declares at the position of the unknown name.
+    /// The names that the schema declares at this position.
     pub there: Vec<String>,
-    /// True if the name is certainly wrong: the schema allows no undeclared names (`additionalProperties: false`).
+    /// True if the schema allows no undeclared names (`additionalProperties: false`), so that the name is certainly
+    /// wrong.
     pub closed: bool,
 }
 
@@ -52,8 +50,7 @@ impl UnknownName {
     }
 }
 
-/// Returns the argument names in `nodes` that none of `schemas` declares. `schemas` has the schemas of all versions
-/// of the tool.
+/// Returns the names that none of `schemas` declares. `schemas` has the schemas of all versions of the tool.
 pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<UnknownName> {
     let mut of_each = schemas.iter().map(|schema| check(nodes, Some(schema)));
     let Some(mut unknown) = of_each.next() else { return Vec::new() };
@@ -67,7 +64,7 @@ pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<Unkno
     unknown
 }
 
-/// Returns the first undeclared name in `node`, apart from names of arguments. Such a name is wrong for every tool.
+/// Ignores the names of arguments, so the returned name is wrong for every tool.
 pub(crate) fn unknown_in_context(node: &Node) -> Option<UnknownName> {
     check(&[node], None).into_iter().next()
 }
@@ -80,24 +77,23 @@ fn check(nodes: &[&Node], arguments: Option<&Json>) -> Vec<UnknownName> {
     checker.unknown
 }
 
-/// A value and its declaration in a schema.
 #[derive(Debug, Clone)]
 struct Declared<'a> {
     schema: &'a Json,
-    /// The schema document that contains the targets of the references in `schema`.
+    /// Contains the targets of the references in `schema`.
     root: &'a Json,
     path: String,
 }
 
 struct NameChecker<'a> {
     arguments: Option<&'a Json>,
-    /// The schemas of the variables of the quantifiers around a node; `None` for an undeclared variable.
+    /// For the variables of the quantifiers around a node; `None` for an undeclared variable.
     locals: Vec<Option<Declared<'a>>>,
     unknown: Vec<UnknownName>,
 }
 
 impl<'a> NameChecker<'a> {
-    /// Checks all names below a node. Returns the schema of the node; `None` if it is not declared.
+    /// Checks all names below a node. `None` if the node is not declared.
     fn check(&mut self, node: &Node) -> Option<Declared<'a>> {
         match node {
             Node::Variable(Variable::Args) => Some(Declared::of(self.arguments?, "args")),
@@ -181,7 +177,6 @@ impl<'a> Declared<'a> {
         Self { schema, root: schema, path: path.to_owned() }
     }
 
-    /// Returns the schema after all references are followed.
     fn resolved(&self) -> Option<&'a Json> {
         let mut schema = self.schema;
         for _ in 0..REFERENCES_MAX {
@@ -191,7 +186,7 @@ impl<'a> Declared<'a> {
         None
     }
 
-    /// Returns the schema of the list's items, if the value is a list.
+    /// `None` if the value is not a list.
     fn item(&self) -> Option<Self> {
         let schema = self.resolved()?.get("items")?;
         Some(Self { schema, root: self.root, path: format!("{}[]", self.path) })

@@ -1,5 +1,4 @@
-//! Tests the limits of the language: which texts compile, the values of conditions, and the effect of hostile
-//! arguments.
+//! Tests the limits of the language, and hostile arguments.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use serde_json::value::RawValue;
@@ -10,7 +9,6 @@ use tickfleet_model::{AgentId, Context, Effect, TaskGrant, TaskId, TenantId, Ten
 
 use super::*;
 
-/// A call with all values that a condition can use.
 struct Call {
     arguments: Box<RawValue>,
     agent: (AgentId, AgentPolicy),
@@ -366,7 +364,7 @@ fn messages_are_validated_truncated_and_redacted() {
     let call = Call::with(&json!({"long": "ä".repeat(200)}).to_string());
     let rule = Rule { message: Some("{args.long}".into()), ..require("1 > 2") };
     assert_eq!(call.decide(rule).unwrap_err().message.chars().count(), 81, "long values are cut");
-    // The cut is inside a token. If the value were cut before redaction, the rest would no longer look like a token.
+    // After a cut before redaction, the rest of the token would no longer look like a token.
     let token = format!("ghp_{}", "a1B2".repeat(9));
     let half = Call::with(&json!({"to": format!("{} {token}", "x".repeat(70))}).to_string());
     let rule = Rule { message: Some("pays {args.to}".into()), ..require("1 > 2") };

@@ -1,5 +1,5 @@
-//! Values in conditions. JSON stays text until a condition reads it, and each read parses only one level. So a rule on
-//! one argument does not parse the other arguments, and a number keeps all its digits.
+//! Values in conditions. JSON stays text until a condition reads it, and each read parses one level. So a rule on one
+//! argument does not parse the others, and a number keeps all its digits.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use tickfleet_model::number::Number;
 
 use crate::work::{Problem, Work};
 
-/// A value. Lists and objects are reference-counted, because conditions read them repeatedly.
+/// Lists and objects are reference-counted, because conditions read them repeatedly.
 #[derive(Debug, Clone)]
 pub(crate) enum Value<'a> {
     Null,
@@ -20,7 +20,6 @@ pub(crate) enum Value<'a> {
     Text(Cow<'a, str>),
     List(Rc<[Value<'a>]>),
     Map(Rc<[(Cow<'a, str>, Value<'a>)]>),
-    /// JSON that is not parsed yet.
     Json(&'a RawValue),
 }
 
@@ -37,7 +36,7 @@ impl<'a> Value<'a> {
         Self::Map(Rc::new([]))
     }
 
-    /// Returns the value with its first level parsed.
+    /// Parses the first level.
     pub(crate) fn opened(self, work: &mut Work) -> Result<Self, Problem> {
         let Self::Json(json) = self else { return Ok(self) };
         let text = json.get();
@@ -64,7 +63,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Returns a member of an object whose first level is parsed; `None` if the object has no such member.
+    /// The first level of `self` must be parsed. `None` if the object has no such member.
     pub(crate) fn member(&self, name: &str, work: &mut Work) -> Result<Option<Self>, Problem> {
         let Self::Map(members) = self else {
             return Err(Problem::Cannot(format!("`{name}` is read from {}, which has no members", self.kind())));
@@ -78,8 +77,7 @@ impl<'a> Value<'a> {
         Ok(first)
     }
 
-    /// Returns true if two values are equal. Numbers are compared by value. The order of an object's members does not
-    /// matter.
+    /// Numbers are compared by value. The order of an object's members does not matter.
     pub(crate) fn equals(self, other: Self, work: &mut Work) -> Result<bool, Problem> {
         work.spend(1)?;
         Ok(match (self.opened(work)?, other.opened(work)?) {
@@ -109,7 +107,6 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Returns the type of the value, for error messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -123,7 +120,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A JSON string, borrowed unless it contains escapes.
+/// Borrowed unless the string contains escapes.
 struct Key<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
@@ -148,7 +145,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
     }
 }
 
-/// The members of an object, in order. The values stay JSON text.
+/// In order. The values stay JSON text.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {

@@ -5,18 +5,15 @@ use tickfleet_model::limits::RULE_WORK_MAX;
 /// Bytes of text or JSON that are read in one step of work.
 const BYTES_PER_STEP: usize = 32;
 
-/// Why a condition is neither true nor false.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Problem {
-    /// The condition cannot be evaluated. The text is the reason. As in CEL, `false && …` is still false, and
-    /// `true || …` is still true.
+    /// The text is the reason. As in CEL, an error on one side of `&&` or `||` does not matter if the other side
+    /// decides.
     Cannot(String),
-    /// The condition would take too much work. This problem ends the evaluation, even if the other side of `&&` or
-    /// `||` would decide.
+    /// Ends the evaluation, even if the other side of `&&` or `||` would decide.
     TooMuch,
 }
 
-/// The steps of work that remain for a call.
 #[derive(Debug)]
 pub(crate) struct Work {
     left: usize,
@@ -36,7 +33,6 @@ impl Work {
         self.spend(1 + bytes / BYTES_PER_STEP)
     }
 
-    /// Returns the number of steps that were spent.
     #[cfg(test)]
     pub(crate) const fn done(&self) -> usize {
         RULE_WORK_MAX - self.left

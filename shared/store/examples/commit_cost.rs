@@ -39,20 +39,18 @@ use tickfleet_store::seam::{Store as _, TakeRequest};
 
 const REPETITIONS: usize = 5;
 const INSTRUCTIONS: &str = "instructions";
-/// Number of agents, which the turns use in rotation.
 const AGENTS: usize = 30_000;
 const WAYS: [Way; 3] = [Way::Store, Way::Same, Way::Writes];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Store,
-    /// The same commands that the store's script runs for these transactions.
+    /// The commands that the store's script runs for these transactions.
     Same,
     /// Only the writes among the commands of [`Self::Same`].
     Writes,
 }
 
-/// The texts of a turn, with sizes as in a call with 150 bytes of arguments and a result of the same size.
 struct Texts {
     turn: String,
     record: String,
@@ -91,12 +89,12 @@ struct Bench {
     store: RedisStore,
     raw: MultiplexedConnection,
     prefix: String,
-    /// The server's process ID, if its instructions are counted; `None` if its CPU time is measured.
+    /// The server's process ID if its instructions are counted; `None` if its CPU time is measured.
     counted: Option<u32>,
     next: usize,
 }
 
-/// A server. Dropping it ends the server and removes its folder.
+/// Dropping it ends the server.
 struct Server(Child, #[allow(dead_code, reason = "dropped with the server")] tempfile::TempDir);
 
 impl Drop for Server {
@@ -163,12 +161,10 @@ impl Bench {
         Self { prefix: store.prefix().to_owned(), store, raw, counted, next: 0 }
     }
 
-    /// Measures the cost of a turn, in microseconds or in thousands of instructions.
     async fn measure(&mut self, way: Way, batch: usize, rounds: usize) -> f64 {
         let _: () = cmd("FLUSHALL").query_async(&mut self.raw).await.unwrap();
         self.store.ensure_queues(&[StreamKey::new("turns"), StreamKey::new("ready:normal")]).await.unwrap();
-        // Adds more counters and timers than fit in Redis's compact encoding: lookups in that encoding have a different
-        // cost.
+        // More counters and timers than fit in Redis's compact encoding, where lookups have a different cost.
         let mut set = cmd("ZADD").arg(self.key("timers")).to_owned();
         for n in 0..200 {
             set.arg(1_995_306_210_410_i64).arg(format!("turn:t:other{n}"));
@@ -184,7 +180,7 @@ impl Bench {
         (self.cost().await - before) / (rounds * batch) as f64
     }
 
-    /// Returns the server's CPU time in microseconds, or its instructions in thousands.
+    /// CPU time in microseconds, or thousands of instructions.
     async fn cost(&mut self) -> f64 {
         if let Some(pid) = self.counted {
             let printed = Command::new("callgrind_control").args(["-e", &pid.to_string()]).output().unwrap().stdout;
@@ -369,7 +365,6 @@ impl Bench {
         }
     }
 
-    /// Adds the commands that the store runs once per batch.
     fn finish(&self, plain: &mut Pipeline, queue: &str, entries: &[EntryId]) {
         let entries: Vec<&str> = entries.iter().map(EntryId::as_str).collect();
         if entries.len() > 8 {

@@ -5,8 +5,8 @@ use tokio::time::Instant;
 
 use crate::{Store, StoreError};
 
-/// Estimates shard time, the time of the shard's clock, from the last reply of Redis and the process's monotonic clock.
-/// Scripts do not use the estimate: they read the shard's clock themselves.
+/// Estimates the time of the shard's clock from the last reply of Redis and the process's monotonic clock. Scripts do
+/// not use the estimate: they read the shard's clock themselves.
 #[derive(Debug)]
 pub struct ShardClock {
     started: Instant,
@@ -25,14 +25,13 @@ impl ShardClock {
         self.base_ms.store(now_ms - self.elapsed_ms(), Ordering::Relaxed);
     }
 
-    /// Returns the estimated shard time in milliseconds since the Unix epoch. The estimate is late by about one network
-    /// round trip.
+    /// In milliseconds since the Unix epoch, late by about one network round trip.
     #[must_use]
     pub fn now_ms(&self) -> i64 {
         self.base_ms.load(Ordering::Relaxed) + self.elapsed_ms()
     }
 
-    /// Returns the time until `at_ms`; zero if that time has passed.
+    /// Zero if `at_ms` has passed.
     #[must_use]
     pub fn until(&self, at_ms: i64) -> Duration {
         Duration::from_millis((at_ms - self.now_ms()).max(0).unsigned_abs())
@@ -44,10 +43,7 @@ impl ShardClock {
 }
 
 impl Store {
-    /// Reads shard time from the store.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Asks the store, unlike [`ShardClock::now_ms`].
     pub async fn now_ms(&self) -> Result<i64, StoreError> {
         Ok(self.seam().shard_stats().await?.shard.now_ms)
     }

@@ -17,7 +17,7 @@ use crate::{Confirmed, ShardClock, Store, StoreError};
 #[derive(Clone)]
 pub(crate) enum Backend {
     Redis(Arc<RedisStore>),
-    /// A store without Redis: in this process's memory, in another process behind a socket, or with injected faults.
+    /// In this process's memory, in another process behind a socket, or with injected faults.
     Memory(Arc<dyn seam::Store>),
 }
 
@@ -30,14 +30,14 @@ impl std::fmt::Debug for Backend {
     }
 }
 
-/// The state of a shard that a process has cached. All clones of a [`Store`] share the cache.
+/// All clones of a [`Store`] share the cache.
 #[derive(Debug)]
 pub(crate) struct ShardCache {
     versions: Versions,
     state: Mutex<ShardState>,
     clock: ShardClock,
     inbound: [Mutex<InboundCheck>; 2],
-    /// The largest amount (ms) by which a shard time in a reply was ahead of this process's estimate, since the last
+    /// The largest amount (ms) by which a reply was ahead of this process's estimate of shard time, since the last
     /// [`Store::take_jump_ms`].
     ahead_ms: AtomicI64,
 }
@@ -48,7 +48,7 @@ struct InboundCheck {
     is_full: bool,
 }
 
-/// Minimum time in milliseconds between two checks of the bytes of an inbound stream.
+/// Bounds how often the bytes of an inbound stream are checked.
 const INBOUND_CHECK_MS: i64 = 100;
 
 impl Default for ShardCache {
@@ -64,7 +64,7 @@ impl Default for ShardCache {
     }
 }
 
-/// Returns 64 random bits, from the process's hasher keys.
+/// Uses the process's hasher keys.
 fn rand_prefix() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
@@ -79,7 +79,6 @@ impl Store {
         }
     }
 
-    /// Returns true if this process does not use Redis for the shard.
     #[must_use]
     pub const fn is_in_memory(&self) -> bool {
         matches!(self.backend, Backend::Memory(_))
@@ -105,11 +104,8 @@ impl Store {
         }
     }
 
-    /// Returns the bounds for new messages of an inbound stream. While the stream has too many bytes, `turns_max` is 0,
-    /// so that the stream accepts no new message. IDs that were accepted before are still recognized.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// While the stream has too many bytes, `turns_max` is 0, so that it accepts no new message. IDs that were accepted
+    /// before are still recognized.
     pub async fn inbound_bounds(&self, to: Inbound) -> Result<Bounds, StoreError> {
         let now_ms = self.state_or_read().await?.now_ms;
         let [turns, tasks] = &self.known.inbound;
@@ -128,7 +124,7 @@ impl Store {
         Ok(if inbound.is_full { Bounds { turns_max: 0, ..bounds } } else { bounds })
     }
 
-    /// Returns an operator's entry for the audit log. If `text` is empty, no entry is written.
+    /// If `text` is empty, no entry is written.
     #[must_use]
     pub fn audit_entry(&self, text: &str) -> AuditEntry {
         AuditEntry { text: Bytes::copy_from_slice(text.as_bytes()), entries_max: self.options().audit_entries_max }
@@ -139,7 +135,6 @@ impl Store {
         &self.known.versions
     }
 
-    /// Returns the shard's state as of the last commit, with the current estimate of shard time.
     #[must_use]
     pub fn state(&self) -> ShardState {
         let state = *self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,16 +146,14 @@ impl Store {
         &self.known.clock
     }
 
-    /// # Errors
-    /// [`StoreError`].
     pub async fn refresh_state(&self) -> Result<ShardState, StoreError> {
         let state = self.seam().shard().await?;
         self.learn(state);
         Ok(self.state())
     }
 
-    /// Returns the largest amount in milliseconds by which a shard time in a reply was ahead of this process's
-    /// estimate, since the last call.
+    /// The largest amount (ms) by which a reply was ahead of this process's estimate of shard time, since the last
+    /// call.
     #[must_use]
     pub fn take_jump_ms(&self) -> i64 {
         self.known.ahead_ms.swap(0, Ordering::Relaxed)
@@ -168,9 +161,8 @@ impl Store {
 
     pub(crate) fn learn(&self, state: ShardState) {
         let mut known = self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Replies may arrive in another order than their commits, so ignore a state with an older time. After a
-        // failover, shard time can be behind the known time. The state of another epoch is therefore always used,
-        // because decisions of the old epoch fail.
+        // Replies may arrive in another order than their commits, so ignore older times. The state of another epoch is
+        // always used: after a failover, shard time can go back, and decisions of the old epoch fail.
         if state.epoch != known.epoch || state.now_ms >= known.now_ms {
             if known.now_ms > 0 {
                 self.known.ahead_ms.fetch_max(state.now_ms - self.known.clock.now_ms(), Ordering::Relaxed);
@@ -180,20 +172,17 @@ impl Store {
         }
     }
 
-    /// Makes one decision: reads its input, decides, and commits. After a conflict, starts again.
-    ///
-    /// # Errors
-    /// [`RunError`].
+    /// Reads the input of the decision, decides, and commits. After a conflict, starts again.
     pub async fn decide<D: Decision>(&self, decision: D) -> Result<Receipt<D::Output>, RunError> {
         let mut results = self.decide_all(std::slice::from_ref(&decision)).await?;
         results.pop().unwrap_or_else(|| Err(RunError::Contended(0)))
     }
 
-    /// Makes a batch of decisions. Each attempt takes one round trip for all reads, and one for all commits.
+    /// Each attempt takes one round trip for all reads, and one for all commits.
     ///
     /// # Errors
-    /// [`StoreError`] if the store failed. Then the outcome of the last commit is unknown. The caller may run the same
-    /// decisions again.
+    ///
+    /// The outcome of the last commit is unknown. The caller may run the same decisions again.
     pub async fn decide_all<D: Decision>(
         &self,
         decisions: &[D],
@@ -205,9 +194,6 @@ impl Store {
     }
 
     /// Works like [`Self::decide_all`], but starts with a view that the caller has filled.
-    ///
-    /// # Errors
-    /// The same as [`Self::decide_all`].
     pub async fn decide_with<D: Decision>(
         &self,
         view: &mut View,
@@ -221,9 +207,6 @@ impl Store {
 
     /// Works like [`Self::decide_with`], but also waits up to `at_most` until the commits have the requested
     /// durability.
-    ///
-    /// # Errors
-    /// The same as [`Self::decide_all`].
     pub async fn decide_durably<D: Decision>(
         &self,
         view: &mut View,
@@ -239,11 +222,7 @@ impl Store {
         Ok((results, confirmed))
     }
 
-    /// Evaluates a pure function over a view: reads missing values, and commits nothing. The function's context has no
-    /// version.
-    ///
-    /// # Errors
-    /// [`RunError`].
+    /// Reads missing values, and commits nothing. The function's context has no version.
     pub async fn evaluate<T>(
         &self,
         view: &mut View,
@@ -270,15 +249,11 @@ impl Store {
         if state.epoch == 0 { self.refresh_state().await } else { Ok(state) }
     }
 
-    /// # Errors
-    /// [`StoreError`].
     pub async fn query(&self, query: Query) -> Result<Value, StoreError> {
         let mut values = self.seam().read(std::slice::from_ref(&query)).await?;
         values.pop().ok_or_else(|| StoreError::Undecided(format!("no answer to {query:?}")))
     }
 
-    /// # Errors
-    /// [`StoreError::Undecided`] if the record cannot be read.
     pub async fn record_of<T: Record>(&self, key: &RecordKey) -> Result<Option<Stored<T>>, StoreError> {
         match self.query(Query::Record(key.clone())).await? {
             Value::Record(Some(stored)) => Stored::read(&stored)

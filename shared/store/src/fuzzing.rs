@@ -1,5 +1,4 @@
-//! Entry points of the fuzz targets. They parse stored records, because operators may have changed such records by
-//! hand.
+//! Entry points of the fuzz targets. They parse stored records, which operators may have changed by hand.
 
 use tickfleet_core::Record;
 use tickfleet_core::settings::read_tenant;
@@ -22,8 +21,6 @@ pub fn finished(content: &[u8]) -> Option<Finished> {
     Finished::decode(content).ok()
 }
 
-/// # Errors
-/// The problem with the declaration.
 pub fn tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     read_tenant(declaration)
 }

@@ -1,12 +1,11 @@
-//! Names of consumers. Each start of a process gets a new name.
+//! Names of consumers, new for each start of a process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tickfleet_model::ConsumerId;
 
-/// Creates a consumer name from the kind of process, its name, and its start. No name is used twice: if two processes
-/// shared a name, the fleet would not detect that one of them has died.
+/// No name is used twice: if two processes shared a name, the fleet would not detect that one of them has died.
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "the edge: the start's time makes the name of an incarnation unique")]
 pub fn incarnation(kind: &str, name: &str) -> ConsumerId {
@@ -16,13 +15,12 @@ pub fn incarnation(kind: &str, name: &str) -> ConsumerId {
     let plain: String =
         name.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')).take(40).collect();
     let pid = std::process::id();
-    // All parts are within the bounds of an ID. The fallback only avoids a panic.
+    // All parts are within the bounds of an ID, so the fallback is never used.
     let id = ConsumerId::new(format!("{kind}-{plain}-{pid:x}-{since:x}-{start}"));
     id.or_else(|_| ConsumerId::new(format!("{kind}-{since:x}-{start}"))).unwrap_or_else(|_| unreachable_name())
 }
 
-/// Returns the worker's name in a consumer name. All starts of a worker share the worker's name, in all shards. `None`
-/// if the consumer is not a worker.
+/// All starts of a worker share its name, in all shards. `None` if the consumer is not a worker.
 #[must_use]
 pub fn worker_of(consumer: &str) -> Option<&str> {
     let (rest, start) = consumer.rsplit_once('-')?;

@@ -10,7 +10,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Creates the keys of shard `shard` in `namespace`: `{namespace:shard}:…`.
+    /// All keys have the form `{namespace:shard}:…`.
     #[must_use]
     pub fn new(namespace: &str, shard: u32) -> Self {
         Self { prefix: format!("{{{namespace}:{shard}}}:") }
@@ -21,7 +21,7 @@ impl Keys {
         &self.prefix
     }
 
-    /// Returns a key of the shard, by the part after the prefix (`turns`, `meta`, `ready:normal`).
+    /// `suffix` is the part after the prefix (`turns`, `meta`, `ready:normal`).
     #[must_use]
     pub fn key(&self, suffix: impl fmt::Display) -> String {
         format!("{}{suffix}", self.prefix)
@@ -79,16 +79,15 @@ impl fmt::Display for CounterName {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Queue {
-    /// Slices of this priority that workers read.
     Ready(Priority),
-    /// Slices of this priority that are redelivered after their worker crashed. Each worker runs at most one such slice
-    /// at once, in a separate slot.
+    /// Slices that are redelivered after their worker crashed. Each worker runs at most one such slice at once, in a
+    /// separate slot.
     Suspect(Priority),
     External(TenantId, AgentId),
 }
 
 impl Queue {
-    /// Returns the queue's priority. The queue of an external runtime has normal priority.
+    /// The queue of an external runtime has normal priority.
     #[must_use]
     pub const fn priority(&self) -> Priority {
         match self {
@@ -97,13 +96,11 @@ impl Queue {
         }
     }
 
-    /// Returns all queues of workers: first the ready queues, then the suspect queues, each group from the most urgent
-    /// priority to the least urgent.
+    /// The ready queues come first, each group from the most urgent priority to the least urgent.
     pub fn of_workers() -> impl Iterator<Item = Self> {
         Priority::ALL.into_iter().map(Self::Ready).chain(Priority::ALL.into_iter().map(Self::Suspect))
     }
 
-    /// Parses a queue's name in the format of [`fmt::Display`].
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(priority) = text.strip_prefix("ready:suspect:") {

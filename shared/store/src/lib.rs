@@ -1,9 +1,9 @@
 //! The store: the [`seam`] (the interface of a store) with its two implementations. Only this crate connects to Redis.
 //!
 //! [`Store`] is one shard. [`Store::decide`] runs a decision of [`tickfleet_core`] and commits its transaction. If
-//! another decision was committed first, the output states this, without an error. After a [`StoreError`], it is
-//! unknown whether the transaction was committed. The caller may then repeat the decision, because the store recognizes
-//! a transaction that it has committed.
+//! another decision was committed first, the output states this, without an error. After a [`StoreError`], the
+//! transaction may or may not be committed. The caller may repeat the decision, because the store recognizes a
+//! transaction that it has committed.
 
 mod clock;
 mod connection;
@@ -71,7 +71,6 @@ use decide::{Backend, ShardCache};
 use seam::redis::RedisStore;
 use seam::socket::{self, SocketStore};
 
-/// Returns the names of all verbs and commands, without duplicates, as reported to [`Observer`].
 #[must_use]
 pub fn command_names() -> Vec<&'static str> {
     let mut words = [RedisCommand::WORDS, &[seam::redis::COMMIT]].concat();
@@ -80,24 +79,21 @@ pub fn command_names() -> Vec<&'static str> {
     words
 }
 
-/// Returns the first words of error replies from servers that are not ready, or that do not own a key, as reported to
-/// [`Observer`].
+/// As reported to [`Observer::redirected`].
 #[must_use]
 pub fn refusal_names() -> Vec<&'static str> {
     connection::error::ANSWERS.to_vec()
 }
 
-/// The bounds and time spans of a store. Field names end with the unit.
+/// Field names end with the unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// Prefix of all keys, before the shard's number.
     pub namespace: String,
-    /// The number of shards. All processes must use the same number.
+    /// All processes must use the same number.
     pub shards: u32,
-    /// Age of a consumer's last heartbeat at which the consumer counts as dead.
+    /// Age of its last heartbeat at which a consumer counts as dead.
     pub lease_ms: i64,
     pub retain_ms: i64,
-    /// Time that an ID from a producer is kept after the end of its turn.
     pub dedupe_ms: i64,
     pub reply_retain_ms: i64,
     pub audit_retain_ms: i64,
@@ -105,17 +101,15 @@ pub struct StoreOptions {
     /// True if audit entries contain how their calls were admitted.
     pub audit_admissions: bool,
     pub dead_entries_max: u64,
-    /// Maximum number of turns on the inbound stream.
     pub turns_max: u64,
-    /// Maximum bytes of the inbound stream; at most half of the server's memory.
+    /// At most half of the server's memory.
     pub turns_bytes_max: u64,
-    /// Maximum number of unfinished turns of a tenant.
+    /// Unfinished turns of a tenant.
     pub tenant_turns_max: u64,
-    /// Maximum bytes of a tenant's unfinished turns; at most a quarter of the server's memory.
+    /// Bytes of a tenant's unfinished turns; at most a quarter of the server's memory.
     pub tenant_bytes_max: u64,
-    /// Maximum number of a tenant's dispatched slices.
+    /// Dispatched slices of a tenant.
     pub tenant_ready_max: u64,
-    /// Maximum number of unread replies of an inbox.
     pub inbox_unread_max: u64,
     pub inboxes_max: u64,
     /// Number of crashes after which a slice is quarantined.
@@ -123,8 +117,7 @@ pub struct StoreOptions {
 }
 
 impl Default for StoreOptions {
-    /// Returns the values that `config/tickfleet.yaml` documents. A test of the command line compares them with that
-    /// file.
+    /// A test of the command line compares these values with `config/tickfleet.yaml`.
     fn default() -> Self {
         Self {
             namespace: "tickfleet".into(),
@@ -149,7 +142,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// One shard. Cheap to clone; all clones share one multiplexed connection.
+/// One shard. Clones share one multiplexed connection.
 #[derive(Debug, Clone)]
 pub struct Store {
     connection: Connection,
@@ -161,15 +154,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens shard `shard` of the Redis at `url`. Connects lazily. The scheme selects the server:
+    /// Connects lazily. The scheme selects the server:
     ///
     /// - `redis://`, `rediss://`, `unix://`: the server in the URL
     /// - `redis+sentinel://`, `rediss+sentinel://`: the primary that sentinels report
     /// - `redis+cluster://`, `rediss+cluster://`: a cluster
     /// - `tickfleet+unix://`: another process, which serves its own store at a socket
-    ///
-    /// # Errors
-    /// [`StoreError::Url`] if the URL is invalid.
     pub fn open(url: &str, shard: u32, options: Arc<StoreOptions>) -> Result<Self, StoreError> {
         match url.strip_prefix(socket::SCHEME) {
             Some(path) => Ok(Self::in_memory(SocketStore::new(Path::new(path), shard), shard, options)),
@@ -177,10 +167,7 @@ impl Store {
         }
     }
 
-    /// Opens all shards, in order. On a cluster, the shards share one cached view of the nodes.
-    ///
-    /// # Errors
-    /// The same as [`Self::open`].
+    /// On a cluster, the shards share one cached view of the nodes.
     pub fn open_all(url: &str, options: &Arc<StoreOptions>) -> Result<Vec<Self>, StoreError> {
         let shards = 0..options.shards.max(1);
         if url.starts_with(socket::SCHEME) {
@@ -195,7 +182,7 @@ impl Store {
         Self::on(Connection::over(dial), shard, options)
     }
 
-    /// Creates shard `shard` of the Redis that `dial` connects to, for simulations. Connects lazily.
+    /// For simulations. Connects lazily.
     #[must_use]
     pub fn over(dial: Arc<dyn Dial>, shard: u32, options: Arc<StoreOptions>) -> Self {
         Self::on(Connection::over(dial), shard, options)
@@ -207,8 +194,8 @@ impl Store {
         Self { connection, keys, shard, options, backend: Backend::Redis(Arc::new(redis)), known: Arc::default() }
     }
 
-    /// Creates shard `shard` without Redis: a [`seam::memory::MemoryStore`], the [`SocketStore`] of another process,
-    /// or, in simulations, a [`seam::memory::faults::FaultyStore`].
+    /// For a [`seam::memory::MemoryStore`], the [`SocketStore`] of another process, or, in simulations, a
+    /// [`seam::memory::faults::FaultyStore`].
     #[must_use]
     pub fn in_memory(memory: impl seam::Store + 'static, shard: u32, options: Arc<StoreOptions>) -> Self {
         let none = Connection::over(Arc::new(NoRedis));
@@ -225,7 +212,6 @@ impl Store {
         self
     }
 
-    /// Returns true if the shard has the tenant's keys (rule 10).
     #[must_use]
     pub fn is_home_of(&self, tenant: &tickfleet_model::TenantId) -> bool {
         tickfleet_model::ids::shard_of(tenant, self.options.shards) == self.shard

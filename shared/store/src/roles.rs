@@ -1,14 +1,13 @@
 //! The Redis permissions of each role in a fleet, as the ACL rules of a Redis user for the role.
 //!
-//! The commit function runs most commands. This module lists the other commands.
+//! The commit function runs most commands; this module lists the others.
 
 use std::collections::BTreeSet;
 
 use crate::seam::redis::{CALLED, COMMIT_SOURCE};
 
-/// The rules of the user `default` if each role has its own user. No client logs in as `default`, but Redis reads its
-/// append-only file with the permissions of this user. Without these permissions, Redis 7.0 and 8.2 refuse every
-/// transaction of a script in the file, and start empty.
+/// No client logs in as `default`, but Redis reads its append-only file with the permissions of this user. Without
+/// them, Redis 7.0 and 8.2 refuse every transaction of a script in the file, and start empty.
 pub const DEFAULT_USER: &str = "off ~* &* +@all";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,11 +30,10 @@ pub enum Role {
     Exporter,
 }
 
-/// Commands that every connection runs, about the server and its role in a cluster.
+/// About the server and its role in a cluster.
 const CONNECTING: &[&str] = &["ping", "select", "info", "role", "time", "cluster|shards", "cluster|slots"];
-/// Commands that call the commit function, and load it if the server does not know it.
+/// Call the commit function, or load it if the server does not know it.
 const COMMITTING: &[&str] = &["fcall", "function|load", "evalsha", "script|load"];
-/// Commands that read without the function.
 const READS: &[&str] = &[
     "exists",
     "get",
@@ -66,34 +64,29 @@ const READS: &[&str] = &[
     "zscan",
     "zscore",
 ];
-/// Commands with which operators read the server's settings, and check whether the user `default` may load the
-/// append-only file.
+/// Read the server's settings, and check whether the user `default` may load the append-only file.
 const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
-/// Commands that take entries from queues, and create missing queues.
+/// Take entries from queues, and create missing queues.
 const TAKING: &[&str] = &["xgroup|create", "xreadgroup"];
-/// Command that assigns the entries of a deleted consumer to another consumer. A consumer is a process that takes
-/// entries.
+/// Assigns the entries of a deleted consumer to another consumer.
 const ADOPTING: &[&str] = &["xclaim"];
-/// Commands that trim logs and inboxes without the function.
+/// Trim logs and inboxes without the function.
 const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];
-/// Commands that wait until a record is durable. `@blocking` is the category of `waitaof`: a server rejects a rule with
-/// an unknown command, and older servers do not have `waitaof`.
+/// Wait until a record is durable. `@blocking` is the category of `waitaof`: a server rejects a rule with an unknown
+/// command, and older servers do not have `waitaof`.
 const WAITING: &[&str] = &["@blocking", "wait"];
 
-/// A selector of a Redis user: commands, and the keys on which the user may run them. The keys are in the format of ACL
-/// rules, but without the namespace.
+/// The keys are in the format of ACL rules, but without the namespace.
 struct Selector {
     keys: &'static [&'static str],
     commands: &'static [&'static str],
 }
 
-/// Permits calls of the function that schedulers have loaded, but does not permit loading it. The only key is the bare
-/// prefix of a shard, and no such key exists. In a cluster, commands use this key to ask nodes for the owner of the
-/// slot.
+/// Permits calls of the function that schedulers have loaded, but not loading it. The only key is the bare prefix of a
+/// shard, which never exists. In a cluster, commands use it to ask nodes for the owner of the slot.
 const LENT_FUNCTION: Selector = Selector { keys: &["~"], commands: &["fcall", "evalsha", "exists"] };
 
-/// The permissions that producers need for the function and for their other commands. Each command is allowed only on
-/// the keys that it needs.
+/// Each command is allowed only on the keys that it needs.
 const PRODUCER: &[Selector] = &[
     LENT_FUNCTION,
     Selector { keys: &["%W~turns", "%W~tasks"], commands: &["xadd"] },
@@ -152,8 +145,7 @@ const PRODUCER: &[Selector] = &[
     },
 ];
 
-/// The permissions of exporters to write: their progress, their lease, and the events of approvals that they have
-/// delivered.
+/// Exporters write their progress, their lease, and the events of approvals that they have delivered.
 const EXPORTER: &[Selector] = &[
     LENT_FUNCTION,
     Selector { keys: &["%W~follow:*", "%W~notified:*"], commands: &["set", "pexpire", "del"] },
@@ -161,15 +153,14 @@ const EXPORTER: &[Selector] = &[
         keys: &["%W~parts:follow:*", "%W~parts:notified:*"],
         commands: &["hset", "hdel", "pexpire", "pexpireat", "persist", "del"],
     },
-    // The exporter uses the bare prefix of the shard to check whether Redis accepts writes.
+    // Checks whether Redis accepts writes, with the bare prefix of the shard.
     Selector { keys: &["%W~"], commands: &["set"] },
 ];
 
-/// Permissions of gateways on streams that they only append to, and on the streams of local calls, which they claim for
-/// their clients.
+/// Gateways only append to the audit log, and claim local calls for their clients.
 const GATEWAY: &[Selector] =
     &[Selector { keys: &["%W~audit"], commands: &["xadd"] }, Selector { keys: &["~local:*"], commands: TAKING }];
-/// Keys that gateways write: keys of turns, tasks, sessions, approvals and inboxes, and of operators' settings.
+/// Keys of turns, tasks, sessions, approvals and inboxes, and of operators' settings.
 const GATEWAY_WRITES: &[&str] = &[
     "",
     "meta",
@@ -236,16 +227,16 @@ impl Role {
         ("exporter", Self::Exporter),
     ];
 
-    /// Returns true if the role may run all commands of a commit on all of the role's keys.
+    /// True if the role may run all commands of a commit on all of its keys.
     const fn commits(self) -> bool {
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Gateway => true,
-            // The roles below may run the commands of a commit only on certain keys. Their selectors list both.
+            // These roles may run the commands of a commit only on certain keys, which their selectors list.
             Self::Producer | Self::Viewer | Self::Exporter => false,
         }
     }
 
-    /// Returns the commands that the role runs without the function, in addition to [`CONNECTING`].
+    /// In addition to [`CONNECTING`].
     fn plain(self) -> Vec<&'static [&'static str]> {
         match self {
             Self::Tickfleet => vec![READS, COMMITTING, TAKING, ADOPTING, TRIMMING, WAITING, OPERATING],
@@ -267,7 +258,7 @@ impl Role {
         }
     }
 
-    /// Returns the commands that the role may use on all its keys, in the format of ACL rules.
+    /// In the format of ACL rules, for all keys of the role.
     fn commands(self) -> BTreeSet<String> {
         let mut commands = BTreeSet::new();
         if self.commits() {
@@ -279,13 +270,13 @@ impl Role {
         commands
     }
 
-    /// Returns the keys on which the role may use all its commands, in the format of ACL rules.
+    /// In the format of ACL rules, for all commands of the role.
     fn keys(self, namespace: &str) -> Vec<String> {
         let key = |mode: &str, suffix: &str| format!("{mode}~{{{namespace}:*}}:{suffix}");
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator => vec![key("", "*")],
             // A gateway cancels turns, decides approvals, and changes settings. It cannot write seals, the policy,
-            // documents or grants. It can append to the audit log (see `GATEWAY`), but cannot change or remove entries.
+            // documents or grants. It can append to the audit log (see `GATEWAY`), but not change it.
             Self::Gateway => {
                 let written = GATEWAY_WRITES.iter().map(|suffix| key("", suffix));
                 written.chain([key("%R", "*")]).collect()
@@ -295,8 +286,7 @@ impl Role {
         }
     }
 
-    /// Returns the rules of a Redis user with this role in `namespace`, in the format of `ACL SETUSER` and an
-    /// `aclfile`, without name and password.
+    /// In the format of `ACL SETUSER` and an `aclfile`, without name and password.
     #[must_use]
     pub fn rules(self, namespace: &str) -> Vec<String> {
         let mut rules = self.keys(namespace);
@@ -420,11 +410,10 @@ mod tests {
         let hidden: Vec<&str> = code
             .filter(|line| [" call(", " try("].iter().any(|start| line.contains(start)))
             .filter(|line| !line.contains("call('") && !line.contains("try('"))
-            // Skip the line that runs a command of `CALLED`.
+            // This line runs the commands of `CALLED`.
             .filter(|line| !line.contains("call(unpack(ARGV"))
             .collect();
-        // The remaining line passes a long list to a command in several calls, because Lua limits the arguments of one
-        // call.
+        // This line passes a long list to a command in several calls, because Lua limits the arguments of one call.
         assert!(
             matches!(hidden[..], [one] if one.contains("try(command, key, unpack(")),
             "which command is it? {hidden:?}"

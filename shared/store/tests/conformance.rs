@@ -5,8 +5,8 @@
 //! versions, entries and times ([`resolve`]), and both stores get the same calls ([`play`]). The game sets the server's
 //! wall clock ([`server`]), so that entry IDs and times are equal.
 //!
-//! Environment: `TICKFLEET_CONFORMANCE_GAMES` is the number of games. `TICKFLEET_CONFORMANCE_SEED` is the seed; set it
-//! to repeat a run. `TICKFLEET_REDIS_SERVER` is the program of the server.
+//! Environment: `TICKFLEET_CONFORMANCE_GAMES` is the number of games. `TICKFLEET_CONFORMANCE_SEED` repeats a run.
+//! `TICKFLEET_REDIS_SERVER` is the program of the server.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod conformance {
@@ -36,14 +36,13 @@ use conformance::play::{Differs, Seen, Subject, Table};
 use conformance::server::Server;
 use conformance::subjects::{InMemory, OnRedis, OverSocket};
 
-/// Number of games of a run in CI: about 20 s on two processors.
+/// Takes about 20 s on two processors in CI.
 const GAMES: u32 = 400;
-/// Minimum count of each expected event in a run of [`GAMES`] games.
 const OFTEN: usize = 10;
 const STEPS: usize = 40;
 const BEGIN_MS: i64 = 1_700_000_000_000;
 
-/// Events that must occur in a run of [`GAMES`] games. Without an event, the suite would not compare its effects.
+/// Events that must occur in a run of [`GAMES`] games, because the suite would otherwise not compare their effects.
 const EXPECTED: &[&str] = &[
     "is committed",
     "is refused",

@@ -60,7 +60,6 @@ fn play(seeds: std::ops::Range<u64>, plan: Plan) {
     );
 }
 
-/// Returns the number of games of a test: `TICKFLEET_GAMES` if it is set, else `usual`.
 fn games(usual: u64) -> u64 {
     std::env::var("TICKFLEET_GAMES").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
@@ -77,17 +76,17 @@ fn cancels() -> Plan {
     Plan { turns: 30, crash: 10, pause: 60, cancel_later: 60, ..calm() }
 }
 
-/// Returns a plan in which calls of the store fail, or their replies are lost.
+/// Calls of the store fail, or their replies are lost.
 fn answers() -> Plan {
     Plan { crash: 10, pause: 20, refused: 20, unanswered: 20, ..calm() }
 }
 
-/// Returns a plan in which the store restarts without its last writes.
+/// The store restarts without its last writes.
 fn losses() -> Plan {
     Plan { crash: 3, pause: 20, lose: 10, ..calm() }
 }
 
-/// Returns a plan with one worker. After each restart of the store, this worker takes the lost turns again.
+/// After each restart of the store, the only worker takes the lost turns again.
 fn lone() -> Plan {
     Plan { workers: 1, pause: 10, lose: 25, advance: 500, ..calm() }
 }
@@ -198,14 +197,13 @@ fn find_mutants() {
     }
 }
 
-/// Maximum number of games until the removal of a guard is detected.
+/// The removal of a guard must be detected within this number of games.
 const DETECTED_WITHIN: u64 = 40;
 
-/// A guard of the core, a plan, and the seed of the first game that fails without the guard.
 type Detected = (&'static str, fn() -> Plan, u64);
 
-/// Guards, each with a plan and a seed. Without the guard, games of the plan fail, and the seed is that of the first
-/// failed game. The seed may change with every change of a decision; run `find_mutants` to find the new one.
+/// A guard of the core, a plan, and the seed of the first game that fails without the guard. The seed may change with
+/// every change of a decision; run `find_mutants` to find the new one.
 const MUTANTS: &[Detected] = &[
     ("limits_guard_the_room", crashes, 0),
     ("due_guards_the_version", crashes, 1),

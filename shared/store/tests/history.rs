@@ -17,7 +17,6 @@ use tickfleet_store::{HistoryStep, Point, ShardHistory, Store, StoreOptions};
 use server::Server;
 
 const MINUTE_MS: i64 = 60_000;
-/// The start of a minute, an hour and a day.
 const BEGIN_MS: i64 = 1_767_571_200_000;
 
 enum Clock {
@@ -95,7 +94,7 @@ impl Shard {
     }
 }
 
-/// Polls a future `polls` times, and then drops it, as if its process was killed.
+/// Drops the future after `polls` polls, as if its process was killed.
 async fn kill_after(polls: usize, future: impl Future) {
     let mut future = pin!(future);
     let mut left = polls;

@@ -9,7 +9,7 @@ use tickfleet_core::{Context, Decision, Query, Record, RecordKey, SetKey, Step, 
 use tickfleet_store::seam::memory::{ManualClock, MemoryOptions, MemoryStore};
 use tickfleet_store::seam::{RunError, Store, Versions, run};
 
-/// Joins a set. If `endless`, requests reads without end.
+/// If `endless`, requests reads without end.
 struct Joins {
     endless: bool,
 }
@@ -30,7 +30,6 @@ impl Decision for Joins {
     }
 }
 
-/// A decision that fails must not fail the other decisions of its batch.
 #[tokio::test]
 async fn an_endless_decision_does_not_fail_its_batch() {
     let clock = Arc::new(ManualClock::new(1_000));
@@ -42,7 +41,6 @@ async fn an_endless_decision_does_not_fail_its_batch() {
     assert!(matches!(results.get(1), Some(Ok(receipt)) if receipt.committed.is_some()));
 }
 
-/// Writes a record that other decisions write at the same time.
 struct Adds;
 
 impl Decision for Adds {
@@ -68,7 +66,7 @@ impl Record for Hot {
     const SCHEMA: u32 = 1;
 }
 
-/// Simulates calls of one session that begin and end in many workers at once.
+/// As when calls of one session begin and end in many workers at once.
 #[tokio::test]
 async fn decisions_about_a_hot_record_are_all_committed() {
     let clock = Arc::new(ManualClock::new(1_000));

@@ -1,14 +1,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The shard's time in milliseconds since 1970. Clones share the time. Only the test moves the time.
+/// The shard's time in milliseconds since 1970, which only the test moves. Clones share the time.
 #[derive(Debug, Clone)]
 pub struct TestClock {
     now_ms: Arc<AtomicI64>,
 }
 
 impl Default for TestClock {
-    /// Starts at 2026-01-05T00:00:00Z, a Monday. At this time, a day in UTC and a tick of 5 s begin.
+    /// 2026-01-05T00:00:00Z, a Monday. At this time, a day in UTC and a tick of 5 s begin.
     fn default() -> Self {
         Self::at(1_767_571_200_000)
     }
@@ -25,7 +25,7 @@ impl TestClock {
         self.now_ms.load(Ordering::SeqCst)
     }
 
-    /// Moves the clock by `ms` and returns the new time. A negative value moves the clock backward.
+    /// Returns the new time. A negative value moves the clock backward.
     pub fn advance(&self, ms: i64) -> i64 {
         self.now_ms.fetch_add(ms, Ordering::SeqCst) + ms
     }

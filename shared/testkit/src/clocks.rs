@@ -1,4 +1,4 @@
-//! Wall clocks of real processes. A test can move such a clock while the process runs.
+//! Wall clocks of real processes, which a test can move while the process runs.
 
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -10,26 +10,26 @@ use tickfleet_ops::redis_server::find_binary;
 
 use crate::{RedisOptions, RedisServer};
 
-/// The source of the preloaded library. libfaketime cannot be used, because Redis' allocator reads the time before
-/// libfaketime is initialized.
+/// libfaketime cannot be used, because Redis' allocator reads the time before libfaketime is initialized.
 const SOURCE: &str = include_str!("clocks.c");
-/// The environment variable with the clock file of a process.
+/// Names the clock file of a process.
 const VARIABLE: &str = "TICKFLEET_TEST_CLOCK";
 const FILE: &str = "clock";
 
-/// Gives programs their own wall clocks, which initially show the machine's time. Monotonic time is unaffected.
+/// The clocks initially show the machine's time. Monotonic time is unaffected.
 #[derive(Debug)]
 pub struct Clocks {
     dir: TempDir,
-    /// The script that starts Redis with its own clock.
+    /// Starts Redis with its own clock.
     server: PathBuf,
 }
 
 impl Clocks {
-    /// Builds the preloaded library. Prints a message and returns `None` if `cc` is missing, the system does not
-    /// support preloading, or Redis is linked statically.
+    /// Prints a message and returns `None` if `cc` is missing, the system does not support preloading, or Redis is
+    /// linked statically.
     ///
     /// # Panics
+    ///
     /// Redis is missing, or a temporary folder cannot be created.
     pub async fn new() -> Option<Self> {
         match Self::build().await {
@@ -65,7 +65,7 @@ impl Clocks {
         self.dir.path().join("clocks.so")
     }
 
-    /// Writes a script that executes Redis, with its own clock, in place of the script's shell.
+    /// The script replaces its shell with Redis, with its own clock.
     fn write_server(&self) -> std::io::Result<()> {
         let program = find_binary().expect("a Redis server");
         let text = format!(
@@ -77,42 +77,41 @@ impl Clocks {
         std::fs::set_permissions(&self.server, std::fs::Permissions::from_mode(0o700))
     }
 
-    /// Returns true if the clock of a test server moves as requested.
+    /// True if the clock of a test server moves as requested.
     async fn holds(&self) -> bool {
         let options = RedisOptions { program: Some(self.server()), ..RedisOptions::default() };
         let Ok(server) = RedisServer::try_start_with(options).await else { return false };
         let before = time_ms(&server).await;
         move_clock(&file_of(&server), -3_600_500);
         let after = time_ms(&server).await;
-        // `after` is a little later than `before` minus the shift, because time passes between the two reads.
+        // Time passes between the two reads.
         (before - 3_600_500..before).contains(&after)
     }
 
-    /// Returns the program for [`RedisOptions::program`]: Redis with its own clock. Move the clock with the file that
-    /// [`file_of`] returns for the server.
+    /// A program for [`RedisOptions::program`]: Redis with its own clock. [`file_of`] returns the file that moves it.
     #[must_use]
     pub fn server(&self) -> PathBuf {
         self.server.clone()
     }
 
-    /// Returns environment variables that give another program its own clock. Move the clock with `file`.
+    /// Environment variables that give another program its own clock. `file` moves it.
     #[must_use]
     pub fn variables(&self, file: &Path) -> [(&'static str, String); 2] {
         [("LD_PRELOAD", self.library().display().to_string()), (VARIABLE, file.display().to_string())]
     }
 }
 
-/// Returns the file that moves the clock of a server that was started with [`Clocks::server`].
+/// For servers that were started with [`Clocks::server`].
 #[must_use]
 pub fn file_of(server: &RedisServer) -> PathBuf {
     server.dir().join(FILE)
 }
 
-/// Sets a process's clock to `ahead_ms` ahead of the machine's clock. A negative value sets the clock behind. `file` is
-/// the clock file of the process.
+/// Sets a process's clock to `ahead_ms` ahead of the machine's clock, or behind if it is negative.
 ///
 /// # Panics
-/// The file does not exist, because its process was not started.
+///
+/// The clock file does not exist, because its process was not started.
 pub fn move_clock(file: &Path, ahead_ms: i64) {
     let file = std::fs::OpenOptions::new().write(true).open(file).expect("the file of a clock");
     file.write_all_at(&ahead_ms.to_ne_bytes(), 0).expect("move a clock");

@@ -1,4 +1,4 @@
-//! A Redis Cluster: primaries that share the slots, and replicas that can replace the primaries.
+//! A Redis Cluster: primaries that share the slots, and replicas.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -15,26 +15,24 @@ const SLOTS: u16 = 16_384;
 /// Silence after which a majority of primaries considers a node dead. With a shorter time, a busy machine would cause
 /// failovers.
 const NODE_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// The longest wait for an expected event, such as a complete cluster or a failover.
+/// For any expected event, such as a complete cluster or a failover.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Timeout of a request for a node's list of nodes. A timeout is needed because a paused node does not respond.
+/// A paused node does not respond.
 const ANSWER: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(20);
-/// Maximum number of attempts to find a free port for the cluster bus. An attempt fails if another process takes the
-/// port.
+/// Attempts to find a free port for the cluster bus. An attempt fails if another process takes the port.
 const PORT_TRIES: usize = 5;
 
-/// A Redis Cluster on ports of 127.0.0.1. The servers end when the cluster is dropped.
+/// On ports of 127.0.0.1. The servers end when the cluster is dropped.
 #[derive(Debug)]
 pub struct Cluster {
     /// The initial primaries, then the first replica of each primary, then the second replica of each, and so on. With
     /// three primaries and one replica each, the replica of server 1 is server 4.
     pub servers: Vec<RedisServer>,
     primaries: usize,
-    /// The ports for clients that use TLS; empty if the cluster does not use TLS.
+    /// Empty without TLS.
     tls_ports: Vec<u16>,
-    /// The network between the servers, if the network can be cut. In this case `announced` has the port of each
-    /// server's proxy.
+    /// Set if the network can be cut. `announced` then has the port of each server's proxy.
     network: Option<Network>,
     announced: Vec<u16>,
 }
@@ -48,10 +46,11 @@ struct NodeLine {
 }
 
 impl Cluster {
-    /// Starts `primaries` primaries, which share the slots evenly, and `replicas` replicas for each primary. Waits
-    /// until every node reports a complete cluster. The detection of a dead primary needs at least three primaries.
+    /// Primaries share the slots evenly, and each gets `replicas` replicas. Waits until every node reports a complete
+    /// cluster. The detection of a dead primary needs at least three primaries.
     ///
     /// # Panics
+    ///
     /// A server does not start, or does not find the others.
     pub async fn start(primaries: usize, replicas: usize) -> Self {
         Self::start_of(primaries, replicas, &RedisOptions::default(), false).await
@@ -59,24 +58,17 @@ impl Cluster {
 
     /// Works like [`Self::start`], but with further options for each server. If `is_apart`, the servers communicate
     /// over a network that can be cut ([`Self::network`]).
-    ///
-    /// # Panics
-    /// The same as [`Self::start`].
     pub async fn start_of(primaries: usize, replicas: usize, options: &RedisOptions, is_apart: bool) -> Self {
         Self::start_as(primaries, replicas, options, None, is_apart.then(Network::new)).await
     }
 
     /// Works like [`Self::start_of`], with a network that can be cut.
-    ///
-    /// # Panics
-    /// The same as [`Self::start`].
     pub async fn start_apart(primaries: usize, replicas: usize, extra_args: &[&str]) -> Self {
         Self::start_of(primaries, replicas, &RedisOptions::with(extra_args), true).await
     }
 
-    /// Returns the network between the nodes of a cluster that [`Self::start_apart`] started.
-    ///
     /// # Panics
+    ///
     /// The cluster was started without a network.
     #[must_use]
     pub const fn network(&self) -> &Network {
@@ -85,9 +77,6 @@ impl Cluster {
 
     /// Works like [`Self::start`], but the nodes use TLS with each other and with clients. [`Self::holder`] does not
     /// work with a TLS cluster.
-    ///
-    /// # Panics
-    /// The same as [`Self::start`].
     pub async fn start_tls(primaries: usize, replicas: usize, files: &TlsFiles) -> Self {
         Self::start_as(primaries, replicas, &RedisOptions::default(), Some(files), None).await
     }
@@ -146,7 +135,7 @@ impl Cluster {
         cluster
     }
 
-    /// Returns the URL of the cluster. Its seeds are the initial primaries, even if they are no longer primaries.
+    /// The seeds are the initial primaries, even if they are no longer primaries.
     #[must_use]
     pub fn url(&self) -> String {
         if !self.tls_ports.is_empty() {
@@ -162,17 +151,16 @@ impl Cluster {
         format!("127.0.0.1:{}", self.port(server))
     }
 
-    /// # Panics
-    /// No server responds.
     pub async fn slot(&self, key: &str) -> u16 {
         let asked = self.any_living().await;
         self.cluster_command(asked, &["KEYSLOT", key]).await
     }
 
-    /// Returns the server that holds this slot according to most of the responding servers. Returns `None` if no server
-    /// reports a holder.
+    /// The server that holds this slot according to most of the responding servers; `None` if no server reports a
+    /// holder.
     ///
     /// # Panics
+    ///
     /// The reported node is not one of `servers`.
     pub async fn holder(&self, slot: u16) -> Option<usize> {
         let mut says = BTreeMap::new();
@@ -189,9 +177,10 @@ impl Cluster {
         Some(found.expect("the nodes name a server of theirs"))
     }
 
-    /// Waits until most servers report that a server other than `before` holds this slot. Returns the new holder.
+    /// Waits until most servers report that a server other than `before` holds this slot.
     ///
     /// # Panics
+    ///
     /// The slot was not taken over in time.
     pub async fn another_holder(&self, slot: u16, before: usize) -> usize {
         let deadline = Instant::now() + PATIENCE;
@@ -204,15 +193,14 @@ impl Cluster {
         }
     }
 
-    /// Returns the other server of a pair, in a cluster with one replica per primary. A pair is an initial primary and
-    /// its replica, even after a failover.
+    /// Requires one replica per primary. A pair is an initial primary and its replica, even after a failover.
     #[must_use]
     pub const fn partner(&self, server: usize) -> usize {
         (server + self.primaries) % (2 * self.primaries)
     }
 
-    /// Returns a primary other than `server` and its partner, if one responds. The returned primary holds the slot in
-    /// the middle of another primary's initial range.
+    /// A primary other than `server` and its partner, if one responds. It holds the slot in the middle of another
+    /// primary's initial range.
     pub async fn elsewhere(&self, server: usize) -> Option<usize> {
         let part = SLOTS / u16::try_from(self.primaries).ok()?;
         for next in 1..self.primaries {
@@ -228,9 +216,10 @@ impl Cluster {
         None
     }
 
-    /// Makes the replica `server` take over while all servers run, and waits until it reports itself as the primary.
+    /// Makes the replica `server` take over while all servers run.
     ///
     /// # Panics
+    ///
     /// The replica does not take over in time.
     pub async fn fail_over_to(&self, server: usize) {
         let deadline = Instant::now() + PATIENCE;
@@ -246,7 +235,6 @@ impl Cluster {
         }
     }
 
-    /// Runs a command on a server. Returns `None` if the command fails.
     async fn command<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> Option<T> {
         let mut connection = crate::connect(&self.servers[server].url()).await.ok()?;
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.ok()
@@ -255,6 +243,7 @@ impl Cluster {
     /// Waits until `server` rejects a write of `key` with the error code `word`, such as `CLUSTERDOWN`.
     ///
     /// # Panics
+    ///
     /// The server does not reject the write in time.
     pub async fn refuses(&self, server: usize, key: &str, word: &str) {
         let deadline = Instant::now() + PATIENCE;
@@ -270,11 +259,8 @@ impl Cluster {
         }
     }
 
-    /// Starts to move a slot between two primaries. From now on, `from` responds with `ASK` for keys that it does not
-    /// have, and `to` accepts them from clients that were redirected.
-    ///
-    /// # Panics
-    /// A server rejects the command.
+    /// From now on, `from` responds with `ASK` for keys that it does not have, and `to` accepts them from clients that
+    /// were redirected.
     pub async fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         let source = self.id(from).await;
@@ -283,8 +269,6 @@ impl Cluster {
         self.cluster_command::<()>(from, &["SETSLOT", &slot, "MIGRATING", &target]).await;
     }
 
-    /// # Panics
-    /// The server does not respond.
     pub async fn keys_in(&self, slot: u16, server: usize) -> Vec<Vec<u8>> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("GETKEYSINSLOT").arg(slot).arg(1_000_000);
@@ -294,6 +278,7 @@ impl Cluster {
     /// Moves keys of a migrating slot one by one, in the order of `keys`. Waits while the cluster is down.
     ///
     /// # Panics
+    ///
     /// A server rejects a key.
     pub async fn move_keys(&self, keys: &[Vec<u8>], from: usize, to: usize) {
         let mut source = self.servers[from].connection().await;
@@ -315,11 +300,11 @@ impl Cluster {
         }
     }
 
-    /// Assigns a slot to the server `to`, which now has all keys of the slot. The command goes to `to` first, so that
-    /// the slot always has an owner.
+    /// The server `to` must have all keys of the slot. It gets the command first, so that the slot always has an owner.
     ///
     /// # Panics
-    /// A server rejects the command, because the server `from` still has keys of the slot.
+    ///
+    /// The server `from` still has keys of the slot.
     pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         let target = self.id(to).await;
@@ -328,10 +313,10 @@ impl Cluster {
         }
     }
 
-    /// Moves a whole slot with `MIGRATESLOTS` (Valkey 9), and waits until the slot has arrived. Returns false if the
-    /// server does not support the command.
+    /// Moves a whole slot with `MIGRATESLOTS` (Valkey 9). Returns false if the server does not support the command.
     ///
     /// # Panics
+    ///
     /// The slot does not arrive in time.
     pub async fn move_whole(&self, slot: u16, from: usize, to: usize) -> bool {
         let slot_text = slot.to_string();
@@ -347,6 +332,7 @@ impl Cluster {
     /// Waits until `replicas` replicas have all of the primary's current data.
     ///
     /// # Panics
+    ///
     /// The replicas do not catch up in time.
     pub async fn replicated(&self, primary: usize, replicas: usize) {
         let deadline = Instant::now() + PATIENCE;
@@ -356,7 +342,7 @@ impl Cluster {
         }
     }
 
-    /// Counts the replicas that have all of the data that the primary had when this call began.
+    /// Counts the replicas that have the data from the begin of this call.
     async fn following(&self, primary: usize) -> usize {
         let offsets = |info: &str| -> (u64, Vec<u64>) {
             let number = |text: &str| text.trim().parse().unwrap_or(0);
@@ -392,12 +378,12 @@ impl Cluster {
             let first = primary * count / primaries;
             let last = (primary + 1) * count / primaries - 1;
             self.cluster_command::<()>(primary, &["ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
-            // Set unique epochs. If two epochs were equal, the nodes would first have to resolve the conflict.
+            // With equal epochs, the nodes would first have to resolve the conflict.
             self.cluster_command::<()>(primary, &["SET-CONFIG-EPOCH", &(primary + 1).to_string()]).await;
         }
     }
 
-    /// Waits until `is` is true for every node. `is` takes the node's list of nodes and its `CLUSTER INFO`.
+    /// Waits until `is` holds for every node. `is` takes the node's list of nodes and its `CLUSTER INFO`.
     async fn wait_until(&self, what: &str, is: impl Fn(&[NodeLine], &str) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         for server in 0..self.servers.len() {
@@ -455,7 +441,7 @@ impl Cluster {
         self.announced.get(server).map_or_else(|| self.port(server), ToString::to_string)
     }
 
-    /// Returns the nodes that this server knows. Returns `None` if the server does not respond.
+    /// `None` if the server does not respond.
     async fn nodes(&self, server: usize) -> Option<Vec<NodeLine>> {
         let text: String = timeout(ANSWER, self.try_cluster_command(server, &["NODES"])).await.ok()?.ok()?;
         let line = |line: &str| {
@@ -472,14 +458,13 @@ impl Cluster {
     }
 }
 
-/// Parses `0-5460` or `7`. Returns `None` for a migrating slot (`[7->-…]`).
+/// Parses `0-5460` or `7`. `None` for a migrating slot (`[7->-…]`).
 fn slots_of(range: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// Starts a node, and returns the node with the port of its cluster bus. The default bus port is the port plus 10,000,
-/// which can exceed the highest valid port. So the bus port is chosen here.
+/// Also returns the port of the cluster bus. The default, the port plus 10,000, can exceed the highest valid port.
 async fn node(options: RedisOptions) -> (RedisServer, u16) {
     let mut last = String::new();
     for _ in 0..PORT_TRIES {
@@ -502,8 +487,8 @@ async fn node(options: RedisOptions) -> (RedisServer, u16) {
     panic!("a test needs a node of a cluster: {last}");
 }
 
-/// Starts a node behind proxies of the network. Returns the node, and the port and the bus port under which the other
-/// nodes know this node.
+/// Starts a node behind proxies of the network. Also returns the port and the bus port under which the other nodes know
+/// this node.
 async fn node_apart(network: &mut Network, index: usize, options: RedisOptions) -> (RedisServer, u16, u16) {
     let door: PortProxy = network.door(index).await;
     let bus_door: PortProxy = network.door(index).await;
@@ -525,8 +510,7 @@ fn port_of(server: &RedisServer) -> String {
     server.url().trim_end_matches('/').rsplit(':').next().unwrap_or_default().to_owned()
 }
 
-/// Returns true if a server rejected a command because the cluster is down, or forwarded such an error of another
-/// server.
+/// Also true for a forwarded error of another server.
 fn is_down(error: &redis::RedisError) -> bool {
     error.code() == Some("CLUSTERDOWN") || error.detail().is_some_and(|detail| detail.contains("CLUSTERDOWN"))
 }

@@ -4,10 +4,10 @@ use redis::aio::ConnectionLike;
 
 const SCAN_COUNT: usize = 1_000;
 
-/// Fails the test if any key of the server has no TTL and matches no exception. An exception is a pattern (`*` any
-/// characters, `?` one character), with the reason why such keys have no TTL.
+/// An exception is a pattern (`*` any characters, `?` one character), with the reason why such keys have no TTL.
 ///
 /// # Panics
+///
 /// Keys leaked (the message lists them), an exception has no reason, or Redis does not respond.
 pub async fn assert_no_leaked_keys(connection: &mut impl ConnectionLike, exceptions: &[(&str, &str)]) {
     for (pattern, reason) in exceptions {
@@ -25,10 +25,7 @@ pub async fn assert_no_leaked_keys(connection: &mut impl ConnectionLike, excepti
     );
 }
 
-/// Returns the keys without a TTL that match no exception, sorted.
-///
-/// # Errors
-/// Redis does not respond.
+/// The keys without a TTL that match no exception, sorted.
 pub async fn leaked_keys(
     connection: &mut impl ConnectionLike,
     exceptions: &[(&str, &str)],
@@ -64,7 +61,7 @@ async fn without_ttl(connection: &mut impl ConnectionLike, keys: Vec<String>) ->
     Ok(keys.into_iter().zip(ttls).filter(|(_, ttl)| *ttl == -1).map(|(key, _)| key).collect())
 }
 
-/// Returns true if `text` matches `pattern`. At a mismatch, the search continues from the last `*`.
+/// At a mismatch, the search continues from the last `*`.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let mut p = 0;
     let mut t = 0;

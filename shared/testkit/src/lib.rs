@@ -1,6 +1,4 @@
-//! Tools for tests only: Redis servers, clusters and networks, a check for leaked keys, and clocks.
-//!
-//! On failure, these functions panic with the reason, so that the test fails.
+//! Tools for tests. On failure, they panic with the reason.
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod clock;

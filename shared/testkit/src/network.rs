@@ -12,10 +12,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// The numbers of two servers, the lower number first.
+/// The lower number first.
 type Pair = (usize, usize);
 
-/// The network between the servers. After it is dropped, it carries no data.
+/// After the network is dropped, it carries no data.
 #[derive(Debug)]
 pub struct Network {
     cuts: watch::Sender<BTreeSet<Pair>>,
@@ -28,12 +28,12 @@ pub(crate) struct PortProxy {
     pub(crate) behind: Arc<OnceLock<u16>>,
 }
 
-/// Returns the address from which this server calls other servers (`bind-source-addr`).
+/// For `bind-source-addr`.
 pub(crate) fn address_of(server: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 1, u8::try_from(server + 1).expect("a few servers"))
 }
 
-/// Returns the server that calls from this address. Returns `None` for a client.
+/// `None` for a client.
 fn caller(address: IpAddr) -> Option<usize> {
     let IpAddr::V4(address) = address else { return None };
     let [127, 0, 1, number] = address.octets() else { return None };
@@ -49,7 +49,7 @@ impl Network {
         Self { cuts: watch::Sender::default(), doors: Vec::new() }
     }
 
-    /// Returns true if servers can call from their own addresses on this system.
+    /// True if servers can call from their own addresses on this system.
     pub async fn is_possible() -> bool {
         TcpListener::bind((address_of(0), 0)).await.is_ok()
     }
@@ -70,8 +70,8 @@ impl Network {
         PortProxy { port, behind }
     }
 
-    /// Cuts all traffic between `servers` and the other servers. `of` is the number of all servers. Data in transit
-    /// arrives after [`Self::join`], as with TCP. Clients still reach all servers.
+    /// Cuts the traffic between `servers` and the others; `of` is the number of all servers. Data in transit arrives
+    /// after [`Self::join`], as with TCP. Clients still reach all servers.
     pub fn isolate(&self, servers: &[usize], of: usize) {
         let others = (0..of).filter(|other| !servers.contains(other));
         let cut = others.flat_map(|other| servers.iter().map(move |server| pair(*server, other)));
@@ -97,7 +97,7 @@ impl Drop for Network {
 
 async fn connect(calling: TcpStream, port: u16, between: Option<Pair>, cuts: watch::Receiver<BTreeSet<Pair>>) {
     let Ok(called) = TcpStream::connect(("127.0.0.1", port)).await else { return };
-    // Disable Nagle's algorithm, so that one-line responses do not wait for more data.
+    // One-line responses must not wait for more data (Nagle's algorithm).
     let _ = (calling.set_nodelay(true), called.set_nodelay(true));
     let ((from_calling, to_calling), (from_called, to_called)) = (calling.into_split(), called.into_split());
     tokio::spawn(carry(from_calling, to_called, between, cuts.clone()));

@@ -7,18 +7,17 @@ use tempfile::TempDir;
 
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerError, ServerOptions};
 
-/// Timeout of a test's command, including blocking commands. The library's default of 500 ms is too short on a busy
-/// machine.
+/// For each command, even a blocking one. The library's default of 500 ms is too short on a busy machine.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Default)]
 pub struct RedisOptions {
-    /// True if the server fsyncs every write. Its data then survives [`RedisServer::restart`] and
+    /// True if the server fsyncs every write, so that its data survives [`RedisServer::restart`] and
     /// [`RedisServer::kill9`].
     pub appendonly: bool,
-    /// True if the server listens on a free port of 127.0.0.1 instead of a unix socket. Proxies need a port.
+    /// A free port of 127.0.0.1 instead of a unix socket. Proxies need a port.
     pub tcp: bool,
-    /// Maximum memory in bytes. `None` means no limit.
+    /// In bytes; `None` means no limit.
     pub maxmemory: Option<u64>,
     pub extra_args: Vec<String>,
     /// `None` means the installed Redis.
@@ -32,8 +31,8 @@ impl RedisOptions {
     }
 }
 
-/// A server with its own folder. When it is dropped, the server ends and the folder is deleted. If the test process is
-/// killed, a watchdog ends the server within seconds, but does not delete the folder.
+/// Dropping it ends the server and deletes its folder. If the test process is killed, a watchdog ends the server within
+/// seconds, but does not delete the folder.
 #[derive(Debug)]
 pub struct RedisServer {
     // Declared before `_dir`, so that the server ends before its folder is deleted.
@@ -45,13 +44,12 @@ impl RedisServer {
     /// Starts an empty server that persists nothing, on a unix socket.
     ///
     /// # Panics
-    /// The server does not start. The message states the reason, and how to install Redis.
+    ///
+    /// The server does not start. The message says how to install Redis.
     pub async fn start() -> Self {
         Self::start_with(RedisOptions::default()).await
     }
 
-    /// # Panics
-    /// The server does not start. The message states the reason, and how to install Redis.
     pub async fn start_with(options: RedisOptions) -> Self {
         match Self::try_start_with(options).await {
             Ok(server) => server,
@@ -88,10 +86,10 @@ impl RedisServer {
         self.server.dir()
     }
 
-    /// Opens a new connection, with a timeout of two minutes for each command. Do not use the connection for blocking
-    /// reads that take longer.
+    /// Each command of the new connection has a timeout of two minutes, so do not use it for longer blocking reads.
     ///
     /// # Panics
+    ///
     /// The server does not respond.
     pub async fn connection(&self) -> MultiplexedConnection {
         match connect(&self.url()).await {
@@ -100,18 +98,15 @@ impl RedisServer {
         }
     }
 
-    /// Kills the server, as in a crash. After a later [`Self::restart`], the server only has the data that was in its
-    /// append-only file.
-    ///
-    /// # Panics
-    /// The system rejects the signal.
+    /// After a later [`Self::restart`], the server only has the data that was in its append-only file.
     pub fn kill9(&mut self) {
         self.server.kill9().expect("kill the test's Redis");
     }
 
-    /// Starts the server again with the same socket or port and the same folder. A running server first saves and ends.
+    /// Keeps the socket or port and the folder. A running server first saves and ends.
     ///
     /// # Panics
+    ///
     /// The server does not start.
     pub async fn restart(&mut self) {
         if let Err(error) = self.server.restart().await {
@@ -121,9 +116,6 @@ impl RedisServer {
 
     /// Disconnects the server's replicas, and does not let them connect again. Pausing a replica would not be enough:
     /// when it resumes, it still reads the data that had reached its connection.
-    ///
-    /// # Panics
-    /// The server does not respond.
     pub async fn cut_replicas(&self) {
         let mut connection = self.connection().await;
         let mut pipe = redis::pipe();
@@ -132,29 +124,20 @@ impl RedisServer {
         let () = pipe.query_async(&mut connection).await.expect("cut the replicas off");
     }
 
-    /// Makes the server hang: connections stay open, but the server does not respond.
-    ///
-    /// # Panics
-    /// The server has ended.
+    /// Connections stay open, but the server does not respond.
     pub fn pause(&mut self) {
         self.server.signal(Signal::SIGSTOP).expect("pause the test's Redis");
         crate::until_stopped(self.server.pid());
     }
 
-    /// Ends a [`Self::pause`]. The server then runs the commands that it received during the pause.
-    ///
-    /// # Panics
-    /// The server has ended.
+    /// The server runs the commands that it received during the pause.
     pub fn resume(&mut self) {
         self.server.signal(Signal::SIGCONT).expect("resume the test's Redis");
     }
 }
 
-/// Opens a connection to `url` with the timeouts of [`RedisServer::connection`]. Use it to connect as a certain user,
-/// or to retry while the server is down.
-///
-/// # Errors
-/// The server does not respond, or rejects the user.
+/// Has the timeouts of [`RedisServer::connection`]. For connections as a certain user, or for retries while the server
+/// is down.
 pub async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(RESPONSE_TIMEOUT))

@@ -13,22 +13,22 @@ use crate::network::{PortProxy, address_of};
 use crate::{Network, RedisOptions, RedisServer, TlsFiles, connect};
 
 const NAME: &str = "fleet";
-/// Number of sentinels. A majority must agree on a failover.
+/// A majority must agree on a failover.
 const SENTINELS: usize = 3;
 const DOWN_AFTER: Duration = Duration::from_millis(1_000);
-/// The longest wait for an expected event, such as a replica or a failover.
+/// For any expected event, such as a replica or a failover.
 const PATIENCE: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(20);
-/// Intervals of the sentinels in milliseconds. They are short, so that tests do not wait. Only `TILT-TRIGGER` is long,
-/// so that sentinels do not mistake a busy machine for a moved clock.
+/// Intervals of the sentinels in milliseconds, short so that tests do not wait. Only `TILT-TRIGGER` is long, so that
+/// sentinels do not mistake a busy machine for a moved clock.
 ///
 /// If the primary is down, sentinels read `INFO` from a replica once a second, regardless of `INFO-PERIOD`. A sentinel
 /// does not promote a replica if its `INFO` is older than five times `PING-PERIOD`. So five times `PING-PERIOD` must be
-/// longer than one second. Otherwise, a replica that responds a moment late would be unfit. The next attempt would
+/// longer than one second. Otherwise, a replica that responds a moment late would be unfit, and the next attempt would
 /// follow only after twice `failover-timeout`.
 ///
-/// A sentinel that sees a promoted server makes the server a replica again, unless another sentinel announces the
-/// promotion within four times `PUBLISH-PERIOD`. On a busy machine, the announcement takes seconds.
+/// A sentinel that sees a promoted server makes it a replica again, unless another sentinel announces the promotion
+/// within four times `PUBLISH-PERIOD`. On a busy machine, the announcement takes seconds.
 const PACE: [&str; 14] = [
     "INFO-PERIOD",
     "200",
@@ -46,7 +46,7 @@ const PACE: [&str; 14] = [
     "6000",
 ];
 
-/// A primary, its replicas and sentinels on ports of 127.0.0.1. All of these processes end when the setup is dropped.
+/// On ports of 127.0.0.1. All processes end when the setup is dropped.
 #[derive(Debug)]
 pub struct SentinelSetup {
     pub servers: Vec<RedisServer>,
@@ -54,7 +54,7 @@ pub struct SentinelSetup {
     speaks_tls: bool,
     /// The ports that sentinels and clients use for each server.
     ports: Vec<String>,
-    /// The network between servers and sentinels, if it can be cut.
+    /// Set if the network can be cut.
     network: Option<Network>,
 }
 
@@ -62,15 +62,16 @@ pub struct SentinelSetup {
 struct Sentinel {
     // Declared before `_dir`, so that the server is dropped before its folder.
     server: PrivateRedis,
-    /// The port that clients use for the sentinel.
+    /// For clients.
     port: String,
     _dir: TempDir,
 }
 
 impl SentinelSetup {
-    /// Starts a primary with this many replicas, and waits until the sentinels know all servers and each other.
+    /// Waits until the sentinels know all servers and each other.
     ///
     /// # Panics
+    ///
     /// A server or sentinel does not start, or does not find the others.
     pub async fn start(replicas: usize) -> Self {
         Self::start_of(replicas, &RedisOptions::default(), false).await
@@ -78,25 +79,19 @@ impl SentinelSetup {
 
     /// Works like [`Self::start`], but with further options for each server. If `is_apart`, servers and sentinels
     /// communicate over a network that can be cut ([`Self::network`]).
-    ///
-    /// # Panics
-    /// The same as [`Self::start`].
     pub async fn start_of(replicas: usize, options: &RedisOptions, is_apart: bool) -> Self {
         Self::start_as(replicas, options, None, is_apart.then(Network::new)).await
     }
 
     /// Works like [`Self::start_of`], with a network that can be cut.
-    ///
-    /// # Panics
-    /// The same as [`Self::start`].
     pub async fn start_apart(replicas: usize, extra_args: &[&str]) -> Self {
         Self::start_of(replicas, &RedisOptions::with(extra_args), true).await
     }
 
-    /// Returns the network between the servers and sentinels of [`Self::start_apart`]. On the network, the numbers of
-    /// the sentinels follow the numbers of the servers: with two servers, sentinel 0 has number 2.
+    /// The numbers of the sentinels follow those of the servers: with two servers, sentinel 0 has number 2.
     ///
     /// # Panics
+    ///
     /// The setup was started without a network.
     #[must_use]
     pub const fn network(&self) -> &Network {
@@ -110,9 +105,6 @@ impl SentinelSetup {
 
     /// Works like [`Self::start`], but servers and sentinels use TLS with each other and with clients.
     /// [`Self::primary`] does not work with TLS.
-    ///
-    /// # Panics
-    /// The same as [`Self::start`].
     pub async fn start_tls(replicas: usize, files: &TlsFiles) -> Self {
         Self::start_as(replicas, &RedisOptions::default(), Some(files), None).await
     }
@@ -156,7 +148,7 @@ impl SentinelSetup {
         self.url_by(0..SENTINELS)
     }
 
-    /// Returns the URL of the primary for a client that knows only these sentinels.
+    /// For a client that knows only these sentinels.
     #[must_use]
     pub fn url_by(&self, sentinels: std::ops::Range<usize>) -> String {
         let hosts: Vec<String> = self.sentinels[sentinels].iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
@@ -164,15 +156,16 @@ impl SentinelSetup {
         format!("{scheme}+sentinel://{}/{NAME}", hosts.join(","))
     }
 
-    /// Returns the port that the sentinels use for this server.
+    /// The port that the sentinels use.
     #[must_use]
     pub fn port(&self, server: usize) -> &str {
         &self.ports[server]
     }
 
-    /// Returns the primary, if a majority of the sentinels agrees on it.
+    /// `None` unless a majority of the sentinels agrees on the primary.
     ///
     /// # Panics
+    ///
     /// The reported primary is not one of `servers`.
     pub async fn primary(&self) -> Option<usize> {
         let mut says = BTreeMap::new();
@@ -187,9 +180,10 @@ impl SentinelSetup {
         Some(found.expect("the sentinels name a server of theirs"))
     }
 
-    /// Waits until a majority of the sentinels names a primary other than `before`, and returns the new primary.
+    /// Waits until a majority of the sentinels names a primary other than `before`.
     ///
     /// # Panics
+    ///
     /// No failover happens in time.
     pub async fn another_primary(&self, before: usize) -> usize {
         let deadline = Instant::now() + PATIENCE;
@@ -206,6 +200,7 @@ impl SentinelSetup {
     /// example after a recent restart. The failover is then requested again.
     ///
     /// # Panics
+    ///
     /// No replica is promoted in time.
     pub async fn fail_over(&self) {
         let first = &self.sentinels[0];
@@ -215,7 +210,7 @@ impl SentinelSetup {
             named.map(|(_, port)| port)
         };
         let deadline = Instant::now() + PATIENCE;
-        // When a cut network is joined again, a sentinel takes a moment to learn the current primary.
+        // After a cut network is joined, a sentinel takes a moment to learn the current primary.
         let before = loop {
             let named = names().await;
             let primary = self.primary().await;
@@ -240,10 +235,10 @@ impl SentinelSetup {
         }
     }
 
-    /// Promotes the server `wanted` while all servers run, and waits until a majority of the sentinels names it as the
-    /// primary.
+    /// Promotes the server while all servers run, and waits until a majority of the sentinels names it as the primary.
     ///
     /// # Panics
+    ///
     /// The server is not promoted in time.
     pub async fn fail_over_to(&self, wanted: usize) {
         let deadline = Instant::now() + PATIENCE;
@@ -262,17 +257,11 @@ impl SentinelSetup {
         }
     }
 
-    /// # Panics
-    /// The system rejects the signal.
     pub fn kill_sentinel(&mut self, index: usize) {
         self.sentinels[index].server.kill9().expect("kill a sentinel");
     }
 
-    /// Disconnects the replicas of the server `primary`, and rejects their new connections. Data that is written to the
-    /// primary from now on does not reach the replicas.
-    ///
-    /// # Panics
-    /// The primary does not respond.
+    /// Data that is written to the primary from now on does not reach the replicas.
     pub async fn cut_replicas(&self, primary: usize) {
         self.servers[primary].cut_replicas().await;
     }
@@ -297,6 +286,7 @@ impl SentinelSetup {
     /// Waits until `replicas` replicas have all of the current data of the server `primary`.
     ///
     /// # Panics
+    ///
     /// The replicas do not catch up in time.
     pub async fn replicated(&self, primary: usize, replicas: usize) {
         let mut connection = self.servers[primary].connection().await;
@@ -318,8 +308,7 @@ impl SentinelSetup {
 }
 
 impl Sentinel {
-    /// Starts a sentinel that monitors the primary at this port. `apart` is set if the network can be cut, and has the
-    /// sentinel's number and the proxy in front of it.
+    /// `apart` is set if the network can be cut, and has the sentinel's number and the proxy in front of it.
     async fn start(port: &str, tls: Option<&TlsFiles>, apart: Option<(usize, PortProxy)>) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for a sentinel");
         let config = dir.path().join("sentinel.conf");
@@ -360,7 +349,6 @@ impl Sentinel {
         sentinel
     }
 
-    /// Runs a `SENTINEL` command. Returns `None` if the command fails.
     async fn sentinel_command<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
         let mut connection: MultiplexedConnection = connect(&self.server.url()).await.ok()?;
         redis::cmd("SENTINEL").arg(words).query_async(&mut connection).await.ok()

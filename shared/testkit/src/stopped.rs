@@ -1,15 +1,13 @@
-//! Waits until a process is stopped. After SIGSTOP, some of its threads run a little longer.
+//! After SIGSTOP, some threads of a process run a little longer. This module waits for them.
 
 use std::path::Path;
 use std::time::Duration;
 
-/// Maximum number of checks of a process. The checks take at least ten seconds.
 const CHECKS_MAX: usize = 10_000;
 /// The interval between two checks. The system sends no event when a process has stopped.
 const EVERY: Duration = Duration::from_millis(1);
 
-/// Waits until every thread of a process that was sent SIGSTOP has stopped. On a system without `/proc`, returns at
-/// once.
+/// Waits until every thread of a process that was sent SIGSTOP has stopped.
 ///
 /// # Panics
 /// The process has not stopped within ten seconds.
@@ -25,7 +23,6 @@ pub fn until_stopped(pid: u32) {
     panic!("the process {pid} still runs 10 s after SIGSTOP");
 }
 
-/// Returns true if each of these threads is stopped (`T`) or has ended.
 fn all_stopped(tasks: &str) -> bool {
     let Ok(threads) = std::fs::read_dir(tasks) else { return true };
     let state = |stat: &str| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());

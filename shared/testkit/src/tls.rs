@@ -1,10 +1,8 @@
-//! Servers that use TLS with clients and with each other.
-
 use std::path::PathBuf;
 
 use tokio::net::TcpListener;
 
-/// The files with which servers authenticate themselves and others.
+/// Certificates and keys for servers that authenticate each other.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
     pub ca: PathBuf,
@@ -14,7 +12,6 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Builds the arguments of a server that also listens for TLS on a free port. Returns the arguments and the port.
     pub(crate) async fn arguments(&self) -> (Vec<String>, u16) {
         let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = free.local_addr().expect("its number").port();

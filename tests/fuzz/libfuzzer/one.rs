@@ -1,4 +1,4 @@
-//! Runs one target under libFuzzer. Every binary is built from this file; its name selects the target.
+//! Runs under libFuzzer. Every binary is built from this file; its name selects the target.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Assertions that several targets use.
+//! Assertions about bounds, errors and secrets.
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -7,20 +7,17 @@ use tickfleet_model::{Call, RejectionCode, TurnId, limits};
 use tickfleet_protocol::{RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tickfleet_tools::{ToolFailure, ToolOutput};
 
-/// A secret that must never appear in output. It contains characters that encoders write in several ways.
+/// Contains characters that encoders write in several ways.
 pub(crate) const SECRET: &str = "s3cr+t/<&>\"canary-7f3a9c";
 
-/// Maximum bytes of the reply to a rejected message, without results: IDs, echoed fields and the error. Each of these
-/// is bounded.
+/// In bytes, without results: IDs, echoed fields and the error.
 const REPLY_FRAME_BYTES_MAX: usize = 16 * 1024;
 
-/// Converts bytes to text. Replaces invalid UTF-8.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Asserts that the text is JSON. Numbers of any size are valid, because our code does not convert them. Readers may
-/// have to round them.
+/// Numbers of any size are valid, because our code does not convert them. Readers may have to round them.
 #[track_caller]
 pub(crate) fn assert_json(text: &str) {
     serde_json::from_str::<IgnoredAny>(text).unwrap_or_else(|error| panic!("{error}: {text}"));
@@ -33,7 +30,6 @@ pub(crate) fn head_and_rest(bytes: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Asserts that the calls of an accepted message are within bounds.
 pub(crate) fn assert_calls(calls: &[Call]) {
     assert!(calls.len() <= limits::CALLS_PER_TURN_MAX, "{} calls", calls.len());
     for call in calls {
@@ -44,7 +40,6 @@ pub(crate) fn assert_calls(calls: &[Call]) {
     }
 }
 
-/// Asserts that a rejection has a known code, a short message, and a reply that the sender can read.
 pub(crate) fn assert_refusal(refusal: &RejectedMessage) {
     assert!(RejectionCode::WORDS.contains(&refusal.code.as_str()));
     assert!(refusal.message.len() <= limits::ERROR_BYTES_MAX, "a message of {} bytes", refusal.message.len());
@@ -71,8 +66,6 @@ fn assert_reply(refusal: &RejectedMessage, reply: &str, status: RejectionStatus)
     assert_eq!(answered + left_out, expected, "every call is answered or counted");
 }
 
-/// Asserts that the outcome of a tool call is JSON that our own reader accepts, that its messages are bounded, and that
-/// no decoded key or string contains [`SECRET`].
 pub(crate) fn assert_outcome(outcome: &Result<ToolOutput, ToolFailure>) {
     match outcome {
         Ok(output) => assert_output(&output.json),
@@ -88,7 +81,6 @@ pub(crate) fn assert_outcome(outcome: &Result<ToolOutput, ToolFailure>) {
     }
 }
 
-/// Asserts that a message for a model is bounded and contains no secret.
 pub(crate) fn assert_message(message: &str) {
     assert!(message.len() <= limits::ERROR_BYTES_MAX, "a message of {} bytes", message.len());
     assert!(!message.contains(SECRET), "a secret in the words: {message}");
@@ -109,7 +101,6 @@ fn assert_output(json: &RawValue) {
     }
 }
 
-/// Asserts that no key and no string in the value contains [`SECRET`].
 pub(crate) fn assert_no_secret(value: &Value) {
     match value {
         Value::String(text) => assert!(!text.contains(SECRET), "a secret in {text}"),

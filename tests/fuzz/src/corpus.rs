@@ -1,5 +1,4 @@
-//! Makes fuzz inputs from the public data sets that the tests fetch. Calls, answers, tools and schemas of these data
-//! sets are converted to the formats that the targets read.
+//! Makes fuzz inputs from the public data sets that the tests fetch.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +8,6 @@ use tickfleet_config::{McpAnnotations, McpDefinition, McpPinned, McpPins};
 use tickfleet_model::Dialect;
 use tickfleet_protocol::{parse_turn, write_turn};
 
-/// Folders in cargo's target folder. The tests use the same names.
 const LEADERBOARD: &str = "bfcl-2026.3.23";
 const DOJO: &str = "agentdojo-0.1.35";
 const OUTPUTS: &str = "canitoolcall-0.1.1";
@@ -32,16 +30,13 @@ pub enum Source {
     Locks,
     /// Answers of web services whose body is any of the values above.
     HttpAnswers,
-    /// Arguments for the requests of tools.
     Arguments,
-    /// Tools and agents of a configuration.
     Configurations,
     /// OpenAPI documents whose operations are the tools of the data sets.
     Documents,
 }
 
-/// Returns at most `at_most` inputs of a source, spread over all of its data. Returns an empty list if the data is
-/// missing.
+/// The inputs are spread over all data of the source. The list is empty if the data is missing.
 #[must_use]
 pub fn inputs(source: Source, data: &Path, at_most: usize) -> Vec<Vec<u8>> {
     let all = match source {
@@ -60,7 +55,6 @@ pub fn inputs(source: Source, data: &Path, at_most: usize) -> Vec<Vec<u8>> {
     all.into_iter().map(String::into_bytes).collect()
 }
 
-/// Keeps every n-th element, so that at most `at_most` elements remain.
 fn spread<T>(list: Vec<T>, at_most: usize) -> Vec<T> {
     let every = list.len().div_ceil(at_most.max(1)).max(1);
     list.into_iter().step_by(every).collect()
@@ -71,7 +65,6 @@ fn lines(data: &Path, folder: &str, file: &str) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Returns one list of calls per entry: `[{"tool": …, "arguments": …}]`.
 fn entries(data: &Path) -> Vec<Value> {
     let sets = [lines(data, DOJO, "tasks.jsonl"), lines(data, LEADERBOARD, "single_turn.jsonl")];
     let calls = sets.into_iter().flatten().map(|mut entry| entry["calls"].take());
@@ -124,7 +117,6 @@ fn values(data: &Path, at_most: usize) -> Vec<String> {
     both.into_iter().flatten().map(|value| value.to_string()).collect()
 }
 
-/// Returns pairs of a schema of the JSON-Schema-Test-Suite and one of the schema's values.
 fn suite(data: &Path) -> Vec<(Value, Value)> {
     let mut pairs = Vec::new();
     for draft in ["draft7", "draft2020-12"] {
@@ -149,7 +141,6 @@ fn schemas(data: &Path, at_most: usize) -> Vec<String> {
     pairs.map(|(schema, value)| format!("{schema}\n{value}")).collect()
 }
 
-/// Returns the tools of AgentDojo and the leaderboard, with the fields `name`, `description` and `input_schema`.
 fn tools(data: &Path) -> Vec<Value> {
     [lines(data, DOJO, "tools.jsonl"), lines(data, LEADERBOARD, "tools.jsonl")].concat()
 }
@@ -197,7 +188,7 @@ fn http_answers(data: &Path, at_most: usize) -> Vec<String> {
     bodies.map(answer).collect()
 }
 
-/// Writes tools as the text of a `tools.yaml`. The text is JSON, which is valid YAML.
+/// JSON is valid YAML.
 fn configuration(tools: &[Value]) -> String {
     let declared = tools.iter().map(|tool| {
         let def = json!({"description": tool["description"], "effect": "read", "input_schema": tool["input_schema"],

@@ -20,14 +20,12 @@ mod targets;
 pub use target::Target;
 pub use targets::TARGETS;
 
-/// # Panics
-/// If no target has this name.
 #[must_use]
 pub fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target is named {name}"))
 }
 
-/// Makes parsers run on the main thread of this process. Its stack is large enough for deeply nested input.
+/// The stack of the main thread is large enough for deeply nested input.
 pub fn on_main_thread() {
     tickfleet_config::fuzzing::parse_here();
 }

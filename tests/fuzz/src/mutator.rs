@@ -1,6 +1,5 @@
 //! Mutates inputs. The generator is seeded, so the same seed makes the same inputs on every machine.
 
-/// Numbers at the limits of the types that parsers read.
 const NUMBERS: [&str; 14] = [
     "0",
     "-1",
@@ -18,7 +17,6 @@ const NUMBERS: [&str; 14] = [
     "123456789012345678901234567890",
 ];
 
-/// Text that has a meaning in most grammars of the targets.
 const PIECES: [&str; 26] = [
     "{}",
     "[]",
@@ -48,12 +46,11 @@ const PIECES: [&str; 26] = [
     "password=",
 ];
 
-/// Maximum length of a mutated input in bytes.
 const BYTES_MAX: usize = 64 * 1024;
-/// Nesting depths that a mutation can add. Parsers stop at 64 or 128.
+/// Parsers stop at 64 or 128.
 const NESTING: [usize; 4] = [3, 60, 70, 2_000];
 
-/// The random number generator is xorshift64*.
+/// The generator is xorshift64*.
 pub(crate) struct Mutator {
     state: u64,
     words: &'static [&'static str],
@@ -64,7 +61,7 @@ impl Mutator {
         Self { state: seed | 1, words }
     }
 
-    /// Returns a random number below `bound`, or 0 if `bound` is 0.
+    /// 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;
@@ -77,7 +74,6 @@ impl Mutator {
         list.get(self.below(list.len())).copied()
     }
 
-    /// Makes one to four changes to `input`. Some changes insert pieces of `other`.
     pub(crate) fn mutate(&mut self, input: &[u8], other: &[u8]) -> Vec<u8> {
         let mut bytes = input.to_vec();
         for _ in 0..=self.below(4) {
@@ -121,7 +117,6 @@ impl Mutator {
         bytes.splice(begins..begins + digits, number.bytes());
     }
 
-    /// Inserts a piece of the other input, or overwrites bytes with such a piece.
     fn splice(&mut self, bytes: &mut Vec<u8>, at: usize, other: &[u8]) {
         let from = self.below(other.len());
         let piece = &other[from..other.len().min(from + 1 + self.below(200))];

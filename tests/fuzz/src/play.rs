@@ -9,20 +9,17 @@ use crate::Target;
 use crate::corpus;
 use crate::mutator::Mutator;
 
-/// Maximum number of inputs per run from each source of third-party data.
 const SAMPLE: usize = 60;
 const SEED: u64 = 0x7469_636B_666C_6565;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct InputCounts {
-    /// Number of inputs that were written by hand, or kept after a failure.
+    /// Inputs that were written by hand, or kept after a failure.
     pub committed: usize,
-    /// Number of inputs that were made from third-party data.
     pub sampled: usize,
     pub mutated: usize,
 }
 
-/// Returns the committed inputs: seeds first, then former failures.
 #[must_use]
 pub fn committed(target: &Target) -> Vec<Vec<u8>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -37,7 +34,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Plays all inputs of a target. `data` is the folder with third-party data: cargo's target folder.
+/// `data` is cargo's target folder.
 ///
 /// # Panics
 /// If a property does not hold. The message names the file to which the input was written.

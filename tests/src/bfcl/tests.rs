@@ -8,7 +8,6 @@ use tickfleet_model::limits;
 
 use super::*;
 
-/// Calls of the leaderboard that do not fit the leaderboard's own schemas.
 const INVALID_CALLS: &str = include_str!("invalid_calls.txt");
 
 fn data() -> Option<&'static Bfcl> {
@@ -20,7 +19,6 @@ fn calls(turns: &[Turn]) -> usize {
     turns.iter().map(|turn| turn.calls.len()).sum()
 }
 
-/// Returns `(entry, function, problem)` of every call that does not fit its schema, in the order of the data.
 fn problems(data: &Bfcl, turns: &[Turn]) -> Vec<(String, String, Problem)> {
     let mut found = Vec::new();
     for turn in turns {
@@ -34,14 +32,11 @@ fn problems(data: &Bfcl, turns: &[Turn]) -> Vec<(String, String, Problem)> {
     found
 }
 
-/// Counts the problems of each keyword: type, enum, required.
 fn by_keyword(problems: &[(String, String, Problem)]) -> [usize; 3] {
     let count = |keyword| problems.iter().filter(|(_, _, problem)| problem.keyword == keyword).count();
     [Keyword::Type, Keyword::Enum, Keyword::Required].map(count)
 }
 
-/// Returns the rows of the table below `heading`, without their last column. The last column is an explanation that
-/// [`row`] lacks.
 fn table(heading: &str) -> Vec<String> {
     let (_, after) = INVALID_CALLS.split_once(heading).unwrap_or_else(|| panic!("no table {heading:?}"));
     let rows = after.lines().skip(1).take_while(|line| !line.starts_with('#'));

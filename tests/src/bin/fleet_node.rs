@@ -21,7 +21,7 @@ async fn main() {
         panic!("usage: fleet_node scheduler|worker <name> <Redis URL> <ledger host:port> <data folder>");
     };
     std::thread::spawn(|| {
-        // The test writes nothing. So the read returns when the test's end of the pipe is closed.
+        // The test writes nothing, so the read returns when the test's end of the pipe is closed.
         drop(std::io::stdin().read(&mut [0]));
         std::process::exit(0);
     });

@@ -8,21 +8,16 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::FetchedData;
 
-/// The oldest Node.js version that runs the programs that tests start.
 const NODE_MIN: u32 = 20;
 
 #[derive(Debug)]
 pub struct Node {
     pub node: String,
-    /// The command that starts npm; arguments follow.
+    /// The command; npm's arguments follow.
     npm: Vec<String>,
 }
 
 impl Node {
-    /// Uses the machine's Node.js and npm if Node.js is new enough and npm exists. Otherwise, fetches newer versions.
-    ///
-    /// # Errors
-    /// If Node.js must be fetched but cannot be.
     pub fn find(skip_variable: &'static str) -> Result<Self> {
         let said = |program: &str| Command::new(program).arg("--version").output().ok().filter(|o| o.status.success());
         let version = said("node").and_then(|output| major(&String::from_utf8_lossy(&output.stdout)));
@@ -41,10 +36,7 @@ impl Node {
         Ok(Self { npm: vec![node.clone(), npm], node })
     }
 
-    /// Installs `packages` below `prefix`. The packages must have pinned versions.
-    ///
-    /// # Errors
-    /// If the registry does not have the packages. The error contains `hint`.
+    /// The packages must have pinned versions. Errors contain `hint`.
     pub fn install(&self, prefix: &Path, packages: &[&str], hint: &str) -> Result<()> {
         let mut npm = Command::new(&self.npm[0]);
         npm.args(&self.npm[1..]).args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(prefix).args(packages);
@@ -52,17 +44,12 @@ impl Node {
     }
 }
 
-/// Runs an installer.
-///
-/// # Errors
-/// If the installer fails. The error has the installer's output and `hint`.
 pub(crate) fn install(command: &mut Command, hint: &str) -> Result<()> {
     let done = command.output().with_context(|| hint.to_owned())?;
     ensure!(done.status.success(), "{}\n{hint}", String::from_utf8_lossy(&done.stderr).trim());
     Ok(())
 }
 
-/// Returns the major version: 20 for `v20.11.1`.
 fn major(version: &str) -> Option<u32> {
     version.trim().trim_start_matches('v').split('.').next()?.parse().ok()
 }

@@ -3,18 +3,17 @@
 
 use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup};
 
-/// Environment variable for fleets that are started without a server. Its value is `single`, `sentinel` or `cluster`.
+/// `single`, `sentinel` or `cluster`; for fleets that are started without a server.
 const VARIABLE: &str = "TICKFLEET_TEST_REDIS";
 
-/// The server with the keys of the fleet's one shard, and all other servers.
 pub struct FleetRedis {
     pub server: RedisServer,
-    /// The URL at which schedulers and workers reach the server, if it differs from the server's own URL.
+    /// `None` if schedulers and workers use the server's own URL.
     pub url: Option<String>,
     pub around: OtherServers,
 }
 
-/// Servers without the fleet's keys. They end with the fleet.
+/// Without the fleet's keys. The servers end with the fleet.
 #[derive(Default)]
 pub struct OtherServers {
     /// Replicas, or the other nodes of a cluster.
@@ -27,7 +26,7 @@ impl FleetRedis {
         Self { server, url: None, around: OtherServers::default() }
     }
 
-    /// Starts the kind of Redis that the environment selects. The default is one server.
+    /// The default is one server.
     #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
     pub async fn wanted(namespace: &str) -> Self {
         match std::env::var(VARIABLE).as_deref() {

@@ -1,6 +1,6 @@
 //! Keys that may be left in Redis after a fleet has stopped.
 
-/// Keys that match these patterns may lack a TTL. Each pattern has the reason.
+/// Patterns of keys that may lack a TTL, each with the reason.
 pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:meta", "the shard's clock, epoch and generations"),
     ("{tickfleet:0}:policy", "the last policies, and one field per scheduler that decides by one"),

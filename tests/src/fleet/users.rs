@@ -7,7 +7,6 @@ use redis::aio::MultiplexedConnection;
 use tickfleet_store::Role;
 use tickfleet_testkit::RedisServer;
 
-/// If set, schedulers and workers of all test fleets are Redis users with the rights of their roles.
 const VARIABLE: &str = "TICKFLEET_TEST_USERS";
 
 #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
@@ -33,7 +32,7 @@ pub fn url_in(url: &str, role: &str) -> String {
     }
 }
 
-/// Asserts that Redis rejected no command because a user lacks the right. Redis logs such commands.
+/// Redis logs the commands that it rejects because a user lacks the right.
 pub async fn assert_nobody_was_refused(connection: &mut MultiplexedConnection) {
     let log: Vec<BTreeMap<String, redis::Value>> =
         redis::cmd("ACL").arg("LOG").arg(128).query_async(connection).await.unwrap();
@@ -41,7 +40,7 @@ pub async fn assert_nobody_was_refused(connection: &mut MultiplexedConnection) {
         let text = |field: &str| redis::from_redis_value::<String>(entry[field].clone()).unwrap_or_default();
         let who = text("username");
         let what = text("object");
-        // The client library tries to report its name and version. If Redis rejects the report, the library continues.
+        // The client library continues if Redis rejects the report of its name and version.
         (what != "client|setinfo")
             .then(|| format!("{who} may not use {what} ({}, {})", text("reason"), text("context")))
     };

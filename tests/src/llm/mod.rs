@@ -18,9 +18,8 @@ use tickfleet_config::{ModelApi, ModelDef, Prices, ProviderDef};
 pub enum ModelReply {
     Words(String),
     Calls(Vec<(String, Value)>),
-    /// An HTTP status, and the seconds in `Retry-After`. 0 means no such header.
+    /// With the seconds in `Retry-After`; 0 means no such header.
     Status(u16, u64),
-    /// The final answer after a delay.
     Slow(Duration, String),
 }
 
@@ -39,11 +38,10 @@ type Script = dyn Fn(&ModelRequest) -> ModelReply + Send + Sync;
 #[derive(Debug, Clone)]
 pub struct ModelRequest {
     pub system: String,
-    /// All messages except the system message.
+    /// Without the system message.
     pub messages: Vec<Value>,
-    /// The tools that the model may call.
     pub tools: BTreeSet<String>,
-    /// True if the model must not call a tool in this response.
+    /// The model must not call a tool in this response.
     pub last: bool,
 }
 
@@ -65,15 +63,12 @@ struct Server {
     seen: Mutex<Vec<ModelRequest>>,
 }
 
-/// The server of a scripted model. It ends with the test.
 pub struct ScriptedModel {
-    /// The base URL, to which clients append their path.
     pub base: String,
     server: Arc<Server>,
 }
 
 impl ScriptedModel {
-    /// Starts the server. `script` returns the response to each request.
     pub async fn start(script: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) -> Self {
         let server = Arc::new(Server { script: Box::new(script), asked: AtomicUsize::new(0), seen: Mutex::default() });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -87,12 +82,12 @@ impl ScriptedModel {
         self.server.asked.load(Ordering::SeqCst)
     }
 
-    /// Returns the accepted requests, without the rejected ones.
+    /// Without rejected requests.
     pub fn seen(&self) -> Vec<ModelRequest> {
         self.server.seen.lock().unwrap().clone()
     }
 
-    /// Returns a `models.yaml` with this model as `default`. A million input tokens cost 1, a million output tokens
+    /// Returns a `models.yaml` in which this model is `default`. A million input tokens cost 1, a million output tokens
     /// cost 2.
     pub fn models(&self) -> BTreeMap<String, ModelDef> {
         let provider = ProviderDef {
@@ -163,8 +158,8 @@ fn respond(message: &Value, finish: &str) -> Response {
     json!({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}).to_string().into_response()
 }
 
-/// Rejects what Chat Completions rejects with 400: a result without its call, a call without its result, or an invalid
-/// name.
+/// Chat Completions rejects these requests with 400: a result without its call, a call without its result, or an
+/// invalid name.
 fn checked(request: &Value) -> Result<(), String> {
     let mut due: BTreeSet<String> = BTreeSet::new();
     for message in request["messages"].as_array().ok_or("messages: expected a list")? {

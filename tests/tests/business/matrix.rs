@@ -14,8 +14,7 @@ use tickfleet_tools_http::HttpKind;
 
 use super::configuration;
 
-/// Every agent may call these tools: two tools of the business, tools for the agent's own memories, messages between
-/// agents, and tools about the fleet.
+/// Tools of the business, tools for the agent's own memories, messages between agents, and tools about the fleet.
 const EVERYBODY: [&str; 9] = [
     "check_task",
     "fetch_result",
@@ -28,7 +27,7 @@ const EVERYBODY: [&str; 9] = [
     "send_telegram_message",
 ];
 
-/// Agent → further tools that it may call. The business has exactly these 18 agents.
+/// Agent → further tools. The business has exactly these 18 agents.
 const AGENTS: [(&str, &[&str]); 18] = [
     ("atlas", &["cancel_task", "delegate_task", "get_subscription_info", "get_team_members", "post_to_x", "search_x"]),
     ("binky", &["cancel_task", "delegate_task", "get_subscription_info", "get_team_members"]),
@@ -57,7 +56,6 @@ async fn each_agent_may_call_exactly_its_listed_tools() {
     let environment = Environment::of([]);
     let active = ActivePolicy { policy: loaded.policy.clone(), ..ActivePolicy::default() };
     let active = Arc::new(PolicyHandle::new(active));
-    // The tools are only created, so no connection is made.
     let store = Store::open("redis://127.0.0.1:1", 0, Arc::new(StoreOptions::default())).unwrap();
     let mut typed = worker::standard_tools(&store, &active);
     typed.extend(tickfleet_tools_atlas::all(&store, &store, &active, &environment).unwrap());
@@ -80,6 +78,5 @@ async fn each_agent_may_call_exactly_its_listed_tools() {
         }
         assert!(wanted.iter().all(|tool| registry.get(tool).is_some()), "{agent}: every tool is there");
     }
-    // echo, fail, fail_once and sleep are registered too, but no agent is granted them.
     assert_eq!((registry.len(), decided), (19, 19 * 18));
 }

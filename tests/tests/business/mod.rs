@@ -1,5 +1,5 @@
 //! The sample business with its configuration: its agents, its permissions, and its tools. The services are strict
-//! stubs that the tools reach over real HTTP. Only addresses and tokens come from the tests, through the environment.
+//! stubs that the tools reach over real HTTP.
 
 mod account;
 mod matrix;
@@ -16,7 +16,6 @@ use tickfleet_model::Policy;
 use tickfleet_model::policy::TEAM_TOOLS;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 
-/// Returns the binary's built-in tools and handlers, which the configuration loader needs.
 fn built_in() -> Sources {
     let standard = ["delegate_task", "list_tools", "check_task", "fetch_result"].into_iter().chain(TEAM_TOOLS);
     Sources {
@@ -31,7 +30,6 @@ fn configuration(variables: &[(String, String)]) -> Configuration {
     load(&Sources { environment: variables.iter().cloned().collect(), ..built_in() }).unwrap()
 }
 
-/// Returns the plan of the sample business. `change` changes the policy last.
 fn plan(variables: &[(&str, &str)], change: impl FnOnce(&mut Policy)) -> Plan {
     let variables: Vec<(String, String)> =
         variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// Prefixes of tokens. Each sign-in creates the next pair of tokens.
+/// Prefixes; each sign-in creates the next pair of tokens.
 pub const ACCESS: &str = "access-token-1f0e3dad-";
 pub const REFRESH: &str = "refresh-token-98f13708-";
 pub const CLIENT: (&str, &str) = ("client-id", "client-secret-3c59dc04");
@@ -20,11 +20,9 @@ pub const BOT_TOKEN: &str = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
 
 pub enum FaultyResponse {
     Status(u16, Vec<(&'static str, String)>, String),
-    /// Bytes without a content length.
     Stream(Vec<u8>),
-    /// The request is processed, but the answer is cut off in the middle.
     Cut,
-    /// The request is processed, but no answer is sent. The channel receives a message.
+    /// The channel receives a message.
     Silence(mpsc::UnboundedSender<()>),
 }
 
@@ -47,13 +45,13 @@ pub struct Upload {
 
 #[derive(Default)]
 pub struct ReceivedRequests {
-    /// The requests, in the form `METHOD /path?query`.
+    /// `METHOD /path?query`.
     pub asked: Vec<String>,
     pub posts: Vec<Value>,
     pub messages: Vec<Value>,
     pub uploads: BTreeMap<String, Upload>,
     pub granted: u64,
-    /// Number of sign-ins with an outdated refresh token. X then revokes the whole sign-in.
+    /// X revokes the whole sign-in if an outdated refresh token is used.
     pub reused: u64,
     pub revoked: Option<String>,
     pub troubles: HashMap<&'static str, VecDeque<FaultyResponse>>,
@@ -77,7 +75,7 @@ impl StandIn {
         this
     }
 
-    /// Makes only the next request to this path fail.
+    /// Only the next request to this path fails.
     pub fn trouble(&self, path: &'static str, trouble: FaultyResponse) {
         self.seen.lock().unwrap().troubles.entry(path).or_default().push_back(trouble);
     }
@@ -120,8 +118,8 @@ impl StandIn {
             || (reads && asked.header("authorization") == format!("Bearer {BEARER}"))
     }
 
-    /// Checks a sign-in of a confidential client. The ID and secret of the client must be in a header, and the rest in
-    /// a form. Each refresh token is valid only once.
+    /// The ID and secret of the client must be in a header, and the rest in a form. Each refresh token is valid only
+    /// once.
     fn sign_in(&self, asked: &ReceivedRequest) -> Response {
         use base64::Engine as _;
         let pair = base64::engine::general_purpose::STANDARD.encode(format!("{}:{}", CLIENT.0, CLIENT.1));
@@ -250,7 +248,7 @@ impl StandIn {
     }
 }
 
-/// Responds with the progress of an upload. The upload is complete at the last expected status request.
+/// The upload is complete at the last expected status request.
 fn looked(asked: &ReceivedRequest, seen: &mut ReceivedRequests) -> Response {
     let id = asked.uri.query().and_then(|q| q.strip_prefix("command=STATUS&media_id=")).unwrap_or_default();
     let Some(upload) = seen.uploads.get_mut(id) else { return problem(404, "no such upload") };
@@ -311,7 +309,7 @@ impl ReceivedRequest {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// Returns the body, if the request posts a JSON object whose fields are all in `fields`.
+    /// `None` unless the request posts a JSON object whose fields are all in `fields`.
     fn json(&self, fields: &[&str]) -> Option<Value> {
         let is_json = self.method == "POST" && self.header("content-type") == "application/json";
         let body: Value = serde_json::from_slice(&self.body).ok().filter(|_| is_json)?;

@@ -1,4 +1,4 @@
-//! `send_telegram_message` with a service that behaves as Telegram documents.
+//! The service behaves as Telegram documents.
 
 use serde_json::{Value, json};
 use tickfleet_tests::fleet::Fleet;

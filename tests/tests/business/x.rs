@@ -1,4 +1,4 @@
-//! `post_to_x` and `search_x`: the requests to X, and the outcome for each answer of X.
+//! The requests to X, and the outcome of calls for each answer of X.
 
 use std::sync::Arc;
 

@@ -120,7 +120,6 @@ async fn media_of_unknown_size_are_limited_or_rejected() {
     x.trouble("/grows.mp4", FaultyResponse::Stream(file(MP4, 1_000)));
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/grows.png", x.base)])]).await;
     assert!(reported(&results[0]).contains("too large"), "{results:#?}");
-    // X needs the size of a video before the upload.
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/grows.mp4", x.base)])]).await;
     assert!(reported(&results[0]).contains("does not say how large it is"), "{results:#?}");
     assert_eq!(x.posts(), 0);
@@ -140,7 +139,6 @@ async fn media_urls_cannot_reach_private_addresses() {
     }
     assert_eq!((x.asked(), x.posts()), (vec![], 0), "nobody was asked");
     fleet.stop().await;
-    // If an allowed host redirects to a private address, the request must fail too.
     let (mut fleet, x) = fleet_with("127.0.0.1").await;
     x.trouble("/moved.png", FaultyResponse::Status(302, vec![("location", metadata)], String::new()));
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/moved.png", x.base)])]).await;

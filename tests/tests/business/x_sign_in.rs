@@ -32,7 +32,6 @@ fn sign_ins(x: &StandIn) -> (u64, u64) {
     (seen.granted, seen.reused)
 }
 
-/// Ends the minimum time between two renewals, so that the next renewal is possible at once.
 async fn renewal_is_over(fleet: &Fleet) {
     let mut connection = fleet.server.connection().await;
     let keys: Vec<String> = redis::cmd("KEYS").arg("*:grant:*:renewal").query_async(&mut connection).await.unwrap();
@@ -62,7 +61,6 @@ async fn a_rejected_token_is_renewed_and_the_request_repeated() {
     let x = StandIn::start().await;
     let mut fleet = Fleet::start(plan_of(&x)).await;
     assert_eq!(outcomes(&run(&mut fleet, "kelly", &[post("one")]).await), ["ok"]);
-    // A second renewal is possible only after the minimum time, which the test ends here.
     renewal_is_over(&fleet).await;
     x.seen.lock().unwrap().revoked = Some(format!("{ACCESS}1"));
     x.asked();
@@ -88,7 +86,6 @@ async fn the_next_refresh_token_survives_workers_and_is_unreadable_in_redis() {
     fleet.add_worker();
     assert_eq!(outcomes(&run(&mut fleet, "kelly", &[post("two")]).await), ["ok"]);
     assert_eq!(sign_ins(&x), (1, 0));
-    // When the shared token is rejected, the refresh token that was issued with it is used, not the configured one.
     renewal_is_over(&fleet).await;
     x.seen.lock().unwrap().revoked = Some(format!("{ACCESS}1"));
     fleet.drain_worker().await;

@@ -26,7 +26,6 @@ enum ServiceState {
     Hangs,
 }
 
-/// A web service that counts its requests by their text.
 #[derive(Clone)]
 struct Service(Arc<Mutex<(ServiceState, BTreeMap<String, usize>)>>);
 
@@ -99,7 +98,7 @@ fn events(fleet: &Fleet, event: &str) -> u64 {
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let waited = async {
         while !is_so() {
-            // No event reports a change of a metric, so this polls.
+            // Metrics send no events, so this polls.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -124,7 +123,6 @@ async fn a_hanging_tool_takes_no_slots_from_other_tools() {
     until("a call waits", || events(&fleet, "waited") > 0).await;
     let sent = service.requests();
     assert!(sent < 3 + 4, "{sent} were sent: those that failed, and those that were out with them");
-    // However many calls wait, all slots are free for the echo.
     let echo = fleet.submit(&[("echo", json!({"text": "quick"}))]).await;
     let mut replies = Vec::new();
     while replies.len() < CALLS + 1 {

@@ -10,7 +10,6 @@ use tickfleet_store::{CancelResult, TurnName};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-/// Returns a tool that counts its runs and never ends.
 fn linger(running: &Arc<AtomicUsize>) -> TypedTool {
     let running = Arc::clone(running);
     TypedTool::new("linger", "Lingers.", Effect::Read, move |_, _: Value| {
@@ -43,14 +42,13 @@ async fn submit(fleet: &Fleet, tool: &str) -> TurnName {
 async fn until(is_so: impl AsyncFn() -> bool) {
     let waited = async {
         while !is_so().await {
-            // The running call gives no signal to the test, so this polls.
+            // The running call gives no signal, so this polls.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::time::timeout(PATIENCE, waited).await.expect("it never was so");
 }
 
-/// Waits until the audit log has `count` entries. Returns the turn and the outcome of each entry.
 async fn outcomes(fleet: &Fleet, count: usize) -> Vec<(String, String)> {
     until(async || fleet.audits().await.len() >= count).await;
     let audits = fleet.audits().await;
@@ -67,7 +65,6 @@ async fn a_cancelled_turn_cancels_inner_calls_at_any_depth() {
     let mut fleet = Fleet::start(plan(&running)).await;
     let name = submit(&fleet, "far").await;
     until(async || running.load(Ordering::SeqCst) == 1).await;
-    // Both calls above the running call are parked and hold no slot.
     assert_eq!(fleet.store.cancel(&name, "not wanted any more").await.unwrap(), CancelResult::Ok);
     let reply = fleet.reply().await;
     assert_eq!(reply["results"][0]["outcome"], "cancelled", "{reply}");
@@ -102,7 +99,6 @@ async fn an_inner_call_waiting_for_a_cap_is_cancelled_before_it_runs() {
 async fn an_inner_call_that_its_caller_does_not_await_is_cancelled() {
     let running = Arc::new(AtomicUsize::new(0));
     let begun = Arc::clone(&running);
-    // Begins an inner call, but never waits for its end.
     let stays = TypedTool::new("stays", "Stays.", Effect::Idempotent, move |context: CallContext, _: Value| {
         let begun = Arc::clone(&begun);
         async move {

@@ -28,7 +28,6 @@ struct Posted {
     number: usize,
 }
 
-/// Returns a tool that must not run twice, and that counts its runs.
 fn post(posts: &Arc<AtomicUsize>) -> TypedTool {
     let posts = Arc::clone(posts);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Post| {
@@ -37,7 +36,6 @@ fn post(posts: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// Returns a tool that creates a greeting, posts it, and returns both results. The tool counts its runs.
 fn announce(runs: &Arc<AtomicUsize>) -> TypedTool {
     let runs = Arc::clone(runs);
     TypedTool::new("announce", "Announces.", Effect::Idempotent, move |context: CallContext, args: Post| {
@@ -57,7 +55,7 @@ fn counted() -> (Arc<AtomicUsize>, Arc<AtomicUsize>) {
     (Arc::default(), Arc::default())
 }
 
-/// Returns a plan with one slot. If a call kept the slot while it waits for an inner call, both would wait forever.
+/// If a call kept the slot while it waits for an inner call, both would wait forever.
 fn plan(posts: &Arc<AtomicUsize>, runs: &Arc<AtomicUsize>) -> Plan {
     Plan { slots: 1, tools: vec![post(posts), announce(runs)], ..Plan::default() }
 }
@@ -82,7 +80,7 @@ async fn inner_calls_run_as_the_same_agent_with_the_outer_slot_free() {
     turns.sort();
     assert_eq!(turns, ["t1", "t1.0.call-1", "t1.0.call-2"]);
 
-    // `explain` shows the inner calls. If their IDs belong to a turn of another agent, it shows none.
+    // `explain` shows no inner calls if their IDs belong to a turn of another agent.
     let name = TurnName::parse("acme:t1").unwrap();
     let inner = inner_calls(&fleet.store, &name, "kelly", 0..1).await.unwrap();
     let shown: Vec<_> = inner.iter().map(|call| (call.id.as_str(), call.tool.as_deref(), call.outcome)).collect();
@@ -94,7 +92,7 @@ async fn inner_calls_run_as_the_same_agent_with_the_outer_slot_free() {
     fleet.stop().await;
 }
 
-/// Returns a tool that posts a different text in each run, like a tool that creates an ID or uses the time.
+/// The text differs in each run, as if the tool created an ID or used the time.
 fn announce_again(runs: &Arc<AtomicUsize>) -> TypedTool {
     let runs = Arc::clone(runs);
     TypedTool::new("announce", "Announces.", Effect::Idempotent, move |context: CallContext, args: Post| {
@@ -185,9 +183,9 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
     let mut fleet = Fleet::start(plan).await;
     let first = KillableProcess::start(&fleet, "first");
     fleet.submit_turn(turn()).await;
-    // Wait until the worker has posted. The worker may or may not have received the result by then.
+    // The worker may or may not have received the result of the post.
     while posts.load(Ordering::SeqCst) == 0 {
-        // The tool does not report that it ran, so this polls. The test ends after a minute.
+        // The tool does not report that it ran, so this polls.
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
     first.kill();
@@ -199,7 +197,7 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
     drop(second);
 }
 
-/// Returns the plan with a store that keeps records and IDs for only 300 ms.
+/// Records and IDs are kept for only 300 ms.
 fn forgetful(plan: Plan) -> Plan {
     let store = StoreOptions { retain_ms: 300, dedupe_ms: 300, ..plan.store.clone() };
     Plan { store, ..plan }
@@ -208,7 +206,7 @@ fn forgetful(plan: Plan) -> Plan {
 #[tokio::test]
 async fn an_inner_call_with_an_expired_result_is_not_repeated() {
     let (posts, runs) = counted();
-    // The second call takes longer than the first call's result is kept.
+    // The call takes longer than its first inner call's result is kept.
     let slow =
         TypedTool::new("slow", "Posts, and sleeps.", Effect::Idempotent, |context: CallContext, _: Value| async move {
             context.call("post", json!({"content": "News"})).await?.output()?;
@@ -232,7 +230,7 @@ async fn an_inner_call_with_an_expired_result_is_not_repeated() {
 async fn an_expired_inner_call_of_a_lost_attempt_is_not_repeated() {
     let (posts, runs) = counted();
     let tries = Arc::clone(&runs);
-    // The first attempt of this tool begins an inner call, but ends before it waits for the result.
+    // The first attempt ends before it waits for the inner call that it began.
     let lost = TypedTool::new("lost", "Posts.", Effect::Idempotent, move |context: CallContext, _: Value| {
         let first = tries.fetch_add(1, Ordering::SeqCst) == 0;
         async move {
@@ -273,7 +271,6 @@ async fn inner_calls_inherit_the_priority_of_their_outer_call() {
     let mut submitted = 0;
     while submitted < 2 {
         let command = tokio::time::timeout(PATIENCE, commands.next()).await.unwrap().unwrap();
-        // The command contains the submitted message in the form that schedulers read.
         if command.contains("FCALL") && command.contains(".0.call-") && command.contains(r#"calls\":["#) {
             assert!(command.contains(r#"priority\":\"low"#), "{command}");
             submitted += 1;

@@ -96,7 +96,7 @@ fn proof(audits: &[Value]) -> Proof {
     prover.finish()
 }
 
-/// Waits until the turn waits for another turn. Returns the other turn.
+/// Returns the turn for which `turn` waits.
 async fn waits(fleet: &Fleet, turn: &str) -> String {
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(turn).unwrap() };
     loop {
@@ -105,7 +105,7 @@ async fn waits(fleet: &Fleet, turn: &str) -> String {
         {
             return awaits.to_string();
         }
-        // Redis does not announce the wait, so this polls. The test ends after a minute.
+        // Redis does not announce the wait, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -117,7 +117,6 @@ async fn an_equal_call_of_any_turn_or_agent_gets_the_first_outcome() {
     fleet.submit_turn(turn("t1", "kelly", &[json!({"to": "kim", "amount": 5})])).await;
     let first = fleet.reply().await["results"][0].clone();
     assert_eq!((&first["outcome"], &first["repeats"]), (&json!("ok"), &Value::Null), "{first}");
-    // Turn ID, agent and text differ, but the payment is equal. The same turn also has a different payment.
     let equal = json!({"to": "kim", "amount": 5.0, "text": "again"});
     fleet.submit_turn(turn("t2", "fran", &[equal, json!({"to": "kim", "amount": 6})])).await;
     let reply = fleet.reply().await;
@@ -248,7 +247,7 @@ async fn keys_like(fleet: &Fleet, pattern: &str) -> Vec<String> {
     redis::cmd("KEYS").arg(all).query_async(&mut fleet.server.connection().await).await.unwrap()
 }
 
-/// Removes the outcomes from the ledger of effects, as if the worker had never written the outcomes.
+/// As if the worker had never written the outcomes to the ledger of effects.
 async fn forget_the_end(fleet: &Fleet) {
     let keys = keys_like(fleet, "effect:*").await;
     let mut redis = fleet.server.connection().await;
@@ -294,7 +293,7 @@ async fn durable(plan: Plan) -> Fleet {
     Fleet::start_on(RedisServer::start_with(options).await, plan).await
 }
 
-/// Crashes Redis, which loses its last writes to the ledger.
+/// Redis loses its last writes to the ledger.
 async fn lose_the_ledger(fleet: &mut Fleet) {
     let mut connection = fleet.server.connection().await;
     let all = fleet.store.keys().key("effect:*");

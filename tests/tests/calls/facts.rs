@@ -81,7 +81,6 @@ impl Gate {
     }
 }
 
-/// Returns a tool that waits at the gate if its argument `gate` is true, and then ends as its argument `end` requires.
 fn tool(name: &'static str, effect: Effect, gate: &Gate) -> TypedTool {
     let gate = gate.clone();
     TypedTool::new(name, "A tool.", effect, move |_, arguments: Value| {
@@ -129,7 +128,7 @@ async fn run(fleet: &mut Fleet, turn: Value) -> Value {
     fleet.reply().await
 }
 
-/// Waits until the turn waits for another turn. Returns the other turn.
+/// Returns the turn for which `turn` waits.
 pub(crate) async fn waits(fleet: &Fleet, turn: &str) -> String {
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(turn).unwrap() };
     loop {
@@ -138,7 +137,7 @@ pub(crate) async fn waits(fleet: &Fleet, turn: &str) -> String {
         {
             return awaits.to_string();
         }
-        // Redis does not announce the wait, so this polls. The test ends after a minute.
+        // Redis does not announce the wait, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -178,7 +177,6 @@ async fn a_call_is_denied_until_its_required_fact_is_set() {
     let by = reply["turn_id"].as_str().unwrap();
     assert!(cleared.starts_with(&format!("{may_not}which {by}/3 cleared at ")), "{cleared}");
     assert_eq!(error(4)["details"]["by"], format!("{by}/3"));
-    // Facts hold across turns, but not across sessions, agents or tenants.
     assert_eq!(outcomes(&run(&mut fleet, in_session("s1", &[("quote", item.clone())])).await), ["ok"]);
     for (other, outcome) in [
         (json!({"session_id": "s2", "calls": calls(&[("order", item.clone())])}), "denied"),
@@ -211,7 +209,6 @@ async fn a_forbidden_fact_denies_a_call_until_cleared_except_in_shadow_mode() {
     assert_eq!((&error["details"]["reason"], &error["details"]["by"]), (&json!("fact_forbidden"), &json!(by)));
     let shadow = &reply["tool_call_audits"][3]["meta"]["shadow"];
     assert_eq!(shadow[0]["rule"], "permissions.watch.facts.forbid.read_untrusted", "{reply:#}");
-    // Another turn of the same agent, which has no session either.
     let reply =
         run(&mut fleet, json!({"calls": calls(&[("pay", json!({})), ("trust", json!({})), ("pay", json!({}))])})).await;
     assert_eq!(outcomes(&reply), ["denied", "ok", "ok"], "{reply:#}");
@@ -226,7 +223,7 @@ async fn agent_facts_apply_in_every_session() {
     let both = calls(&[("pay", json!({})), ("wire", json!({}))]);
     for (turn, expected) in [
         (json!({"session_id": "s1", "calls": both}), ["denied", "denied"]),
-        // A caller can change the session. Then facts of the old session do not apply.
+        // A caller can change the session, and then facts of the old session do not apply.
         (json!({"session_id": "s2", "calls": both}), ["ok", "denied"]),
         (json!({"session_id": "s2", "agent": "fran", "calls": both}), ["ok", "ok"]),
     ] {
@@ -263,14 +260,12 @@ async fn a_call_waits_without_a_slot_for_a_running_call_that_may_set_its_fact() 
     fleet.submit_turn(turn("t1", &[("quote", json!({"item": 1, "gate": true}))])).await;
     fleet.submit_turn(turn("t2", &[("order", json!({"item": 1}))])).await;
     assert_eq!(waits(&fleet, "t2").await, "t1");
-    // The second slot is free. No call waits for a fact that no running call can set.
     let other = run(&mut fleet, turn("t3", &[("order", json!({"item": 2})), ("pay", json!({}))])).await;
     assert_eq!(outcomes(&other), ["denied", "ok"], "{other:#}");
     gate.open.add_permits(1);
     let one = fleet.reply().await;
     let two = fleet.reply().await;
     assert_eq!((outcomes(&one), outcomes(&two)), (vec!["ok"], vec!["ok"]), "{one:#} {two:#}");
-    // A call also waits if a running call can set a fact that is forbidden.
     fleet.submit_turn(turn("t4", &[("mail", json!({"gate": true}))])).await;
     gate.reached().await;
     gate.reached().await;

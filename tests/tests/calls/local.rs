@@ -15,8 +15,7 @@ use tickfleet_tests::inspect::outcomes;
 
 const LEASE_MS: u64 = 1_500;
 
-/// Declares `refund` (a local `once` tool with an effect key), `peek` (a local read) and `settled`, which looks refunds
-/// up.
+/// `refund` is a local `once` tool with an effect key, `peek` a local read, and `settled` looks refunds up.
 fn declared(more: Value) -> ToolsFile {
     let schema = json!({
         "type": "object",
@@ -83,7 +82,6 @@ async fn a_claimed_local_call_runs_in_its_caller_with_one_audit_entry() {
     let meta = &audits[0]["meta"];
     assert_eq!((audits.len(), &meta["local"], &meta["arguments"]["order"]), (1, &json!(true), &json!("A-1")), "{meta}");
     assert!(meta["effect"]["key"].is_string(), "{meta}");
-    // A later report has no effect.
     fleet.say(claimed.message("fail", json!({"error": {"message": "late"}}))).await;
     fleet.no_more_replies().await;
     fleet.stop().await;
@@ -121,7 +119,6 @@ async fn a_rejected_local_call_is_never_offered() {
     let wrong = json!([{"name": "refund", "arguments": {"order": 5}}]);
     fleet.submit_turn(json!({"turn_id": "t2", "local_calls": true, "calls": wrong})).await;
     assert_eq!(outcomes(&fleet.reply().await), ["invalid_arguments"]);
-    // This producer does not run local calls.
     submit(&fleet, "t3", "refund", json!({"local_calls": false})).await;
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["error"]["details"]["reason"], "not_local", "{reply}");

@@ -13,12 +13,12 @@ use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{Notes, imported, pinned, reply_of, stdio};
 use tickfleet_tools_mcp::Servers;
 
-/// Starts a fleet with the tools of one server `t`. The waits between attempts are long enough for a restart.
+/// The waits between attempts are long enough for a restart.
 async fn fleet(def: McpServerDef) -> (Fleet, Servers) {
     fleet_with(def, &[1_000, 2_000, 4_000]).await
 }
 
-/// Starts a fleet like `fleet`, with these waits between attempts (ms).
+/// `waits_ms` are the waits between attempts.
 async fn fleet_with(def: McpServerDef, waits_ms: &[u64]) -> (Fleet, Servers) {
     let (servers, registered) = imported(vec![("t", def)]);
     servers.start();
@@ -42,7 +42,7 @@ async fn a_dead_server_is_restarted_without_repeating_effects() {
     // Pinning has also started the server.
     let before = notes.lines("starts").len();
 
-    // One call kills the server while two other calls run on the same connection.
+    // The first call kills the server while two other calls run on the same connection.
     fleet
         .submit_turn(json!({"turn_id": "innocent", "calls": [
             {"id": "1", "name": "t__send", "arguments": {"key": "a", "ms": 60_000}},

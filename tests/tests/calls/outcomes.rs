@@ -38,13 +38,12 @@ fn gated() -> TypedTool {
     TypedTool::new("launch", "Needs a person.", Effect::Once, run).requires_approval()
 }
 
-/// Creates a `once` tool whose calls never end. Its timeout is 100 ms.
 fn stuck() -> TypedTool {
     TypedTool::new("stuck", "Never answers.", Effect::Once, |_, _: Nothing| std::future::pending::<Result<Text, _>>())
         .timeout(Duration::from_millis(100))
 }
 
-/// Returns the audit entries of a turn in the order of its calls. Each call must have exactly one entry.
+/// Each call must have exactly one entry.
 async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
     let all = fleet.audits().await;
     let of = |i: usize| all.iter().filter(|a| a["meta"]["call"] == format!("{turn}/{i}")).cloned().collect::<Vec<_>>();
@@ -53,7 +52,7 @@ async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
     found.into_iter().flatten().collect()
 }
 
-/// Checks that the result and the audit entry of every call agree with each other and with the expected outcome.
+/// The result and the audit entry of each call must agree.
 async fn agree(fleet: &Fleet, reply: &Value, expected: &[&str]) -> Vec<Value> {
     assert_eq!(outcomes(reply), expected, "{reply:#}");
     let turn = reply["turn_id"].as_str().unwrap();
@@ -164,7 +163,6 @@ async fn retry_after_delays_the_retry_and_ends_the_call_when_too_long() {
 async fn a_once_call_with_unknown_effect_is_never_retried() {
     let cut_at = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = cut_at.local_addr().unwrap();
-    // Reads each request, and closes the connection without an answer. Returns the number of requests.
     let service = tokio::spawn(async move {
         let mut requests = 0;
         loop {
@@ -243,14 +241,12 @@ async fn calls_expire_at_the_deadline_in_every_queue() {
     // turn uses up its agent's tick.
     let deadline = fleet.in_ms(4_000).await;
     fleet.submit_turn(json!({"turn_id": "ready", "agent": "fran", "deadline": deadline, "calls": [nap(1)]})).await;
-    // One part of this turn expires in `ready`, the other in a throttle queue.
     fleet.submit_turn(json!({"turn_id": "lane", "deadline": deadline, "calls": [nap(1), nap(1), nap(1)]})).await;
     let replies = fleet.replies(2).await;
     assert_eq!(outcomes(&replies["ready"]), ["expired"]);
     agree(&fleet, &replies["lane"], &["expired"; 3]).await;
     assert_eq!(replies["lane"]["results"][2]["error"]["code"], "expired");
     fleet.add_worker();
-    // This turn is in a throttle queue from the start, because the tick is used up.
     let deadline = fleet.in_ms(300).await;
     fleet.submit_turn(json!({"turn_id": "queued", "deadline": deadline, "calls": [nap(1)]})).await;
     // The first call is running at the deadline, so the second call must not run.
@@ -292,7 +288,6 @@ async fn a_cancelled_turn_ends_in_every_state() {
     let mut fleet = Fleet::start(Plan { caps, agents, tools: vec![endless()], ..Plan::default() }).await;
     let call = |name: &str, arguments: Value| json!({"id": "c", "name": name, "arguments": arguments});
     let calls = json!([call("endless", json!({})), call("echo", json!({})), call("echo", json!({}))]);
-    // One call runs, one waits in the same slice, and one is in the throttle queue.
     fleet.submit_turn(json!({"turn_id": "running", "calls": calls})).await;
     fleet.until("it runs", async |fleet| fleet.held().await == 1).await;
     fleet.submit_turn(json!({"turn_id": "queued", "calls": [call("echo", json!({}))]})).await;
@@ -395,7 +390,6 @@ async fn the_output_limit_is_configurable_and_shared_by_a_turn() {
     agree(&fleet, &reply, &["ok"]).await;
     let output = &reply["results"][0]["output"];
     assert!(output.get("truncated").is_none() && output.to_string().len() > 200_000);
-    // The calls of one turn share 512 KiB.
     fleet.submit(&[verbose.clone(), verbose.clone(), verbose.clone(), verbose]).await;
     let reply = fleet.reply().await;
     let results = reply["results"].as_array().unwrap();

@@ -162,7 +162,7 @@ struct Meet {
     word: String,
 }
 
-/// Returns a tool that waits until `parties` of its calls run at the same time.
+/// At least `parties` calls must run at the same time, or none ends.
 fn meet(parties: usize) -> TypedTool {
     let barrier = Arc::new(Barrier::new(parties));
     TypedTool::new("meet", "Waits for the others.", Effect::Read, move |_: CallContext, args: Meet| {
@@ -192,7 +192,6 @@ async fn parallel_reads_run_concurrently_and_are_reported_in_order() {
     let words: Vec<&Value> = [0, 1, 2, 4, 5, 6].iter().map(|at| &reply["results"][*at]["output"]).collect();
     assert_eq!(words, ["a", "b", "c", "d", "e", "f"]);
 
-    // If a read is retried, each result of the parallel reads is still reported once and in its place.
     let flaky = json!({"name": "flaky", "arguments": {"word": "2"}});
     let calls =
         json!([{"name": "echo", "arguments": {"text": "1"}}, flaky, {"name": "echo", "arguments": {"text": "3"}}]);

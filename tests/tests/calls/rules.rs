@@ -22,7 +22,7 @@ fn ruled(rules: Vec<Rule>) -> ToolGrant {
     ToolGrant { everyone: true, rules, ..ToolGrant::default() }
 }
 
-/// Adds rules: `echo` may send small amounts to the user's contacts. `fail` has a rule that cannot be evaluated.
+/// `fail` has a rule that cannot be evaluated.
 fn with_rules(policy: &mut Policy) {
     let short = rule("short", "args.value.amount <= 500", "amount {args.value.amount} exceeds 500");
     let known =

@@ -42,7 +42,7 @@ async fn a_fleet_runs_with_only_the_permissions_of_its_roles() {
             ("pay", json!({"to": "kim"})),
             ("fail", json!({"outcomes": ["transient", "ok"]})),
         ],
-        // More calls than a tick allows, so that throttle queues and timers are used.
+        // More calls than a tick allows use throttle queues and timers.
         more,
         vec![("delegate_task", json!({"target_agent": "kelly", "task_description": "Look."}))],
     ] {
@@ -146,7 +146,7 @@ async fn a_producer_can_submit_but_cannot_act_as_a_worker() {
     fleet.stop().await;
 }
 
-/// Commands that would destroy or forge other users' work, or stop the server. `P:` is replaced by the shard's prefix.
+/// These commands would destroy or forge other users' work, or stop the server. `P:` is replaced by the shard's prefix.
 const ATTACKS: [&str; 65] = [
     "DEL P:turns",
     "UNLINK P:turns",
@@ -214,7 +214,7 @@ const ATTACKS: [&str; 65] = [
     "ACL SETUSER mine on",
     "SHUTDOWN NOSAVE",
 ];
-/// The same attacks on a gateway's user, which needs the rights to pause, cancel and replay.
+/// A gateway's user needs the rights to pause, cancel and replay.
 const ATTACKS_OF_GATEWAYS: [&str; 18] = [
     "DEL P:audit",
     "XTRIM P:audit MAXLEN 0",
@@ -265,7 +265,7 @@ async fn weak_roles_cannot_destroy_forge_or_stop_anything() {
     }
     assert_eq!(keys(&mut fleet.server.connection().await).await, before);
 
-    // The server has lost the function. When a scheduler has reloaded it, a producer can submit again.
+    // A producer can submit again when a scheduler has reloaded the function that the server lost.
     let mut connection = fleet.server.connection().await;
     let () = redis::cmd("FUNCTION").arg("FLUSH").query_async(&mut connection).await.unwrap();
     let client = Client::connect(&fleet.url_of("producer"), fleet.plan().store.clone()).await.unwrap();
@@ -285,7 +285,6 @@ fn page(path: &str) -> String {
     std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap()
 }
 
-/// Returns the ACL file that results from the documentation: the users by role, the examples, and `default`.
 fn users_of_the_guide() -> String {
     let pages = [page("docs/reference/redis-users.md"), page(HOW_TO)].join("\n");
     let blocks = pages.split("```acl\n").skip(1).filter_map(|rest| rest.split("```").next());
@@ -312,7 +311,7 @@ async fn guarded(folder: &std::path::Path, users: &str) -> RedisServer {
     RedisServer::start_with(options).await
 }
 
-/// Connects to the server. Waits while the server still loads its files.
+/// Waits while the server still loads its files.
 async fn connected(url: &str) -> MultiplexedConnection {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < deadline {
@@ -321,7 +320,7 @@ async fn connected(url: &str) -> MultiplexedConnection {
         {
             return connection;
         }
-        // No event reports that a server has loaded its files, so this polls.
+        // No event reports that a server is ready, so this polls.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("{url} does not answer");
@@ -422,7 +421,7 @@ async fn function(connection: &mut MultiplexedConnection) -> String {
     redis::from_redis_value(found[0]["library_name"].clone()).unwrap()
 }
 
-/// Forged arguments of a commit. They follow the server's run ID and the lease.
+/// These arguments of a commit follow the server's run ID and the lease.
 const FORGED: [&[&str]; 6] = [
     // The memory flag, and generations that would make every decision of a scheduler stale.
     &["0", "0", "6", "v ", "", "", "note", "pressure", "1"],

@@ -1,5 +1,4 @@
-//! Replies to invalid input in a running fleet. Each turn must get the reply that docs/reference/outcomes.md lists. No
-//! counter may be debited, and the next valid turn must run normally.
+//! Replies to invalid input in a running fleet. Each turn must get the reply that docs/reference/outcomes.md lists.
 
 use serde_json::{Value, json};
 use tickfleet_client::Client;
@@ -8,12 +7,11 @@ use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// A turn with one error. `code` is the expected rejection code.
 struct InvalidTurn {
     what: &'static str,
     message: Vec<u8>,
     code: &'static str,
-    /// True if the turn's tenant and inbox can be read, so that it gets a reply.
+    /// True if the turn's tenant and inbox can be read; otherwise there is no reply.
     answered: bool,
 }
 
@@ -21,8 +19,7 @@ fn bad(what: &'static str, message: impl Into<Vec<u8>>, code: &'static str, answ
     InvalidTurn { what, message: message.into(), code, answered }
 }
 
-/// Returns a valid turn with one member added or replaced. The turn is text, because JSON libraries cannot write some
-/// of these members.
+/// Text, because JSON libraries cannot write some of these members.
 fn with(member: &str) -> String {
     let name = member.split(':').next().unwrap();
     let good = [
@@ -48,7 +45,6 @@ fn calls(count: usize) -> String {
     with(&format!(r#""calls":[{}]"#, calls.join(",")))
 }
 
-/// Returns turns whose content is invalid, whatever the configuration.
 fn malformed() -> Vec<InvalidTurn> {
     let deep = format!(r#""session_data":{}1{}"#, "[".repeat(500), "]".repeat(500));
     let huge = format!(r#""session_data":"{}""#, "x".repeat(1_200_000));
@@ -140,7 +136,6 @@ async fn a_rejected_turn_gets_one_result_per_readable_call() {
     let ids: Vec<&str> =
         reply["results"].as_array().unwrap().iter().map(|result| result["tool_call_id"].as_str().unwrap()).collect();
     assert_eq!((ids.len(), ids[128]), (129, "c128"), "nothing that was parsed is left without its answer");
-    // An ID of any length is returned unchanged, and does not cause a rejection.
     let long = "i".repeat(2_000);
     let chat = json!({"agent": "kelly", "reply_to": "box", "tenant": "acme",
         "tool_calls": [{"id": long, "function": {"name": "echo", "arguments": "{}"}}]});

@@ -19,22 +19,19 @@ use tickfleet_tests::inbox::{Inbox, submit_all};
 use tickfleet_tests::ledger::{Entry, Ledger};
 use tokio::time::Instant;
 
-/// The seed of a run's random choices. `TICKFLEET_CHAOS_SEED=<number>` repeats the choices, but their effect still
-/// depends on timing.
+/// `TICKFLEET_CHAOS_SEED=<number>` repeats a run's random choices, but their effect still depends on timing.
 const SEED_VARIABLE: &str = "TICKFLEET_CHAOS_SEED";
 const NODES: usize = 3;
-/// Number of kills per role. `TICKFLEET_CHAOS_KILLS=<number>` sets another number, for a longer run.
+/// Per role. `TICKFLEET_CHAOS_KILLS=<number>` sets another number, for a longer run.
 const KILLS: usize = 22;
 const KILLS_VARIABLE: &str = "TICKFLEET_CHAOS_KILLS";
-/// Only every second conversation of the leaderboard takes part.
 const STEP: usize = 2;
-/// Time before each kill (ms).
 const BETWEEN_MS: std::ops::Range<u64> = 200..700;
-/// Duration of a pause (ms): from less than one lease to more than one.
+/// From less than one lease to more than one.
 const STANDSTILL_MS: std::ops::Range<u64> = 700..2_200;
-/// A process is also paused in every n-th round.
+/// Every n-th round also pauses a process.
 const STANDSTILL_EVERY: usize = 4;
-/// If no reply comes for this time, the run has failed. It is several leases, because a slice may be hit several times.
+/// Several leases, because a slice may be hit several times.
 const SILENCE: Duration = Duration::from_secs(60);
 
 struct Chaos {
@@ -93,7 +90,7 @@ impl Chaos {
         Self { server, store, inbox, ledger, nodes, course, _folder: folder }
     }
 
-    /// Starts a part of the conversations with every kill, so that kills never hit an idle fleet.
+    /// Each kill starts a part of the conversations, so that kills never hit an idle fleet.
     async fn kill_by_and_by(&mut self, kills: usize, rng: &mut StdRng) {
         let share = self.course.conversations().div_ceil(kills);
         for round in 0..kills {
@@ -115,7 +112,7 @@ impl Chaos {
         }
     }
 
-    /// Reads replies for `time`. After each reply, sends the next turn of its conversation.
+    /// After each reply, sends the next turn of its conversation.
     async fn pump_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -123,7 +120,6 @@ impl Chaos {
         }
     }
 
-    /// Reads replies once, and sends the next turns of their conversations. Returns the number of replies.
     async fn pump(&mut self, wait: Duration) -> usize {
         let replies = self.inbox.next(wait).await;
         let count = replies.len();
@@ -155,7 +151,7 @@ impl Chaos {
         records
     }
 
-    /// Checks that every call has one result, which agrees with the tool's behavior and with the ledger.
+    /// Each result must agree with the tool's behavior and with the ledger.
     fn judge(&self, data: &Bfcl) {
         let results = self.course.results();
         let mut by_manner = BTreeMap::<String, Vec<&Value>>::new();
@@ -181,7 +177,6 @@ impl Chaos {
         assert_eq!(keys, usize::try_from(done).unwrap(), "effects that happened twice");
     }
 
-    /// Returns the keys with which the service receives the calls of a turn.
     fn idempotency_keys(&self, id: &str) -> Vec<String> {
         let turn = parse_turn(self.course.sent(id).to_string().as_bytes()).unwrap();
         let digest = content_digest(&turn);
@@ -189,7 +184,6 @@ impl Chaos {
         (0..turn.calls.len()).map(|n| idempotency_key(&turn.tenant, &name, &digest, n)).collect()
     }
 
-    /// Checks that no live record, timer, slice or inbound entry remains.
     async fn nothing_is_left(&self) {
         let mut connection = self.server.connection().await;
         let live: Vec<String> =

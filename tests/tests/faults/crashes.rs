@@ -81,8 +81,8 @@ async fn a_begun_call_is_unknown_when_its_turn_is_cancelled_after_a_crash() {
     let worker = KillableProcess::start(&fleet, "doomed");
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
-    // No worker holds the slice, so no worker can receive the cancel. From the slice, the next worker learns that the
-    // previous worker died.
+    // No worker holds the slice, so none receives the cancel. The slice tells the next worker that the previous worker
+    // died.
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(&turn).unwrap() };
     fleet.store.cancel(&name, "no longer wanted").await.unwrap();
     let survivor = KillableProcess::start(&fleet, "survivor");
@@ -115,7 +115,6 @@ async fn a_begun_call_is_unknown_even_on_a_worker_without_its_tool() {
     fleet.stop().await;
 }
 
-/// Returns a tool that reports its run, and then waits for `may_end` before it returns.
 fn pay(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>, may_end: Arc<Notify>) -> TypedTool {
     TypedTool::new("pay", "Pays.", Effect::Once, move |_: CallContext, args: Number| {
         log.lock().unwrap().push(args.n);
@@ -128,7 +127,6 @@ fn pay(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>, may_end: Arc
     })
 }
 
-/// Redis loses everything. The worker then reports its journal. After this, Redis loses everything again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_reports_its_journal_again_after_a_second_data_loss() {
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -157,7 +155,6 @@ async fn a_worker_reports_its_journal_again_after_a_second_data_loss() {
     fleet.stop().await;
 }
 
-/// Waits until a worker has reported the first call of the turn `paid`, and the report satisfies `is_it`.
 async fn until_recovered(fleet: &Fleet, is_it: fn(&RecoveredCall) -> bool) {
     let key = keys::recovered_calls(&TurnName::parse("acme:paid").unwrap());
     fleet
@@ -182,8 +179,7 @@ async fn until_held(fleet: &Fleet, stream: &str) {
     }
 }
 
-/// A process serves several shards. If the process dies, this affects the work of all its shards. So it must be clear
-/// which item killed the process.
+/// If a process dies, this affects the work of all its shards, so it must be clear which item killed the process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_runs_one_suspect_at_a_time_and_marks_no_other() {
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -202,7 +198,7 @@ async fn a_process_runs_one_suspect_at_a_time_and_marks_no_other() {
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
 
-    // The loop of another shard holds the permit while it processes a suspect. The test takes the permit in its place.
+    // In place of another shard's loop, the test holds the permit to process a suspect.
     let look = suspects.acquire().await;
     let survivor = KillableProcess::start(&fleet, "survivor");
     until_held(&fleet, "ready:suspect:normal").await;
@@ -238,7 +234,7 @@ async fn a_worker_survives_a_redis_stall_shorter_than_its_lease() {
         ..Plan::default()
     })
     .await;
-    // These calls are too short to be settled one by one. So the worker sends no command to Redis for five seconds.
+    // The calls are too short to be settled one by one, so the worker sends no command to Redis for five seconds.
     fleet.submit(&vec![("sleep", json!({"ms": 50})); 100]).await;
     fleet.leased().await;
     fleet.server.pause();
@@ -255,7 +251,7 @@ async fn a_slice_delivered_to_a_draining_worker_counts_no_crash() {
     fleet.submit(&[("sleep", json!({"ms": 1_500}))]).await;
     fleet.leased().await;
     let astray = fleet.submit(&[("echo", json!({"text": "astray"}))]).await;
-    // Simulates a read that was abandoned while Redis responded to it.
+    // As if a read had been abandoned while Redis responded to it.
     fleet.read_astray().await;
     fleet.drain_worker().await;
     fleet.add_worker();

@@ -20,7 +20,6 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 use tokio::time::Instant;
 
 const ODD: &str = "\u{fffd} odd {";
-/// Prefixes of records that do not exist when the fleet starts.
 const RECORDS: [&str; 16] = [
     "consumer:",
     "crash:",
@@ -40,28 +39,28 @@ const RECORDS: [&str; 16] = [
     "passages:",
 ];
 
-/// Maximum wait for a turn of an unaffected agent. A healthy fleet needs milliseconds.
+/// A healthy fleet needs milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The owner of damaged data. Only the owner may be affected.
+/// Only the owner of damaged data may be affected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AffectedOwner {
-    /// The agent `vic` of tenant `bolt`.
+    /// Agent `vic` of tenant `bolt`.
     Agent,
     Tenant,
 }
 
 use AffectedOwner::{Agent, Tenant};
 
-/// Damage to a kind of key that docs/contribute/store-layout.md lists. `*` matches the rest of a key.
+/// Damage to keys that docs/contribute/store-layout.md lists. `*` matches the rest of a key.
 enum KeyDamage {
-    /// A record gets another type, then another text. Then each member of its content is changed and then removed.
+    /// The record gets another type, then another text. Then each member of its content is changed and then removed.
     Record(&'static str, AffectedOwner, &'static [&'static str]),
     Type(&'static str, AffectedOwner, &'static [&'static str]),
-    /// A field of a hash (key and field) that belongs to one agent or tenant is changed and then removed.
+    /// The field of a hash (key and field) is changed and then removed.
     Field(&'static str, AffectedOwner, &'static [(&'static str, &'static str)]),
     Member(&'static str, &'static [&'static str]),
-    /// A key that is not damaged, with the reason: it belongs to the whole shard, or only people read it.
+    /// This key is not damaged, for this reason: it belongs to the whole shard, or only people read it.
     Shared(&'static str, &'static str),
 }
 
@@ -239,7 +238,6 @@ fn tool(name: &'static str, effect: Effect) -> TypedTool {
     })
 }
 
-/// Returns a tool that fails once, so that its turn is parked.
 fn flaky() -> TypedTool {
     TypedTool::new("flaky", "Fails once.", Effect::Idempotent, |context: CallContext, _: Value| async move {
         if context.attempt < 2 { Err(ToolError::Transient("Not yet.".into())) } else { Ok(json!({"done": true})) }
@@ -301,9 +299,8 @@ async fn ended(fleet: &Fleet, tenant: &str, id: &str) -> Result<Vec<String>, Str
     }
 }
 
-/// Starts a fleet in which the agent `vic` of tenant `bolt` has every kind of data: a turn that waits for a limit, a
-/// turn that waits for an approval, a turn that a worker holds, a task of an external runtime, and data of finished
-/// calls.
+/// The agent `vic` of tenant `bolt` has every kind of data: turns that wait for a limit or an approval or that a worker
+/// holds, a task of an external runtime, and data of finished calls.
 async fn busy() -> Fleet {
     let fleet = Fleet::start(plan()).await;
     fleet.say(json!({"tenant": "bolt", "target_agent": "far", "task_id": "job", "task_description": "It waits.", "budget": 50})).await;
@@ -328,7 +325,6 @@ async fn busy() -> Fleet {
     fleet
 }
 
-/// Returns the keys that match the pattern, without the shard's prefix.
 async fn keys(fleet: &Fleet, pattern: &str) -> Vec<String> {
     if !pattern.contains('*') {
         return vec![pattern.to_owned()];
@@ -356,16 +352,15 @@ enum Damage {
     Members(&'static str, &'static [&'static str]),
 }
 
-/// The value that [`Damage`] replaced.
 enum OriginalValue {
-    /// The key's content as returned by Redis' `DUMP`.
+    /// As returned by Redis' `DUMP`.
     Key(String, Option<Vec<u8>>),
     Field(String, &'static str, Option<Vec<u8>>),
     /// The damage stays, because no work depends on it.
     Stays,
 }
 
-/// Returns a record's content: the text that precedes the JSON, and the members of the JSON.
+/// Returns the text that precedes the record's JSON, and the members of the JSON.
 async fn content(fleet: &Fleet, key: &str) -> Option<(String, serde_json::Map<String, Value>)> {
     let text: Option<String> = fleet.ask("GET", key, &[]).await;
     let text = text?;
@@ -434,7 +429,6 @@ impl Damage {
 }
 
 impl OriginalValue {
-    /// Restores the value, as an operator's repair would.
     async fn restore(self, fleet: &Fleet) {
         let mut redis = fleet.server.connection().await;
         let full = |key: &str| fleet.store.keys().key(key);
@@ -454,7 +448,7 @@ impl OriginalValue {
     }
 }
 
-/// Returns the problems of other agents during the damage, and each check that does not name the damaged key.
+/// Lists the problems of other agents during the damage, and each check that does not name the damaged key.
 async fn wrong(fleet: &Fleet, damage: &Damage, hurts: AffectedOwner, number: usize) -> Vec<String> {
     let mut wrong = Vec::new();
     // Turns of agent `vic` use most of the damaged data. A turn under its task uses the rest.
@@ -494,7 +488,6 @@ async fn wrong(fleet: &Fleet, damage: &Damage, hurts: AffectedOwner, number: usi
     wrong
 }
 
-/// Applies the damages of these rows one after another. Returns their number, and the problems.
 async fn damaged(rows: Vec<&KeyDamage>) -> (usize, Vec<String>) {
     let fleet = busy().await;
     let mut found = Vec::new();
@@ -517,7 +510,6 @@ async fn damaged(rows: Vec<&KeyDamage>) -> (usize, Vec<String>) {
     (number, found)
 }
 
-/// Returns one damage for each existing key that matches the row.
 async fn damages(fleet: &Fleet, row: &KeyDamage) -> Vec<Damage> {
     let mut all = Vec::new();
     match row {

@@ -26,7 +26,6 @@ const SHORT_LEASE_MS: i64 = 1_000;
 
 type PaymentLog = Arc<Mutex<Vec<String>>>;
 
-/// Returns a tool that makes a payment. If `answers` is false, a call of the tool does not return afterward.
 fn pay(paid: &PaymentLog, answers: bool) -> TypedTool {
     let paid = Arc::clone(paid);
     let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, args: Value| {
@@ -50,7 +49,6 @@ async fn tcp(extra_args: Vec<String>) -> RedisServer {
     RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await
 }
 
-/// Starts a primary and a replica, which has all data of the primary.
 async fn pair() -> (RedisServer, RedisServer) {
     let primary = tcp(vec!["--repl-diskless-sync-delay".into(), "0".into()]).await;
     let port = primary.url().trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
@@ -108,7 +106,6 @@ async fn a_call_with_an_unconfirmed_begin_does_not_run() {
     assert_eq!(counted(&fleet.metrics, UNCONFIRMED) - unconfirmed, 4);
     assert_eq!(counted(&fleet.metrics, RETRIED) - retried, 3);
 
-    // The failed call left no record: neither its begin nor its claim of the payment prevents an equal call.
     replica.resume();
     until_confirmed(&fleet.server).await;
     fleet.submit(&[("pay", json!({"to": "fran"}))]).await;
@@ -194,8 +191,8 @@ struct FailedOver {
     outcome: String,
 }
 
-/// Kills a worker that has begun a payment, and the primary. Another worker continues with the replica's data. The
-/// replica has the turn. If it `lags`, it lacks later data, such as the begin of the payment.
+/// Another worker continues with the replica's data. The replica has the turn. If it `lags`, it lacks later data, such
+/// as the begin of the payment.
 async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let paid = PaymentLog::default();
     let trio = &mut SentinelSetup::start(1).await;
@@ -221,7 +218,6 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
         trio.cut_replicas(0).await;
     }
     let worker = KillableProcess::worker_on(&url, Arc::clone(&first), &active, &metrics, "first");
-    // If the begin is not confirmed, the payment is not made.
     let is_in_vain = lags && durable == Durability::Replica;
     until(async || if is_in_vain { counted(&metrics, UNCONFIRMED) > 0 } else { !paid.lock().unwrap().is_empty() })
         .await;
@@ -255,7 +251,7 @@ async fn submit(store: &Store, server: &RedisServer) {
     let _: String = command.query_async(&mut server.connection().await).await.unwrap();
 }
 
-/// Returns the number of entries in the stream, or `None` if Redis does not respond.
+/// `None` if Redis does not respond.
 async fn entries(store: &Store, server: &RedisServer, stream: &str) -> Option<usize> {
     let mut connection = tickfleet_testkit::connect(&server.url()).await.ok()?;
     redis::cmd("XLEN").arg(store.keys().key(stream)).query_async(&mut connection).await.ok()
@@ -283,8 +279,7 @@ async fn a_failover_to_a_lagging_replica_repeats_only_non_durable_payments() {
     assert_eq!(following, reported(1, 1, "outcome_unknown"), "what it knows is not run again");
 }
 
-/// Submits 200 turns to a Redis with these settings, and kills the process after it has confirmed the turns. Returns
-/// the number of lost turns.
+/// Kills Redis after it has confirmed the turns. Returns the number of lost turns.
 async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
     const TURNS: usize = 200;
     let appendonly = if settings.is_empty() { &["--appendonly", "no"][..] } else { &[] };
@@ -298,8 +293,7 @@ async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
             let () = redis::cmd("SAVE").query_async(&mut connection).await.unwrap();
         }
     }
-    // With `everysec`, Redis may confirm writes up to two seconds before it writes them to the file, if an fsync is
-    // running.
+    // If an fsync is running, `everysec` lets Redis confirm writes up to two seconds before it writes them.
     until(async || {
         let reported: String =
             redis::cmd("INFO").arg("persistence").query_async(&mut connection.clone()).await.unwrap();
@@ -360,7 +354,6 @@ async fn a_repeated_begin_needs_a_new_confirmation() {
     assert_eq!(again(PATIENCE).await, Confirmed::Yes);
 }
 
-/// Returns a slice of one call that a worker holds.
 async fn held_slice(store: &Store) -> Slice {
     store.ensure_groups().await.unwrap();
     let name = TurnName::parse("acme:t").unwrap();

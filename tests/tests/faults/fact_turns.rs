@@ -55,7 +55,6 @@ async fn kills_cause_no_denial_among_a_thousand_dependent_turns() {
         .map(|n| {
             let session = n / CHAIN.len();
             let at = n % CHAIN.len();
-            // A session does not belong to one agent, so the agents differ.
             json!({"turn_id": format!("t{n}"), "tenant": "acme", "agent": format!("a{}", n % 10), "reply_to": "box",
                 "session_id": format!("s{session}"),
                 "calls": [{"name": CHAIN[at], "arguments": {"item": session}}]})

@@ -30,9 +30,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 const LEASE_MS: i64 = 2_000;
-/// The longest history that a store keeps for [`FaultyStore::lose`] (ms).
+/// In ms; bounds what [`FaultyStore::lose`] can lose.
 const HISTORY_MS: i64 = 2_000;
-/// `AGENTS` make turns. `TAKERS` take tasks: `sam` has a handler, and `ext` an external runtime.
+/// `sam` has a handler, and `ext` is an external runtime.
 const AGENTS: [&str; 3] = ["kelly", "fran", "ben"];
 const TAKERS: [&str; 2] = ["sam", "ext"];
 /// The tenants are in two shards. `late` is created at run time.
@@ -60,7 +60,7 @@ impl Dice {
     }
 }
 
-/// Number of runs by turn and position of the call.
+/// By turn and position of the call.
 type Runs = Arc<Mutex<BTreeMap<String, usize>>>;
 
 fn tool(name: &'static str, effect: Effect, runs: &Runs) -> TypedTool {
@@ -88,18 +88,17 @@ fn handler() -> TypedTool {
     })
 }
 
-/// Acts as an external runtime that takes the tasks of `ext` and finishes most of them.
+/// As an external runtime, takes the tasks of `ext` and finishes most of them.
 async fn outside(connection: FaultyStore, tenant: &'static str, mut dice: Dice) {
     let queue = StreamKey::new(format!("external:{tenant}:ext"));
     let take = TakeRequest { consumer: "runtime".into(), queues: vec![queue], count: 4, wait_ms: 500 };
     loop {
         let Ok(taken) = connection.take(&take).await else {
-            // The store rejected the command. Pause before the next attempt, as a client does.
+            // The store rejected the command, so pause as a client does.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
         for entry in taken {
-            // The runtime abandons one of four tasks.
             if dice.below(4) > 0 {
                 // Takes the duration of the work in virtual time.
                 sleep(Duration::from_millis(dice.below(400))).await;
@@ -128,7 +127,7 @@ struct Process {
 }
 
 impl Process {
-    /// Ends the process at once. Tool calls that it started may continue, as on a machine without network.
+    /// Tool calls that the process started may continue, as on a machine without network.
     fn kill(self) {
         self.connections.iter().for_each(FaultyStore::sever);
         self.running.iter().for_each(JoinHandle::abort);
@@ -266,7 +265,6 @@ impl Game {
         }
     }
 
-    /// Delegates a new task, or submits an earlier one again.
     async fn delegate(&mut self, number: usize) {
         if number == self.tasks.len() {
             let tenant = self.tenant(number);
@@ -329,8 +327,7 @@ impl Game {
         }
     }
 
-    /// Submits a turn, which may have been submitted before. Returns true if this submit or an earlier one was
-    /// accepted.
+    /// The turn may have been submitted before. Returns true if this submit or an earlier one was accepted.
     async fn resubmit(&self, number: usize) -> bool {
         match self.client.submit(self.turns[number].clone()).await {
             Ok(_) => true,
@@ -371,7 +368,6 @@ impl Game {
         self.faulty.iter().for_each(|faulty| faulty.set_faults(faults.clone()));
     }
 
-    /// Returns the replies by the ID of the turn or task.
     async fn replies(&self) -> BTreeMap<String, Vec<Value>> {
         let mut replies: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for tenant in TENANTS {
@@ -387,8 +383,7 @@ impl Game {
         replies
     }
 
-    /// Removes all faults, and waits until every turn and task has its reply. If `resubmits` is true, turns and tasks
-    /// that the store has lost are submitted again.
+    /// Removes all faults, and waits for all replies. If `resubmits` is true, lost turns and tasks are submitted again.
     async fn finish(&mut self, resubmits: bool) -> BTreeMap<String, Vec<Value>> {
         self.set_faults(&Faults::default());
         self.faulty.iter().for_each(|faulty| faulty.set_memory_short(false));
@@ -458,8 +453,8 @@ impl Game {
     }
 }
 
-/// Plays one game. Either processes are killed, or the store loses its last writes. A game never has both faults,
-/// because both together would lose data that existed only in the killed process and in the lost writes.
+/// Either processes are killed, or the store loses its last writes. A game never has both faults, because both together
+/// would lose data that existed only in the killed process and in the lost writes.
 async fn play(seed: u64, loses: bool, seen: &mut BTreeMap<String, usize>) {
     let mut game = Game::start(seed).await;
     for _ in 0..120 {

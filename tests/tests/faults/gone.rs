@@ -20,7 +20,6 @@ fn echo() -> Value {
     json!({"id": "c", "name": "echo", "arguments": {"text": "x"}})
 }
 
-/// Returns a call that is parked once.
 fn flaky() -> Value {
     json!({"id": "c", "name": "fail", "arguments": {"outcomes": ["transient", "ok"]}})
 }
@@ -31,7 +30,6 @@ async fn submit(fleet: &Fleet, prefix: &str, count: usize) {
     }
 }
 
-/// Checks that each of `count` turns gets one reply, and that there are no other replies.
 async fn answered(fleet: &mut Fleet, count: usize) {
     let replies = fleet.replies(count).await;
     for (turn, reply) in &replies {
@@ -45,7 +43,7 @@ async fn reasons(fleet: &Fleet) -> Vec<String> {
     fleet.dead().await.into_iter().map(|letter| letter["reason"].clone()).collect()
 }
 
-/// Returns more fields than any message has.
+/// No message has as many fields.
 fn wide() -> Vec<(String, String)> {
     (0..4_500).map(|i| (format!("more{i}"), String::new())).collect()
 }
@@ -62,7 +60,6 @@ async fn entries_of_killed_processes_are_recovered_despite_malformed_entries() {
     submit(&fleet, "slice", 3).await;
     fleet.until("slices wait", async |fleet| fleet.ask::<u64>("XLEN", "ready:normal", &[]).await >= 3).await;
     dying.0.pause();
-    // Foreign entries are written both before and after the fleet's own entries.
     fleet.foreign("ready:normal", &[("m", "{}"), ("c", "{}"), ("x", "odd"), ("p", "odd")]).await;
     let fields = wide();
     let mut odd: Vec<(&str, &str)> = fields.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
@@ -84,7 +81,6 @@ async fn entries_of_killed_processes_are_recovered_despite_malformed_entries() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreign_timers_do_not_block_turns_or_throttle_queues() {
     let mut fleet = Fleet::start(plan()).await;
-    // An invalid record, a record of another type, unreadable names, and a throttle queue with such records.
     let () = fleet.ask("SET", "turn:acme:odd", &["foreign"]).await;
     let _: u64 = fleet.ask("RPUSH", "turn:acme:odder", &["foreign"]).await;
     for timer in ["turn:acme:odd", "turn:acme:odder", "turn:no name", "z:of a later build", "throttle:_tick@acme:kelly"]
@@ -123,7 +119,6 @@ async fn a_repair_ends_the_task_of_a_deleted_external_stream() {
         .await;
     fleet.submit_turn(json!({"turn_id": "t", "calls": [flaky()]})).await;
     assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
-    // The task's message is lost with the stream.
     assert_eq!(fleet.store.check(true).await.unwrap().faults.len(), 1);
     let reply = fleet.reply().await;
     assert_eq!((reply["task_id"].as_str(), outcomes(&reply)), (Some(&*lost), vec!["internal"]), "{reply}");
@@ -182,8 +177,8 @@ async fn turns_delivered_on_an_abandoned_connection_are_admitted_once() {
     submit(&fleet, "first", 1).await;
     answered(&mut fleet, 1).await;
     let name = fleet.reader_of("turns").await;
-    // Simulates that Redis delivered entries on an abandoned connection. The scheduler is alive, but did not receive
-    // them.
+    // The scheduler is alive but does not receive the entries, as if Redis had delivered them on an abandoned
+    // connection.
     living.pause();
     submit(&fleet, "late", 30).await;
     fleet.read_as("turns", &name).await;

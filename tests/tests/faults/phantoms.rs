@@ -12,10 +12,9 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// Number of entries that are read before the rewrite of the append-only file, and again after it.
+/// Read before the rewrite of the append-only file, and again after it.
 const ENTRIES: usize = 300;
 
-/// Adds entries to a stream. Then reads, acknowledges and deletes the entries, as workers do with slices.
 async fn read_all(connection: &mut MultiplexedConnection, stream: &str) {
     let mut pipe = redis::pipe();
     for _ in 0..ENTRIES {
@@ -33,8 +32,7 @@ async fn read_all(connection: &mut MultiplexedConnection, stream: &str) {
     let () = pipe.query_async(connection).await.unwrap();
 }
 
-/// Returns a server that was restarted after a rewrite of its append-only file. The server reports a lag of these
-/// streams.
+/// The server was restarted after a rewrite of its append-only file, so it reports a lag of these streams.
 async fn restarted(streams: &[String]) -> RedisServer {
     let options = RedisOptions { appendonly: true, tcp: true, ..RedisOptions::default() };
     let mut server = RedisServer::start_with(options).await;

@@ -15,7 +15,7 @@ use tickfleet_tests::inbox::submit_all;
 use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-/// The bank's payments by recipient. The bank is outside the fleet.
+/// Outside the fleet; payments by recipient.
 type Bank = Arc<Mutex<BTreeMap<u64, Vec<String>>>>;
 
 fn pay(bank: &Bank) -> TypedTool {
@@ -24,14 +24,13 @@ fn pay(bank: &Bank) -> TypedTool {
         let bank = Arc::clone(&bank);
         let to = arguments["to"].as_u64().unwrap_or_default();
         async move {
-            // Leaves time for a kill before the payment.
+            // A kill can hit the worker before the payment.
             tokio::time::sleep(Duration::from_millis(4)).await;
-            // Some requests of the first turn are lost.
             if to.is_multiple_of(11) && context.call.turn.as_str().ends_with('a') {
                 return Err(ToolError::internal("the connection was lost"));
             }
             bank.lock().unwrap().entry(to).or_default().push(context.idempotency_key.clone());
-            // Leaves time for a kill after the payment.
+            // A kill can hit the worker after the payment.
             tokio::time::sleep(Duration::from_millis(4)).await;
             if to.is_multiple_of(7) {
                 return Err(ToolError::internal("the connection was lost"));
@@ -141,12 +140,9 @@ async fn unknown_payments_are_reconciled_and_never_made_twice() {
     fleet.stop().await;
 }
 
-/// Number of calls of `find_late` for each recipient's payment. The payment's request is lost, or arrives after the
-/// first query.
 type QueryCounts = Arc<Mutex<BTreeMap<u64, usize>>>;
 
-/// Returns a tool that, from the second query on, finds payments to even numbers, because their requests arrive after
-/// the first query. The tool finds no other payments.
+/// Finds payments to even numbers from the second query on, as if their requests arrived after the first query.
 fn find_late(asked: &QueryCounts) -> TypedTool {
     let asked = Arc::clone(asked);
     TypedTool::new("find_payment", "Finds a payment.", Effect::Read, move |_, arguments: Value| {

@@ -23,7 +23,7 @@ async fn ask(connection: &mut MultiplexedConnection, words: &[&str]) {
     let _: redis::Value = redis::cmd(words[0]).arg(&words[1..]).query_async(connection).await.unwrap();
 }
 
-/// Waits until the last snapshot has ended, with success (`well`) or without.
+/// `well` is true if the snapshot must succeed.
 async fn saved(connection: &mut MultiplexedConnection, well: bool) {
     let word = if well { "rdb_last_bgsave_status:ok" } else { "rdb_last_bgsave_status:err" };
     loop {
@@ -101,7 +101,7 @@ async fn every_role_is_ready_and_missing_permissions_are_reported() {
     let wrong = users::url_in(&server.url(), "worker").replace("worker-secret", "other");
     assert_eq!(refusal(&shard(&wrong)).await, Some(Refusal::Login));
 
-    // If a server rejects one command, only the information from this command is missing.
+    // If a server rejects one command, only that command's information is missing.
     ask(&mut connection, &["ACL", "SETUSER", "operator", "-info", "-config|get"]).await;
     let pool = Pool::open(&users::url_in(&server.url(), "operator"), 1).unwrap();
     let facts = pool.server().await.unwrap();

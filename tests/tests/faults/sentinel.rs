@@ -33,8 +33,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::cluster::run_and_epoch;
 
 const TURNS: usize = 12;
-/// Maximum time for a failover on a busy machine. Sentinels detect the dead server after 1 s and agree on the next
-/// primary, which the fleet must then find.
+/// Sentinels detect the dead server after 1 s and agree on the next primary, which the fleet must then find.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Deserialize, JsonSchema)]
@@ -48,7 +47,6 @@ struct Ran {
     attempt: u32,
 }
 
-/// A `once` tool `act`. It counts each run, and returns only while the gate is open.
 struct Gate {
     runs: Arc<Mutex<BTreeMap<String, usize>>>,
     open: watch::Sender<bool>,
@@ -70,7 +68,6 @@ impl Gate {
     }
 }
 
-/// A scheduler, a worker and a producer that know only the addresses of the Sentinels.
 struct Fleet {
     trio: SentinelSetup,
     gate: Gate,
@@ -87,7 +84,6 @@ impl Fleet {
         Self::start_on(trio, url, Durability::None).await
     }
 
-    /// Starts a fleet that finds the servers of `trio` through `url`.
     async fn start_on(trio: SentinelSetup, url: String, durable: Durability) -> Self {
         let gate = Gate { runs: Arc::default(), open: watch::Sender::new(true) };
         let caps = DefaultCaps { tick_ms: 200, calls_per_tick: 1_000, ..DefaultCaps::default() };
@@ -115,7 +111,7 @@ impl Fleet {
         Self { trio, gate, client, store, metrics, parts: vec![(working, worker), (scheduling, scheduler)] }
     }
 
-    /// Submits turns `<prefix>0…`, each repeatedly until it is accepted. An ID is accepted only once.
+    /// Repeats each submission until it is accepted; an ID is accepted only once.
     async fn submit(&self, prefix: &str) {
         for i in 0..TURNS {
             let id = format!("{prefix}{i}");
@@ -135,7 +131,6 @@ impl Fleet {
         }
     }
 
-    /// Returns the replies by turn ID.
     async fn replies(&self, server: usize) -> BTreeMap<String, Vec<Value>> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let command = redis::cmd("XRANGE").arg(self.store.keys().key("replies:acme:box")).arg("-").arg("+").to_owned();
@@ -165,15 +160,15 @@ impl Fleet {
         self.trio.servers[server].connection().await
     }
 
-    /// Returns the run ID of the shard's Redis, and the number of restart epochs.
+    /// The run ID of the shard's Redis, and the number of restart epochs.
     async fn epoch(&self, server: usize) -> (String, u64) {
         let command = redis::cmd("HGET").arg(self.store.keys().key("meta")).arg("state").to_owned();
         let state: String = command.query_async(&mut self.redis(server).await).await.unwrap();
         run_and_epoch(&state)
     }
 
-    /// Promotes this server, and waits until the producer's own connection leads to it. Returns the number of
-    /// promotions: on a busy machine, Sentinels may revert a failover, which must then be repeated.
+    /// Waits until the producer's own connection leads to this server. On a busy machine, Sentinels may revert a
+    /// failover, so it may take several promotions. Returns their number.
     async fn until_led_to(&self, server: usize) -> u64 {
         let mut deadline = Instant::now() + RECOVERS_WITHIN;
         let mut failovers = 0;
@@ -196,7 +191,6 @@ impl Fleet {
         }
     }
 
-    /// Returns how often the scheduler and the worker saw the primary change.
     fn moves(&self) -> u64 {
         let text = self.metrics.render();
         let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -301,13 +295,13 @@ async fn all_connections_follow_the_promoted_primary() {
     assert_eq!(pool.server().await.unwrap().role, "master");
 }
 
-/// Starts a stub of a Sentinel that always names the server at `port`. Returns the stub's port.
+/// The stub always names the server at `port`. Returns its own port.
 async fn lagging_sentinel(port: &str) -> u16 {
     // The sender of this channel is never used, so the port does not change.
     sentinel_that_names(watch::Sender::new(port.to_owned()).subscribe()).await
 }
 
-/// Starts a stub of a Sentinel that names the server whose port is in the channel. Returns the stub's port.
+/// The stub names the server whose port is in the channel. Returns its own port.
 async fn sentinel_that_names(port: watch::Receiver<String>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = listener.local_addr().unwrap().port();

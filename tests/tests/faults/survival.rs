@@ -29,7 +29,7 @@ struct Ran {
     attempt: u32,
 }
 
-/// Two tools, `look` (read) and `act` (once). They count every run, and return only while a gate is open.
+/// `look` is a read and `act` is a `once` tool. Both return only while the gate is open.
 struct Gate {
     runs: Arc<Mutex<BTreeMap<String, usize>>>,
     open: watch::Sender<bool>,
@@ -67,8 +67,8 @@ impl Gate {
     }
 }
 
-/// Returns a plan with high caps. The lease is short, so that tests do not wait long for its end. It is not shorter,
-/// because on a busy machine, a whole fleet on one thread can stall for a second.
+/// The lease is short, so that tests do not wait long for its end. It is not shorter, because on a busy machine, a
+/// whole fleet on one thread can stall for a second.
 fn plan(gate: &Gate) -> Plan {
     Plan {
         caps: DefaultCaps {
@@ -92,7 +92,6 @@ fn call(name: &str, mark: &str) -> Value {
     json!({"id": mark, "name": name, "arguments": {"mark": mark}})
 }
 
-/// Submits the turns `<prefix>0…`, which look, act, and look again. Returns their IDs.
 async fn submit(fleet: &Fleet, prefix: &str, count: usize) -> Vec<String> {
     let mut ids = Vec::new();
     for i in 0..count {
@@ -105,8 +104,7 @@ async fn submit(fleet: &Fleet, prefix: &str, count: usize) -> Vec<String> {
     ids
 }
 
-/// Checks that each turn gets one reply. If the `act` call is `ok`, it ran once. If it is `outcome_unknown`, it ran at
-/// most once.
+/// If the `act` call is `ok`, it ran once. If it is `outcome_unknown`, it ran at most once.
 async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
     let replies = fleet.replies(ids.len()).await;
     for id in ids {
@@ -129,7 +127,6 @@ async fn a_draining_worker_requeues_its_unfinished_turns() {
     let store = StoreOptions { lease_ms: 20_000, ..plan.store.clone() };
     let mut fleet = Fleet::start(Plan { slots: 4, store, ..plan }).await;
     for i in 0..8 {
-        // Four turns run at once. Four more turns wait for slots.
         let (name, mark) = if i == 0 { ("act", "act".to_owned()) } else { ("look", format!("look{i}")) };
         fleet
             .submit_turn(json!({"turn_id": mark, "calls": [call(name, &mark), call("look", &format!("{mark}.then"))]}))
@@ -203,8 +200,7 @@ async fn every_turn_gets_one_reply_if_redis_is_killed_while_results_settle() {
     fleet.stop().await;
 }
 
-/// Pauses Redis for `pause`. The pause is either about one lease, so that the worker's lease may still be valid, or
-/// much longer.
+/// The pause is either about one lease, so that the worker's lease may still be valid, or much longer.
 async fn paused_for(pause: Duration) {
     let gate = Gate::new(false);
     let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, ..plan(&gate) }).await;
@@ -241,7 +237,6 @@ async fn the_fleet_works_again_after_redis_is_flushed() {
     fleet
         .until("the loss is noticed", async |fleet| !fleet.metrics.render().contains("tickfleet_state_lost_total 0"))
         .await;
-    // Turns after the flush run normally. Turns that were in Redis at the flush are lost and get no reply.
     fleet.until("the inbound stream is there", async |fleet| fleet.ask::<u64>("EXISTS", "turns", &[]).await == 1).await;
     let ids = submit(&fleet, "new", 4).await;
     each_is_answered_once(&mut fleet, &gate, &ids).await;
@@ -256,7 +251,6 @@ async fn every_turn_gets_one_reply_while_connections_are_cut_repeatedly() {
     let server = fleet.server.connection().await;
     let mut ids = Vec::new();
     for round in 0..8 {
-        // One half of the turns is submitted before the cut, the other half right after it.
         for half in 0..2 {
             fleet.until_redis_answers().await;
             ids.extend(submit(&fleet, &format!("r{round}h{half}n"), 3).await);
@@ -309,7 +303,6 @@ async fn full_redis_memory_blocks_submissions_but_admitted_turns_finish() {
     let mut fleet = Fleet::start(plan(&gate)).await;
     let before = submit(&fleet, "before", 3).await;
     fleet.until("they run", async |_| gate.all_runs() == 3).await;
-    // Redis uses 90 % of its limit. Producers can still write to Redis directly, and their turns run.
     bound_memory(&fleet, 111).await;
     pressure(&fleet, "1").await;
     let during = submit(&fleet, "during", 3).await;
@@ -388,7 +381,6 @@ async fn denied_redis_commands_reject_no_turn_and_drop_no_result() {
     fleet.stop().await;
 }
 
-/// If an inbox is not a stream, only the reply is lost. The turn ends normally, and its record can be read.
 #[tokio::test]
 async fn a_turn_ends_normally_if_its_inbox_is_not_a_stream() {
     let gate = Gate::new(false);

@@ -1,4 +1,4 @@
-//! Agents with a model: the agent loop, its waits and bounds, and how it reports failures.
+//! The agent loop: its waits and bounds, and how it reports failures.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,6 @@ fn llm(system: &str) -> TaskHandlerDef {
     }))
 }
 
-/// Returns a plan with two agents that run on the model: atlas delegates, and kelly publishes.
 fn plan(model: &ScriptedModel, tools: Vec<TypedTool>) -> Plan {
     let handlers = [("atlas", llm("You are atlas.")), ("kelly", llm("You are kelly."))];
     Plan {
@@ -54,7 +53,6 @@ struct Posted {
     number: usize,
 }
 
-/// Returns a tool that must not run twice, and that counts its runs.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
@@ -110,14 +108,12 @@ async fn an_agent_completes_a_task_with_its_tools_and_replies_with_the_answer() 
     let reported = seen[0].messages[0]["content"].as_str().unwrap();
     assert!(reported.starts_with("Post a greeting.") && reported.contains("u-7"), "{reported}");
     assert!(seen[0].tools.contains("post") && seen[0].tools.contains("delegate_task"), "{:?}", seen[0].tools);
-    // Every call has a result, whatever its outcome, and the model can react to the result.
     let results = seen[1].results();
     assert_eq!(results.len(), 3);
     assert!(
         results[0].contains("hi") && results[1].contains("content") && results[2].contains("launch"),
         "{results:?}"
     );
-    // Calls of a model are audited like all others.
     let audits = fleet.audits().await;
     let of_step = |audit: &&Value| audit["meta"]["turn"] == "job-1.step-2";
     assert_eq!(audits.iter().filter(of_step).count(), 1, "{audits:?}");
@@ -305,8 +301,7 @@ async fn an_agent_can_read_todays_model_usage() {
     enqueue(&fleet, task("job-1", "kelly", "What did we use?")).await;
     let reply = fleet.reply().await;
     let reported: Value = serde_json::from_str(result(&reply)["output"]["answer"].as_str().unwrap()).unwrap();
-    // The usage after the first of the task's two model answers: 100 input tokens at 1 per million, and 10 output
-    // tokens at 2 per million.
+    // After the first of two model answers: 100 input tokens at 1 per million, and 10 output tokens at 2 per million.
     let usage = &reported["usage"];
     assert_eq!((&usage["tokens"], &usage["money"]), (&json!({"used": 110}), &json!({"used": 120})), "{reported}");
     fleet.stop().await;

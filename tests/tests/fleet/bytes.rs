@@ -91,7 +91,7 @@ async fn the_byte_count_returns_to_zero_after_mixed_traffic() {
     let echo = json!({"name": "echo", "arguments": {"text": "x".repeat(2_000)}});
     let fail = |outcomes: &[&str]| json!({"name": "fail", "arguments": {"outcomes": outcomes}});
     let mut turns = vec![
-        // More calls than a tick admits, so that results are stored while the remaining calls wait.
+        // A tick admits fewer calls, so results are stored while the remaining calls wait.
         turn("kelly", "long", json!(vec![&echo; 10])),
         turn("fran", "audited", json!(vec![&echo; 5])),
         turn("fran", "retried", json!([fail(&["transient", "transient", "ok"]), echo])),

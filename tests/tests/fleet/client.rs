@@ -17,7 +17,6 @@ use tickfleet_store::{
 use tickfleet_testkit::RedisServer;
 
 const SOON: Duration = Duration::from_secs(60);
-/// How long a test waits for a reply that must not come.
 const NOT_LONG: Duration = Duration::from_millis(20);
 
 struct ClientFixture {

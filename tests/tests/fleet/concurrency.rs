@@ -30,7 +30,6 @@ struct Done {
     is_done: bool,
 }
 
-/// Returns a tool that takes a while, and counts how many calls run at the same time.
 fn slow(name: &str, effect: Effect, witness: &Arc<ConcurrencyProbe>) -> TypedTool {
     let witness = Arc::clone(witness);
     TypedTool::new(name, "Takes a while.", effect, move |_: CallContext, step: Step| {
@@ -47,7 +46,7 @@ fn slow(name: &str, effect: Effect, witness: &Arc<ConcurrencyProbe>) -> TypedToo
     })
 }
 
-/// Adds this limit to the policy, and raises the caps so that they delay nothing.
+/// The caps are so high that they delay nothing.
 fn limited(policy: &mut Policy, name: &str, tools: &[&str], per: LimitKey, places: u64) {
     policy.defaults.calls_per_tick = 1_000;
     policy.limits = Arc::new(vec![Limit {

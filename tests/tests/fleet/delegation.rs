@@ -30,8 +30,8 @@ struct Done {
     attempt: u32,
 }
 
-/// Returns a handler that obeys the task's description. With `ok <n>`, attempt n and later attempts succeed, and
-/// earlier attempts fail with a transient error. With `never`, the handler does not return.
+/// The task's description decides: with `ok <n>`, attempt n and later attempts succeed, and earlier attempts fail with
+/// a transient error. With `never`, the handler does not return.
 fn flaky() -> TypedTool {
     TypedTool::new("flaky", "Fails for a while.", Effect::Idempotent, |context: CallContext, work: Work| async move {
         let ok_from: u32 = match work.description.split(' ').nth(1).and_then(|n| n.parse().ok()) {
@@ -57,8 +57,8 @@ fn external(lease_ms: u64) -> TaskHandlerDef {
     TaskHandlerDef::External { lease: Duration::from_millis(lease_ms) }
 }
 
-/// Returns a plan. kelly delegates. fran takes notes. emma's handler is flaky. archy and link are external runtimes.
-/// terry takes no tasks.
+/// kelly delegates, and terry takes no tasks. archy and link are external runtimes. fran takes notes, and emma's
+/// handler is flaky.
 fn plan(lease_ms: u64) -> Plan {
     Plan {
         agents: ["kelly", "fran", "emma", "archy", "link", "terry", "tina"].map(String::from).into(),
@@ -76,7 +76,6 @@ fn plan(lease_ms: u64) -> Plan {
     }
 }
 
-/// Returns a tool that requires the capability with the tool's own name.
 fn guarded(name: &'static str) -> TypedTool {
     #[derive(Deserialize, JsonSchema)]
     struct Nothing {}
@@ -84,7 +83,7 @@ fn guarded(name: &'static str) -> TypedTool {
     TypedTool::new(name, "Needs a capability.", Effect::Read, run).requires(name)
 }
 
-/// Sets capabilities: archy can read files and send mail. kelly can only read files. tina cannot delegate.
+/// archy can read files and send mail, kelly can only read files, and tina cannot delegate.
 fn capabilities(policy: &mut Policy) {
     let delegate = policy.permissions.matrix.get_mut("delegate_task").unwrap();
     delegate.deny_agents.insert(AgentId::new("tina").unwrap());
@@ -150,7 +149,6 @@ async fn a_repeated_delegation_creates_one_task() {
         let reply = fleet.reply().await;
         assert_eq!(outcomes(&reply), ["ok", "ok"]);
         jobs.push([0, 1].map(|i| reply["results"][i]["output"]["job_id"].clone()));
-        // The turn's ID has expired, but its tasks still exist.
         fleet.until("the id is forgotten", async |fleet| fleet.ask::<u64>("EXISTS", "id:acme:t", &[]).await == 0).await;
     }
     assert_eq!(jobs[0], jobs[1], "the same call makes the same task");
@@ -194,7 +192,6 @@ async fn an_invalid_delegation_is_rejected_before_it_reaches_an_agent() {
         fleet.until("its dead letter", async |fleet| fleet.dead().await.len() == index + 1).await;
     }
     fleet.no_more_replies().await;
-    // If an agent delegates the same invalid tasks, the error messages help it to correct them.
     let calls = [delegate("nobody", "x"), delegate("terry", "x"), delegate("kelly", "x"), delegate("fran", " ")];
     fleet.submit_turn(json!({"calls": calls})).await;
     let reply = fleet.reply().await;
@@ -247,7 +244,6 @@ async fn a_task_cancelled_before_it_arrives_ends_without_running() {
         assert!(message.contains("(reason: api_key=[REDACTED])") && message.contains("not executed"), "{message}");
     }
     assert_eq!(fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await, 0);
-    // A cancel for an unknown tenant becomes a dead letter and leaves no `early` key.
     fleet.say(json!({"op": "cancel", "tenant": "nobody", "task_id": "x"})).await;
     fleet.until("its dead letter", async |fleet| fleet.dead().await.len() == 1).await;
     assert_eq!(fleet.ask::<u64>("EXISTS", "early:nobody", &[]).await, 0);
@@ -275,7 +271,7 @@ async fn a_task_cancelled_between_attempts_is_not_reported_as_not_executed() {
     fleet.stop().await;
 }
 
-/// Starts a service that stores each request's body unchanged and answers the first request with the status `first`.
+/// Only the first request is answered with the status `first`. Bodies are stored unchanged.
 async fn service(first: u16) -> (String, Arc<Mutex<Vec<String>>>) {
     use axum::http::StatusCode;
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -369,7 +365,6 @@ async fn a_delegated_task_has_no_more_rights_or_budget_than_its_delegator() {
         .submit_turn(json!({"turn_id": "more", "agent": "archy", "task_id": "top", "calls": [{"name": "echo"}]}))
         .await;
     assert_eq!(fleet.reply().await["results"][0]["error"]["code"], "task_budget_reached");
-    // A service can also delegate a task with a parent task. The parent's limits then apply in the same way.
     fleet.delegate("kelly", json!({"parent_task_id": child.id(), "budget": 1})).await;
     assert_eq!(fleet.reply().await["error"]["code"], "delegation_cycle");
     fleet.delegate("fran", json!({"parent_task_id": child.id(), "budget": 5})).await;

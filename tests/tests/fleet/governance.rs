@@ -25,11 +25,11 @@ use tokio::time::Instant;
 const AGENTS: usize = 2_000;
 const TICK_MS: i64 = 3_000;
 const CALLS_PER_TICK: u32 = 10;
-/// Cap per agent and day. It suffices for two and a half windows.
+/// Suffices for two and a half windows.
 const CALLS_PER_DAY: u32 = 25;
-/// The number of calls in each turn that an agent submits in a wave. Their sum is twice as many as a window admits.
+/// Calls of each turn that an agent submits in a wave. Their sum is twice as many as a window admits.
 const TURNS: [usize; 3] = [3, 13, 4];
-/// Number of waves. One wave is submitted per tick.
+/// One wave is submitted per tick.
 const WAVES: usize = 2;
 /// If no reply comes for this time, the run has failed.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ struct Stamp {
     stamp: u64,
 }
 
-/// Returns a tool whose result is a number that grows with every call, whichever worker runs the call.
+/// The numbers grow with every call, whichever worker runs the call.
 fn stamp() -> TypedTool {
     let next = Arc::new(AtomicU64::new(0));
     TypedTool::new("stamp", "Stamps.", Effect::Read, move |_: CallContext, _: Nothing| {
@@ -55,7 +55,6 @@ fn agent(n: usize) -> String {
     format!("agent-{n}")
 }
 
-/// Returns the turns of a wave, in the order of the agents.
 fn wave(wave: usize) -> Vec<Value> {
     let turns = (0..AGENTS).flat_map(|a| TURNS.iter().enumerate().map(move |(t, calls)| (a, t, *calls)));
     let message = |(a, t, calls): (usize, usize, usize)| {
@@ -72,7 +71,7 @@ pub(super) async fn start_witnessed(plan: Plan) -> Fleet {
     let schedulers = plan.schedulers;
     let workers = plan.workers;
     let mut fleet = Fleet::start(Plan { schedulers: 0, workers: 0, ..plan }).await;
-    // A commit without transactions loads the library of functions.
+    // The library of functions must be there: a commit without transactions loads it.
     fleet.store.refresh_state().await.unwrap();
     let mut connection = fleet.server.connection().await;
     let list = redis::cmd("FUNCTION").arg("LIST").arg("WITHCODE").to_owned();
@@ -160,8 +159,7 @@ async fn no_agent_exceeds_its_caps_in_any_window_or_day() {
     witness(&admissions(&fleet).await);
 }
 
-/// Checks that each call has one result, and that calls of a turn ran in order. Only the day cap may reject calls, and
-/// only after the calls that ran.
+/// Only the day cap may reject calls, and only after the calls that ran.
 fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
     let mut outcomes = BTreeMap::<(usize, String), u32>::new();
     for (id, reply) in replies {
@@ -188,7 +186,7 @@ fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
     }
 }
 
-/// Returns the times (ms) at which the calls of each agent became ready, in order.
+/// By agent: the times (ms) at which calls became ready, in order.
 async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
     let mut seen = HashSet::new();
     let mut admitted = BTreeMap::<AgentId, Vec<i64>>::new();
@@ -209,7 +207,7 @@ async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
     admitted
 }
 
-/// Checks that no window and no day of any agent has more admissions than its cap, and that the caps were reached.
+/// No window and no day may have more admissions than its cap, and the caps must be reached.
 fn witness(admitted: &BTreeMap<AgentId, Vec<i64>>) {
     assert_eq!(admitted.len(), AGENTS);
     let tenant = TenantId::new("acme").unwrap();

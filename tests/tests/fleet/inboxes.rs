@@ -45,7 +45,6 @@ async fn junk_turns_cannot_use_up_the_inboxes_of_other_tenants() {
     fleet.until("all are refused", async |fleet| fleet.ask::<u64>("XLEN", "dead", &[]).await >= 1_150).await;
     assert_eq!(keys(&fleet, "replies:nobody").await, Vec::<String>::new());
     assert_eq!(keys(&fleet, "replies:acme").await.len(), 4, "its own bound");
-    // The other tenant is not affected, and the first tenant keeps its inboxes.
     fleet.submit_turn(json!({"tenant": "bolt", "turn_id": "t", "calls": echo("hi")})).await;
     let reply = fleet.reply_in("bolt:box", PATIENCE).await.expect("a reply");
     assert_eq!(outcomes(&reply), ["ok"]);
@@ -80,7 +79,6 @@ async fn only_a_reader_that_reports_its_position_keeps_its_inbox_from_filling() 
     assert!((4..=5).contains(&done), "{statuses:?}");
     assert_eq!(statuses.last().map(String::as_str), Some("rejected"));
     assert!(fleet.ask::<u64>("XLEN", "replies:acme:box", &[]).await >= 7);
-    // A position that is invalid or beyond the inbox's end trims nothing.
     for beyond in ["99999999999999999999999-0", "9999999999999-0"] {
         let _: String = fleet.ask("SET", "read:acme:box", &[beyond, "EX", "600"]).await;
         assert_eq!(turn(&fleet, &mut inbox, beyond).await.1, "rejected");
@@ -90,7 +88,6 @@ async fn only_a_reader_that_reports_its_position_keeps_its_inbox_from_filling() 
     fleet.stop().await;
 }
 
-/// The janitor skips a damaged inbox and trims the other inboxes.
 #[tokio::test]
 async fn the_janitor_trims_other_inboxes_despite_a_damaged_one() {
     let fleet = Fleet::start(plan()).await;

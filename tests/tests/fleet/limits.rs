@@ -74,7 +74,7 @@ fn outcomes(reply: &Value) -> Vec<String> {
     results.map(|result| result["error"]["code"].as_str().unwrap_or("ok").to_owned()).collect()
 }
 
-/// Returns the times (ms) at which calls of `tool` were dispatched, by the user of the turn.
+/// By the user of the turn: the times (ms) at which calls of `tool` were dispatched.
 async fn dispatched(fleet: &Fleet, tool: &str) -> BTreeMap<String, Vec<i64>> {
     let queue = keys::ready(Priority::Normal);
     let mut times: BTreeMap<String, Vec<i64>> = BTreeMap::new();
@@ -172,7 +172,6 @@ async fn a_throttled_turn_does_not_block_other_turns_of_its_agent() {
     let other = fleet.submit(&[("echo", json!({"text": "hi"}))]).await;
     assert_eq!(fleet.reply().await["turn_id"], other.as_str());
     assert_eq!(*ledger.lock().unwrap(), ["first"]);
-    // A turn runs until it reaches the limit, and then waits too.
     let half = fleet.submit(&[("echo", json!({"text": "a"})), ("send", json!({"text": "third"}))]).await;
     fleet
         .until("both wait for the tool", async |fleet| fleet.ask::<u64>("ZCARD", "throttle:sends@send", &[]).await == 2)
@@ -184,7 +183,6 @@ async fn a_throttled_turn_does_not_block_other_turns_of_its_agent() {
     );
     let lane: Vec<String> = fleet.ask("ZRANGE", "throttle:sends@send", &["0", "-1"]).await;
     assert_eq!(lane, [format!("acme:{waiting}"), format!("acme:{half}")], "in the order of their admission");
-    // Canceled turns get their reply and leave nothing in the queue.
     for turn in [&waiting, &half] {
         let name = tickfleet_store::TurnName::parse(&format!("acme:{turn}")).unwrap();
         fleet.store.cancel(&name, "enough").await.unwrap();
@@ -289,7 +287,6 @@ async fn a_limit_in_shadow_mode_only_counts() {
     assert_eq!(outcomes(&fleet.reply().await), ["ok", "ok"]);
     let metrics = fleet.metrics.render();
     assert!(metrics.contains(r#"tickfleet_limits_reached_total{action="shadow",limit="sends"} 1"#), "{metrics}");
-    // The shadow note is in the audit entry of the call that the limit would have delayed.
     let audits = fleet.audits().await;
     let shadows: Vec<&Value> = audits.iter().map(|audit| &audit["meta"]["shadow"]).collect();
     let message = "the limit sends (1 call per tenant in a day) had no room for it";

@@ -32,7 +32,7 @@ impl ShardFixture {
         self.store.announce(digest, Some(scheduler), take).await.unwrap()
     }
 
-    /// Announces a policy, which must become active. Returns the policy's generation.
+    /// Returns the policy's generation.
     async fn in_force(&self, digest: &str, scheduler: &ConsumerId) -> u64 {
         match self.announce(digest, scheduler, false).await {
             AnnounceResult::InForce { generation } => generation,

@@ -9,7 +9,7 @@ use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// Returns the ID up to which the workers' group has read this stream, or `0-0` before the first entry.
+/// `0-0` before the first entry.
 async fn read_up_to(fleet: &Fleet, stream: &str) -> String {
     let command = redis::cmd("XINFO").arg("GROUPS").arg(fleet.store.keys().key(stream)).to_owned();
     let groups: Vec<BTreeMap<String, redis::Value>> =

@@ -28,8 +28,7 @@ fn any_of<T: Copy>(rng: &mut StdRng, values: &[T]) -> T {
     values[rng.random_range(0..values.len())]
 }
 
-/// Draws random settings that an operator might write: often at the edge of a range, and mostly with valid relations
-/// between settings.
+/// Settings that an operator might write: often at the edge of a range, and mostly valid in their relations.
 fn drawn(rng: &mut StdRng) -> String {
     const MS: [u64; 14] =
         [10, 100, 499, 500, 501, 1_000, 2_000, 3_000, 10_000, 15_000, 60_000, 90_000, 300_000, 600_000];
@@ -54,7 +53,7 @@ fn drawn(rng: &mut StdRng) -> String {
     )
 }
 
-/// Loads settings. Returns `None` if the loader rejects them.
+/// `None` if the loader rejects the settings.
 fn loaded(text: &str) -> Option<Settings> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("tickfleet.yaml"), text).unwrap();
@@ -123,8 +122,7 @@ impl Shard {
         HeldEntry { queue: taken.queue, entry: taken.entry, fields: taken.fields }
     }
 
-    /// Runs one round of a scheduler that looks for dead workers with this period. Returns true if the round
-    /// redelivered the slice that the worker held.
+    /// `period` is that of the scheduler's search for dead workers. Returns true if the worker's slice was redelivered.
     async fn reap(&self, period: Duration, held: Option<&HeldEntry>) -> bool {
         let may = RequestReapPermit { lease_ms: self.store.options().lease_ms, every_ms: ms(period) / 4 * 3 };
         if self.store.decide(may).await.unwrap().result != ReapPermit::Granted {

@@ -20,7 +20,6 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 const SLOTS: usize = 8;
-/// Number of turns in a flood: some seconds of work.
 const FLOOD: usize = 900;
 
 type BegunTenants = Arc<Mutex<Vec<String>>>;
@@ -33,7 +32,6 @@ struct Done {
     is_done: bool,
 }
 
-/// Returns a tool that records the tenant for which it runs, and takes a while.
 fn slow(begun: &BegunTenants) -> TypedTool {
     let begun = Arc::clone(begun);
     TypedTool::new("slow", "Takes a while.", Effect::Read, move |context: CallContext, _: Nothing| {
@@ -67,7 +65,6 @@ fn two_tenants(policy: &mut Policy) {
     policy.tenants.insert(TenantId::new("globex").unwrap(), globex);
 }
 
-/// Sets the policy: `acme` has three times the weight of the other tenant.
 fn sharing(policy: &mut Policy) {
     two_tenants(policy);
     policy.limits = Arc::new(vec![limit(LimitKey::Tenant, LimitBound::Share(1))]);
@@ -93,7 +90,7 @@ async fn start(begun: &BegunTenants, policy: fn(&mut Policy)) -> Fleet {
     fleet
 }
 
-/// Waits until schedulers have counted the slots. Does nothing if the policy has no limits.
+/// Without limits in the policy, this returns at once.
 async fn until_slots_are_counted(fleet: &Fleet) {
     if fleet.active.load().policy.limits.is_empty() {
         return;
@@ -131,7 +128,7 @@ fn count(calls: &[String], tenant: &str) -> usize {
     calls.iter().filter(|of| *of == tenant).count()
 }
 
-/// Submits one turn of `globex`. Returns how many calls of `acme` began before the call of `globex`.
+/// Returns how many calls of `acme` began before one call of `globex`.
 async fn calls_before_one_of_globex(fleet: &Fleet, begun: &BegunTenants) -> usize {
     let before = begun.lock().unwrap().len();
     submit_all(&fleet.server, fleet.store.keys(), &turns("globex", 1)).await;
@@ -145,8 +142,7 @@ async fn calls_before_one_of_globex(fleet: &Fleet, begun: &BegunTenants) -> usiz
     }
 }
 
-/// Maximum number of the flood's calls that may begin before the other tenant's call. Some of them already occupy the
-/// slots, and others begin while the turn is being admitted.
+/// Some of the flood's calls already occupy the slots, and others begin while the other tenant's turn is admitted.
 const BEFORE_MAX: usize = FLOOD / 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -249,7 +245,6 @@ async fn waiting_tenants_share_slots_by_weight() {
     let calls = begun.lock().unwrap()[FLOOD / 3..FLOOD].to_vec();
     let acme = count(&calls, "acme");
     let globex = count(&calls, "globex");
-    // The ratio must be three to one within ten percent.
     let part = acme * 1_000 / (acme + globex);
     eprintln!("of 1,000 calls, {part} were those of the tenant with three quarters of the weight");
     assert!((675..=825).contains(&part), "{acme} to {globex}");
@@ -257,7 +252,6 @@ async fn waiting_tenants_share_slots_by_weight() {
     fleet.stop().await;
 }
 
-/// Returns a tool that waits until `gate` opens, and counts its calls.
 fn hangs(gate: &Arc<Semaphore>, hanging: &Arc<AtomicUsize>) -> TypedTool {
     let gate = Arc::clone(gate);
     let hanging = Arc::clone(hanging);
@@ -276,7 +270,7 @@ fn hung_turns(count: usize) -> Vec<Value> {
     (0..count).map(|_| json!({"tenant": "acme", "agent": "kelly", "calls": call})).collect()
 }
 
-/// Waits until this number of calls has begun to wait, and until all their permits are returned.
+/// Waits for `calls` calls, and until all their permits are returned.
 async fn until_none_hangs(fleet: &Fleet, hanging: &AtomicUsize, calls: usize) {
     while hanging.load(Ordering::SeqCst) < calls {
         // No event reports the last calls and their permits, so this polls.
@@ -320,7 +314,6 @@ async fn by_default_one_tool_can_use_all_slots() {
     let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy: by_default, ..Plan::default() }).await;
     until_slots_are_counted(&fleet).await;
     submit_all(&fleet.server, fleet.store.keys(), &hung_turns(4 * SLOTS)).await;
-    // Wait until this tool occupies all slots and its other calls wait.
     while hanging.load(Ordering::SeqCst) < SLOTS {
         // Only the counter of calls shows the occupied slots, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -345,8 +338,8 @@ fn probe(begins: UnboundedSender<u32>) -> TypedTool {
     })
 }
 
-/// Returns the times (ms, sorted) from the submit of a turn of `globex` to the begin of its call. `acme` first submits
-/// `flood` turns.
+/// `acme` first submits `flood` turns. Returns the sorted waits (ms) from the submit of a turn of `globex` to the begin
+/// of its call.
 async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
     const PROBES: u32 = 200;
     let begun = BegunTenants::default();

@@ -18,7 +18,7 @@ const BOT_TOKEN: &str = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
 const USER_TOKEN: &str = "user-token-8f14e45fceea167a";
 const BEARER_TOKEN: &str = "bearer-token-c9f0f895fb98ab91";
 
-/// The requests to the services, and their next answers. If no answer is set, a request succeeds.
+/// If no answer is set, a request succeeds.
 #[derive(Default)]
 struct Services {
     asked: Mutex<Vec<SocialRequest>>,
@@ -68,7 +68,6 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
 
 const TEAM_CHAT: &str = "-1009";
 
-/// Starts a fleet with the built-in configuration. Its tools reach the stub.
 async fn fleet(tokens: bool) -> (Fleet, Arc<Services>) {
     let tokens: &[(&str, &str)] = if tokens {
         &[
@@ -156,7 +155,6 @@ async fn declared_tools_send_the_requests_that_each_service_expects() {
     assert_eq!(asked[2].authorization, format!("Bearer {BEARER_TOKEN}"));
     let query: Vec<&str> = lines[2].split_once('?').unwrap().1.split('&').collect();
     assert_eq!(query.len(), 5, "the argument's & and = are encoded: {query:?}");
-    // The permission matrix of the built-in configuration applies.
     let reply = run(&mut fleet, "fran", &[post(), telegram()]).await;
     assert_eq!(outcomes(&reply), ["denied", "ok"]);
     fleet.stop().await;
@@ -174,7 +172,6 @@ async fn declared_tools_have_the_expected_arguments() {
     assert_eq!(spec("send_telegram_message"), ("message chat_id".into(), json!(["message"])));
     assert_eq!(spec("search_x"), ("query max_results".into(), json!(["query"])));
     assert_eq!(spec("get_team_members"), ("role_filter status_filter".into(), json!([])));
-    // If a call names no chat, the team's chat receives the message.
     let to_team = json!({"message": "Hi.", "chat_id": null});
     let reply = run(&mut fleet, "kelly", &[("send_telegram_message", json!({"message": "Hi."}))]).await;
     assert_eq!(outcomes(&reply), ["ok"], "{reply:#}");
@@ -212,7 +209,6 @@ async fn a_service_error_maps_to_an_outcome_by_status_and_effect() {
     assert_eq!((outcomes(&reply), &reply["results"][0]["attempts"]), (vec!["ok"], &json!(2)));
     assert!(fleet.store.now_ms().await.unwrap() - start >= 1_000);
     assert_eq!(services.asked().len(), 2);
-    // A 403 is final. The result has the service's own message.
     services.answer(403, json!({"ok": false, "description": "Forbidden: bot was kicked from the group chat"}));
     let reply = run(&mut fleet, "kelly", &[telegram()]).await;
     assert_eq!(outcomes(&reply), ["permanent"]);
@@ -267,7 +263,6 @@ async fn tokens_never_appear_in_replies_redis_metrics_or_logs() {
     // The whole fleet of a test runs on the test's own thread.
     let logging = tracing::subscriber::set_default(subscriber.finish());
     let (mut fleet, services) = fleet(true).await;
-    // The services repeat the token in success and in failure.
     let echoed = format!("no bot {BOT_TOKEN}, url http://x/bot{BOT_TOKEN}/sendMessage");
     services.answer(200, json!({"ok": true, "result": {"text": echoed}}));
     services.answer(404, json!({"ok": false, "description": echoed}));

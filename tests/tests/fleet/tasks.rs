@@ -1,4 +1,4 @@
-//! Tasks as observers and users see them: watching, listing, canceling, sessions, messages, and answers with a schema.
+//! Tasks as observers and users see them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,6 @@ fn llm(system: &str, answer_schema: Option<Value>) -> TaskHandlerDef {
     }))
 }
 
-/// Returns a plan with two agents that run on the model: atlas delegates, and kelly works.
 fn plan(model: &ScriptedModel) -> Plan {
     let handlers = [("atlas", llm("You are atlas.", None)), ("kelly", llm("You are kelly.", None))];
     Plan {
@@ -115,14 +114,12 @@ async fn a_watcher_sees_all_events_of_a_task_from_any_position() {
     let reported: Vec<String> = seen.iter().map(|progress| words(&progress.event)).collect();
     let expected = ["accepted kelly", "plan 2", "execute job.step-1", "echo true", "sleep true", "plan 0", "Said hi."];
     assert_eq!(reported, expected);
-    // A watcher can continue after the last position that it knows.
     let mut later = client(&fleet).watch_from(&name("job"), 2);
     let mut reported = Vec::new();
     while let Some(progress) = later.next().await.unwrap() {
         reported.push(words(&progress.event));
     }
     assert_eq!(reported, expected[4..]);
-    // A watcher may start at any position. It reports all later events, and may report the start of calls again.
     let news = |reported: &[String]| -> Vec<String> {
         let is_news = |word: &&String| !word.starts_with("execute") && !word.starts_with("accepted");
         reported.iter().filter(is_news).cloned().collect()
@@ -178,7 +175,7 @@ fn standing(state: TaskState) -> TaskFilter {
     TaskFilter { state: Some(state), limit: 10, ..TaskFilter::default() }
 }
 
-/// Reads the list in pages of one task. The list also covers another tenant, whose name comes first.
+/// A page has one task. Another tenant, whose name comes first, is listed too.
 async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<String> {
     let tenants = [TenantId::new("aaa").unwrap(), tenant.clone()].into();
     let one = TaskFilter { limit: 1, ..filter.clone() };
@@ -188,7 +185,6 @@ async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<S
         let page = task_page(client, &tenants, &one, from.as_ref()).await.unwrap();
         found.extend(page.tasks.into_iter().map(|task| task.id.to_string()));
         let Some(next) = page.next else { return found };
-        // Clients also write and parse the cursor.
         from = Some(next.to_string().parse().unwrap());
     }
 }
@@ -205,7 +201,6 @@ async fn cancelling_a_task_ends_its_turn_and_its_subtasks() {
     asked(&model, 2).await;
     let client = client(&fleet);
     let tenant = TenantId::new("acme").unwrap();
-    // Until the task ends, its story shows which task waits for which.
     let story = loop {
         let story = client.task(&name("job")).await.unwrap().unwrap();
         let child = story.children.first();
@@ -230,7 +225,6 @@ async fn cancelling_a_task_ends_its_turn_and_its_subtasks() {
     assert_eq!(cancelled.children[0].task.as_str(), child.as_str());
     assert_eq!(cancelled.children[0].turns.len(), 1);
     assert_eq!(result(&fleet.reply().await)["outcome"], "cancelled");
-    // If a model delegates a task, only the model receives the result of that task.
     let mut watch = client.watch(&TurnName::task(&tenant, &child));
     let mut last = None;
     while let Some(progress) = watch.next().await.unwrap() {
@@ -240,7 +234,6 @@ async fn cancelling_a_task_ends_its_turn_and_its_subtasks() {
     let ended = TaskFilter { agent: AgentId::new("kelly").ok(), ..standing(TaskState::Ended) };
     let listed = client.tasks(&tenant, &ended).await.unwrap();
     assert_eq!((listed.len(), listed[0].outcome.as_deref()), (1, Some("cancelled")));
-    // No subtask or turn of the task may continue.
     loop {
         let left = fleet.store.turn_view(&name(&format!("{child}.step-1"))).await.unwrap();
         if !matches!(left, tickfleet_store::TurnView::Live(_)) {
@@ -315,11 +308,10 @@ async fn a_session_keeps_its_history_across_several_messages() {
     let history = open(&kelly).history().await.unwrap();
     assert_eq!(history.len(), 2);
     assert_eq!((history[1].user.as_str(), history[1].agent.as_deref()), ("two", Some("heard one / heard one / two")));
-    // A session belongs to one agent. Other agents cannot read it.
     let other = open(&AgentId::new("atlas").unwrap());
     assert!(matches!(other.send("x").await, Err(SessionError::Others(_))));
     assert!(matches!(open(&kelly).send(" ").await, Err(SessionError::Length { .. })));
-    // This task does not belong to the session. Its ID only looks like that of an exchange.
+    // `ses-talk-9` only looks like the ID of an exchange of the session.
     enqueue(&fleet, "ses-talk-9", "kelly", "three").await;
     let mut watch = client(&fleet).watch(&name("ses-talk-9"));
     while let Some(progress) = watch.next().await.unwrap() {
@@ -355,8 +347,7 @@ async fn an_agent_receives_a_message_once_in_its_next_step() {
         let says = |message: &&Value| message["content"].as_str().is_some_and(|text| text.contains("The price is 7."));
         asked.messages.iter().filter(says).count()
     };
-    // The message is in the first step of a task, and in the history of this task. The next task does not receive the
-    // message again.
+    // The message is in the first step of a task, and in the history of this task.
     let counts: Vec<usize> = model.seen().iter().map(reported).collect();
     assert_eq!(counts, [1, 1, 0, 0]);
     let first = &model.seen()[0];

@@ -38,11 +38,10 @@ use tickfleet_store::{Store, StoreOptions, TurnName};
 use tickfleet_testkit::connect;
 
 const DAY_MS: i64 = 86_400_000;
-/// Number of agents. It is so high that no agent reaches its cap.
+/// So many that no agent reaches its cap.
 const AGENTS: usize = 3_000;
-/// Bound of each limit in this file. No measurement reaches it.
+/// So high that no measurement reaches the bound of any limit in this file.
 const PLACES: u64 = 100_000;
-/// Number of entries that one step of a sealer reads.
 const SEALED_AT_ONCE: usize = 500;
 const FACT_KEPT_MS: i64 = DAY_MS;
 
@@ -53,7 +52,6 @@ struct MeasuredRedis {
     connection: MultiplexedConnection,
     number: usize,
     dumps: usize,
-    /// The policy's limits count every call.
     active: Arc<ActivePolicy>,
     has_facts: bool,
 }
@@ -71,7 +69,6 @@ impl SlotBounds for Enough {
     }
 }
 
-/// Returns a policy in which no agent reaches a cap.
 fn policy(limits: Vec<Limit>) -> Arc<ActivePolicy> {
     let every = ToolGrant { everyone: true, ..ToolGrant::default() };
     let agents = (0..AGENTS).map(|number| (AgentId::new(format!("a{number}")).unwrap(), AgentPolicy::default()));
@@ -92,7 +89,6 @@ fn policy(limits: Vec<Limit>) -> Arc<ActivePolicy> {
     Arc::new(ActivePolicy { policy, ..ActivePolicy::default() })
 }
 
-/// Seals the audit log like a scheduler.
 struct Sealing {
     signer: Signer,
     head: Head,
@@ -105,7 +101,7 @@ impl Sealing {
         Self { signer, head: Head::default(), after: String::new() }
     }
 
-    /// Seals all entries, in the same steps as a scheduler. Returns their number.
+    /// Returns the number of sealed entries.
     async fn seal_all(&mut self, store: &Store) -> usize {
         let mut count = 0;
         let chain = ChainName { fleet: "bench".into(), shard: 0, tenant: "bench".into() };
@@ -131,7 +127,7 @@ impl Sealing {
         }
     }
 
-    /// Writes the seals of the entries up to `upto`. If `seals` is empty, this only acquires the sealer's lease.
+    /// If `seals` is empty, this only acquires the sealer's lease.
     async fn extend(&self, store: &Store, upto: &str, seals: Vec<Seal>) {
         let extend = ExtendSeals {
             candidate: Candidate { process: ConsumerId::new("s1").unwrap(), lease_ms: 10_000 },
@@ -145,7 +141,6 @@ impl Sealing {
     }
 }
 
-/// Returns a concurrency limit that never delays a turn here.
 fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
     Limit {
         name: name.into(),
@@ -159,7 +154,6 @@ fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
     }
 }
 
-/// Returns limits that correspond to an agent's caps per tick and day, and to a tenant's cap per day.
 fn caps() -> Vec<Limit> {
     let of = |name: &str, key: LimitKey, every: LimitWindow| Limit {
         every,
@@ -172,8 +166,7 @@ fn caps() -> Vec<Limit> {
     ]
 }
 
-/// Returns the limits that `make bench ARGS="--limits 20"` adds to every call: one counter of the call's agent, and two
-/// counters that all calls share.
+/// `make bench ARGS="--limits 20"` adds these limits to every call. All calls share two of the three counters.
 fn three() -> Vec<Limit> {
     let of = |name: &str, key: LimitKey, every: LimitWindow| Limit {
         every,
@@ -194,7 +187,6 @@ fn fairness() -> Limit {
     of_slots("tenant_slots", LimitKey::Tenant, LimitBound::Share(1))
 }
 
-/// Writes a program that starts Redis under callgrind.
 fn under_callgrind(dir: &Path) -> PathBuf {
     let program = dir.join("redis-under-callgrind");
     let out = dir.join("out.%p");
@@ -230,7 +222,7 @@ impl MeasuredRedis {
         Self { server, dir: dir.to_owned(), store, connection, number: 0, dumps: 0, active, has_facts }
     }
 
-    /// Runs turns of one call, in batches, from the submit to the reply.
+    /// Each turn has one call.
     async fn play(&mut self, batch: usize, rounds: usize) {
         for _ in 0..rounds {
             let mut submit = redis::pipe();
@@ -289,7 +281,7 @@ impl MeasuredRedis {
         }
     }
 
-    /// Settles the calls like a worker. If the calls depend on facts, begins them first.
+    /// If the calls depend on facts, this begins them first, as a worker does.
     async fn run_slices(&self, mut slices: Vec<Slice>) {
         let mut view = View::default();
         let bounds = self.store.bounds();
@@ -322,14 +314,14 @@ impl MeasuredRedis {
         }
     }
 
-    /// Runs turns. Returns the average number of Redis' instructions per turn.
+    /// In Redis' instructions per turn, on average.
     async fn cost(&mut self, batch: usize, rounds: usize) -> u64 {
         self.control("-z");
         self.play(batch, rounds).await;
         self.counted() / (batch * rounds) as u64
     }
 
-    /// Seals at least `entries` entries. Returns the average number of Redis' instructions per entry.
+    /// In Redis' instructions per entry, on average over at least `entries` entries.
     async fn cost_of_sealing(&mut self, entries: usize) -> u64 {
         let mut sealing = Sealing::new();
         sealing.seal_all(&self.store).await;
@@ -369,8 +361,7 @@ fn session(slice: &Slice) -> SessionName {
     SessionName::new(&slice.name.tenant, &FactRow::default().session(&head.agent, None, &head.context))
 }
 
-/// Returns the begin of a call in its agent's session. One fact must not be set in the session. The end of the call
-/// sets another fact.
+/// The call is in its agent's session. One fact must not be set there, and the end of the call sets another.
 fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
     let condition = Condition { fact: "read_untrusted".into(), required: false, shadow: false };
     let change = PossibleFactChange { fact: "has_asked".into(), sets: true, kept_ms: FACT_KEPT_MS };
@@ -396,7 +387,6 @@ fn end_of_facts(slice: &Slice) -> EndCalls {
     EndCalls { session: session(slice), calls: vec![EndedCall { call, changes: Some(vec![changed]) }] }
 }
 
-/// Returns the result as a worker renders it.
 fn result(slice: &Slice) -> RenderedCall {
     let turn = &slice.name.turn;
     let result = format!(

@@ -14,7 +14,6 @@ async fn write(fleet: &Fleet, of: &str, entries: usize) {
     }
 }
 
-/// Exports the log to a new file. Returns the state from which this export can resume.
 async fn exported(stores: &[Store], header: &Header) -> ExportResume {
     let mut file = Vec::new();
     Export::new(stores, ExportRange::default(), ExportResume::default(), &mut file).write(header).await.unwrap();
@@ -46,7 +45,6 @@ async fn an_export_does_not_continue_in_a_file_of_another_fleet() {
         let refused = other.check(&stores, &header).await.unwrap_err().to_string();
         assert!(refused.contains("is not in the log of this fleet; write to another file"), "{refused}");
     }
-    // An export can continue if its file was written before the log was trimmed.
     write(&ours, "ours", 2).await;
     let _: u64 = ours.ask("XTRIM", "audit", &["MAXLEN", "1"]).await;
     own.check(&stores, &header).await.unwrap();

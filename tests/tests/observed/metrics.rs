@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// Length of a tick that does not end during a test (ms).
+/// No tick ends during a test.
 const A_DAY_MS: i64 = 86_400_000;
 
 #[derive(Deserialize, JsonSchema)]
@@ -44,7 +44,6 @@ fn hold(open: &watch::Sender<bool>) -> TypedTool {
     })
 }
 
-/// Serves a fleet's `/metrics` over HTTP, like a process with schedulers and workers.
 struct Endpoint(SocketAddr);
 
 impl Endpoint {
@@ -74,7 +73,7 @@ impl Endpoint {
         body.to_owned()
     }
 
-    /// Scrapes for up to [`PATIENCE`] until each of these series has its value.
+    /// Tries for up to [`PATIENCE`].
     async fn shows(&self, wanted: &[(&str, f64)]) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -91,7 +90,6 @@ impl Endpoint {
     }
 }
 
-/// Returns the value of a series, `name` or `name{label="word"}`. Returns `None` if the series is absent.
 fn value(text: &str, series: &str) -> Option<f64> {
     let series = format!("tickfleet_{series} ");
     text.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
@@ -107,7 +105,7 @@ async fn submit(fleet: &Fleet, agent: &str, call: (&str, Value)) -> String {
     fleet.submit_turn(turn).await
 }
 
-/// Starts a fleet in which work waits in every state. Also returns the turns that do not end by themselves.
+/// Work waits in every state. The returned turns do not end by themselves.
 async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<String>) {
     let fleet = Fleet::start(Plan {
         slots: 2,
@@ -240,7 +238,7 @@ async fn metrics_count_each_event_once_and_promtool_accepts_them() {
     fleet.stop().await;
 }
 
-/// Fails if promtool reports a problem or is not installed.
+/// Fails also if promtool is not installed.
 fn checked_by_promtool(text: &str) {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -18,7 +18,7 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns the files with this extension, ordered by name. Fails if the folder has none.
+/// Ordered by name. Fails if the folder has none.
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let entries = root().join(folder).read_dir().unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
@@ -27,7 +27,7 @@ fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the metrics in docs/reference/metrics.md. Another test checks that the page agrees with the code.
+/// From docs/reference/metrics.md. Another test checks that the page agrees with the code.
 fn exported() -> BTreeSet<String> {
     let row = Regex::new(r"(?m)^\| `((?:tickfleet|process)_[a-z_]+)` \| (\w+) \|").unwrap();
     let page = read("docs/reference/metrics.md");
@@ -44,7 +44,7 @@ fn exported() -> BTreeSet<String> {
     names
 }
 
-/// Returns the metrics in a query that are not exported. Names with colons are recording rules, so they are left out.
+/// Names with colons are recording rules, so they are left out.
 fn unknown_metrics(query: &str, exported: &BTreeSet<String>) -> Vec<String> {
     let name = Regex::new(r"[a-z_:]*\b(?:tickfleet|process)_[a-z_:0-9]+").unwrap();
     let named = name.find_iter(query).map(|found| found.as_str().to_owned());

@@ -15,7 +15,7 @@ mod facts;
 mod rules;
 mod tasks;
 
-/// The agent that may call every tool. Its turns are narrowed instead.
+/// May call every tool; its turns are narrowed instead.
 const EVERYTHING: &str = "assistant";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,7 +47,6 @@ async fn attackers_get_no_tool_that_the_user_task_was_not_granted() {
     fleet.stop().await;
 }
 
-/// Pairs each user task with its own calls, and with the calls of every attack on its suite.
 fn played<'a>(users: &[&'a Task], attacks: &[&'a Task]) -> Vec<(&'a Task, &'a Task)> {
     let of_one = |user: &&'a Task| {
         let (user, own) = (*user, (*user, *user));
@@ -84,8 +83,8 @@ fn plan(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// Returns a turn with the calls of `task`. The turn belongs to the agent of `user`. If `narrowed`, the turn belongs to
-/// the agent that may call everything, but is narrowed to the tools that `user` needs.
+/// The turn has the calls of `task`, for the agent of `user`. If `narrowed`, the agent may call everything, but the
+/// turn is narrowed to the tools that `user` needs.
 fn turn(id: &str, user: &Task, task: &Task, narrowed: bool) -> Value {
     let agent = if narrowed { EVERYTHING.to_owned() } else { user.agent() };
     let mut turn = json!({
@@ -104,7 +103,7 @@ struct Counts {
     attacker_uses_granted_tool: usize,
 }
 
-/// Reads every reply and checks every call. Returns the counts of unnarrowed and of narrowed turns.
+/// Returns the counts of unnarrowed and of narrowed turns.
 async fn judge(fleet: &Fleet, expected: &BTreeMap<String, BTreeSet<String>>) -> [Counts; 2] {
     let mut counted = [Counts::default(); 2];
     let mut left: BTreeSet<&str> = expected.keys().map(String::as_str).collect();

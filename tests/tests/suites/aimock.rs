@@ -22,7 +22,7 @@ use tickfleet_tools::{ToolError, TypedTool};
 
 const PACKAGE: &str = "@copilotkit/aimock@1.43.0";
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_AIMOCK";
-/// Each request format: the name of the agent that uses it, the API, and the prefix of its paths.
+/// The agent's name, the API, and the prefix of the API's paths.
 const FORMS: [(&str, ModelApi, &str); 4] = [
     ("chat", ModelApi::OpenAi, "/v1"),
     ("responses", ModelApi::OpenAiResponses, "/v1"),
@@ -31,7 +31,6 @@ const FORMS: [(&str, ModelApi, &str); 4] = [
 ];
 const TASKS: usize = 15;
 
-/// The process of the stub. It ends with the test.
 struct Aimock {
     child: Child,
     url: String,
@@ -46,8 +45,7 @@ impl Drop for Aimock {
 }
 
 impl Aimock {
-    /// Starts a stub whose model makes one post for each of `tasks`, and then reports the post. Returns `None` if the
-    /// test is skipped.
+    /// The stub's model makes one post for each of `tasks`, and then reports the post. `None` if the test is skipped.
     async fn start(tasks: &[String], more: &[&str]) -> Option<Self> {
         let (node, script) = installed().unwrap()?;
         let fixtures = tempfile::tempdir().unwrap();
@@ -105,8 +103,7 @@ impl Aimock {
     }
 }
 
-/// Installs the stub if it is missing. Returns `None` if [`SKIP_VARIABLE`] is `1`. Processes that call this at the same
-/// time wait for each other.
+/// `None` if [`SKIP_VARIABLE`] is `1`. Processes that call this at the same time wait for each other.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 fn installed() -> Result<Option<(Node, PathBuf)>> {
     if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
@@ -115,7 +112,7 @@ fn installed() -> Result<Option<(Node, PathBuf)>> {
     }
     let dir = target_dir().join("aimock");
     fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-    // The lock ends when the file is closed, so it also ends if this process dies.
+    // The system releases the lock even if this process dies.
     let lock = File::create(dir.join("lock"))?;
     lock.lock()?;
     let node = Node::find(SKIP_VARIABLE)?;
@@ -128,7 +125,6 @@ fn installed() -> Result<Option<(Node, PathBuf)>> {
     Ok(Some((node, dir.join("node_modules/@copilotkit/aimock/dist/cli.js"))))
 }
 
-/// Returns the stub's answers: a call for each task. After the call has its result, the answer is text.
 fn fixtures_for(tasks: &[String]) -> Value {
     let call = |task: &String| {
         json!({"match": {"userMessage": task, "hasToolResult": false},
@@ -150,7 +146,6 @@ struct Posted {
     number: usize,
 }
 
-/// Returns a tool that must not run twice, and that records its arguments.
 fn post(posted: &Arc<Mutex<Vec<String>>>) -> TypedTool {
     let posted = Arc::clone(posted);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
@@ -163,7 +158,7 @@ fn post(posted: &Arc<Mutex<Vec<String>>>) -> TypedTool {
     })
 }
 
-/// Delegates each task to the agent that its prefix `<agent>-` names. Returns the replies.
+/// Each task goes to the agent that its prefix `<agent>-` names.
 async fn carried_out(fleet: &mut Fleet, tasks: &[String]) -> BTreeMap<String, Value> {
     for task in tasks {
         let (agent, _) = task.split_once('-').unwrap();

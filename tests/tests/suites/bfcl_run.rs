@@ -13,7 +13,6 @@ use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inbox::submit_all;
 use tokio::time::Instant;
 
-/// If no reply comes for this time, the run has failed.
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,7 +47,6 @@ async fn every_leaderboard_call_gets_one_correct_result() {
     fleet.stop().await;
 }
 
-/// Reads replies, and sends the next turn of each conversation, until all turns have their reply.
 async fn run(fleet: &Fleet, course: &mut Course) {
     let keys: &Keys = fleet.store.keys();
     let mut inbox = fleet.inbox("box").await;
@@ -60,7 +58,7 @@ async fn run(fleet: &Fleet, course: &mut Course) {
     }
 }
 
-/// Checks that valid calls return their arguments unchanged, and that results of invalid calls name the problem.
+/// Valid calls return their arguments unchanged, and results of invalid calls name the problem.
 fn judge(data: &Bfcl, course: &Course) {
     let results = course.results();
     let mut invalid = [0; 3];

@@ -32,7 +32,6 @@ struct Expected {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ParserVerdict {
-    /// The same calls, or none if none is expected.
     Equal,
     /// The output is truncated or malformed, so no call is expected, and the parser reports the problem.
     BrokenAndReported,
@@ -64,7 +63,7 @@ fn judge(fixture: &Fixture) -> ParserVerdict {
     }
 }
 
-/// Returns true if the values are equal as JSON: 1 and 1.0 are the same number, but 3 and "3" differ.
+/// 1 and 1.0 are the same number, but 3 and "3" differ.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),

@@ -58,8 +58,7 @@ impl Drop for Everything {
     }
 }
 
-/// Returns a free port below the range of automatic ports. So no other process gets the port, neither at first nor
-/// while a server is replaced.
+/// Below the range of automatic ports, so no other process gets the port, not even while a server is replaced.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Each process starts its search at a different port.
@@ -161,7 +160,6 @@ async fn everything_answers_over_both_transports(fleet: &mut Fleet) {
     }
 }
 
-/// Checks the file, memory, time and git servers. They work in the folder `root`.
 async fn the_others_answer(fleet: &mut Fleet, root: &str) {
     let path = format!("{root}/notes.txt");
     let write = json!({"path": path, "content": "one\ntwo\n"});

@@ -21,7 +21,6 @@ const SUITE: FetchedData = FetchedData {
     skip_variable: "TICKFLEET_SKIP_SCHEMA_SUITE",
 };
 
-/// For each draft, the suite's folder and the value of `$schema`.
 const DRAFTS: [(&str, &str); 2] = [
     ("draft7", "http://json-schema.org/draft-07/schema#"),
     ("draft2020-12", "https://json-schema.org/draft/2020-12/schema"),
@@ -118,7 +117,6 @@ fn judge(tally: &mut Tally, file: &str, uri: &str, mut group: Group) {
     }
 }
 
-/// Returns the files of the folder and its subfolders, in order.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut entries: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -133,7 +131,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the names that the list lacks, and the rows of the list that match no name. A row is a prefix of names.
+/// A row is a prefix of names.
 fn against(found: &[&str], list: &[(&str, &str)]) -> Vec<String> {
     let unlisted = found.iter().filter(|name| !list.iter().any(|(row, _)| name.starts_with(row)));
     let unneeded = list.iter().filter(|(row, _)| !found.iter().any(|name| name.starts_with(row)));

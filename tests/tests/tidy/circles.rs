@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{Source, closing, find_words};
 
-/// Path of a module in the crate. Empty for the root.
+/// Empty for the crate's root.
 type Module = Vec<String>;
 
 fn place(path: &str) -> Option<(&str, Module)> {
@@ -21,7 +21,6 @@ fn split(text: &str, at: char) -> Module {
     text.split(at).map(str::to_owned).collect()
 }
 
-/// Returns every path that begins with `crate`, `super` or `self`. Groups are expanded.
 fn paths(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for root in ["crate::", "super::", "self::"] {
@@ -35,7 +34,7 @@ fn paths(code: &str) -> Vec<String> {
     found
 }
 
-/// Returns the end of the path at `from`, including the path's group.
+/// The end includes the path's group of names.
 fn end_of_path(code: &str, from: usize) -> usize {
     let length = code[from..].find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(0);
     let at = from + length;
@@ -66,8 +65,7 @@ fn expand(prefix: &str, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Resolves a path relative to the module `here`. The result may end in the name of a function or type, which the
-/// caller removes.
+/// The result may end in the name of a function or type, which the caller removes.
 fn absolute(here: &Module, path: &str) -> Module {
     let mut module = here.clone();
     for (at, name) in path.split("::").enumerate() {

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use super::source::Tree;
 
-/// Returns the relative links of a Markdown file to files or headings that do not exist.
 pub fn dead_links(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     let folder = Path::new(path).parent().unwrap_or(Path::new(""));
     let mut complaints = Vec::new();
@@ -23,8 +22,7 @@ pub fn dead_links(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns pages and headings that texts of the program, the chart or the clients name, but that do not exist. The
-/// program's output must also name a heading, because pages are long.
+/// The program's output must also name a heading, because pages are long.
 pub fn dead_pointers(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     let is_rust = path.ends_with(".rs");
     let of_tests = path.starts_with("tests/") || path.contains("/tests/");
@@ -54,7 +52,7 @@ pub fn dead_pointers(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns the pages `docs/page.md` in a line, each with its heading, which may be empty.
+/// `docs/page.md`, each with its heading, which may be empty.
 fn pointers(line: &str) -> Vec<(&str, &str)> {
     let of_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.');
     let of_heading = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -68,7 +66,7 @@ fn pointers(line: &str) -> Vec<(&str, &str)> {
     found.collect()
 }
 
-/// Returns the lines outside fenced code, numbered from 1.
+/// Lines are numbered from 1.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -78,7 +76,6 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns the targets, within the project, of inline links (`[x](target)`) and definitions (`[x]: target`).
 fn links(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {
@@ -96,7 +93,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Returns the anchors of headings, as common forges create them.
+/// Common forges create the anchors of headings in this way.
 fn anchors(text: &str) -> Vec<String> {
     let headings =
         prose(text).filter(|(_, line)| line.starts_with('#')).map(|(_, line)| line.trim_start_matches('#').trim());
@@ -110,8 +107,8 @@ fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Returns true if a Markdown file is a page of the site. Files of the chart, files of the site itself and snippets are
-/// not pages. Decision records are not included either, because their index lists them.
+/// Files of the chart, files of the site itself and snippets are not pages. Decision records are not included either,
+/// because their index lists them.
 fn is_a_page(path: &str) -> bool {
     let record = path.strip_prefix("docs/adr/").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_digit()));
     !record
@@ -123,8 +120,7 @@ pub fn unlisted(contents: &str, path: &str) -> Option<String> {
     (is_a_page(path) && !contents.contains(&link)).then(|| format!("docs/site/SUMMARY.md does not have {path}"))
 }
 
-/// Returns the tests and paths in the list of long tests that do not exist. nextest accepts a filter that matches no
-/// test.
+/// nextest accepts a filter that matches no test.
 pub fn dead_filters(tree: &Tree, list: &str) -> Vec<String> {
     let mut dead = Vec::new();
     for line in list.lines().filter(|line| !line.starts_with('#')) {

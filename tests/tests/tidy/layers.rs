@@ -4,8 +4,8 @@
 
 use super::source::{Source, find_words, line_of};
 
-/// Maps a crate's folder to the crates of the project that the crate may depend on. The tests and the example program
-/// may use all crates.
+/// Crates of the project that the crate in this folder may depend on. The tests and the example program may use all
+/// crates.
 const CRATES: [(&str, &[&str]); 27] = [
     ("shared/model", &[]),
     ("shared/core", &["model"]),
@@ -63,11 +63,11 @@ const CRATES: [(&str, &[&str]); 27] = [
     ),
 ];
 
-/// Heavy dependencies. A program that only submits turns must not need to build them.
+/// A program that only submits turns must not need to build these dependencies.
 const HEAVY: [&str; 6] = ["axum", "prometheus", "opentelemetry", "reqwest", "jsonschema", "rmcp"];
 
-/// Names that pure crates must not use, with the reason. If a name is that of a crate, manifests of pure crates must
-/// not contain it.
+/// Pure crates must not use these names, for the reasons given. If a name is that of a crate, manifests of pure crates
+/// must not contain it.
 const IMPURE: [(&str, &str); 15] = [
     ("redis", "Redis"),
     ("deadpool", "Redis"),
@@ -94,7 +94,6 @@ const CONFINED: [(&str, &[&str]); 4] = [
     ("backoff", &["shared/model/src/retry.rs", "shared/store/src/"]),
 ];
 
-/// Returns the dependencies in a manifest, without dev-dependencies.
 fn dependencies(text: &str) -> Vec<&str> {
     let mut section = "";
     let mut found = Vec::new();
@@ -163,8 +162,7 @@ pub fn names_backoff(source: &Source) -> bool {
     !lines_naming_crate(source, "backoff").is_empty()
 }
 
-/// Returns the lines with `name::…` or `use name;` in which `name` begins a path. `self::name` is not included, because
-/// it is one of our modules.
+/// Finds `name::…` and `use name;`. `self::name` is one of our own modules, so it does not count.
 fn lines_naming_crate(source: &Source, name: &str) -> Vec<usize> {
     let code = &source.production;
     let begins = |at: &usize| {
@@ -176,7 +174,6 @@ fn lines_naming_crate(source: &Source, name: &str) -> Vec<usize> {
     find_words(code, name).filter(begins).map(|at| line_of(code, at)).collect()
 }
 
-/// Returns the methods of the metrics that no production code calls, so that their metrics never change.
 pub fn uncalled_metrics(sources: &[&Source]) -> Vec<String> {
     let metrics = sources.iter().filter(|source| source.path.starts_with("shared/ops/src/metrics"));
     let methods = metrics.flat_map(|source| source.production.split("pub fn ").skip(1));

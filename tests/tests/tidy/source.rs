@@ -4,10 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Folders without files of the project.
 const SKIPPED: [&str; 7] = [".git", "target", ".demo", ".tickfleet", ".cache", "node_modules", "dist"];
 
-/// The files of the project. The key of a file is its path from the root.
 pub struct Tree {
     pub root: PathBuf,
     texts: BTreeMap<String, String>,
@@ -37,7 +35,6 @@ impl Tree {
         self.texts().filter(move |(path, _)| path.rsplit_once('.').is_some_and(|(_, found)| found == extension))
     }
 
-    /// Returns the folder and the manifest text of each of the project's crates.
     pub fn manifests(&self) -> impl Iterator<Item = (&str, &str)> {
         self.texts().filter_map(|(path, text)| Some((path.strip_suffix("/Cargo.toml")?, text)))
     }
@@ -62,7 +59,7 @@ fn read_folder(root: &Path, folder: &Path, texts: &mut BTreeMap<String, String>)
 pub struct Source {
     pub path: String,
     pub text: String,
-    /// The text without comments and without the contents of literals. Both are blanked, so line numbers stay the same.
+    /// Comments and the contents of literals are blanked, so line numbers stay the same.
     pub code: String,
     /// [`Self::code`] without items under `#[cfg(test)]`. Blank for a file of tests.
     pub production: String,
@@ -76,7 +73,7 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned(), code, production }
     }
 
-    /// Returns the lines (from 1) of production code that contain a path which begins with `word::`.
+    /// Lines are numbered from 1. Finds paths that begin with `word::`.
     pub fn lines_naming(&self, word: &str) -> Vec<usize> {
         find_words(&self.production, word).map(|at| line_of(&self.production, at)).collect()
     }
@@ -86,7 +83,7 @@ pub fn line_of(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-/// Returns the offsets at which `word` is not part of a longer identifier.
+/// Finds `word` only if it is not part of a longer identifier.
 pub fn find_words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).map(|(at, _)| at).filter(move |at| {
@@ -97,8 +94,7 @@ pub fn find_words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usiz
     })
 }
 
-/// Returns the offset just after the bracket that closes the bracket at `open`, or the end of the text if there is no
-/// such bracket.
+/// Returns the end of the text if the bracket at `open` is never closed.
 pub fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, c) in code[open..].char_indices() {
@@ -132,7 +128,7 @@ fn without_tests(code: &str) -> String {
     left + rest
 }
 
-/// Returns the end of the item at `from`: its `;` or the closing brace of its block, whichever comes first.
+/// An item ends at its `;` or at the closing brace of its block, whichever comes first.
 fn item_end(code: &str, from: usize) -> usize {
     let mut at = from;
     while let Some(found) = code[at..].find(['{', ';', '(', '[']) {
@@ -146,7 +142,7 @@ fn item_end(code: &str, from: usize) -> usize {
     code.len()
 }
 
-/// Blanks comments and the contents of literals. Every newline stays.
+/// Every newline stays.
 pub fn blank(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -163,7 +159,7 @@ pub fn blank(text: &str) -> String {
     out
 }
 
-/// Returns the length of the comment or literal that begins here, if any.
+/// `None` if no comment or literal begins here.
 fn opaque_len(rest: &str, before: Option<char>) -> Option<usize> {
     if rest.starts_with("//") {
         return Some(rest.find('\n').unwrap_or(rest.len()));

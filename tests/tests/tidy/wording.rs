@@ -2,7 +2,7 @@
 
 use super::source::{Source, closing, find_words, line_of};
 
-/// Paths of a developer's machine. Each is written in two parts, so that this file does not match.
+/// Each is written in two parts, so that this file does not match.
 const PATHS: [&str; 5] = [
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
@@ -11,7 +11,7 @@ const PATHS: [&str; 5] = [
     concat!("/ho", "me/"),
 ];
 
-/// Hosts of package registries. Each machine sets its own source of packages.
+/// Each machine sets its own source of packages.
 const HOSTS: [&str; 6] = [
     concat!("index.", "crates.io"),
     concat!("static.", "crates.io"),
@@ -21,7 +21,6 @@ const HOSTS: [&str; 6] = [
     concat!("proxy.", "golang.org"),
 ];
 
-/// These files may contain hosts, because tools write them.
 const WRITTEN_BY_TOOLS: [&str; 2] = ["Cargo.lock", "package-lock.json"];
 
 pub fn machines(path: &str, text: &str) -> Vec<String> {
@@ -37,8 +36,7 @@ pub fn machines(path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns true if an absolute path in `line` begins with `start`. The middle of a longer path or of a URL does not
-/// match.
+/// The middle of a longer path or of a URL does not match.
 fn begins_a_path(line: &str, start: &str) -> bool {
     let inner = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '}' | ')' | '*' | '~');
     line.match_indices(start).any(|(at, _)| !line[..at].ends_with(inner))

@@ -65,10 +65,8 @@ export class CallFailed extends FleetError {
   }
 }
 
-/** A part of a result in the format of OpenAI Responses. */
 type OutputPart = { type: "input_text"; text: string } | { type: "input_image"; image_url: string };
 
-/** A part of a result for the SDK. */
 type ContentPart = { type: "text"; text: string } | { type: "image-data"; data: string; mediaType: string };
 
 function contentPart(part: OutputPart): ContentPart {
@@ -140,7 +138,7 @@ export function stillWaiting({ steps }: { steps: readonly Pick<StepResult<any>, 
   return content.some((part) => part.type === "tool-error" && part.error instanceof ReplyTimeout);
 }
 
-/** Returns the definitions of the tools that the model sees. In the SDK's dialect, a tool can have another name. */
+/** In the SDK's dialect, a tool can have another name. */
 async function chosen(
   fleet: Fleet,
   agent: string,
@@ -167,20 +165,19 @@ function runNamed(runId: unknown): string {
   );
 }
 
-/** Returns an id that is the same for equal parts, and differs for different parts. */
 function turnIdOf(parts: readonly (string | number)[]): string {
   return `ai-sdk-${createHash("sha256").update(JSON.stringify(parts)).digest("hex")}`;
 }
 
-/** Returns the number of calls with this id that already have results. A provider may reuse ids in each response. */
+/** A provider may reuse ids in each response. */
 function resultsOf(messages: readonly ModelMessage[], toolCallId: string): number {
   const parts = messages.flatMap((message) => (message.role === "tool" ? message.content : []));
   return parts.filter((part) => part.type === "tool-result" && part.toolCallId === toolCallId).length;
 }
 
 /**
- * Returns the arguments with sorted members, because a history that was stored and loaded may order them differently,
- * and the fleet compares the text of a repeated turn.
+ * A history that was stored and loaded may order members differently, and the fleet compares the text of a repeated
+ * turn.
  */
 function sorted(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(sorted);

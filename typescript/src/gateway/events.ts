@@ -16,7 +16,6 @@ const GOOD_MS = 5_000;
 /** Ms without data after which a stream counts as lost. A gateway sends something every 15 s. */
 const SILENCE_MS = 45_000;
 
-/** No stream is available now: the error, and the ms that the gateway asks to wait. */
 class Later extends Error {
   constructor(
     readonly error: FleetError,
@@ -85,7 +84,6 @@ async function replyOf(http: Http, tenant: string | undefined, taskId: string): 
   return answer.status === 200 || answer.status === 422 ? readReply(answer.text) : undefined;
 }
 
-/** Yields the events of one stream, until it ends or breaks. */
 async function* events(http: Http, tenant: string | undefined, taskId: string, position: number) {
   http.checkOpen();
   const silent = new AbortController();
@@ -112,7 +110,6 @@ async function* events(http: Http, tenant: string | undefined, taskId: string, p
   } finally {
     clearTimeout(timer);
     http.closed.removeEventListener("abort", end);
-    // If the caller stops listening, the request is ended.
     end();
   }
 }

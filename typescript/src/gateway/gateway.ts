@@ -26,13 +26,12 @@ import { type Awaited, type Claim, type Kind, type Transport, claimOf } from "..
 import { follow } from "./events.js";
 import { type Answer, type ApiKey, type Asked, Http, Tries, segment, within } from "./http.js";
 
-/** Seconds of one long poll: below the timeout of most proxies, and below the gateway's own limit of 60 s. */
+/** In seconds: below the timeout of most proxies, and below the gateway's own limit of 60 s. */
 const POLL_S = 25;
 /** Ms within which a message may be submitted again to learn of a rejection. Every fleet remembers an id for longer. */
 const FRESH_MS = 10_000;
-/** Ms between two requests if the gateway responds at once. */
 const LOOK_AGAIN_MS = 250;
-/** Minimum ms for one request, even if the caller's timeout is shorter. */
+/** In ms, even if the caller's timeout is shorter: at least one request is made. */
 const ONE_LOOK_MS = 2_000;
 
 /** A client of one gateway, or of a load balancer in front of several. */
@@ -115,7 +114,6 @@ export class Gateway implements Transport {
   }
 }
 
-/** A submitted message and its reply. */
 class Sent implements Awaited {
   readonly #text: string;
   readonly #id: string;
@@ -141,12 +139,11 @@ class Sent implements Awaited {
   release(): void {}
 
   /**
-   * Sends the message, and repeats the request if necessary: the id makes it run once. Returns the reply, if it arrives
-   * within the wait.
+   * Returns the reply if it arrives within the wait. A repeated request is harmless, because the id makes the message
+   * run once.
    */
   async submit(wait: number, asked: Asked = {}): Promise<Reply | undefined> {
-    // A proxy may cut off every request that waits. The retry therefore does not wait: it only asks whether the message
-    // was accepted.
+    // A proxy may cut off every request that waits, so the retry only asks whether the message was accepted.
     const again = `/v1/${this.kind}s`;
     const path = again + (wait > 0 ? `?wait=${wait}` : "");
     const headers = { "idempotency-key": this.#id };
@@ -174,9 +171,8 @@ class Sent implements Awaited {
   }
 
   async #look(wait: number, asked: Asked): Promise<Reply | undefined> {
-    // Another gateway may have accepted the message. In that case, only that gateway knows of a rejection. If the
-    // message is sent again here, this gateway learns of the rejection, too. A message that was not rejected does not
-    // run again.
+    // Another gateway may have accepted the message, and only that gateway knows of a rejection. If the message is sent
+    // again here, this gateway learns of the rejection, too. A message that was not rejected does not run again.
     if (this.#takenAt !== undefined && !this.#isAskedFor && Math.abs(Date.now() - this.#takenAt) < FRESH_MS) {
       this.#isAskedFor = true;
       return this.submit(wait, asked);
@@ -184,7 +180,6 @@ class Sent implements Awaited {
     return look(this.http, this.tenant, this.#id, wait, asked);
   }
 
-  /** Returns the error for a message that the gateway rejected: it breaks a rule of the protocol, or of HTTP. */
   #refused(answer: Answer): FleetError {
     const { code, message } = answer;
     if (code === "invalid_request") return new InvalidMessage(message);
@@ -195,7 +190,6 @@ class Sent implements Awaited {
   }
 }
 
-/** Returns the reply to a turn or task, if it arrives within the wait. */
 async function look(http: Http, tenant: string | undefined, id: string, wait: number, asked: Asked): Promise<Reply | undefined> {
   const answer = await http.ask("GET", `/v1/turns/${segment(id)}${wait > 0 ? `?wait=${wait}` : ""}`, tenant, { ...asked, wait });
   // The turn or task may not have arrived yet.
@@ -206,7 +200,6 @@ function endedBy({ status, text }: Answer): Reply | undefined {
   return status === 200 || status === 422 ? readReply(text) : undefined;
 }
 
-/** Returns the response if it is successful. */
 function good(answer: Answer): Answer {
   const { status, message } = answer;
   if (status === 200 || status === 202 || status === 422) return answer;
@@ -215,12 +208,10 @@ function good(answer: Answer): Answer {
   throw new Unavailable(`the gateway answered with status ${status}: ${message}`);
 }
 
-/** Returns how long one request waits, in seconds. */
 function seconds(ms: number): number {
   return Math.max(0, Math.min(POLL_S, Math.floor(ms / 1_000)));
 }
 
-/** Polls until there is a reply or the time is over. Temporary errors are retried. */
 async function polled(
   look: (wait: number, asked: Asked) => Promise<Reply | undefined>,
   timeoutMs: number,
@@ -229,7 +220,7 @@ async function polled(
   const end = performance.now() + timeoutMs;
   let isLate = false;
   try {
-    // Limits the wait if the gateway hangs. At least one request is made.
+    // Limits the wait if the gateway hangs.
     return await within(Math.max(ONE_LOOK_MS, timeoutMs), http.closed, async (signal) => {
       signal.addEventListener("abort", () => (isLate = true));
       for (;;) {

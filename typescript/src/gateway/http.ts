@@ -15,20 +15,18 @@ import {
 } from "../errors.js";
 import { read } from "../json.js";
 
-/** Timeout of a response, ms, in addition to the requested wait. */
+/** In ms, in addition to the requested wait. */
 const ANSWER_MS = 10_000;
-/** Pauses before each retry, ms; the last value is repeated. */
+/** In ms; the last value is repeated. */
 const PAUSES_MS = [50, 100, 200, 500, 1_000, 2_000];
-/** The longest pause, ms, even if the gateway requests more, because a caller is waiting. */
+/** In ms. A gateway may request a longer pause, but a caller is waiting. */
 const PAUSE_MAX_MS = 60_000;
-/** Statuses after which the same request may succeed. */
 const PASSING = new Set([429, 500, 502, 503, 504]);
 
 export type ApiKey = string | (() => string | Promise<string>);
 
 /** The response of a gateway. */
 export class Answer {
-  /** Seconds that the request was allowed to wait. */
   waited = 0;
 
   constructor(
@@ -37,7 +35,7 @@ export class Answer {
     readonly retryAfterMs: number | undefined,
   ) {}
 
-  /** The response as an object. It is empty if a proxy has responded in another format. */
+  /** Empty if a proxy has responded in another format. */
   get json(): Record<string, unknown> {
     try {
       const value = read(this.text);
@@ -47,7 +45,6 @@ export class Answer {
     }
   }
 
-  /** Returns the parsed JSON for programs, with JavaScript numbers. */
   parsed(): unknown {
     try {
       return JSON.parse(this.text);
@@ -57,12 +54,10 @@ export class Answer {
     }
   }
 
-  /** The error code. */
   get code(): string {
     return String((this.json["error"] as { code?: unknown } | undefined)?.code ?? "");
   }
 
-  /** The error message. */
   get message(): string {
     return String((this.json["error"] as { message?: unknown } | undefined)?.message ?? `status ${this.status}`);
   }
@@ -76,8 +71,8 @@ export class Tries {
   constructor(private readonly retryTimeoutMs: number) {}
 
   /**
-   * Waits before the next attempt, at least as long as the gateway requests, unless the signal ends the wait. Throws
-   * the error if the wait would exceed the retry_timeout.
+   * Waits at least as long as the gateway requests, unless the signal ends the wait. Throws the error if the wait would
+   * exceed the retry_timeout.
    */
   async pause(error: Error, atLeastMs = 0, signal?: AbortSignal): Promise<void> {
     const pause = PAUSES_MS[Math.min(this.#tries++, PAUSES_MS.length - 1)]!;
@@ -95,13 +90,12 @@ export interface Asked {
   headers?: Record<string, string>;
   /** Seconds that the gateway is asked to wait. */
   wait?: number;
-  /** The path of later attempts, which do not wait. Default: the same path. */
+  /** For later attempts, which do not wait. Default: the same path. */
   again?: string;
-  /** The retries. Default: the client's retry_timeout. */
+  /** Default: the client's retry_timeout. */
   tries?: Tries;
   /**
-   * Ends the request early. The signal must also fire when the client is closed. Default: a signal that fires only when
-   * the client is closed.
+   * The signal must also fire when the client is closed. Default: a signal that fires only when the client is closed.
    */
   signal?: AbortSignal;
 }
@@ -127,12 +121,10 @@ export class Http {
     setMaxListeners(0, this.closed);
   }
 
-  /** Closes all connections. Waiting callers get an error. */
   close(): void {
     this.#closing.abort();
   }
 
-  /** The signal that the client was closed. */
   get closed(): AbortSignal {
     return this.#closing.signal;
   }
@@ -142,10 +134,7 @@ export class Http {
     if (this.closed.aborted) throw new FleetError("closed", "the fleet's client was closed", { cause });
   }
 
-  /**
-   * Sends a request, with retries, and returns the response. The request must be safe to send twice. The caller handles
-   * statuses about the request.
-   */
+  /** The request must be safe to send twice. The caller handles statuses about the request. */
   async ask(method: string, path: string, tenant: string | undefined, asked: Asked = {}): Promise<Answer> {
     this.checkOpen();
     try {
@@ -174,8 +163,7 @@ export class Http {
       answer.waited = wait;
       if (!PASSING.has(answer.status)) return checked(answer);
       if (answer.code === "too_many_waiting" && again !== undefined && wait > 0) {
-        // The message was accepted, and only the wait was rejected. Ask for the acceptance at once, without using up
-        // retry_timeout.
+        // Only the wait was rejected, so ask for the acceptance at once, without using up retry_timeout.
         [place, wait] = [again, 0];
         continue;
       }
@@ -184,7 +172,6 @@ export class Http {
     }
   }
 
-  /** Makes one attempt. The caller handles errors. */
   async fetch(method: string, path: string, tenant: string | undefined, { body, headers, signal }: Asked): Promise<Response> {
     const key = typeof this.#key === "function" ? checkedKey(await this.#key()) : this.#key;
     return fetch(this.#url + path, {
@@ -212,7 +199,7 @@ export async function within<T>(
 ): Promise<T> {
   const own = new AbortController();
   const stop = () => own.abort(outer?.reason);
-  // A timer cannot count longer times, so longer times have no timeout.
+  // A timer cannot count longer times.
   const timer = ms < 2 ** 31 ? setTimeout(() => own.abort(new Error(`no response within ${ms} ms`)), ms) : undefined;
   outer?.addEventListener("abort", stop);
   try {
@@ -271,7 +258,7 @@ export function passing(answer: Answer): FleetError {
   let error: NotAccepted;
   if (code === "queue_full") error = new QueueFull(`queue_full: ${message}`);
   else if (code === "pressure") error = new MemoryPressure();
-  // If the code is `too_many_waiting`, the turn was accepted, and only the wait was rejected.
+  // With `too_many_waiting`, the turn was accepted, and only the wait was rejected.
   else if (status === 429 && code !== "too_many_waiting") {
     error = new Throttled(code || "too_many_requests", `${code || "too_many_requests"}: ${message}`);
   } else return new Unavailable(`the gateway failed: ${message}`);

@@ -8,10 +8,7 @@ export interface ServerSentEvent {
   value: any;
 }
 
-/**
- * Line ends of server-sent events. Other line ends of Unicode and of `.` in regular expressions (U+2028, U+2029) are
- * part of the text.
- */
+/** Other line ends of Unicode and of `.` in regular expressions (U+2028, U+2029) are part of the text. */
 const LINE_ENDS = /\r\n|\n|\r/;
 
 /** Parses events from text, however it was split. Skips unreadable events. */
@@ -21,7 +18,6 @@ export class EventReader {
   #kind = "";
   #data: string[] = [];
 
-  /** Returns the events that end within this piece. */
   take(piece: string): ServerSentEvent[] {
     if (piece === "") return [];
     // A line feed after a carriage return of the previous piece belongs to the same line end.
@@ -32,7 +28,6 @@ export class EventReader {
     return lines.map((line) => this.#line(line)).filter((event) => event !== undefined);
   }
 
-  /** Returns the event that ends with this line, if there is one and it is readable. */
   #line(line: string): ServerSentEvent | undefined {
     if (line !== "") {
       const colon = line.indexOf(":");

@@ -5,11 +5,9 @@ import { ToolError } from "../tools/error.js";
 
 /** Maximum characters of a text, because it is sent in a frame and logged. */
 export const CHARS_MAX = 8_000;
-/** Maximum number of causes in one report. */
 const CAUSES_MAX = 3;
-/** The folder of this package's code. */
 const PACKAGE = fileURLToPath(new URL("..", import.meta.url));
-/** Folders of the served modules: the user's code, wherever they are installed. */
+/** The user's code, wherever its modules are installed. */
 const own: string[] = [];
 
 /** Counts the code below a folder as the user's, except packages that are installed there. */

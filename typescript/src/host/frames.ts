@@ -33,11 +33,7 @@ export function encode(message: object): Buffer {
 export class FrameReader {
   #received: Buffer = Buffer.alloc(0);
 
-  /**
-   * Returns the messages that are complete.
-   *
-   * @throws {FrameTooLarge} A frame's length exceeds the bound, so the rest of the stream cannot be read.
-   */
+  /** @throws {FrameTooLarge} A frame's length exceeds the bound, so the rest of the stream cannot be read. */
   *push(bytes: Buffer): Generator<any> {
     this.#received = Buffer.concat([this.#received, bytes]);
     while (this.#received.length >= LENGTH_BYTES) {

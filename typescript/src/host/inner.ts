@@ -5,7 +5,7 @@ import { ToolError } from "../tools/error.js";
 import { written } from "../tools/result.js";
 import { FrameTooLarge } from "./frames.js";
 
-/** Maximum number of inner calls of one call; the worker has the same bound. */
+/** The worker has the same bound. */
 const CALLS_MAX = 32;
 
 interface Waiting {
@@ -23,7 +23,6 @@ export class InnerCalls {
     private readonly send: (message: object) => void,
   ) {}
 
-  /** Calls another tool. */
   readonly call = async (tool: string, args: object = {}): Promise<InnerResult> => {
     // Encode the arguments first, so that an encoding error is thrown in the tool.
     const text = written(args);
@@ -41,7 +40,6 @@ export class InnerCalls {
     });
   };
 
-  /** Delivers the result of an inner call. */
   ended(message: { number: number; outcome: string; output?: string | null; error?: string | null }): void {
     const waiting = this.#waiting.get(message.number);
     this.#waiting.delete(message.number);
@@ -49,7 +47,6 @@ export class InnerCalls {
     waiting?.resolve(new InnerResult(message.outcome, output, message.error ?? undefined));
   }
 
-  /** Ends the waits of a call whose result is no longer needed. */
   giveUp(reason: unknown): void {
     for (const { reject } of this.#waiting.values()) reject(reason);
     this.#waiting.clear();

@@ -14,16 +14,16 @@ import { fileURLToPath } from "node:url";
 import { encode } from "./frames.js";
 import type { Arguments } from "./main.js";
 
-/** The variable that marks a process and all processes that it starts, even if they leave its process group. */
+/** Marks a process and all processes that it starts, even if they leave its process group. */
 const MARK = "TICKFLEET_INTERPRETER";
-/** Time (ms) in which a process must end after its connection has ended. After this time, it is killed. */
+/** In ms. A process that has not ended this long after its connection is killed. */
 const GRACE_MS = 1_000;
 /**
- * Time without a connection after which a terminating tool host ends. A worker that replaces its only process has no
- * connection for a moment.
+ * A terminating tool host waits this long for connections, because a worker that replaces its only process has none for
+ * a moment.
  */
 const LINGER_MS = 2_000;
-/** Maximum number of scans of the machine's processes. A process that forks during one scan is found in the next. */
+/** A process that forks during one scan is found in the next. */
 const LOOKS_MAX = 10;
 
 /**
@@ -47,7 +47,7 @@ export async function listen(path: string, given: Arguments): Promise<void> {
     serve(connection, given, running, endLater);
   });
   remove(path);
-  // The worker may be another user of the same group. No other user may connect.
+  // The worker may be another user of the same group, so only this group may connect.
   const before = process.umask(0o117);
   await new Promise<void>((resolve, reject) => server.once("error", reject).listen(path, resolve));
   process.umask(before);
@@ -87,7 +87,7 @@ function serve(connection: Socket, given: Arguments, running: Map<ChildProcess, 
   connection.pipe(pipe).pipe(connection);
   connection.once("close", () => {
     pipe.end();
-    // The process also sees the end of its socket, and ends. If it does not end in time, it is killed.
+    // The process also sees the end of its socket, and may end by itself.
     if (running.has(child)) killer = setTimeout(() => kill(child, mark), GRACE_MS);
   });
   child.once("exit", (code, signal) => {
@@ -107,14 +107,13 @@ function remove(path: string, ours?: number): void {
   if (found?.isSocket() && (ours === undefined || found.ino === ours)) unlinkSync(path);
 }
 
-/** Reports to the worker why a connection gets no process, and closes it. */
 function refuse(connection: Socket, why: string): void {
   console.error(`a connection was refused: ${why}`);
   connection.on("error", () => {});
   connection.end(encode({ type: "refused", message: why }), () => connection.destroy());
 }
 
-/** Kills a process and its process group, and on Linux every other process with its mark. */
+/** On Linux, also kills every process with the mark. */
 function kill(child: ChildProcess, mark: string): void {
   if (child.exitCode === null && child.signalCode === null && child.pid !== undefined) signal(-child.pid);
   const variable = `${MARK}=${mark}`;

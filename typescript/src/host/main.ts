@@ -16,7 +16,7 @@ import { encode } from "./frames.js";
 import { listen } from "./listen.js";
 import { Host } from "./serve.js";
 
-/** Time for the last messages to leave, before the process ends. */
+/** In ms, for the last messages to leave before the process ends. */
 const DRAIN_MS = 1_000;
 const LOCATE_MS = 10_000;
 
@@ -47,7 +47,7 @@ async function main(): Promise<void> {
 async function serve(fd: number, { paths, modules }: Arguments): Promise<void> {
   const end = keepProcess();
   const socket = new Socket({ fd, readable: true, writable: true });
-  // The worker has closed the connection. Reading reports this, too.
+  // Reading reports, too, that the worker has closed the connection.
   socket.on("error", () => {});
   paths.forEach(belongsToUser);
   process.setSourceMapsEnabled(true);
@@ -75,7 +75,7 @@ async function load(module: string, paths: string[]): Promise<void> {
 }
 
 /**
- * Adds the location to an error of syntax, because Node.js only prints the location. Explains why TypeScript cannot be
+ * Node.js only prints the location of an error of syntax, so this adds it. Also explains why TypeScript cannot be
  * imported.
  */
 function explained(error: NodeJS.ErrnoException, file: string): unknown {
@@ -92,10 +92,7 @@ function explained(error: NodeJS.ErrnoException, file: string): unknown {
   return place === undefined ? error : new SyntaxError(`${error.message}\n${place.trimEnd()}`);
 }
 
-/**
- * Prevents a tool from ending the process, which would end the calls of others. Returns the function that ends the
- * process.
- */
+/** A tool that ends the process would end the calls of others. Returns the function that ends the process. */
 function keepProcess(): (code: number) => void {
   const exit = process.exit.bind(process);
   process.exit = ((code?: number) => {

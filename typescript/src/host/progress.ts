@@ -1,8 +1,8 @@
 /** Progress of a running call. The latest report is sent, at most one per interval. */
 
-/** Time between two messages. The worker stores one report per second. */
+/** The worker stores one report per second. */
 const INTERVAL_MS = 500;
-/** Maximum characters of a text. The worker cuts it further. */
+/** The worker cuts texts further. */
 const CHARS_MAX = 500;
 
 /** The reports of one call. */
@@ -16,7 +16,6 @@ export class Progress {
     private readonly send: (message: object) => void,
   ) {}
 
-  /** Reports the progress. */
   readonly report = (fraction: number | undefined, message = ""): void => {
     if (fraction !== undefined && !(typeof fraction === "number" && fraction >= 0 && fraction <= 1)) {
       throw new TypeError(`fraction is ${String(fraction)}; expected a number from 0 to 1, or undefined`);
@@ -34,7 +33,6 @@ export class Progress {
     this.#timer = setTimeout(() => this.#flush(), INTERVAL_MS);
   }
 
-  /** Drops the reports of a call that has ended. */
   end(): void {
     this.#hasEnded = true;
     clearTimeout(this.#timer);

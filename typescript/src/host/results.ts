@@ -16,7 +16,7 @@ export interface Output {
 
 /** A result that cannot be encoded. */
 export class Withheld extends Error {
-  /** `why` is the reason for the model, as the predicate of a sentence about the result. `log` is for the log. */
+  /** `why` is for the model: the predicate of a sentence about the result. `log` is for the log. */
   constructor(
     readonly why: string,
     readonly log: string,
@@ -24,7 +24,6 @@ export class Withheld extends Error {
     super(log);
   }
 
-  /** Returns the error for a result that does not fit into a frame. */
   static tooLarge(tool: Tool, output: string, error: FrameTooLarge): Withheld {
     // The same wording as for HTTP tools, whose responses have a bound, too.
     const less = tool.effect === "read" ? ". Ask for less at a time" : "";
@@ -33,10 +32,7 @@ export class Withheld extends Error {
     return new Withheld(why, `what ${tool.name} returned cannot be encoded: it has ${size}`);
   }
 
-  /**
-   * Returns the result that ends the call. A failure would make the model repeat the call. A repetition is harmless only
-   * if the call is a read.
-   */
+  /** A failure would make the model repeat the call, which is harmless only for a read. */
   answer(tool: Tool): { output: string } | { error: Failure } {
     if (tool.effect === "read") {
       return { error: { kind: "permanent", message: `The tool ran, but its result ${this.why}.` } };

@@ -9,7 +9,6 @@ import { InnerCalls } from "./inner.js";
 import { Progress } from "./progress.js";
 import { type Output, Withheld, dump } from "./results.js";
 
-/** Maximum characters of one line of a tool's log. */
 const LINE_CHARS_MAX = 4_000;
 const PROTOCOL = 1;
 
@@ -30,7 +29,6 @@ export class Host {
 
   constructor(private readonly socket: Socket) {}
 
-  /** Handles messages until the worker ends the connection. */
   async serve(): Promise<void> {
     const frames = new FrameReader();
     this.send({ type: "ready", protocol: PROTOCOL });
@@ -50,7 +48,7 @@ export class Host {
     }
   }
 
-  /** Sends a message. A message above the bound is a bug of the caller. */
+  /** A message above the bound is a bug of the caller. */
   send(message: object): void {
     const frame = encode(message);
     if (this.socket.writable) this.socket.write(frame);
@@ -85,7 +83,7 @@ export class Host {
     const running = this.#running.get(id);
     if (running === undefined) return;
     const reason = canceled();
-    // A function cannot be interrupted. It ends when it reacts to its signal, or the worker ends the process.
+    // A function cannot be interrupted: it ends when it reacts to its signal, or the worker ends the process.
     running.controller.abort(reason);
     running.inner.giveUp(reason);
   }
@@ -118,7 +116,6 @@ export class Host {
   }
 
   #context(facts: any, running: Running): ToolContext {
-    // The deadline of this attempt, or of the call, whichever comes first.
     const deadline = Math.min(Date.now() + facts.timeout_ms, facts.deadline_ms ?? Infinity);
     return {
       tenant: facts.tenant,
@@ -146,7 +143,6 @@ export class Host {
     return { debug: at("debug"), info: at("info"), warn: at("warn"), error: at("error") };
   }
 
-  /** Returns the end of a call whose function has returned, but whose result cannot be sent. */
   #withheld(tool: Tool, call: string, withheld: Withheld): Ended {
     this.#log(call, "error", withheld.log);
     return withheld.answer(tool);

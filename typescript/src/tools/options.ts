@@ -49,7 +49,6 @@ const QUORUM_MAX = 16;
 const TRIES_MAX = 20;
 const ROLE = /^[A-Za-z0-9_.@-]{1,64}$/;
 const VERSION = /^\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?$/;
-/** References of a lookup's arguments to its call. */
 const REFERENCES = ["$call", "$idempotency_key"];
 
 /** Checks the options of one tool. Every error names the tool and the option. */
@@ -66,7 +65,6 @@ export class Checks {
     this.#required = Array.isArray(input.required) ? input.required : [];
   }
 
-  /** Returns the guards of the declaration as the worker reads them. */
   guards({ approval, effectKey, effectWindowMs, cache, reconcile, durable }: ToolOptions<Schema, Schema | undefined>): object {
     return {
       approval: approval === undefined ? null : this.#approval(approval),
@@ -77,7 +75,6 @@ export class Checks {
     };
   }
 
-  /** Checks a semantic version. */
   version(value: string | undefined): void {
     if (value !== undefined && !VERSION.test(value)) this.#refuse("version", value, "a semantic version such as 1.0.0");
   }
@@ -144,7 +141,6 @@ export class Checks {
     }
   }
 
-  /** Checks a JSON pointer to one of these arguments. */
   #argument(option: string, pointer: string, names: readonly string[]): void {
     const name = pointer.split("/")[1]?.replaceAll("~1", "/").replaceAll("~0", "~");
     const there = names.map((one) => `/${one}`).join(", ") || "none";

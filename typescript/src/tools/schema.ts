@@ -37,7 +37,6 @@ export type Returned<S> = S extends StandardSchema ? NonNullable<S["~standard"][
 /** The result of a validation: the value, or the issues. */
 export type Validated = { value: unknown; issues?: undefined } | { issues: readonly SchemaIssue[] };
 
-/** Maximum number of issues in one message to a model. */
 const ISSUES_MAX = 5;
 const TARGET = "draft-2020-12";
 

@@ -1,5 +1,3 @@
-//! Answers of agents that must answer in a given form.
-
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
@@ -9,7 +7,7 @@ use crate::history::History;
 
 /// If the answer's schema has this member, the model loop fills it with the calls that led to the answer.
 const AUDITS: &str = "tool_call_audits";
-/// Maximum bytes of a call's result in an entry of [`AUDITS`].
+/// For a call's result in an entry of [`AUDITS`].
 const AUDIT_RESULT_BYTES: usize = 1_000;
 
 pub(crate) struct AnswerForm {
@@ -26,18 +24,13 @@ struct CallAudit<'a> {
 }
 
 impl AnswerForm {
-    /// # Errors
-    /// If the schema is invalid.
     pub(crate) fn compile(schema: &Value) -> Result<Self, DeclarationError> {
         let wrong = |why: String| DeclarationError::Field { field: "llm.answer_schema".into(), why };
         let check = OutputCheck::compile(schema).map_err(|error| wrong(error.to_string()))?;
         Ok(Self { check, has_audits: schema.pointer(&format!("/properties/{AUDITS}")).is_some() })
     }
 
-    /// Parses an answer, and fills in [`AUDITS`] if the schema has this member.
-    ///
-    /// # Errors
-    /// If the text is not a JSON object or does not fit the schema. The error is a message for the model.
+    /// Fills in [`AUDITS`] if the schema has this member. The error is a message for the model.
     pub(crate) async fn read(&self, text: &str, task: &str, history: &History) -> Result<Box<RawValue>, String> {
         let mut object = match serde_json::from_str::<Value>(bare(text)) {
             Ok(Value::Object(object)) => object,
@@ -58,7 +51,7 @@ impl AnswerForm {
     }
 }
 
-/// Returns the schema for the model, without [`AUDITS`], which the model loop fills in.
+/// Leaves out [`AUDITS`], which the model loop fills in.
 pub(crate) fn schema_for_model(schema: &Value) -> String {
     let mut schema = schema.clone();
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
@@ -76,7 +69,7 @@ pub(crate) fn unfit_message(problem: &str) -> String {
     )
 }
 
-/// Removes the code fence that many models put around JSON.
+/// Many models put JSON into a code fence.
 fn bare(text: &str) -> &str {
     let text = text.trim();
     let inner = text.strip_prefix("```").and_then(|text| text.strip_suffix("```"));

@@ -29,9 +29,9 @@ use tickfleet_tools::{Awaited, CallContext, ToolFailure};
 use crate::LlmAgent;
 use crate::failure::{stale, store_unavailable, transient};
 
-/// Minimum bytes of text per token, averaged over a request.
+/// Averaged over a request; a minimum.
 const BYTES_PER_TOKEN: usize = 3;
-/// Tokens that providers add to each message or tool for its format.
+/// Providers add these tokens to each message or tool for its format.
 const TOKENS_PER_PART: u64 = 16;
 
 pub(crate) struct Budgets<'a> {
@@ -39,11 +39,11 @@ pub(crate) struct Budgets<'a> {
     context: &'a CallContext,
     name: &'a TurnName,
     active: Arc<ActivePolicy>,
-    /// The current time, in ms of shard time.
+    /// In ms of shard time.
     pub(crate) now_ms: i64,
 }
 
-/// Estimates the maximum number of tokens of a request and of its answer. Returns them as (input, answer).
+/// Returns the estimates as (input, answer).
 pub(crate) fn tokens_at_most(request: &ModelRequest) -> (u64, u64) {
     let message = |message: &ChatMessage| match message {
         ChatMessage::User(text) => text.len(),
@@ -60,8 +60,8 @@ pub(crate) fn tokens_at_most(request: &ModelRequest) -> (u64, u64) {
     (input, u64::from(request.tokens_max))
 }
 
-/// Returns the usage of an answer. If the provider reports no usage, the lengths of the request and the answer serve as
-/// an estimate. Otherwise, the answer would be free.
+/// If the provider reports no usage, the lengths of request and answer serve as an estimate, because the answer would
+/// otherwise be free.
 pub(crate) fn used(request: &ModelRequest, answer: &ModelAnswer) -> TokenUsage {
     let TokenUsage { input, output } = answer.usage;
     if (input, output) == (0, 0) {
@@ -73,7 +73,6 @@ pub(crate) fn used(request: &ModelRequest, answer: &ModelAnswer) -> TokenUsage {
 }
 
 impl<'a> Budgets<'a> {
-    /// Creates the budgets of a call, with the shard's current time.
     pub(crate) async fn now(
         agent: &'a LlmAgent,
         context: &'a CallContext,
@@ -83,11 +82,8 @@ impl<'a> Budgets<'a> {
         Ok(Self { agent, context, name, active: agent.active.load(), now_ms })
     }
 
-    /// Debits the maximum that a request to `model` can use. If no limit counts the request, returns false without
-    /// contacting the store.
-    ///
-    /// # Errors
-    /// [`ToolFailure::Waits`] if the budget may permit the request later; otherwise the reason why the task ends.
+    /// Returns false without contacting the store if no limit counts the request. The error is [`ToolFailure::Waits`]
+    /// if the budget may permit the request later; otherwise it is the reason why the task ends.
     pub(crate) async fn reserve(
         &mut self,
         number: &str,
@@ -124,7 +120,7 @@ impl<'a> Budgets<'a> {
         Err(transient("The day that budgets are counted in has just ended.".to_owned(), None))
     }
 
-    /// Cancels the debits of a request. Call this function only if the request was certainly not carried out.
+    /// Call this function only if the request was certainly not carried out.
     pub(crate) async fn return_debits(&self, number: &str) -> Result<(), ToolFailure> {
         let unreserve = Unreserve { name: self.name.clone(), entry: self.entry(), request: number.to_owned() };
         self.agent.store.decide(unreserve).await.map_err(|error| store_unavailable(error.into()))?;
@@ -135,7 +131,7 @@ impl<'a> Budgets<'a> {
         EntryId::new(&self.context.fence)
     }
 
-    /// Returns the usage of a response. The step that stores the response also counts this usage.
+    /// The step that stores the response also counts this usage.
     pub(crate) fn spent(&self, number: &str, input: u64, output: u64, cost: u64) -> ReportedModelUse {
         let policy = &self.active.policy;
         let of_tenant = policy.tenants.get(&self.context.tenant).map(|owner| policy.time_zone(owner));
@@ -183,10 +179,6 @@ impl<'a> Budgets<'a> {
         }
     }
 
-    /// Returns the failure that follows from an exhausted budget: the task either waits or ends.
-    ///
-    /// # Errors
-    /// The store is unreachable.
     async fn shortage_failure(&self, shortage: &Shortage) -> Result<ToolFailure, ToolFailure> {
         let Shortage { counter, used, amount, ends_ms, action } = shortage;
         let name = &*counter.limit;
@@ -197,7 +189,7 @@ impl<'a> Budgets<'a> {
             if score == Value::Score(None) {
                 self.agent.metrics.limit_reached(name, LimitAction::Wait, 1);
             }
-            // Wait no longer than `WINDOW_CHECK_MS`, because an operator can raise the limit before the window ends.
+            // An operator can raise the limit before the window ends.
             let look_ms = if *ends_ms > 0 { *ends_ms - self.now_ms } else { WINDOW_CHECK_MS };
             let at_most = Duration::from_millis(look_ms.clamp(1, WINDOW_CHECK_MS).unsigned_abs());
             let awaits = Awaited::Budget { limit: name.to_owned(), counter: counter.counter.to_string() };
@@ -228,7 +220,6 @@ impl<'a> Budgets<'a> {
         Ok(ToolFailure::permanent(message, Some(details)))
     }
 
-    /// Returns the limit `name` as it applies to the task's tenant.
     fn limit_of(&self, name: &str) -> Option<Limit> {
         let policy = &self.active.policy;
         let limit = policy.limits.iter().find(|limit| limit.name == name)?;

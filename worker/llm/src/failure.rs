@@ -20,14 +20,12 @@ pub(crate) fn store_unavailable(error: StoreError) -> ToolFailure {
     transient(error.to_string(), None)
 }
 
-/// Returns the failure if another worker has the task's slice. This worker's report about the task is then ignored as
-/// stale.
 pub(crate) fn stale() -> ToolFailure {
     transient("Another worker carries the task out now.".to_owned(), None)
 }
 
-/// Returns the failure of a request that no model answered. If every model that can respond later is paused, no request
-/// was sent. The task then waits without a slot, and the wait does not count as an attempt.
+/// If every model that can respond later is paused, no request was sent. The task then waits without a slot, and the
+/// wait does not count as an attempt.
 pub(crate) fn unanswered(error: &ModelChainError) -> ToolFailure {
     if let Some(at_most) = error.paused_for() {
         return ToolFailure::Waits { awaits: Awaited::Time, at_most };

@@ -4,14 +4,13 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::loops::trailing_repeats;
 use tickfleet_models::{ModelAnswer, StopReason, ToolCall};
 
-/// One entry of the history. A running task has no other state.
+/// A running task has no state other than its entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "k", rename_all = "snake_case")]
 pub(crate) enum HistoryEntry {
     Plan(Plan),
-    /// The result of one call of the preceding plan, in the order of the calls.
+    /// In the order of the calls of the preceding plan.
     Result(CallOutcome),
-    /// A note from the loop to the model.
     Note {
         text: String,
     },
@@ -20,17 +19,14 @@ pub(crate) enum HistoryEntry {
         from: String,
         text: String,
     },
-    /// An earlier exchange of the session to which the task belongs.
     Earlier {
         user: String,
         /// `None` if the agent gave no answer.
         agent: Option<String>,
     },
-    /// A summary that replaces all entries before [`Summary::upto`]. These entries are no longer sent to the model.
+    /// Replaces all entries before [`Summary::upto`], which are no longer sent to the model.
     Summary(Summary),
-    /// The preceding answer does not fit the agent's schema.
     Unfit {
-        /// The reason, as a message for the model.
         text: String,
     },
 }
@@ -52,16 +48,15 @@ pub(crate) struct Plan {
     pub(crate) input: u64,
     #[serde(default)]
     pub(crate) output: u64,
-    /// The cost of the request and the answer, in millionths of the currency.
+    /// In millionths of the currency, for the request and the answer.
     #[serde(default)]
     pub(crate) cost: u64,
-    /// When the model was asked, in ms of shard time. The plan's calls were not submitted before this time. `None` if
-    /// the entry does not record the time.
+    /// When the model was asked, in ms of shard time; the plan's calls were submitted later. `None` if the entry does
+    /// not record the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) at_ms: Option<i64>,
 }
 
-/// A model's summary of the first steps.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Summary {
     /// The index of the first entry that the summary does not replace. This entry is a plan.
@@ -70,7 +65,7 @@ pub(crate) struct Summary {
     pub(crate) model: String,
     pub(crate) input: u64,
     pub(crate) output: u64,
-    /// The cost of the request and the answer, in millionths of the currency.
+    /// In millionths of the currency, for the request and the answer.
     pub(crate) cost: u64,
 }
 
@@ -83,7 +78,6 @@ pub(crate) struct PlanCall {
     pub(crate) signature: Option<String>,
 }
 
-/// The result of a call, as sent to the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CallOutcome {
     pub(crate) tool: String,
@@ -97,10 +91,9 @@ pub(crate) enum NextStep {
         /// True if the model must answer without calls.
         last: bool,
     },
-    /// Warn the model that it repeats the same calls.
     Warn,
     Execute {
-        /// The plan's number, from 1.
+        /// From 1.
         number: usize,
     },
     Answer,
@@ -112,10 +105,6 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Parses entries from Redis.
-    ///
-    /// # Errors
-    /// If an entry cannot be parsed. The error names the entry.
     pub(crate) fn read(entries: &[String]) -> Result<Self, String> {
         let read = |(at, text): (usize, &String)| {
             serde_json::from_str(text).map_err(|error| format!("entry {at} of the history cannot be read: {error}"))
@@ -131,7 +120,7 @@ impl History {
         self.plans().next_back()
     }
 
-    /// Returns the summaries of the first steps. Each summary covers more steps than the previous one.
+    /// Each summary covers more steps than the previous one.
     pub(crate) fn summaries(&self) -> impl DoubleEndedIterator<Item = &Summary> {
         self.entries
             .iter()
@@ -142,15 +131,15 @@ impl History {
         self.summaries().next_back().filter(|summary| summary.upto <= self.entries.len())
     }
 
-    /// Returns the tokens of all requests, the tokens of all answers, and their cost in millionths of the currency.
+    /// Tokens of all requests, tokens of all answers, and their cost in millionths of the currency.
     pub(crate) fn used(&self) -> (u64, u64, u64) {
         let of_plans = self.plans().map(|plan| (plan.input, plan.output, plan.cost));
         let of_summaries = self.summaries().map(|summary| (summary.input, summary.output, summary.cost));
         of_plans.chain(of_summaries).fold((0, 0, 0), |sum, used| (sum.0 + used.0, sum.1 + used.1, sum.2 + used.2))
     }
 
-    /// Returns true if the model had to give its first final answer without calls, for example because of the iteration
-    /// limit. Later answers only correct the form of the first final answer.
+    /// True if the first final answer had to come without calls, for example because of the iteration limit. Later
+    /// answers only correct its form.
     pub(crate) fn was_last(&self) -> bool {
         self.plans().find(|plan| plan.calls.is_empty() || plan.last).is_some_and(|plan| plan.last)
     }
@@ -163,8 +152,7 @@ impl History {
         self.entries.iter().filter(|entry| matches!(entry, HistoryEntry::Unfit { .. })).count()
     }
 
-    /// Returns the next step of the task. `iterations_max` is the agent's limit of answers. `repeats_max` is the
-    /// agent's limit of equal rounds in a row.
+    /// `repeats_max` is the limit of equal rounds in a row.
     pub(crate) fn next(&self, iterations_max: u32, repeats_max: u32) -> NextStep {
         let Some(at) = self.last_plan_at() else {
             return NextStep::Plan { last: iterations_max <= 1 };
@@ -188,11 +176,10 @@ impl History {
         if repeats == repeats_max && repeats_max > 1 && !behind.iter().any(|e| matches!(e, HistoryEntry::Note { .. })) {
             return NextStep::Warn;
         }
-        // The last permitted answer must not contain calls.
         NextStep::Plan { last: number + 1 >= iterations_max as usize }
     }
 
-    /// Counts the last rounds in a row that have the same calls with the same results.
+    /// Rounds are equal if they have the same calls with the same results.
     fn repeats(&self) -> u32 {
         type Round<'a> = (Vec<(&'a str, &'a str)>, Vec<&'a CallOutcome>);
         let rounds: Vec<Round<'_>> = self
@@ -215,7 +202,7 @@ impl History {
 }
 
 impl Plan {
-    /// Creates a plan from a model's answer. `at_ms` is the time when the model was asked, in ms of shard time.
+    /// `at_ms` is the time when the model was asked, in ms of shard time.
     pub(crate) fn of(model: &str, answer: ModelAnswer, last: bool, cost: u64, at_ms: i64) -> Self {
         let planned = |call: ToolCall| PlanCall {
             id: call.id,

@@ -52,8 +52,6 @@ pub struct LlmKind {
 }
 
 impl LlmKind {
-    /// Makes handlers for tasks of the shard of `store`. The handlers use `models` within the budgets of the active
-    /// policy.
     #[must_use]
     pub fn new(store: Store, models: Arc<ModelSet>, active: Arc<PolicyHandle>, metrics: Arc<Metrics>) -> Self {
         Self { store, models, active, metrics }
@@ -81,11 +79,10 @@ impl ToolKind<LlmDef> for LlmKind {
 struct LlmAgent {
     def: LlmDef,
     store: Store,
-    /// The models in the order in which they are asked. If none is available, the reason.
+    /// In the order in which they are asked, or the reason why none is available.
     models: Result<ModelChain, String>,
-    /// The models that summarize old steps. `None` if the agent is not configured for summaries.
+    /// For summaries of old steps. `None` if the agent is not configured for summaries.
     compacts: Option<Result<ModelChain, String>>,
-    /// All models, with their prices.
     set: Arc<ModelSet>,
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,

@@ -1,4 +1,4 @@
-//! The configured models. They are created from `models.yaml` only once, so that all agents share a provider's circuit
+//! The configured models are created from `models.yaml` only once, so that all agents share a provider's circuit
 //! breaker.
 
 use std::collections::BTreeMap;
@@ -19,18 +19,15 @@ struct PricedModel {
 }
 
 impl ModelSet {
-    /// Creates the models of `defs`. `environment` contains the API keys, as environment variables. A model that is not
-    /// available here affects only the agents that use it.
+    /// `environment` contains the API keys, as environment variables. A model that is not available here affects only
+    /// the agents that use it.
     #[must_use]
     pub fn new(defs: &BTreeMap<String, ModelDef>, environment: &BTreeMap<String, String>) -> Self {
         let made = |(name, def): (&String, &ModelDef)| (name.clone(), entry(name, def, environment));
         Self(defs.iter().map(made).collect())
     }
 
-    /// Returns the available models with these names, in order.
-    ///
-    /// # Errors
-    /// If none of the models is available. The error states the reason for each model.
+    /// In the order of `names`, without unavailable models. The error states why none is available.
     pub(crate) fn chain(&self, names: &[String]) -> Result<ModelChain, String> {
         let mut missing = Vec::new();
         let mut providers = Vec::new();
@@ -47,7 +44,7 @@ impl ModelSet {
         Ok(ModelChain::new(providers))
     }
 
-    /// Returns the cost of the tokens, in millionths of the currency.
+    /// In millionths of the currency.
     pub(crate) fn cost(&self, provider: &str, input: u64, output: u64) -> u64 {
         let Some(Ok(entry)) = self.0.get(provider) else { return 0 };
         let of = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price) / 1_000_000;
@@ -62,7 +59,6 @@ fn entry(name: &str, def: &ModelDef, environment: &BTreeMap<String, String>) -> 
             "set OPENAI_API_KEY and OPENAI_MODEL, ANTHROPIC_API_KEY and CLAUDE_MODEL, or another provider of models.yaml",
         )?,
     };
-    // Name the provider after the configured model, not after the provider's API.
     let provider = Provider::new(ProviderSettings { name: name.to_owned(), ..settings })?;
     Ok(PricedModel { provider: Arc::new(provider), prices: def.prices })
 }

@@ -13,9 +13,8 @@ use tickfleet_tools::CallContext;
 use crate::history::{History, HistoryEntry};
 use crate::{answer, compact};
 
-/// The text in place of an answer if the agent gave no answer in an exchange.
 const NO_ANSWER: &str = "(I gave no answer to this.)";
-/// Maximum bytes that are sent of an old result when the space for results is used up.
+/// For an old result when the space for results is used up.
 const OLD_RESULT_BYTES: usize = 200;
 
 #[derive(Debug, Deserialize)]
@@ -60,7 +59,7 @@ fn system(def: &LlmDef) -> String {
     }
 }
 
-/// Returns the tools that the agent may call, under names that all providers accept.
+/// The names are those that all providers accept.
 fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     let tools = context.tools.may_call(&context.tenant, &context.agent);
     let specs: Vec<&ToolSpec> = tools.iter().map(|tool| &tool.spec).filter(|spec| spec.configured).collect();
@@ -74,7 +73,6 @@ fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     defined.as_array().into_iter().flatten().filter_map(of).collect()
 }
 
-/// Returns the task as text: its description and input, the delegator, the deadline, the user and the session data.
 pub(crate) fn task_message(context: &CallContext, task: &TaskArguments) -> String {
     let mut text = task.description.trim().to_owned();
     if let Some(input) = &task.input {
@@ -137,8 +135,8 @@ fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: 
     messages
 }
 
-/// For each entry, returns true if the entry is sent in full. The newest results are sent in full until the space is
-/// used up. Older results are shortened but not left out, so that each call keeps its result.
+/// The newest results are sent in full (true) until the space is used up. Older results are shortened but not left out,
+/// so that each call keeps its result.
 fn whole_results(history: &History, bytes_max: usize) -> Vec<bool> {
     let mut whole = vec![true; history.entries.len()];
     let mut bytes = 0;

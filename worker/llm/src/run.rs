@@ -23,19 +23,17 @@ use crate::{LlmAgent, answer, compact, task_input};
 const SAME_CALLS: &str =
     "You have made the same calls with the same arguments several times in a row, and each time got the same results.";
 
-/// How often the model is asked again after answers of the wrong form. After one more answer of the wrong form, the
-/// task fails.
+/// After more answers of the wrong form than this, the task fails.
 const UNFIT_MAX: usize = 2;
 
 #[derive(Serialize)]
 struct TaskOutput<'a> {
     answer: &'a str,
-    /// The answer in the agent's form. `None` if the agent has no form.
+    /// `None` if the agent has no form.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Box<RawValue>>,
     /// Why the task stopped: `answered`, `max_iterations`, `repeated`, or `cut_off` if the answer is incomplete.
     stopped: &'static str,
-    /// The number of answers that the model gave.
     iterations: usize,
     usage: TaskUsage,
 }
@@ -44,7 +42,7 @@ struct TaskOutput<'a> {
 struct TaskUsage {
     input_tokens: u64,
     output_tokens: u64,
-    /// The cost in the currency of the prices, as a decimal number.
+    /// In the currency of the prices, as a decimal number.
     cost: String,
 }
 
@@ -55,15 +53,12 @@ struct TaskRun<'a> {
     name: TurnName,
     task: TaskArguments,
     history: History,
-    /// Number of entries in the history when this attempt began. This attempt wrote all later entries.
+    /// Entries of the history when this attempt began. This attempt wrote all later entries.
     known_at_start: usize,
 }
 
-/// Carries out a task as far as possible now: until the task has its answer, or must wait.
-///
-/// # Errors
-/// [`ToolFailure::Waits`] if the task waits for a turn, a budget or a paused provider; otherwise the reason why the
-/// task cannot continue.
+/// The error is [`ToolFailure::Waits`] if the task waits for a turn, a budget or a paused provider; otherwise it is the
+/// reason why the task cannot continue.
 pub(crate) async fn task(
     agent: &LlmAgent,
     models: &ModelChain,
@@ -96,13 +91,12 @@ pub(crate) async fn task(
     }
 }
 
-/// Creates the span of a step. Its parent is the span of the task's call.
 fn span(step: &'static str) -> Span {
     tracing::debug_span!(target: traces::TARGET, "step", step)
 }
 
 impl TaskRun<'_> {
-    /// Asks the model, and stores the answer before the answer has any effect.
+    /// The answer is stored before it has any effect.
     async fn plan(&mut self, last: bool) -> Result<(), ToolFailure> {
         let known = self.history.entries.len();
         self.append(
@@ -135,8 +129,7 @@ impl TaskRun<'_> {
         Ok(())
     }
 
-    /// Summarizes old steps, if the agent has models for summaries and the results no longer fit into a request. If no
-    /// summary can be made, old results are shortened instead.
+    /// If no summary can be made, old results are shortened instead.
     async fn compact(&mut self) -> Result<(), ToolFailure> {
         let agent = self.agent;
         let Some(Ok(models)) = &agent.compacts else { return Ok(()) };
@@ -147,7 +140,6 @@ impl TaskRun<'_> {
         let number = format!("{}s", self.history.entries.len());
         let reply = match self.ask(models, &number, &request).instrument(span("compact")).await {
             Ok(reply) => reply,
-            // Either the budget of a model is used up for now, or its provider is paused.
             Err(waits @ ToolFailure::Waits { .. }) => return Err(waits),
             Err(failure) => {
                 tracing::warn!(task = %self.name.turn, ?failure, "no summary of old steps; truncating them");
@@ -168,8 +160,7 @@ impl TaskRun<'_> {
         Ok(())
     }
 
-    /// Asks `models` in order, each within its budget, until one answers. `number` must be unique among the requests of
-    /// the task.
+    /// `number` must be unique among the requests of the task.
     async fn ask(&self, models: &ModelChain, number: &str, request: &ModelRequest) -> Result<ModelReply, ToolFailure> {
         request.check().map_err(|error| unanswered(&error.into()))?;
         let agent = self.agent;
@@ -177,8 +168,8 @@ impl TaskRun<'_> {
         let mut budgets = Budgets::now(agent, self.context, &self.name).await?;
         let mut failed = Vec::new();
         for (at, model) in models.names().enumerate() {
-            // Each model has its own number. So the debit of an earlier model's request stays if the provider may
-            // charge for that request.
+            // Each model has its own number, so that the debit of an earlier model's request stays if the provider may
+            // charge for it.
             let number = format!("{number}.{at}");
             let is_reserved = match budgets.reserve(&number, model, request).await {
                 Ok(is_reserved) => is_reserved,
@@ -227,7 +218,7 @@ impl TaskRun<'_> {
                 self.agent.metrics.task_step("execute");
                 Err(ToolFailure::Waits { awaits: Awaited::Turn(turn), at_most: RECHECK_AFTER })
             }
-            // Add all results in one step, so that no history contains only some of them.
+            // A history must not contain only some of the results, so one step adds all.
             PlanResults::Finished(results) => {
                 let entries = results.into_iter().map(HistoryEntry::Result).collect();
                 self.append(entries, None).instrument(span("validate")).await?;
@@ -237,7 +228,7 @@ impl TaskRun<'_> {
         }
     }
 
-    /// Returns the answer. Returns `None` if the model must answer again in the required form.
+    /// `None` if the model must answer again in the required form.
     async fn answer(&mut self) -> Result<Option<ToolOutput>, ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Err(internal("it has no answer")) };
         let output = match &self.agent.form {
@@ -273,8 +264,7 @@ impl TaskRun<'_> {
         Ok(Some(ToolOutput { json: to_raw_value(&done).map_err(internal)?, content_type: "application/json" }))
     }
 
-    /// Appends entries to the history in memory and in the store. In the same step, counts the usage of the model's
-    /// response.
+    /// The usage of the model's response is counted in the same step.
     async fn append(
         &mut self,
         entries: Vec<HistoryEntry>,
@@ -311,6 +301,6 @@ struct ModelReply {
     model: String,
     answer: ModelAnswer,
     spent: ReportedModelUse,
-    /// The time when the model was asked, in ms of shard time.
+    /// In ms of shard time.
     at_ms: i64,
 }

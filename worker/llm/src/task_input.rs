@@ -11,16 +11,14 @@ use crate::history::HistoryEntry;
 
 const MESSAGES: usize = 10;
 
-/// A stored message between agents. The tool that sends messages writes the same format.
+/// The tool that sends messages writes this format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct AgentMessage {
-    /// A unique ID. It contains the key of the call that sent the message.
     id: String,
     from: String,
     text: String,
 }
 
-/// Returns the session's exchanges before the task. The result is empty if the task has no session.
 pub(crate) async fn earlier_exchanges(store: &Store, context: &CallContext) -> Result<Vec<HistoryEntry>, StoreError> {
     let before = tickfleet_client::session::earlier_exchanges(
         store,
@@ -33,7 +31,6 @@ pub(crate) async fn earlier_exchanges(store: &Store, context: &CallContext) -> R
     Ok(exchanges.into_iter().map(|spoken| HistoryEntry::Earlier { user: spoken.user, agent: spoken.agent }).collect())
 }
 
-/// Writes the answer to the task's session. Does nothing if the task has no session.
 pub(crate) async fn record_answer(store: &Store, context: &CallContext, text: &str) -> Result<(), StoreError> {
     match ExchangeRef::of_task(context.call.turn.as_str()) {
         Some(place) => store_answer(store, &context.tenant, &context.agent, &place, text).await,
@@ -41,8 +38,8 @@ pub(crate) async fn record_answer(store: &Store, context: &CallContext, text: &s
     }
 }
 
-/// Returns up to [`MESSAGES`] messages that the task's agent has not read. `known` is the number of entries in the
-/// task's history. A repeated call with the same `known` returns the same messages.
+/// `known` is the number of entries in the task's history. A repeated call with the same `known` returns the same
+/// messages.
 pub(crate) async fn unread_messages(
     store: &Store,
     context: &CallContext,

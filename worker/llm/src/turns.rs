@@ -21,8 +21,7 @@ pub(crate) enum PlanResults {
     Pending(TurnId),
 }
 
-/// Returns the ID of the turn that carries out the calls of a task's plan. If another worker takes over the task, that
-/// worker computes the same ID.
+/// Another worker that takes over the task computes the same ID.
 fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> {
     let task = context.call.turn.as_str();
     let id = TurnId::new(format!("{task}.step-{number}")).or_else(|_| {
@@ -32,7 +31,6 @@ fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> 
     id.map_err(|error| ToolFailure::Internal { message: error.to_string() })
 }
 
-/// Submits the calls, unless they were already submitted, and reads their results. `number` is the plan's number.
 /// `since` is the earliest time (ms of shard time) at which an earlier attempt may have submitted the calls. `since` is
 /// `None` if no earlier attempt can have submitted the calls.
 pub(crate) async fn run_calls(
@@ -57,8 +55,8 @@ pub(crate) async fn run_calls(
     })
 }
 
-/// Returns true if a turn without a record in the store was certainly never submitted. The store keeps ended turns for
-/// `dedupe_ms`. After that time, a missing record proves nothing.
+/// A missing record proves only for `dedupe_ms` that the turn was never submitted, because the store keeps ended turns
+/// that long.
 async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
     let Some(since) = since else { return Ok(true) };
     Ok(store.now_ms().await? - since < store.options().dedupe_ms)
@@ -67,7 +65,6 @@ async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
 const RECORD_EXPIRED: &str = "Whether this call was carried out is not known: its result is no longer kept. Check before you \
                          repeat it.";
 
-/// Returns the same failure for each call of the plan.
 fn all(plan: &Plan, why: &str) -> Vec<CallOutcome> {
     let one = |tool: &String| CallOutcome { tool: tool.clone(), ok: false, content: why.to_owned() };
     plan.calls.iter().map(|call| one(&call.tool)).collect()
@@ -100,14 +97,12 @@ fn turn(context: &CallContext, plan: &Plan, id: TurnId, priority: &str) -> Turn 
     }
 }
 
-/// A tool message in the dialect in which the turn was submitted.
 #[derive(Deserialize)]
 struct ToolMessage {
     content: String,
 }
 
-/// Reads the results in a turn's record, one for each call. If a call is missing from the record, its result is a
-/// failure.
+/// A call that is missing from the record has a failure as its result.
 fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
     let Ok(reply) = serde_json::from_str::<Reply>(reply) else { return all(plan, RECORD_EXPIRED) };
     let messages = reply.messages.as_deref().map_or("[]", RawValue::get);
@@ -127,7 +122,7 @@ fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
     plan.calls.iter().map(one).collect()
 }
 
-/// Cuts a text to at most `bytes_max` bytes. Keeps its beginning and its end.
+/// Keeps the beginning and the end.
 pub(crate) fn cut(text: String, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text;

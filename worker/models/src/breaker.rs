@@ -1,5 +1,4 @@
-//! Decides whether a provider is asked. A provider is not asked while its circuit breaker is open, or during a pause
-//! that the provider has requested.
+//! A provider is not asked while its circuit breaker is open, or during a pause that the provider has requested.
 
 use std::time::Duration;
 
@@ -7,7 +6,7 @@ use parking_lot::Mutex;
 use tickfleet_model::retry::breaker::{Breaker as State, BreakerPermit, BreakerRejection, BreakerSettings};
 use tokio::time::Instant;
 
-/// The breaker opens after `failures_max` failures in a row. After `cooldown`, one request is permitted as a trial.
+/// After `cooldown`, one request is permitted as a trial.
 const SETTINGS: BreakerSettings = BreakerSettings { failures_max: 5, cooldown: Duration::from_secs(30) };
 
 #[derive(Debug)]
@@ -16,8 +15,8 @@ pub(crate) struct ProviderBreaker {
     since: Instant,
 }
 
-/// A permit for one request. A permit that is dropped without a result counts neither as success nor as failure. If the
-/// permit was for the trial request, the next request can become the trial.
+/// A permit that is dropped without a result counts neither as success nor as failure. If the permit was for the trial
+/// request, the next request can become the trial.
 #[derive(Debug)]
 pub(crate) struct RequestPermit<'a> {
     breaker: &'a ProviderBreaker,
@@ -31,8 +30,8 @@ impl Default for ProviderBreaker {
 }
 
 impl ProviderBreaker {
-    /// Returns a permit for one request. If the breaker is open, the provider is paused or a trial request is running,
-    /// returns as error the time after which to ask again.
+    /// The error is the time after which to ask again: the breaker is open, the provider is paused, or a trial request
+    /// is running.
     pub(crate) fn permit(&self) -> Result<RequestPermit<'_>, Duration> {
         match self.state.lock().acquire(self.since.elapsed()) {
             Ok(given) => Ok(RequestPermit { breaker: self, given: Some(given) }),
@@ -41,22 +40,20 @@ impl ProviderBreaker {
         }
     }
 
-    /// Pauses the provider, because it has responded that its rate limit is used up for this time.
+    /// The provider has responded that its rate limit is used up for this time.
     pub(crate) fn pause(&self, pause: Duration) {
         self.state.lock().open_for(pause, self.since.elapsed());
     }
 }
 
 impl RequestPermit<'_> {
-    /// Records that the provider responded. A response resets all counts.
     pub(crate) fn answered(mut self) {
         if let Some(given) = self.given.take() {
             self.breaker.state.lock().record_success(given, self.breaker.since.elapsed());
         }
     }
 
-    /// Records that the request failed in a way that would also affect later requests. `pause` is the time that the
-    /// provider asked for.
+    /// Later requests may fail in the same way. `pause` is the time that the provider asked for.
     pub(crate) fn failed(mut self, pause: Option<Duration>) {
         if let Some(given) = self.given.take() {
             self.breaker.state.lock().record_failure(given, pause, self.breaker.since.elapsed(), SETTINGS);

@@ -8,17 +8,14 @@ use secrecy::SecretString;
 use crate::provider::ProviderSettings;
 use crate::wire::ProviderApi;
 
-/// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Returns the provider that `environment` alone selects, with its key, model and address.
-///
 /// `LLM_PROVIDER` selects `openai`, `openai-responses`, `anthropic`, `claude` or `gemini`. If it is not set, the key or
 /// address of OpenAI selects OpenAI. Otherwise, the key of Anthropic selects Anthropic. Returns `None` if no variable
 /// selects a provider. An empty variable counts as unset.
 ///
 /// # Errors
-/// The name of a missing or invalid variable. The message does not contain a key.
+/// The name of a missing or invalid variable.
 pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option<ProviderSettings>, String> {
     let value = |name: &str| environment.get(name).map(|v| v.trim()).filter(|v| !v.is_empty());
     let api = match value("LLM_PROVIDER").map(str::to_ascii_lowercase).as_deref() {
@@ -38,7 +35,7 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
         ProviderApi::Anthropic => ("ANTHROPIC_API_KEY", "CLAUDE_MODEL", "ANTHROPIC_BASE_URL"),
         ProviderApi::Gemini => ("GEMINI_API_KEY", "GEMINI_MODEL", "GEMINI_BASE_URL"),
     };
-    // A self-hosted server often needs no key. The providers' own addresses always need a key.
+    // A self-hosted server often needs no key; the providers' own addresses always do.
     if value(key).is_none() && value(base).is_none() {
         return Err(format!("{key}: expected the key of {}", api.as_str()));
     }
@@ -50,13 +47,13 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
         key: value(key).map(|key| SecretString::from(key.to_owned())),
         model: model.to_owned(),
         function_calling: true,
-        // The operator sets the variable, and has thus chosen this server. A model cannot influence the address.
+        // The operator has chosen this server, and a model cannot influence the address.
         allow_private: value(base).and_then(host_of).into_iter().collect(),
         timeout: TIMEOUT,
     }))
 }
 
-/// Returns the host of an address, and its port if the address has one.
+/// Includes the port if the address has one.
 fn host_of(url: &str) -> Option<String> {
     let url = reqwest::Url::parse(url).ok()?;
     let host = url.host_str()?;

@@ -1,38 +1,33 @@
 use std::time::Duration;
 
-/// How the caller should treat a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureClass {
-    /// A later request can succeed.
     Transient,
     /// The account is exhausted. Another provider can respond, but this one responds only after its account is funded.
     Exhausted,
-    /// A repetition of the request would not help.
     Permanent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelFailure {
-    /// 429: too many requests or tokens for now.
+    /// 429.
     RateLimited,
-    /// 5xx (including 529), 408 or 409: the provider is currently unavailable.
+    /// 5xx (including 529), 408 or 409.
     Unavailable,
-    /// The complete answer did not arrive in time. The provider may have processed the request.
+    /// The provider may have processed the request, but the complete answer did not arrive in time.
     Timeout,
-    /// The connection failed or ended before the complete answer. The provider may have processed the request.
+    /// The provider may have processed the request, but the connection failed or ended before the complete answer.
     Disconnected,
     /// The provider was not asked: its circuit breaker is open, or the provider asked for a pause.
     BreakerOpen,
-    /// The quota or credit of the account is used up.
     QuotaSpent,
-    /// 401 or 403: the key is invalid or lacks permission.
+    /// 401 or 403.
     Unauthorised,
-    /// 404: the model or address does not exist.
+    /// 404.
     NotFound,
     /// Any other unsuccessful status. Also used for a request that was not sent because it would get such a status.
     BadRequest,
     TooLarge,
-    /// The answer does not have this provider's format.
     Malformed,
     Blocked,
 }
@@ -44,7 +39,7 @@ impl ModelFailure {
             Self::RateLimited | Self::Unavailable | Self::Timeout | Self::Disconnected | Self::BreakerOpen => {
                 FailureClass::Transient
             }
-            // Usually a gateway's page instead of an answer. The next response is likely to be complete.
+            // Usually a gateway's page, so the next response is likely to be complete.
             Self::Malformed => FailureClass::Transient,
             Self::QuotaSpent => FailureClass::Exhausted,
             Self::Unauthorised | Self::NotFound | Self::BadRequest | Self::TooLarge | Self::Blocked => {
@@ -77,11 +72,10 @@ impl ModelFailure {
 pub struct ModelError {
     pub provider: String,
     pub failure: ModelFailure,
-    /// A description, bounded and without keys.
+    /// Bounded, and without keys.
     pub detail: String,
-    /// The pause that the provider asked for.
     pub retry_after: Option<Duration>,
-    /// True if the provider may have processed the request and may charge for it, because no status rules this out.
+    /// True if no status rules out that the provider has processed the request and may charge for it.
     pub may_have_run: bool,
 }
 

@@ -4,29 +4,27 @@ use std::collections::BTreeSet;
 
 use serde_json::value::RawValue;
 
-/// Maximum size of a request's body, in bytes.
 pub(crate) const REQUEST_BYTES_MAX: usize = 8 * 1024 * 1024;
 const MESSAGES_MAX: usize = 4_096;
 pub(crate) const CALLS_MAX: usize = 128;
-/// The longest tool name that every provider accepts, in bytes.
+/// Every provider accepts names of this length.
 const NAME_BYTES_MAX: usize = 64;
 
 #[derive(Debug, Clone)]
 pub struct ToolDefinition {
-    /// 1 to 64 letters, digits, `_` and `-`. All providers accept such names.
+    /// 1 to 64 letters, digits, `_` and `-`, which all providers accept.
     pub name: String,
     pub description: String,
-    /// The JSON Schema of the arguments: an object.
     pub parameters: serde_json::Value,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
-    /// An ID that is unique in the conversation. It is derived from the call's position, not taken from the provider.
-    /// Every provider accepts this ID, so a conversation can continue with another provider.
+    /// Unique in the conversation. Derived from the call's position, not taken from the provider, so that a
+    /// conversation can continue with another provider.
     pub id: String,
     pub tool: String,
-    /// The arguments as the model wrote them. The text may not be a JSON object, or may not be JSON at all.
+    /// As the model wrote them: perhaps not a JSON object, or not JSON at all.
     pub arguments: String,
     /// Opaque data that the provider requires back with the call (Gemini's `thoughtSignature`).
     pub signature: Option<String>,
@@ -38,14 +36,12 @@ pub enum ChatMessage {
     Model {
         /// The text may be empty if there are calls.
         text: String,
-        /// The calls in the model's order.
         calls: Vec<ToolCall>,
     },
-    /// The result of one call. Results directly follow the message with their calls, in the same order.
+    /// Results directly follow the message with their calls, in the same order.
     Result {
         id: String,
         tool: String,
-        /// Text or JSON.
         content: String,
         is_error: bool,
     },
@@ -53,18 +49,16 @@ pub enum ChatMessage {
 
 #[derive(Debug, Clone, Default)]
 pub struct ModelRequest {
-    /// Can be empty.
     pub system: String,
-    /// The conversation. It starts with a user message.
+    /// Starts with a user message.
     pub messages: Vec<ChatMessage>,
-    /// The tools that the model may call, or that earlier calls of the conversation use.
+    /// Includes tools that only earlier calls of the conversation use.
     pub tools: Vec<ToolDefinition>,
-    /// True if the model must answer without a call. The tools are still sent, because a provider rejects a
-    /// conversation with calls of tools that the request does not define.
+    /// The model must answer without a call. The tools are still sent, because a provider rejects a conversation with
+    /// calls of tools that the request does not define.
     pub answer_only: bool,
-    /// `None`: the provider's default.
+    /// `None` is the provider's default.
     pub temperature: Option<f64>,
-    /// Maximum number of tokens in the answer.
     pub tokens_max: u32,
 }
 
@@ -72,27 +66,24 @@ pub struct ModelRequest {
 pub enum StopReason {
     Answer,
     Calls,
-    /// The answer was cut off, usually by the token limit. If the answer ends with a call, that call is marked as cut
-    /// off and never carried out.
+    /// The answer was cut off, usually by the token limit. If it ends with a call, that call is marked as cut off and
+    /// never carried out.
     Length,
-    /// The model or its provider declined to answer.
     Refused,
 }
 
-/// The tokens of a request and its answer, as the provider counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TokenUsage {
-    /// Tokens of the request, including cached ones.
+    /// Includes cached tokens.
     pub input: u64,
-    /// Tokens of the answer, including hidden thoughts.
+    /// Includes hidden thoughts.
     pub output: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelAnswer {
-    /// Can be empty.
     pub text: String,
-    /// The calls in the model's order, at most 128.
+    /// At most 128, in the model's order.
     pub calls: Vec<ToolCall>,
     pub stop: StopReason,
     /// Zeros if the provider does not report the usage.
@@ -103,18 +94,16 @@ pub struct ModelAnswer {
 pub enum InvalidRequest {
     #[error("the conversation does not start with a user message")]
     Beginning,
-    /// A part of the request has too many elements or bytes.
     #[error("{0}")]
     TooMuch(String),
     #[error("the tool name {0:?} is not 1 to 64 letters, digits, '_' and '-'")]
     Name(String),
     #[error("the tool {0:?} is defined twice")]
     Twice(String),
-    /// A call is not followed by its result, or a result does not follow its call.
     #[error("message {at}: the result of call {expected:?} was expected")]
     Pairing {
         at: usize,
-        /// The ID of the call that needs its result next; `none` if no result is due.
+        /// `none` if no result is due.
         expected: String,
     },
     #[error("message {0} is empty")]
@@ -122,11 +111,7 @@ pub enum InvalidRequest {
 }
 
 impl ModelRequest {
-    /// Checks the number of messages and calls, the tool names, and the order of messages. Providers reject such
-    /// errors. Call this function before sending.
-    ///
-    /// # Errors
-    /// The first problem.
+    /// Call this function before sending: providers reject the errors that it finds.
     pub fn check(&self) -> Result<(), InvalidRequest> {
         if self.messages.len() > MESSAGES_MAX {
             return Err(InvalidRequest::TooMuch(format!("{} messages: at most {MESSAGES_MAX}", self.messages.len())));
@@ -147,7 +132,7 @@ impl ModelRequest {
         self.check_pairing()
     }
 
-    /// Checks that after each message with calls, their results follow in order, without other messages in between.
+    /// Results must follow their calls in the same order, without other messages in between.
     fn check_pairing(&self) -> Result<(), InvalidRequest> {
         let mut due: Vec<&str> = Vec::new();
         for (at, message) in self.messages.iter().enumerate() {
@@ -185,15 +170,14 @@ impl ModelRequest {
         }
     }
 
-    /// Returns the ID of the call at `index` in the answer to this request. The ID does not depend on the provider, and
-    /// stays the same if the request is repeated.
+    /// Does not depend on the provider, and stays the same if the request is repeated.
     pub(crate) fn call_id(&self, index: usize) -> String {
         format!("call_{}_{index}", self.messages.len())
     }
 }
 
-/// Returns the arguments as a JSON object that keeps all digits of numbers. Other text is wrapped in an object, because
-/// some providers require objects in the history. The model still sees its own text.
+/// Keeps all digits of numbers. Text that is no object is wrapped in one, because some providers require objects in the
+/// history. The model still sees its own text.
 pub(crate) fn object(arguments: &str) -> Box<RawValue> {
     let raw = serde_json::from_str::<Box<RawValue>>(arguments).ok().filter(|raw| raw.get().starts_with('{'));
     raw.unwrap_or_else(|| {

@@ -10,11 +10,11 @@ use crate::provider::Provider;
 pub struct ProviderAnswer {
     pub provider: String,
     pub answer: ModelAnswer,
-    /// The failures of the providers that precede `provider` in the chain.
+    /// From the providers that precede `provider` in the chain.
     pub failed: Vec<ModelError>,
 }
 
-/// Providers in the order in which they are asked. Clones of a provider's `Arc` share its breaker.
+/// In the order in which providers are asked. Clones of a provider's `Arc` share its breaker.
 #[derive(Debug, Clone)]
 pub struct ModelChain(Vec<Arc<Provider>>);
 
@@ -22,13 +22,12 @@ pub struct ModelChain(Vec<Arc<Provider>>);
 pub enum ModelChainError {
     #[error("the request was not sent: {0}")]
     Invalid(#[from] InvalidRequest),
-    /// The failure of each provider, in order.
     #[error("no model responded: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     All(Vec<ModelError>),
 }
 
 impl ModelChainError {
-    /// Returns how the caller should treat the error. The error is transient if a provider can answer later.
+    /// Transient if a provider can answer later.
     #[must_use]
     pub fn class(&self) -> FailureClass {
         match self {
@@ -37,8 +36,8 @@ impl ModelChainError {
         }
     }
 
-    /// If all providers that can answer later are paused, returns the shortest pause. None of these providers was
-    /// asked. Otherwise, returns `None`.
+    /// `Some` only if all providers that can answer later are paused, so that none of them was asked. Returns the
+    /// shortest pause.
     #[must_use]
     pub fn paused_for(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
@@ -47,8 +46,8 @@ impl ModelChainError {
         if all_rest { later().filter_map(|error| error.retry_after).min() } else { None }
     }
 
-    /// Returns the shortest time after which a provider can be asked again, among the providers that can answer later.
-    /// Returns `None` if there is no such provider, or if one of them named no time.
+    /// The shortest time after which a provider that can answer later can be asked again. `None` if there is no such
+    /// provider, or if one of them named no time.
     #[must_use]
     pub fn retry_after(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
@@ -67,10 +66,7 @@ impl ModelChain {
         Self(providers)
     }
 
-    /// Asks each provider once, in order, until one answers. Paused providers are skipped.
-    ///
-    /// # Errors
-    /// [`ModelChainError`].
+    /// Asks each provider once. Paused providers are skipped.
     pub async fn ask(&self, request: &ModelRequest) -> Result<ProviderAnswer, ModelChainError> {
         request.check()?;
         let mut failed = Vec::new();
@@ -83,21 +79,20 @@ impl ModelChain {
         Err(ModelChainError::All(failed))
     }
 
-    /// Returns the names in order, for callers that ask the providers one by one.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|provider| provider.name())
     }
 
-    /// Returns the API's owner (as OpenTelemetry names it) and the model of the provider with this index.
+    /// The API's owner (as OpenTelemetry names it) and the model.
     #[must_use]
     pub fn described(&self, at: usize) -> Option<(&'static str, &str)> {
         self.0.get(at).map(|provider| provider.described())
     }
 
-    /// Asks the provider with this index once. The caller must have checked the request ([`ModelRequest::check`]).
+    /// The caller must have checked the request ([`ModelRequest::check`]).
     ///
     /// # Errors
-    /// The provider's failure. [`ModelFailure::NotFound`] if the index is invalid.
+    /// [`ModelFailure::NotFound`] if the index is invalid.
     pub async fn ask_one(&self, at: usize, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
         match self.0.get(at) {
             Some(provider) => ask(provider, request).await,

@@ -6,10 +6,10 @@ use tickfleet_protocol::text::calls_in;
 
 use crate::message::{CALLS_MAX, ChatMessage, ModelAnswer, ModelRequest, StopReason, ToolCall};
 
-/// The tool name that a model uses if it needs no tool.
+/// Means that the model needs no tool.
 const NONE: &str = "none";
 
-/// Converts the request to plain text: without tool definitions and calls, and with alternating roles.
+/// The result has no tool definitions and no calls, and its roles alternate.
 pub(crate) fn as_plain_text(request: &ModelRequest) -> ModelRequest {
     let mut system = request.system.clone();
     if request.answer_only {
@@ -37,7 +37,7 @@ pub(crate) fn as_plain_text(request: &ModelRequest) -> ModelRequest {
     ModelRequest { system, messages, tools: Vec::new(), ..request.clone() }
 }
 
-/// Appends a user message. If the last message is also a user message, joins the two.
+/// Roles must alternate, so a user message after a user message is joined to it.
 fn push_user(messages: &mut Vec<ChatMessage>, text: &str) {
     if let Some(ChatMessage::User(last)) = messages.last_mut() {
         last.push_str("\n\n");
@@ -57,8 +57,8 @@ fn model_message(text: &str, calls: &[ToolCall]) -> ChatMessage {
     ChatMessage::Model { text: words, calls: Vec::new() }
 }
 
-/// Extracts the calls from a plain-text answer. If the answer was cut off, the last call can be unreadable. A call of
-/// `none` is not a call: the text beside it is the answer.
+/// If the answer was cut off, the last call can be unreadable. A call of `none` is not a call: the text beside it is
+/// the answer.
 pub(crate) fn parse_calls(request: &ModelRequest, answer: ModelAnswer) -> ModelAnswer {
     if request.answer_only || request.tools.is_empty() || answer.stop == StopReason::Refused {
         return answer;

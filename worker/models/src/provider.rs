@@ -19,29 +19,26 @@ use crate::rate::used_up;
 use crate::wire::{EncodedRequest, ProviderApi};
 
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Maximum bytes that are read of an error response. The reason of the error fits into these bytes.
+/// Enough for the reason of an error.
 const REFUSAL_BYTES_MAX: usize = 16 * 1024;
-/// Maximum characters of the error's reason in an error message.
 const DETAIL_CHARS_MAX: usize = 300;
-/// Timeout for DNS resolution, connecting and the TLS handshake.
+/// Includes DNS resolution and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The settings of a provider. `Debug` never prints the key.
+/// `Debug` never prints the key.
 #[derive(Debug, Clone)]
 pub struct ProviderSettings {
-    /// The name in errors and metrics.
     pub name: String,
     pub api: ProviderApi,
-    /// The address without the path that the API format adds, for example `https://api.openai.com/v1`.
+    /// Without the path that the API format adds, for example `https://api.openai.com/v1`.
     pub base_url: String,
     /// `None` for a server that needs no key.
     pub key: Option<SecretString>,
     pub model: String,
-    /// False for a model without function calling. Such a model gets the planner prompt.
+    /// False for a model that gets the planner prompt instead.
     pub function_calling: bool,
-    /// Hosts, `host:port` pairs or blocks of private addresses that may be reached.
+    /// Hosts, `host:port` pairs or blocks of private addresses.
     pub allow_private: BTreeSet<String>,
-    /// Timeout of one request, including its answer.
     pub timeout: Duration,
 }
 
@@ -53,8 +50,7 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// # Errors
-    /// An invalid address or model name, or a TLS problem. The message never contains the key.
+    /// The error message never contains the key.
     pub fn new(mut settings: ProviderSettings) -> Result<Self, String> {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b':' | b'/' | b'@');
         if settings.model.is_empty() || settings.model.contains("..") || !settings.model.bytes().all(plain) {
@@ -70,7 +66,6 @@ impl Provider {
         &self.settings.name
     }
 
-    /// Returns the API's owner, as OpenTelemetry names it, and the model.
     pub(crate) fn described(&self) -> (&'static str, &str) {
         let of = match self.settings.api {
             ProviderApi::OpenAi | ProviderApi::Responses => "openai",
@@ -131,7 +126,7 @@ impl Provider {
             }
             _ => self.error(failure, "the connection ended before the complete response"),
         })?;
-        // Limit the number of values, because parsed values take far more memory than their text.
+        // Parsed values take far more memory than their text.
         if values(&body) > limits::JSON_VALUES_MAX {
             let detail = format!("the response has more than {} values", limits::JSON_VALUES_MAX);
             return Err(self.error(ModelFailure::TooLarge, &detail));
@@ -178,7 +173,7 @@ impl Provider {
         error
     }
 
-    /// Creates an error with `detail` redacted, because a provider's message can repeat the key or other secrets.
+    /// Redacts `detail`, because a provider's message can repeat the key or other secrets.
     fn error(&self, failure: ModelFailure, detail: &str) -> ModelError {
         let key = self.settings.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty());
         let detail = key.map_or_else(|| detail.to_owned(), |key| detail.replace(key, "[REDACTED]"));
@@ -191,7 +186,7 @@ impl Provider {
     }
 }
 
-/// Estimates the number of values in JSON text. The estimate is at least half of the real number.
+/// The estimate is at least half of the real number.
 fn values(json: &[u8]) -> usize {
     let mut values = 1;
     let mut in_text = false;
@@ -208,8 +203,7 @@ fn values(json: &[u8]) -> usize {
     values
 }
 
-/// Reads a body of at most `bytes_max` bytes. The error has the bytes that were read, and the reason why the rest is
-/// missing.
+/// The error has the bytes that were read, and the reason why the rest is missing.
 async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, (Vec<u8>, ModelFailure)> {
     let mut body = Vec::new();
     loop {
@@ -222,8 +216,7 @@ async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u
     }
 }
 
-/// Reads the wait from `Retry-After` or `retry-after-ms`. A date is compared with the provider's own clock in the
-/// `Date` header.
+/// From `Retry-After` or `retry-after-ms`. A date is compared with the provider's own clock in the `Date` header.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
@@ -237,7 +230,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     (date(after)? - date(text("date")?)?).to_std().ok()
 }
 
-/// Reads the wait from Google's `RetryInfo`: `"retryDelay": "13s"` in the details of the error.
+/// Google's `RetryInfo`: `"retryDelay": "13s"` in the details of the error.
 fn retry_delay(refusal: &serde_json::Value) -> Option<Duration> {
     let details = refusal["error"]["details"].as_array()?;
     let delay = details.iter().find_map(|detail| detail["retryDelay"].as_str())?;

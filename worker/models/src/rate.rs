@@ -1,12 +1,11 @@
-//! The rate limits that a provider reports with an answer. If a limit is used up, the provider is not asked until the
-//! limit resets.
+//! If a limit that a provider reports is used up, the provider is not asked until the limit resets.
 
 use std::time::Duration;
 
 use chrono::DateTime;
 use reqwest::header::HeaderMap;
 
-/// The headers with the remaining amount and the reset time, for requests and for tokens.
+/// The remaining amount and the reset time, for requests and for tokens.
 const LEFT_AND_RESET: [(&str, &str); 4] = [
     ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
     ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
@@ -14,14 +13,13 @@ const LEFT_AND_RESET: [(&str, &str); 4] = [
     ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
 ];
 
-/// Returns the longest time until a used-up limit resets. Returns `None` if no limit is used up, or if the provider
-/// reports no limits.
+/// The longest time until a used-up limit resets. `None` if no limit is used up, or if the provider reports no limits.
 pub(crate) fn used_up(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let of = |(left, reset): &(&str, &str)| {
         text(left).filter(|left| *left == "0")?;
         let reset = text(reset)?;
-        // Compare the reset time with the provider's own clock in the `Date` header.
+        // The provider's own clock, in the `Date` header, decides.
         let until = || {
             let reset = DateTime::parse_from_rfc3339(reset).ok()?;
             let date = text("date")?;
@@ -32,7 +30,7 @@ pub(crate) fn used_up(headers: &HeaderMap) -> Option<Duration> {
     LEFT_AND_RESET.iter().filter_map(of).max()
 }
 
-/// Parses a duration such as `1s`, `6m0s` or `120ms`, or a number of seconds.
+/// `1s`, `6m0s`, `120ms`, or a number of seconds.
 fn length(text: &str) -> Option<Duration> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();

@@ -1,4 +1,4 @@
-//! Measures the cost of confinement per call: runs `/bin/true` without a sandbox and then at each level.
+//! Measures the cost of confinement per call. Runs `/bin/true` without a sandbox and then at each level:
 //!
 //! ```sh
 //! cargo build --release -p tickfleet-sandbox --example overhead --bin tickfleet-sandbox-exec

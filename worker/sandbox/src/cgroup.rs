@@ -12,14 +12,13 @@ use std::time::Duration;
 
 use crate::spec::Limits;
 
-/// The worker's own cgroup. The kernel limits child cgroups only if their parent contains no processes.
+/// The kernel limits child cgroups only if their parent contains no processes.
 const WORKER: &str = "tickfleet.worker";
 const COMMAND: &str = "tickfleet.command.";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
-/// Extra processes that the kernel permits in a command's cgroup: the first process of the namespace, and one more.
-/// With the second process, a check can see that the command exceeds its limit.
+/// The first process of the namespace, and one more, so that a check can see that the command exceeds its limit.
 const MORE_PROCESSES: u64 = 2;
-/// Maximum number of attempts to remove a cgroup whose processes are still dying.
+/// Maximum attempts: processes of a cgroup may still be dying when it is removed.
 const REMOVALS: u32 = 500;
 const REMOVE_EVERY: Duration = Duration::from_millis(20);
 
@@ -29,18 +28,15 @@ pub(crate) struct Cgroups {
 }
 
 impl Cgroups {
-    /// Finds the cgroup of this process and prepares it for the cgroups of commands. This process moves into a child
-    /// cgroup.
-    ///
-    /// # Errors
-    /// Why commands cannot have cgroups, as a message for the operator.
+    /// This process moves into a child cgroup. The error says why commands cannot have cgroups, as a message for the
+    /// operator.
     pub(crate) fn find() -> Result<Self, String> {
         let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
         let own = own(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?);
         Self::at(&own.ok_or("this machine has no cgroup v2 file system that shows the worker's cgroup")?)
     }
 
-    /// Like [`Self::find`] for a known cgroup: `own` is the cgroup of this process.
+    /// `own` is the cgroup of this process.
     fn at(own: &Path) -> Result<Self, String> {
         let is_moved = own.ends_with(WORKER);
         let base = if is_moved { own.parent().unwrap_or(own) } else { own };
@@ -68,7 +64,7 @@ impl Cgroups {
         }
         let enabled = set(base, "cgroup.subtree_control", "+memory +pids");
         enabled.map_err(|error| failed("enable its controllers", &error))?;
-        // Removes cgroups that killed workers left behind. A cgroup that is still in use stays.
+        // Killed workers leave cgroups behind. A cgroup that is still in use stays.
         for entry in fs::read_dir(base).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(COMMAND) {
                 let _ = fs::remove_dir(entry.path());
@@ -77,8 +73,6 @@ impl Cgroups {
         Ok(Self { base: base.to_owned() })
     }
 
-    /// # Errors
-    /// The kernel rejects the new cgroup or its limits.
     pub(crate) fn make(&self, limits: &Limits) -> io::Result<Cgroup> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let cgroup = loop {
@@ -104,7 +98,7 @@ impl Cgroups {
     }
 }
 
-/// The cgroup of one command. Dropping this value kills the cgroup's processes and removes the cgroup.
+/// Dropping this value kills the cgroup's processes and removes the cgroup.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
@@ -118,13 +112,13 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Kernels before 5.14 do not have this file. On these kernels, only the launcher kills the processes.
+        // Kernels before 5.14 lack this file, so only the launcher kills the processes.
         let _ = set(&self.path, "cgroup.kill", "1");
         if is_removed(&self.path) {
             return;
         }
         let path = std::mem::take(&mut self.path);
-        // Processes take a moment to die. Retry on a separate thread, because this thread can belong to the runtime.
+        // Processes take a moment to die. This thread can belong to the runtime, so another one retries.
         #[allow(clippy::disallowed_methods, reason = "the thread has nothing else to do, and no runtime")]
         std::thread::spawn(move || {
             for _ in 0..REMOVALS {
@@ -146,7 +140,7 @@ fn set(cgroup: &Path, name: &str, value: &str) -> io::Result<()> {
     fs::write(cgroup.join(name), value)
 }
 
-/// The open files of a command's cgroup. The launcher opens the files while it still has permission.
+/// Opened while the launcher still has permission.
 #[derive(Debug)]
 pub(crate) struct CgroupHandle {
     processes: File,
@@ -154,32 +148,27 @@ pub(crate) struct CgroupHandle {
 }
 
 impl CgroupHandle {
-    /// # Errors
-    /// The cgroup does not exist or is not writable.
     pub(crate) fn open(cgroup: &Path) -> io::Result<Self> {
         let processes = OpenOptions::new().write(true).open(cgroup.join("cgroup.procs"))?;
         Ok(Self { processes, events: File::open(cgroup.join("memory.events"))? })
     }
 
-    /// # Errors
-    /// The kernel rejects the process.
     pub(crate) fn admit(&self, process: i32) -> io::Result<()> {
         (&self.processes).write_all(process.to_string().as_bytes())
     }
 
-    /// Returns true if the kernel has killed processes because the cgroup exceeded its memory limit.
+    /// The kernel kills processes if the cgroup exceeds its memory limit.
     pub(crate) fn has_run_out(&self) -> bool {
         let mut events = &self.events;
         let mut text = String::new();
-        // If the events cannot be read, assume that the kernel killed no process.
+        // If the events cannot be read, no process counts as killed.
         let _ = events.rewind().and_then(|()| events.read_to_string(&mut text));
         let killed = text.lines().filter_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok());
         killed.sum::<u64>() > 0
     }
 }
 
-/// Returns the folder of a process's cgroup (v2). `mounts` and `cgroups` are the process's `mountinfo` and `cgroup`
-/// files.
+/// The folder of the cgroup (v2). `mounts` and `cgroups` are a process's `mountinfo` and `cgroup` files.
 fn own(mounts: &str, cgroups: &str) -> Option<PathBuf> {
     let path = Path::new(cgroups.lines().find_map(|line| line.strip_prefix("0::"))?);
     mounts.lines().find_map(|line| {
@@ -200,7 +189,6 @@ mod tests {
 
     use super::*;
 
-    /// Creates a folder that imitates a delegated cgroup. The cgroup contains only this process.
     fn delegated() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         set(folder.path(), "cgroup.controllers", "cpu memory pids\n").unwrap();
@@ -241,13 +229,11 @@ mod tests {
         let path = one.path().to_owned();
         drop(one);
         assert_eq!(get(&path, "cgroup.kill"), "1");
-        // The kernel removes a cgroup's files together with the cgroup. Here the test removes them after the cgroup is
-        // killed.
+        // The kernel would remove these files together with the cgroup; in a folder, the test must do so.
         fs::read_dir(&path).unwrap().flatten().for_each(|file| fs::remove_file(file.path()).unwrap());
         assert!(is_gone(&path));
     }
 
-    /// Waits up to ten seconds until `path` no longer exists.
     #[allow(clippy::disallowed_methods, reason = "a test without a runtime")]
     fn is_gone(path: &Path) -> bool {
         (0..500).any(|_| {

@@ -1,5 +1,5 @@
 //! A command that keeps running and exchanges messages with the caller. The command's standard output is a socket of
-//! the caller. The command is confined, watched and ended like the command of a single run.
+//! the caller.
 
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -16,19 +16,19 @@ use crate::sandbox::{Sandbox, frames};
 use crate::spec::{Level, Spec};
 use crate::wire::{FRAME_BYTES_MAX, Report};
 
-/// A confined command that is running or starting. Dropping this value kills all processes of the command.
+/// Dropping this value kills all processes of the command.
 #[derive(Debug)]
 pub struct Confined {
     launcher: Child,
     control: UnixStream,
-    /// A second handle of `control`. It can shut the socket down while the first handle waits for the report.
+    /// Can shut the socket down while `control` waits for the report.
     held: StdUnixStream,
     stderr: Option<ChildStderr>,
-    /// When this field is dropped, all processes that are left in the cgroup are killed.
+    /// When dropped, kills all processes that are left in the cgroup.
     _cgroup: Option<Cgroup>,
 }
 
-/// How a confined command ended. All of its processes are dead.
+/// All processes of the command are dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConfinedEnd {
     /// `None` if a signal ended the command.
@@ -38,8 +38,7 @@ pub struct ConfinedEnd {
 }
 
 impl Sandbox {
-    /// Starts a command with `output` as its standard output. If `output` is a socket, the command can also read from
-    /// it.
+    /// `output` is the standard output. If it is a socket, the command can also read from it.
     ///
     /// # Errors
     /// [`RunError`] if nothing runs. If the program cannot be executed, [`Confined::ended`] returns the error.
@@ -65,20 +64,19 @@ impl Sandbox {
 }
 
 impl Confined {
-    /// Returns the process ID of the launcher. The command's processes are descendants of the launcher.
+    /// The command's processes are descendants of the launcher.
     #[must_use]
     pub fn launcher(&self) -> Option<u32> {
         self.launcher.id()
     }
 
-    /// Takes the standard error of the command. Returns `None` if it was already taken.
     pub fn take_stderr(&mut self) -> Option<ChildStderr> {
         self.stderr.take()
     }
 
-    /// Kills the command and all processes that the command has started. [`Self::ended`] waits for their end.
+    /// Also kills all processes that the command has started. [`Self::ended`] waits for their end.
     pub fn kill(&self) {
-        // If the launcher has already ended, the shutdown fails, and no process is alive.
+        // The shutdown fails if the launcher has already ended; then no process is alive.
         let _ = self.held.shutdown(Shutdown::Both);
     }
 

@@ -14,21 +14,20 @@ use crate::output::drain;
 use crate::spec::{Network, Spec, WORKSPACE};
 use crate::usage;
 
-/// Maximum time for a response of the engine. A starting worker waits for this response.
+/// A starting worker waits for the engine's response.
 const ENGINE: Duration = Duration::from_secs(5);
 const CHECK_EVERY: Duration = Duration::from_millis(500);
-/// The exit code of the engine's client if the client could not start a container.
+/// The engine's client ends with this code if it could not start a container.
 const NOT_STARTED: i32 = 125;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
-    /// The command-line client, such as `docker` or `podman`.
     pub program: PathBuf,
     pub image: String,
 }
 
 impl Engine {
-    /// Returns why the engine cannot be used. Returns `None` if the engine responds.
+    /// `None` if the engine responds; otherwise the reason why it cannot be used.
     pub async fn missing(&self) -> Option<String> {
         let shown = self.program.display();
         let mut ask = client(&self.program);
@@ -41,8 +40,7 @@ impl Engine {
         }
     }
 
-    /// # Errors
-    /// The run has network access or grants, which this level does not support, or its workspace cannot be mounted.
+    /// This level supports neither network access nor grants, and the workspace must be mountable.
     pub fn arguments(&self, spec: &Spec, name: &str) -> Result<Vec<String>, RunError> {
         if spec.network != Network::None || !spec.grants.is_empty() {
             let why = "the sandbox level docker grants neither the network nor further paths";
@@ -87,10 +85,7 @@ impl Engine {
         Ok(all)
     }
 
-    /// Runs a command in a container. The container is always removed when the run ends.
-    ///
-    /// # Errors
-    /// [`RunError`] if nothing ran.
+    /// The container is always removed when the run ends.
     pub async fn run(&self, spec: &Spec, cancel: &CancellationToken) -> Result<RunOutcome, RunError> {
         let name = name();
         let started = client(&self.program)
@@ -142,8 +137,7 @@ impl Engine {
     }
 }
 
-/// Waits until the workspace exceeds a limit. This check is necessary because an engine does not limit the size of a
-/// mount.
+/// An engine does not limit the size of a mount, so this checks it.
 async fn until_overfull(spec: &Spec) -> StopCause {
     loop {
         tokio::time::sleep(CHECK_EVERY).await;
@@ -161,8 +155,7 @@ async fn check_workspace(spec: &Spec) -> Option<StopCause> {
     tokio::task::spawn_blocking(check).await.ok().flatten()
 }
 
-/// Removes a container when dropped. This is necessary because killing the engine's client leaves the container
-/// running.
+/// Killing the engine's client leaves the container running, so this removes it when dropped.
 struct ContainerRemoval {
     program: PathBuf,
     name: Option<String>,
@@ -189,8 +182,7 @@ impl Drop for ContainerRemoval {
     }
 }
 
-/// Creates a command that runs the engine's client. Its environment has the variables that locate the engine, but not
-/// the worker's secrets.
+/// The client's environment has the variables that locate the engine, but not the worker's secrets.
 #[allow(clippy::disallowed_methods, reason = "it is handed on to a child process, and decides nothing here")]
 fn client(program: &Path) -> Command {
     let is_for_it = |name: &str| {
@@ -202,7 +194,6 @@ fn client(program: &Path) -> Command {
     command
 }
 
-/// Creates a container name that is unique on the host.
 fn name() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NUMBER: AtomicU64 = AtomicU64::new(0);

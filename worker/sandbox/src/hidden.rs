@@ -6,9 +6,6 @@ use std::io;
 ///
 /// Programs that this process executes are not hidden. Call this function first in `main`: data that is read before the
 /// call can leak.
-///
-/// # Errors
-/// The kernel rejects the request.
 pub fn hide_this_process() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_dumpable(false)?;

@@ -8,13 +8,11 @@ use std::process::ExitCode;
 
 use crate::wire::{self, Report};
 
-/// Returns 0, because Landlock is unavailable.
 #[must_use]
 pub const fn landlock_abi() -> i32 {
     0
 }
 
-/// Replies to every request that the sandbox is unavailable on this system.
 #[must_use]
 pub fn main() -> ExitCode {
     let Ok(control) = io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::from(2) };

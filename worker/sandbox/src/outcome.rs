@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-/// The reason why a run was stopped. All processes of the run were killed.
+/// All processes of the run were killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {
@@ -10,7 +10,7 @@ pub enum StopCause {
     Processes,
     WorkspaceBytes,
     WorkspaceFiles,
-    /// A part of the workspace cannot be counted. The run is stopped as if the workspace exceeded its limits.
+    /// The run is stopped as if the workspace exceeded its limits.
     WorkspaceUncountable,
     Cancelled,
 }
@@ -35,9 +35,9 @@ impl StopCause {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunOutcome {
-    /// The output is cut at the limit `output_bytes`.
+    /// Cut at the limit `output_bytes`.
     pub stdout: Vec<u8>,
-    /// The output is cut at the limit `output_bytes`.
+    /// Cut at the limit `output_bytes`.
     pub stderr: Vec<u8>,
     /// `None` if a signal ended the command.
     pub exit_code: Option<i32>,
@@ -53,19 +53,18 @@ impl RunOutcome {
     }
 }
 
-/// Why a command was not started, or why its outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// The specification of the run is invalid. Nothing ran.
+    /// Nothing ran.
     #[error("{0}")]
     Spec(String),
     /// The machine lacks a feature that the run demands. Nothing ran.
     #[error("{0}")]
     Machine(String),
-    /// The program does not exist or cannot be executed. Nothing ran.
+    /// Nothing ran: the program does not exist or cannot be executed.
     #[error("{0}")]
     NotStarted(String),
-    /// The launcher was lost. The command may have run.
+    /// The command may have run.
     #[error("{0}")]
     Lost(String),
 }

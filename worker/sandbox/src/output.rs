@@ -5,7 +5,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 const CHUNK: usize = 16 << 10;
 
-/// Reads all output of the command. Returns the kept output, and true if output was dropped.
+/// Returns the kept output, and true if output was dropped.
 pub(crate) async fn drain(from: Option<impl AsyncRead + Unpin>, keep: usize) -> (Vec<u8>, bool) {
     let Some(mut from) = from else { return (Vec::new(), false) };
     let mut kept = Vec::new();

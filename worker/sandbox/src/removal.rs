@@ -8,15 +8,11 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fchmod, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-/// Maximum number of passes in addition to one pass for each moved folder. If more passes are needed, another process
-/// keeps filling the folder.
+/// If more passes are needed in addition to one for each moved folder, another process keeps filling the folder.
 const IDLE_PASSES_MAX: u64 = 16;
 
-/// Removes a folder and its content with few descriptors and without recursion: each nested folder is first moved up to
-/// `folder`. Symbolic links are not followed. A missing folder is not an error.
-///
-/// # Errors
-/// An entry of the folder cannot be removed.
+/// Needs few descriptors and no recursion: each nested folder is first moved up to `folder`. Symbolic links are not
+/// followed. A missing folder is not an error.
 pub fn remove(folder: &Path) -> io::Result<()> {
     let root = match open(CWD, folder) {
         Err(Errno::NOENT) => return Ok(()),
@@ -49,8 +45,7 @@ pub fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes an entry of `root`. If the entry is a folder, its files are removed. Its subfolders are moved up to `root`
-/// for a later pass.
+/// Removes a folder's files, and moves its subfolders up to `root` for a later pass.
 fn remove_entry(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
     if is_unlinked(root, name)? {
         return Ok(());
@@ -65,11 +60,10 @@ fn remove_entry(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Resul
             move_up(folder.fd()?, entry.file_name(), root, moved)?;
         }
     }
-    // If the listing missed an entry, the next pass finds it.
     is_unlinked(root, name).map(drop)
 }
 
-/// Unlinks a file or an empty folder. Returns false for a folder that is not empty.
+/// False for a folder that is not empty.
 fn is_unlinked(at: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     match unlinkat(at, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(true),
@@ -89,10 +83,8 @@ fn move_up(from: BorrowedFd<'_>, name: &CStr, root: BorrowedFd<'_>, moved: &mut 
         let free = format!(".tickfleet-removed-{moved}");
         match renameat(from, name, root, free.as_str()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            // If the name is taken, try the next name.
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::ISDIR) => {}
-            // A folder can move to another parent only if the folder itself is writable. `open` makes the folder
-            // writable.
+            // A folder can move to another parent only if the folder itself is writable.
             Err(Errno::ACCESS) => {
                 drop(open(from, name)?);
                 renameat(from, name, root, free.as_str())?;
@@ -107,7 +99,7 @@ fn is_dots(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }
 
-/// Opens a folder, and gives its owner the permissions to empty it.
+/// Gives the owner the permissions to empty the folder.
 fn open(at: impl AsFd, name: impl rustix::path::Arg + Copy) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = match openat(&at, name, flags, Mode::empty()) {
@@ -122,7 +114,6 @@ fn open(at: impl AsFd, name: impl rustix::path::Arg + Copy) -> rustix::io::Resul
     Ok(folder)
 }
 
-/// Changes the mode of a folder that cannot be opened. Does not follow links.
 #[cfg(target_os = "linux")]
 fn make_accessible(at: impl AsFd, name: impl rustix::path::Arg) -> rustix::io::Result<()> {
     use std::os::fd::AsRawFd;

@@ -22,12 +22,12 @@ use crate::spec::{Level, Limits, Spec};
 use crate::support::SandboxSupport;
 use crate::wire::{FRAME_BYTES_MAX, Report, Request, frame};
 
-/// Maximum time for a launcher to end after a run's wall time or after a cancellation.
+/// A launcher must end within this time after a run's wall time or a cancellation.
 const GRACE: Duration = Duration::from_secs(10);
-/// The argument that makes a program run as the launcher.
+/// Makes a program run as the launcher.
 pub const LAUNCH: &str = "sandbox-exec";
 
-/// The program that is executed as the launcher. Its `main` must call [`launcher::main`].
+/// The program's `main` must call [`launcher::main`].
 #[derive(Debug, Clone)]
 pub struct Launcher {
     program: PathBuf,
@@ -35,8 +35,7 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Returns the running program with the argument [`LAUNCH`]. The launcher also works if the program's file was
-    /// replaced.
+    /// Works even if the program's file was replaced.
     #[must_use]
     pub fn this_program() -> Self {
         Self { program: "/proc/self/exe".into(), arguments: vec![LAUNCH.into()] }
@@ -57,8 +56,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Detects the sandbox features of this machine. For this, it confines a process at each level, which takes some
-    /// tens of milliseconds.
+    /// Confines a process at each level, which takes some tens of milliseconds.
     ///
     /// If a cgroup is delegated to this process and contains no other process, this process moves into a child cgroup.
     ///
@@ -84,7 +82,7 @@ impl Sandbox {
         sandbox
     }
 
-    /// Confines a process without executing a command. Returns true if the process had a `/proc`.
+    /// Executes no command. Returns true if the process had a `/proc`.
     async fn try_level(&self, level: Level, scratch: &Path) -> Result<bool, RunError> {
         let (request, cgroup) = self.request(level, Spec::new(["probe"], scratch), true)?;
         Ok(self.launch(request, cgroup, &CancellationToken::new()).await?.1)
@@ -107,8 +105,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Returns the request for the launcher, and the command's cgroup. Drop the cgroup only after the launcher has
-    /// ended.
+    /// Drop the cgroup only after the launcher has ended.
     pub(crate) fn request(&self, level: Level, spec: Spec, probe: bool) -> Result<(Request, Option<Cgroup>), RunError> {
         let make = |cgroups: &Cgroups, limits: &Limits| {
             let refused = |error| RunError::Machine(format!("make a cgroup for the command: {error}"));
@@ -130,8 +127,8 @@ impl Sandbox {
         &self.support
     }
 
-    /// Runs a command. Returns when all processes of the command are dead. If the future is dropped, the processes are
-    /// killed a moment later.
+    /// Returns when all processes of the command are dead. If the future is dropped, the processes are killed a moment
+    /// later.
     ///
     /// # Errors
     /// [`RunError`] if nothing ran, or if the outcome is unknown.
@@ -148,8 +145,7 @@ impl Sandbox {
         }
     }
 
-    /// Starts a launcher for `request`, and waits until the run has ended. `_cgroup` belongs to the command. When
-    /// `_cgroup` is dropped, all processes that are left in it are killed.
+    /// When `_cgroup` is dropped, all processes that are left in it are killed.
     async fn launch(
         &self,
         request: Request,
@@ -163,14 +159,12 @@ impl Sandbox {
         let stdout = child.stdout.take();
         let stderr = child.stderr.take();
         let limit = Duration::from_millis(request.spec.limits.wall_ms).saturating_add(GRACE);
-        // Use a timeout: if the launcher was killed, processes that it should have killed could keep its pipes open
-        // forever.
+        // If the launcher was killed, processes that it should have killed could keep its pipes open forever.
         let read =
             |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
         let read_errors =
             |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
         let write_input = async {
-            // If the launcher ends early, its report contains the reason.
             let _ = control.write_all(&messages).await;
             let mut report = Vec::new();
             let mut bounded = (&mut control).take(FRAME_BYTES_MAX as u64);
@@ -208,7 +202,7 @@ impl Sandbox {
         RunError::Machine(format!("the launcher {} cannot be started: {error}", self.launcher.program.display()))
     }
 
-    /// Starts a launcher and returns the socket to it. The processes that the launcher starts write to `stdout`.
+    /// The processes that the launcher starts write to `stdout`.
     pub(crate) fn launcher_with(&self, stdout: Stdio) -> std::io::Result<(Child, tokio::net::UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -218,8 +212,8 @@ impl Sandbox {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(stdout)
             .stderr(Stdio::piped())
-            // Use a separate process group, so that an interrupt from a terminal reaches only the worker. The worker
-            // then drains.
+            // In a separate process group, the launcher gets no interrupt from a terminal. The worker gets it, and
+            // drains.
             .process_group(0)
             .spawn()?;
         Ok((child, tokio::net::UnixStream::from_std(ours)?))

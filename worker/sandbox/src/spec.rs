@@ -4,19 +4,18 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The path of the workspace at the levels [`Level::Strict`] and [`Level::Docker`].
+/// Where commands find the workspace at the levels [`Level::Strict`] and [`Level::Docker`].
 pub const WORKSPACE: &str = "/app/workspace";
-/// The search path for commands without a `/`.
+/// For commands without a `/`.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Landlock, seccomp and resource limits. Needs neither privileges nor namespaces.
+    /// Landlock, seccomp and resource limits, which need neither privileges nor namespaces.
     Basic,
     /// Like `Basic`, but with its own root and its own user, mount, process, network, IPC and host name namespaces.
     Strict,
-    /// A short-lived container of a container engine.
     Docker,
 }
 
@@ -33,14 +32,13 @@ impl fmt::Display for Level {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
-    /// No sockets of any family.
     #[default]
     None,
-    /// TCP connections to these ports of any host. No other protocol. Requires Landlock ABI 4.
+    /// To these ports of any host, and no other protocol. Requires Landlock ABI 4.
     Tcp(Vec<u16>),
 }
 
-/// A path of the machine that a command may use in addition to its workspace.
+/// A path outside the workspace that the command may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Absolute and without symbolic links.
@@ -52,23 +50,21 @@ pub struct Grant {
 /// lists the effect of each limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Processor time of all processes together, in milliseconds.
+    /// For all processes together.
     pub cpu_ms: u64,
-    /// Memory of all processes together, in bytes.
+    /// For all processes together.
     pub memory_bytes: u64,
-    /// Number of processes and threads that may run at the same time.
     pub processes: u64,
-    /// Number of open files per process.
+    /// For each process.
     pub open_files: u64,
-    /// Maximum size of each file, in bytes.
+    /// For each file.
     pub file_bytes: u64,
-    /// Disk usage of all files in the workspace together, in bytes.
+    /// Disk usage of all files.
     pub workspace_bytes: u64,
-    /// Number of files and folders in the workspace.
+    /// Includes folders.
     pub workspace_files: u64,
-    /// Maximum bytes that are kept of standard output, and of standard error. Further output is read and dropped.
+    /// For standard output, and again for standard error. Further output is read and dropped.
     pub output_bytes: usize,
-    /// Time from start to end, in milliseconds.
     pub wall_ms: u64,
 }
 
@@ -90,14 +86,13 @@ impl Default for Limits {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
-    /// The command and its arguments, one element each. No shell interprets them.
+    /// One element each; no shell interprets them.
     pub argv: Vec<String>,
     #[serde(skip)]
     pub stdin: Vec<u8>,
-    /// The command's working folder, which the command may write to. The folder must exist.
+    /// The command's working folder, which must exist. The command may write to it.
     pub workspace: PathBuf,
-    /// Environment variables in addition to `PATH`, `HOME`, `LANG` and `TMPDIR`, which have default values. A value
-    /// given here replaces the default.
+    /// Replaces the defaults of `PATH`, `HOME`, `LANG` and `TMPDIR`, and adds other variables.
     pub environment: BTreeMap<String, String>,
     pub grants: Vec<Grant>,
     pub network: Network,
@@ -105,7 +100,6 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Creates a run with the default limits and without grants.
     #[must_use]
     pub fn new<Argument: Into<String>>(
         argv: impl IntoIterator<Item = Argument>,
@@ -125,9 +119,6 @@ impl Spec {
     /// Checks for problems that exist on every machine: an empty command, a NUL, a variable name with `=`, a path that
     /// is not absolute, or an unsafe grant. A grant is unsafe if its path is inside or around a path that a command may
     /// write to, because a command could redirect the grant.
-    ///
-    /// # Errors
-    /// The problem, as a message.
     pub fn check(&self) -> Result<(), String> {
         if self.argv.first().is_none_or(String::is_empty) {
             return Err("the command is empty".into());

@@ -2,42 +2,38 @@ use std::fmt;
 
 use crate::spec::{Level, Network};
 
-/// The lowest Landlock ABI that restricts TCP.
+/// Lower ABIs do not restrict TCP.
 pub(crate) const ABI_TCP: i32 = 4;
-/// The lowest Landlock ABI that restricts signals to the sandbox.
+/// Lower ABIs do not restrict signals to the sandbox.
 #[cfg(target_os = "linux")]
 pub(crate) const ABI_SCOPES: i32 = 6;
 
-/// The sandbox features that this machine supports. A trial run of each launcher level detected `basic`, `strict` and
-/// `proc`.
+/// A trial run of each launcher level detected `basic`, `strict` and `proc`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SandboxSupport {
-    /// The version of Landlock's ABI. 0 if Landlock is unavailable.
+    /// Version of the ABI; 0 if Landlock is unavailable.
     pub landlock: i32,
-    /// Why the level `basic` is not supported. `None` if the level is supported.
+    /// `None` if the level is supported; otherwise the reason.
     pub basic: Option<String>,
-    /// Why the level `strict` is not supported. `None` if the level is supported.
+    /// `None` if the level is supported; otherwise the reason.
     pub strict: Option<String>,
-    /// True if each command at the level `strict` has its own `/proc`.
+    /// At the level `strict`: each command has its own `/proc`.
     pub proc: bool,
-    /// Why no container engine is available. `None` if an engine is available.
+    /// `None` if a container engine is available; otherwise the reason.
     pub docker: Option<String>,
-    /// Why commands do not have their own cgroups. `None` if each command has its own cgroup.
+    /// `None` if each command has its own cgroup; otherwise the reason.
     pub cgroup: Option<String>,
 }
 
 impl SandboxSupport {
-    /// Returns the support of a machine that was not probed: nothing is supported, and the reason is `why`.
+    /// Nothing is supported, because of `why`.
     #[must_use]
     pub fn none(why: &str) -> Self {
         let why = || Some(why.to_owned());
         Self { landlock: 0, basic: why(), strict: why(), proc: false, docker: why(), cgroup: why() }
     }
 
-    /// Checks that this machine supports a level together with this network access.
-    ///
-    /// # Errors
-    /// The missing feature, as a message for the operator.
+    /// The error names the missing feature, for the operator.
     pub fn check(&self, level: Level, network: &Network) -> Result<(), String> {
         let missing = match level {
             Level::Basic => &self.basic,
@@ -60,8 +56,7 @@ impl SandboxSupport {
         }
     }
 
-    /// Returns each level, with the reason why the level is not supported. The reason is `None` if the level is
-    /// supported.
+    /// The reason is `None` for a supported level.
     pub fn levels(&self) -> impl Iterator<Item = (Level, Option<&str>)> {
         let levels = [(Level::Basic, &self.basic), (Level::Strict, &self.strict), (Level::Docker, &self.docker)];
         levels.into_iter().map(|(level, missing)| (level, missing.as_deref()))

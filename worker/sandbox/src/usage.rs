@@ -11,23 +11,21 @@ use rustix::io::Errno;
 use crate::outcome::StopCause;
 use crate::spec::Limits;
 
-/// Bytes of a block, as `stat` counts them.
 const BLOCK: u64 = 512;
-/// Maximum number of attempts to count a workspace. If a folder was moved during a count, the count starts again.
+/// If a folder was moved during a count, the count starts again.
 const ATTEMPTS: usize = 5;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct FolderSize {
-    /// Disk usage in bytes.
+    /// Disk usage.
     pub bytes: u64,
-    /// Number of files, folders and all other entries that have a name.
+    /// Includes folders and all other entries that have a name.
     pub files: u64,
 }
 
-/// The reason why a workspace cannot be counted. Callers treat such a workspace as if it exceeded its limits.
+/// Callers treat such a workspace as if it exceeded its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Uncountable {
-    /// The mode of a folder or the file system forbids reading it.
     #[error("a folder of the workspace cannot be read ({0})")]
     Unreadable(Errno),
     /// Folders were moved out of their parents during every count.
@@ -35,12 +33,9 @@ pub enum Uncountable {
     Moving,
 }
 
-/// Measures a workspace of any depth, with two descriptors and without recursion. Symbolic links are not followed. If a
-/// folder is moved during the count, the count does not follow the folder out of the workspace. The count stops when it
-/// exceeds `files_max`. A missing workspace has size 0.
-///
-/// # Errors
-/// A part of the workspace cannot be counted.
+/// Needs two descriptors and no recursion at any depth. Symbolic links are not followed. If a folder is moved during
+/// the count, the count does not follow the folder out of the workspace. The count stops when it exceeds `files_max`. A
+/// missing workspace has size 0.
 pub fn folder_size(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
     for _ in 0..ATTEMPTS {
         match count(workspace, files_max) {
@@ -63,7 +58,7 @@ pub(crate) fn exceeded_limit(counted: Result<FolderSize, Uncountable>, limits: &
 struct OpenFolder {
     /// Device and inode number.
     identity: (u64, u64),
-    /// Subfolders that have not been visited yet.
+    /// Subfolders that the count has not visited yet.
     waiting: Vec<CString>,
 }
 
@@ -93,8 +88,8 @@ fn count(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
     Ok(total)
 }
 
-/// Opens an entry if it is a folder. Returns `None` if the entry no longer exists or is not a folder: a missing entry
-/// takes no space, and other entries are already counted.
+/// `None` if the entry no longer exists or is not a folder: a missing entry takes no space, and other entries are
+/// already counted.
 fn open(at: impl AsFd, name: impl rustix::path::Arg) -> Result<Option<OwnedFd>, Uncountable> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(at, name, flags, Mode::empty()) {
@@ -110,7 +105,6 @@ fn identity(folder: &OwnedFd) -> Result<(u64, u64), Uncountable> {
     Ok((found.st_dev as u64, u64::from(found.st_ino)))
 }
 
-/// Adds up the entries of one folder, and collects its subfolders.
 fn list(folder: &OwnedFd, files_max: u64, total: &mut FolderSize) -> Result<OpenFolder, Uncountable> {
     let mut level = OpenFolder { identity: identity(folder)?, waiting: Vec::new() };
     for entry in Dir::read_from(folder).map_err(Uncountable::Unreadable)? {
@@ -125,7 +119,6 @@ fn list(folder: &OwnedFd, files_max: u64, total: &mut FolderSize) -> Result<Open
         }
         let found = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => found,
-            // A missing file takes no space.
             Err(Errno::NOENT) => continue,
             Err(error) => return Err(Uncountable::Unreadable(error)),
         };

@@ -10,15 +10,14 @@ use serde::{Deserialize, Serialize};
 use crate::outcome::StopCause;
 use crate::spec::{Level, Spec};
 
-/// Maximum length of a frame, in bytes.
 pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
 
-/// A request to the launcher. The command's standard input follows in a separate frame.
+/// The command's standard input follows in a separate frame.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) level: Level,
     pub(crate) spec: Spec,
-    /// If true, the launcher confines the process as for a command, and exits without executing a command.
+    /// The launcher confines the process as for a command, and exits without executing a command.
     pub(crate) probe: bool,
     pub(crate) cgroup: Option<PathBuf>,
 }
@@ -27,9 +26,8 @@ pub(crate) struct Request {
 pub(crate) enum Report {
     /// A step of the confinement failed. Nothing ran.
     Refused(String),
-    /// The program cannot be executed. Nothing ran.
+    /// The program cannot be executed, so nothing ran.
     NotStarted(String),
-    /// The command has ended. All of its processes are dead.
     Ended {
         exit_code: Option<i32>,
         signal: Option<i32>,
@@ -39,7 +37,7 @@ pub(crate) enum Report {
     },
 }
 
-/// Builds a frame: the length of `content` as four little-endian bytes, followed by `content`.
+/// The length of `content` as four little-endian bytes, followed by `content`.
 pub(crate) fn frame(content: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(content.len()).ok().filter(|_| content.len() <= FRAME_BYTES_MAX);
     let length = length.ok_or_else(|| io::Error::other("the frame is too long"))?;

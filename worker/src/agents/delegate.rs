@@ -73,8 +73,8 @@ struct Confirmation {
 /// The end of a task wakes the call that waits for it. If that wake-up is lost, the call checks again after this time.
 const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
-/// Creates the tool `delegate_task`. Its effect is `idempotent`: the task's ID is derived from the call's idempotency
-/// key, so a repeated call creates only one task.
+/// The effect is `idempotent`: the task's ID is derived from the call's idempotency key, so a repeated call creates
+/// only one task.
 #[must_use]
 pub fn delegate_task(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
@@ -145,9 +145,8 @@ async fn delegate(
     }
 }
 
-/// Returns the time by which the task must end, in Unix milliseconds. If the call waits for the task, this is the
-/// deadline of the call's turn. Otherwise it is the deadline of the parent task. Returns `None` if there is no parent
-/// task, or if the parent task has ended.
+/// Unix milliseconds: the deadline of the call's turn if the call waits for the task, otherwise the deadline of the
+/// parent task. `None` if there is no parent task, or if the parent task has ended.
 async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) -> Result<Option<i64>, ToolError> {
     if wait {
         return Ok(Some(context.deadline_ms));
@@ -159,8 +158,8 @@ async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) 
     Ok(found.map(|parent| parent.value.head.deadline_ms))
 }
 
-/// Returns the result of the task if the task has ended. If the result is no longer kept, returns a message instead.
-/// Otherwise lets the call wait without a slot. When the task ends, the worker repeats the call.
+/// Returns the result of an ended task, or a message if that result is no longer kept. Otherwise the call waits without
+/// a slot, and the worker repeats the call when the task ends.
 async fn ended(
     store: &Store,
     context: &CallContext,
@@ -192,7 +191,7 @@ async fn ended(
     }
 }
 
-/// Creates the task that a call requests. Its grant is limited to the caller's own grant.
+/// The task's grant is limited to the caller's own grant.
 fn task(context: &CallContext, args: Delegate) -> Result<Task, String> {
     if args.task_description.trim().is_empty() {
         return Err("The task description is empty: say what is to be done.".into());

@@ -110,7 +110,7 @@ struct OneMessage {
     text: String,
 }
 
-/// Creates the tool `read_messages`. A repeated call of the tool returns the same messages again.
+/// A repeated call returns the same messages again.
 #[must_use]
 pub fn read_messages(store: Store) -> TypedTool {
     TypedTool::new(

@@ -31,11 +31,8 @@ impl ToolKind<LlmDef> for NoModels {
     }
 }
 
-/// Binds each agent to its handler: typed handlers by name, HTTP handlers as declared, model loops as made by `llm`.
-/// Agents of external runtimes are left out, because their tasks never reach a worker.
-///
-/// # Errors
-/// Returns all problems, one per line. Each line names the agent.
+/// Agents of external runtimes are left out, because their tasks never reach a worker. The error lists all problems,
+/// one per line.
 pub fn bind(
     defs: &BTreeMap<AgentId, TaskHandlerDef>,
     typed: Vec<TypedTool>,
@@ -56,7 +53,6 @@ pub fn bind(
             },
             TaskHandlerDef::Http(http) => http_handler(http, kinds, timeout_default),
             TaskHandlerDef::Llm(def) => llm_handler(def, llm),
-            // External runtimes lease and carry out these tasks themselves.
             TaskHandlerDef::External { .. } => continue,
         };
         match made {
@@ -67,8 +63,7 @@ pub fn bind(
     if errors.is_empty() { Ok(bound) } else { Err(errors) }
 }
 
-/// Creates a handler that calls an HTTP service for each task. It sends only one request, unless the service's
-/// declaration says that a second request is harmless.
+/// Sends only one request per task, unless the service's declaration says that a second request is harmless.
 fn http_handler(def: &HttpTaskDef, kinds: &ToolKinds, timeout_default: Duration) -> Result<RegisteredTool, String> {
     let input_schema = task_schema();
     let made = kinds.http.make(&def.http, &input_schema, def.effect).map_err(|e| e.to_string())?;
@@ -76,8 +71,7 @@ fn http_handler(def: &HttpTaskDef, kinds: &ToolKinds, timeout_default: Duration)
     handler(about, input_schema, def.effect, def.timeout.unwrap_or(timeout_default), made)
 }
 
-/// Creates the model loop of an agent as a handler. The loop is idempotent, because every step is stored before the
-/// next step begins.
+/// The loop is idempotent, because every step is stored before the next step begins.
 fn llm_handler(def: &LlmDef, llm: &dyn ToolKind<LlmDef>) -> Result<RegisteredTool, String> {
     let input_schema = task_schema();
     let made = llm.make(def, &input_schema, Effect::Idempotent).map_err(|e| e.to_string())?;

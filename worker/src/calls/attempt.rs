@@ -18,7 +18,7 @@ use crate::tools::{Awaited, CallContext, RegisteredTool, ToolFailure, ToolOutput
 
 pub(crate) enum HandlerEnd {
     Returned(Result<Result<ToolOutput, ToolFailure>, Box<dyn Any + Send>>),
-    /// The handler returned output that does not match the tool's output schema. The text describes the problems.
+    /// The output does not match the tool's output schema. The text describes the problems.
     Unfit(String),
     TimedOut,
     Cancelled,
@@ -30,7 +30,7 @@ pub(crate) enum HandlerOutcome {
     Failed(CallEnding),
     /// The call failed, and a retry is harmless.
     Retry {
-        /// The message to the model if the call is not retried.
+        /// For the model, if the call is not retried.
         message: String,
         /// The minimum wait, as requested by the service.
         after: Option<Duration>,
@@ -40,7 +40,7 @@ pub(crate) enum HandlerOutcome {
     /// The call has begun work that continues elsewhere. The handler is called again when that work has ended.
     Waits {
         awaits: Awaited,
-        /// The longest time until the handler is called again, even if the event has not happened.
+        /// The handler is then called again, even if the event has not happened.
         at_most: Duration,
     },
     /// The turn was canceled, and the call had no lasting effect.
@@ -49,7 +49,6 @@ pub(crate) enum HandlerOutcome {
     Requeue,
 }
 
-/// Runs the handler for at most `limit`, or until `cancelled` or `must_stop` resolves.
 pub(crate) async fn run(
     tool: &RegisteredTool,
     context: &CallContext,
@@ -73,8 +72,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Makes an output readable, and compares it with the tool's output schema. An output that was cut (`is_whole` is
-/// false) is not compared.
+/// An output that was cut (`is_whole` is false) is not compared with the tool's output schema.
 pub(crate) async fn checked(tool: &RegisteredTool, mut output: ToolOutput, is_whole: bool) -> HandlerEnd {
     make_readable(&mut output);
     if is_whole && let Err(unfit) = tool.check_output(&output).await {
@@ -99,8 +97,7 @@ fn make_readable(output: &mut ToolOutput) {
     }
 }
 
-/// Converts the end of a handler to the outcome of the call, given the tool's effect. `name` is the name that the model
-/// used.
+/// `name` is the name that the model used.
 pub(crate) fn classify(
     ran: HandlerEnd,
     tool: &RegisteredTool,
@@ -179,8 +176,6 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Handle
     HandlerOutcome::Failed(CallEnding { outcome, error })
 }
 
-/// Returns the result of a successful call. Truncates the output to `bytes_max` bytes. `result` builds a result from an
-/// outcome.
 pub(crate) fn succeeded(
     output: ToolOutput,
     bytes_max: usize,

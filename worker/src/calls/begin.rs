@@ -37,17 +37,13 @@ pub(super) const RESTART_WAIT: Duration = Duration::from_millis(500);
 /// Calls that are not woken check again after this time.
 const RECHECK_AFTER: Duration = Duration::from_secs(5);
 
-/// Whether earlier attempts of a call allow the current attempt to begin the call.
 pub(super) enum EarlierAttempts {
-    /// No attempt has begun the call.
     None,
     /// The call may have run, and running it twice is harmless.
     MayHaveRun,
-    /// The call ends with this outcome.
     Ends(AttemptOutcome),
 }
 
-/// The inputs that stay the same for all attempts to begin a call.
 pub(super) struct BeginInputs<'a> {
     pub(super) tools: &'a Toolbox,
     pub(super) streak: Option<StreakCheck>,
@@ -63,8 +59,7 @@ enum AfterBegin {
 }
 
 impl Calls {
-    /// Returns the result of earlier attempts of the call. After a restart of the store, first waits until other
-    /// workers have reported the calls that they have begun.
+    /// After a restart of the store, first waits until other workers have reported the calls that they have begun.
     pub(super) async fn begun_before(&self, attempt: &CallAttempt<'_>) -> EarlierAttempts {
         let once =
             !matches!(attempt.config.registry.effect(&attempt.call.tool), Some(Effect::Read | Effect::Idempotent));
@@ -112,7 +107,6 @@ impl Calls {
         }
     }
 
-    /// Like [`Self::begun_before`], but returns only an outcome that ends the call, otherwise `None`.
     pub(super) async fn begun_by_another(&self, attempt: &CallAttempt<'_>) -> Option<AttemptOutcome> {
         match self.begun_before(attempt).await {
             EarlierAttempts::Ends(outcome) => Some(outcome),
@@ -120,7 +114,6 @@ impl Calls {
         }
     }
 
-    /// Returns an unknown outcome for a call that another attempt has begun or may have begun.
     fn unknown(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         // The attempt that began the call was lost or could not write its result. The text is true in both cases.
         let what = "This call was begun before, and no result of it was recorded.";
@@ -135,10 +128,7 @@ impl Calls {
         AttemptOutcome::Ended(Box::new(unknown), Vec::new())
     }
 
-    /// Begins a call that has passed every guard.
-    ///
-    /// # Errors
-    /// The outcome of a call that waits or ends instead.
+    /// The error is the outcome of a call that waits or ends instead.
     pub(super) async fn begin_call(
         &self,
         attempt: &CallAttempt<'_>,
@@ -408,8 +398,8 @@ impl Calls {
         })
     }
 
-    /// Returns an error if a call's begin record lacks the durability that its tool requires. In this case nothing is
-    /// sent, so the failed attempt certainly had no effect.
+    /// Fails if the begin record lacks the durability that the tool requires. Nothing is sent then, so the failed
+    /// attempt certainly had no effect.
     fn confirmed(
         &self,
         attempt: &CallAttempt<'_>,

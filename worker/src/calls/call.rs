@@ -83,8 +83,8 @@ impl Calls {
         Box::pin(self.begin_and_run(attempt, tools, passed, access, streak)).await
     }
 
-    /// Reads the streak (the agent's equal calls in a row) of a call that ends without beginning. For other calls, the
-    /// decision that begins the call reads the streak. If this read fails, the result has no note about a loop.
+    /// For a call that ends without beginning. For other calls, the decision that begins the call reads the streak. If
+    /// this read fails, the result has no note about a loop.
     pub(super) async fn read_streak(&self, attempt: &CallAttempt<'_>, streak: Option<&StreakCheck>) {
         let Some(key) = streak.map(|check| check.name.key()) else { return };
         if attempt.view.record::<Streak>(&key).is_ok() {
@@ -150,8 +150,7 @@ impl Calls {
         begun_call.annotate(outcome)
     }
 
-    /// Returns the outcome of a call that does not run, or does not run again. A scheduler can end a call for the same
-    /// reasons.
+    /// For a call that does not run, or does not run again.
     fn ended(&self, attempt: &CallAttempt<'_>, reason: &EndReason, past: &CallHistory<'_>) -> AttemptOutcome {
         let result = attempt.ended(reason, past);
         // A call that never ran is counted when its result is rendered.
@@ -161,8 +160,7 @@ impl Calls {
         AttemptOutcome::Ended(result, Vec::new())
     }
 
-    /// Like [`Self::ended`], but checks first whether the call has begun: a call that began is never reported as not
-    /// run.
+    /// Like [`Self::ended`], but a call that began is never reported as not run.
     pub(crate) async fn end_unless_begun(&self, attempt: &CallAttempt<'_>, reason: &EndReason) -> AttemptOutcome {
         let earlier = match self.begun_before(attempt).await {
             EarlierAttempts::Ends(outcome) => return outcome,
@@ -181,8 +179,8 @@ impl Calls {
         self.ended(attempt, reason, &past)
     }
 
-    /// Returns true if the slice may continue. If the lease under which the slice was taken is over, the caller
-    /// returns the slice. No process died, so the return does not count as a crash of the slice.
+    /// False if the lease under which the slice was taken is over. The caller then returns the slice. No process died,
+    /// so the return does not count as a crash of the slice.
     pub(super) async fn still_leased(&self, attempt: &CallAttempt<'_>) -> bool {
         let sure = self.lease_clock.wait_until_valid(attempt.lease.term).await;
         if !sure {
@@ -214,8 +212,7 @@ impl Calls {
         found.map(|found| found.value).filter(|found| found.is_of(&slice.turn)).map(|found| found.reason)
     }
 
-    /// Returns the reason for the turn's cancellation, without secrets. Returns `None` for any other end, or if no
-    /// reason is known.
+    /// `None` for any other end, or if no reason is known. The reason contains no secrets.
     async fn cancel_reason(&self, attempt: &CallAttempt<'_>, reason: &EndReason) -> Option<String> {
         if *reason != EndReason::Canceled {
             return None;
@@ -229,9 +226,8 @@ impl Calls {
         Some(self.redactor.text(&why).into_owned()).filter(|why| !why.is_empty())
     }
 
-    /// Returns true if an earlier attempt may have begun work elsewhere that the store no longer remembers. The work
-    /// may have begun as early as the turn's submission. The store remembers the end of the work only for a limited
-    /// time.
+    /// True if an earlier attempt may have begun work elsewhere that the store no longer remembers. The work may have
+    /// begun as early as the turn's submission. The store remembers the end of the work only for a limited time.
     pub(super) fn may_be_forgotten(&self, attempt: &CallAttempt<'_>) -> bool {
         let tried = attempt.number > 1 || may_have_been_held(attempt.slice);
         let options = self.store.options();
@@ -319,8 +315,8 @@ impl Calls {
         }
     }
 
-    /// Cancels the inner turn that a call has begun, if the outer turn was canceled while the call ran. Returns the
-    /// reason for the cancellation. Returns `None` if the outer turn was not canceled, or if no reason is known.
+    /// Cancels the inner turn only if the outer turn was canceled while the call ran. Returns the reason for that
+    /// cancellation, or `None` if no reason is known.
     async fn cancel_inner_turn(&self, attempt: &CallAttempt<'_>, inner_turns: &InnerTurns) -> Option<String> {
         if !attempt.lease.cancel.is_cancelled() {
             return None;
@@ -332,7 +328,7 @@ impl Calls {
         why
     }
 
-    /// Cancels an inner turn of a canceled turn. If Redis does not respond, the inner turn continues to its end.
+    /// If Redis does not respond, the inner turn continues to its end.
     pub(crate) async fn cancel_inner(&self, outer: &TurnName, inner: &TurnId, why: Option<&str>) {
         let name = TurnName { tenant: outer.tenant.clone(), turn: inner.clone() };
         let why = why.unwrap_or("the turn of its outer call was cancelled");
@@ -391,9 +387,8 @@ impl Calls {
     }
 }
 
-/// Returns the error of an unreadable call. Either the call could not be parsed from a plain-text answer, or the
-/// model's response was cut off. In the second case even the tool's name may be incomplete. Returns `None` for a task
-/// or a readable call.
+/// Either the call could not be parsed from a plain-text answer, or the model's response was cut off. In the second
+/// case even the tool's name may be incomplete.
 fn unreadable(attempt: &CallAttempt<'_>) -> Option<CallError> {
     let head = attempt.head();
     let call = attempt.call;

@@ -22,21 +22,21 @@ use crate::held_slices::SliceLease;
 use crate::tools::Awaited;
 
 pub(crate) enum AttemptOutcome {
-    /// The call has its result, with the rules in shadow mode that would have denied the call.
+    /// The denials are those of rules in shadow mode.
     Ended(Box<CallResult>, Vec<ShadowDenial>),
     /// Another attempt ran the call and reported this result.
     Reported(Box<RenderedCall>),
-    /// This attempt failed. The call is retried after this wait; the text is the reason.
+    /// The wait before the retry, and the reason.
     Retry(Duration, String),
-    /// The call was begun, and it is unknown whether the call took effect. The fields are: the wait until another tool
-    /// looks up the effect, the reason for the wait, the encoded progress of the lookups (`reconcile_progress`), and
-    /// the final result. This result applies if the lookups find nothing.
+    /// It is unknown whether the call took effect. The first two fields are the wait until another tool looks up the
+    /// effect, and the reason for the wait. The third is the encoded progress of the lookups (`reconcile_progress`).
+    /// The last is the result if the lookups find nothing.
     Reconcile(Duration, String, u32, Box<CallResult>),
     /// The call has begun work that continues elsewhere. The call waits for this event, but at most for this time.
     WaitForWork(Awaited, Duration),
-    /// The caller's process runs the call. The worker offers the call to this process.
+    /// The caller's process runs the call.
     Offer(Box<LocalOffer>),
-    /// The call is not sent, because its tool is unavailable. The unsent call does not count as an attempt.
+    /// The unsent call does not count as an attempt.
     ToolUnavailable(Box<ToolUnavailable>),
     /// The call has not begun. The call waits for other calls or for people.
     WaitToBegin(Box<BeginWait>),
@@ -49,7 +49,6 @@ pub(crate) enum AttemptOutcome {
 pub(crate) struct BeginWait {
     pub(crate) reason: WaitReason,
     pub(crate) at_most: Duration,
-    /// The event in `reason`, with the records that parking writes.
     pub(crate) wait: WaitFor,
     /// The call waits only while these conditions hold.
     pub(crate) waits_while: Vec<Guard>,
@@ -57,7 +56,6 @@ pub(crate) struct BeginWait {
 
 /// A call that cannot use its tool now: the tool's circuit breaker is open, or an operator has paused the tool.
 pub(crate) struct ToolUnavailable {
-    /// The time until the call is checked again.
     pub(crate) delay: Duration,
     /// The longest total wait. `None` means until the call's deadline, because an operator has paused the tool.
     pub(crate) at_most: Option<Duration>,
@@ -70,7 +68,7 @@ pub(crate) struct CallAttempt<'a> {
     pub(crate) slice: &'a Arc<Slice>,
     pub(crate) call: &'a Call,
     pub(crate) id: CallId,
-    /// The number of this attempt, from 1.
+    /// Attempts are counted from 1.
     pub(crate) number: u32,
     /// True if the call has begun work that continued elsewhere.
     pub(crate) waited: bool,
@@ -78,12 +76,11 @@ pub(crate) struct CallAttempt<'a> {
     pub(crate) lease: &'a SliceLease,
     pub(crate) config: &'a WorkerConfig,
     pub(crate) canceled: Option<&'a str>,
-    /// The maximum bytes of the call's output: its share of the bytes that all calls of the turn may return together.
+    /// The call's share of the bytes that all calls of the turn may return together.
     pub(crate) output_bytes_max: usize,
     /// Results of this slice's earlier calls that are not settled yet. Unsettled results are not yet counted in their
     /// streaks.
     pub(crate) unsettled: &'a [(StreakName, StreakBounds, Repeat)],
-    /// The records that the slice's earlier calls have read.
     pub(crate) view: &'a View,
     pub(crate) progress: Mutex<AttemptProgress>,
 }
@@ -92,7 +89,7 @@ pub(crate) struct CallAttempt<'a> {
 pub(crate) struct AttemptProgress {
     /// The turn's record as the attempt has written it, with its version.
     pub(crate) written: Option<Box<(Version, Turn)>>,
-    /// The ID of this attempt, if the attempt has begun the call.
+    /// Set if the attempt has begun the call.
     pub(crate) begun_by: Option<String>,
     pub(crate) view: View,
     pub(crate) effects: EndEffects,
@@ -127,7 +124,6 @@ impl AttemptOutcome {
         }
     }
 
-    /// Returns the outcome of a call that this worker neither carries out nor sends.
     pub(crate) const fn unsent() -> Self {
         Self::Requeue(RequeueReason::Unsent { nonce: None })
     }
@@ -137,7 +133,7 @@ impl AttemptOutcome {
     }
 }
 
-/// Returns true if a lost worker may have held the slice. In this case it is unknown whether the slice's calls ran.
+/// True if a lost worker may have held the slice. Then it is unknown whether the slice's calls ran.
 pub(crate) const fn may_have_been_held(slice: &Slice) -> bool {
     slice.turn.crashes > 0 || slice.turn.may_have_run
 }
@@ -147,12 +143,10 @@ impl CallAttempt<'_> {
         &self.slice.turn.head
     }
 
-    /// Returns true if this attempt executes a task. A task is a turn with a single call.
     pub(crate) fn is_task(&self) -> bool {
         self.slice.turn.is_task()
     }
 
-    /// Returns true if this is the call's first attempt, and the call has begun no work elsewhere.
     pub(crate) const fn is_first(&self) -> bool {
         self.number == 1 && !self.waited
     }
@@ -161,7 +155,7 @@ impl CallAttempt<'_> {
         CallName::from(self.id.clone())
     }
 
-    /// Returns the tool's own name, even if the model spells it differently.
+    /// The tool's own name, even if the model spells it differently.
     pub(crate) fn tool_name(&self) -> &str {
         self.config.registry.resolve(&self.call.tool).map_or(&self.call.tool, |tool| &tool.spec.name)
     }
@@ -181,20 +175,19 @@ impl CallAttempt<'_> {
         AttemptOutcome::Ended(Box::new(self.result(outcome, error)), Vec::new())
     }
 
-    /// Returns the outcome of a call that this attempt has begun but not sent.
+    /// The call was begun, but not sent.
     pub(super) fn unsent(&self) -> AttemptOutcome {
         AttemptOutcome::Requeue(RequeueReason::Unsent { nonce: self.progress.lock().begun_by.clone() })
     }
 
-    /// Returns the outcome of a call that was canceled while it ran, without a lasting effect.
+    /// The call was canceled while it ran, without a lasting effect.
     pub(super) fn stopped(&self, why: Option<&str>) -> AttemptOutcome {
         let because = report::because(why);
         let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");
         self.refused(Outcome::Cancelled, messages::error(Outcome::Cancelled, message))
     }
 
-    /// Returns the result of a call that ends without a result of its tool. A scheduler can end a call for the same
-    /// reasons.
+    /// The call ends without a result of its tool.
     pub(super) fn ended(&self, reason: &EndReason, past: &CallHistory<'_>) -> Box<CallResult> {
         let (outcome, error) = report::ended(reason, self.head().deadline_ms, past);
         Box::new(CallResult { attempts: past.tries, ..self.result(outcome, error) })
@@ -205,7 +198,6 @@ impl CallAttempt<'_> {
     }
 }
 
-/// A call to be offered to the caller's process.
 pub(crate) struct LocalOffer {
     pub(super) message: String,
     pub(super) note: String,

@@ -37,11 +37,8 @@ impl EffectClaims {
         Self { store: common.store.clone() }
     }
 
-    /// Returns the claim of a call that is about to begin. Returns `None` unless the tool is `once` and has an effect
-    /// key. `nothing` is an equal call that certainly had no effect, so that its claim can be replaced.
-    ///
-    /// # Errors
-    /// Returns the outcome of a call that must end because it lacks an argument of the effect key.
+    /// `None` unless the tool is `once` and has an effect key. `nothing` is an equal call that certainly had no effect,
+    /// so that its claim can be replaced. Fails if the call lacks an argument of the effect key.
     pub(super) fn claim_of(
         &self,
         attempt: &CallAttempt<'_>,
@@ -58,8 +55,8 @@ impl EffectClaims {
         Ok(Some(ClaimEffect { effect, by, window_ms: key.window_ms, nothing }))
     }
 
-    /// Returns true if the outcome of an equal call is known, and is therefore the outcome of this call. Returns false
-    /// if the tool has no effect key, if an argument of the key is missing, or if the claim cannot be read.
+    /// True if the outcome of an equal call is known, and is therefore the outcome of this call. False also if an
+    /// argument of the effect key is missing, or if the claim cannot be read.
     pub(super) async fn is_end_known(
         &self,
         attempt: &CallAttempt<'_>,
@@ -114,8 +111,8 @@ impl EffectClaims {
         Some(result)
     }
 
-    /// Returns the outcome of a call that is not carried out because a result is known. The known result is the call's
-    /// own, or that of an equal call. A call's own result is known if a worker settled the call and then died.
+    /// A call's own result is known if a worker settled the call and then died. Otherwise the result is that of an
+    /// equal call.
     pub(super) fn known_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -141,15 +138,13 @@ impl EffectClaims {
     }
 }
 
-/// Returns a new claim, in the form that the journal reports.
 pub(super) fn opened(claim: &ClaimEffect) -> EndClaim {
     let ClaimEffect { effect, by, window_ms, .. } = claim.clone();
     EndClaim { effect, by, end: EffectEnd::Open, window_ms }
 }
 
-/// Returns the end of the claim that a call has, or may have from an earlier attempt. Returns `None` for a task, an
-/// unknown tool, a tool that is not `once` or has no effect key, and the result of an equal call. Also returns `None`
-/// if the arguments are unreadable or lack an argument of the effect key.
+/// The claim may come from an earlier attempt. `None` if the call cannot have a claim, or has the result of an equal
+/// call.
 pub(super) fn end_of(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> Option<EndClaim> {
     let call = &slice.calls[index];
     if slice.turn.is_task() || result.repeats.is_some() {
@@ -210,10 +205,8 @@ fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
     }
 }
 
-/// Returns the effect that a call had claimed, as the audit log records it. Returns `None` if the tool has no effect
-/// key, or if the arguments are unreadable or lack an argument of the key. Also returns `None` if the call certainly
-/// did nothing and does not have the result of an equal call. The effect is computed again from the arguments, so every
-/// process that ends the call can log the effect.
+/// The claimed effect, for the audit log. It is computed again from the arguments, so that every process that ends the
+/// call can log it. `None` also for a call that certainly did nothing and does not have the result of an equal call.
 pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<EffectNote> {
     let key = tool.spec.effect_key.as_ref()?;
     if result.repeats.is_none() && end_by(result) == EffectEnd::Undone {
@@ -222,8 +215,8 @@ pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result:
     Some(EffectNote { key: hash_of(key, tool, slice, call, result)?, window_ms: key.window_ms })
 }
 
-/// Returns the hash of the arguments that a call ran with, or would have run with. Returns `None` if they are
-/// unreadable or lack an argument of the effect key.
+/// Hashes the arguments that the call ran with, or would have run with. `None` if they are unreadable or lack an
+/// argument of the effect key.
 fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<String> {
     let given = result.approval.as_ref().and_then(|approval| approval.arguments.as_deref());
     let text = match given {
@@ -235,14 +228,13 @@ fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, r
     key.hash(&slice.name.tenant, &tool.spec.name, arguments).ok()
 }
 
-/// Parses a result from a claim or a record. Returns `None` if the text is not a result: another program may have
-/// written it.
+/// `None` if the text is not a result: another program may have written it.
 fn read(result: &str) -> Option<CallResult> {
     serde_json::from_str(result).ok()
 }
 
-/// Returns the end of a claim, given the call's result. The claim is released only if it is certain that nothing took
-/// effect. A `once` call that may have taken effect is always reported as done or unknown (invariants 7 and 21).
+/// Releases the claim only if it is certain that nothing took effect. A `once` call that may have taken effect is
+/// always reported as done or unknown (invariants 7 and 21).
 fn end_by(result: &CallResult) -> EffectEnd {
     match result.outcome.happened() {
         EffectHappened::Yes => EffectEnd::Ended(kept(result)),
@@ -253,14 +245,13 @@ fn end_by(result: &CallResult) -> EffectEnd {
     }
 }
 
-/// Converts a result to the JSON that a claim keeps. Drops an output that is longer than [`KEPT_BYTES_MAX`].
 fn kept(result: &CallResult) -> String {
     let output = result.output.clone().filter(|output| output.get().len() <= KEPT_BYTES_MAX);
     result_json(&CallResult { tool_call_id: None, output, ..result.clone() })
 }
 
-/// Returns an output that replaces the missing output of a successful call. The output was too large to be kept, or was
-/// dropped because memory was short. Returns `None` if the call failed.
+/// Replaces the output of a successful call. The output was too large to be kept, or was dropped because memory was
+/// short.
 fn not_kept(success: bool) -> Option<Box<RawValue>> {
     let text = r#""It was carried out. Its result was not kept for equal calls.""#;
     RawValue::from_string(text.to_owned()).ok().filter(|_| success)

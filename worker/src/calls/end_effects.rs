@@ -46,8 +46,7 @@ pub(crate) struct SettleSections {
 }
 
 impl SettleSections {
-    /// Collects the transaction sections for the ends of calls, in order. Calls of the same session share one section,
-    /// and so do calls of the same streak.
+    /// Calls of the same session share one section, and so do calls of the same streak.
     pub(crate) fn of(ends: impl IntoIterator<Item = EndEffects>) -> Self {
         let mut all = Self::default();
         for EndEffects { facts, claim, repeat, fill, unused, unrun } in ends {

@@ -25,18 +25,16 @@ use crate::tools::{RegisteredTool, RuleViolation, RuledCall, Toolbox, UnusableTo
 pub enum Guard {
     /// The tool is known, and the agent may call it.
     Permission,
-    /// The arguments are within bounds, and match the tool's input schema.
     Arguments,
     /// The tool's own validation accepts the arguments.
     Validation,
-    /// The call meets the rules on its arguments and context.
     Rules,
     /// Approvers exist, if the tool or a rule requires approval.
     Approval,
 }
 
 impl Guard {
-    /// All guards, in the order in which a call passes them.
+    /// In the order in which a call passes them.
     pub const ALL: [Self; 5] = [Self::Permission, Self::Arguments, Self::Validation, Self::Rules, Self::Approval];
 
     #[must_use]
@@ -63,8 +61,8 @@ impl Guard {
 }
 
 pub(crate) enum GuardedCall<'a> {
-    /// A model's call of a tool, by the name that the model used. If `strict`, the model represents omitted optional
-    /// arguments as nulls, which are removed.
+    /// `name` is the name that the model used. If `strict`, the model represents omitted optional arguments as nulls,
+    /// which are removed.
     Tool {
         tools: &'a Toolbox,
         tenant: &'a TenantId,
@@ -74,16 +72,15 @@ pub(crate) enum GuardedCall<'a> {
         context: &'a Context,
         task: Option<&'a (TaskId, TaskGrant)>,
     },
-    /// A task. Its tool is the handler of the task's agent.
+    /// The tool is the handler of the task's agent.
     Task { handlers: &'a TaskHandlers, agent: &'a AgentId },
 }
 
 pub(crate) struct CheckedCall {
     pub(crate) tool: Arc<RegisteredTool>,
     pub(crate) arguments: Box<RawValue>,
-    /// The rules in shadow mode that would have denied the call.
+    /// Rules in shadow mode that would have denied the call.
     pub(crate) shadow: Vec<ShadowDenial>,
-    /// The reasons for which the call needs approval. The call runs only with that approval.
     pub(crate) asked: Vec<ApprovalReason>,
 }
 
@@ -99,8 +96,7 @@ pub(crate) struct BegunCall {
 }
 
 impl BegunCall {
-    /// Adds the consent and the time of the facts check to the call's outcome. If the outcome is that people have not
-    /// approved the call, no consent is added.
+    /// Adds the consent and the time of the facts check. If people have not approved the call, no consent is added.
     pub(crate) fn annotate(self, outcome: AttemptOutcome) -> AttemptOutcome {
         let approval = self.approved.filter(|_| !outcome.is_refused());
         match outcome {
@@ -119,11 +115,8 @@ impl BegunCall {
     }
 }
 
-/// Passes a call through the guards, in the order of [`Guard::ALL`], until a guard ends the call. `observe` receives
-/// the result of each guard.
-///
-/// # Errors
-/// The ending of the call, if it does not pass.
+/// Applies the guards in the order of [`Guard::ALL`], until one ends the call. `observe` receives the result of each
+/// guard.
 pub(crate) async fn pass(
     asked: &GuardedCall<'_>,
     arguments: &str,
@@ -174,8 +167,8 @@ impl GuardedCall<'_> {
 }
 
 impl GuardedCall<'_> {
-    /// Evaluates the rules of the tool's row. The rules see exactly the arguments that the tool gets. A task has no
-    /// row: the call that delegated the task has one.
+    /// The rules see exactly the arguments that the tool gets. A task has no row: the call that delegated the task has
+    /// one.
     fn evaluate_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<RuleFindings, Box<CallEnding>> {
         let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else {
             return Ok(RuleFindings::default());
@@ -191,13 +184,8 @@ impl GuardedCall<'_> {
 }
 
 impl GuardedCall<'_> {
-    /// Returns the reasons for which the call needs approval: the tool, and the rules that the call violates. The
-    /// caller checks whether people have approved the call (`consent`). A task needs no approval, because the call that
-    /// delegated the task could require one.
-    ///
-    /// # Errors
-    /// The end of a call that can never be approved: no approvers are configured, or its arguments are too long to be
-    /// shown to a person in full.
+    /// A task needs no approval, because the call that delegated the task could require one. Fails if the call can
+    /// never be approved: no approvers are configured, or its arguments are too long to be shown to a person in full.
     fn required_approvals(
         &self,
         tool: &RegisteredTool,
@@ -225,7 +213,6 @@ impl GuardedCall<'_> {
     }
 }
 
-/// Returns the tool that an agent means by `name`, if the tool is known and the agent may call it.
 pub(super) fn usable(
     tools: &Toolbox,
     tenant: &TenantId,
@@ -261,7 +248,6 @@ fn not_usable(
     }
 }
 
-/// Lets the tool itself validate arguments that match its schema.
 fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<CallEnding>> {
     // Without an argument of the effect key, it is unknown whether two calls are equal.
     if let Some(pointer) = tool.spec.effect_key.as_ref().and_then(|key| key.missing(arguments)) {
@@ -281,8 +267,7 @@ fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<Call
     }
 }
 
-/// Returns the tool and its arguments, if the call passes every guard with these arguments. The tool of a task is its
-/// agent's handler.
+/// The tool of a task is its agent's handler.
 pub(super) async fn passed_with(
     attempt: &CallAttempt<'_>,
     tools: &Toolbox,

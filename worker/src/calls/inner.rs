@@ -30,15 +30,14 @@ impl InnerTurns {
         Self { store, priority, out: Mutex::new(None) }
     }
 
-    /// Returns the inner turn that may be running.
     pub(crate) fn out(&self) -> Option<TurnId> {
         self.out.lock().clone()
     }
 
-    /// Returns true if inner call `number`, which the store does not know, was certainly never begun. The first inner
-    /// call may have been begun in two cases: the outer call has waited, or the store may have forgotten the inner
-    /// call. A later inner call is remembered longer than the previous one. So if the store still has the result of the
-    /// previous inner call, the later one was never begun.
+    /// True if inner call `number`, which the store does not know, was certainly never begun. The first inner call may
+    /// have been begun if the outer call has waited, or if the store may have forgotten it. The store remembers a later
+    /// inner call longer than the previous one. So if the store has the result of the previous inner call, the later
+    /// one was never begun.
     async fn is_new(&self, context: &CallContext, number: usize) -> Result<bool, StoreError> {
         let Some(before) = number.checked_sub(1).filter(|before| *before > 0) else {
             return Ok(!context.waited && !context.may_be_forgotten);
@@ -81,7 +80,7 @@ impl InnerCalls for InnerTurns {
     }
 }
 
-/// Creates the turn of an inner call. The turn has the same permissions as the outer call, and no more.
+/// The turn has the same permissions as the outer call, and no more.
 fn turn(context: &CallContext, priority: Priority, id: TurnId, tool: &str, arguments: &RawValue) -> Turn {
     Turn {
         id: Some(id),

@@ -33,13 +33,13 @@ struct LocalNote {
     facts_evaluated_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     shadow: Vec<ShadowDenial>,
-    /// The arguments for the lookup of an unknown outcome, if the tool declares one.
+    /// For the lookup of an unknown outcome, if the tool declares one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     arguments: Option<Box<RawValue>>,
 }
 
 impl Calls {
-    /// Returns the outcome of a call of a local tool for a producer that does not run local tools.
+    /// For a producer that does not run local tools.
     pub(super) fn refused_local(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         let tool = &attempt.call.tool;
         let message = format!(
@@ -50,7 +50,6 @@ impl Calls {
         attempt.refused(Outcome::Permanent, error)
     }
 
-    /// Offers the caller's process a call that has passed every guard.
     pub(super) async fn offered(
         &self,
         attempt: &CallAttempt<'_>,
@@ -85,8 +84,8 @@ impl Calls {
         AttemptOutcome::Offer(Box::new(LocalOffer { message: message.to_string(), note, lease_ms }))
     }
 
-    /// Returns the outcome of a local call if the call's function has ended, or if the caller's process was lost.
-    /// Returns `None` for any other call. No guard is evaluated again, because the call may have taken effect.
+    /// `None` unless the call's function has ended, or the caller's process was lost. No guard is evaluated again,
+    /// because the call may have taken effect.
     pub(super) async fn concluded(&self, attempt: &CallAttempt<'_>) -> Option<AttemptOutcome> {
         let turn = &attempt.slice.turn;
         let (local, conclusion) = turn.concluded().filter(|_| attempt.id.position == turn.position)?;
@@ -184,7 +183,6 @@ fn took(local: &LocalCall) -> Duration {
     Duration::from_millis(local.took_ms.max(0).unsigned_abs())
 }
 
-/// Marks the result as the result of a call that ran in its caller's process.
 fn ran(outcome: AttemptOutcome, local: &LocalCall, attempts: u32) -> AttemptOutcome {
     let duration_ms = local.took_ms.max(0).unsigned_abs();
     match outcome {
@@ -195,7 +193,6 @@ fn ran(outcome: AttemptOutcome, local: &LocalCall, attempts: u32) -> AttemptOutc
     }
 }
 
-/// Returns the tool in the version that the agent calls. Returns `None` if the tool or this version does not exist.
 fn tool_of(attempt: &CallAttempt<'_>) -> Option<Arc<RegisteredTool>> {
     let registry = &attempt.config.registry;
     let named = registry.resolve(&attempt.call.tool)?;
@@ -204,7 +201,7 @@ fn tool_of(attempt: &CallAttempt<'_>) -> Option<Arc<RegisteredTool>> {
 }
 
 impl Pipeline {
-    /// Offers the slice to the caller's process. Afterwards this worker no longer holds the slice.
+    /// Afterwards this worker no longer holds the slice.
     pub(super) async fn offer(&self, run: SliceRun, offer: LocalOffer, (attempt, had_parallel_reads): (u32, bool)) {
         let Some(run) = self.commit_and_release(run).await else { return };
         let had_parallel_reads = had_parallel_reads || self.journal.epoch() != run.lease.epoch;

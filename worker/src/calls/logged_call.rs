@@ -18,26 +18,25 @@ const ONLY_IN_POLICY_INPUTS: [&str; 3] = ["user_context", "session_data", "task.
 pub struct LoggedCall<'a> {
     pub tenant: &'a TenantId,
     pub agent: &'a AgentId,
-    /// The tool, as the model named it.
+    /// As the model named it.
     pub tool: &'a str,
-    /// The arguments; `None` if they are incomplete.
+    /// `None` if they are incomplete.
     pub arguments: Option<&'a str>,
-    /// The other inputs of the decision. `None` if the log lacks them.
+    /// `None` if the log lacks them.
     pub policy_inputs: Option<&'a PolicyInputs>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoggedCallVerdict {
-    /// The call passes. The facts of its session may still stop the call.
+    /// The facts of the session may still stop the call.
     Passes,
-    /// The call needs approval. The text lists the configuration entries that require it.
+    /// The configuration entries that require approval.
     Asks(String),
-    /// The guards end the call.
     Ends {
         outcome: &'static str,
         /// The value of `details.reason`; may be empty.
         reason: String,
-        /// The rule; may be empty.
+        /// May be empty.
         rule: String,
     },
     /// The log lacks the data that the decision depends on.
@@ -86,7 +85,6 @@ impl LoggedCall<'_> {
         }
     }
 
-    /// Returns why the rules cannot be evaluated. Returns `None` if they can be evaluated.
     fn missing_input(&self, active: &ActivePolicy, tools: &Toolbox, tool: &RegisteredTool) -> Option<&'static str> {
         if tools.rules(tool) == 0 {
             return None;
@@ -116,8 +114,7 @@ impl LoggedCall<'_> {
     }
 }
 
-/// Returns the tool's facts in the permission matrix, with the tool's name and effect. Returns `None` if the tool is
-/// unknown or its row names no facts. `tool` is the name that the model used.
+/// `None` if the tool is unknown or its row names no facts. `tool` is the name that the model used.
 #[must_use]
 pub fn facts<'p>(
     tool: &str,
@@ -129,8 +126,7 @@ pub fn facts<'p>(
     Some((&spec.name, &row.facts, registry.effect(tool).unwrap_or(Effect::Once)))
 }
 
-/// Returns the verdict for unknown arguments. The guards accepted them when the call was made, and no enforced rule
-/// reads them.
+/// The guards accepted the unknown arguments when the call was made, and no enforced rule reads them.
 fn unseen(tool: &RegisteredTool, tools: &Toolbox) -> LoggedCallVerdict {
     match (tool.spec.requires_approval, tools.approvers().is_empty()) {
         (false, _) => LoggedCallVerdict::Passes,

@@ -19,8 +19,7 @@ pub(crate) struct CallEnding {
 }
 
 impl CallEnding {
-    /// Creates an ending with the name of the outcome as its error code. The ending is boxed because it is large and
-    /// most calls pass the guards.
+    /// The error code is the name of the outcome. Boxed because the ending is large and most calls pass the guards.
     pub(crate) fn of(outcome: Outcome, message: impl Into<String>) -> Box<Self> {
         Box::new(Self { outcome, error: error(outcome, message) })
     }
@@ -30,8 +29,7 @@ pub(crate) fn error(outcome: Outcome, message: impl Into<String>) -> CallError {
     CallError { code: outcome.as_str().into(), message: bounded(message.into()), details: None }
 }
 
-/// Returns the error for invalid arguments, as the tool itself found them. If the problem does not contain the tool's
-/// name, the name is added.
+/// Adds the tool's name if the problem does not contain it.
 pub(crate) fn invalid_arguments(tool: &str, problem: &str) -> CallError {
     let tool = wording::cut(tool, limits::NAME_BYTES_MAX);
     let named = problem.contains(&tool);
@@ -44,8 +42,7 @@ pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
     invalid_arguments(tool, &problem)
 }
 
-/// Returns the error for a call that an equal call waits for. If this call also waited for the equal call, neither call
-/// would end.
+/// An equal call waits for this call. If this call also waited for the equal call, neither call would end.
 pub(crate) fn equal_call_waits(tool: &str, call: &str) -> CallError {
     let details = Some(serde_json::json!({ "reason": "equal_call", "call": call }));
     let message = format!(
@@ -54,8 +51,7 @@ pub(crate) fn equal_call_waits(tool: &str, call: &str) -> CallError {
     CallError { details, ..error(Outcome::Denied, message) }
 }
 
-/// Returns the error for arguments that are too long to be shown to a person. To approve a call, a person must see all
-/// of its arguments.
+/// To approve a call, a person must see all of its arguments.
 pub(crate) fn too_long_for_people(tool: &str, bytes: usize) -> CallError {
     let bytes_max = limits::APPROVAL_ARGUMENTS_BYTES_MAX;
     let problem = format!(
@@ -97,8 +93,7 @@ pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) 
     error
 }
 
-/// Returns the error for a call that is denied by a rule on its arguments and context. The agent may call the tool with
-/// other arguments.
+/// The agent may call the tool with other arguments.
 pub(crate) fn unmet(name: &str, unmet: &RuleDenial) -> CallError {
     let advice = match unmet.why {
         DenialCause::NotMet => "",
@@ -110,7 +105,7 @@ pub(crate) fn unmet(name: &str, unmet: &RuleDenial) -> CallError {
     CallError { details: Some(details), ..error(Outcome::Denied, message) }
 }
 
-/// Counts the rule that denied a call, if the error comes from [`unmet`].
+/// Counts only errors of [`unmet`].
 pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
     let said = |name: &str| error.details.as_ref()?.get(name)?.as_str();
     let Some(rule) = said("rule") else { return };
@@ -121,8 +116,7 @@ pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
     }
 }
 
-/// Returns the error for a transient failure that is not retried. `why` is the reason for not retrying. `after` is the
-/// wait that the service asked for.
+/// `why` is the reason for not retrying. `after` is the wait that the service asked for.
 pub(crate) fn retries_exhausted(
     message: &str,
     attempts: u32,
@@ -149,11 +143,9 @@ pub(crate) fn retries_exhausted(
     CallError { details, ..error(Outcome::Transient, said) }
 }
 
-/// The reason in the error of a call that ended while its tool's circuit breaker was open.
 pub(crate) const BREAKER_OPEN: &str = "breaker_open";
 
-/// Returns the error for a call that has waited for its tool as long as allowed, and is not sent. `tries` is the number
-/// of earlier attempts.
+/// `tries` is the number of earlier attempts.
 pub(crate) fn tool_unavailable(tool: &str, failures: u32, tries: u32) -> CallError {
     let before = match tries {
         0 => "This call was not sent".to_owned(),
@@ -167,7 +159,6 @@ pub(crate) fn tool_unavailable(tool: &str, failures: u32, tries: u32) -> CallErr
     CallError { details: Some(serde_json::json!({ "reason": BREAKER_OPEN })), ..error(Outcome::Transient, said) }
 }
 
-/// The reason given for an attempt that failed because its begin record was not confirmed as durable.
 pub(crate) const NOT_DURABLE: &str = "not_durable";
 
 pub(crate) fn not_durable(durability: Durability, within: Duration) -> String {
@@ -195,7 +186,7 @@ pub(crate) fn outcome_unknown(tool: &str, what: &str) -> CallError {
     )
 }
 
-/// Returns the error for a bug or a crash. The message reveals no internals.
+/// The message reveals no internals.
 pub(crate) fn internal() -> CallError {
     error(Outcome::Internal, "Tool execution failed. The error has been logged for investigation.")
 }

@@ -30,7 +30,6 @@ struct ParkRequest {
 }
 
 impl ParkRequest {
-    /// Creates a request without a record of the wait, see [`WaitFor::Timer`].
     const fn of(reason: ParkReason, had_parallel_reads: bool) -> Self {
         Self { reason, had_parallel_reads, wait: WaitFor::Timer, waits_while: Vec::new() }
     }
@@ -45,8 +44,7 @@ fn millis(time: Duration) -> i64 {
 }
 
 impl Pipeline {
-    /// Parks, offers or returns a slice, according to the outcome of its next call. `attempt` is the number of that
-    /// call's attempt; `had_parallel_reads` is true if later calls ran in parallel.
+    /// `attempt` is the number of the next call's attempt. `had_parallel_reads` is true if later calls ran in parallel.
     pub(super) async fn park_or_return(
         &self,
         run: SliceRun,
@@ -87,15 +85,14 @@ impl Pipeline {
         }
     }
 
-    /// Undoes the begin record of the slice's next call. Call this function only if the next call had no effect, or
-    /// only effects that may be repeated.
+    /// Call this function only if the next call had no effect, or only effects that may be repeated.
     async fn undo_begin(&self, run: &SliceRun) {
         self.journal.undo(&run.slice, run.position()).await;
     }
 
-    /// Parks the slice at its next call. Results in memory are committed first. If the turn is canceled, ends the
-    /// remaining calls. `tried` is the number of finished attempts of the next call, and whether that call has begun
-    /// work elsewhere. Returns `None` if the results were not committed, or if the store gave no result.
+    /// Results in memory are committed first. If the turn is canceled, ends the remaining calls. `tried` is the number
+    /// of finished attempts of the next call, and whether that call has begun work elsewhere. `None` if the results
+    /// were not committed, or if the store gave no result.
     async fn park(
         &self,
         run: SliceRun,
@@ -127,8 +124,8 @@ impl Pipeline {
         Some((parked, run))
     }
 
-    /// Commits the results in memory, before the slice continues elsewhere. Returns `None` if the slice is finished,
-    /// held by another worker, or was returned to its queue.
+    /// Commits the results in memory, before the slice continues elsewhere. `None` if the slice is finished, held by
+    /// another worker, or was returned to its queue.
     pub(super) async fn commit_and_release(&self, mut run: SliceRun) -> Option<SliceRun> {
         match self.commit(&mut run).await {
             CommitOutcome::Ok => {}
@@ -145,8 +142,8 @@ impl Pipeline {
         Some(run)
     }
 
-    /// Parks the slice until the next lookup of whether its call took effect. The call stays begun. If the turn is
-    /// canceled, the call ends with `unknown`.
+    /// Parks the slice until the next lookup. The call stays begun. If the turn is canceled, the call ends with
+    /// `unknown`.
     async fn reconcile_later(&self, run: SliceRun, request: ParkRequest, config: &WorkerConfig, unknown: CallResult) {
         let Some((parked, mut run)) = self.try_to_park(run, request).await else { return };
         match parked {
@@ -159,9 +156,8 @@ impl Pipeline {
         }
     }
 
-    /// Parks the slice while the tool of its next call is unavailable, and returns `None`. If the call has used up its
-    /// longest wait, the call gets its final result. This function then returns `run`, so that the caller continues
-    /// with the slice.
+    /// Returns `None` if the slice is parked. If the call has used up its longest wait, it gets its final result, and
+    /// the caller continues with the returned slice.
     pub(super) async fn wait_for_tool(
         &self,
         mut run: SliceRun,
@@ -196,7 +192,6 @@ impl Pipeline {
         None
     }
 
-    /// Parks the slice until the work that its call has begun elsewhere is finished.
     async fn wait_for_work(
         &self,
         run: SliceRun,
@@ -236,7 +231,6 @@ impl Pipeline {
         }
     }
 
-    /// Parks the slice until its next call may begin. The call waits for facts, an equal call or people.
     async fn wait_to_begin(&self, run: SliceRun, (attempt, had_parallel_reads): (u32, bool), waiting: BeginWait) {
         let BeginWait { reason, at_most, wait: wait_for, waits_while } = waiting;
         let asks = matches!(wait_for, WaitFor::Approval(_));
@@ -249,8 +243,8 @@ impl Pipeline {
         }
     }
 
-    /// Ends the remaining calls of a canceled turn as canceled. `failed` is the number of finished attempts of the
-    /// next call. `waited` is true if that call has begun work elsewhere.
+    /// `failed` is the number of finished attempts of the next call. `waited` is true if that call has begun work
+    /// elsewhere.
     pub(super) async fn cancel_remaining(&self, mut run: SliceRun, (failed, waited): (u32, bool)) {
         let config = self.configs.load();
         run.lease.cancel.cancel();
@@ -277,7 +271,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns the slice to its queue, with the progress so far. Another worker takes the slice at once.
+    /// Keeps the progress so far. Another worker takes the slice at once.
     pub(super) async fn return_slice(&self, mut run: SliceRun, why: RequeueReason) {
         while run.has_results() {
             if self.commit(&mut run).await == CommitOutcome::Over {

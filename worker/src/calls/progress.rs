@@ -10,12 +10,10 @@ use crate::calls::call_attempt::CallAttempt;
 use crate::calls::state::Calls;
 use crate::tools::ProgressReport;
 
-/// Minimum time between two stored reports of a call.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Calls {
-    /// Stores reports until the future is dropped. Skips a report that cannot be stored, because no decision depends on
-    /// progress.
+    /// Skips a report that cannot be stored, because no decision depends on progress.
     pub(super) async fn store_progress(
         &self,
         attempt: &CallAttempt<'_>,

@@ -18,14 +18,13 @@ use crate::calls::state::Calls;
 use crate::tools::inner::Inner;
 use crate::tools::{RegisteredTool, Toolbox};
 
-/// The wait before the second lookup. Each later wait is three times the previous wait, at most [`LONGEST_WAIT`].
+/// Each later wait is three times the previous wait, at most [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The longest wait between two lookups.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Calls {
-    /// Handles a call that is about to end with an unknown outcome. If its tool names a lookup tool, the lookup decides
-    /// how the call ends, or is repeated later. Returns any other outcome unchanged.
+    /// If the tool names a lookup tool, the lookup decides how a call with an unknown outcome ends, or is repeated
+    /// later. Any other outcome is unchanged.
     pub(super) async fn reconciled(
         &self,
         attempt: &CallAttempt<'_>,
@@ -82,7 +81,7 @@ impl Calls {
         self.store.clock().until(attempt.head().deadline_ms) > wait
     }
 
-    /// Calls the lookup tool once. The lookup tool only reads, so any failure counts as an unknown verdict.
+    /// The lookup tool only reads, so any failure counts as an unknown verdict.
     async fn ask_other(
         &self,
         attempt: &CallAttempt<'_>,
@@ -148,8 +147,7 @@ fn happened(attempt: &CallAttempt<'_>, unknown: CallResult, output: Box<RawValue
     }
 }
 
-/// Returns the result of a call that did not take effect and can no longer take effect. The agent may make the call
-/// again.
+/// The call did not take effect and can no longer take effect, so the agent may make it again.
 fn not_happened(unknown: CallResult, by: &Reconcile) -> CallResult {
     let message = format!(
         "This call was lost on its way, and did not take effect: {:?} found nothing of it, twice, {} s apart. You may call it again.",

@@ -16,7 +16,7 @@ pub(super) struct ReconcileProgress {
 }
 
 impl ReconcileProgress {
-    /// Decodes an attempt number. When a parked slice is taken again, the number is one higher than the encoded number.
+    /// When a parked slice is taken again, its attempt number is one higher than the encoded number.
     pub(super) const fn decode(attempt: u32) -> Self {
         let asked = attempt / QUESTION;
         let is_grace_over = attempt % QUESTION >= GRACE_OVER;
@@ -31,7 +31,6 @@ impl ReconcileProgress {
     }
 }
 
-/// Returns the number of the call's own attempt, without the lookups.
 pub(super) const fn own_attempt(attempt: u32) -> u32 {
     ReconcileProgress::decode(attempt).own
 }
@@ -45,7 +44,6 @@ mod tests {
         // The third attempt of the call ended as unknown: this is the first lookup.
         let first = ReconcileProgress::decode(3);
         assert_eq!(first, ReconcileProgress { own: 3, asked: 0, is_grace_over: false });
-        // When a parked slice is taken again, its attempt number is one higher.
         let second = ReconcileProgress::decode(ReconcileProgress { asked: 1, ..first }.encode() + 1);
         assert_eq!(second, ReconcileProgress { own: 3, asked: 1, is_grace_over: false });
         let over =

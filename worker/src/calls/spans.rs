@@ -10,11 +10,9 @@ use crate::calls::call_attempt::{AttemptOutcome, CallAttempt};
 use crate::calls::state::Calls;
 use crate::tools::{RegisteredTool, wording};
 
-/// Maximum bytes of the arguments, and of the result, in a span.
 const CONTENT_BYTES_MAX: usize = 16 * 1024;
 
 impl Calls {
-    /// Creates the span of an attempt, with OpenTelemetry's names.
     pub(super) fn tool_span(&self, attempt: &CallAttempt<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Span {
         let own = attempt.id.to_string();
         let id = attempt.call.provider_id.as_deref().unwrap_or(&own);
@@ -38,7 +36,6 @@ impl Calls {
         self.metrics.tool_tried(&tool.spec.name, took, failed);
     }
 
-    /// Returns the JSON text without secrets, truncated to [`CONTENT_BYTES_MAX`].
     fn content(&self, json: &RawValue) -> String {
         wording::cut(&self.redactor.json(json.get()), CONTENT_BYTES_MAX)
     }

@@ -28,12 +28,9 @@ pub(crate) struct Calls {
     pub(super) breakers: Breakers,
     pub(super) metrics: Arc<Metrics>,
     pub(super) retry_delays: RetryDelays,
-    /// The default durability of begin records, and the longest wait for their confirmation. A tool can set another
-    /// durability.
+    /// The default durability of begin records, and the longest wait for it. A tool can set another durability.
     pub(in crate::calls) durable: (Durability, Duration),
-    /// The maximum bytes of one call's output in a result.
     pub(in crate::calls) output_bytes_max: usize,
-    /// Removes secrets from messages about calls.
     pub(super) redactor: Arc<Redactor>,
     /// Canceled when running calls must stop at once.
     pub(super) now: CancellationToken,

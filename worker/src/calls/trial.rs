@@ -24,19 +24,16 @@ use crate::tools::{CallContext, ProgressSink, RegisteredTool, ToolSecrets, Toolb
 pub struct Trial {
     pub tenant: TenantId,
     pub agent: AgentId,
-    /// The tool, as a model would name it.
+    /// As a model would name it.
     pub tool: String,
-    /// The arguments, as a model would write them.
     pub arguments: String,
     pub context: Context,
     pub tools: Toolbox,
-    /// The waits between two attempts. A trial reports these waits, but makes only one attempt.
+    /// Only reported: a trial makes one attempt.
     pub retry_delays: RetryDelays,
-    /// True if the trial stops before the tool runs.
     pub dry: bool,
 }
 
-/// The result of one step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TrialStep {
     /// The name of a guard ([`Guard::name`]), or `run` or `output`.
@@ -45,12 +42,11 @@ pub struct TrialStep {
     pub detail: String,
 }
 
-/// The result of a trial.
 #[derive(Debug, Clone, Serialize)]
 pub struct TrialResult {
-    /// The steps in order, up to the step that ended the call.
+    /// Up to the step that ended the call.
     pub steps: Vec<TrialStep>,
-    /// The result that the agent would get; `None` if the trial stopped before the tool ran.
+    /// `None` if the trial stopped before the tool ran.
     pub result: Option<CallResult>,
     /// The next step of a worker, if the call would not end here.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,19 +54,20 @@ pub struct TrialResult {
 }
 
 impl Trial {
-    /// Returns the tool's effect, if the tool exists and the agent may call it.
+    /// `None` unless the tool exists and the agent may call it.
     #[must_use]
     pub fn effect(&self) -> Option<Effect> {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.effect)
     }
 
-    /// Returns the tool's own name, whatever the model's spelling, if the tool exists and the agent may call it.
+    /// The tool's own name, even if the model spells it differently. `None` unless the tool exists and the agent may
+    /// call it.
     #[must_use]
     pub fn name(&self) -> Option<String> {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.name.clone())
     }
 
-    /// Tries the call. `id` is used as the turn's ID, and `now_ms` is the time in ms since the epoch.
+    /// `now_ms` is in milliseconds since the epoch.
     pub async fn run(&self, id: TurnId, now_ms: i64) -> TrialResult {
         let mut tried = TrialResult { steps: Vec::new(), result: None, next: None };
         let call = CallId { turn: id, position: 0 };
@@ -133,7 +130,7 @@ impl Trial {
         Ok(passed)
     }
 
-    /// Lists the tool's facts without evaluating them, because a trial has no session.
+    /// Lists facts without evaluating them, because a trial has no session.
     fn facts(&self, tool: &RegisteredTool) -> Option<TrialStep> {
         let row = self.tools.facts(tool)?;
         let list = |facts: Vec<String>| facts.join(", ");
@@ -257,7 +254,6 @@ impl Trial {
     }
 }
 
-/// Returns the approvers that the call would need, and the reasons.
 fn needs(asked: &[ApprovalReason]) -> String {
     let each = asked.iter().map(|ApprovalReason { place, why, demand, .. }| {
         let who = match demand.by.iter().map(String::as_str).collect::<Vec<_>>().join(", ") {

@@ -41,22 +41,21 @@ use crate::slot_pool::Slot;
 /// would cost more than running these calls again after a crash.
 const COMMIT_ALONE_MS: u64 = 100;
 
-/// Maximum number of reads of one slice that run at the same time. These reads share the slice's slot.
+/// These reads share the slice's slot.
 const READS_AT_ONCE_MAX: usize = 8;
 
-/// A slice that this worker holds, with the results since its last commit. The value is consumed when the slice is
-/// settled, parked or returned.
+/// A held slice with the results since its last commit. The value is consumed when the slice is settled, parked or
+/// returned.
 pub(super) struct SliceRun {
     pub(super) slice: Arc<Slice>,
     pub(super) lease: SliceLease,
-    /// Results of the calls from the slice's position onward.
+    /// From the slice's position onward.
     pub(super) results: Vec<UncommittedResult>,
-    /// The records that the slice's calls have read and written.
     pub(super) view: View,
-    /// Results of the slice's calls that count for a streak.
+    /// Only results of calls that count for a streak.
     pub(super) repeats: Vec<(StreakName, StreakBounds, Repeat)>,
     pub(super) canceled: Option<String>,
-    /// The ID of the last adopted attempt, if that attempt has begun its call.
+    /// Set if the last adopted attempt has begun its call.
     pub(super) begun_by: Option<String>,
 }
 
@@ -64,12 +63,12 @@ pub(super) struct SliceRun {
 pub(super) struct UncommittedResult {
     rendered: RenderedCall,
     effects: EndEffects,
-    /// The reason for the turn's end, if the call was not run because the turn ended.
+    /// Set if the call was not run because the turn ended.
     reason: Option<EndReason>,
 }
 
 struct FinishedAttempt {
-    /// The number of the attempt, from 1.
+    /// Attempts are counted from 1.
     number: u32,
     progress: AttemptProgress,
     outcome: AttemptOutcome,
@@ -94,7 +93,6 @@ pub(crate) struct Pipeline {
     pub(super) calls: Calls,
     pub(super) metrics: Arc<Metrics>,
     report: ReportOptions,
-    /// Canceled when running calls must stop at once.
     pub(super) now: CancellationToken,
 }
 
@@ -120,8 +118,7 @@ impl Pipeline {
         }
     }
 
-    /// Carries out a slice. `slot` is released when the slice's last call has run. The results may still wait for the
-    /// store at that time.
+    /// `slot` is released when the slice's last call has run. The results may still wait for the store at that time.
     pub(crate) fn run_slice(
         self: Arc<Self>,
         slice: Slice,
@@ -141,8 +138,8 @@ impl Pipeline {
         }
     }
 
-    /// Marks a slice of a crashed worker as started. Only then does another crash count against the slice. Returns
-    /// `None` if another worker has the slice, or if the store gave no result.
+    /// Only after this mark does another crash count against the slice of a crashed worker. `None` if another worker
+    /// has the slice, or if the store gave no result.
     pub(crate) async fn mark_started(&self, slice: Slice) -> Option<Slice> {
         use tickfleet_core::call::begin::BeginResult;
         let mut slice = Arc::new(slice);
@@ -235,8 +232,8 @@ impl Pipeline {
         }
     }
 
-    /// Returns the configuration that applies to the slice. A scheduler may have admitted the slice for a tenant that
-    /// was added after this worker's last heartbeat. In this case the settings are read again.
+    /// A scheduler may have admitted the slice for a tenant that was added after this worker's last heartbeat. In this
+    /// case the settings are read again.
     async fn config_for(&self, slice: &Slice) -> Arc<WorkerConfig> {
         let config = self.configs.load();
         if config.active.policy.look_up(&slice.name.tenant, &slice.turn.head.agent).is_ok() {
@@ -248,8 +245,8 @@ impl Pipeline {
         self.configs.load()
     }
 
-    /// Makes one attempt of the next call, or of several next calls if they may run at the same time. Returns the
-    /// outcomes in call order.
+    /// Makes one attempt of the next call, or of several next calls if they may run at the same time. The outcomes are
+    /// in call order.
     async fn run_next_calls(
         &self,
         run: &SliceRun,
@@ -457,8 +454,8 @@ impl SliceRun {
         !self.results.is_empty()
     }
 
-    /// Returns true if no uncommitted result reports a call as not run. Otherwise the commit checks again whether such
-    /// calls have run.
+    /// True if no uncommitted result reports a call as not run. Otherwise the commit checks again whether such calls
+    /// have run.
     fn is_sure(&self) -> bool {
         self.results.iter().all(|result| result.effects.unrun.is_none())
     }
@@ -492,7 +489,6 @@ impl SliceRun {
         }
     }
 
-    /// Adopts the data that an attempt has written and read. Returns the effects of the call's end.
     fn adopt(&mut self, progress: AttemptProgress) -> EndEffects {
         let AttemptProgress { written, begun_by, view, effects, canceled } = progress;
         self.begun_by = begun_by;
@@ -507,7 +503,7 @@ impl SliceRun {
         effects
     }
 
-    /// Returns how often the last call was repeated in its streak, including results that are not settled yet.
+    /// Includes results that are not settled yet.
     fn count(&self, now_ms: i64) -> Option<tickfleet_core::call::streak::StreakCount> {
         let (name, bounds, _) = self.repeats.last()?;
         let of_streak = self.repeats.iter().filter(|(of, _, _)| of == name);
@@ -517,21 +513,20 @@ impl SliceRun {
     }
 }
 
-/// Returns the approval that was requested for the call, if the call ends without using the approval. Only the first
-/// call of a slice can have an approval.
+/// `None` if the call used the approval. Only the first call of a slice can have an approval.
 fn unused_approval(slice: &Slice, index: usize, result: &CallResult) -> Option<(tickfleet_model::TenantId, String)> {
     let asked = slice.turn.approval.clone().filter(|_| index == 0)?;
     let is_used = result.approval.as_ref().is_some_and(|approval| approval.id == asked);
     (!is_used).then(|| (slice.name.tenant.clone(), asked))
 }
 
-/// Returns the time when an entry was written, in milliseconds by the store's clock.
+/// Milliseconds by the store's clock.
 fn entry_ms(entry: &EntryId) -> Option<i64> {
     entry.as_str().split_once('-')?.0.parse().ok()
 }
 
-/// Returns the limits in shadow mode that would have delayed the call at `index` of the slice. If an admission exceeds
-/// a limit's maximum by n calls, the limit would have delayed the last n calls of the admission.
+/// If an admission exceeds a limit's maximum by n calls, the limit would have delayed the last n calls of the
+/// admission.
 fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
     let admitted = slice.turn.notes.iter().rev().find_map(|note| match note {
         Note::Admitted { limits, debited, .. } => Some(limits.iter().zip(debited)),
@@ -554,10 +549,8 @@ fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> V
     .collect()
 }
 
-/// Returns how many calls run at the same time, starting with the call at `first`. The number is one, except for
-/// consecutive reads of a turn that requests parallel reads. A call with any other effect is a barrier: it begins after
-/// all earlier calls have ended, and later calls begin after it has ended. If a worker crashed while it held the slice,
-/// the slice's calls run one by one.
+/// The number is one, except for consecutive reads of a turn that requests parallel reads. A call with any other effect
+/// is a barrier between earlier and later calls. If a worker crashed while it held the slice, the calls run one by one.
 fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     if !slice.turn.head.parallel_reads || slice.turn.is_task() || slice.turn.crashes > 0 {
         return 1;
@@ -569,10 +562,9 @@ fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     slice.calls[first..].iter().take(READS_AT_ONCE_MAX).take_while(reads).count().max(1)
 }
 
-/// Returns true if a result must be committed before the slice's other results: the result of a `once` call that ran,
-/// of a long call, or of a call that changes facts. The same applies to an unknown outcome, because a lost worker may
-/// have begun that call. The intent record of the next call would replace the record of that call. A third worker would
-/// then begin that call again.
+/// True for the result of a `once` call that ran, of a long call, or of a call that changes facts. Also true for an
+/// unknown outcome: a lost worker may have begun that call, and the intent record of the next call would replace its
+/// record. A third worker would then begin the call again.
 fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> bool {
     if result.outcome == Outcome::OutcomeUnknown {
         return true;
@@ -585,7 +577,7 @@ fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &Ca
     (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
 }
 
-/// Creates the span of a slice. Its parent is the span that admitted the turn, or else the producer's span.
+/// The parent is the span that admitted the turn, or else the producer's span.
 fn span_of(slice: &Slice) -> Span {
     let turn = &slice.turn;
     let head = &slice.turn.head;

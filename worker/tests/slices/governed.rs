@@ -25,7 +25,7 @@ struct Payment {
     amount: u32,
 }
 
-/// Creates a tool that counts its runs. Its first `failures` runs fail without effect.
+/// The first `failures` runs fail without effect.
 fn counted(tool: &str, effect: Effect, runs: &Arc<AtomicU32>, failures: u32) -> TypedTool {
     let runs = Arc::clone(runs);
     TypedTool::new(tool, "Pays.", effect, move |_: CallContext, args: Payment| {
@@ -49,7 +49,6 @@ fn permit(active: &mut ActivePolicy, tool: &str, facts: FactRow) {
     active.policy.permissions.matrix.insert(tool.into(), ToolGrant { facts, ..everyone() });
 }
 
-/// Waits for an approval that needs a decision, and returns its id.
 async fn waiting_approval(shard: &Shard) -> String {
     shard
         .until(|| async {
@@ -142,8 +141,7 @@ async fn an_approved_call_runs_with_its_narrowed_arguments() {
     shard.stop().await;
 }
 
-/// A call with a streak, facts, an approval and an idempotency claim takes one read and two commits: begin and
-/// complete.
+/// The round trips: one read and two commits, begin and complete.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fully_governed_call_takes_three_round_trips() {
     let runs = Arc::new(AtomicU32::new(0));

@@ -29,10 +29,9 @@ use tokio::task::JoinHandle;
 use worker::{Breakers, LoopOptions, ProcessParts, Worker, WorkerOptions};
 
 pub const LEASE_MS: i64 = 400;
-/// Maximum wait for an expected event.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A turn that is dispatched without an admission.
+/// Dispatched without an admission.
 pub struct Dispatch {
     pub name: TurnName,
     pub turn: Turn,
@@ -60,7 +59,7 @@ impl Decision for Dispatch {
     }
 }
 
-/// Notifies the holder of a slice of a cancellation, as the turn's timer does.
+/// As the turn's timer does.
 pub struct Notify {
     pub name: TurnName,
     pub holder: Arc<str>,
@@ -88,12 +87,10 @@ impl Shard {
         Self::start_with(|_, _| {}).await
     }
 
-    /// Starts a worker; `set_up` changes its policy and its tools.
     pub async fn start_with(set_up: impl FnOnce(&mut ActivePolicy, &mut Setup)) -> Self {
         Self::start_for(LEASE_MS, set_up).await
     }
 
-    /// Like [`Self::start_with`], with a lease of `lease_ms`.
     pub async fn start_for(lease_ms: i64, set_up: impl FnOnce(&mut ActivePolicy, &mut Setup)) -> Self {
         let memory = MemoryStore::new(MemoryOptions { lease_ms, ..MemoryOptions::default() });
         let options = StoreOptions { lease_ms, ..StoreOptions::default() };
@@ -107,7 +104,7 @@ impl Shard {
         Self { memory, store, shutdown, running }
     }
 
-    /// Handles the due timers of turns, as a scheduler does.
+    /// As a scheduler does.
     pub async fn fire_timers(&self) {
         let now_ms = self.store.refresh_state().await.unwrap().now_ms;
         let first = Query::First { set: keys::timers(), upto: Some(now_ms.unsigned_abs()), count: 50 };
@@ -123,7 +120,6 @@ impl Shard {
         }
     }
 
-    /// Handles the timer of a turn once.
     pub async fn fire(&self, id: &str) {
         let bounds = self.store.bounds();
         let options = ReportOptions::default();
@@ -134,12 +130,11 @@ impl Shard {
         self.store.decide(due).await.unwrap();
     }
 
-    /// Waits until a turn is in the state `Waiting`.
     pub async fn parked(&self, id: &str) {
         self.until(|| async { self.record(id).await.filter(|turn| matches!(turn.state, State::Waiting { .. })) }).await;
     }
 
-    /// Waits until the worker has written the lists of tools, as each worker does when it starts.
+    /// Each worker writes the lists when it starts.
     pub async fn tool_lists_written(&self) {
         self.until(|| async {
             let list = Query::Record(RecordKey::new("tools"));
@@ -148,12 +143,11 @@ impl Shard {
         .await;
     }
 
-    /// Waits until the store has made at least this many commits.
     pub async fn settled(&self, commits: u64) {
         self.until(|| async { (self.memory.round_trips().1 >= commits).then_some(()) }).await;
     }
 
-    /// Waits until the turn has ended, and returns the result of the call at `position`. Handles due timers meanwhile.
+    /// Handles due timers meanwhile.
     pub async fn result(&self, id: &str, position: usize) -> serde_json::Value {
         let finished = self.until(|| async move {
             self.fire_timers().await;
@@ -179,7 +173,6 @@ impl Shard {
         self.store.decide(Dispatch { name: name(id), turn, calls }).await.unwrap();
     }
 
-    /// Waits until the turn has ended, and returns its reply.
     pub async fn reply(&self, id: &str) -> serde_json::Value {
         let finished = self.until(|| async move {
             self.store.record_of::<Finished>(&name(id).finished()).await.unwrap().map(|stored| stored.value)
@@ -191,7 +184,6 @@ impl Shard {
         self.store.record_of::<Turn>(&name(id).record()).await.unwrap().map(|stored| stored.value)
     }
 
-    /// Polls until `look` returns a value.
     pub async fn until<T, Looking: Future<Output = Option<T>>>(&self, look: impl Fn() -> Looking) -> T {
         let found = async {
             loop {
@@ -205,7 +197,6 @@ impl Shard {
         tokio::time::timeout(SOON, found).await.expect("it happens soon")
     }
 
-    /// Returns the name of the worker's consumer.
     pub async fn consumer(&self) -> Arc<str> {
         self.until(|| async {
             let first = Query::First { set: workers::consumers(), upto: None, count: 1 };
@@ -230,7 +221,6 @@ impl Shard {
     }
 }
 
-/// The parts of a worker that a test can change, besides the worker's policy.
 #[derive(Default)]
 pub struct Setup {
     pub tools: Vec<TypedTool>,

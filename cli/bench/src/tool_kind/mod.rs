@@ -26,7 +26,7 @@ pub(crate) enum ToolKind {
     Shell,
 }
 
-/// The source of the Python tool. It does the same as the typed tool `echo`.
+/// Equivalent to the typed tool `echo`.
 const IN_PYTHON: &str = "\
 from tickfleet import tool
 
@@ -40,7 +40,7 @@ async def echo_python(text: str) -> dict[str, str]:
 ";
 const PROCESSES: usize = 4;
 
-/// The declaration of a tool, without the part for its kind.
+/// Followed by the part for the tool's kind.
 const DECLARED: &str = "    description: Gives the text back.
     effect: read
     input_schema:
@@ -71,12 +71,8 @@ impl ToolKind {
         }
     }
 
-    /// Writes the configuration of the tool to `dir`, for up to `slots` concurrent calls. For an MCP tool, also runs
-    /// `program` to pin the tool's definition. Returns the services that the tool calls, if any. The caller must keep
-    /// the services as long as the tool is called.
-    ///
-    /// # Errors
-    /// A file cannot be written, or a service cannot be started.
+    /// For an MCP tool, also runs `program` to pin the tool's definition. The caller must keep the returned services
+    /// as long as the tool is called.
     pub(super) async fn write(
         self,
         dir: &Path,
@@ -113,12 +109,11 @@ impl ToolKind {
     }
 }
 
-/// Returns the declaration of a tool of kind `http` or `shell`.
 fn declared(kind: ToolKind, how: &str) -> String {
     format!("tools:\n  {}:\n{DECLARED}    {}: {how}\n", kind.tool(), kind.word())
 }
 
-/// Writes the Python module with the tool. Returns the entry of the module in the configuration.
+/// Returns the entry of the module in the configuration.
 fn python(dir: &Path, interpreter: &str, slots: usize) -> io::Result<String> {
     let code = dir.join("code");
     std::fs::create_dir_all(&code)?;
@@ -137,8 +132,8 @@ async fn pin(program: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the folder of the workspaces for a configuration in `dir`. The folder is outside `dir`: if the benchmark
-/// runs as root, commands run as another user, who may have no access to `dir`.
+/// This folder is outside `dir`. If the benchmark runs as root, commands run as another user, who may have no access to
+/// `dir`.
 pub(super) fn workspaces(dir: &Path) -> PathBuf {
     dir.with_extension("workspaces")
 }

@@ -10,11 +10,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
 
-/// Supported versions of MCP, the newest first. A client that requests another version gets the newest one.
+/// Sorted, with the newest version first. A client that requests another version gets the newest one.
 const VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
 const METHOD_NOT_FOUND: i32 = -32601;
 
-/// The running services. Dropping this value stops the services.
+/// Dropping this value stops the services.
 pub(crate) struct Services {
     pub(super) address: String,
     serving: tokio::task::JoinHandle<()>,
@@ -27,8 +27,6 @@ impl Services {
         let address = listener.local_addr()?.to_string();
         let routes = axum::Router::new().route("/echo", post(echo)).route("/mcp", post(mcp));
         let serving = tokio::spawn(async move {
-            // The server runs until the end of the benchmark. If it fails earlier, calls fail, and the benchmark
-            // reports the failed calls.
             if let Err(error) = axum::serve(listener, routes).await {
                 tracing::error!(%error, "benchmark services stopped unexpectedly");
             }
@@ -54,7 +52,7 @@ async fn mcp(Json(message): Json<Value>) -> Response {
     }
 }
 
-/// Returns the response to a message; `None` for a notification, or for a message without a method.
+/// `None` for a notification, or for a message without a method.
 fn answer(message: &Value) -> Option<Value> {
     let id = message.get("id")?;
     let params = &message["params"];

@@ -10,7 +10,6 @@ use tickfleet_client::tasks::PlannedCall;
 use tickfleet_client::{Exchange, StoreError, TaskEvent};
 use tokio_util::sync::CancellationToken;
 
-/// Ids that the front end gives to a run.
 #[derive(Debug)]
 pub(super) struct RunIds {
     pub(super) thread: String,
@@ -20,16 +19,14 @@ pub(super) struct RunIds {
 struct RunConverter {
     run: RunIds,
     task: String,
-    /// Number of model responses so far.
     plans: usize,
-    /// Ids of the last response's calls that have no result yet.
+    /// Calls of the last response without a result.
     calls: VecDeque<String>,
     results: usize,
     ready: VecDeque<Value>,
     over: bool,
 }
 
-/// Returns the events of a run, until the task ends or the process drains.
 pub(super) fn events(
     run: RunIds,
     exchange: Exchange,
@@ -39,7 +36,6 @@ pub(super) fn events(
     stream::unfold((exchange, converter, draining), |(mut exchange, mut converter, draining)| async {
         loop {
             if let Some(event) = converter.ready.pop_front() {
-                // Serialization cannot fail: the value is JSON already.
                 let event = Event::default().json_data(event).unwrap_or_default();
                 return Some((event, (exchange, converter, draining)));
             }
@@ -92,8 +88,7 @@ impl RunConverter {
         }
     }
 
-    /// Converts a model response with calls. A response without calls is not converted: the answer follows as a
-    /// separate event.
+    /// Skips a response without calls: the answer follows as a separate event.
     fn plan(&mut self, text: &str, calls: &[PlannedCall]) {
         self.plans += 1;
         if calls.is_empty() {
@@ -116,7 +111,7 @@ impl RunConverter {
         }
     }
 
-    /// Converts the result of the oldest call without a result. Results arrive in the order of the calls.
+    /// Results arrive in the order of the calls.
     fn result(&mut self, content: &str) {
         let Some(call) = self.calls.pop_front() else { return };
         self.results += 1;
@@ -193,7 +188,6 @@ mod tests {
         let parents = ["ses-t-1.step-1", "ses-t-1.step-1", "ses-t-1.step-2"];
         assert_eq!(named("TOOL_CALL_START", "parentMessageId"), parents);
         assert_eq!(named("TEXT_MESSAGE_START", "messageId"), ["ses-t-1.step-1"], "who says nothing has no message");
-        // A result without a call is dropped.
         assert_eq!(types(&convert_all([result("stray")])), ["RUN_STARTED", "CUSTOM"]);
     }
 

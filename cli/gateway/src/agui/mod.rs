@@ -27,7 +27,7 @@ use crate::turns::{path, read_body};
 use crate::verbs::Verb;
 use conversion::{RunIds, events};
 
-/// Maximum length (characters) of a run id. The response repeats the id.
+/// The response repeats the id.
 const RUN_ID_CHARS_MAX: usize = 256;
 
 /// Input of a run (`RunAgentInput`). `tools`, `context`, `state` and other members are accepted and ignored: the

@@ -1,4 +1,4 @@
-// Actions that more than one view offers. Each action asks for a reason. Some can be undone by the opposite action.
+// Actions that more than one view offers. Each asks for a reason.
 
 import { act, ask, may, whoami, withQuery } from "./api.js";
 import { count } from "./format.js";
@@ -67,7 +67,7 @@ export async function switchTool(tool, isOn, refresh) {
   return done;
 }
 
-// Maximum ids per request, and maximum ids that are collected before an action on all matches.
+// Ids per request, and ids that are collected for an action on all matches.
 const BATCH = 100;
 const COLLECTED_MAX = 5000;
 

@@ -136,8 +136,6 @@ async function gather() {
   state.gather = setTimeout(() => whoami() && gather(), found.some(({ status }) => status === "rejected") ? GATHER_AGAIN_MS : GATHER_MS);
 }
 
-// ---- The page ----
-
 function sign() {
   const { fleet, why, at } = live;
   const nodes = (kind) => fleet.nodes.filter((node) => node.kind === kind && node.alive).length;
@@ -242,8 +240,6 @@ function help() {
   page.dialog = { number: `help-${Date.now()}`, title: "Keyboard shortcuts", done() {}, fields: h("dl", { class: "keys" }, rows.map(([name, what]) => h("div", { key: name }, h("dt", {}, name.split(" then ")[0] === name ? h("kbd", {}, name) : name.split(" then ").map((one, at) => [at ? " then " : "", h("kbd", {}, one)])), h("dd", {}, what)))) };
   redraw();
 }
-
-// ---- The session ----
 
 const reasonOf = (error) => (isExpired() ? "Your session has expired. Sign in again." : error.message);
 

@@ -19,9 +19,8 @@ use crate::problem::Problem;
 /// The name, media type and gzipped bytes of each file. `build.rs` writes the list.
 const FILES: &[(&str, &str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console_files.rs"));
 
-/// Headers that restrict the browser: scripts, styles and data only from this server, no framing, no form submission,
-/// and no text parsed as HTML. The console's code sends the key as a header, so another page cannot make the browser
-/// use the key.
+/// Scripts, styles and data only from this server, no framing, no form submission, and no text parsed as HTML. The
+/// console's code sends the key as a header, so another page cannot make the browser use the key.
 const GUARDS: [(HeaderName, &str); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -77,7 +76,6 @@ mod tests {
             assert!(is_foreign || !text.contains("dangerouslySet"), "{name} sets HTML");
             for import in text.split("from \"").skip(1) {
                 let wanted = import.split('"').next().unwrap_or_default();
-                // Views are in a subfolder. Files that several views share are one level above.
                 let own = if name.starts_with("views/") { "views/" } else { "" };
                 let file = match wanted.strip_prefix("../") {
                     Some(shared) => shared.to_owned(),

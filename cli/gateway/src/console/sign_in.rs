@@ -1,6 +1,6 @@
-//! Sign-in to the console at an identity provider. Its routes need no key. The first returns the parameters of an
-//! authorization request. The second exchanges the provider's code for a token, which the console then sends as its
-//! key.
+//! Sign-in to the console at an identity provider. The routes need no key: [`offer`] returns the parameters of an
+//! authorization request, and [`complete`] exchanges the provider's code for a token, which the console then sends as
+//! its key.
 
 use std::sync::Arc;
 
@@ -18,21 +18,19 @@ use crate::problem::Problem;
 use crate::serving::public::PublicUrl;
 use crate::tokens::{CodeExchange, Tokens};
 
-/// Maximum bytes of a request body. Codes of some providers have a few kilobytes.
+/// Codes of some providers have a few kilobytes.
 pub(super) const BODY_BYTES_MAX: usize = 16 * 1024;
-/// Allowed lengths (characters) of a PKCE verifier (RFC 7636, section 4.1).
+/// RFC 7636, section 4.1.
 const VERIFIER_CHARS: std::ops::RangeInclusive<usize> = 43..=128;
 const NONCE_CHARS: std::ops::RangeInclusive<usize> = 16..=128;
 const EXPECTED: &str = "{\"code\": \"…\", \"verifier\": \"…\", \"nonce\": \"…\", \"redirect_uri\": \"…\"}";
 
-/// Response of `GET /console/sign-in`.
 #[derive(Debug, Serialize)]
 pub(super) struct SignInOffer {
     /// `None` if the gateway accepts only keys and tokens that the user enters.
     sign_in: Option<Provider>,
 }
 
-/// Parameters of an authorization request. All of them are public.
 #[derive(Debug, Serialize)]
 struct Provider {
     issuer: String,
@@ -42,7 +40,6 @@ struct Provider {
     redirect_uri: String,
 }
 
-/// Body of `POST /console/sign-in`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CompleteRequest {
@@ -55,11 +52,9 @@ struct CompleteRequest {
 #[derive(Serialize)]
 pub(super) struct Session {
     token: String,
-    /// Time until which the gateway accepts the token.
     expires: Option<String>,
 }
 
-/// Returns the identity provider of this gateway.
 pub(super) async fn offer(State(shared): State<Arc<Shared>>) -> Result<Json<SignInOffer>, Problem> {
     let Some((tokens, public)) = configured(&shared) else { return Ok(Json(SignInOffer { sign_in: None })) };
     let sign_in = tokens.authorization().await?.map(|authorization| Provider {
@@ -72,7 +67,6 @@ pub(super) async fn offer(State(shared): State<Arc<Shared>>) -> Result<Json<Sign
     Ok(Json(SignInOffer { sign_in }))
 }
 
-/// Exchanges a code for a token that this gateway accepts.
 pub(super) async fn complete(
     State(shared): State<Arc<Shared>>,
     parts: Parts,
@@ -103,12 +97,11 @@ async fn sign_in(shared: &Shared, tokens: &Tokens, request: &CompleteRequest) ->
     Ok(Session { token, expires })
 }
 
-/// Returns the token check and the public URL, if both are configured.
 fn configured(shared: &Shared) -> Option<(&Tokens, &PublicUrl)> {
     shared.credentials.tokens.as_ref().zip(shared.public.as_ref())
 }
 
-/// Rejects a request that another site's page could send without this gateway's consent.
+/// Rejects a request that another site's page could send.
 fn check_sender(parts: &Parts, public: &PublicUrl) -> Result<(), Problem> {
     if parts.headers.get(header::ORIGIN).is_some_and(|origin| !public.is_origin(origin)) {
         return Err(Problem::forbidden(format!("sign in at {}", public.console())));
@@ -128,8 +121,8 @@ fn invalid(problem: &str) -> Problem {
 
 impl CompleteRequest {
     fn check(&self, public: &PublicUrl) -> Result<(), Problem> {
-        // The provider compares this address with the address of the authorization request. The gateway also checks
-        // this address, so that it never exchanges a code that the provider sent to another site.
+        // The provider compares this address with that of the authorization request. The gateway checks it too, so
+        // that it never exchanges a code that the provider sent to another site.
         if self.redirect_uri != public.console() {
             return Err(Problem::invalid(format!("redirect_uri: expected {}", public.console())));
         }

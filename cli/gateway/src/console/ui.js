@@ -6,7 +6,7 @@ import { fromNow, local, moodOf, utc } from "./format.js";
 import { Component, h as element } from "./preact.js";
 import { parts, visible } from "./text.js";
 
-// Attributes whose text is shown or announced to users.
+// Text of these attributes is shown or announced to users.
 const SHOWN = new Set(["aria-label", "title", "placeholder"]);
 
 function nodes(child) {

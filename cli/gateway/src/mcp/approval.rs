@@ -1,11 +1,10 @@
-//! Shows a client that its call waits for approval. The caller can never approve its own call. If a client can show
-//! its user a page, the gateway asks the client to show the approvals page, where approvers decide with their own
-//! keys. The client's response decides nothing.
+//! Shows a client that its call waits for approval. The caller can never approve its own call. A client that can show
+//! its user a page is asked to show the approvals page, where approvers decide with their own keys. The client's
+//! response decides nothing.
 //!
-//! The exception is a client whose user is the approver, because both run on one machine ([`LocalApprover`]). The
-//! gateway asks the client to show its user a dialog, and the user's answer decides. If the client has no dialogs,
-//! the call is *held*: the client gets a result that explains where to decide. If the client repeats the call, the
-//! call returns the result of the held call.
+//! The exception is a client whose user is the approver, because both run on one machine ([`LocalApprover`]). Then
+//! the client shows a dialog, and the user's answer decides. Without dialogs, the call is *held*: the client gets a
+//! result that explains where to decide. If the client repeats the call, it gets the result of the held call.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -29,25 +28,22 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{McpServer, digits, is_stateless};
 use crate::serving::public::PublicUrl;
 
-/// Maximum held calls of a process. This number exceeds the maximum waiting approvals of one agent.
+/// Exceeds the maximum waiting approvals of one agent.
 const HELD_MAX: usize = 1_000;
 
 /// The user of this machine, who decides the approvals of the client that this process serves.
 #[derive(Debug, Clone)]
 pub struct LocalApprover {
-    /// Name among the approvers of the policy.
+    /// An approver of the policy.
     pub name: String,
-    /// Roles of the approver.
     pub roles: BTreeSet<String>,
-    /// Removes secrets from audit entries.
+    /// Masks secrets in audit entries.
     pub redactor: Arc<Redactor>,
-    /// Base URL of the console.
     pub console: PublicUrl,
-    /// File that contains the link to the console with its key. Models read results, so results name only the file.
+    /// Contains the link to the console with its key. Models read results, so results name only the file.
     pub link: PathBuf,
 }
 
-/// The approver of a process, and the calls that wait for the approver.
 pub(super) struct LocalApprovals {
     approver: LocalApprover,
     held: Mutex<VecDeque<HeldCall>>,
@@ -68,14 +64,13 @@ impl LocalApprovals {
         self.approver.console.clone()
     }
 
-    /// Returns the turn of the held call with the same tool and arguments, if any.
+    /// Finds a call with the same tool and arguments.
     pub(super) fn held(&self, request: &CallToolRequestParams) -> Option<TurnId> {
         let is_equal = |held: &&HeldCall| held.tool == *request.name && held.arguments == request.arguments;
         self.held.lock().iter().find(is_equal).map(|held| held.turn.clone())
     }
 
-    /// Removes the held call of a turn, if any. Called when the result of the call is known, or before the call is held
-    /// again.
+    /// Called when the result of the call is known, or before the call is held again.
     pub(super) fn release(&self, turn: &TurnId) {
         self.held.lock().retain(|held| held.turn != *turn);
     }
@@ -84,7 +79,7 @@ impl LocalApprovals {
         self.held.lock().iter().map(|held| held.turn.clone()).collect()
     }
 
-    /// Holds the call, and returns the result that explains where to decide.
+    /// The result explains where to decide.
     pub(super) fn hold(&self, request: &CallToolRequestParams, turn: &TurnId, approval: &Approval) -> CallToolResult {
         self.release(turn);
         let mut held = self.held.lock();
@@ -103,17 +98,14 @@ impl LocalApprovals {
     }
 }
 
-/// How the user of this machine is asked to approve a call.
 pub(super) enum Question {
-    /// The client shows a dialog. The background task returns true if the approval is decided.
+    /// True if the approval was decided.
     Dialog(AbortOnDropHandle<bool>),
-    /// The client has no dialogs.
     NoDialog(Box<Approval>),
 }
 
 impl McpServer {
-    /// Returns the approval that the next call of a turn waits for. `None` if the call waits for something else, or on
-    /// a read error.
+    /// Returns `None` if the turn waits for something else, or on a read error.
     pub(super) async fn pending_approval(&self, name: &TurnName, live: &LiveTurn) -> Option<Approval> {
         let id = live.turn.approval.as_deref().filter(|_| turn_state(live) == TurnState::Parked)?;
         match self.client.approval(&name.tenant, id).await {
@@ -125,9 +117,8 @@ impl McpServer {
         }
     }
 
-    /// Returns the approval that a call waits for and that the user of this machine may decide. `asked` is the id of
-    /// the last approval that was shown to the user. That approval is not returned again. `None` if no approval meets
-    /// these conditions, or on a read error.
+    /// Returns an approval that the user of this machine may decide, but not again the one with the id `asked`.
+    /// `None` also on a read error.
     pub(super) async fn new_local_approval(&self, name: &TurnName, asked: Option<&str>) -> Option<Approval> {
         let approver = &self.local.as_ref()?.approver;
         let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).turn_view(name).await else { return None };
@@ -136,7 +127,6 @@ impl McpServer {
         (is_new && approval.may_be_decided_by(&approver.name, &approver.roles)).then_some(approval)
     }
 
-    /// Asks the user of this machine about a call, if the client has dialogs.
     pub(super) fn ask_user(&self, approval: Approval, context: &RequestContext<RoleServer>) -> Question {
         let can = context.client_capabilities().and_then(|can| can.elicitation);
         // A client that supports dialogs but names no kind supports forms.
@@ -151,7 +141,7 @@ impl McpServer {
         }
     }
 
-    /// Describes the wait: who must approve, until when, and where.
+    /// Says who must approve, until when, and where.
     pub(super) fn describe_approval(&self, approval: &Approval) -> String {
         let name = format!("{}:{}", approval.tenant, approval.id);
         let until = DateTime::from_timestamp_millis(approval.until_ms).unwrap_or_default();
@@ -169,16 +159,15 @@ impl McpServer {
         )
     }
 
-    /// Returns the base URL of the approvals page that the client shows. `None` if the gateway has no configured URL,
-    /// or if the client cannot show pages.
+    /// `None` if the gateway has no configured URL, or if the client cannot show pages.
     pub(super) fn page(&self, context: &RequestContext<RoleServer>) -> Option<&PublicUrl> {
         let shows = context.client_capabilities().and_then(|can| can.elicitation).is_some_and(|can| can.url.is_some());
         self.public.as_ref().filter(|_| shows)
     }
 }
 
-/// Shows the user the call in a dialog of the client, and decides the approval by the answer. Returns false if the
-/// approval is still undecided: the dialog was closed without an answer or could not be shown, or the decision failed.
+/// Returns false if the approval is still undecided: the user closed the dialog without an answer, the dialog could
+/// not be shown, or the decision failed.
 async fn decided_in_dialog(
     client: &Client,
     approver: &LocalApprover,
@@ -186,7 +175,7 @@ async fn decided_in_dialog(
     approval: &Approval,
 ) -> bool {
     let arguments = approval.arguments.get();
-    // The dialog shows characters instead of their escapes, and escapes instead of invisible characters.
+    // Show characters instead of their escapes, and escapes instead of invisible characters.
     let plain = serde_json::from_str::<serde_json::Value>(&digits::guarded(arguments)).map(|plain| plain.to_string());
     let plain = plain.map_or_else(|_| arguments.to_owned(), |plain| digits::restored(&plain).into_owned());
     let params = ElicitRequestParams::FormElicitationParams {
@@ -199,7 +188,6 @@ async fn decided_in_dialog(
         Ok(ClientResult::ElicitResult(answer)) => match answer.action {
             ElicitationAction::Accept => true,
             ElicitationAction::Decline => false,
-            // The user closed the dialog without an answer.
             _ => return false,
         },
         Ok(_) => return false,
@@ -227,7 +215,6 @@ async fn decided_in_dialog(
     }
 }
 
-/// Builds the request that asks the client to show its user the approvals page.
 pub(super) fn approval_prompt(approval: &Approval, words: &str, page: &PublicUrl) -> InputRequests {
     let params = ElicitRequestParams::UrlElicitationParams {
         meta: None,

@@ -26,28 +26,26 @@ use crate::names;
 use crate::problem::Problem;
 use crate::waiting::TurnLookup;
 
-/// If the client supports tasks, a call that takes longer than this becomes a task. Most calls end sooner, so their
-/// clients do not need to poll.
+/// A longer call becomes a task if the client supports tasks. Most calls end sooner, so their clients do not poll.
 const TASK_AFTER: Duration = Duration::from_secs(2);
 /// If the client does not support tasks, a request waits at most this long. Clients and proxies rarely allow more.
 const WAIT_MAX: Duration = Duration::from_secs(600);
-/// How long a submit is retried while Redis does not respond. `SUBMIT_AGAIN` is the pause between attempts.
+/// Bounds the retries while Redis does not respond.
 const SUBMIT_MAX: Duration = Duration::from_secs(10);
 const SUBMIT_AGAIN: Duration = Duration::from_millis(500);
-/// Interval of progress notifications, for clients that ask for them.
+/// Clients can ask for progress notifications.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// Interval between checks for approvals that the user of this machine decides.
+/// Applies to approvals that the user of this machine decides.
 const APPROVAL_LOOKS: Duration = Duration::from_millis(250);
-/// Member of `_meta` with an id chosen by the client. Several calls with the same id run once.
+/// Member of `_meta`. Several calls with the same id run once.
 const TURN_ID: &str = "tickfleet/turn_id";
-/// Member of `_meta` that is rejected. The facts of calls over MCP belong to the agent: a client that chose a session
+/// Member of `_meta` that is rejected. Facts of calls over MCP belong to the agent: with a chosen session, a client
 /// could avoid facts that block a call.
 const SESSION_ID: &str = "tickfleet/session_id";
-/// Members of `_meta` that a call uses, each with the field of the turn that it sets.
+/// Each member of `_meta` that a call uses, with the field of the turn that it sets.
 pub const META: [(&str, &str); 2] = [(TURN_ID, "turn_id"), ("traceparent", "traceparent")];
 
 impl McpServer {
-    /// Runs a call as a separate turn.
     pub(super) async fn call(
         &self,
         principal: &Principal,
@@ -55,7 +53,7 @@ impl McpServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let began = Instant::now();
-        // Reserve the wait before the submit: a call that cannot wait for its result must not be submitted.
+        // A call that cannot wait for its result must not be submitted.
         let permit = match self.waiting.reserve(&principal.holder()) {
             Ok(permit) => permit,
             Err(problem) => return Ok(CallToolResponse::Complete(not_accepted(&problem))),
@@ -70,7 +68,6 @@ impl McpServer {
         let most = if knows_tasks { TASK_AFTER } else { WAIT_MAX };
         let look = if local.is_some() { APPROVAL_LOOKS } else { PROGRESS };
         let mut notified = began;
-        // The approval that the user was asked about last, and the open dialog.
         let mut asked: Option<Approval> = None;
         let mut dialog: Option<AbortOnDropHandle<bool>> = None;
         loop {
@@ -104,7 +101,6 @@ impl McpServer {
             {
                 undecided.clone_from(&asked);
             }
-            // A client that supports tasks gets a task instead of a held call.
             if let (Some(local), Some(approval)) = (local.filter(|_| !knows_tasks), undecided) {
                 return Ok(CallToolResponse::Complete(local.hold(&request, &name.turn, &approval)));
             }
@@ -122,8 +118,8 @@ impl McpServer {
         }
     }
 
-    /// Submits the turn. Returns its name, and whether it was submitted before. The inner error is a message for the
-    /// model. `repeated` is the turn of the held call that this request repeats.
+    /// Returns whether the turn was submitted before. The inner error is a message for the model. `repeated` is the
+    /// turn of the held call that this request repeats.
     async fn submit(
         &self,
         principal: &Principal,
@@ -142,7 +138,7 @@ impl McpServer {
         names::chosen(TURN_ID, turn.id.as_ref())
             .map_err(|problem| ErrorData::invalid_params(problem.summary().0.to_owned(), None))?;
         turn.reply_to = Some(self.waiting.inbox(&principal.tenant));
-        // Choose the id here, so that the call runs once even if Redis does not respond and the submit is repeated.
+        // With an id, the call runs once even if Redis does not respond and the submit is repeated.
         let id = turn.id.take().or(repeated).map_or_else(new_id, Ok)?;
         turn.id = Some(id.clone());
         let began = Instant::now();
@@ -162,7 +158,6 @@ impl McpServer {
         }
     }
 
-    /// Returns the response to a call that was submitted before and has no record.
     async fn not_there(&self, name: &TurnName) -> Result<CallToolResponse, ErrorData> {
         let known = self.client.store(&name.tenant).content_of(name).await.map_err(|error| failed(&error.into()))?;
         let turn = &name.turn;
@@ -178,9 +173,8 @@ impl McpServer {
         Ok(CallToolResponse::Complete(CallToolResult::error(vec![ContentBlock::text(message)])))
     }
 
-    /// Handles a client that has stopped waiting. Cancels the turn if the client's protocol treats the end of the
-    /// wait as a cancellation. Over HTTP with a revision before 2026-07-28, a broken connection does not cancel a
-    /// call.
+    /// The client has stopped waiting. Cancels the turn if the client's protocol treats the end of the wait as a
+    /// cancellation. Over HTTP with a revision before 2026-07-28, a broken connection does not cancel a call.
     async fn cancelled(&self, name: &TurnName, context: &RequestContext<RoleServer>) -> ErrorData {
         let is_wanted_no_more = self.only.is_some() || is_stateless(context);
         if is_wanted_no_more && let Err(error) = self.cancel(name).await {
@@ -197,7 +191,7 @@ impl McpServer {
     async fn notify_progress(&self, name: &TurnName, began: Instant, context: &RequestContext<RoleServer>) {
         let Some(token) = context.meta.get_progress_token() else { return };
         let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).turn_view(name).await else { return };
-        // The real progress is unknown. Elapsed seconds always increase, as the protocol requires.
+        // The real progress is unknown. The protocol requires increasing values, as elapsed seconds are.
         let mut progress = ProgressNotificationParam::new(token, began.elapsed().as_secs_f64());
         let approval = self.pending_approval(name, &live).await;
         let words =
@@ -209,7 +203,7 @@ impl McpServer {
     }
 }
 
-/// Returns the state of an unfinished turn, with the progress that its running tool has reported.
+/// Includes the progress that a running tool has reported.
 pub(super) fn live_words(live: &LiveTurn) -> Cow<'static, str> {
     let state = turn_state(live);
     match &live.progress {
@@ -255,18 +249,17 @@ pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
     if let Some(result) = results.and_then(|results| results.into_iter().next()) {
         return Ok(result);
     }
-    // The call succeeded, but the library cannot parse its result. If the call were reported as failed, the model
-    // would repeat the call.
+    // The library cannot parse the result of the successful call. If the call were reported as failed, the model
+    // would repeat it.
     if let Some(result) = reply.results.first().filter(|result| result.outcome == Outcome::Ok) {
         let output = result.output.as_ref().map_or("null", |output| output.get());
         return Ok(CallToolResult::success(vec![ContentBlock::text(output.to_owned())]));
     }
-    // The turn was rejected as a whole: no call was read.
     let why = reply.error.as_ref().map_or("the reply has no result", |error| &error.message);
     Ok(CallToolResult::error(vec![ContentBlock::text(why.to_owned())]))
 }
 
-/// Returns a unique id. The id is not a secret: reading the turn requires a key for the agent.
+/// Not a secret: reading the turn requires a key for the agent.
 fn new_id() -> Result<TurnId, ErrorData> {
     let mut bytes = [0_u8; 16];
     let random = SystemRandom::new().fill(&mut bytes).is_ok();
@@ -274,7 +267,7 @@ fn new_id() -> Result<TurnId, ErrorData> {
     id.ok_or_else(|| failed(&Problem::no_randomness()))
 }
 
-/// Returns the result of a call if Redis did not confirm whether the call was accepted.
+/// Redis did not confirm the submit.
 fn acceptance_unknown(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     let cause = refusal.map_or_else(
         || "The fleet's Redis did not respond".to_owned(),
@@ -290,15 +283,13 @@ fn acceptance_unknown(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
 
-/// Returns the result of a call that was not accepted, for example because of a full queue or a lack of memory. The
-/// model can retry.
+/// The reason is, for example, a full queue or a lack of memory. The model can retry.
 fn not_accepted(problem: &Problem) -> CallToolResult {
     let (message, is_worth_another) = problem.summary();
     let advice = if is_worth_another { " Nothing ran. Retry in a moment." } else { " Nothing ran." };
     CallToolResult::error(vec![ContentBlock::text(format!("{message}.{advice}"))])
 }
 
-/// Returns the result of an accepted call that has not ended, or whose end this gateway does not know yet.
 fn under_way(name: &TurnName, why: &str) -> CallToolResult {
     let message = format!(
         "The call was accepted and runs as turn {}, but {why}. Do not repeat it: it would run twice. The same call with _meta {{\"{TURN_ID}\": \"{}\"}} returns its result.",
@@ -359,7 +350,6 @@ mod tests {
                 );
                 let result = complete(&serde_json::from_str::<Reply>(&reply).unwrap()).unwrap();
                 assert_eq!(result.is_error, Some(false));
-                // After `restored`, the output has every digit of the number.
                 let left = serde_json::to_string(&result.structured_content).unwrap();
                 assert_eq!(digits::restored(&left), structured);
             }

@@ -1,8 +1,8 @@
 //! Preserves numbers that the protocol library would round: such a number passes through the library as a text.
 //!
-//! The library parses JSON into values with 64-bit integers and fractions of about 16 digits. Before parsing, each
-//! longer number becomes a text that begins with a mark. The mark is secret to this process. In the output, each such
-//! text becomes the original number again.
+//! The library parses JSON into 64-bit integers and fractions of about 16 digits. Before parsing, each longer number
+//! becomes a text that begins with a mark, which is secret to this process. In the output, each such text becomes the
+//! original number again.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -11,22 +11,22 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde::de::IgnoredAny;
 use tickfleet_model::redaction::string_end;
 
-/// Maximum digits of a fraction that is always exact.
+/// A fraction with so many digits is always exact.
 const DIGITS_EXACT: usize = 15;
 
-/// Returns the mark: the secret prefix of every text that replaces a number.
+/// Every text that replaces a number begins with this secret.
 fn mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| {
         let mut bytes = [0_u8; 16];
-        // Without random numbers, senders can guess the mark. The output then shows a text with this mark as a
-        // number, which does no harm.
+        // Without random numbers, senders can guess the mark. A text with the mark then becomes a number, which does
+        // no harm.
         let _ = SystemRandom::new().fill(&mut bytes);
         bytes.iter().fold("tickfleet-number-".to_owned(), |mark, byte| format!("{mark}{byte:02x}"))
     })
 }
 
-/// Returns the same JSON, but replaces numbers that might be rounded by marked texts.
+/// Replaces numbers that the library might round by marked texts.
 pub(super) fn guarded(json: &str) -> Cow<'_, str> {
     let bytes = json.as_bytes();
     let mut guarded = String::new();
@@ -56,7 +56,7 @@ pub(super) fn guarded(json: &str) -> Cow<'_, str> {
     Cow::Owned(guarded)
 }
 
-/// Returns the same JSON, with the original numbers in place of marked texts.
+/// Replaces marked texts by the original numbers.
 pub(super) fn restored(json: &str) -> Cow<'_, str> {
     let mut restored = String::new();
     let mut left = json;
@@ -85,7 +85,6 @@ fn is_number(text: &str) -> bool {
         && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
-/// Returns true for a number that a parsed value might not represent exactly.
 fn is_rounded(number: &str) -> bool {
     if !is_number(number) {
         return false;

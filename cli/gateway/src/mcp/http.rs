@@ -22,10 +22,10 @@ use crate::{BODY_SLACK_BYTES, Shared};
 pub(crate) type HttpServer = StreamableHttpService<McpServer, NeverSessionManager>;
 
 const BODY_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
-/// Maximum bytes of a body after `digits` has replaced numbers with texts. Each such number has at least 15 digits,
-/// and its quotes and mark add 51 bytes.
+/// Bounds a body after `digits` has replaced numbers with texts. Each such number has at least 15 digits, and its
+/// quotes and mark add 51 bytes.
 const GUARDED_BYTES_MAX: usize = 5 * BODY_BYTES_MAX;
-/// Origins of pages on the local machine, on any port.
+/// Pages of the local machine, on any port.
 const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
 
 pub(crate) fn http_server(server: McpServer) -> HttpServer {
@@ -54,7 +54,6 @@ pub(crate) async fn answer(
     Ok(with_digits(shared.mcp.handle(request).await.map(Body::new)).await)
 }
 
-/// Replaces the numbers of a request that the library would round with marked texts (see `digits`).
 async fn with_guarded_digits(request: Request) -> Result<Request, Problem> {
     let (head, body) = request.into_parts();
     // An error also occurs if the body ends early. The message is then wrong, but no client waits for the response.
@@ -66,7 +65,6 @@ async fn with_guarded_digits(request: Request) -> Result<Request, Problem> {
     Ok(Request::from_parts(head, body))
 }
 
-/// Replaces the marked texts of a response with the original numbers.
 async fn with_digits(response: Response) -> Response {
     let (mut head, body) = response.into_parts();
     let is_json =

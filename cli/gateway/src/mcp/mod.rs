@@ -1,7 +1,6 @@
 //! An MCP server for each agent: the tools that the permission matrix allows, and calls that run as turns, with caps,
-//! permissions, validation and audit. For clients that support tasks, a long call becomes a task. A task has no state
-//! besides the turn's record. Any gateway can therefore serve the task, even after the gateway that accepted the call
-//! has stopped.
+//! permissions, validation and audit. For clients that support tasks, a long call becomes a task. All state of a task
+//! is the turn's record, so any gateway can serve it.
 //!
 //! START HERE: [`McpServer`] handles requests. `call` runs a call from its parameters to its result. `task` shows a
 //! call in progress, `approval` a call that waits for approval. `digits` preserves large numbers.
@@ -47,22 +46,18 @@ pub use call::META;
 pub(crate) use http::{HttpServer, answer, http_server};
 pub use stdio::serve_stdio;
 
-/// Tools per page of a list.
 const PAGE: usize = 200;
-/// How long to wait for a tool list that no worker has written yet. Clients request the list once, as soon as a fleet
-/// starts.
+/// Applies while no worker has written the list. Clients request the list once, as soon as a fleet starts.
 const LIST_WAIT: Duration = Duration::from_secs(5);
-/// First pause between attempts to read the list. The pause doubles up to [`LIST_LOOKS_MAX`].
+/// The pause between attempts to read the list doubles up to [`LIST_LOOKS_MAX`].
 const LIST_LOOKS_MIN: Duration = Duration::from_millis(100);
-/// Longest pause between attempts to read the list.
 const LIST_LOOKS_MAX: Duration = Duration::from_secs(1);
 
-/// The agent for which a server makes calls.
 #[derive(Debug, Clone)]
 pub(crate) struct Principal {
     tenant: TenantId,
     agent: AgentId,
-    /// The caller's key. `None` if the process was started for this agent.
+    /// `None` if the process was started for this agent.
     caller: Option<Caller>,
 }
 
@@ -83,7 +78,7 @@ impl Principal {
         self.caller.as_ref().map_or_else(started, Caller::holder)
     }
 
-    /// Returns the turn with this task id. An invalid id is reported as an unknown task.
+    /// An invalid id is reported as an unknown task.
     fn turn(&self, task_id: &str) -> Result<TurnName, ErrorData> {
         let turn = TurnId::new(task_id).map_err(|_| unknown_task(task_id))?;
         Ok(TurnName { tenant: self.tenant.clone(), turn })
@@ -94,19 +89,18 @@ impl Principal {
 pub(crate) struct McpServer {
     client: Client,
     waiting: ReplyWaiters,
-    /// Metrics of the gateway; `None` over standard input and output.
+    /// `None` over standard input and output.
     metrics: Option<Arc<Metrics>>,
     draining: CancellationToken,
-    /// The only agent that the server serves; `None` if each request names its agent.
+    /// `None` if each request names its agent.
     only: Option<Principal>,
-    /// Base URL of the gateway's pages, if configured. Over standard input and output, base URL of the local console.
+    /// Over standard input and output, this is the local console.
     public: Option<PublicUrl>,
-    /// The approvals of the user of this machine, if this user is an approver.
+    /// Present if the user of this machine is an approver.
     local: Option<Arc<LocalApprovals>>,
 }
 
 impl McpServer {
-    /// Creates a server for requests that each have a key and name an agent.
     pub(crate) const fn for_keys(
         client: Client,
         waiting: ReplyWaiters,
@@ -117,8 +111,8 @@ impl McpServer {
         Self { client, waiting, metrics: Some(metrics), draining, only: None, public, local: None }
     }
 
-    /// Returns the tool list of an agent in the format that all dialects share. Waits up to [`LIST_WAIT`] for a
-    /// worker to write the list. Returns `None` if there is still no list, or if the process drains first.
+    /// Waits up to [`LIST_WAIT`] for a worker to write the list. Returns `None` if there is still no list, or if the
+    /// process drains first.
     async fn list_of(
         &self,
         principal: &Principal,
@@ -153,12 +147,11 @@ impl McpServer {
     }
 }
 
-/// Returns the dialect of tools and results for the client's revision of MCP.
 fn dialect(context: &RequestContext<RoleServer>) -> Dialect {
     if is_stateless(context) { Dialect::Mcp2026_07_28 } else { Dialect::Mcp }
 }
 
-/// Returns true if the client speaks a revision without a handshake, 2026-07-28 or later.
+/// The client speaks a revision without a handshake, 2026-07-28 or later.
 fn is_stateless(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version().is_some_and(|version| !version.has_initialize())
 }
@@ -218,8 +211,8 @@ impl ServerHandler for McpServer {
         Ok(page)
     }
 
-    // The methods below belong to capabilities that the server does not advertise. They return "method not found"
-    // instead of empty lists: revision 2026-07-28 requires that methods and capabilities agree.
+    // The server does not advertise the capabilities of the methods below. They return "method not found" instead of
+    // empty lists: revision 2026-07-28 requires that methods and capabilities agree.
 
     async fn list_prompts(
         &self,
@@ -282,7 +275,7 @@ impl ServerHandler for McpServer {
         self.task(&principal, &request.task_id, &context).await.map(GetTaskResult::new)
     }
 
-    /// Receives responses to a task's requests. The responses decide nothing: the caller cannot approve its own call.
+    /// The responses decide nothing: the caller cannot approve its own call.
     async fn update_task(
         &self,
         request: UpdateTaskParams,

@@ -15,24 +15,20 @@ use super::{McpServer, Principal, digits};
 use crate::BODY_SLACK_BYTES;
 use crate::waiting::ReplyWaiters;
 
-/// Longest line (bytes) that is converted. A longer line passes unchanged, and is rejected later.
+/// A longer line is not converted, and is rejected later.
 const LINE_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
-/// Size of the buffer between a standard stream and the protocol library, in bytes.
 const PIPE_BYTES: usize = 64 * 1024;
 
 /// Serves the tools of one agent until the client disconnects or `draining` is canceled. The user who started the
-/// process acts for the agent: no key is required. If `approver` is given, the user also decides approvals, and calls
-/// that still wait for approval at the end are canceled.
-///
-/// # Errors
-/// The client does not speak MCP, or disconnected before the handshake.
+/// process acts for the agent, so no key is required. If `approver` is given, the user also decides approvals, and
+/// calls that still wait for approval at the end are canceled.
 pub async fn serve_stdio(
     client: Client,
     (tenant, agent): (TenantId, AgentId),
     approver: Option<LocalApprover>,
     draining: CancellationToken,
 ) -> std::io::Result<()> {
-    // `readers` is canceled last, so that waiting calls get a response before the inbox is removed.
+    // Canceled last, so that waiting calls get a response before the inbox is removed.
     let readers = CancellationToken::new();
     let waiting = ReplyWaiters::new(client.clone(), readers.clone());
     let only = Some(Principal { tenant: tenant.clone(), agent, caller: None });
@@ -57,7 +53,7 @@ pub async fn serve_stdio(
         Err(error) => Err(std::io::Error::other(error)),
     };
     read.abort();
-    // The library has closed its end of the pipe, so the task `written` ends once all responses have been written.
+    // The library has closed its end of the pipe, so this task ends once all responses have been written.
     drop(written.await);
     // No client can receive the results of held calls any more.
     for turn in local.map(|local| local.held_turns()).unwrap_or_default() {
@@ -71,7 +67,6 @@ pub async fn serve_stdio(
     served
 }
 
-/// Copies lines, each converted by `change`.
 async fn lines(
     from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,

@@ -1,4 +1,4 @@
-//! The state of a call that a client follows as a task. The state is read from the turn's record alone.
+//! The state of a call that a client follows as a task, read from the turn's record alone.
 
 use chrono::{DateTime, SecondsFormat};
 use rmcp::ErrorData;
@@ -14,7 +14,6 @@ use super::call::{complete, live_words};
 use super::{McpServer, Principal, failed, unknown_task};
 use crate::owners::agent_of;
 
-/// Recommended polling interval for clients, in milliseconds.
 const POLL_MS: u64 = 1_000;
 
 impl McpServer {
@@ -35,7 +34,7 @@ impl McpServer {
         let waits = if is_own(&view) { None } else { self.client.undecided(&name).await.map_err(failed)? };
         let is_queued = waits.is_some_and(|waits| waits.agent.as_ref() == Some(&principal.agent));
         if !is_own(&view) && !is_queued {
-            // The turn may have been admitted between the two reads.
+            // The scheduler may have admitted the turn between the two reads.
             view = store.turn_view(&name).await.map_err(failed)?;
         }
         match view {
@@ -60,7 +59,7 @@ impl McpServer {
                 Err(unknown_task(task_id))
             }
             TurnView::Finished(finished) => ended(&name, principal, &finished, retain_ms),
-            // The turn was accepted, but no scheduler has admitted or rejected it yet.
+            // No scheduler has admitted or rejected the accepted turn yet.
             TurnView::Unknown if is_queued => {
                 let now = instant(store.now_ms().await.map_err(failed)?);
                 let task = Task::new(task_id, TaskStatus::Working, now.clone(), now);
@@ -120,7 +119,7 @@ fn object<T: serde::Serialize>(value: &T) -> JsonObject {
     }
 }
 
-/// Formats a time of the shard's clock (ms) as ISO 8601.
+/// Formats shard time as ISO 8601.
 fn instant(at_ms: i64) -> String {
     DateTime::from_timestamp_millis(at_ms).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
 }

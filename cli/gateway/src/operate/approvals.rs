@@ -19,7 +19,6 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
 use crate::verbs::Verb;
 
-/// Default number of approvals per page.
 const LISTED: usize = 50;
 
 /// Filter of approvals.
@@ -100,8 +99,7 @@ pub(crate) async fn show(
     Ok(Json(if may_decide { approval } else { approval.without_secrets(&shared.backend.redactor()) }))
 }
 
-/// Returns true if the key has the verb `approve` and its approver may decide this approval. Returns false if the
-/// configuration cannot be read.
+/// False also if the configuration cannot be read.
 async fn may_decide(shared: &Shared, operator: &Operator, approval: &Approval) -> bool {
     let Ok(by) = operator.require_permission(Verb::Approve).and_then(|()| operator.approver()) else { return false };
     let roles = shared.backend.approver(by).await.ok().flatten();
@@ -157,7 +155,6 @@ pub(crate) async fn deny(
     Ok(Json(deciding.log(counted)))
 }
 
-/// An approval, and the approver in whose name the key decides the approval.
 struct Deciding {
     context: VerbContext<'static>,
     approval: Approval,
@@ -179,7 +176,7 @@ impl Deciding {
         Approver { name: &self.by, roles: &self.roles }
     }
 
-    /// Logs the decision with the key, because two keys may have the same approver.
+    /// Two keys may have the same approver, so the log names the key.
     fn log(&self, counted: VerdictResult) -> VerdictResult {
         let (key, by, approval) = (&self.context.by, &self.by, &self.approval.id);
         tracing::info!(key, by, %approval, state = %counted.state, "approval decided");

@@ -14,9 +14,9 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
-/// Entries per shard: default and maximum.
+/// Default and maximum, per shard.
 const ENTRIES: (usize, usize) = (50, 500);
-/// Maximum entries per shard that are read in one request.
+/// Bounds the entries that one request reads in one shard.
 const READ_MAX: usize = 20_000;
 
 /// Filter of audit entries. An entry must match all of it.
@@ -51,13 +51,11 @@ pub(crate) struct AuditSearchQuery {
     cursor: Option<String>,
 }
 
-/// The result of a search.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct AuditSearchResponse {
     entries: Vec<AuditMatch>,
-    /// Entries that were read.
     read: usize,
-    /// Positions to continue from, one per shard. Empty if the whole time range was searched.
+    /// One per shard. Empty if the whole time range was searched.
     cursors: Vec<String>,
 }
 
@@ -122,7 +120,7 @@ fn parse_conditions(text: &str) -> Result<ArgumentConditions, Problem> {
     text.parse().map_err(|error: String| Problem::invalid(format!("where: {error}")))
 }
 
-/// Parses a position such as `0:1700000000000-3`: shard and entry.
+/// A cursor has the shard and the entry: `0:1700000000000-3`.
 fn parse_cursor(text: &str) -> Result<(u32, &str), Problem> {
     let read = text.split_once(':').and_then(|(shard, entry)| {
         let (ms, number) = entry.split_once('-')?;

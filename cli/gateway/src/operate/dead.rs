@@ -20,7 +20,7 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
 use crate::verbs::Verb;
 
-/// Entries per page: default and maximum.
+/// Default and maximum.
 const LISTED: (usize, usize) = (50, 500);
 
 /// Filter of entries. An entry must match all of it.
@@ -117,18 +117,15 @@ impl DeadQuery {
     }
 }
 
-/// Groups of entries by cause, as far as the log was read.
 #[derive(Debug, Serialize)]
 pub(crate) struct DeadCausesPage {
     causes: Vec<Cause>,
-    /// Entries read from the log.
     read: usize,
     /// Entries with further causes, which did not fit.
     others: u64,
-    /// Position to continue from; `None` at the end.
+    /// `None` at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
-    /// The current time (ms of shard time).
     now_ms: i64,
 }
 

@@ -1,5 +1,4 @@
-//! The live state of the fleet. Redis is polled every two seconds, once for all watchers, and only while there are
-//! watchers.
+//! The live state of the fleet. While anyone watches, one poll of Redis every two seconds serves all watchers.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,15 +23,13 @@ use crate::serving::permits::{Permit, PermitBounds, PermitPool};
 use crate::verbs::{CallerIdentity, Verb};
 
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Maximum number of open live views: of one gateway, and of one key. Each live view is a connection. All live views
-/// receive the same snapshot. Only keys for all tenants can open a live view.
+/// Each live view is a connection. All receive the same snapshot. Only keys for all tenants can open one.
 const WATCHERS_MAX: PermitBounds = PermitBounds { all: 200, tenant: 200, caller: 50 };
 
 #[derive(Debug, Clone)]
 enum FleetSnapshot {
-    /// Not polled yet.
     Nothing,
-    /// The state of the fleet. The number increases with every change.
+    /// The number increases with every change.
     Fleet(u64, Value),
     /// The state could not be read: the gateway's log has the reason.
     Away,
@@ -51,7 +48,7 @@ impl FleetPoller {
         Self { snapshot, watcher_arrived: Arc::default(), permits: PermitPool::new(WATCHERS_MAX) }
     }
 
-    /// Polls while there are watchers, until `stop` is canceled.
+    /// Runs until `stop` is canceled.
     pub(crate) async fn poll(self, backend: Arc<dyn OperatorBackend>, stop: CancellationToken) {
         let polling = async {
             let mut changes = 0;
@@ -82,11 +79,7 @@ impl FleetPoller {
         stop.run_until_cancelled(polling).await;
     }
 
-    /// Streams snapshots while `may_still` returns true for the watcher. A slow reader skips snapshots and receives
-    /// the newest snapshot.
-    ///
-    /// # Errors
-    /// 429: too many live views.
+    /// Streams snapshots while `may_still` returns true. A slow reader skips to the newest snapshot.
     fn watch<F, Fut>(
         &self,
         holder: &CallerIdentity,
@@ -98,7 +91,7 @@ impl FleetPoller {
     {
         let permit = self.permits.take(holder).ok_or_else(|| Problem::too_many_watch(WATCHERS_MAX))?;
         let mut snapshot = self.snapshot.subscribe();
-        // An existing snapshot is sent without waiting for the next poll.
+        // A new watcher need not wait for the next poll.
         snapshot.mark_changed();
         self.watcher_arrived.notify_one();
         let watcher = Watcher { snapshot, may_still, _permit: permit };
@@ -112,7 +105,6 @@ impl FleetPoller {
 struct Watcher<F> {
     snapshot: watch::Receiver<Arc<FleetSnapshot>>,
     may_still: F,
-    /// Released when the watcher disconnects.
     _permit: Permit,
 }
 
@@ -121,7 +113,7 @@ where
     F: Fn() -> Fut,
     Fut: Future<Output = bool>,
 {
-    /// Returns the next snapshot; `None` if the watcher has lost its permission or polling has ended.
+    /// `None` if the watcher has lost its permission or polling has ended.
     async fn next(&mut self) -> Option<Event> {
         loop {
             // The poll may hang on Redis, so the permission is checked on a timeout too.
@@ -146,8 +138,7 @@ where
     }
 }
 
-/// Returns the parts of a snapshot that show a change. Ages, rates and the texts of findings are left out, because they
-/// always differ.
+/// Leaves out ages, rates and the texts of findings, because they always differ.
 fn change_marker(fleet: &Value) -> Value {
     let counts: Vec<&Value> = fleet["backlog"].as_array().into_iter().flatten().map(|one| &one["count"]).collect();
     let findings = fleet["findings"].as_array().into_iter().flatten();
@@ -156,7 +147,7 @@ fn change_marker(fleet: &Value) -> Value {
     json!([counts, fleet["paused"], fleet["policy_generation"], fleet["slots"], findings])
 }
 
-/// Returns true if there is traffic, which can change other views without changing the counts in `change_marker`.
+/// Traffic can change other views without changing the counts in `change_marker`.
 fn is_busy(fleet: &Value) -> bool {
     ["turns", "slices", "calls"].iter().any(|rate| fleet["rates"][rate].as_f64().is_some_and(|rate| rate > 0.0))
 }
@@ -190,7 +181,7 @@ fn may_watch(operator: &Operator) -> Result<(), Problem> {
     operator.require_all_tenants()
 }
 
-/// A watcher and its credential. The credential is checked again while the watcher is connected.
+/// The credential is checked again while the watcher is connected.
 pub(crate) struct WatchRequest {
     operator: Operator,
     parts: Parts,

@@ -1,9 +1,9 @@
-//! The operator API: the commands `turns`, `approvals`, `dead`, `pause`, `tools disable`, `explain`, `limits`, `stats`,
-//! `audit search` and `top` over HTTP. The [`verbs`](tickfleet_client::verbs) implement the actions; a route checks
-//! only the permission and the bounds of the body. Everything that needs the fleet's configuration comes from the
-//! [`OperatorBackend`](crate::OperatorBackend). A key with `view` may read. A key with `operate` may pause, resume and
-//! cancel. A key with `approve` decides approvals as the approver in its row. For tokens of an identity provider, rules
-//! about their claims grant these permissions.
+//! The operator API: the commands `turns`, `approvals`, `dead`, `pause`, `tools disable`, `explain`, `limits`,
+//! `stats`, `audit search` and `top` over HTTP. The [`verbs`](tickfleet_client::verbs) implement the actions; a route
+//! checks only the permission and the bounds of the body. Everything that needs the fleet's configuration comes from
+//! the [`OperatorBackend`](crate::OperatorBackend). A key with `view` may read. A key with `operate` may pause,
+//! resume and cancel. A key with `approve` decides approvals as the approver in its row. For tokens of an identity
+//! provider, rules about their claims grant these permissions.
 
 pub(crate) mod approvals;
 pub(crate) mod audit;
@@ -78,12 +78,11 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/audit", get(audit::search))
 }
 
-/// A page of a list, with the time at which it was read.
+/// A page has the time at which it was read.
 #[derive(Debug, Serialize)]
 pub(crate) struct Page<T> {
     #[serde(flatten)]
     page: T,
-    /// The current time (ms of shard time).
     now_ms: i64,
 }
 
@@ -100,23 +99,18 @@ pub(crate) struct ChangeResult {
     changed: bool,
 }
 
-/// Resolves the tool of a filter, given by name or id, to the tool's name. `None` if the filter has no tool.
-///
-/// # Errors
-/// 503: Redis or the configuration is unavailable.
+/// A filter names the tool by name or id. `None` if the filter has no tool.
 async fn resolve_tool_filter(shared: &Shared, given: Option<String>) -> Result<Option<String>, Problem> {
     Ok(shared.backend.names().await?.tool_filter(&shared.client, given.as_deref()).await?)
 }
 
-/// Rejects a filter without matches if the fleet does not have a tenant, agent or tool that the filter names.
-///
-/// # Errors
-/// 404, with the nearest names. 503: Redis or the configuration is unavailable.
+/// Rejects a filter without matches if the fleet lacks a tenant, agent or tool of the filter. 404, with the nearest
+/// names.
 async fn check_filter(shared: &Shared, filter: FilteredNames<'_>) -> Result<(), Problem> {
     Ok(shared.backend.names().await?.check_filter(&shared.client, filter).await?)
 }
 
-/// The holder of a valid key or token. Each handler checks the permission that it needs.
+/// Each handler checks the permission that it needs.
 #[derive(Debug)]
 pub(crate) struct Operator {
     grant: Arc<Grant>,
@@ -131,10 +125,6 @@ impl FromRequestParts<Arc<Shared>> for Operator {
 }
 
 impl Operator {
-    /// Checks that the key allows a verb.
-    ///
-    /// # Errors
-    /// 403, with the missing verb.
     pub(crate) fn require_permission(&self, verb: Verb) -> Result<(), Problem> {
         self.grant.require_permission(verb)
     }
@@ -143,15 +133,11 @@ impl Operator {
         self.grant.holder()
     }
 
-    /// Returns the id for the audit log: the name of the key, or the name in the token.
+    /// Written to the audit log: the name of the key, or the name in the token.
     pub(crate) fn by(&self) -> &str {
         &self.grant.id
     }
 
-    /// Returns the approver in whose name this key decides.
-    ///
-    /// # Errors
-    /// 403: the key has no approver.
     pub(crate) fn approver(&self) -> Result<&str, Problem> {
         let no_approver = || {
             Problem::forbidden(format!(
@@ -162,27 +148,17 @@ impl Operator {
         self.grant.approver.as_deref().ok_or_else(no_approver)
     }
 
-    /// Restricts a requested tenant to the tenants of the key. `None` means all tenants.
-    ///
-    /// # Errors
-    /// 400: invalid tenant. 403: the key does not cover the tenant.
+    /// `None` means all tenants.
     pub(crate) fn restrict_tenant(&self, requested: Option<String>) -> Result<Option<TenantId>, Problem> {
         Ok(verbs::restrict_tenant(self.grant.tenant.one(), requested.as_deref())?)
     }
 
     /// Splits `tenant:id`. If the text is only an `id`, the tenant is the key's tenant, or `None` for a key for all
     /// tenants.
-    ///
-    /// # Errors
-    /// 400: the tenant is invalid. 403: the key does not cover the tenant.
     pub(crate) fn split_tenant<'a>(&self, text: &'a str) -> Result<(Option<TenantId>, &'a str), Problem> {
         Ok(verbs::split_tenant(self.grant.tenant.one(), text)?)
     }
 
-    /// Returns the context in which this operator's verbs run.
-    ///
-    /// # Errors
-    /// 503: the configuration is unavailable.
     async fn context(&self, shared: &Shared) -> Result<VerbContext<'static>, Problem> {
         Ok(VerbContext {
             client: shared.client.clone(),
@@ -194,10 +170,6 @@ impl Operator {
         })
     }
 
-    /// Checks that the key covers all tenants.
-    ///
-    /// # Errors
-    /// 403 for a key of one tenant.
     pub(crate) fn require_all_tenants(&self) -> Result<(), Problem> {
         match self.grant.tenant.one() {
             None => Ok(()),
@@ -242,7 +214,7 @@ pub(crate) async fn me(operator: Operator) -> Json<Me> {
     })
 }
 
-/// Parses a body. Duplicate keys are rejected at any depth, because JSON readers disagree on which one counts.
+/// Rejects duplicate keys at any depth, because JSON readers disagree on which one counts.
 fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>, expected: &str) -> Result<T, Problem> {
     let bytes = &read_body(bytes)?;
     let bounds = Bounds { bytes_max: bytes.len(), depth_max: limits::JSON_DEPTH_MAX };
@@ -251,10 +223,7 @@ fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>, expected: &st
     serde_json::from_slice(bytes).map_err(|error| wrong(&error))
 }
 
-/// Trims the reason of a request, and checks its length.
-///
-/// # Errors
-/// 400: the reason is empty or too long.
+/// Also trims the reason.
 fn check_reason(reason: &mut String) -> Result<(), Problem> {
     check_optional_reason(reason)?;
     if reason.is_empty() {

@@ -15,7 +15,7 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
-/// Default number of days, including today.
+/// Includes today.
 const USUAL_DAYS: usize = 7;
 
 /// Filter of rules.
@@ -30,19 +30,16 @@ pub(crate) struct RulesQuery {
     days: Option<usize>,
 }
 
-/// The rules, and how far the audit log has been counted.
 #[derive(Debug, Serialize)]
 pub(crate) struct RulesResponse {
     rules: Vec<RuleRow>,
-    /// Number of counted calls in the requested days.
     calls: u64,
-    /// The log of every shard has been counted up to this time (ms).
+    /// The log of every shard has been counted up to this time.
     counted_upto_ms: i64,
-    /// True if the log has entries that are not counted yet: repeat the request.
+    /// The log has entries that are not counted yet: repeat the request.
     more: bool,
-    /// True if entries may have been trimmed from the log before they were counted.
+    /// Entries may have been trimmed from the log before they were counted.
     gap: bool,
-    /// The current time (ms of shard time).
     now_ms: i64,
 }
 

@@ -17,9 +17,9 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
-/// Days: default and maximum.
+/// Default and maximum.
 pub(super) const DAYS: (usize, usize) = (1, 400);
-/// Steps of 1,000 entries per shard that are counted in one request.
+/// Each step counts 1,000 entries per shard.
 const STEPS: usize = 20;
 pub(super) const DAY_MS: i64 = 86_400_000;
 
@@ -42,20 +42,18 @@ pub(crate) struct CallStatsQuery {
     days: Option<usize>,
 }
 
-/// The rows, and how far the audit log has been counted.
 #[derive(Debug, Serialize)]
 pub(crate) struct CallStatsResponse {
     rows: Vec<StatsRow>,
-    /// Total model usage. Absent if rows are per tool.
+    /// Absent if rows are per tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     models: Option<ModelUseTotal>,
-    /// The log of every shard has been counted up to this time (ms).
+    /// The log of every shard has been counted up to this time.
     counted_upto_ms: i64,
-    /// True if the log has entries that are not counted yet: repeat the request.
+    /// The log has entries that are not counted yet: repeat the request.
     more: bool,
-    /// True if entries may have been trimmed from the log before they were counted.
+    /// Entries may have been trimmed from the log before they were counted.
     gap: bool,
-    /// The current time (ms of shard time).
     now_ms: i64,
 }
 
@@ -110,7 +108,7 @@ pub(super) struct CountProgress {
     pub(super) now_ms: i64,
 }
 
-/// Counts new entries in the tenant's shard, or in all shards if no tenant is given: at most 20,000 per shard.
+/// Counts at most 20,000 entries per shard, in the tenant's shard or in all shards.
 pub(super) async fn count_new_entries(shared: &Shared, tenant: Option<&TenantId>) -> Result<CountProgress, Problem> {
     let now_ms = shared.client.now_ms().await?;
     let mut all = CountProgress { upto_ms: now_ms, more: false, gap: false, now_ms };

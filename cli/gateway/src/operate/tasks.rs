@@ -19,7 +19,7 @@ use crate::tasks::TaskStateParam;
 use crate::turns::{path, query};
 use crate::verbs::Verb;
 
-/// Tasks per page: default and maximum.
+/// Default and maximum.
 const LISTED: (usize, usize) = (50, 500);
 
 /// Filter of tasks.
@@ -81,13 +81,11 @@ pub(crate) async fn list(
     Page::of(&shared, page).await
 }
 
-/// A task with its subtasks.
 #[derive(Debug, Serialize)]
 pub(crate) struct TaskTree {
     task: TaskDetails,
     /// The ids from the task to the first failed task without a failed subtask. Empty if no task has failed.
     failing: Vec<TaskId>,
-    /// The current time (ms of shard time).
     now_ms: i64,
 }
 

@@ -17,7 +17,7 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
-/// Turns per page: default and maximum.
+/// Default and maximum.
 const LISTED: (usize, usize) = (50, 500);
 
 /// Filter of turns.

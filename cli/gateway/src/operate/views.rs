@@ -17,7 +17,7 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
-/// Counters per limit: default and maximum.
+/// Default and maximum.
 const TOP: (usize, usize) = (5, 100);
 
 /// Return the state of the fleet, as `tickfleet top --json` prints it. Requires a key of all tenants.

@@ -17,11 +17,9 @@ use crate::verbs::Verb;
 
 const NAME_BYTES_MAX: usize = 128;
 
-/// The list of workers.
 #[derive(Debug, Serialize)]
 pub(crate) struct WorkersResponse {
     workers: Vec<WorkerSummary>,
-    /// The current time (ms of shard time).
     now_ms: i64,
 }
 

@@ -13,7 +13,6 @@ use super::poller::{PolledState, TurnSubscription};
 use crate::caller::Caller;
 use crate::events::named;
 
-/// Returns the events of a turn, without the first `skipped` results.
 pub(super) fn events(
     following: TurnSubscription,
     caller: Caller,
@@ -46,7 +45,6 @@ pub(super) fn events(
 struct FollowerEvents {
     caller: Caller,
     name: TurnName,
-    /// Number of results that the follower already has.
     ended: usize,
     phase: Option<TurnPhase>,
     is_away: bool,
@@ -81,7 +79,6 @@ impl FollowerEvents {
         self.is_away = is_away;
     }
 
-    /// Sends results, each with the position to continue from.
     fn add_results(&mut self, ended: &[CallEnd]) {
         for call in ended {
             self.ended += 1;
@@ -90,7 +87,7 @@ impl FollowerEvents {
     }
 
     fn add_phase(&mut self, phase: TurnPhase) {
-        // After a failed poll, the state is sent even if it is unchanged.
+        // After a failed poll, send the state even if it is unchanged.
         if self.phase.as_ref() == Some(&phase) && !self.is_away {
             return;
         }
@@ -98,8 +95,7 @@ impl FollowerEvents {
         self.phase = Some(phase);
     }
 
-    /// Ends the stream with the event `not_found`. Also used for a turn that the key does not cover, so that the event
-    /// does not reveal the turn's owner.
+    /// Also used for a turn that the key does not cover, so that the event does not reveal the turn's owner.
     fn add_not_found(&mut self) {
         let message = format!("{} is unknown: rejected, or its record has expired", self.name.turn);
         self.push("not_found", &json!({"message": message}));

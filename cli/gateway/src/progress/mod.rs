@@ -42,7 +42,7 @@ pub(crate) async fn events(
     caller.require_permission(Verb::Read)?;
     let name = named_turn(&caller, id)?;
     let skipped = position(&headers)?;
-    // A turn that the caller may not see is reported as unknown, as in a request for the turn's reply.
+    // As for the turn's reply, a turn that the caller may not see is reported as unknown.
     lookup_response(&name, &shared.waiting.look_up(&name, Some(&caller)).await?)?;
     let open_stream = OpenStream::begin(&shared, requester, Verb::Read)?;
     let seen = shared.followed.follow(&name);

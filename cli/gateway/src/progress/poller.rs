@@ -1,5 +1,5 @@
-//! Polls the turns that are followed. A turn is read once per poll, regardless of how many followers it has. About a
-//! hundred turns take two round trips. Polling stops while nothing is followed.
+//! Polls the turns that are followed, each once per poll for all its followers. About a hundred turns take two round
+//! trips. Polling stops while nothing is followed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,31 +19,24 @@ use crate::waiting::{ReplyWaiters, TurnLookup};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const POLL_RETRY_PAUSE: Duration = Duration::from_secs(2);
-/// A message that waits for admission is read only with every n-th poll, because it may be large.
+/// A message that waits for admission may be large, so it is read only with every n-th poll.
 const READ_EVERY: u32 = 8;
-/// Maximum turns in one query to Redis.
 const TURNS_PER_QUERY: usize = 100;
-/// The last known state of a turn.
 #[derive(Debug, Clone)]
 pub(super) enum PolledState {
-    /// Not polled yet.
     Nothing,
-    /// Accepted, but no scheduler has admitted or rejected it yet.
+    /// No scheduler has admitted or rejected the accepted turn yet.
     Queued,
-    /// In progress.
     Underway {
-        /// The agent that makes the turn's calls.
         agent: String,
-        /// The turn's state: what the turn waits for, or where it runs.
         phase: TurnPhase,
-        /// The calls that have ended, in order.
+        /// In the order of the calls.
         ended: Arc<Vec<CallEnd>>,
     },
-    /// Ended, with this reply.
     Ended(Arc<Reply>),
     /// The turn is unknown. If the turn ended while Redis memory was short, the reply is only in the turn's inbox.
     Gone,
-    /// The turn's record cannot be read: the gateway's log has the reason. The turn is not polled again.
+    /// The record cannot be read: the gateway's log has the reason. The turn is not polled again.
     Damaged,
     /// The poll failed: the gateway's log has the reason.
     Away,
@@ -106,13 +99,13 @@ impl FollowedTurns {
             }
         };
         drop(turns);
-        // An existing state is sent without waiting for the next poll.
+        // A new follower need not wait for the next poll.
         seen.mark_changed();
         self.inner.follower_arrived.notify_one();
         TurnSubscription { seen }
     }
 
-    /// Polls while there are followers, until `stop` is canceled.
+    /// Runs until `stop` is canceled.
     pub(crate) async fn poll(self, stop: CancellationToken) {
         let polling = async {
             loop {
@@ -131,7 +124,7 @@ impl FollowedTurns {
 }
 
 impl Inner {
-    /// Returns the turns to poll, each with the number of its known results. Removes turns without followers.
+    /// Each turn with the number of its known results. Removes turns without followers.
     fn names(&self) -> Vec<(TurnName, usize)> {
         let mut turns = self.turns.lock();
         turns.retain(|_, seen| seen.receiver_count() > 0);
@@ -139,14 +132,13 @@ impl Inner {
         known.map(|(name, seen)| (name.clone(), seen.borrow().ended())).collect()
     }
 
-    /// Polls the turns in `names`. Returns false if a turn could not be read.
+    /// Returns false if a turn could not be read.
     async fn poll_turns(&self, names: Vec<(TurnName, usize)>) -> bool {
         let mut shards: HashMap<u32, Vec<(TurnName, usize)>> = HashMap::new();
         for (name, known) in names {
             shards.entry(self.client.store(&name.tenant).shard()).or_default().push((name, known));
         }
-        // The shards are polled concurrently. A shard that does not respond delays no other shard, and is tried once
-        // per poll.
+        // Shards are polled concurrently, so one that does not respond delays no other. It is tried once per poll.
         let polls = shards.into_values().map(async |names| {
             for some in names.chunks(TURNS_PER_QUERY) {
                 if !self.poll_shard_turns(some).await {
@@ -184,8 +176,7 @@ impl Inner {
         join_all(polled).await.into_iter().all(|is_read| is_read)
     }
 
-    /// Looks up a turn that is not in progress, because it has ended or has not been admitted. Returns false if the
-    /// lookup failed and a later one may succeed.
+    /// The turn has ended or has not been admitted. Returns false if the lookup failed and a later one may succeed.
     async fn look_up_inactive(&self, name: &TurnName) -> bool {
         let is_queued = self.turns.lock().get(name).is_some_and(|seen| matches!(*seen.borrow(), PolledState::Queued));
         let found = if is_queued && !self.polls.load(Ordering::Relaxed).is_multiple_of(READ_EVERY) {
@@ -196,7 +187,8 @@ impl Inner {
         let is_read = found.as_ref().map_or_else(Problem::is_damaged, |_| true);
         self.update_state(name, |seen| match found {
             Ok(TurnLookup::Ended(reply)) => PolledState::Ended(reply),
-            // The turn may have been admitted between the two reads. Keep its state, which the next poll updates.
+            // A scheduler may have admitted the turn between the two reads. Keep its state, which the next poll
+            // updates.
             Ok(TurnLookup::UnderWay) if matches!(seen, PolledState::Underway { .. }) => seen.clone(),
             Ok(TurnLookup::UnderWay) => PolledState::Queued,
             Ok(TurnLookup::InInbox | TurnLookup::Unknown) => PolledState::Gone,
@@ -240,13 +232,11 @@ mod tests {
         assert_eq!(followed.inner.names().len(), 2);
         drop(many);
         assert_eq!(followed.inner.names(), [(name("demo", "two"), 0)]);
-        // An ended turn is not polled again. While one follower remains, a new follower receives the stored state.
         followed.inner.update_state(&name("demo", "two"), |_| PolledState::Gone);
         assert!(followed.inner.names().is_empty());
         let mut late = followed.follow(&name("demo", "two"));
         assert!(late.seen.has_changed().unwrap() && matches!(*late.seen.borrow_and_update(), PolledState::Gone));
         drop((other, late));
-        // After all followers have left, a new follower gets a fresh state.
         let second = followed.follow(&name("demo", "two"));
         assert!(matches!(*second.seen.borrow(), PolledState::Nothing));
     }
@@ -270,7 +260,6 @@ mod tests {
         let PolledState::Underway { ended, .. } = first.after(status(&[])).after(status(&["t/2"])) else { panic!() };
         let calls: Vec<&str> = ended.iter().map(|ended| ended.call.as_str()).collect();
         assert_eq!(calls, ["t/0", "t/1", "t/2"]);
-        // After a failed poll, the results are read from the beginning.
         assert_eq!(PolledState::Away.ended(), 0);
     }
 }

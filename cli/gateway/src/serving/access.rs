@@ -12,12 +12,10 @@ use super::headers::only;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) const TRACEPARENT: &str = "traceparent";
-/// Maximum characters of a request id from the caller.
 const ID_CHARS_MAX: usize = 128;
 
-/// Assigns an id to the request, unless the caller sent a valid id. Returns the id in the response, and logs the
-/// request when its response begins. Requests for the OpenAPI document, which probes can send often, are logged at
-/// debug level.
+/// Assigns an id to the request, unless the caller sent a valid one, and logs the request when its response begins.
+/// Probes can request the OpenAPI document often, so such requests are logged at debug level.
 pub(crate) async fn log(request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = valid_request_id(request.headers()).unwrap_or_else(random_id);
@@ -41,8 +39,7 @@ pub(crate) async fn log(request: Request, next: Next) -> Response {
     response
 }
 
-/// Returns the request id that the caller sent; `None` unless the caller sent exactly one id that is safe in a log
-/// line.
+/// `None` unless the caller sent exactly one id that is safe in a log line.
 fn valid_request_id(headers: &HeaderMap) -> Option<String> {
     let text = only(headers, REQUEST_ID.as_str())?.to_str().ok()?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '+' | '=');
@@ -51,7 +48,7 @@ fn valid_request_id(headers: &HeaderMap) -> Option<String> {
 
 fn random_id() -> String {
     let mut bytes = [0_u8; 16];
-    // Without random numbers all requests share one id, which only affects the log.
+    // Without random numbers, all requests share one id, which only affects the log.
     let _ = SystemRandom::new().fill(&mut bytes);
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::stream;
 use tokio::time::{Instant, timeout_at};
 
-/// Maximum time until the body of a request has arrived. Bodies have at most 1 MiB.
+/// Bodies have at most 1 MiB.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
 pub(crate) async fn in_time(request: Request, next: Next) -> Response {
@@ -19,8 +19,8 @@ pub(crate) async fn in_time(request: Request, next: Next) -> Response {
 }
 
 fn bounded(body: BodyDataStream) -> Body {
-    // The time starts when the body is first read. Authentication happens before the read, and must not count against
-    // the sender.
+    // The time starts with the first read, which follows authentication: the time for that must not count against the
+    // sender.
     let timed = stream::unfold(Some((body, None)), |state| async {
         let (mut body, deadline) = state?;
         let deadline = deadline.unwrap_or_else(|| Instant::now() + BODY_TIME_MAX);
@@ -45,7 +45,7 @@ mod tests {
 
     fn slow(pieces: u64, every: Duration) -> Body {
         let pieces = stream::iter(0..pieces).then(move |_| async move {
-            // The test's clock is paused, so the sleep advances the clock. `every` is the time between two pieces.
+            // The sleep advances the test's paused clock.
             tokio::time::sleep(every).await;
             Ok::<_, io::Error>(Bytes::from_static(b"x"))
         });

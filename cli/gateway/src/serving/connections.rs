@@ -1,7 +1,7 @@
 //! Connections, from their first byte. A connection is unknown until it has sent a valid key or token. Unknown
-//! connections are bounded in number and in time. If there are too many, the gateway closes the oldest connection of
-//! the address with the most unknown connections. Silent connections therefore cannot keep others out. A known
-//! connection counts against the bounds of the caller whose key it sent.
+//! connections are bounded in number and in time. If there are too many, the gateway closes the oldest one of the
+//! address with the most. Silent connections therefore cannot keep others out. A known connection counts against the
+//! bounds of the caller whose key it sent.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -25,12 +25,11 @@ use super::permits::{Permit, PermitBounds, PermitPool};
 use crate::problem::Problem;
 use crate::verbs::CallerIdentity;
 
-/// Maximum connections without a valid key, including those in a TLS handshake.
+/// Includes connections in a TLS handshake.
 const UNKNOWN_MAX: usize = 512;
-/// A connection that has not sent a valid key within this time is closed.
+/// A connection without a valid key is closed after this time.
 const UNKNOWN_TIME_MAX: Duration = Duration::from_secs(30);
-/// Maximum connections of one tenant and of one caller. Each bound exceeds the sum of the bounds for waiting requests
-/// and for streams.
+/// Each bound exceeds the sum of the bounds for waiting requests and for streams.
 const KNOWN_MAX: PermitBounds = PermitBounds { all: usize::MAX, tenant: 5_000, caller: 4_000 };
 
 #[derive(Debug, Clone)]
@@ -44,7 +43,7 @@ struct Inner {
     known: PermitPool,
 }
 
-/// Connections without a valid key, the oldest first.
+/// Ordered by age.
 #[derive(Debug, Default)]
 struct UnauthenticatedConnections {
     next: u64,
@@ -52,7 +51,7 @@ struct UnauthenticatedConnections {
 }
 
 impl UnauthenticatedConnections {
-    /// Closes the oldest connection of the address that has the most unknown connections.
+    /// Picks the address that has the most unknown connections.
     fn close_oldest(&mut self) {
         let mut counts: HashMap<Peer, usize> = HashMap::new();
         for (peer, _) in self.all.values() {
@@ -91,7 +90,6 @@ pub(crate) struct OpenConnection {
     peer: Peer,
     number: u64,
     closed: CancellationToken,
-    /// The permit of the caller whose key was sent.
     permit: OnceLock<Permit>,
     inner: Arc<Inner>,
 }
@@ -106,16 +104,13 @@ impl fmt::Debug for OpenConnection {
 }
 
 impl OpenConnection {
-    /// Counts the connection for the caller of its first valid key. Later keys do not change the caller.
-    ///
-    /// # Errors
-    /// 429: the caller or its tenant has too many connections.
+    /// Later valid keys do not change the caller. 429: the caller or its tenant has too many connections.
     pub(crate) fn assign_to(&self, holder: &CallerIdentity) -> Result<(), Problem> {
         if self.is_known() {
             return Ok(());
         }
         let permit = self.inner.known.take(holder).ok_or_else(|| Problem::too_many_connections(KNOWN_MAX.caller))?;
-        // If two requests race, the second permit is released here.
+        // If two requests race, this releases the second permit.
         drop(self.permit.set(permit));
         self.inner.unknown.lock().all.remove(&self.number);
         Ok(())
@@ -125,7 +120,7 @@ impl OpenConnection {
         self.permit.get().is_some()
     }
 
-    /// Runs `work`. Returns `None` if the gateway closes the connection first to make room for other connections.
+    /// Returns `None` if the gateway closes the connection first to make room for others.
     pub(super) async fn until_closed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.closed.run_until_cancelled(work).await
     }
@@ -137,12 +132,12 @@ impl Drop for OpenConnection {
     }
 }
 
-/// The connection of a request, as an extension of the request.
+/// Passed along as an extension of the request.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestConnection(pub(super) Arc<OpenConnection>);
 
 impl RequestConnection {
-    /// Returns the connection of a request; `None` if the request did not come over a network.
+    /// `None` if the request did not come over a network.
     pub(crate) fn of(parts: &Parts) -> Option<&Self> {
         parts.extensions.get::<ConnectInfo<Self>>().map(|origin| &origin.0)
     }
@@ -151,10 +146,6 @@ impl RequestConnection {
         self.0.peer
     }
 
-    /// Counts the connection for a caller.
-    ///
-    /// # Errors
-    /// The errors of [`OpenConnection::assign_to`].
     pub(crate) fn assign_to(&self, holder: &CallerIdentity) -> Result<(), Problem> {
         self.0.assign_to(holder)
     }
@@ -193,11 +184,11 @@ impl Listener for PlainListener {
     }
 }
 
-/// The byte stream of a connection. Reads and writes of an unknown connection fail after its timeout or its closure.
+/// Reads and writes of an unknown connection fail after its timeout or its closure.
 pub(crate) struct ConnectionStream<S> {
     stream: S,
     connection: Arc<OpenConnection>,
-    /// Ready when the time for an unknown connection is over, or when the connection is closed.
+    /// Ready when the time of an unknown connection is over, or when the connection is closed.
     over: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_over: bool,
 }
@@ -206,7 +197,6 @@ impl<S> ConnectionStream<S> {
     pub(super) fn new(stream: S, connection: Arc<OpenConnection>) -> Self {
         let closed = connection.closed.clone();
         let over = async move {
-            // Wait for the timeout or the close, whichever comes first.
             _ = tokio::time::timeout(UNKNOWN_TIME_MAX, closed.cancelled()).await;
         };
         Self { stream, connection, over: Box::pin(over), is_over: false }

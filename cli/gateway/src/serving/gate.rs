@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::problem::Problem;
 
-/// Opens and closes the API of a gateway. Clones share one state.
+/// Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Gate(Arc<AtomicBool>);
 

@@ -8,12 +8,11 @@ use axum::response::{IntoResponse, Response};
 
 use crate::problem::Problem;
 
-/// Headers that a request may have at most once, in addition to all MCP and Tickfleet headers.
+/// All MCP and Tickfleet headers may occur only once, too.
 const ONCE: [&str; 5] = ["authorization", "content-type", "idempotency-key", "last-event-id", "origin"];
-/// Prefixes of header names that a request may have at most once.
+/// These are prefixes of header names.
 const FAMILIES: [&str; 2] = ["mcp-", "tickfleet-"];
 
-/// Rejects a request that repeats a header of `ONCE` or `FAMILIES`.
 pub(crate) async fn once(request: Request, next: Next) -> Response {
     match repeated(request.headers()) {
         Some(name) => {
@@ -28,7 +27,7 @@ fn repeated(headers: &HeaderMap) -> Option<&HeaderName> {
     headers.keys().find(|name| counts_once(name.as_str()) && headers.get_all(*name).iter().nth(1).is_some())
 }
 
-/// Returns the value of an informational header. `None` if there are several values, because no value can be preferred.
+/// Use this for an informational header. `None` if there are several values, because no value can be preferred.
 pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())

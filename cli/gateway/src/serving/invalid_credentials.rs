@@ -15,24 +15,22 @@ use crate::problem::Problem;
 use crate::rates::{Allowances, RateExceeded};
 use crate::verbs::Rate;
 
-/// Maximum valid credentials that are remembered. The latest half of this number is always kept.
+/// The latest half of this number is always kept.
 const KNOWN_MAX: usize = 20_000;
 
-/// Returns the address of a request; `None` if unknown, as for a request that did not come over a network.
+/// `None` if the request did not come over a network.
 fn peer_of(parts: &Parts) -> Option<Peer> {
     RequestConnection::of(parts).map(RequestConnection::peer)
 }
 
 #[derive(Debug)]
 pub(crate) struct InvalidCredentialLimiter {
-    /// Rate at which invalid credentials from one address are checked; `None` for no limit.
     rate: Option<Rate>,
     wrong: Allowances<Peer>,
     good: Mutex<ValidCredentialCache>,
 }
 
-/// Hashes of valid credentials in two generations. When the newer generation is full, it replaces the older
-/// generation.
+/// Hashes in two generations: when the newer one is full, it replaces the older.
 #[derive(Debug, Default)]
 struct ValidCredentialCache {
     current: HashSet<[u8; 32]>,
@@ -62,9 +60,6 @@ impl InvalidCredentialLimiter {
         Self { rate, wrong: Allowances::default(), good: Mutex::default() }
     }
 
-    /// Checks whether the gateway may verify the credential of a request.
-    ///
-    /// # Errors
     /// 429: too many invalid credentials came from the request's address, and this credential was not valid here
     /// before.
     pub(crate) fn check_rate(&self, parts: &Parts, secret: &str) -> Result<(), Problem> {
@@ -87,11 +82,10 @@ impl InvalidCredentialLimiter {
         }
     }
 
-    /// Counts an invalid credential against the address of the request. The credential no longer counts as valid.
+    /// Counts against the address of the request. The credential no longer counts as valid.
     pub(crate) fn count(&self, parts: &Parts, secret: &str) {
         if let (Some(rate), Some(peer)) = (self.rate, peer_of(parts)) {
             self.good.lock().remove(&Sha256::digest(secret).into());
-            // Ignore the result: if the allowance is used up, `check_rate` rejects the next credential.
             _ = self.wrong.take(peer, rate);
         }
     }
@@ -127,8 +121,8 @@ mod tests {
             limiter.check_rate(&here, "wrong").unwrap();
             limiter.count(&here, "wrong");
         }
-        // The limit applies to any port, and to any credential not yet known as valid. Otherwise, valid credentials
-        // could be found by guessing.
+        // The limit applies to any port, and to any credential not yet known as valid. Otherwise, guessing could find
+        // valid credentials.
         for (parts, secret) in
             [(&from("192.0.2.7:2000"), "wrong"), (&here, "other"), (&from("[::ffff:192.0.2.7]:1"), "x")]
         {
@@ -153,7 +147,6 @@ mod tests {
             unbounded.count(&from("192.0.2.7:1"), "x");
         }
         unbounded.check_rate(&from("192.0.2.7:1"), "x").unwrap();
-        // A request whose address is unknown is not limited.
         let nowhere = Request::builder().body(()).unwrap().into_parts().0;
         (0..3).for_each(|_| limiter.count(&nowhere, "x"));
         limiter.check_rate(&nowhere, "x").unwrap();

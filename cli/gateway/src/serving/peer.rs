@@ -4,8 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 pub(crate) struct Peer(pub(super) IpAddr);
 
 impl Peer {
-    /// Returns the address without its port. For IPv6, returns the /64 network of the address, because such a network
-    /// usually belongs to one client.
+    /// Drops the port. For IPv6, keeps the /64 network, because it usually belongs to one client.
     pub(super) fn of(address: SocketAddr) -> Self {
         Self(match address.ip().to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),

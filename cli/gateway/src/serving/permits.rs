@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 pub(crate) use super::bounds::PermitBounds;
 use crate::verbs::{CallerIdentity, TenantScope};
 
-/// A shared resource with its bounds. Clones share the counts.
+/// Clones share the counts.
 #[derive(Debug, Clone)]
 pub(crate) struct PermitPool {
     bounds: PermitBounds,
@@ -25,7 +25,7 @@ struct PermitCounts {
     callers: HashMap<CallerIdentity, usize>,
 }
 
-/// One unit of the resource, released on drop.
+/// Dropping the permit releases the unit.
 #[derive(Debug)]
 pub(crate) struct Permit {
     holder: CallerIdentity,
@@ -37,7 +37,7 @@ impl PermitPool {
         Self { bounds, in_use: Arc::default() }
     }
 
-    /// Takes one unit for a caller; `None` if that would exceed a bound.
+    /// `None` if one more unit would exceed a bound.
     pub(crate) fn take(&self, holder: &CallerIdentity) -> Option<Permit> {
         let PermitBounds { all, tenant, caller } = self.bounds;
         let mut in_use = self.in_use.lock();

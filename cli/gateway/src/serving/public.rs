@@ -14,10 +14,10 @@ use tickfleet_model::AgentId;
 use crate::Shared;
 use crate::problem::Problem;
 
-/// Path of the metadata of a protected resource, followed by the resource's own path (RFC 9728, section 3).
+/// The path of the protected resource follows (RFC 9728, section 3).
 pub(crate) const METADATA: &str = "/.well-known/oauth-protected-resource";
 
-/// The base URL of a gateway: scheme, host and port.
+/// Has scheme, host and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicUrl(String);
 
@@ -41,25 +41,24 @@ impl PublicUrl {
         format!("{}/console/#/approvals", self.0)
     }
 
-    /// Returns the URL of the console, to which an identity provider returns the browser.
+    /// An identity provider returns the browser to this URL.
     pub(crate) fn console(&self) -> String {
         format!("{}/console/", self.0)
     }
 
-    /// Returns true if a browser sends this `Origin` header from a page of this gateway.
+    /// Browsers send this `Origin` header from pages of this gateway.
     pub(crate) fn is_origin(&self, origin: &HeaderValue) -> bool {
         origin.as_bytes() == self.0.as_bytes()
     }
 
-    /// Returns the URL of the metadata for `path`. An agent's MCP server has its own metadata; all other paths use the
-    /// gateway's.
+    /// An agent's MCP server has its own metadata; all other paths use the gateway's.
     fn metadata(&self, path: &str) -> String {
         let own = if agent_of(path).is_some() { path } else { "" };
         format!("{}{METADATA}{own}", self.0)
     }
 }
 
-/// Returns the agent whose MCP server has this path; `None` for any other path.
+/// Finds the agent of an MCP server's path; `None` for any other path.
 fn agent_of(path: &str) -> Option<AgentId> {
     AgentId::new(path.strip_prefix("/v1/agents/")?.strip_suffix("/mcp")?).ok()
 }
@@ -78,7 +77,7 @@ pub(crate) async fn of_path(
 }
 
 impl Shared {
-    /// Returns the metadata; 404 if the gateway accepts no tokens, or if its base URL is not configured.
+    /// 404 if the gateway accepts no tokens, or if its base URL is not configured.
     fn metadata(&self, path: &str) -> Result<Json<Value>, Problem> {
         let (Some(public), Some(tokens)) = (&self.public, &self.credentials.tokens) else {
             return Err(Problem::not_found(

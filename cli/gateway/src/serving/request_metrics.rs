@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::public::METADATA;
 use crate::problem::RateRejection;
 
-/// A request until its response begins. If the client disconnects before the response, the request is counted, too.
+/// Counts a request even if the client disconnects before the response begins.
 struct RequestInFlight<'a> {
     metrics: &'a Metrics,
     request: &'static str,
@@ -29,7 +29,7 @@ impl Drop for RequestInFlight<'_> {
     }
 }
 
-/// Counts a request with its response. A stream of events is counted while it is sent.
+/// A stream of events is counted while it is sent.
 pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let name = operation_label(request.method(), path.unwrap_or_default(), request.uri().query().unwrap_or_default());
@@ -50,14 +50,13 @@ pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
     let stream = metrics.gateway.stream();
     response.map(|body| {
         Body::from_stream(body.into_data_stream().map(move |chunk| {
-            // The closure owns the guard `stream`, which is dropped when the body ends, or when the reader disconnects.
+            // The closure owns the guard `stream`, so the guard lives until the body ends or the reader disconnects.
             let _ = &stream;
             chunk
         }))
     })
 }
 
-/// Returns the operation of a request, as its metric label.
 fn operation_label(method: &Method, path: &str, query: &str) -> &'static str {
     let is_get = method == Method::GET || method == Method::HEAD;
     if let Some(verb) = path.strip_prefix("/v1/operate/") {

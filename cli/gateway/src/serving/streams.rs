@@ -13,7 +13,7 @@ use crate::problem::Problem;
 use crate::serving::permits::{Permit, PermitBounds, PermitPool};
 use crate::verbs::{CallerIdentity, Verb};
 
-/// Maximum open streams: of one gateway, one tenant and one caller. Each stream needs a connection and regular polls.
+/// Each stream needs a connection and regular polls.
 const STREAMS_MAX: PermitBounds = PermitBounds { all: 1_000, tenant: 250, caller: 200 };
 const PERMISSION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -32,8 +32,7 @@ impl Streams {
     }
 }
 
-/// The sender of a request for a stream, and its credential, which is checked again while the stream is open. The
-/// credential is a secret, so this type has no `Debug`.
+/// The credential is checked again while the stream is open. As it is secret, this type has no `Debug`.
 pub(crate) struct StreamRequester {
     pub(crate) caller: Caller,
     parts: Parts,
@@ -56,16 +55,13 @@ pub(crate) struct OpenStream {
 }
 
 impl OpenStream {
-    /// Reserves a stream. The listener must keep the permission for `verb`.
-    ///
-    /// # Errors
-    /// 429: too many streams are open.
+    /// The listener must keep the permission for `verb`. 429: too many streams are open.
     pub(crate) fn begin(shared: &Arc<Shared>, requester: StreamRequester, verb: Verb) -> Result<Self, Problem> {
         let reserve = shared.streams.reserve(&requester.caller.holder())?;
         Ok(Self { shared: Arc::clone(shared), requester, verb, _permit: reserve })
     }
 
-    /// Returns when the listener loses its permission: its key was removed, changed, or has expired.
+    /// Returns when the listener's key is removed, changed, or expired.
     pub(crate) async fn permission_lost(self) {
         loop {
             tokio::time::sleep(PERMISSION_CHECK_INTERVAL).await;
@@ -73,7 +69,7 @@ impl OpenStream {
                 Ok(grant) => {
                     self.requester.caller.has_same_scope(&grant) && grant.require_permission(self.verb).is_ok()
                 }
-                // Keep the permission if a later check may succeed, for example after the issuer was unavailable.
+                // A later check may succeed, for example after the issuer was unavailable.
                 Err(problem) => problem.summary().1,
             };
             if !may {

@@ -23,13 +23,11 @@ use tokio_util::sync::CancellationToken;
 use super::connections::{ConnectionStream, Connections, RequestConnection};
 use super::peer::Peer;
 
-/// Interval at which the files are read again. A mounted Kubernetes Secret changes through swapped links, without a
-/// file event.
+/// A mounted Kubernetes Secret changes through swapped links, without a file event, so the files are polled.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// A client that has not completed the handshake within this time is disconnected.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// Pause after a failed accept, for example if the process has no free sockets, so that open sockets can close.
+/// Follows a failed accept, for example without free sockets, so that open sockets can close.
 const REST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
@@ -37,15 +35,10 @@ pub enum TlsError {
     #[error("cannot read {path}: {source}")]
     File { path: String, source: io::Error },
     #[error("the file {path}: {problem}")]
-    Invalid {
-        path: String,
-        /// The error, and the expected content.
-        problem: String,
-    },
+    Invalid { path: String, problem: String },
 }
 
-/// A certificate and its key, from files that are reloaded when they change. If a reload fails, the previous
-/// certificate and key stay in use.
+/// Follows changes of the files. If a reload fails, the previous certificate and key stay in use.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
     certificate: PathBuf,
@@ -54,18 +47,14 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Reads the PEM files: the certificate first, followed by its chain up to the root.
-    ///
-    /// # Errors
-    /// [`TlsError`]: a file cannot be read, or its content is invalid.
+    /// The files are PEM. The certificate comes first, followed by its chain up to the root.
     pub fn open(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let config = config(certificate, key, &read(certificate)?, &read(key)?)?;
         let config = Arc::new(ArcSwap::from_pointee(config));
         Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), config })
     }
 
-    /// Reloads the files when they change, until `stop` is canceled. Connections use the new certificate a few seconds
-    /// after a change.
+    /// Connections use a new certificate a few seconds after the change. Runs until `stop` is canceled.
     pub async fn follow(self, stop: CancellationToken) {
         let both = || Ok::<_, TlsError>((read(&self.certificate)?, read(&self.key)?));
         let mut known = both().ok();
@@ -121,7 +110,6 @@ fn config(certificate: &Path, key: &Path, certificates: &[u8], secret: &[u8]) ->
 
 type Accepted = (ConnectionStream<TlsStream<TcpStream>>, RequestConnection);
 
-/// Accepts connections whose handshake is complete.
 pub(crate) struct TlsListener {
     ready: mpsc::Receiver<Accepted>,
     address: SocketAddr,
@@ -157,7 +145,7 @@ impl Listener for TlsListener {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match self.ready.recv().await {
             Some(connection) => connection,
-            // Not reached: the accepting task, which owns the sender, lives as long as this listener.
+            // The accepting task, which owns the sender, lives as long as this listener.
             None => std::future::pending().await,
         }
     }
@@ -172,13 +160,11 @@ fn is_of_the_client(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Accepts connections, and runs each handshake in its own task. A connection whose handshake is incomplete is unknown,
-/// and unknown connections are bounded.
+/// A connection whose handshake is incomplete is unknown, and unknown connections are bounded.
 async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections, ready: mpsc::Sender<Accepted>) {
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(connection) => connection,
-            // One client's connection failed: accept the next one.
             Err(error) if is_of_the_client(&error) => continue,
             Err(error) => {
                 tracing::debug!(%error, "connection not accepted");
@@ -192,7 +178,6 @@ async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections
         tokio::spawn(async move {
             let shaking = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream));
             match connection.until_closed(shaking).await {
-                // Sending fails only if the listener was dropped.
                 Some(Ok(Ok(stream))) => {
                     let connection_stream = ConnectionStream::new(stream, Arc::clone(&connection));
                     drop(ready.send((connection_stream, RequestConnection(connection))).await);

@@ -1,4 +1,4 @@
-//! Source of an issuer's public keys: a file, or the issuer itself. The issuer's discovery document has the URLs of the
+//! Reads an issuer's public keys from a file or from the issuer. The issuer's discovery document has the URLs of the
 //! keys and of the endpoints for sign-in.
 
 use std::net::IpAddr;
@@ -11,23 +11,21 @@ use serde::Deserialize;
 use super::keyset::{KeySet, SET_BYTES_MAX};
 use super::{TokenError, TokenOptions};
 
-/// Path of the discovery document, below the issuer's URL (OpenID Connect Discovery 1.0).
+/// Relative to the issuer's URL (OpenID Connect Discovery 1.0).
 const DISCOVERY: &str = ".well-known/openid-configuration";
 
 #[derive(Debug)]
 pub(super) enum Source {
-    /// A JSON Web Key Set in a file.
+    /// The file has a JSON Web Key Set.
     File(PathBuf),
     Issuer {
         /// Shared by all reads, so that connections are reused.
         client: Client,
-        /// The issuer's name, as in tokens.
         name: String,
         discovery: Url,
     },
 }
 
-/// The fields of the discovery document that are used.
 #[derive(Deserialize)]
 struct Discovery {
     issuer: String,
@@ -37,12 +35,11 @@ struct Discovery {
     token_endpoint_auth_methods_supported: Option<Vec<String>>,
 }
 
-/// The issuer's endpoints for sign-in.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     pub(super) authorization: Url,
     pub(super) token: Url,
-    /// True if the token endpoint accepts a client secret only in the body (`client_secret_post`).
+    /// The token endpoint accepts a client secret only in the body (`client_secret_post`).
     pub(super) takes_secret_in_body: bool,
 }
 
@@ -59,19 +56,15 @@ impl Endpoints {
     }
 }
 
-/// The result of a read.
 #[derive(Debug)]
 pub(super) struct IssuerRead {
     pub(super) keys: KeySet,
-    /// The endpoints for sign-in, or the reason why sign-in is not possible. Tokens are accepted in both cases.
+    /// An error is the reason why sign-in is not possible; tokens are still accepted.
     pub(super) endpoints: Result<Endpoints, String>,
 }
 
 impl Source {
-    /// Returns the source of keys that the options name.
-    ///
-    /// # Errors
-    /// The issuer's URL is not trusted, or TLS cannot be set up.
+    /// Fails if the issuer's URL is not trusted, or if TLS cannot be set up.
     pub(super) fn of(options: &TokenOptions) -> Result<Self, TokenError> {
         if let Some(file) = &options.jwks {
             return Ok(Self::File(file.clone()));
@@ -80,7 +73,7 @@ impl Source {
         let invalid = |problem: String| TokenError::Issuer { issuer: issuer.to_owned(), problem };
         let discovery = trusted(&format!("{}/{DISCOVERY}", issuer.trim_end_matches('/'))).map_err(invalid)?;
         if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Another thread may have installed a provider first: that is fine.
+            // Another thread may install a provider first, which is fine.
             drop(rustls::crypto::ring::default_provider().install_default());
         }
         let client = Client::builder()
@@ -93,10 +86,6 @@ impl Source {
         Ok(Self::Issuer { client, name: issuer.to_owned(), discovery })
     }
 
-    /// Reads the current keys and endpoints.
-    ///
-    /// # Errors
-    /// The reason as text.
     pub(super) async fn read(&self) -> Result<IssuerRead, String> {
         match self {
             Self::File(path) => {
@@ -112,8 +101,7 @@ impl Source {
             Self::Issuer { client, name, discovery } => {
                 let said = get(client, discovery.clone()).await?;
                 let said: Discovery = serde_json::from_slice(&said).map_err(|error| format!("{discovery}: {error}"))?;
-                // The document must name this issuer. Otherwise, the keys of one issuer could verify the tokens of
-                // another (RFC 8414, section 3.3).
+                // Otherwise, the keys of one issuer could verify the tokens of another (RFC 8414, section 3.3).
                 if said.issuer != *name {
                     return Err(format!("{discovery} is for the issuer {:?}; expected {name:?}", said.issuer));
                 }
@@ -127,7 +115,7 @@ impl Source {
     }
 }
 
-/// Parses a URL whose responses cannot be forged in transit: https, or http to this machine.
+/// Accepts only URLs whose responses cannot be forged in transit: https, or http to this machine.
 fn trusted(url: &str) -> Result<Url, String> {
     let url = Url::parse(url).map_err(|error| format!("{url:?}: {error}"))?;
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
@@ -138,10 +126,6 @@ fn trusted(url: &str) -> Result<Url, String> {
     Err(format!("{url}: expected https, because a changed key in transit lets an attacker issue tokens"))
 }
 
-/// Sends a GET request and returns the body.
-///
-/// # Errors
-/// No response in time, a status other than 200, or a body that is too long.
 async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
     let failed = |error: reqwest::Error| format!("{url}: {}", root(&error));
     let answer = client.get(url.clone()).send().await.map_err(failed)?;
@@ -151,8 +135,7 @@ async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
     bounded_body(answer, SET_BYTES_MAX).await.map_err(|problem| format!("{url}: {problem}"))
 }
 
-/// # Errors
-/// The body does not arrive in time, or has more than `bytes_max` bytes.
+/// Fails if the body does not arrive in time, or has more than `bytes_max` bytes.
 pub(super) async fn bounded_body(response: Response, bytes_max: usize) -> Result<Vec<u8>, String> {
     let mut body = Vec::new();
     let mut parts = response.bytes_stream();
@@ -165,7 +148,7 @@ pub(super) async fn bounded_body(response: Response, bytes_max: usize) -> Result
     Ok(body)
 }
 
-/// Returns the innermost error. The text of the outer error reports only that a request failed.
+/// The outermost error reports only that a request failed.
 pub(super) fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }

@@ -6,25 +6,25 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind};
 use serde::Deserialize;
 
-/// Maximum bytes of a set. Issuers have a handful of keys.
+/// Issuers have a handful of keys.
 pub(super) const SET_BYTES_MAX: usize = 1 << 20;
 const KEYS_MAX: usize = 1_000;
-/// Accepted lengths of an RSA modulus in bytes, as in `ring`.
+/// `ring` accepts the same lengths.
 const MODULUS_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
 
 #[derive(Debug, Default)]
 pub(super) struct KeySet {
     /// Keys of different types may share an id.
     by_id: HashMap<String, Vec<VerificationKey>>,
-    /// Keys without an id. Such a key is used only if it is the only key of the set.
+    /// A key without an id is used only if it is the only key of the set.
     nameless: Vec<VerificationKey>,
-    /// Number of keys that are not for signatures, or whose algorithm is not supported.
+    /// Keys that are not for signatures, or whose algorithm is not supported.
     pub(super) skipped: usize,
 }
 
 #[derive(Debug)]
 struct VerificationKey {
-    /// The algorithms that the key may be used with. The key's type and its optional `alg` determine the algorithms.
+    /// Determined by the key's type and its optional `alg`.
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
@@ -35,10 +35,7 @@ struct JwkSet {
 }
 
 impl KeySet {
-    /// Parses a set. An unusable key is skipped.
-    ///
-    /// # Errors
-    /// The text is too large, or is not a key set.
+    /// Skips unusable keys.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         if text.len() > SET_BYTES_MAX {
             return Err(format!("more than {SET_BYTES_MAX} bytes of keys"));
@@ -62,7 +59,7 @@ impl KeySet {
         self.by_id.values().map(Vec::len).sum::<usize>() + self.nameless.len()
     }
 
-    /// Returns the keys with the id. If `id` is `None`, returns the only key of the set. `None` if no key is found.
+    /// If `id` is `None`, returns the only key of the set.
     fn named(&self, id: Option<&str>) -> Option<&[VerificationKey]> {
         match id {
             Some(id) => self.by_id.get(id).map(Vec::as_slice),
@@ -73,15 +70,15 @@ impl KeySet {
         }
     }
 
-    /// Returns the key with this id, or without an id the only key, for this algorithm. `None` if there is no such
-    /// key. An error if the key is for other algorithms.
+    /// Without an id, finds the only key. `None` if there is no such key; an error if the key is for other
+    /// algorithms.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<Result<&DecodingKey, ()>> {
         let keys = self.named(id)?;
         Some(keys.iter().find(|key| key.algorithms.contains(&algorithm)).map(|key| &key.key).ok_or(()))
     }
 }
 
-/// Converts a key; `None` unless the key is for signatures by a supported algorithm.
+/// `None` unless the key is for signatures by a supported algorithm.
 fn usable(jwk: &Jwk) -> Option<VerificationKey> {
     if jwk.common.public_key_use.as_ref().is_some_and(|r#use| *r#use != PublicKeyUse::Signature) {
         return None;

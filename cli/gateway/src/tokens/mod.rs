@@ -1,13 +1,13 @@
-//! Tokens of an identity provider (OpenID Connect, JWT), as an alternative to API keys. The gateway checks the signer,
-//! the service and the validity period of a token. Rules about the token's claims then grant permissions.
+//! Tokens of an identity provider (OpenID Connect, JWT), as an alternative to API keys. The gateway checks the
+//! signer, the service and the validity period of a token. Rules about the token's claims then grant permissions.
 //!
 //! START HERE: [`Tokens::holder`] converts a token to a [`Grant`]. `keyset` holds the issuer's public keys, and
 //! `issuer` reads them. `signature` verifies signatures, and `rules` maps claims to permissions. `sign_in` gets tokens
 //! for the console.
 //!
-//! One task of the process reads the keys every few minutes. If a token names an unknown key, the task reads earlier.
-//! Reads are at least [`TokenOptions::keys_rest`] apart, so that tokens cannot flood the issuer with requests. While
-//! the issuer is unavailable, the last keys stay in force.
+//! One task of the process reads the keys every few minutes, and earlier if a token names an unknown key. Reads are
+//! at least [`TokenOptions::keys_rest`] apart, so that tokens cannot flood the issuer with requests. While the issuer
+//! is unavailable, the last keys stay in force.
 
 mod issuer;
 mod keyset;
@@ -39,49 +39,49 @@ use rules::{Claims, GrantRules, claim, text};
 pub(crate) use sign_in::CodeExchange;
 pub use sign_in::{ClientSecret, SignInOptions};
 
-/// Maximum bytes of a token. Tokens of the largest providers have a few kilobytes.
+/// Tokens of the largest providers have a few kilobytes.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
-/// Number of responses of the issuer for each read of its keys: the discovery document and the keys.
+/// A read needs the discovery document and the keys.
 const ANSWERS: u32 = 2;
-/// Maximum number of requests that wait for a read of the keys.
+/// Requests that may wait for a read of the keys.
 const WAITERS_MAX: usize = 256;
-/// Interval at which keys are read even if no token requires a read. A revoked key is accepted until the next read.
+/// Applies even if no token requires a read. A revoked key is accepted until the next read.
 const READ_EVERY: Duration = Duration::from_secs(300);
-/// Time until the next read after a failed read, if no token requires a read.
+/// Follows a failed read, if no token requires a read earlier.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
-/// Interval at which the file of rules is checked, and shortest interval between reads of a key file.
+/// Interval of checks of the rules; also the shortest interval between reads of a key file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Interval at which a key file is read if no token names an unknown key.
+/// Applies if no token names an unknown key.
 const LOOK_FILE_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
 pub struct TokenOptions {
     /// The `iss` of the tokens, which is also the URL of the issuer.
     pub issuer: String,
-    /// A file with the issuer's public keys (JSON Web Key Set). Without a file, the keys are fetched from the issuer.
+    /// A JSON Web Key Set with the issuer's public keys. Without a file, the keys are fetched from the issuer.
     pub jwks: Option<PathBuf>,
-    /// Accepted `aud` values. A token needs one of these values.
+    /// A token needs one of these `aud` values.
     pub audience: Vec<String>,
     pub algorithms: Vec<Algorithm>,
-    /// The claim with the holder's id for the audit log.
+    /// This claim has the holder's id for the audit log.
     pub name_claim: String,
     /// Maximum difference between the clocks of issuer and gateway.
     pub leeway: Duration,
     pub rules: PathBuf,
     /// Shortest interval between two reads of the keys.
     pub keys_rest: Duration,
-    /// Timeout of one response of the issuer, from connecting to the last byte.
+    /// Applies to one response of the issuer, from connecting to the last byte.
     pub answer_max: Duration,
-    /// The console's client at the issuer. Its ID tokens are accepted as if `audience` named the client. `None` if the
-    /// console offers no sign-in at the issuer.
+    /// ID tokens of this client are accepted as if `audience` named the client. `None` if the console offers no
+    /// sign-in at the issuer.
     pub sign_in: Option<SignInOptions>,
 }
 
 impl TokenOptions {
-    /// Default algorithms, all with public keys: RSA with SHA-256, ECDSA with P-256, Ed25519.
+    /// All have public keys: RSA with SHA-256, ECDSA with P-256, Ed25519.
     pub const ALGORITHMS: [Algorithm; 3] = [Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
     pub const LEEWAY: Duration = Duration::from_secs(30);
-    /// Maximum of `leeway`. More would defeat short token lifetimes.
+    /// More would defeat short token lifetimes.
     pub const LEEWAY_MAX: Duration = Duration::from_secs(300);
     pub const KEYS_COOLDOWN: Duration = Duration::from_secs(10);
     pub const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -99,7 +99,7 @@ pub enum TokenError {
 
 #[derive(Debug, Clone, Copy)]
 struct KeyRead {
-    /// Number of reads, including failed ones.
+    /// Includes failed reads.
     number: u64,
     phase: KeyReadPhase,
     failed: bool,
@@ -108,7 +108,7 @@ struct KeyRead {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KeyReadPhase {
     Reading,
-    /// Has just read the keys, and ignores requests until the shortest interval between reads is over.
+    /// Ignores requests until the shortest interval between reads is over.
     Cooldown,
     /// Reads on request, or when the interval is over.
     Idle,
@@ -132,16 +132,13 @@ struct Inner {
     key_requested: Notify,
     waiter_permits: Semaphore,
     exchange_permits: Semaphore,
-    /// Permits for requests without a key that wait for the endpoints. These requests must not take the permits of
-    /// requests with tokens.
+    /// Taken by requests without a key that wait for the endpoints, which must not take the permits of requests with
+    /// tokens.
     endpoint_permits: Semaphore,
 }
 
 impl Tokens {
-    /// Reads the rules. [`Self::follow`] reads the keys.
-    ///
-    /// # Errors
-    /// [`TokenError`]: the options or the rules cannot be used.
+    /// Reads the rules; [`Self::follow`] reads the keys.
     pub fn open(mut options: TokenOptions) -> Result<Self, TokenError> {
         if options.audience.is_empty() || options.audience.iter().any(String::is_empty) {
             return Err(TokenError::Options("an audience is expected: a token for another service opens nothing here"));
@@ -204,19 +201,15 @@ impl Tokens {
         stop.run_until_cancelled(both).await;
     }
 
-    /// Returns the permissions of a token's holder.
-    ///
-    /// # Errors
-    /// 401: the token is invalid. 403: the token is valid, but grants nothing. 503: the issuer's keys are unavailable.
+    /// 401: the token is invalid. 403: the token is valid, but grants nothing. 503: the issuer's keys are
+    /// unavailable.
     pub(crate) async fn holder(&self, token: &str) -> Result<Grant, Problem> {
         let claims = self.verified(token).await?;
         self.inner.granted(&claims)
     }
 
-    /// Returns the claims of a token that the issuer signed for this gateway, and that is valid now.
-    ///
-    /// # Errors
-    /// 401: the token is invalid. 503: the issuer's keys are unavailable.
+    /// Returns claims only if the issuer signed the token for this gateway, and the token is valid now. 401: the
+    /// token is invalid. 503: the issuer's keys are unavailable.
     async fn verified(&self, token: &str) -> Result<Claims, Problem> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Problem::unauthorized(format!("a token has at most {TOKEN_BYTES_MAX} bytes")));
@@ -246,7 +239,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns the claims of a token that is valid now.
     async fn claims(&self, token: &str, header: &Header) -> Result<Claims, Problem> {
         if let Some(checked) = self.checked(token, header) {
             return checked;
@@ -261,7 +253,7 @@ impl Inner {
         Err(Problem::unauthorized("this token is signed with a key that its issuer is not known to have"))
     }
 
-    /// Verifies a token with the key that the token names. `None` if the key is unknown.
+    /// `None` if the key that the token names is unknown.
     fn checked(&self, token: &str, header: &Header) -> Option<Result<Claims, Problem>> {
         let keys = self.keys.load();
         let key = match keys.find(header.kid.as_deref(), header.alg)? {
@@ -279,14 +271,13 @@ impl Inner {
         Some(decode::<Claims>(token, key, &wanted).map(|good| good.claims).map_err(|error| refused(error.kind())))
     }
 
-    /// Returns the permissions that the claims of a valid token grant.
     fn granted(&self, claims: &Claims) -> Result<Grant, Problem> {
         // The library also accepts a list of issuers in `iss`. The gateway requires a text.
         if claims.get("iss").and_then(Value::as_str) != Some(self.options.issuer.as_str()) {
             return Err(refused(&ErrorKind::InvalidIssuer));
         }
-        // The token is bound to a key: only the key's owner may use the token, and the gateway cannot check the key
-        // (RFC 7800).
+        // Only the owner of the key that the token is bound to may use the token, and the gateway cannot check the
+        // key (RFC 7800).
         if claims.contains_key("cnf") {
             return Err(Problem::unauthorized("a token that is bound to its sender's key is not taken here"));
         }
@@ -296,7 +287,6 @@ impl Inner {
         Ok(grant)
     }
 
-    /// Returns the holder's id for the audit log.
     fn name(&self, claims: &Claims) -> Result<String, String> {
         let name = text(claims, &self.options.name_claim)?;
         // Users can write any address into their profile, so an unverified address must not become their id. Some
@@ -313,9 +303,8 @@ impl Inner {
         Ok(name.to_owned())
     }
 
-    /// Requests a read of the keys, and waits for the read. Returns immediately if the keys were read a moment ago,
-    /// because the content of tokens must not decide how often the issuer is queried. Also returns immediately if too
-    /// many requests wait.
+    /// Waits for the read. Returns at once if the keys were read a moment ago, because the content of tokens must not
+    /// decide how often the issuer is queried. Also returns at once if too many requests wait.
     async fn request_keys(&self) -> KeyRead {
         let mut key_reads = self.key_read.subscribe();
         let now = *key_reads.borrow_and_update();
@@ -335,9 +324,6 @@ impl Inner {
         }
     }
 
-    /// Returns the endpoints for sign-in.
-    ///
-    /// # Errors
     /// 503: the issuer's metadata was not read yet, or names no usable endpoints.
     async fn endpoints(&self) -> Result<Arc<Endpoints>, Problem> {
         if let Some(endpoints) = self.endpoints.load_full() {
@@ -348,7 +334,7 @@ impl Inner {
         self.endpoints.load_full().ok_or_else(Problem::sign_in_unavailable)
     }
 
-    /// If the console offers sign-in, stores the endpoints of a read, and logs unusable endpoints.
+    /// Does nothing if the console offers no sign-in.
     fn store_endpoints(&self, endpoints: Result<Endpoints, String>) {
         if self.options.sign_in.is_none() {
             return;
@@ -392,12 +378,11 @@ impl Inner {
         };
         tokio::time::sleep(cooldown).await;
         self.key_read.send_modify(|key_read| key_read.phase = KeyReadPhase::Idle);
-        // Ignore the result: the keys are read both after the timeout and after a request.
+        // The keys are read both after the timeout and after a request.
         let _ = tokio::time::timeout(every, self.key_requested.notified()).await;
     }
 
-    /// Reloads the file of rules when it changes. A permission that is removed from the file is rejected about a second
-    /// later.
+    /// A permission that is removed from the file is rejected about a second later.
     async fn follow_rules(&self) {
         let path = &self.options.rules;
         let mut known = read_rules(path).ok();
@@ -420,8 +405,7 @@ impl Inner {
     }
 }
 
-/// Returns the time at which a token expires. The library has already checked the claim. A time beyond the calendar
-/// becomes the latest possible time.
+/// The library has already checked the claim. A time beyond the calendar becomes the latest possible time.
 fn ends(claims: &Claims, leeway: Duration) -> DateTime<Utc> {
     let seconds = claims.get("exp").and_then(Value::as_f64).unwrap_or_default() + leeway.as_secs_f64();
     #[allow(clippy::cast_possible_truncation, reason = "a number that is too large becomes the largest")]

@@ -12,7 +12,6 @@ use crate::verbs::{CredentialKind, Grant, Rate, Role, TenantScope, Verb, is_patt
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
 const AGENTS_MAX: usize = 256;
 
-/// The claims of a valid token.
 pub(super) type Claims = Map<String, Value>;
 
 #[derive(Debug, Default)]
@@ -24,39 +23,29 @@ pub(super) struct GrantRules {
 #[serde(deny_unknown_fields)]
 struct GrantRule {
     name: String,
-    /// Claims and their required values: a text (`*` at its end: any text with that prefix), a number, true or false.
-    /// If the claim is a list, one element must match.
+    /// Required values: a text (`*` at its end: any text with that prefix), a number, true or false. If the claim is
+    /// a list, one element must match.
     claims: BTreeMap<String, Value>,
-    /// The tenant, or `*`.
     tenant: Option<TenantScope>,
-    /// The claim that names the tenant.
     tenant_claim: Option<String>,
-    /// Agents, as in a row of the key file.
+    /// Has the format of a row of the key file.
     agents: Option<Vec<String>>,
-    /// The claim that names agents: a text or a list of texts.
+    /// A text or a list of texts.
     agents_claim: Option<String>,
-    /// Permissions, as an operator role.
     role: Option<Role>,
-    /// Permissions, as verbs.
     verbs: Option<BTreeSet<Verb>>,
-    /// The approver in whose name approvals are decided.
     approver: Option<String>,
-    /// The claim that names the approver.
     approver_claim: Option<String>,
-    /// Requests that each holder of such a token may send through one gateway.
+    /// Applies to each holder of such a token, through one gateway.
     rate: Option<Rate>,
 }
 
-/// The source of a field: a fixed value, or the name of a claim.
 enum FieldSource<'a, T> {
     Fixed(&'a T),
     Claim(&'a str),
 }
 
-/// Returns the source of the field `name`.
-///
-/// # Errors
-/// Both the fixed value and the claim are given, or neither.
+/// Fails if both the fixed value and the claim are given, or neither.
 fn one_of<'a, T>(name: &str, given: Option<&'a T>, claim: Option<&'a String>) -> Result<FieldSource<'a, T>, String> {
     match (given, claim) {
         (Some(given), None) => Ok(FieldSource::Fixed(given)),
@@ -66,10 +55,7 @@ fn one_of<'a, T>(name: &str, given: Option<&'a T>, claim: Option<&'a String>) ->
 }
 
 impl GrantRules {
-    /// Parses a file: a YAML list of rules.
-    ///
-    /// # Errors
-    /// The error, with its line if known.
+    /// `text` is a YAML list of rules. The error contains the line if known.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let rules: Option<Vec<GrantRule>> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
         let rules = rules.unwrap_or_default();
@@ -87,10 +73,8 @@ impl GrantRules {
         self.rules.len()
     }
 
-    /// Returns the permissions that the claims grant to the holder `id`. The expiry is not set yet.
-    ///
-    /// # Errors
-    /// No rule matches, or the matching rule reads a claim that is missing or unusable.
+    /// Does not set the expiry. Fails if no rule matches, or if the matching rule reads a claim that is missing or
+    /// unusable.
     pub(super) fn grant(&self, id: String, claims: &Claims) -> Result<Grant, String> {
         let rule = self.rules.iter().find(|rule| rule.fits(claims));
         let rule = rule.ok_or("access denied: no rule of the gateway matches the token's claims")?;
@@ -128,7 +112,7 @@ impl GrantRule {
     fn grant(&self, id: String, claims: &Claims) -> Result<Grant, String> {
         let tenant = match one_of("tenant", self.tenant.as_ref(), self.tenant_claim.as_ref())? {
             FieldSource::Fixed(tenant) => tenant.clone(),
-            // Only the file can grant all tenants. A claim names one tenant.
+            // A claim names one tenant: only the file can grant all tenants.
             FieldSource::Claim(name) => {
                 TenantScope::One(TenantId::new(text(claims, name)?).map_err(|error| error.to_string())?)
             }
@@ -139,7 +123,6 @@ impl GrantRule {
             _ => return Err("role or verbs: expected one of the two".into()),
         };
         let agents = match (&self.agents, &self.agents_claim) {
-            // Operator verbs cover all agents.
             (None, None) if self.role.is_some() => vec!["*".into()],
             (agents, claim) => match one_of("agents", agents.as_ref(), claim.as_ref())? {
                 FieldSource::Fixed(agents) => agents.clone(),
@@ -167,8 +150,7 @@ impl GrantRule {
     }
 }
 
-/// Finds a claim by its name. If no claim has the name, its dotted parts select members of nested objects:
-/// `realm_access.roles`.
+/// If no claim has the name, its dotted parts select members of nested objects: `realm_access.roles`.
 pub(super) fn claim<'a>(claims: &'a Claims, name: &str) -> Option<&'a Value> {
     claims.get(name).or_else(|| {
         let (first, rest) = name.split_once('.')?;
@@ -187,13 +169,13 @@ fn fits(wanted: &Value, found: &Value) -> bool {
     }
 }
 
-/// Returns the text of a claim. An empty text is an error.
+/// An empty text is an error.
 pub(super) fn text<'a>(claims: &'a Claims, name: &str) -> Result<&'a str, String> {
     let found = claim(claims, name).and_then(Value::as_str).filter(|text| !text.is_empty());
     found.ok_or_else(|| format!("the claim {name:?}: expected a text"))
 }
 
-/// Returns the agents in a claim: names only, no patterns.
+/// Accepts names only, no patterns.
 fn agents_in(claims: &Claims, name: &str) -> Result<Vec<String>, String> {
     let expected = || format!("the claim {name:?}: expected an agent, or 1 to {AGENTS_MAX} of them");
     let found = match claim(claims, name) {

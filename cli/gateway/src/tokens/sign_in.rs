@@ -17,25 +17,24 @@ use super::{Tokens, refused};
 use crate::problem::Problem;
 use jsonwebtoken::errors::ErrorKind;
 
-/// Maximum number of codes that are exchanged at once. Without a bound, callers without a key could flood the issuer.
+/// Without a bound, callers without a key could flood the issuer.
 pub(super) const EXCHANGES_MAX: usize = 32;
-/// Maximum bytes of a response of the token endpoint. Such a response has up to three tokens.
+/// Enough for three tokens.
 const RESPONSE_BYTES_MAX: usize = 256 * 1024;
-/// Maximum characters of an error code from the token endpoint that is logged.
+/// Longer error codes of the token endpoint are not logged.
 const ERROR_CHARS_MAX: usize = 64;
 
-/// The registration of the console as a client at the identity provider.
 #[derive(Debug, Clone)]
 pub struct SignInOptions {
     pub client_id: String,
     /// `None` for a public client.
     pub client_secret: Option<ClientSecret>,
-    /// Scopes to request in addition to `openid`.
+    /// `openid` is always requested, too.
     pub scopes: Vec<String>,
 }
 
 impl SignInOptions {
-    /// Default scopes. For these scopes, most providers add the user's name and email address to the token.
+    /// With these scopes, most providers add the user's name and email address to the token.
     pub const SCOPES: [&str; 2] = ["profile", "email"];
 
     fn scope(&self) -> String {
@@ -44,7 +43,7 @@ impl SignInOptions {
     }
 }
 
-/// A client secret. Its debug output does not contain the secret.
+/// The debug output hides the secret.
 #[derive(Clone)]
 pub struct ClientSecret(String);
 
@@ -62,7 +61,7 @@ impl fmt::Debug for ClientSecret {
     }
 }
 
-/// The parameters of an authorization request that do not differ between sign-ins.
+/// These parameters are equal for all sign-ins.
 #[derive(Debug, Clone)]
 pub(crate) struct AuthorizationParameters {
     pub(crate) authorization_endpoint: String,
@@ -79,7 +78,6 @@ pub(crate) struct CodeExchange<'a> {
     pub(crate) redirect_uri: &'a str,
 }
 
-/// The fields of a response of the token endpoint that are used.
 #[derive(Deserialize)]
 struct TokenResponse {
     id_token: Option<String>,
@@ -91,10 +89,7 @@ struct TokenErrorResponse {
 }
 
 impl Tokens {
-    /// Returns the parameters of the authorization request. `None` if the gateway has no client at the issuer.
-    ///
-    /// # Errors
-    /// 503: the issuer's metadata is not known.
+    /// `None` if the gateway has no client at the issuer. 503: the issuer's metadata is not known.
     pub(crate) async fn authorization(&self) -> Result<Option<AuthorizationParameters>, Problem> {
         let Some(sign_in) = &self.inner.options.sign_in else { return Ok(None) };
         let endpoints = self.inner.endpoints().await?;
@@ -107,9 +102,8 @@ impl Tokens {
 
     /// Exchanges a code for an ID token, and checks the ID token (OpenID Connect Core 1.0, section 3.1.3.7).
     ///
-    /// # Errors
-    /// 401: the issuer rejects the code, or the ID token is invalid or belongs to another sign-in. 404: the gateway has
-    /// no client at the issuer. 429: too many sign-ins at once. 500: the issuer rejects the gateway's client, or
+    /// 401: the issuer rejects the code, or the ID token is invalid or belongs to another sign-in. 404: the gateway
+    /// has no client at the issuer. 429: too many sign-ins at once. 500: the issuer rejects the gateway's client, or
     /// returns no ID token. 503: the issuer does not respond.
     pub(crate) async fn exchange(&self, exchange: CodeExchange<'_>) -> Result<String, Problem> {
         let (Some(sign_in), Source::Issuer { client, .. }) = (&self.inner.options.sign_in, &self.inner.source) else {
@@ -161,7 +155,7 @@ impl Tokens {
     }
 }
 
-/// Converts an error response of the token endpoint (RFC 6749, section 5.2).
+/// RFC 6749, section 5.2.
 fn rejected(status: StatusCode, body: &[u8]) -> Problem {
     let error = serde_json::from_slice::<TokenErrorResponse>(body).map(|response| response.error).unwrap_or_default();
     // The text comes from another server. Only a code is safe in a log line; a description may repeat the request.
@@ -177,7 +171,7 @@ fn rejected(status: StatusCode, body: &[u8]) -> Problem {
     Problem::sign_in_misconfigured(&format!("it returned {error}"))
 }
 
-/// Checks that a valid token of the issuer is the ID token of this client and of this sign-in.
+/// Checks that a valid token is the ID token of this client and of this sign-in.
 fn check_id_token(claims: &Claims, client_id: &str, nonce: &str) -> Result<(), Problem> {
     let is_client = |value: &Value| value.as_str() == Some(client_id);
     let is_audience = match claims.get("aud") {
@@ -195,8 +189,7 @@ fn check_id_token(claims: &Claims, client_id: &str, nonce: &str) -> Result<(), P
     Ok(())
 }
 
-/// Returns the header with the client's id and secret (RFC 6749, section 2.3.1). HTTP libraries do not log its value,
-/// because the value is marked as sensitive.
+/// RFC 6749, section 2.3.1. The value is marked as sensitive, so HTTP libraries do not log it.
 fn basic(client_id: &str, ClientSecret(secret): &ClientSecret) -> Result<HeaderValue, Problem> {
     let credentials = STANDARD.encode(format!("{}:{}", encoded(client_id), encoded(secret)));
     let mut value = HeaderValue::try_from(format!("Basic {credentials}"))
@@ -209,7 +202,6 @@ fn form_encoded(fields: &[(&str, &str)]) -> String {
     fields.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect::<Vec<_>>().join("&")
 }
 
-/// Percent-encodes a value of a form.
 fn encoded(text: &str) -> String {
     let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let one = |byte: u8| if is_unreserved(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };

@@ -6,7 +6,7 @@ use jsonwebtoken::signature::{self, Verifier};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind};
 use ring::signature as by_ring;
 
-/// A crypto provider that verifies signatures and cannot sign.
+/// Verifies signatures, but cannot sign.
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(Error::from(ErrorKind::UnsupportedAlgorithm)),
     verifier_factory: |algorithm, key| verifier(*algorithm, key),
@@ -14,7 +14,7 @@ static PROVIDER: CryptoProvider = CryptoProvider {
 };
 
 pub(super) fn install() {
-    // Ignore the error: it means that a provider is already installed.
+    // An error means that a provider is already installed.
     let _ = PROVIDER.install_default();
 }
 
@@ -43,7 +43,8 @@ impl Verifier<Vec<u8>> for RingVerifier {
     }
 }
 
-/// Rejects an algorithm that is not of the key's family. In particular, a public key must never act as a shared secret.
+/// Rejects an algorithm that is not of the key's family. In particular, a public key must never act as a shared
+/// secret.
 fn verifier(algorithm: Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>, Error> {
     let is_known = rsa(algorithm).is_some() || elliptic(algorithm).is_some();
     if key.family() != algorithm.family() || !is_known {
@@ -52,8 +53,7 @@ fn verifier(algorithm: Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifi
     Ok(Box::new(RingVerifier { algorithm, key: key.clone() }))
 }
 
-/// Returns the parameters of an RSA algorithm; `None` for other algorithms. All parameters reject moduli of less than
-/// 2,048 bits.
+/// `None` for other algorithms. All parameters reject moduli of less than 2,048 bits.
 fn rsa(algorithm: Algorithm) -> Option<&'static by_ring::RsaParameters> {
     match algorithm {
         Algorithm::RS256 => Some(&by_ring::RSA_PKCS1_2048_8192_SHA256),

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// A backend that knows the fleet's names. All its other methods fail.
+/// Knows the fleet's names; all other methods fail.
 struct TestBackend(FleetNames);
 
 fn unavailable<'a, T: Send + 'a>() -> BackendFuture<'a, T> {
@@ -104,7 +104,6 @@ pub struct TestGateway {
     pub draining: CancellationToken,
 }
 
-/// Returns the row of a new key, and the key's secret.
 pub fn key(id: &str, tenant: &str, agents: &[&str], verbs: &[&str]) -> (Value, String) {
     let key = NewKey::random().unwrap();
     let mut row = json!({"id": id, "sha256": key.sha256, "tenant": tenant, "agents": agents, "verbs": verbs});
@@ -119,12 +118,10 @@ impl TestGateway {
         Self::over(fleet, rows, None).await
     }
 
-    /// Starts a gateway like [`Self::of`], with TLS if files are given.
     pub async fn over(fleet: &Fleet, rows: &[Value], tls: Option<TlsFiles>) -> Self {
         Self::serve(fleet, Client::over(vec![fleet.store.clone()]), rows, tls).await
     }
 
-    /// Starts a gateway like [`Self::of`], with an observer of the queries to Redis.
     pub async fn observed(fleet: &Fleet, rows: &[Value], observer: Arc<dyn Observer>) -> Self {
         Self::serve(fleet, Client::over(vec![fleet.store.clone()]).observed_by(observer), rows, None).await
     }
@@ -158,7 +155,6 @@ impl TestGateway {
         self.ask_in(key, method, path, headers, &body).await
     }
 
-    /// Sends a request like [`Self::ask_with`], with an unchanged body.
     pub async fn ask_in(
         &self,
         key: &str,

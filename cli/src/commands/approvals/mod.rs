@@ -24,7 +24,6 @@ use crate::output::Output;
 use crate::setup::Setup;
 use narrowing::ArgumentChange;
 
-/// Number of approvals listed by default.
 const LISTED: usize = 50;
 
 /// List calls that wait for approval; show, approve or deny one.
@@ -97,7 +96,6 @@ struct ApprovalArgs {
 }
 
 impl ApprovalArgs {
-    /// Returns the approval's name, `tenant:id`.
     fn name(&self) -> Result<String, Failure> {
         Ok(parse_turn_name(&self.tenant, self.id.as_ref())?.to_string())
     }
@@ -133,8 +131,6 @@ struct DenyArgs {
     reason: String,
 }
 
-/// # Errors
-/// The approval is unknown or no longer valid, or this approver has no permission to decide it.
 pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Result<(), Failure> {
     // `notify` waits if Redis is unreachable. The other commands fail.
     if let ApprovalsCommand::Notify(args) = &args.command {
@@ -201,11 +197,10 @@ struct DecisionResult<'a> {
     call: &'a str,
     by: &'a str,
     state: &'a str,
-    /// Number of approvers who still have to agree.
+    /// Approvers who still have to agree.
     missing: u32,
 }
 
-/// Approves or denies a call, and prints the result.
 async fn decide(
     setup: &Setup,
     approval_args: &ApprovalArgs,

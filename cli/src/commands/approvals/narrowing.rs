@@ -1,6 +1,6 @@
-//! Changes that approvers make to arguments: parses them from the command line, and checks the changed call against the
-//! schema of its tool. Without this check, a wrong value would use up the approval, and the worker would reject the
-//! call.
+//! Changes that approvers make to arguments: parses them from the command line, and checks the changed call against
+//! the schema of its tool. Without this check, a wrong value would use up the approval, and the worker would reject
+//! the call.
 
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
@@ -9,7 +9,6 @@ use tickfleet_client::{Approval, ApprovalError, Client};
 use tickfleet_model::approval::NarrowedValues;
 use tickfleet_tools::ArgumentCheck;
 
-/// A change as given on the command line: a JSON pointer, and the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ArgumentChange {
     pointer: String,
@@ -17,10 +16,7 @@ pub(super) struct ArgumentChange {
 }
 
 impl ArgumentChange {
-    /// Parses `amount=400`, or `/lines/0=400` with a JSON pointer.
-    ///
-    /// # Errors
-    /// The text is invalid. The message names the expected format.
+    /// Parses `amount=400`, or `/lines/0=400` with a JSON pointer. The error names the expected format.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let expected = || "expected an argument and its value, such as amount=400 or /lines/0=400".to_owned();
         let (name, value) = text.split_once('=').ok_or_else(expected)?;
@@ -36,8 +32,7 @@ impl ArgumentChange {
         Ok(Self { pointer, value: value.to_owned() })
     }
 
-    /// Converts the change to JSON. The new value becomes a text if it is not JSON, or if the argument's current
-    /// value is a text.
+    /// The new value becomes a text if it is not JSON, or if the argument's current value is a text.
     fn to_json(&self, arguments: &Value) -> serde_json::Result<(String, Box<RawValue>)> {
         let is_text_now = arguments.pointer(&self.pointer).is_some_and(Value::is_string);
         let value = match serde_json::from_str::<Box<RawValue>>(&self.value) {
@@ -48,21 +43,13 @@ impl ArgumentChange {
     }
 }
 
-/// Returns the changes as JSON, for an approval of these arguments.
-///
-/// # Errors
-/// A value cannot be written as JSON.
 pub(super) fn values(changes: &[ArgumentChange], approval: &Approval) -> serde_json::Result<NarrowedValues> {
     let arguments = serde_json::from_str(approval.arguments.get()).unwrap_or_default();
     changes.iter().map(|change| change.to_json(&arguments)).collect()
 }
 
-/// Checks the arguments with which the call would run if these changes are approved. If the fleet publishes no schema
-/// of the tool, only the rules for narrowing are checked. Checks nothing if there are no changes, or if the approval
-/// does not have the exact arguments.
-///
-/// # Errors
-/// [`ApprovalError`]: the arguments may not be changed in this way, or do not fit the schema.
+/// Checks the arguments with which the call would run. If the fleet publishes no schema of the tool, checks only the
+/// rules for narrowing. Checks nothing if there are no changes, or if the approval does not have the exact arguments.
 pub(crate) async fn check(client: &Client, approval: &Approval, changes: &NarrowedValues) -> Result<(), ApprovalError> {
     if changes.is_empty() || !approval.arguments_exact {
         return Ok(());

@@ -7,7 +7,6 @@ use tickfleet_client::approvals::RequiredApprovers;
 use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, StatusColor, lines, readable_json, short, summary, table};
 
-/// Maximum characters of arguments in a list.
 const ARGUMENTS_CHARS: usize = 48;
 
 pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
@@ -42,14 +41,12 @@ fn needs(approval: &Approval) -> String {
     all.join(" and ")
 }
 
-/// Returns the rules that require the approval, each with its reason.
 fn why(approval: &Approval) -> String {
     let each = approval.asked_by.iter().map(|asked| format!("{} ({})", asked.place, short(&asked.why, usize::MAX)));
     let all: Vec<String> = each.collect();
     all.join("; ")
 }
 
-/// Returns a phrase about the approval that a turn waits for.
 pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
     let Approval { id, tenant, requested_ms, until_ms, .. } = approval;
     if approval.state == "approved" {
@@ -81,7 +78,6 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
         other => (StatusColor::Doubtful, other),
     };
     let id = output.paint(StatusColor::Strong, &format!("{}:{}", approval.tenant, approval.id));
-    // Writing to a `String` cannot fail.
     let _ = writeln!(text, "Approval {id} {}", output.paint(color, word));
     let call = (&approval.agent, &approval.tool, &approval.version);
     let _ = writeln!(text, "  {} calls {} {} (call {}:{})", call.0, call.1, call.2, approval.tenant, approval.call);

@@ -35,8 +35,6 @@ pub(crate) struct ExportArgs {
     follow: Follow,
 }
 
-/// # Errors
-/// Redis does not respond, or the file cannot be written.
 pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Result<(), Failure> {
     if let Some(to) = args.to.as_ref().filter(|_| args.follow.follow) {
         let header = Header {
@@ -95,7 +93,7 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
     Ok(())
 }
 
-/// Returns the time zones and daily caps of tenants. `prove` uses them to check that no cap was exceeded.
+/// `prove` uses these facts to check that no cap was exceeded.
 fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFacts> {
     let active = setup.active().load();
     let policy = &active.policy;
@@ -107,15 +105,10 @@ fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFac
     facts.collect()
 }
 
-/// Text with which every export starts.
 const BEGINS: &str = "{\"export\":";
 
-/// Opens an existing export to continue it. Returns the state of the export, the length of its complete lines in bytes,
-/// and the file.
-///
-/// # Errors
-/// The file cannot be read, or it is not an export, or it has lines that no export has. In these cases the file is not
-/// changed.
+/// Continues an existing export. Returns its state, the length of its complete lines in bytes, and the file. Leaves
+/// the file unchanged on an error: it cannot be read, is not an export, or has lines that no export has.
 fn opened(path: &PathBuf) -> std::io::Result<(ExportResume, u64, std::fs::File)> {
     let other = |why: String| std::io::Error::other(format!("nothing was exported: {why}; write to another file"));
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
@@ -132,7 +125,7 @@ fn opened(path: &PathBuf) -> std::io::Result<(ExportResume, u64, std::fs::File)>
             return Err(other("it is not an export".to_owned()));
         }
         if !is_taken {
-            // An incomplete last line, and the end line of a finished export, can be replaced.
+            // The export may replace an incomplete last line, and the end line of a finished export.
             if is_whole && !(is_end(&line) && reader.fill_buf()?.is_empty()) {
                 return Err(other(format!("line {number} is not from an export that can continue")));
             }
@@ -148,7 +141,6 @@ fn is_end(line: &str) -> bool {
     matches!(Line::read(line.trim_end()), Some(Line::End(_)))
 }
 
-/// Truncates the file after its last complete line.
 fn cut(mut file: std::fs::File, kept: u64) -> std::io::Result<std::fs::File> {
     use std::io::Seek as _;
     file.set_len(kept)?;
@@ -197,7 +189,6 @@ mod tests {
             assert!(error.contains(why), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
-        // A file of this fleet is continued after its last complete line.
         for (text, kept) in [
             (String::new(), 0),
             ("{\"exp".to_owned(), 0),

@@ -21,18 +21,13 @@ pub(crate) struct Key {
     pub(crate) new: Option<PathBuf>,
 }
 
-/// Prints the public key of the configured signing key.
-///
-/// # Errors
-/// No key is configured, or the key cannot be read.
 pub(crate) fn show(setup: &Setup, output: &Output) -> Result<(), Failure> {
     let missing = || Failure::failed(anyhow::anyhow!("no signing key is configured: set seal.key"));
     let signer = setup.signer()?.ok_or_else(missing)?;
     show_key(signer.key_id(), &signer, output)
 }
 
-/// # Errors
-/// The file exists or cannot be written, or `/dev/urandom` cannot be read.
+/// Fails if the file exists.
 pub(crate) fn make(path: &Path, output: &Output) -> Result<(), Failure> {
     let mut chance = [0; 32];
     let given = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut chance));

@@ -43,8 +43,6 @@ pub(crate) enum AuditCommand {
     Key(key::Key),
 }
 
-/// # Errors
-/// The errors of the subcommand.
 pub(crate) async fn run(setup: &Setup, args: &Audit, output: &Output) -> Result<(), Failure> {
     match &args.command {
         AuditCommand::Search(args) => search::run(setup, args, output).await,

@@ -54,12 +54,10 @@ pub(crate) struct Search {
 struct SearchResult {
     entries: Vec<AuditMatch>,
     read: usize,
-    /// The position of each shard at which the search can continue. Empty if the whole time range was searched.
+    /// The search can continue from these positions, one per shard. Empty if the whole time range was searched.
     cursors: Vec<String>,
 }
 
-/// # Errors
-/// Redis does not respond.
 pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let at = args.cursor.as_ref().map(|cursor| cursor.split_once(':').ok_or(cursor)).transpose();

@@ -57,8 +57,6 @@ pub(crate) struct Verify {
     against: References,
 }
 
-/// # Errors
-/// The export was changed, or a file cannot be read.
 pub(crate) async fn run(args: &Verify, output: &Output) -> Result<(), Failure> {
     let anchors = args.against.anchors().await?;
     let mut nothing = |_: &str| {};
@@ -68,10 +66,7 @@ pub(crate) async fn run(args: &Verify, output: &Output) -> Result<(), Failure> {
 }
 
 impl References {
-    /// Reads the anchors: the seal hashes that were stored outside the fleet.
-    ///
-    /// # Errors
-    /// The anchors cannot be read, or the given place contains none.
+    /// Anchors are seal hashes that were stored outside the fleet. Fails if the given place contains none.
     pub(crate) async fn anchors(&self) -> Result<Vec<Anchor>, Failure> {
         let Some(place) = &self.anchors else { return Ok(Vec::new()) };
         let mut anchors = Vec::new();
@@ -91,10 +86,7 @@ impl References {
     }
 }
 
-/// Verifies exports against these anchors. Passes each line to `also`.
-///
-/// # Errors
-/// A file cannot be read, or a key or time is invalid.
+/// Passes each line to `also`.
 pub(crate) fn verified(
     exports: &[PathBuf],
     against: &References,
@@ -123,10 +115,7 @@ pub(crate) fn verified(
     Ok(verifier.finish(anchors, until_ms))
 }
 
-/// Converts the time of an option to milliseconds; `None` if the option is not given.
-///
-/// # Errors
-/// The value is a duration, not a time.
+/// Returns milliseconds; `None` if the option is not given. Fails if the value is a duration, not a time.
 pub(crate) fn at(time: Option<Deadline>, option: &str) -> Result<Option<i64>, Failure> {
     match time {
         None => Ok(None),
@@ -135,7 +124,7 @@ pub(crate) fn at(time: Option<Deadline>, option: &str) -> Result<Option<i64>, Fa
     }
 }
 
-/// Passes each line of a file to `take`. Invalid UTF-8 is replaced, so the line no longer matches its seal.
+/// Replaces invalid UTF-8, so the line no longer matches its seal.
 fn for_each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure> {
     let read = || -> std::io::Result<()> {
         let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
@@ -150,7 +139,7 @@ fn for_each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure>
     read().with_context(|| path.display().to_string()).map_err(Failure::failed)
 }
 
-/// Maximum number of findings in the text. The JSON output has all findings.
+/// The JSON output has all findings.
 const SHOWN_MAX: usize = 100;
 
 pub(crate) fn verdict_text(verdict: &ExportVerdict) -> String {

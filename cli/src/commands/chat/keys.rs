@@ -23,11 +23,8 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Listens for Ctrl-C. If `wanted` is true, also reads lines on a separate thread until the process ends, because a
-    /// blocking read from a terminal cannot be canceled.
-    ///
-    /// # Errors
-    /// No signal handler can be installed.
+    /// Listens for Ctrl-C. If `wanted` is true, also reads lines on a separate thread until the process ends, because
+    /// a blocking read from a terminal cannot be canceled.
     pub(super) fn listen(wanted: bool) -> Result<Self, Failure> {
         let (send, lines) = mpsc::channel(1);
         if wanted {
@@ -43,7 +40,7 @@ impl Keys {
         }
     }
 
-    /// Waits for Ctrl-C. Returns at once if an earlier Ctrl-C has not been received yet.
+    /// Returns at once if an earlier Ctrl-C has not been received yet.
     pub(super) async fn interrupted(&mut self) {
         self.interrupts.recv().await;
     }
@@ -54,8 +51,7 @@ fn read(send: &mpsc::Sender<String>) {
     let mut stdin = stdin.lock();
     loop {
         let mut line = Vec::new();
-        // A line longer than `max` exceeds the maximum length of a message. Its beginning is enough to reject the
-        // message.
+        // A longer line exceeds the maximum length of a message. Its beginning is enough to reject the message.
         let max = limits::TASK_DESCRIPTION_BYTES_MAX as u64 + 2;
         match (&mut stdin).take(max).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,

@@ -51,10 +51,7 @@ fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
     RawValue::from_string(text.to_owned()).map_err(|error| format!("not JSON: {error}"))
 }
 
-/// Runs the conversation until the user ends it. With `--once`, runs one exchange.
-///
-/// # Errors
-/// Redis cannot be reached. With `--once`, also if the agent did not answer.
+/// With `--once`, runs one exchange, and fails if the agent did not answer.
 pub(crate) async fn run(setup: &Setup, args: &Chat, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let id = args.session.clone().map_or_else(new_session, Ok)?;

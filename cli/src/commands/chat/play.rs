@@ -11,14 +11,11 @@ use crate::failure::Failure;
 pub(super) enum ExchangeEnd {
     Answered,
     NotAnswered,
-    /// The user left. The task is being canceled.
+    /// The task is being canceled.
     Left,
 }
 
-/// Sends a message and shows the task's events until the task has ended or the user leaves.
-///
-/// # Errors
-/// Redis cannot be reached, or the session cannot be used.
+/// Shows the task's events until the task has ended or the user leaves.
 pub(super) async fn exchange(
     session: &Session,
     text: &str,
@@ -66,7 +63,7 @@ pub(super) async fn exchange(
     }
 }
 
-/// Cancels the task and its subtasks. Returns early if the user leaves.
+/// Also cancels subtasks. Returns early if the user leaves.
 async fn cancel(exchange: &Exchange, keys: &mut Keys, shown: &ExchangeSpinner<'_>) -> Result<ExchangeEnd, Failure> {
     tokio::select! {
         cancelled = exchange.cancel("cancelled in the chat") => {

@@ -8,17 +8,16 @@ use crate::failure::Failure;
 use crate::output::time_format::clock;
 use crate::output::{Output, StatusColor, short};
 
-/// Maximum characters of a text within a line.
 const TEXT_CHARS: usize = 140;
 const SPIN_EVERY: Duration = Duration::from_millis(120);
 
-/// Prints a conversation with one agent. Content goes to stdout, everything else to stderr.
+/// Content goes to stdout, everything else to stderr.
 pub(super) struct ConversationPrinter<'a> {
     output: &'a Output,
     agent: &'a AgentId,
 }
 
-/// Dropping this value removes the spinner of an exchange.
+/// Dropping this value removes the spinner.
 pub(super) struct ExchangeSpinner<'a> {
     output: &'a Output,
     agent: &'a AgentId,
@@ -47,7 +46,7 @@ impl<'a> ConversationPrinter<'a> {
 
     pub(super) fn prompt(&self) {
         use std::io::Write as _;
-        // If the prompt cannot be written, the conversation still works.
+        // A missing prompt does not stop the conversation.
         let _ = write!(std::io::stderr(), "{} ", self.output.paint(StatusColor::Strong, "you>"));
         let _ = std::io::stderr().flush();
     }
@@ -77,10 +76,6 @@ impl ExchangeSpinner<'_> {
         self.spinner.suspend(|| self.output.note(text));
     }
 
-    /// Prints an event of the task.
-    ///
-    /// # Errors
-    /// Stdout cannot be written.
     pub(super) fn progress(&self, progress: &TaskProgress) -> Result<(), Failure> {
         if self.output.json {
             return self.output.print(&serde_json::to_string(progress).map_err(Failure::failed)?);
@@ -98,7 +93,7 @@ impl ExchangeSpinner<'_> {
         };
         match event {
             TaskEvent::Accepted { .. } => Vec::new(),
-            // The text of this plan is the final answer, which also arrives as a separate event.
+            // This plan's text is the final answer, which also arrives as a separate event.
             TaskEvent::Plan { calls, .. } if calls.is_empty() => Vec::new(),
             TaskEvent::Plan { model, text, calls } => {
                 let said = if text.trim().is_empty() { model.clone() } else { format!("{model}: {}", text.trim()) };
@@ -134,7 +129,7 @@ impl ExchangeSpinner<'_> {
     }
 }
 
-/// Returns the text that the spinner shows until the next event; `None` if the task has ended.
+/// The spinner shows this text until the next event; `None` if the task has ended.
 fn doing(event: &TaskEvent) -> Option<String> {
     Some(match event {
         TaskEvent::Accepted { .. }

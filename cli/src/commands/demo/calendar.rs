@@ -1,11 +1,11 @@
-//! The team calendar of the fake services: a small MCP server. The server uses streamable HTTP without sessions, so the
+//! The team calendar of the fake services: a small MCP server over streamable HTTP. It has no sessions, so the
 //! response to every request is one JSON message.
 
 use serde_json::{Value, json};
 
 pub(super) const PATH: &str = "/mcp";
 pub(super) const TOKEN: &str = "stand-in-for-a-calendar-token";
-/// Supported versions of the protocol, the newest first.
+/// Sorted, with the newest version first.
 const VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
 const METHOD_NOT_FOUND: i32 = -32601;
 const INVALID_REQUEST: i32 = -32600;
@@ -13,12 +13,14 @@ const INVALID_PARAMS: i32 = -32602;
 
 #[derive(Debug, PartialEq)]
 pub(super) enum ParsedMessage {
-    /// A message that needs no response.
+    /// Needs no response.
     Notification,
-    /// A request about the server itself, or an invalid request. The value is the response.
+    /// The response to a request about the server itself, or to an invalid request.
     Respond(Value),
-    /// A tool call, with the request ID for its response.
-    Call { id: Value, call: CalendarCall },
+    Call {
+        id: Value,
+        call: CalendarCall,
+    },
 }
 
 #[derive(Debug, PartialEq)]
@@ -51,8 +53,7 @@ pub(super) fn parse_message(message: &Value) -> ParsedMessage {
     }
 }
 
-/// Returns the response to a tool call. The response contains the output as JSON, and as text for clients that only
-/// support text.
+/// Contains the output as JSON, and as text for clients that only support text.
 pub(super) fn called(id: &Value, output: &Value) -> Value {
     answer(id, &json!({"content": [{"type": "text", "text": output.to_string()}], "structuredContent": output}))
 }
@@ -74,7 +75,7 @@ fn handshake(params: &Value) -> Value {
     })
 }
 
-/// Lists the tools. One is annotated as read-only. The other has no annotation about its effect.
+/// One tool is annotated as read-only. The other has no annotation about its effect.
 fn tools() -> Value {
     json!([
         {

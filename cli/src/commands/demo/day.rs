@@ -9,14 +9,11 @@ use tickfleet_model::{TenantId, Turn};
 use tickfleet_protocol::parse_turn;
 
 pub(super) const TENANT: &str = "atlas-ux";
-/// Real duration of one hour of the day.
 const HOUR: Duration = Duration::from_secs(1);
 const DAY: &str = include_str!("day.json");
 
-/// How the fake services respond to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 pub(super) enum ServiceResponse {
-    /// The service handles the request.
     #[default]
     #[serde(rename = "ok")]
     Ok,
@@ -35,22 +32,22 @@ pub(super) enum ServiceResponse {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// Time of the turn, `HH:MM`. The times of the entries ascend.
+    /// Has the form `HH:MM`. The times of the entries ascend.
     at: String,
     /// The agent's action, as the rest of a sentence that begins with the agent's name.
     story: String,
-    /// The message of the turn, without tenant and ID.
+    /// The tenant and the ID are added later.
     turn: Value,
     /// Repeats a single raw call this many times. `{n}` in the call is replaced by 1, 2, ….
     #[serde(default)]
     repeat: Option<usize>,
-    /// The responses of the fake services to the first requests of the turn, in order. Later requests succeed.
+    /// Responses to the first requests of the turn, in order. Later requests succeed.
     #[serde(default)]
     stand_in: Vec<ServiceResponse>,
-    /// The turn's deadline, in milliseconds after the submit.
+    /// Measured from the submit.
     #[serde(default)]
     expires_after_ms: Option<i64>,
-    /// If given, the turn is canceled with this reason.
+    /// Cancels the turn, with this reason.
     #[serde(default)]
     cancel: Option<String>,
     #[serde(default = "once")]
@@ -63,12 +60,11 @@ const fn once() -> usize {
 
 pub(super) struct Planned {
     pub(super) at: String,
-    /// When the turn is submitted, as time since the start of the day.
+    /// Measured from the start of the day.
     pub(super) after: Duration,
     pub(super) story: String,
     pub(super) turn: Turn,
-    /// The text that each call sends to a service: its text, query or title. The fake services recognize the call by
-    /// this text.
+    /// Each call sends a text, query or title to a service. The fake services recognize the call by it.
     pub(super) asks: Vec<Option<String>>,
     pub(super) stand_in: Vec<ServiceResponse>,
     pub(super) expires_after_ms: Option<i64>,
@@ -82,10 +78,6 @@ impl Planned {
     }
 }
 
-/// Returns the turns of the day.
-///
-/// # Errors
-/// The embedded file is invalid, which is a bug.
 pub(super) fn plan() -> Result<Vec<Planned>> {
     let entries: Vec<Entry> = serde_json::from_str(DAY).context("day.json")?;
     let mut begin = None;
@@ -110,7 +102,7 @@ fn of(entry: Entry, after: Duration) -> Result<Planned> {
         message["calls"] = repeated(&message["calls"][0], times)?;
     }
     let agent = message["agent"].as_str().unwrap_or_default();
-    // The submitter chooses the ID, so it is safe to submit the turn twice.
+    // With a chosen ID, it is safe to submit the turn twice.
     let id = format!("{}-{agent}", entry.at.replace(':', ""));
     message["turn_id"] = json!(id);
     message["tenant"] = json!(TENANT);
@@ -135,15 +127,13 @@ fn repeated(call: &Value, times: usize) -> Result<Value> {
     Ok(Value::Array(calls.collect::<Result<_, _>>()?))
 }
 
-/// Returns the text that arguments send to a service; `None` if there is none.
+/// `None` if the arguments send no text to a service.
 fn asked(arguments: &str) -> Option<String> {
     let arguments: Value = serde_json::from_str(arguments).ok()?;
     let asked = ["content", "message", "query", "title"].iter().find_map(|name| arguments.get(*name))?;
     asked.as_str().map(ToOwned::to_owned)
 }
 
-/// # Errors
-/// None in practice: the name is a constant.
 pub(super) fn tenant() -> Result<TenantId> {
     TenantId::new(TENANT).map_err(Into::into)
 }

@@ -39,17 +39,17 @@ use report::Report;
 use stand_in::StandIn;
 use watched::DemoConsole;
 
-/// The agent that reaches its day cap, and the value of the cap.
+/// The agent reaches its day cap, which has this value.
 const CAPPED: (&str, u32) = ("dwight", 6);
-/// Environment variables and their values. They make the waits of a day short enough for the demo.
+/// These settings make the waits of a day short enough for the demo.
 const HASTE: [(&str, &str); 2] =
     [("TICKFLEET_CAPS_TICK", "1s"), ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms")];
 
-/// The files of the demo's configuration folder, without the tools that some machines cannot run. All other files are
-/// the built-in ones.
+/// The tools that some machines cannot run are added later. All other files of the configuration are the built-in
+/// ones.
 const MCP: &str = include_str!("mcp.yaml");
 const TOOLS: &str = include_str!("../../../../config/tools.yaml");
-/// The built-in permissions, with additional rows for `sleep` and the calendar's tools.
+/// Adds rows for `sleep` and the calendar's tools to the built-in permissions.
 const PERMISSIONS: &str = concat!(
     include_str!("../../../../config/permissions.yaml"),
     "\n  # A tool for trying a fleet out, here a workflow that takes too long.\n\
@@ -77,13 +77,11 @@ pub(crate) struct Demo {
     stay: bool,
 }
 
-/// # Errors
-/// The fleet cannot be started or ends too early; [`Failure::Reported`] if a check failed.
+/// [`Failure::Reported`] if a check failed.
 pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     let dir = std::env::temp_dir().join(format!("tickfleet-demo-{}", std::process::id()));
     let probed = Probed::on_this_machine(dir.with_extension("workspaces"), &args.interpreter).await;
     let outcome = play_and_report(args, &dir, &probed, output).await;
-    // Ignore errors: leftovers stay in the system's temporary folder.
     drop(std::fs::remove_dir_all(&dir));
     drop(std::fs::remove_dir_all(probed.workspaces()));
     if outcome?.ok { Ok(()) } else { Err(Failure::Reported) }
@@ -95,7 +93,7 @@ async fn play_and_report(args: &Demo, dir: &Path, probed: &Probed, output: &Outp
     let setup = configured(dir, probed, &stand_in).await?;
     let watched = DemoConsole::open(&setup, output).await;
     let played = play_day(&setup, &day, probed, &stand_in, &watched, output).await;
-    // Stop the Python interpreters even if the fleet did not start.
+    // The interpreters must stop even if the fleet did not start.
     setup.stop_modules().await;
     let report = played?;
     if output.json {
@@ -139,7 +137,7 @@ async fn play_day(
     report
 }
 
-/// Returns the built-in configuration with fast settings, with tools that call the fake services, and with a store in
+/// Uses the built-in configuration with fast settings, with tools that call the fake services, and with a store in
 /// memory. The calendar's tools are declared, granted and pinned in the folder `dir`.
 async fn configured(dir: &Path, probed: &Probed, stand_in: &StandIn) -> Result<Setup, Failure> {
     let base = stand_in.base_url.as_str();

@@ -16,11 +16,11 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// If no reply arrives for this long, the demo stops waiting for missing replies.
+/// Without a reply for this long, the demo stops waiting for missing replies.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// How long to wait for surplus replies after all expected replies have arrived.
+/// Surplus replies may arrive for this long after all expected replies.
 const ENCORE: Duration = Duration::from_millis(300);
-/// The tool that delegates a task. Its output contains the ID of the task, which gets its own reply.
+/// Its output contains the ID of the delegated task, which gets its own reply.
 const DELEGATE: &str = "delegate_task";
 
 #[derive(Default)]
@@ -29,10 +29,7 @@ struct Collected {
     tasks: BTreeMap<String, Vec<Reply>>,
 }
 
-/// Plays the day on the fleet of `setup`, and prints each reply as it arrives.
-///
-/// # Errors
-/// Redis is unreachable, a turn is not accepted, or a reply is missing.
+/// Prints each reply as it arrives. Fails if a turn is not accepted, or if a reply is missing.
 pub(super) async fn day(setup: &Setup, day: &[Planned], output: &Output) -> Result<DayResult, Failure> {
     let client = setup.client().await?;
     let inbox = private_inbox("demo");
@@ -54,8 +51,7 @@ fn name(planned: &Planned) -> Result<TurnName, Failure> {
     Ok(TurnName { tenant: planned.turn.tenant.clone(), turn })
 }
 
-/// Submits each turn on schedule. For each turn, returns when it was submitted, and how many of its submits were
-/// duplicates.
+/// Returns when each turn was submitted, and how many of its submits were duplicates.
 async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Result<Vec<(Instant, usize)>, Failure> {
     let begin = Instant::now();
     let mut submitted = Vec::with_capacity(day.len());
@@ -79,7 +75,7 @@ async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Resu
     Ok(submitted)
 }
 
-/// Cancels a turn as soon as a scheduler has admitted it. A turn that is canceled earlier would never begin.
+/// Waits until a scheduler has admitted the turn. A turn that is canceled earlier would never begin.
 async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), Failure> {
     let name = name(planned)?;
     while matches!(client.store(&name.tenant).turn_view(&name).await?, TurnView::Unknown) {
@@ -89,7 +85,7 @@ async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), 
     Ok(())
 }
 
-/// Collects replies until every turn, and every task delegated by a turn, has a reply.
+/// Ends when every turn, and every task delegated by a turn, has a reply.
 async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Result<Collected, Failure> {
     let mut open: BTreeSet<String> = day.iter().map(Planned::turn_id).collect();
     let mut collected = Collected::default();
@@ -123,14 +119,14 @@ async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Resu
     Ok(collected)
 }
 
-/// Returns the IDs of the tasks that a turn has delegated.
+/// Returns the IDs of the tasks.
 fn delegated(reply: &Reply) -> Vec<String> {
     let made = reply.results.iter().filter(|r| r.tool == DELEGATE && r.outcome == Outcome::Ok);
     let job = |json: &str| serde_json::from_str::<serde_json::Value>(json).ok()?["job_id"].as_str().map(Into::into);
     made.filter_map(|result| job(result.output.as_ref()?.get())).collect()
 }
 
-/// Reads the admissions of a turn from its record. Also returns how long (in ms) the turn waited for these admissions.
+/// Also returns how long (ms) the turn waited for these admissions.
 async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<AdmissionNote>, i64), Failure> {
     let turn = match client.store(&planned.turn.tenant).turn_view(&name(planned)?).await? {
         TurnView::Finished(finished) => finished,

@@ -21,9 +21,8 @@ pub(super) struct Report {
     pub(super) agents: usize,
     pub(super) calls: usize,
     pub(super) results: usize,
-    /// Repeated submits of the same turn that the fleet recognized.
+    /// Repeated submits that the fleet recognized.
     pub(super) duplicates: usize,
-    /// Number of delegated tasks. Each has a reply.
     pub(super) tasks: usize,
     pub(super) outcomes: BTreeMap<&'static str, usize>,
     pub(super) caps: Vec<CappedTurn>,
@@ -31,23 +30,21 @@ pub(super) struct Report {
     pub(super) latency: Latency,
     pub(super) stand_in: RequestCounts,
     pub(super) day: Vec<Row>,
-    /// The kinds of tools that were left out, each with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) left_out: SkippedKinds,
 }
 
-/// A turn that waited because its agent had reached a cap.
+/// The turn waited because its agent had reached a cap.
 #[derive(Debug, Serialize)]
 pub(super) struct CappedTurn {
     pub(super) agent: String,
     pub(super) turn: String,
     pub(super) calls: usize,
-    /// Calls admitted in each window.
+    /// The admitted calls of each window.
     pub(super) windows: Vec<u32>,
     pub(super) waited_ms: i64,
 }
 
-/// Counts of retried calls and of their additional attempts.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Retries {
     pub(super) calls: usize,
@@ -55,11 +52,11 @@ pub(super) struct Retries {
     pub(super) recovered: usize,
 }
 
-/// Time from submit to reply, measured by the producer.
+/// From submit to reply, measured by the producer.
 #[derive(Debug, Serialize)]
 pub(super) struct Latency {
     pub(super) all: Figures,
-    /// Turns without delays: no cap, no retry, no cancellation.
+    /// Turns without cap, retry or cancellation.
     pub(super) unhindered: Figures,
 }
 
@@ -70,7 +67,7 @@ pub(super) struct Figures {
     pub(super) p99_ms: f64,
 }
 
-/// The requests for actions that the fake services received.
+/// The fake services received these requests.
 #[derive(Debug, Serialize)]
 pub(super) struct RequestCounts {
     pub(super) requests: usize,
@@ -101,15 +98,13 @@ pub(super) struct Row {
 #[derive(Debug, Serialize)]
 pub(super) struct CallRow {
     pub(super) tool: String,
-    /// The kind of the tool; `None` if the tool does not exist.
+    /// `None` if the tool does not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kind: Option<Kind>,
     pub(super) outcome: Outcome,
     pub(super) attempts: u32,
-    /// Stable error code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) code: Option<String>,
-    /// The message that the agent received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
 }
@@ -163,8 +158,8 @@ fn results(turn: &PlayedTurn) -> impl Iterator<Item = &CallResult> {
     turn.replies.iter().flat_map(|(_, reply)| &reply.results)
 }
 
-/// Checks guarantee 1: each turn has exactly one reply, with one result per call, in the order of the calls. Returns
-/// the violation, if any.
+/// Guarantee 1: each turn has exactly one reply, with one result per call, in the order of the calls. Returns a
+/// violation.
 fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let id = planned.turn_id();
     let [(_, reply)] = &turn.replies[..] else { return Some(format!("{id} got {} replies", turn.replies.len())) };
@@ -173,7 +168,7 @@ fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     (!paired).then(|| format!("the results of {id} are not one for each of its {} calls", planned.turn.calls.len()))
 }
 
-/// Checks guarantee 2: no counter exceeds its cap. Returns the violation, if any.
+/// Guarantee 2: no counter exceeds its cap. Returns a violation.
 fn within_caps(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let over = turn.slices.iter().find(|slice| slice.tick_used > slice.tick_cap || slice.day_used > slice.day_cap)?;
     let id = planned.turn_id();
@@ -182,8 +177,8 @@ fn within_caps(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     Some(format!("{id} exceeded a cap: {tick} of {} in the tick, {day} of {} in the day", over.tick_cap, over.day_cap))
 }
 
-/// Checks guarantee 2 by adding up admissions instead of using the fleet's own counters: the admissions of an agent in
-/// one window, or in the day, do not exceed its cap. Returns the violations.
+/// Guarantee 2, by adding up admissions instead of using the fleet's own counters: an agent's admissions in one
+/// window, or in the day, do not exceed its cap. Returns violations.
 fn sums_within_caps(day: &[Planned], played: &DayResult) -> Vec<String> {
     let mut sums: BTreeMap<(&str, Option<i64>), (u32, u32)> = BTreeMap::new();
     for (planned, turn) in day.iter().zip(&played.turns) {
@@ -202,8 +197,8 @@ fn sums_within_caps(day: &[Planned], played: &DayResult) -> Vec<String> {
     .collect()
 }
 
-/// Checks guarantee 3: an effect that is reported happened exactly once, and an effect that is reported as not run did
-/// not happen. Returns the violations.
+/// Guarantee 3: a reported effect happened exactly once, and an effect that is reported as not run did not happen.
+/// Returns violations.
 fn effects_agree(planned: &Planned, turn: &PlayedTurn, ledger: &Ledger) -> Vec<String> {
     let Some((_, Reply { results, .. })) = turn.replies.first() else { return Vec::new() };
     let asked = planned.asks.iter().zip(results).filter(|(_, result)| is_once(&result.tool));
@@ -220,7 +215,7 @@ fn effects_agree(planned: &Planned, turn: &PlayedTurn, ledger: &Ledger) -> Vec<S
     asked.filter_map(disagrees).collect()
 }
 
-/// Returns true if a tool of the day has an effect that must not happen twice.
+/// The effect of this tool must not happen twice.
 fn is_once(tool: &str) -> bool {
     matches!(tool, "post_to_x" | "send_telegram_message" | "calendar__book_meeting")
 }
@@ -261,7 +256,6 @@ impl Latency {
 impl Figures {
     fn new(mut took: Vec<Duration>) -> Self {
         took.sort_unstable();
-        // The nearest-rank percentile.
         let at = |percent: usize| took.get((took.len() * percent).div_ceil(100).saturating_sub(1)).copied();
         Self { turns: took.len(), p50_ms: ms(at(50).unwrap_or_default()), p99_ms: ms(at(99).unwrap_or_default()) }
     }
@@ -308,7 +302,6 @@ fn row(planned: &Planned, turn: &PlayedTurn, kinds: &Kinds) -> Row {
     }
 }
 
-/// Converts a duration to milliseconds, rounded to a tenth.
 fn ms(took: Duration) -> f64 {
     (took.as_secs_f64() * 10_000.0).round() / 10.0
 }
@@ -323,7 +316,7 @@ mod tests {
     use super::*;
     use tickfleet_store::AdmissionNote;
 
-    /// Returns the day's first turn with a post. Its single call ended as `outcome`, and the turn got `times` replies.
+    /// The day's first turn with a post. Its single call ended as `outcome`, and it got `times` replies.
     fn posted(outcome: &str, times: usize) -> (Planned, PlayedTurn) {
         let planned = day::plan().unwrap().into_iter().find(|p| p.turn.calls[0].tool == "post_to_x").unwrap();
         let id = planned.turn_id();

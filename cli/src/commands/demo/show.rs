@@ -18,7 +18,7 @@ use crate::output::results::outcome_color;
 use crate::output::time_format::span;
 use crate::output::{Output, StatusColor, lines, short, table};
 
-/// Maximum characters of a message in the table. The lines of the table have at most 110 characters.
+/// The lines of the table then have at most 110 characters.
 const MESSAGE_CHARS_MAX: usize = 87;
 const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", "WAITED"];
 
@@ -91,7 +91,6 @@ pub(super) fn live(day: &[Planned], reply: &Reply, output: &Output) -> String {
 
 pub(super) fn account(report: &Report, output: &Output) -> String {
     let mut text = format!("\n{}\n", output.paint(StatusColor::Strong, "The day, call by call"));
-    // Writing to a `String` cannot fail, here and below.
     text.push_str(&day_table(&report.day, output));
     let parts: [(&str, String); 5] = [
         ("Calls by outcome", outcomes(report, output)),
@@ -107,7 +106,7 @@ pub(super) fn account(report: &Report, output: &Output) -> String {
     text
 }
 
-/// Returns the next commands to try. If needed, also returns how to add the program to PATH.
+/// Includes how to add the program to PATH, if needed.
 pub(super) fn next() -> String {
     let path = into_path().map(|export| format!("  {export}\n")).unwrap_or_default();
     format!("\nWhere to go next\n{path}{NEXT}")
@@ -121,8 +120,7 @@ const NEXT: &str =
   tickfleet demo --json            this account, for programs
 ";
 
-/// Formats each call on a line. The message to the agent is on the next line, because a column would be too narrow for
-/// it.
+/// The message to the agent is below its call, because a column would be too narrow for it.
 fn day_table(day: &[Row], output: &Output) -> String {
     let mut table = table(&COLUMNS);
     // A wrapped row would have several lines, and messages would be placed below the wrong call.
@@ -148,7 +146,7 @@ fn day_table(day: &[Row], output: &Output) -> String {
     interleaved(&lines(table), &messages)
 }
 
-/// Formats the lines of a table. If a line has a message, the message follows it.
+/// If a line has a message, the message follows it.
 fn interleaved(table: &str, messages: &[String]) -> String {
     let indent = table.lines().next().and_then(|head| head.find(COLUMNS[2])).unwrap_or_default() + 2;
     let mut text = String::new();
@@ -161,7 +159,7 @@ fn interleaved(table: &str, messages: &[String]) -> String {
     text
 }
 
-/// Groups consecutive calls with the same result, and counts them.
+/// Counts consecutive calls with the same result.
 fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
     let alike = |a: &CallRow, b: &CallRow| {
         (&a.tool, a.outcome, a.attempts, &a.code) == (&b.tool, b.outcome, b.attempts, &b.code)
@@ -169,8 +167,7 @@ fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
     calls.chunk_by(alike).filter_map(|group| Some((group.first()?, group.len()))).collect()
 }
 
-/// Returns the message to the agent, cut to the sentences that fit. If the error code differs from the outcome, the
-/// message begins with the code.
+/// Returns the sentences that fit. If the error code differs from the outcome, the message begins with the code.
 fn why(call: &CallRow) -> String {
     let code = call.code.as_deref().filter(|code| *code != call.outcome.as_str());
     let message = call.error.as_deref().unwrap_or_default();

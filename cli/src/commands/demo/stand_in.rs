@@ -1,5 +1,5 @@
-//! Fakes of Telegram, X, the team's calendar and a model on this machine. The fakes record their requests in a
-//! ledger, and fail as the script of the day specifies. The model completes each task at once, and records nothing.
+//! Fakes of Telegram, X, the team's calendar and a model on this machine. They record their requests in a ledger, and
+//! fail as the script of the day specifies. The model completes each task at once, and records nothing.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -23,7 +23,7 @@ pub(super) const BOT_TOKEN: &str = "100200300:stand-in-for-a-bot-token";
 pub(super) const X_USER_TOKEN: &str = "stand-in-for-a-user-token";
 pub(super) const X_BEARER_TOKEN: &str = "stand-in-for-a-bearer-token";
 
-/// Dropping this value stops the fake services.
+/// Dropping this value stops the services.
 pub(super) struct StandIn {
     pub(super) base_url: String,
     services: Arc<Services>,
@@ -31,33 +31,31 @@ pub(super) struct StandIn {
 }
 
 struct Services {
-    /// Maps each text, query or title to the index of its turn.
+    /// Maps the text, query or title to the index of its turn.
     turns: HashMap<String, usize>,
-    /// The scripted responses to the requests of each turn, in order.
+    /// Responses to the requests of each turn, in order.
     moods: Mutex<Vec<VecDeque<ServiceResponse>>>,
     ledger: Mutex<Ledger>,
 }
 
-/// The requests that the services received, and their effects.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
-    /// Number of requests for an action. Handshakes of MCP clients are not counted.
+    /// Requests for an action. Handshakes of MCP clients do not count.
     pub(super) requests: usize,
     pub(super) searches: usize,
-    /// Number of times that the calendar was read.
     pub(super) looks: usize,
-    /// Number of failures by kind of response. Successful responses are not counted.
+    /// Successful responses do not count.
     pub(super) troubles: BTreeMap<ServiceResponse, usize>,
-    /// Maps the text of each message to how often the message was sent.
+    /// How often each text was sent.
     pub(super) messages: BTreeMap<String, usize>,
-    /// Maps the text of each post to how often the post was published.
+    /// How often each text was published.
     pub(super) posts: BTreeMap<String, usize>,
-    /// Maps the title of each meeting to all bookings of the meeting.
+    /// All bookings, by title.
     pub(super) meetings: BTreeMap<String, Vec<Value>>,
 }
 
 impl Ledger {
-    /// Returns how often the effect with this text or title happened, in all services together.
+    /// Counts the effects with this text or title in all services.
     pub(super) fn times(&self, text: &str) -> usize {
         let [sent, posted] = [&self.messages, &self.posts].map(|texts| texts.get(text).copied().unwrap_or(0));
         sent + posted + self.meetings.get(text).map_or(0, Vec::len)
@@ -86,16 +84,16 @@ impl Ledger {
 
 struct ServiceRequest {
     action: ServiceAction,
-    /// The text, query or title of the request. This value identifies the turn.
+    /// The text, query or title, which identifies the turn.
     text: String,
 }
 
 enum ServiceAction {
-    /// Sends a message to this chat.
+    /// The value is the chat.
     Message(Value),
     Post,
     Search,
-    /// Calls a tool of the calendar. The first value is the request ID for the response.
+    /// The value is the request ID for the response, and the call.
     Tool(Value, CalendarCall),
 }
 
@@ -109,10 +107,7 @@ enum Service {
 }
 
 impl StandIn {
-    /// Starts the services on a free port of the loopback interface.
-    ///
-    /// # Errors
-    /// No port is available.
+    /// Listens on a free port of the loopback interface.
     pub(super) async fn start(day: &[Planned]) -> Result<Self> {
         let asks = day.iter().enumerate().flat_map(|(turn, p)| p.asks.iter().flatten().map(move |ask| (ask, turn)));
         let services = Arc::new(Services {
@@ -144,7 +139,7 @@ impl Drop for StandIn {
 }
 
 impl Services {
-    /// Returns the response to send to the next request with this text.
+    /// Takes the next scripted response for this text.
     fn next_answer(&self, text: &str) -> ServiceResponse {
         let turn = self.turns.get(text);
         turn.and_then(|turn| self.moods.lock().get_mut(*turn)?.pop_front()).unwrap_or_default()
@@ -168,7 +163,7 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
     respond(&service_request, answer, &ledger)
 }
 
-/// Returns the requested action, or the response to a request that has no action.
+/// A request without an action has a response instead.
 fn service_request(service: Service, request: &Parts, body: &Value) -> ControlFlow<Response, ServiceRequest> {
     let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
     let (action, text) = match service {
@@ -193,7 +188,7 @@ fn service_request(service: Service, request: &Parts, body: &Value) -> ControlFl
     ControlFlow::Continue(ServiceRequest { action, text })
 }
 
-/// Returns the answer of the model to a task, as OpenAI's Chat Completions.
+/// Has the format of OpenAI's Chat Completions.
 fn completion() -> Value {
     json!({
         "choices": [{"message": {"role": "assistant", "content": "It is drafted."}, "finish_reason": "stop"}],
@@ -201,7 +196,7 @@ fn completion() -> Value {
     })
 }
 
-/// Returns the service at a path; `None` if the path is unknown or the request lacks the right token.
+/// `None` if the path is unknown or the request lacks the right token.
 fn recognise(path: &str, headers: &HeaderMap) -> Option<Service> {
     let bearer = |token: &str| {
         headers.get(header::AUTHORIZATION).is_some_and(|sent| sent.as_bytes() == format!("Bearer {token}").as_bytes())
@@ -255,7 +250,7 @@ fn respond(service_request: &ServiceRequest, answer: ServiceResponse, ledger: &L
     }
 }
 
-/// Builds a response whose connection breaks after the first half.
+/// The connection breaks after the first half.
 fn cut(done: &Value) -> Response {
     let whole = done.to_string();
     let half = Bytes::copy_from_slice(&whole.as_bytes()[..whole.len() / 2]);
@@ -264,7 +259,7 @@ fn cut(done: &Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Returns the decoded value of a query parameter, or an empty text.
+/// Returns the decoded value; empty if the parameter is missing.
 fn parameter(query: &str, name: &str) -> String {
     let value = query.split('&').find_map(|pair| pair.split_once('=').filter(|(n, _)| *n == name));
     decoded(value.map_or("", |(_, value)| value))

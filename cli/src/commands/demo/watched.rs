@@ -13,7 +13,7 @@ pub(super) struct DemoConsole {
 }
 
 impl DemoConsole {
-    /// Starts the console on its default port, or on any free port.
+    /// Uses the default port, or any free port.
     pub(super) async fn open(setup: &Setup, output: &Output) -> Self {
         let ending = CancellationToken::new();
         let console = match Console::start(setup, PORT, &ending).await {
@@ -37,10 +37,7 @@ impl DemoConsole {
         link.unwrap_or_default()
     }
 
-    /// Stops the console. If `stay` is set, waits for a signal first.
-    ///
-    /// # Errors
-    /// No signal handler can be installed.
+    /// If `stay` is set, waits for a signal first.
     pub(super) async fn close(self, stay: bool, output: &Output) -> Result<(), Failure> {
         let Some(console) = self.console else { return Ok(()) };
         if stay {

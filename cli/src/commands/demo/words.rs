@@ -2,7 +2,7 @@
 
 use crate::output::{Output, StatusColor, short};
 
-/// Counts equal words and lists them in the order of their first occurrence: `3 ok, 1 denied`.
+/// Lists equal words with their numbers, in the order of first occurrence: `3 ok, 1 denied`.
 pub(super) fn counted(words: impl Iterator<Item = (String, StatusColor)>, output: &Output) -> String {
     let mut counts: Vec<(String, StatusColor, usize)> = Vec::new();
     for (word, color) in words {
@@ -18,8 +18,7 @@ pub(super) fn counted(words: impl Iterator<Item = (String, StatusColor)>, output
     counts.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the first sentences of a text that fit into `chars_max` characters. If the first sentence does not fit, cuts
-/// the sentence.
+/// Returns the first sentences that fit into `chars_max` characters. Cuts a first sentence that does not fit.
 pub(super) fn whole_sentences(text: &str, chars_max: usize) -> String {
     let ends = text.match_indices(['.', '?']).map(|(at, _)| at + 1).filter(|end| text[*end..].starts_with(' '));
     let mut ends = ends.chain([text.len()]);

@@ -14,50 +14,44 @@ use super::socket::DIR;
 use crate::failure::Failure;
 use crate::global::{Global, environment};
 
-/// The environment variable of the setting that grants the trial tools to every agent.
 pub(crate) const GRANT_TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
 
-/// File in the folder of the socket. Clients in Python and TypeScript read it, too.
+/// Is in the folder of the socket. Clients in Python and TypeScript read it, too.
 const FILE: &str = "dev.json";
 
-/// Page in the folder of the socket that leads to the console.
+/// Is in the folder of the socket, and leads to the console.
 const PAGE: &str = "console.html";
 
-/// Environment variables that contain the URL of a Redis, or the file with the URL.
+/// These variables name the URL of a Redis, or the file with the URL.
 const URL_VARIABLES: [&str; 3] = ["REDIS_URL", "TICKFLEET_REDIS_URL", "REDIS_URL_FILE"];
 
-/// A running `tickfleet dev`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DevHere {
-    /// URL of the store for commands: a socket, or `redis://` with a port of this machine.
+    /// A socket, or `redis://` with a port of this machine.
     pub(crate) redis_url: String,
-    /// Absolute path of the configuration folder; `None` for the built-in configuration.
+    /// Absolute path; `None` for the built-in configuration.
     pub(crate) config: Option<PathBuf>,
-    /// True if every agent has the trial tools.
     pub(crate) trial_tools: bool,
-    /// Address of the HTTP API for clients; `None` without a console.
+    /// `None` without a console.
     pub(crate) fleet_url: Option<String>,
-    /// API key for clients; `None` without a console.
+    /// `None` without a console.
     pub(crate) fleet_key: Option<String>,
 }
 
-/// The file of a running `tickfleet dev`. It is removed when this value is dropped.
+/// The file is removed when this value is dropped.
 pub(crate) struct Announced(PathBuf);
 
 impl DevHere {
-    /// Writes the file to `dir`. Only this user can read it, because it contains a key.
-    ///
-    /// # Errors
-    /// The file cannot be written.
+    /// Only this user can read the file, because it contains a key.
     pub(crate) fn announce(&self, dir: &Path) -> Result<Announced, Failure> {
         let text = serde_json::to_vec_pretty(self).map_err(Failure::failed)?;
         Ok(Announced(write_private(&dir.join(FILE), &text)?))
     }
 
-    /// Returns the fleet that this user runs in the current folder. The file of a process that was killed is ignored.
+    /// Finds the fleet that this user runs in the current folder. Ignores the file of a killed process.
     pub(crate) fn find() -> Option<Self> {
         let file = std::fs::File::open(Path::new(DIR).join(FILE)).ok()?;
-        // Ignore another user's file: in a shared folder, it could name tools that then run as this user.
+        // In a shared folder, another user's file could name tools that then run as this user.
         if file.metadata().ok()?.uid() != nix::unistd::geteuid().as_raw() {
             return None;
         }
@@ -65,7 +59,7 @@ impl DevHere {
         here.is_live().then_some(here)
     }
 
-    /// Lets a command use the fleet that runs in the current folder, and the fleet's configuration, unless options or
+    /// Lets a command use the fleet that runs in the current folder, and its configuration, unless options or
     /// variables name a Redis or another configuration.
     pub(crate) fn adopt(mut global: Global) -> Global {
         let environment = environment();
@@ -102,11 +96,8 @@ impl Drop for Announced {
     }
 }
 
-/// Opens the console in the user's browser, if there is one. Other users of the machine can read the arguments of a
-/// program, so the browser gets the name of a page that only this user can read, instead of a link with a key.
-///
-/// # Errors
-/// The page cannot be written.
+/// Other users of the machine can read the arguments of a program, so the browser gets the name of a page that only
+/// this user can read, instead of a link with a key.
 pub(crate) fn open_console(dir: &Path, link: &str) -> Result<Announced, Failure> {
     let page =
         format!("<!doctype html><meta http-equiv=\"refresh\" content=\"0; url={link}\"><title>Tickfleet</title>\n");
@@ -117,9 +108,8 @@ pub(crate) fn open_console(dir: &Path, link: &str) -> Result<Announced, Failure>
     Ok(Announced(path))
 }
 
-/// Writes a file that only this user can read.
 fn write_private(path: &Path, text: &[u8]) -> Result<PathBuf, Failure> {
-    // Create a new file, because an existing file keeps its mode.
+    // An existing file would keep its mode.
     let _ = std::fs::remove_file(path);
     let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     written

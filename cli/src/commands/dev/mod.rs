@@ -59,11 +59,7 @@ pub(crate) struct Dev {
     no_open: bool,
 }
 
-/// Loads the configuration. If its permissions are the built-in ones, every agent gets the trial tools, so that there
-/// are tools to call.
-///
-/// # Errors
-/// All errors in the configuration.
+/// With the built-in permissions, every agent gets the trial tools, so that there are tools to call.
 pub(crate) fn setup(global: &Global) -> Result<Setup, Failure> {
     let mut sources = setup::sources(global)?;
     sources.environment.entry(GRANT_TRIAL_TOOLS.to_owned()).or_insert_with(|| "true".to_owned());
@@ -75,8 +71,6 @@ fn has_trial_tools(setup: &Setup) -> bool {
     setup.settings().permission.trial_tools && setup.configuration.samples().contains(&"permissions.yaml")
 }
 
-/// # Errors
-/// The reason why the fleet cannot start; [`Failure::RedisReported`] if the chosen Redis cannot be reached.
 pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let outcome = run_on(setup, args, output).await;
@@ -86,7 +80,6 @@ pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<()
     outcome
 }
 
-/// Runs on the chosen Redis, on a private Redis, or in memory.
 async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     if setup.url_chosen {
@@ -124,7 +117,7 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
         let console = console_on(args.console).or(Some((PORT, true)));
         let outcome = serve(&setup, &place, console, shutdown, output).await;
         lending.abort();
-        // Wait for the task that serves the socket, because this task removes the socket when it ends.
+        // This task removes the socket when it ends.
         let _ = lending.await;
         return outcome;
     }
@@ -138,13 +131,12 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
         opens: !args.no_open && std::io::stdout().is_terminal(),
     };
     let outcome = serve(&setup.at(redis.url()), &place, console_on(args.console), shutdown, output).await;
-    // Let Redis save its data before it stops, even if serving failed. If this process dies earlier, Redis' watchdog
-    // stops Redis.
+    // Let Redis save its data, even if serving failed. If this process dies earlier, Redis' watchdog stops Redis.
     redis.stop().await.map_err(Failure::failed)?;
     outcome
 }
 
-/// Returns the requested port. `false` means that the console must use exactly this port.
+/// `false` means that the console must use exactly this port.
 fn console_on(port: Option<u16>) -> Option<(u16, bool)> {
     port.map(|port| (port, false))
 }
@@ -155,11 +147,10 @@ struct DataLocation {
     /// The folder of the socket, and the URL for other commands; `None` if these commands already have the URL.
     here: Option<(PathBuf, String)>,
     redis_cli: Option<String>,
-    /// True if the console opens in a browser.
     opens: bool,
 }
 
-/// Adds a hint about REDIS_URL to the failure, because users easily forget a variable that they set long ago.
+/// Adds a hint, because users easily forget a variable that they set long ago.
 fn with_redis_url_hint(failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::RedisReported(format!(
@@ -169,16 +160,15 @@ fn with_redis_url_hint(failure: Failure) -> Failure {
     }
 }
 
-/// Creates the folder for this user only, and excludes it from Git. An existing folder is not changed, because it may
-/// contain other files. Errors are ignored: `.gitignore` is optional, and a missing folder fails the next step.
+/// Only this user gets access, and Git ignores the folder. An existing folder stays as it is, because it may contain
+/// other files. Ignores errors: `.gitignore` is optional, and a missing folder fails the next step.
 fn make_private(dir: &Path) {
     if !dir.exists() && DirBuilder::new().recursive(true).mode(0o700).create(dir).is_ok() {
         let _ = std::fs::write(dir.join(".gitignore"), "*\n");
     }
 }
 
-/// Runs the fleet. If `console` is given, also serves a console on its port. If the flag in `console` is true, the
-/// console can use another port.
+/// `console` has the port of the console. The flag is true if the console can use another port.
 async fn serve(
     setup: &Setup,
     place: &DataLocation,
@@ -188,7 +178,7 @@ async fn serve(
 ) -> Result<(), Failure> {
     let mut address = setup.settings().http.address;
     if address.ip().is_unspecified() {
-        // Listen only on the loopback interface, because other machines need no access to a developer's machine.
+        // Other machines need no access to a developer's machine.
         address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port());
     }
     let draining = shutdown.draining.clone();
@@ -200,7 +190,7 @@ async fn serve(
         }),
         None => None,
     };
-    // Do not reload on SIGHUP: a terminal sends SIGHUP when it closes, and the process must then end.
+    // A terminal sends SIGHUP when it closes, and the process must then end instead of reloading.
     fleet.follow_configuration(setup, None);
     let mut announced = Vec::new();
     if let Some((dir, url)) = &place.here {
@@ -252,7 +242,7 @@ fn welcome(setup: &Setup, place: &DataLocation, fleet: &Fleet, console: Option<&
     )
 }
 
-/// Returns the variables with which commands in other folders find this fleet and use the same policy as this process.
+/// With these variables, commands in other folders find this fleet and use the same policy.
 fn exports(setup: &Setup, place: &DataLocation) -> String {
     let url = place.here.as_ref().map(|(_, url)| format!("  export REDIS_URL='{url}'\n")).unwrap_or_default();
     let trial = if has_trial_tools(setup) { format!("  export {GRANT_TRIAL_TOOLS}=true\n") } else { String::new() };
@@ -277,8 +267,7 @@ fn over_http(setup: &Setup, console: &Console) -> String {
     format!("Over HTTP:\n  export FLEET_URL=http://{address}\n  export FLEET_KEY={key}\n{}\n", turn.unwrap_or_default())
 }
 
-/// Returns the `redis-cli` command for the private Redis. Client libraries accept the URL of a socket, but `redis-cli`
-/// does not. Returns `None` if Redis listens on a port.
+/// Client libraries accept the URL of a socket, but `redis-cli` does not. `None` if Redis listens on a port.
 fn redis_cli(redis: &PrivateRedis) -> Option<String> {
     Some(format!("  redis-cli -s {}\n", quoted(&redis.socket()?.display().to_string())))
 }

@@ -6,13 +6,9 @@ use tickfleet_store::seam::socket::{SCHEME, SocketServer};
 
 use crate::failure::Failure;
 
-/// Default folder of the sockets.
 pub(crate) const DIR: &str = ".tickfleet";
 
-/// Serves the in-memory fleet of this process to other commands, over a socket in `dir`.
-///
-/// # Errors
-/// The socket cannot be created.
+/// Lends the in-memory fleet of this process to other commands, over a socket in `dir`.
 pub(crate) fn listen_in(dir: &Path) -> Result<(SocketServer, String), Failure> {
     let dir = dir.canonicalize().map_err(|error| cannot(dir, &error))?;
     let path = dir.join("dev.sock");

@@ -38,8 +38,6 @@ struct User {
     rules: Vec<String>,
 }
 
-/// # Errors
-/// Stdout cannot be written.
 pub(crate) fn run(setup: &Setup, args: &Acl, output: &Output) -> Result<(), Failure> {
     let of_role = Role::WORDS.iter().find(|(_, role)| *role == args.role).map_or("", |(word, _)| word);
     let user = args.user.clone().unwrap_or_else(|| of_role.to_owned());

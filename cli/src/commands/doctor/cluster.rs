@@ -4,10 +4,9 @@ use tickfleet_store::{ClusterView, HolderView};
 
 use crate::checks::CheckResult;
 
-/// Minimum number of shards per primary. With fewer shards, the next primary that is added might get none.
+/// With fewer shards, the next primary that is added might get none.
 const SHARDS_PER_PRIMARY_MIN: usize = 4;
 
-/// Checks whether all nodes agree, where the shards are, and whether they are spread evenly.
 pub(super) fn check(view: &ClusterView) -> Vec<CheckResult> {
     [agreement(view), placement(view)].into_iter().chain(check_shard_count(view)).collect()
 }
@@ -53,7 +52,7 @@ fn placement(view: &ClusterView) -> CheckResult {
     }
 }
 
-/// Lists the slots to move so that the shards are spread evenly.
+/// With these moves of slots, the shards are spread evenly.
 fn moves(view: &ClusterView) -> Vec<String> {
     let mut held: Vec<(&str, Vec<u32>)> = view.holders.iter().map(|h| (h.address.as_str(), h.shards.clone())).collect();
     let mut moves = Vec::new();

@@ -1,6 +1,6 @@
 //! `tickfleet doctor`: checks whether this Redis is suitable for a fleet's state, whether the queues are healthy, and
-//! whether the stored data is consistent. This file collects the data. [`crate::checks`], [`cluster`],
-//! [`queues`] and [`seals`] check the data, and [`repair`] repairs it. [`unreachable`] handles unreachable primaries.
+//! whether the stored data is consistent. This file collects the data. [`crate::checks`], [`cluster`], [`queues`] and
+//! [`seals`] check the data, and [`repair`] repairs it. [`unreachable`] handles unreachable primaries.
 
 pub(crate) mod acl;
 mod cluster;
@@ -51,8 +51,7 @@ struct Report {
     findings: Vec<CheckResult>,
 }
 
-/// # Errors
-/// [`Failure::Redis`] if Redis cannot be reached; [`Failure::Reported`] if a finding is severe enough to fail.
+/// [`Failure::Reported`] if a finding is severe enough to fail.
 pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result<(), Failure> {
     let by = match (args.repair, &args.by) {
         (false, _) => None,
@@ -77,7 +76,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     if level >= bound { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Returns findings about Redis and every shard. Also returns the failure if a primary of a cluster was unreachable.
+/// Also returns the failure if a primary of a cluster was unreachable.
 async fn store_findings(
     setup: &Setup,
     stores: &[Store],
@@ -98,11 +97,11 @@ async fn store_findings(
     Ok((findings, unreachable.first))
 }
 
-/// Kinds of findings that the checks of this command describe in more detail.
+/// The checks of this command describe these findings in more detail.
 const CHECKED_KINDS: [FindingKind; 4] =
     [FindingKind::ProcessDead, FindingKind::DeadMessages, FindingKind::Store, FindingKind::Other];
 
-/// Returns the findings of the fleet, as the console and `tickfleet top` show them. Leaves out [`CHECKED_KINDS`].
+/// The console and `tickfleet top` show the same findings, and also [`CHECKED_KINDS`].
 async fn fleet_findings(setup: &Setup) -> Vec<CheckResult> {
     let polled = match Poller::new(setup) {
         Ok(mut poller) => poller.poll(setup).await,
@@ -123,8 +122,8 @@ fn in_memory() -> CheckResult {
     CheckResult::ok("store", "in the memory of one process; a fleet of several machines needs Redis")
 }
 
-/// Returns findings about the server. In a cluster, checks each primary that has a shard, over the connection of its
-/// first shard. The flag in the result is true for a cluster.
+/// In a cluster, checks each primary that has a shard, over the connection of its first shard. The flag is true for a
+/// cluster.
 async fn servers_findings(
     setup: &Setup,
     pool: &Pool,
@@ -171,11 +170,8 @@ async fn server_findings(
     Ok(findings)
 }
 
-/// Returns the findings. If Redis rejected the query, returns a finding with the remedy, so that the other checks
-/// continue.
-///
-/// # Errors
-/// Redis is unreachable, or the login failed. In both cases nothing else can be checked.
+/// If Redis rejected the query, returns a finding with the remedy, so that the other checks continue. Fails if Redis
+/// is unreachable or the login failed, because nothing else can then be checked.
 fn or_refused(what: &'static str, found: Result<Vec<CheckResult>, StoreError>) -> Result<Vec<CheckResult>, Failure> {
     const UNEXPECTED: &str = "unexpected reply: check the Redis server's log and version";
     match found {
@@ -203,7 +199,7 @@ async fn mcp_findings(setup: &Setup) -> Vec<CheckResult> {
     looked.into_iter().map(finding).collect()
 }
 
-/// Reports which sandbox levels this machine provides. `None` if no tool needs a sandbox.
+/// Returns `None` if no tool needs a sandbox.
 fn sandbox_finding(setup: &Setup) -> Option<CheckResult> {
     let unheld = setup.sandboxed()?;
     let found = setup.shell.support().to_string();
@@ -254,7 +250,6 @@ async fn policy_findings(setup: &Setup, stores: &[Store]) -> Vec<CheckResult> {
     vec![CheckResult::warn(WHAT, says, advice)]
 }
 
-/// Explains why a file of the configuration declares nothing.
 fn lacking(dir: Option<&Path>, file: &str) -> String {
     match dir.map(|dir| dir.join(file)) {
         Some(path) if path.exists() => format!("{} names none", path.display()),
@@ -263,8 +258,7 @@ fn lacking(dir: Option<&Path>, file: &str) -> String {
     }
 }
 
-/// Returns true if a tenant is set at run time. A shard that does not respond is ignored, because another finding
-/// reports it.
+/// A tenant is set at run time. Ignores a shard that does not respond, because another finding reports it.
 async fn any_tenant_is_set(stores: &[Store]) -> bool {
     for store in stores {
         if store.run_time_config().await.is_ok_and(|set| !set.declared.is_empty()) {
@@ -297,7 +291,7 @@ async fn shard_findings(
         facts = store.facts().await?;
     }
     let shards = setup.settings().redis.shards;
-    // A broken configuration has no policy to compare. In this case, compare the policy in force with itself.
+    // A broken configuration has no policy to compare, so the policy in force is compared with itself.
     let digest = if setup.has_full_policy() { &setup.configuration.digest } else { &facts.policy_digest };
     let mut findings = queues::shard(shard, &facts, shards, digest);
     findings.extend(agrees);
@@ -314,7 +308,7 @@ async fn shard_findings(
     Ok(findings)
 }
 
-/// Warns about agents whose clients cannot fetch a tool list.
+/// Clients of these agents cannot fetch a tool list.
 async fn tool_lists(store: &Store) -> Result<Vec<CheckResult>, StoreError> {
     let left_out = store.tool_lists_mark().await?.map_or(0, |mark| mark.left_out);
     let says = format!("{left_out} agents have no tool list: the distinct lists exceed 64 MiB");
@@ -331,7 +325,6 @@ async fn waiting(setup: &Setup, store: &Store, facts: &ShardFacts) -> Result<Vec
     Ok(findings)
 }
 
-/// Returns findings about tenants whose settings are unreadable.
 async fn tenants(store: &Store) -> Result<Vec<CheckResult>, StoreError> {
     let finding = |(tenant, why): (TenantId, String)| {
         let advice = format!("tickfleet tenant set {tenant} …, or tickfleet tenant unset {tenant}");

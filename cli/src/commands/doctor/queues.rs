@@ -12,13 +12,12 @@ use crate::checks::CheckResult;
 use crate::output::short;
 use crate::output::time_format::{from_now, span};
 
-/// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this time (ms), no scheduler
-/// checks it.
+/// Schedulers check timers every `scheduler.tick_poll`. A timer that is later than this (ms) is checked by no
+/// scheduler.
 const LATE_MS_MAX: i64 = 2_000;
-/// Maximum number of consumers that a finding names.
+/// A finding names at most this many consumers.
 const NAMED_MAX: usize = 5;
 
-/// Checks the shard settings, the policy and the clock.
 pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str) -> Vec<CheckResult> {
     if facts.is_new() {
         let advice = "start a scheduler and a worker: tickfleet dev, or tickfleet scheduler and tickfleet worker";
@@ -74,7 +73,7 @@ fn policy(facts: &ShardFacts, digest: &str) -> CheckResult {
     )
 }
 
-/// Finds processes whose policy differs from the policy in force. Schedulers and workers report their policy with each
+/// Finds processes with another policy than the one in force. Schedulers and workers report their policy with each
 /// heartbeat.
 fn others(facts: &ShardFacts) -> Option<CheckResult> {
     let in_force = short_digest(&facts.policy_digest);
@@ -95,7 +94,7 @@ fn others(facts: &ShardFacts) -> Option<CheckResult> {
     (!named.is_empty()).then(|| CheckResult::warn("policies", says, advice))
 }
 
-/// Reports that memory is nearly full. In this case, the other findings name low memory as their cause.
+/// If memory is nearly full, the other findings name low memory as their cause.
 fn memory(b: &ShardBacklog) -> Option<CheckResult> {
     let says = format!(
         "{} MiB of {} MiB used: new work is rejected; accepted work continues in small batches",
@@ -186,8 +185,7 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<CheckResult> {
     findings
 }
 
-/// Reports the number of dead letters, and describes the newest letters. Leaves out the text of the letters, which
-/// can contain anything.
+/// Leaves out the text of the letters, which can contain anything.
 pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> CheckResult {
     if count == 0 {
         return CheckResult::ok("dead", "no rejected or poison messages");
@@ -205,7 +203,7 @@ pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Reda
     CheckResult::warn("dead", says, "producers with a readable reply_to got a reply; fix what sends these messages")
 }
 
-/// Describes a message: its IDs and the names of its agent and tools, as far as they can be read.
+/// Names IDs, agent and tools, as far as they can be read.
 fn named(raw: &str, redactor: &Redactor) -> String {
     const TOOLS_SHOWN: usize = 3;
     let message = tickfleet_protocol::glance(raw.as_bytes());
@@ -258,7 +256,6 @@ mod tests {
     #[test]
     fn a_live_process_with_a_different_policy_is_reported() {
         let policies = |of: &[(&str, &str)]| of.iter().map(|(n, p)| ((*n).to_owned(), (*p).to_owned())).collect();
-        // The policy of a lost process does not matter.
         let same = ShardFacts { policies: policies(&[("s-a", "abc"), ("w-a", "abc"), ("w-b", "old")]), ..facts() };
         assert_eq!(others(&same), None);
         let split = ShardFacts { policies: policies(&[("s-a", "abc"), ("w-a", "old")]), ..facts() };
@@ -314,7 +311,7 @@ mod tests {
             worst(&backlog(&ShardBacklog { late_ms: 5_000, ..ShardBacklog::default() }, &settings)),
             Level::Fail
         );
-        // Full memory is reported as the only cause, even if the pressure flag for scripts is not set.
+        // Full memory is the only reported cause, even if the pressure flag for scripts is not set.
         let memory = MemoryUsage { used: 90 << 20, max: 100 << 20 };
         let full = ShardBacklog { late_ms: 5_000, memory, ..ShardBacklog::default() };
         let found = backlog(&full, &settings);

@@ -9,17 +9,14 @@ use tickfleet_store::{FaultFound, FaultKind, ShardCheck, Store, StoreError};
 use crate::checks::{CheckResult, Level};
 use crate::setup::Setup;
 
-/// Maximum number of examples named for each kind of fault.
+/// A finding has at most this many examples of a fault.
 const NAMED_MAX: usize = 5;
-/// The advice for a fault that is repaired only with `--repair`.
 const BY_REQUEST: &str = "not repaired automatically: tickfleet doctor --repair";
-/// Maximum number of repairs in one audit entry.
+/// An audit entry has at most this many repairs.
 const AUDITED_MAX: usize = 50;
 
-/// Checks a shard. If `by` is given, also repairs the shard and records the repairs in the audit log.
-///
-/// # Errors
-/// [`StoreError`] during a repair. Without a repair, an error becomes a finding.
+/// If `by` is given, also repairs the shard and records the repairs in the audit log. Without a repair, an error
+/// becomes a finding.
 pub(super) async fn shard(setup: &Setup, store: &Store, by: Option<&str>) -> Result<Vec<CheckResult>, StoreError> {
     let check = match store.check(by.is_some()).await {
         Ok(check) => check,
@@ -99,8 +96,7 @@ fn subject(found: &FaultFound) -> String {
     format!("{} ({details})", found.subject)
 }
 
-/// Returns the severity of a fault, and how to repair the fault. A harmful fault that is repaired only with
-/// `--repair` is FAIL.
+/// A harmful fault that is repaired only with `--repair` is FAIL.
 const fn advice(kind: &FaultKind) -> (Level, &'static str) {
     let fault = match kind {
         FaultKind::Found(fault) => fault,

@@ -13,15 +13,15 @@ use crate::checks::CheckResult;
 use crate::output::time_format::{millis, span};
 use crate::setup::Setup;
 
-/// Number of newest seals that are checked.
+/// The check covers this many of the newest seals.
 const CHECKED: usize = 200;
-/// Maximum number of entries of these seals that are read.
+/// The check reads at most this many entries of these seals.
 const READ_MAX: usize = 20_000;
 const PAGE: usize = 500;
 /// If entries stay unsealed, or seals stay unanchored, for longer than this time (ms), no process does the work.
 const LATE_MS_MIN: i64 = 30_000;
 
-/// Checks a shard. Returns no findings if no key is configured and nothing was ever sealed.
+/// Returns no findings if no key is configured and nothing was ever sealed.
 pub(super) async fn shard(setup: &Setup, store: &Store) -> Result<Vec<CheckResult>, StoreError> {
     let is_sealed = store.sealed_state().await?.is_some();
     let signer = match setup.signer() {
@@ -59,7 +59,6 @@ pub(super) async fn shard(setup: &Setup, store: &Store) -> Result<Vec<CheckResul
     Ok(findings)
 }
 
-/// Checks whether sealing makes progress.
 async fn moves(setup: &Setup, store: &Store, signer: &Signer) -> Result<CheckResult, StoreError> {
     let unsealed_ms = store.unsealed_ms().await?;
     let late_ms = LATE_MS_MIN.max(millis(setup.settings().seal.every).saturating_mul(10));
@@ -72,7 +71,7 @@ async fn moves(setup: &Setup, store: &Store, signer: &Signer) -> Result<CheckRes
     })
 }
 
-/// Checks whether the hashes of new seals are copied to the external anchor.
+/// The hashes of new seals must be copied to the external anchor.
 async fn anchored(setup: &Setup, store: &Store, seals: &[LogSeal]) -> Result<Option<CheckResult>, StoreError> {
     if setup.settings().seal.anchor == AnchorPlace::None {
         return Ok(None);
@@ -88,7 +87,6 @@ async fn anchored(setup: &Setup, store: &Store, seals: &[LogSeal]) -> Result<Opt
     Ok(Some(CheckResult::fail("anchors", says, "the schedulers' logs have the reason")))
 }
 
-/// Checks whether the newest seals and their entries are unchanged.
 async fn holds(
     store: &Store,
     keys: BTreeMap<String, String>,

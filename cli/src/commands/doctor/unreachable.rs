@@ -5,24 +5,20 @@ use crate::failure::Failure;
 
 #[derive(Default)]
 pub(super) struct UnreachableShards {
-    /// Shards whose primary does not respond.
+    /// Their primaries do not respond.
     shards: Vec<u32>,
     /// The failure of the first unreachable shard. The command ends with this failure.
     pub(super) first: Option<Failure>,
 }
 
 impl UnreachableShards {
-    /// Returns true if the primary of this shard is already known to be unreachable. Then the check does not wait for
-    /// the primary again.
+    /// The check must not wait again for a primary that is known to be unreachable.
     pub(super) fn has(&self, shard: usize) -> bool {
         self.shards.iter().any(|unreachable| usize::try_from(*unreachable) == Ok(shard))
     }
 
-    /// Returns the findings about `shards`. If the primary of the shards is unreachable, returns one finding about the
-    /// primary instead.
-    ///
-    /// # Errors
-    /// The check failed for another reason.
+    /// If the primary of the shards is unreachable, returns one finding about it. Fails if the check failed for
+    /// another reason.
     pub(super) fn or_finding(
         &mut self,
         shards: &[u32],

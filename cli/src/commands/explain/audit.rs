@@ -10,20 +10,20 @@ use crate::failure::Failure;
 /// Margin (ms) around the times in the record. The record contains shard time, but entry IDs contain times of Redis'
 /// clock.
 const SLACK_MS: i64 = 1_000;
-/// Maximum number of entries that are read if no time is given.
+/// Bounds the search if no time is given.
 const READ_MAX: usize = 100_000;
-/// Maximum number of entries that are read if the user gives a time.
+/// Bounds the search if the user gives a time.
 const READ_MAX_ASKED: usize = 1_000_000;
-/// A turn without a record is assumed to end within this time (ms) after its start. The value is the default deadline.
+/// A turn without a record is assumed to end within this time (ms) after its start: the default deadline.
 const LIFE_MS: i64 = 86_400_000;
-/// Maximum number of points at which the search starts to read. The points come from admissions and failed attempts.
+/// The search starts to read at admissions and failed attempts.
 const LIKELY_MAX: usize = 32;
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Audit {
-    /// The entries, unchanged from the log.
+    /// The entries are unchanged from the log.
     pub(super) entries: Vec<Box<RawValue>>,
-    /// True if there are no more entries.
+    /// No more entries exist.
     pub(super) complete: bool,
     pub(super) read: usize,
 }
@@ -35,7 +35,7 @@ impl Audit {
     }
 }
 
-/// Finds the entries of a turn with a record, or only those of the requested call.
+/// The turn has a record. Finds only the entries of the requested call, if there is one.
 pub(super) async fn of_explanation(
     store: &Store,
     name: &TurnName,
@@ -48,7 +48,7 @@ pub(super) async fn of_explanation(
     let Some(accepted) = explanation.accepted_ms else {
         return unrecorded(store, name, explanation.now_ms, args).await;
     };
-    // The IDs of log entries contain times of Redis' clock. Subtract the time by which the shard's clock is ahead.
+    // IDs of log entries contain times of Redis' clock, and the shard's clock may be ahead.
     let ahead = store.clock_offset_ms().await?;
     let from_ms = args.since.map_or(accepted - ahead - SLACK_MS, |since| since.at(explanation.now_ms));
     let until_ms = args
@@ -74,8 +74,7 @@ pub(super) async fn of_explanation(
     Ok(Audit::of(store.audit_of(name, &search).await?))
 }
 
-/// Finds the entries of a turn without a record. A generated ID contains a time. For any other ID, the user must give a
-/// time.
+/// A generated ID contains a time. For any other ID, the user must give a time.
 pub(super) async fn unrecorded(store: &Store, name: &TurnName, now_ms: i64, args: &Explain) -> Result<Audit, Failure> {
     let minted = minted_ms(name.turn.as_str());
     let Some(from_ms) = args.since.map(|since| since.at(now_ms)).or(minted) else { return Ok(Audit::default()) };
@@ -95,7 +94,7 @@ const fn read_max(args: &Explain) -> usize {
     if args.since.is_some() { READ_MAX_ASKED } else { READ_MAX }
 }
 
-/// Returns the time in a generated ID, at which the fleet received the message; `None` for any other ID.
+/// The time at which the fleet received the message; `None` unless the ID was generated.
 pub(super) fn minted_ms(id: &str) -> Option<i64> {
     id.strip_prefix(['t', 'k']).and_then(entry_ms)
 }

@@ -66,14 +66,13 @@ enum ExplainedState {
     Throttled,
     /// Waits in a ready stream, or in the stream of an external runtime.
     Ready,
-    /// A worker or an external runtime runs the turn or task.
     Running,
     /// A call failed and will be retried.
     Retry,
-    /// The remaining calls are being ended without running.
+    /// The remaining calls end without running.
     Ending,
     Done,
-    /// Has ended, and only the ID is still stored.
+    /// Only the ID is still stored.
     RecordExpired,
 }
 
@@ -99,24 +98,21 @@ struct Explanation {
     calls: usize,
     calls_admitted: usize,
     calls_done: usize,
-    /// Each admission, with the counters that decided it.
+    /// Each has the counters that decided it.
     admissions: Vec<AdmissionNote>,
-    /// Each failed attempt that was retried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tries: Vec<FailedAttempt>,
-    /// Each period in which a call waited because its tool accepted no calls.
+    /// Periods in which a call waited because its tool accepted no calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     breaker_waits: Vec<BreakerWait>,
-    /// For a task: the agent that delegated it.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegator: Option<String>,
-    /// For a task: its description.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// The processes that could take the turn or task; `None` if a process has taken it.
+    /// These processes could take the turn or task; `None` if a process has taken it.
     #[serde(skip_serializing_if = "Option::is_none")]
     available_readers: Option<QueueReaders>,
-    /// Why the turn or task waits; `None` if it does not wait.
+    /// `None` if the turn or task does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits: Option<record::TurnWait>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,7 +121,7 @@ struct Explanation {
     running: Option<record::RunningCall>,
     retries: u64,
     crashes: u64,
-    /// Why the remaining calls were ended without running.
+    /// Why the remaining calls ended without running.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text::as_word")]
     end_reason: Option<EndReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -133,13 +129,13 @@ struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
     results: Vec<CallResult>,
-    /// Calls of other tools, made by the calls of this turn.
+    /// The calls of this turn made these calls of other tools.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     inner_calls: Vec<InnerCall>,
-    /// For a task that a model runs: the steps, waits and subtasks.
+    /// Present if a model runs the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<TaskDetails>,
-    /// The policy in force; `None` if no scheduler has announced one.
+    /// `None` if no scheduler has announced a policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyInForce>,
     audit: Audit,
@@ -152,16 +148,13 @@ struct PolicyInForce {
 }
 
 struct ExplainTarget {
-    /// `None` if all tenants must be searched.
+    /// `None` searches all tenants.
     tenant: Option<TenantId>,
     turn: TurnId,
     position: Option<usize>,
 }
 
-/// # Errors
-/// The ID is unknown.
 pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Result<(), Failure> {
-    // Report invalid arguments without connecting to Redis.
     let target = parse_target(args)?;
     let explanation = gather(setup, &setup.client().await?, &target, args).await?;
     output.show(&explanation, |explanation| text::text(explanation, output))
@@ -174,17 +167,14 @@ pub(crate) struct RenderedExplanation {
     pub(crate) lines: Vec<String>,
 }
 
-/// Returns the history of a turn, call or task, for the gateway and the live view.
-///
-/// # Errors
-/// The ID is unknown.
+/// The gateway and the live view show this result.
 pub(crate) async fn render(
     setup: &Setup,
     client: &Client,
     tenant: Option<&TenantId>,
     id: &str,
 ) -> Result<RenderedExplanation, Failure> {
-    // Always prefix the tenant. Otherwise a colon in `id` could select another tenant.
+    // Without the prefix, a colon in `id` could select another tenant.
     let id = tenant.map_or_else(|| id.to_owned(), |tenant| format!("{tenant}:{id}"));
     let args = Explain { id, tenant: None, since: None, until: None };
     let explanation = gather(setup, client, &parse_target(&args)?, &args).await?;
@@ -280,14 +270,14 @@ async fn explain_turn(setup: &Setup, client: &Client, name: &TurnName) -> Result
                 (&mut explanation.waits, counter.filter(|counter| record::is_configured(counter)))
             {
                 wait.limit = record::limit(&active.policy, &name.tenant, counter, &budget, now_ms);
-                // Show when the counter's period ends. The timer of the throttle queue may be due earlier, while the
-                // counter is still full.
+                // The timer of the throttle queue may be due earlier, while the counter is still full, so show when
+                // the counter's period ends.
                 wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);
             }
             if let (ExplainedState::Retry, Some(id)) = (explanation.state, &live.turn.approval) {
                 let approval = client.approval(&name.tenant, id).await?;
                 let open = approval.filter(|approval| approval.state == "waiting" || approval.state == "approved");
-                // Redact the approval, because the gateway shows it even to keys with only the `view` permission.
+                // The gateway shows the approval even to keys with only the `view` permission.
                 let open = open.map(|open| open.without_secrets(&setup.report().redactor));
                 explanation.waits = explanation.waits.map(|wait| wait.or_for_approval(open));
             }
@@ -305,17 +295,16 @@ async fn explain_turn(setup: &Setup, client: &Client, name: &TurnName) -> Result
     }
 }
 
-/// Returns the time limit (ms) of one attempt with a tool in this configuration. If the tool is a typed tool, its real
-/// limit may differ.
+/// Bounds one attempt in this configuration. The real limit of a typed tool may differ.
 fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
     let declared = setup.configuration.tools.tools.get(tool).and_then(|def| def.timeout_ms);
     let default = setup.settings().worker.tool_timeout.as_millis();
     declared.unwrap_or_else(|| u64::try_from(default).unwrap_or(u64::MAX))
 }
 
-/// Finds a turn without a record: the turn waits for a scheduler, was rejected, or ended too long ago. A generated ID
-/// contains the ID of the inbound entry. An ID that the submitter chose is stored. Returns `None` if the fleet has no
-/// trace of the turn.
+/// A turn without a record waits for a scheduler, was rejected, or ended too long ago. A generated ID contains the ID
+/// of the inbound entry. An ID that the submitter chose is stored. Returns `None` if the fleet has no trace of the
+/// turn.
 async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Explanation>, Failure> {
     if let Some((from, entry)) = dead_letters::minted(name)
         && store.is_inbound(from, entry).await?
@@ -338,8 +327,8 @@ async fn inbound(store: &Store, name: &TurnName, now_ms: i64) -> Result<Explanat
     Ok(Explanation { available_readers, ..record::unadmitted(name, ExplainedState::Inbound, None, now_ms) })
 }
 
-/// Builds the history of a turn without a record from the audit log. The tenant must be given, because there are too
-/// many logs to search all of them. Returns `None` without a tenant, or if no entry is found.
+/// Searches the audit log. Returns `None` without a tenant, because there are too many logs to search, or if no entry
+/// is found.
 async fn remembered_by_audit(
     client: &Client,
     target: &ExplainTarget,

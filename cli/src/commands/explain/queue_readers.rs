@@ -6,47 +6,44 @@ use tickfleet_store::{NodeView, Store};
 use crate::failure::Failure;
 use crate::output::time_format::span;
 
-/// If a runtime has not asked for work for this time (ms), the runtime counts as absent. A runtime's read blocks for
-/// seconds, not for minutes.
+/// A runtime that has not asked for work for this long counts as absent. A runtime's read blocks for seconds, not for
+/// minutes.
 const RUNTIME_SILENT_MS: i64 = 60_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "who", rename_all = "snake_case")]
 pub(super) enum QueueReaders {
-    /// Workers that could take a slice.
     Workers {
-        /// Number of workers with a heartbeat.
+        /// These workers have a heartbeat.
         alive: usize,
-        /// Number of live workers that an operator has drained, so that they take no new work.
+        /// An operator has drained these live workers, so they take no new work.
         #[serde(skip_serializing_if = "is_none")]
         drained: usize,
-        /// Number of slots in use on live workers.
+        /// Counts slots of live workers.
         busy: usize,
-        /// Number of slots on live workers.
+        /// Counts slots of live workers.
         slots: usize,
-        /// Time (ms) since the last heartbeat of the most recently lost worker.
+        /// Time since the last heartbeat of the most recently lost worker.
         #[serde(skip_serializing_if = "Option::is_none")]
         gone_ms: Option<i64>,
     },
-    /// Runtimes of an external agent that could take a task.
     Runtimes {
         stream: String,
-        /// Number of runtimes that have ever read the stream.
+        /// Runtimes that have ever read the stream.
         known: usize,
-        /// Time (ms) since a runtime last requested a task.
+        /// Time since a runtime last requested a task.
         #[serde(skip_serializing_if = "Option::is_none")]
         requested_ms: Option<i64>,
     },
     /// The process that runs the local call of the turn.
     Caller {
-        /// The stream on which the call is offered.
+        /// The call is offered on this stream.
         stream: String,
     },
-    /// Schedulers that could take an inbound message.
     Schedulers {
-        /// Number of schedulers with a heartbeat.
+        /// These schedulers have a heartbeat.
         alive: usize,
-        /// True if schedulers accept no new work because memory is nearly full.
+        /// Schedulers accept no new work, because memory is nearly full.
         pressure: bool,
     },
 }
@@ -80,7 +77,7 @@ impl QueueReaders {
         Ok(Self::Schedulers { alive, pressure: store.pressure().await? })
     }
 
-    /// Returns a sentence about these processes, with advice.
+    /// Includes advice.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Workers { alive: 0, gone_ms, .. } => {
@@ -140,7 +137,6 @@ fn of_kind<'a>(nodes: &'a [NodeView], prefix: &'a str) -> impl Iterator<Item = &
     nodes.iter().filter(move |node| node.name.starts_with(prefix))
 }
 
-/// Formats a count with its noun, such as `1 worker` or `2 workers`.
 fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

@@ -21,18 +21,14 @@ use tickfleet_store::{
 use super::audit::Audit;
 use super::{ExplainedState, Explanation};
 
-/// The rule that keeps a turn waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum WaitRule {
-    /// The agent's calls in this tick are used up.
     TickCap,
-    /// The tick accepts no more calls: Redis restarted, failed over or moved the shard in this tick, so counts may be
-    /// lost.
+    /// Redis restarted, failed over or moved the shard in this tick, so counts may be lost and the tick accepts no
+    /// more calls.
     TickClosed,
-    /// The agent's calls of this day are used up.
     DayCap,
-    /// The day's calls of all agents of the tenant are used up.
     TenantDayCap,
     Limit,
     /// Other turns of the agent are ahead in the throttle queue.
@@ -53,14 +49,14 @@ pub(super) enum WaitRule {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct TurnWait {
     pub(super) rule: WaitRule,
-    /// The shard time (ms) at which the next call is eligible or is checked again.
+    /// Shard time at which the next call is eligible or is checked again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) until_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) turns_ahead: Option<u64>,
     pub(super) tick_used: i64,
     pub(super) day_used: i64,
-    /// The caps in this configuration. While a configuration change spreads, the caps in force may differ.
+    /// This configuration has these caps. While a configuration change spreads, the caps in force may differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tick_cap: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,18 +66,17 @@ pub(super) struct TurnWait {
     pub(super) tenant_day_cap: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) awaits: Option<String>,
-    /// True if this turn did not begin `awaits`, but waits for an equal call of `awaits`, or for a call that may
-    /// change a fact.
+    /// The turn did not begin `awaits`, but waits for an equal call of it, or for a call that may change a fact.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) awaits_equal: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pause: Option<Pause>,
-    /// Number of the next attempt; `None` unless the turn waits to retry a call.
+    /// `None` unless the turn waits to retry a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_try: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<LimitWait>,
-    /// True if the turn had a concurrency slot of the limit, and returned the slot while its call waited.
+    /// The turn had a concurrency slot of the limit, and returned it while its call waited.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) returned_permits: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,21 +88,21 @@ pub(super) struct TurnWait {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct RunningCall {
-    /// Position of the first call without a result in Redis. Short calls at later positions may already have ended.
+    /// The first call without a result in Redis. Short calls at later positions may already have ended.
     pub(super) position: usize,
     pub(super) tool: String,
-    /// How long (ms) the holder has had the turn.
+    /// How long the holder has had the turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) held_ms: Option<i64>,
-    /// Time limit (ms) of one attempt in this configuration.
+    /// Bounds one attempt in this configuration.
     pub(super) timeout_ms: u64,
-    /// The latest progress that a running tool has reported, such as `40 %: Reading orders`.
+    /// A running tool reported this text, such as `40 %: Reading orders`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) progress: Option<String>,
 }
 
-/// Returns the running call of a turn; `None` if no process holds the turn, or if the turn has no readable next call.
-/// `timeout_ms` returns the time limit of one attempt with a tool.
+/// `None` if no process holds the turn, or if the turn has no readable next call. `timeout_ms` returns the time limit
+/// of one attempt with a tool.
 pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> Option<RunningCall> {
     live.holder.as_ref()?;
     let call: Call = serde_json::from_str(live.next_call()?).ok()?;
@@ -117,7 +112,7 @@ pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> 
     Some(RunningCall { position, tool: call.tool, held_ms: live.held_ms, timeout_ms, progress })
 }
 
-/// Adds an operator's pause to a wait, unless the turn waits for a retry, an approval or other work.
+/// Adds an operator's pause, unless the turn waits for a retry, an approval or other work.
 pub(super) fn complete(wait: &mut TurnWait, name: &TurnName, agent: &str, policy: &Policy) {
     let pause = AgentId::new(agent).ok().and_then(|agent| policy.pause(&name.tenant, &agent).cloned());
     let on_lane = !matches!(wait.rule, WaitRule::Backoff | WaitRule::Other | WaitRule::Approval);
@@ -129,14 +124,13 @@ pub(super) fn complete(wait: &mut TurnWait, name: &TurnName, agent: &str, policy
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct LimitWait {
     pub(super) name: String,
-    /// The counter within the limit, as listed and reset by `tickfleet limits`.
+    /// `tickfleet limits` lists and resets the counter under this name.
     pub(super) counter: String,
     /// The maximum of one counter, in words; `None` if this configuration does not have the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) allows: Option<String>,
-    /// The use of the counter: calls, or an amount.
     pub(super) used: String,
-    /// True if the limit bounds concurrent calls. Then the end of the wait is unknown.
+    /// The limit bounds concurrent calls, so the end of the wait is unknown.
     #[serde(skip)]
     pub(super) is_held: bool,
 }
@@ -151,7 +145,7 @@ pub(super) fn limit(
     let known = policy.limits.iter().find(|limit| *limit.name == *counter.limit);
     let known = known.map(|limit| policy.tenants.get(tenant).map_or(Cow::Borrowed(limit), |owner| owner.limit(limit)));
     let known = known.as_deref();
-    // After a counter's period has ended, its value is meaningless.
+    // The value is meaningless after the counter's period has ended.
     let used = budget.counter.filter(|counter| counter.ends_ms > now_ms).map_or(0, |counter| counter.used);
     let held = budget.counter.map_or(0, |counter| counter.held);
     let is_held = held > 0 || known.is_some_and(|limit| limit.bound.holds_permits());
@@ -164,7 +158,7 @@ pub(super) fn limit(
     Some(LimitWait { name: counter.limit.to_string(), counter: counter.counter.to_string(), allows, used, is_held })
 }
 
-/// Returns the caps of an agent in this configuration; `None` if the agent is unknown.
+/// Returns the caps in this configuration; `None` if the agent is unknown.
 pub(super) fn caps(policy: &Policy, tenant: &TenantId, agent: &str) -> Option<Caps> {
     let (owner, agent) = policy.look_up(tenant, &AgentId::new(agent).ok()?).ok()?;
     Some(policy.caps(owner, agent))
@@ -208,7 +202,6 @@ fn blank(name: &TurnName, state: ExplainedState, now_ms: i64) -> Explanation {
     }
 }
 
-/// Describes a turn that was rejected or is not admitted yet.
 pub(super) fn unadmitted(name: &TurnName, state: ExplainedState, refusal: Option<String>, now_ms: i64) -> Explanation {
     let is_task = name.turn.as_str().starts_with('k');
     Explanation { is_task, refusal, ..blank(name, state, now_ms) }
@@ -223,7 +216,7 @@ pub(super) const fn counter(live: &LiveTurn) -> Option<&CounterKey> {
     }
 }
 
-/// Returns true for a counter of a configured limit. The names of built-in limits begin with `_`.
+/// Names of built-in limits begin with `_`.
 pub(super) fn is_configured(counter: &CounterKey) -> bool {
     !counter.limit.starts_with('_')
 }
@@ -277,7 +270,6 @@ const fn state(live: &LiveTurn) -> ExplainedState {
 }
 
 fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Option<TurnWait> {
-    // After a counter's period has ended, its value is meaningless.
     let tick_used = if budget.tick_ends_ms > now_ms { budget.tick_used } else { 0 };
     let day_used = if budget.day_ends_ms > now_ms { budget.day_used } else { 0 };
     let tenant_used = if budget.tenant_day_ends_ms > now_ms { budget.tenant_day_used } else { 0 };
@@ -329,7 +321,7 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
 }
 
 impl TurnWait {
-    /// Returns the wait for the approval `open`; if `open` is `None`, returns this wait unchanged.
+    /// Unchanged if `open` is `None`.
     pub(super) fn or_for_approval(self, open: Option<Approval>) -> Self {
         match open {
             Some(open) => Self {
@@ -376,7 +368,6 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Explanat
     }
 }
 
-/// Returns the delegator and the description of a task, from the arguments of its call.
 fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
     let arguments = serde_json::from_str::<Call>(call).map(|call| call.arguments).unwrap_or_default();
     let said: Value = serde_json::from_str(&with_numbers_as_text(&arguments)).unwrap_or_default();
@@ -384,7 +375,7 @@ fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
     (text("delegator"), text("description").or_else(|| text("task_description")))
 }
 
-/// Adds the facts that only the audit entries contain.
+/// Only the audit entries contain these facts.
 pub(super) fn describe_by_audit(explanation: &mut Explanation) {
     let Some(entry) = explanation.audit.entries.first() else { return };
     let Some(entry) = AuditEntry::read(entry.get()) else { return };
@@ -490,7 +481,6 @@ mod tests {
             (explanation.state, explanation.waits.unwrap().rule),
             (ExplainedState::Throttled, WaitRule::TickCap)
         );
-        // The tick has ended, so its counter is meaningless.
         let explanation = live(&name(), &queued(), budget(10), caps(), 2_500);
         assert_eq!(explanation.waits.unwrap().rule, WaitRule::NextCheck);
     }

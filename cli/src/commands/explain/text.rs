@@ -21,12 +21,10 @@ use crate::output::results;
 use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Output, StatusColor, short, summary};
 
-/// Maximum number of audit entries shown.
 const AUDIT_ENTRIES_SHOWN: usize = 20;
-/// Characters shown of a task's description.
 const DESCRIPTION_CHARS: usize = 200;
 
-/// Formats the history, one line per step. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
+/// Writes one line per step. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
 pub(super) fn text(explanation: &Explanation, output: &Output) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", head(explanation, output));
@@ -44,7 +42,7 @@ pub(super) fn text(explanation: &Explanation, output: &Output) -> String {
     text
 }
 
-/// Returns the steps, rules and approvals, one per line.
+/// Lists steps, rules and approvals.
 pub(super) fn explanation_lines(explanation: &Explanation) -> Vec<String> {
     let inner = inner(&explanation.inner_calls);
     life(explanation)
@@ -56,7 +54,7 @@ pub(super) fn explanation_lines(explanation: &Explanation) -> Vec<String> {
         .collect()
 }
 
-/// Formats calls made by other calls, each below its caller.
+/// Each call follows its caller.
 fn inner(calls: &[InnerCall]) -> Vec<String> {
     fn push_inner_call(call: &InnerCall, depth: usize, lines: &mut Vec<String>) {
         let tool = call.tool.as_deref().unwrap_or("a tool");
@@ -89,7 +87,6 @@ fn inner(calls: &[InnerCall]) -> Vec<String> {
     lines
 }
 
-/// Appends the audit entries, and a note if there may be more.
 fn audit(explanation: &Explanation, text: &mut String) {
     let entries = &explanation.audit.entries;
     if !entries.is_empty() {
@@ -154,7 +151,7 @@ fn headline(explanation: &Explanation, output: &Output, (color, word): (StatusCo
     )
 }
 
-/// Describes how the turn or call ended. The color means success only if all calls succeeded.
+/// The color means success only if all calls succeeded.
 fn ended(explanation: &Explanation) -> (StatusColor, String) {
     let position = |result: &CallResult| result.call.rsplit('/').next().and_then(|position| position.parse().ok());
     let shown: Vec<&CallResult> = explanation
@@ -176,7 +173,7 @@ fn ended(explanation: &Explanation) -> (StatusColor, String) {
     (color, word)
 }
 
-/// Returns admissions, failed attempts and waits for a tool, in chronological order.
+/// Lists admissions, failed attempts and waits for a tool, in chronological order.
 fn steps(explanation: &Explanation) -> impl Iterator<Item = String> {
     let admissions = explanation.admissions.iter().map(|a| (a.at_ms, admission(a)));
     let tries = explanation.tries.iter().map(|t| (t.at_ms, failed_try(t)));
@@ -186,7 +183,7 @@ fn steps(explanation: &Explanation) -> impl Iterator<Item = String> {
     steps.into_iter().map(|(_, line)| line)
 }
 
-/// Returns the history so far, in chronological order.
+/// Lists the history in chronological order.
 fn life(explanation: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     match (explanation.state, &explanation.refusal) {
@@ -217,7 +214,7 @@ fn life(explanation: &Explanation) -> Vec<String> {
         lines.push("No calls admitted, no caps debited.".into());
     }
     lines.extend(explanation.task.iter().flat_map(tasks::text::steps));
-    // Recorded attempts are already listed, so only unrecorded attempts are counted here.
+    // Recorded attempts are already listed.
     let noted = explanation.tries.iter().filter(|noted| noted.attempt > 0).count();
     let unnoted = explanation.retries.saturating_sub(u64::try_from(noted).unwrap_or(u64::MAX));
     let trouble = [
@@ -249,15 +246,15 @@ fn life(explanation: &Explanation) -> Vec<String> {
     lines
 }
 
-/// Lists rules on arguments and context, and conditions on facts, that stopped a call. Includes rules and conditions in
-/// shadow mode, which would have stopped the call.
+/// Lists rules on arguments and context, and conditions on facts, that stopped a call. In shadow mode, they would
+/// have stopped it.
 fn rules(explanation: &Explanation) -> Vec<String> {
     let lines_of = |verdict: &str, call: &str, rule: &str, reason: &str, message: &str| {
         let what = match reason {
             _ if rule.is_empty() => return None,
             "rule_not_met" | "rule_undecided" | "limit_reached" => "The rule ",
             "fact_missing" | "fact_forbidden" | "fact_deadlock" => "The condition on facts ",
-            // `rule` names the command or setting that disabled the tool, so it needs no prefix.
+            // `rule` names the command or setting that disabled the tool.
             "tool_disabled" => "",
             _ => return None,
         };
@@ -288,7 +285,7 @@ fn rules(explanation: &Explanation) -> Vec<String> {
     lines
 }
 
-/// Returns lines about approvals of calls, and about denials by approvers.
+/// Lists approvals of calls, and denials by approvers.
 fn consents(explanation: &Explanation) -> Vec<String> {
     let here = |call: &str| explanation.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
     let denial = |result: &CallResult| {
@@ -310,7 +307,7 @@ fn consents(explanation: &Explanation) -> Vec<String> {
     explanation.results.iter().filter_map(|result| consent(result).or_else(|| denial(result))).collect()
 }
 
-/// Returns remarks on calls, in addition to their results: cached or repeated outcomes, and loops of the agent.
+/// Remarks on cached or repeated outcomes, and on loops of the agent.
 fn beside(explanation: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     for result in &explanation.results {
@@ -338,7 +335,7 @@ fn beside(explanation: &Explanation) -> Vec<String> {
     lines
 }
 
-/// Returns what this task waits for, other than a retry: a turn, another task, an approval or a limit.
+/// The wait is for a turn, another task, an approval or a limit, but not for a retry.
 fn waits_for_work(explanation: &Explanation) -> Option<&TaskWait> {
     explanation.task.as_ref()?.waits.as_ref().filter(|wait| wait.reason != WaitReason::Retry)
 }
@@ -514,13 +511,12 @@ const fn because(reason: &EndReason) -> &'static str {
     }
 }
 
-/// Serializes the end reason as its stable word.
 #[allow(clippy::ref_option, reason = "serde gives a reference")]
 pub(super) fn as_word<S: Serializer>(reason: &Option<EndReason>, serializer: S) -> Result<S::Ok, S::Error> {
     reason.as_ref().map(EndReason::word).serialize(serializer)
 }
 
-/// Formats an audit entry as `timestamp  level  message`.
+/// The line has the form `timestamp  level  message`.
 fn audit_line(json: &str) -> String {
     let AuditEntry { timestamp, level, message, meta, .. } = AuditEntry::read(json).unwrap_or_default();
     let digest = Some(meta.policy_digest).filter(|digest| !digest.is_empty()).map(|digest| format!(", {digest}"));

@@ -6,8 +6,7 @@ use tickfleet_config::{Configuration, PrintedSetting, printed_parts};
 
 const FILE_BYTES_MAX: usize = 256 * 1024;
 
-/// Returns the configuration as JSON. Secrets are already masked. If a file is longer than [`FILE_BYTES_MAX`], its text
-/// is cut.
+/// Secrets are already masked. Cuts files that are longer than [`FILE_BYTES_MAX`].
 pub(super) fn view(configuration: &Configuration) -> Value {
     let shown = printed_parts(configuration);
     let setting = |PrintedSetting { path, value, origin }: PrintedSetting| {

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::setup::Setup;
 
 pub(crate) const PORT: u16 = 8080;
-/// Time limit for running requests when the console stops.
+/// Running requests get this long when the console stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(3);
 
 pub(crate) struct Console {
@@ -25,7 +25,7 @@ pub(crate) struct Console {
     ending: CancellationToken,
 }
 
-/// The keys of a console. They are valid only as long as this process runs.
+/// The keys are valid only as long as this process runs.
 struct Keys {
     console: NewKey,
     /// This key can submit turns for all agents of a tenant.
@@ -33,10 +33,7 @@ struct Keys {
 }
 
 impl Console {
-    /// Serves the console on this port of 127.0.0.1, until `draining` is canceled.
-    ///
-    /// # Errors
-    /// The port is taken, or Redis is unreachable.
+    /// Serves on this port of 127.0.0.1, until `draining` is canceled.
     pub(crate) async fn start(setup: &Setup, port: u16, draining: &CancellationToken) -> Result<Self, Failure> {
         let key = || NewKey::random().map_err(Failure::failed);
         let keys = Keys { console: key()?, service: key()? };
@@ -46,23 +43,21 @@ impl Console {
         Ok(Self { address, keys, serving, ending })
     }
 
-    /// Returns the link to the console. The key follows the `#`, so browsers do not send it. The page removes the key
-    /// from the address bar.
+    /// The key follows the `#`, so browsers do not send it. The page removes the key from the address bar.
     pub(crate) fn link(&self) -> String {
         format!("http://{}/console/#key={}", self.address, self.keys.console.secret)
     }
 
-    /// Returns the address of the HTTP API, and a key for services. The key is for the tenant of
-    /// [`Setup::example_caller`].
+    /// Returns the address and a key of the HTTP API. The key is for the tenant of [`Setup::example_caller`].
     pub(crate) fn for_services(&self) -> (SocketAddr, &str) {
         (self.address, &self.keys.service.secret)
     }
 
-    /// Stops the console after it has responded to the last requests.
+    /// The console responds to the last requests before it stops.
     pub(crate) async fn ended(self) {
         let Self { mut serving, ending, .. } = self;
         ending.cancel();
-        // Ignore a panic of the console: the log contains the reason, and the fleet still ends normally.
+        // After a panic of the console, the log contains the reason, and the fleet still ends normally.
         if tokio::time::timeout(LAST_ANSWERS, &mut serving).await.is_err() {
             serving.abort();
         }
@@ -84,8 +79,8 @@ async fn serve(
     super::listen(super::of(setup, client, keys, metrics, ending.clone(), None)?, address, None).await
 }
 
-/// Returns the key-file row for the owner of a private fleet. The key can view and operate all tenants. If the
-/// configuration has approvers, the key can also decide approvals, as the first approver.
+/// The row is for the owner of a private fleet: the key can view and operate all tenants. If the configuration has
+/// approvers, the key also decides approvals, as the first approver.
 fn row(setup: &Setup, key: &NewKey) -> KeyRow {
     let approver = setup.configuration.policy.permissions.approvers.keys().next().cloned();
     let decides = approver.is_some().then_some(Verb::Approve);
@@ -101,7 +96,7 @@ fn row(setup: &Setup, key: &NewKey) -> KeyRow {
     }
 }
 
-/// Returns the key-file row for services. The key can submit turns for all agents of its tenant.
+/// The key can submit turns for all agents of its tenant.
 fn service_row(tenant: &TenantId, key: &NewKey) -> KeyRow {
     KeyRow {
         id: "dev-service".into(),

@@ -28,19 +28,19 @@ use crate::failure::Failure;
 use crate::fleet::modules::fingerprint;
 use crate::setup::Setup;
 
-/// Maximum age of a frame that is returned without a new poll. A frame is the state of the fleet at one poll.
+/// A frame is the state of the fleet at one poll. While it is younger than this, no new poll is made.
 const FRAME_FRESH: Duration = Duration::from_secs(1);
-/// If the last poll is older than this, it is too old for computing rates, so two polls are made.
+/// If the last poll is older than this, it is useless for rates, so two polls are made.
 const FRAME_STALE: Duration = Duration::from_secs(15);
 
 pub(super) struct LocalBackend {
     client: Client,
-    /// The configuration as of the last request.
+    /// The setup of the last request.
     setup: ArcSwap<Setup>,
     /// All requests share the frames, because each poll takes some round trips to Redis.
     frames: Mutex<FrameCache>,
-    /// The result of [`Self::shown`], with the fingerprint of its configuration. The result includes the texts of the
-    /// files. This process stores these texts nowhere else, so it reads them once for all requests.
+    /// The result of [`Self::shown`], with the fingerprint of its configuration. Includes the texts of the files,
+    /// which are read once for all requests.
     shown: Mutex<Option<(String, Value)>>,
 }
 
@@ -68,8 +68,6 @@ impl FrameCache {
 }
 
 impl LocalBackend {
-    /// # Errors
-    /// The URL of Redis is invalid.
     pub(super) fn new(setup: &Setup, client: &Client) -> Result<Self, Failure> {
         Ok(Self {
             client: client.clone(),
@@ -80,9 +78,6 @@ impl LocalBackend {
     }
 
     /// Returns the setup for the current files of the configuration folder.
-    ///
-    /// # Errors
-    /// The configuration cannot be read, or is invalid.
     async fn current(&self) -> Result<Arc<Setup>, VerbError> {
         let previous = self.setup.load_full();
         let read = tokio::task::spawn_blocking(move || -> Result<Arc<Setup>, Failure> {
@@ -101,8 +96,7 @@ impl LocalBackend {
 }
 
 impl LocalBackend {
-    /// Returns the setup for the current files, or the previous setup if the configuration cannot be read. An error in
-    /// a file must not stop an operator who searches for a problem.
+    /// An error in a file must not stop an operator who searches for a problem.
     async fn current_or_previous(&self) -> Arc<Setup> {
         match self.current().await {
             Ok(setup) => setup,
@@ -115,8 +109,8 @@ impl LocalBackend {
 }
 
 impl LocalBackend {
-    /// Returns the configuration as operators see it. `is_whole` is false if the files of the configuration cannot be
-    /// read now. In that case, a result that is not cached lacks the texts of the files.
+    /// `is_whole` is false if the files of the configuration cannot be read now. Then a result that is not cached
+    /// lacks the texts of the files.
     async fn shown(&self, setup: &Arc<Setup>, is_whole: bool) -> Result<Value, VerbError> {
         let mut known = self.shown.lock().await;
         if let Some((_, view)) = known.as_ref().filter(|(fingerprint, _)| *fingerprint == setup.fingerprint) {
@@ -169,7 +163,7 @@ impl OperatorBackend for LocalBackend {
         async move {
             let (setup, problem) = match self.current().await {
                 Ok(setup) => (setup, None),
-                // The response contains this error, because the operator may be searching for it.
+                // The operator may be searching for this error.
                 Err(error) => (self.setup.load_full(), Some(error.to_string())),
             };
             let mut in_force = Vec::new();
@@ -205,8 +199,8 @@ impl OperatorBackend for LocalBackend {
 
     fn approver<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>> {
         async move {
-            // An approver who was just removed from the file must not be able to decide. If the file cannot be read, no
-            // approver can decide.
+            // An approver who was just removed from the file must not be able to decide. If the file cannot be read,
+            // no approver can decide.
             let setup = self.current().await?;
             Ok(setup.configuration.policy.permissions.approvers.get(name).cloned())
         }
@@ -226,8 +220,6 @@ impl OperatorBackend for LocalBackend {
     }
 }
 
-/// Converts a failure to the error of an operator request: Redis is unreachable, the request is invalid, or the name is
-/// unknown.
 fn refused(failure: Failure) -> VerbError {
     let message = failure.message().unwrap_or_default();
     match failure {

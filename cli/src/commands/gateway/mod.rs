@@ -190,15 +190,11 @@ impl GatewayArgs {
     }
 }
 
-/// Returns true if a subcommand is given. Subcommands need neither a configuration nor Redis.
+/// Subcommands need neither a configuration nor Redis.
 pub(crate) const fn needs_nothing(args: &GatewayArgs) -> bool {
     args.command.is_some()
 }
 
-/// Creates a key, or prints the OpenAPI document.
-///
-/// # Errors
-/// The system has no randomness.
 pub(crate) fn aside(args: &GatewayArgs, output: &Output) -> Result<(), Failure> {
     match &args.command {
         Some(GatewayCommand::Key(key)) => make_key(key, output),
@@ -207,8 +203,6 @@ pub(crate) fn aside(args: &GatewayArgs, output: &Output) -> Result<(), Failure> 
     }
 }
 
-/// # Errors
-/// The keys or rules cannot be read, an address cannot be bound, or Redis is unreachable.
 pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let credentials = args.credentials(setup)?;
@@ -267,10 +261,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     Ok(())
 }
 
-/// Returns true if Redis responds and contains the fleet of this configuration.
-///
-/// # Errors
-/// Redis contains another fleet: its number of shards differs.
+/// Fails if Redis contains another fleet: its number of shards differs.
 async fn is_fleet_known(client: &Client) -> Result<bool, Failure> {
     match client.check().await {
         Ok(()) => Ok(true),
@@ -282,8 +273,6 @@ async fn is_fleet_known(client: &Client) -> Result<bool, Failure> {
     }
 }
 
-/// # Errors
-/// The URL of Redis is invalid.
 fn of(
     setup: &Setup,
     client: Client,
@@ -297,9 +286,6 @@ fn of(
 }
 
 /// Serves probes and metrics until `ended` is canceled, including during a drain.
-///
-/// # Errors
-/// The address cannot be bound.
 async fn probed(
     setup: &Setup,
     address: SocketAddr,
@@ -316,8 +302,6 @@ async fn probed(
     health.serve(address, ended.clone()).await.map_err(Failure::failed)
 }
 
-/// # Errors
-/// The address cannot be bound.
 async fn listen(
     gateway: Gateway,
     address: SocketAddr,
@@ -347,7 +331,7 @@ fn make_key(args: &Key, output: &Output) -> Result<(), Failure> {
     };
     let rows = [row];
     let text = serde_saphyr::to_string(&rows).map_err(|error| Failure::failed(anyhow::anyhow!("{error}")))?;
-    // Parse the key before it is printed, so that an invalid key is never printed.
+    // An invalid key is never printed.
     tickfleet_gateway::ApiKeys::parse(&text).map_err(Failure::usage)?;
     output.show(&rows, |_| text.trim_end().to_owned())?;
     output.note(&format!("The key, shown only once: {}", key.secret));

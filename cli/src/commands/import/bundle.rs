@@ -1,5 +1,5 @@
-//! Combines an OpenAPI document that is spread over several files. The other files become members of the document, and
-//! references to these files become local. Only files in the document's folder are read, and nothing is fetched.
+//! Combines an OpenAPI document that is spread over several files. The other files become members of the document,
+//! and references to these files become local. Only files in the document's folder are read, and nothing is fetched.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,23 +8,23 @@ use serde_json::{Value, json};
 
 use super::{DOCUMENT_BYTES_MAX, parse};
 
-/// The member of the document that contains the other files.
+/// This member of the document contains the other files.
 pub(super) const FILES: &str = "x-tickfleet-files";
 /// Marks a reference that cannot be followed. The reason comes after the mark.
 pub(super) const UNREAD: char = '!';
-/// Maximum number of files besides the document itself.
+/// The document itself does not count.
 const FILES_MAX: usize = 500;
 
-/// A document that contains everything to which it refers.
+/// Contains everything to which the document refers.
 #[derive(Default)]
 pub(crate) struct Bundle {
     pub(crate) root: Value,
-    /// The paths of the other files. Their order is the same as in the document.
+    /// The files have the same order as in the document.
     pub(super) files: Vec<String>,
 }
 
 impl From<Value> for Bundle {
-    /// Creates a bundle without a folder. References to other files are not followed.
+    /// Does not follow references to other files.
     fn from(root: Value) -> Self {
         Self { root, files: Vec::new() }
     }
@@ -39,7 +39,7 @@ struct BundleReader {
     bytes: u64,
 }
 
-/// Reads the files that a document refers to, directly or indirectly.
+/// Follows direct and indirect references.
 pub(super) fn bundled(mut root: Value, file: &Path) -> Bundle {
     let Ok(document) = file.canonicalize() else { return root.into() };
     let folder = document.parent().map(Path::to_owned).unwrap_or_default();
@@ -69,7 +69,7 @@ pub(super) fn bundled(mut root: Value, file: &Path) -> Bundle {
 }
 
 impl BundleReader {
-    /// Changes every reference in a value of one file to a local reference of the document.
+    /// Makes references local to the document.
     fn rewrite(&mut self, value: &mut Value, place: Option<usize>, from: &Path) {
         match value {
             Value::Array(items) => items.iter_mut().for_each(|item| self.rewrite(item, place, from)),
@@ -90,10 +90,7 @@ impl BundleReader {
         }
     }
 
-    /// Converts a reference into a local reference of the document.
-    ///
-    /// # Errors
-    /// The reason why the reference cannot be followed.
+    /// Converts a reference into a local one. The error is the reason why the reference cannot be followed.
     fn local(&mut self, reference: &str, place: Option<usize>, from: &Path) -> Result<String, String> {
         let (file, pointer) = reference.split_once('#').unwrap_or((reference, ""));
         let place = match file {
@@ -106,7 +103,7 @@ impl BundleReader {
         Ok(place.map_or_else(|| format!("#{pointer}"), |place| format!("#/{FILES}/{place}{pointer}")))
     }
 
-    /// Returns the index of a file among the other files, or `None` for the document itself.
+    /// Returns the index among the other files; `None` for the document itself.
     fn place(&mut self, path: &Path) -> Result<Option<usize>, String> {
         let path = path.canonicalize().map_err(|error| format!("cannot be read: {error}"))?;
         if path == self.document {

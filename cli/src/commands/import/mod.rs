@@ -1,7 +1,7 @@
 //! `tickfleet tools import`: converts the operations of an OpenAPI document into a section of `tools.yaml`.
 //!
-//! Every tool is built before it is printed, in the same way as in a worker. Operations that a worker could not use are
-//! left out, with the reason.
+//! Every tool is built as in a worker before it is printed. Operations that a worker could not use are left out, with
+//! the reason.
 
 mod bundle;
 mod operation;
@@ -68,22 +68,19 @@ pub(crate) struct Import {
 #[derive(Default, Serialize)]
 pub(crate) struct Report {
     pub(crate) tools: BTreeMap<String, Value>,
-    /// Operations that were left out, each with the reason.
+    /// Each operation has the reason.
     left_out: Vec<(String, String)>,
-    /// Remarks for the reader, each with the name of the tool.
+    /// Each note has the name of its tool.
     notes: Vec<(String, String)>,
 }
 
 impl Report {
-    /// # Errors
-    /// None occur for the result of an import.
     pub(crate) fn yaml(&self) -> Result<String, Failure> {
         serde_saphyr::to_string(&json!({ "tools": self.tools })).map_err(Failure::failed)
     }
 }
 
-/// # Errors
-/// The document cannot be read, an operation of `--only` is missing, or no operation could be imported.
+/// Fails if an operation of `--only` is missing, or if no operation could be imported.
 pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(), Failure> {
     let document = bundled(read(&args.file)?, &args.file);
     let taken = setup::sources(global)?.built_in_tools;
@@ -91,7 +88,7 @@ pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(),
     show_report(&report, args, output)
 }
 
-/// Builds tools in the same way as a worker.
+/// Tools are built in the same way as in a worker.
 pub(crate) struct ToolBuilder {
     kinds: ToolKinds,
     environment: Environment,
@@ -107,10 +104,7 @@ impl ToolBuilder {
     }
 }
 
-/// Converts the operations of a document into tools. The names in `taken` are not used.
-///
-/// # Errors
-/// The document is not an OpenAPI document, or an operation of `--only` is missing.
+/// Avoids the names in `taken`. Fails if an operation of `--only` is missing.
 pub(crate) fn imported(
     document: Bundle,
     args: &Import,
@@ -172,7 +166,7 @@ fn one(operation: &Operation<'_>, name: &str, args: &Import, builder: &ToolBuild
     built.map(|_| imported).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 
-/// Returns the first server that applies to an operation, with its variables replaced by their defaults.
+/// The first server that applies, with its variables replaced by their defaults.
 fn server(operation: &Operation<'_>) -> Result<String, String> {
     let holders = [operation.operation, operation.item, &operation.document.root];
     let server = holders.iter().find_map(|holder| holder.get("servers")?.get(0));
@@ -199,10 +193,7 @@ fn read(file: &Path) -> Result<Value, Failure> {
     parse(&text).map_err(|error| unread(&error))
 }
 
-/// Parses JSON or YAML.
-///
-/// # Errors
-/// The text is neither JSON nor YAML, or its YAML aliases expand too much.
+/// Parses JSON or YAML. Fails if YAML aliases expand too much.
 pub(crate) fn parse(text: &str) -> Result<Value, String> {
     if text.trim_start().starts_with('{') {
         return serde_json::from_str(text).map_err(|error| error.to_string());
@@ -214,11 +205,9 @@ pub(crate) fn parse(text: &str) -> Result<Value, String> {
     serde_saphyr::from_str_with_options(text, options).map_err(|error| error.without_snippet().to_string())
 }
 
-/// The readable operations of a document, and the unreadable ones with the reasons.
 type Operations<'d> = (Vec<Operation<'d>>, Vec<(String, String)>);
 
-/// # Errors
-/// The document has too many operations.
+/// Fails if the document has too many operations.
 fn operations(document: &Document) -> Result<Operations<'_>, Failure> {
     let mut operations = Vec::new();
     let mut unread = Vec::new();

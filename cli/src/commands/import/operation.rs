@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 use super::schema::Document;
 use super::security::{self, SecretNaming};
 
-/// Maximum bytes of a description: models read all descriptions with every request.
+/// Models read all descriptions with every request.
 const DESCRIPTION_BYTES_MAX: usize = 1_024;
-/// Headers that OpenAPI excludes from parameters, or that the connection sets.
+/// OpenAPI excludes these from parameters, or the connection sets them.
 const HEADERS_IGNORED: [&str; 3] = ["accept", "content-type", "authorization"];
 /// If a body schema has only these keywords, the properties of the body can be arguments of the tool.
 const PLAIN_BODY: [&str; 6] = ["type", "properties", "required", "title", "description", "additionalProperties"];
@@ -27,7 +27,7 @@ pub(super) struct ImportedTool {
     pub(super) notes: Vec<String>,
 }
 
-/// The arguments of a tool, and the parts of the request that they fill.
+/// Includes the parts of the request that the arguments fill.
 #[derive(Default)]
 struct Arguments {
     properties: Map<String, Value>,
@@ -40,7 +40,7 @@ struct Arguments {
 }
 
 impl Operation<'_> {
-    /// Returns the name of the tool, from the `operationId` or from the method and path.
+    /// Uses the `operationId`, or the method and path.
     pub(super) fn name(&self) -> String {
         let given = self.operation.get("operationId").and_then(Value::as_str);
         let name = given.map_or_else(|| format!("{}_{}", self.method, self.path), str::to_owned);
@@ -50,10 +50,7 @@ impl Operation<'_> {
         parts.join("_")
     }
 
-    /// Converts the operation into a tool.
-    ///
-    /// # Errors
-    /// The reason why a tool cannot make this request.
+    /// The error is the reason why a tool cannot make this request.
     pub(super) fn import(
         &self,
         server: &str,
@@ -129,8 +126,8 @@ impl Operation<'_> {
             let name = text("name");
             let place = text("in");
             let required = place == "path" || parameter.get("required") == Some(&Value::Bool(true));
-            // An unreadable schema is an error even if the parameter is optional, because a call without the parameter
-            // could have another effect.
+            // An unreadable schema is an error even if the parameter is optional, because a call without the
+            // parameter could have another effect.
             if let Some(schema) = parameter.get("schema")
                 && let Err(reason) = self.document.inlined(schema)
             {
@@ -154,7 +151,7 @@ impl Operation<'_> {
         Ok(arguments)
     }
 
-    /// Returns the parameters of the operation, which override those of its path.
+    /// Parameters of the operation override those of its path.
     fn parameters(&self) -> Result<Vec<&Value>, String> {
         let mut found: Vec<&Value> = Vec::new();
         for holder in [self.operation, self.item] {
@@ -263,7 +260,7 @@ impl Arguments {
         self.properties.insert(name, schema);
     }
 
-    /// Returns an argument name that templates can use and that no other argument has.
+    /// Templates can use the returned name, and no other argument has it.
     fn name(&self, name: &str, place: &str) -> Result<String, String> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
         let plain: String = name.chars().map(plain).collect();
@@ -273,14 +270,14 @@ impl Arguments {
         free.filter(|_| !plain.is_empty()).ok_or_else(|| "has a name that another parameter uses".to_owned())
     }
 
-    /// Returns true if the properties of a body are valid argument names and do not collide with existing arguments.
+    /// True if the properties of the body are valid argument names that no other argument has.
     fn fits(&self, schema: &Value) -> bool {
         let mut names = schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name);
         names.all(|name| !self.properties.contains_key(name) && self.name(name, "").is_ok_and(|plain| plain == *name))
     }
 }
 
-/// Returns true if a schema is an object that its properties describe completely.
+/// True if the properties describe the object completely.
 fn is_plain(schema: &Value) -> bool {
     let Some(members) = schema.as_object() else { return false };
     let closed = members.get("additionalProperties").is_none_or(|more| *more == Value::Bool(false));
@@ -289,7 +286,7 @@ fn is_plain(schema: &Value) -> bool {
     object && closed && properties && members.keys().all(|key| PLAIN_BODY.contains(&key.as_str()))
 }
 
-/// Adds a description to a schema that has none.
+/// Keeps an existing description.
 fn describe(schema: &mut Value, description: Option<&Value>) {
     if let (Value::Object(members), Some(Value::String(text))) = (schema, description) {
         members.entry("description").or_insert_with(|| text.as_str().into());

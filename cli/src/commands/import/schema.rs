@@ -5,12 +5,12 @@ use serde_json::{Map, Value, json};
 
 use super::bundle::{FILES, UNREAD};
 
-/// Maximum number of schemas in one tool's arguments, after references are resolved.
+/// Bounds the schemas in one tool's arguments, after references are resolved.
 const NODES_MAX: usize = 2_000;
-/// Maximum depth of nested references, and also of nested schemas.
+/// Bounds nested references, and also nested schemas.
 const DEPTH_MAX: usize = 48;
 
-/// Keywords that do not constrain arguments.
+/// These keywords do not constrain arguments.
 const DROPPED: [&str; 10] = [
     "xml",
     "externalDocs",
@@ -23,7 +23,7 @@ const DROPPED: [&str; 10] = [
     "writeOnly",
     "$schema",
 ];
-/// Keywords whose value is a schema.
+/// The value of these keywords is a schema.
 const SINGLE: [&str; 11] = [
     "items",
     "additionalProperties",
@@ -37,26 +37,23 @@ const SINGLE: [&str; 11] = [
     "unevaluatedProperties",
     "additionalItems",
 ];
-/// Keywords whose value maps names to schemas.
+/// The value of these keywords maps names to schemas.
 const NAMED: [&str; 4] = ["properties", "patternProperties", "dependentSchemas", "$defs"];
-/// Keywords whose value is a list of schemas.
+/// The value of these keywords is a list of schemas.
 const LISTED: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
-/// Keywords that can accompany a reference without constraining the value.
+/// These keywords can accompany a reference without constraining the value.
 const REMARKS: [&str; 4] = ["description", "title", "summary", "default"];
 
 pub(super) struct Document {
     pub(super) root: Value,
     /// True for version 3.0, whose schemas differ from JSON Schema.
     pub(super) old: bool,
-    /// The paths of the other files that were merged into the document.
+    /// These files were merged into the document.
     pub(super) files: Vec<String>,
 }
 
 impl Document {
-    /// Follows a local reference, or a chain of them, to its value.
-    ///
-    /// # Errors
-    /// The reference is not local, has no target, or is circular.
+    /// Follows a chain of local references. Fails if a reference is not local, has no target, or is circular.
     pub(super) fn follow<'d>(&'d self, value: &'d Value) -> Result<&'d Value, String> {
         let mut here = value;
         for _ in 0..DEPTH_MAX {
@@ -68,11 +65,8 @@ impl Document {
         Err("a reference is circular".to_owned())
     }
 
-    /// Follows references like [`Self::follow`], but for a path or an operation. The target must be an object. Only
-    /// remarks can accompany a reference, because other members could be parameters.
-    ///
-    /// # Errors
-    /// The errors of [`Self::follow`], or one of these conditions is not met.
+    /// Like [`Self::follow`], but for a path or an operation. The target must be an object. Only remarks can
+    /// accompany a reference, because other members could be parameters.
     pub(super) fn whole<'d>(&'d self, value: &'d Value) -> Result<&'d Value, String> {
         let mut here = value;
         for _ in 0..DEPTH_MAX {
@@ -95,7 +89,7 @@ impl Document {
         self.root.pointer(pointer).ok_or_else(|| format!("{} points to nothing", self.shown(reference)))
     }
 
-    /// Returns a reference as the original file contains it.
+    /// Shows the reference as in the original file.
     fn shown(&self, reference: &str) -> String {
         let in_file = reference.strip_prefix("#/").and_then(|rest| rest.strip_prefix(FILES)?.strip_prefix('/'));
         let Some(in_file) = in_file else { return reference.to_owned() };
@@ -107,10 +101,8 @@ impl Document {
         }
     }
 
-    /// Returns a schema with every reference resolved.
-    ///
-    /// # Errors
-    /// The schema refers to itself, is too large, or uses a feature that the arguments of a tool do not support.
+    /// Resolves every reference. Fails if the schema refers to itself, is too large, or uses a feature that the
+    /// arguments of a tool do not support.
     pub(super) fn inlined(&self, schema: &Value) -> Result<Value, String> {
         SchemaInliner { document: self, nodes: 0, trail: Vec::new() }.schema(schema, 0)
     }
@@ -193,7 +185,7 @@ impl SchemaInliner<'_> {
         Ok(Value::Object(made))
     }
 
-    /// Returns the names of the properties that occur only in responses.
+    /// Returns the properties that occur only in responses.
     fn read_only<'m>(&self, members: &'m Map<String, Value>) -> Result<Vec<&'m String>, String> {
         let mut names = Vec::new();
         for (name, property) in members.get("properties").and_then(Value::as_object).into_iter().flatten() {
@@ -205,7 +197,6 @@ impl SchemaInliner<'_> {
     }
 }
 
-/// Converts keywords of OpenAPI 3.0 to JSON Schema.
 fn modernise(members: &Map<String, Value>, made: &mut Map<String, Value>) {
     let is = |key: &str| members.get(key) == Some(&Value::Bool(true));
     for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::schema::Document;
 
-/// The credentials that a tool sends, and the secrets that they refer to.
+/// Includes the secrets that the credentials refer to.
 #[derive(Default)]
 pub(super) struct ImportedCredentials {
     pub(super) headers: BTreeMap<String, String>,
     pub(super) query: BTreeMap<String, String>,
     pub(super) oauth2: Option<Value>,
     pub(super) secrets: BTreeMap<String, Value>,
-    /// Remarks for the person who provides the secrets.
+    /// Addressed to the person who provides the secrets.
     pub(super) notes: Vec<String>,
 }
 
@@ -24,11 +24,11 @@ pub(super) struct SecretNaming {
 }
 
 impl SecretNaming {
-    /// Returns the variable name for the secret of a scheme.
     fn secret(&self, scheme: &str, what: &str) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
         // The document chooses the names of its schemes. Without a prefix, a scheme name could match a variable that
-        // the worker uses for another purpose, such as `REDIS_URL`. Also, a variable name must not begin with a digit.
+        // the worker uses for another purpose, such as `REDIS_URL`. Also, a variable name must not begin with a
+        // digit.
         let prefix = if self.prefix.is_empty() { "IMPORTED_" } else { &self.prefix };
         let name: String = format!("{prefix}{scheme}{what}").chars().map(plain).collect();
         if name.starts_with(|c: char| c.is_ascii_digit()) { format!("S_{name}") } else { name }
@@ -40,10 +40,7 @@ impl SecretNaming {
     }
 }
 
-/// Returns the first alternative of authentication that tools can use.
-///
-/// # Errors
-/// The reason why no alternative can be used.
+/// Takes the first alternative that tools can use. The error is the reason why there is none.
 pub(super) fn signing(
     document: &Document,
     operation: &Value,
@@ -61,7 +58,7 @@ pub(super) fn signing(
     Err(why.unwrap_or_default())
 }
 
-/// Combines all schemes of one alternative, because a request needs all of them.
+/// A request needs all schemes of one alternative.
 fn together(document: &Document, way: &Value, naming: &SecretNaming) -> Result<ImportedCredentials, String> {
     let mut signing = ImportedCredentials::default();
     for (name, scopes) in way.as_object().into_iter().flatten() {
@@ -140,7 +137,7 @@ impl ImportedCredentials {
         Ok(())
     }
 
-    /// Declares a secret and returns its placeholder.
+    /// Returns the placeholder.
     fn secret(&mut self, scheme: &str, what: &str, naming: &SecretNaming) -> String {
         let name = naming.secret(scheme, what);
         let reference = naming.reference(&name);

@@ -35,7 +35,7 @@ enum Language {
     Node,
 }
 
-/// A file of a starter: its path in the folder, and its text.
+/// Path in the folder, and text.
 type File = (&'static str, &'static str);
 
 macro_rules! starter {
@@ -80,7 +80,7 @@ impl Language {
         }
     }
 
-    /// Returns the agent's file, and the command that runs it.
+    /// Returns the file, and the command that runs it.
     fn agent(self) -> (&'static str, &'static str) {
         match self {
             Self::Python => ("agent.py", "python agent.py"),
@@ -89,8 +89,7 @@ impl Language {
     }
 }
 
-/// # Errors
-/// A file exists, or cannot be written.
+/// Fails if a file exists.
 pub(crate) fn run(args: &Init, output: &Output) -> Result<(), Failure> {
     let language = args.language.unwrap_or_else(|| Language::of_folder(&args.dir));
     let files = || SHARED.iter().chain(language.files());
@@ -131,7 +130,7 @@ fn next_steps(dir: &Path, language: Language) -> String {
     )
 }
 
-/// Returns true if modules in the folder can import the npm package. With npx alone, modules cannot import it.
+/// With npx alone, modules in the folder cannot import the npm package.
 fn has_package(dir: &Path) -> bool {
     let absolute = std::path::absolute(dir);
     absolute.is_ok_and(|dir| dir.ancestors().any(|above| above.join("node_modules/tickfleet").exists()))

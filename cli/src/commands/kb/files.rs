@@ -5,13 +5,13 @@ use std::path::Path;
 
 use tickfleet_tools_knowledge::documents::{FileFormat, Problem};
 
-/// Maximum number of files in folders per import.
+/// Counts the files in folders.
 const FILES_MAX: usize = 20_000;
 const DEPTH_MAX: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FoundFile {
-    /// The path of the file, which becomes the source of the file's documents.
+    /// Becomes the source of the file's documents.
     pub(super) name: String,
     pub(super) form: FileFormat,
 }
@@ -19,14 +19,14 @@ pub(super) struct FoundFile {
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) files: Vec<FoundFile>,
-    /// Paths that cannot be read, and files that were named explicitly but are not documents.
+    /// Paths that cannot be read, and explicitly named files that are not documents.
     pub(super) problems: Vec<Problem>,
-    /// Number of files that were found in folders but are not documents.
+    /// Files in folders that are not documents.
     pub(super) others: usize,
 }
 
 impl Tree {
-    /// Finds all documents below these paths, sorted by name. In folders, hidden files and links are skipped.
+    /// Sorts by name. Skips hidden files and links in folders.
     pub(super) fn below(roots: &[String]) -> Self {
         let mut tree = Self::default();
         for root in roots {
@@ -85,10 +85,7 @@ impl Tree {
 }
 
 impl FoundFile {
-    /// Reads the file, unless it is larger than its format allows.
-    ///
-    /// # Errors
-    /// The reason why the file cannot be read.
+    /// Fails if the file is larger than its format allows.
     pub(super) fn read(&self) -> Result<Vec<u8>, Problem> {
         let problem = |why: String| Problem { place: self.name.clone(), why };
         let bytes = fs::metadata(Path::new(&self.name)).map_err(|error| problem(error.to_string()))?.len();

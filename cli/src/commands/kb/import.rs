@@ -13,7 +13,6 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Maximum number of problems that are printed.
 const PROBLEMS_SHOWN: usize = 20;
 
 #[derive(Debug, Args)]
@@ -43,15 +42,15 @@ struct Report {
     replaced: usize,
     unchanged: usize,
     removed: u64,
-    /// Documents that came from these paths, but whose files no longer exist.
+    /// Documents from these paths, whose files no longer exist.
     gone: usize,
-    /// Number of files of other kinds, which are skipped.
+    /// Skipped files of other kinds.
     left_out: usize,
-    /// The model that embeds passages; `None` if none is configured.
+    /// `None` if no model is configured to embed passages.
     model: Option<String>,
-    /// Invalid documents and unreadable files, each with the reason.
+    /// Invalid documents and unreadable files.
     problems: Vec<ReportedProblem>,
-    /// Why the import stopped early, if it did.
+    /// Set if the import stopped early.
     stopped: Option<&'static str>,
 }
 
@@ -67,8 +66,6 @@ impl From<Problem> for ReportedProblem {
     }
 }
 
-/// # Errors
-/// The tenant is unknown, a document is invalid, or Redis does not respond.
 pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result<(), Failure> {
     let store = super::store(setup, &args.tenant).await?;
     let embedder = setup.knowledge.embedder().map_err(|why| Failure::failed(anyhow::anyhow!(why)))?;
@@ -93,7 +90,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
     }
     let is_good = report.problems.is_empty() && report.stopped.is_none();
     for problem in report.problems.iter().take(PROBLEMS_SHOWN).filter(|_| !output.json) {
-        // Replace control characters, which a file name can contain.
+        // A file name can contain control characters.
         let line = format!("{}: {}", problem.place, problem.why);
         output.note(&line.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>());
     }
@@ -101,7 +98,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
     if is_good { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Returns a path in the form that documents use, without a leading `./` or a trailing `/`.
+/// Documents use this form, without a leading `./` or a trailing `/`.
 fn tidy(path: &str) -> String {
     let mut tidy = path;
     while let Some(rest) = tidy.strip_prefix("./").filter(|rest| !rest.is_empty()) {
@@ -154,8 +151,8 @@ async fn one_file(
     Ok(())
 }
 
-/// Counts documents whose files no longer exist, and removes these documents if requested. Does nothing if the import
-/// found a problem or stopped early, because the list of existing files may then be incomplete.
+/// Removes documents whose files no longer exist, if requested. Does nothing if the import found a problem or stopped
+/// early, because the list of existing files may then be incomplete.
 async fn prune(
     store: &Store,
     args: &Import,

@@ -83,8 +83,6 @@ struct RemoveResult {
     removed: u64,
 }
 
-/// # Errors
-/// The tenant is unknown, a document is invalid, the knowledge base is full, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Kb, output: &Output) -> Result<(), Failure> {
     match &args.command {
         KbCommand::Import(args) => import::run(setup, args, output).await,
@@ -103,10 +101,7 @@ pub(crate) async fn run(setup: &Setup, args: &Kb, output: &Output) -> Result<(),
     }
 }
 
-/// Returns the shard of a tenant.
-///
-/// # Errors
-/// The tenant is unknown, or Redis does not respond.
+/// Fails if the tenant is unknown.
 async fn store(setup: &Setup, tenant: &TenantId) -> Result<Store, Failure> {
     let active = setup.active();
     with_tenant(setup, &active, tenant).await?;
@@ -173,7 +168,7 @@ fn findings_text(found: &Findings, output: &Output) -> String {
         let category = if passage.category.is_empty() { String::new() } else { format!(", {}", passage.category) };
         let head = output.paint(StatusColor::Strong, &short(&passage.title, 100));
         text.push_str(&format!("\n{head}\n{}{category}  {:.3}\n", passage.source, passage.score));
-        // Remove control characters, so that a document cannot control the terminal.
+        // A document must not control the terminal.
         let clean = |line: &str| line.chars().filter(|c| !c.is_control()).collect::<String>();
         passage.text.lines().for_each(|line| text.push_str(&format!("  {}\n", clean(line))));
     }

@@ -11,17 +11,17 @@ use super::counters::{COUNTERS_MAX, Shard};
 use super::views::{CounterView, LimitView};
 use crate::failure::Failure;
 
-/// The tenant or agent whose counters are shown. Without a tenant, the counters of all tenants are shown.
+/// Without a tenant, the counters of all tenants are shown.
 #[derive(Clone, Copy, Default)]
 pub(super) struct CounterOwner<'a> {
     pub(super) tenant: Option<&'a TenantId>,
     pub(super) agent: Option<&'a AgentId>,
 }
 
-/// Minimum number of tasks read per tenant, even if there are many tenants.
+/// Applies to each tenant, even if there are many.
 const TASKS_MIN: usize = 10;
 
-/// Reads the caps of agents per tick and per day, of tenants per day, and of tasks. Each cap has its `top` fullest
+/// Reads the caps of agents per tick and per day, of tenants per day, and of tasks, each with its `top` fullest
 /// counters.
 pub(super) async fn of(
     shards: &[Shard<'_>],
@@ -62,7 +62,7 @@ pub(super) async fn of(
     Ok(vec![ticks.view, days.view, tenants.view, tasks.view])
 }
 
-/// Adds the budgets of agents in a shard. If no agent is requested, adds up to `COUNTERS_MAX` agents.
+/// If no agent is requested, adds up to `COUNTERS_MAX` agents.
 async fn add_agents(
     shard: &Shard<'_>,
     policy: &Policy,
@@ -92,7 +92,7 @@ async fn add_agents(
     Ok(())
 }
 
-/// Adds the daily counter of the requested tenant. If no tenant is requested, adds all tenants that have their own cap.
+/// If no tenant is requested, adds all tenants that have their own cap.
 async fn add_tenants(
     shard: &Shard<'_>,
     policy: &Policy,
@@ -115,8 +115,8 @@ async fn add_tenants(
     Ok(())
 }
 
-/// Adds the budgets of running tasks, from the newest tasks of each tenant. A call beyond a task's budget ends at once,
-/// so no turn waits for such a budget.
+/// Reads the newest tasks of each tenant. A call beyond a task's budget ends at once, so no turn waits for such a
+/// budget.
 async fn add_tasks(
     shard: &Shard<'_>,
     policy: &Policy,
@@ -141,7 +141,7 @@ async fn add_tasks(
     Ok(())
 }
 
-/// Returns the agent to which a budget belongs; `None` if this configuration does not have the agent.
+/// `None` if this configuration does not have the agent.
 fn agent_of<'a>(policy: &'a Policy, name: &str) -> Option<(&'a TenantPolicy, &'a AgentPolicy)> {
     let (tenant, agent) = name.split_once(':')?;
     policy.look_up(&TenantId::new(tenant).ok()?, &AgentId::new(agent).ok()?).ok()
@@ -167,7 +167,7 @@ impl CapCounters {
         Self { view }
     }
 
-    /// Adds a counter if its window has not ended. An unreadable counter counts as used up.
+    /// Skips a counter whose window has ended. An unreadable counter counts as used up.
     fn add(&mut self, name: &str, (used, ends_ms): (i64, i64), cap: Option<u32>, now_ms: i64) {
         if ends_ms <= now_ms {
             return;

@@ -18,7 +18,7 @@ use crate::caller::{self, unknown_caller, with_run_time, with_tenant};
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// Maximum number of counters per limit for which waiting turns are counted. These are the fullest counters.
+/// Waiting turns are counted only for this many of the fullest counters per limit.
 const ASKED_MAX: usize = 100;
 
 #[derive(Debug, Serialize)]
@@ -29,11 +29,11 @@ pub(super) struct Listing {
     pub(super) limits: Vec<LimitView>,
 }
 
-/// Compares two policies: the local one, from which the bounds are shown, and the one that the fleet uses.
+/// The list shows bounds of the local policy, but the fleet may use another one.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct PolicyComparison {
     pub(super) here: String,
-    /// The policy of each shard; `None` until a scheduler has announced a policy there.
+    /// One per shard; `None` until a scheduler has announced a policy there.
     pub(super) in_force: Vec<Option<String>>,
 }
 
@@ -47,7 +47,7 @@ impl PolicyComparison {
         Ok(Self { here: short_digest(&setup.configuration.digest).to_owned(), in_force })
     }
 
-    /// Returns warnings for the reader if the two policies differ.
+    /// Warns if the two policies differ.
     pub(super) fn mismatch_warnings(&self) -> Vec<String> {
         let others = self.in_force.iter().enumerate().filter_map(|(shard, digest)| Some((shard, digest.as_ref()?)));
         let differ = others.filter(|(_, digest)| **digest != self.here).map(|(shard, digest)| {
@@ -61,7 +61,7 @@ impl PolicyComparison {
     }
 }
 
-/// The tenant, and the agent if one is given, whose limits are shown.
+/// The list shows the limits of this tenant, or of its agent.
 struct Caller<'a> {
     tenant: &'a TenantId,
     owner: &'a TenantPolicy,
@@ -69,7 +69,7 @@ struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// Returns the tenant and agent of the filter; `None` if the filter has no tenant.
+    /// `None` if the filter has no tenant.
     fn of(filter: &'a LimitsFilter, policy: &'a Policy) -> Result<Option<Self>, Failure> {
         let Some(tenant) = &filter.tenant else { return Ok(None) };
         if let Some(agent) = &filter.agent {
@@ -86,8 +86,7 @@ impl<'a> Caller<'a> {
         fits && limit.matches.fits_tenant(self.owner)
     }
 
-    /// Returns true if the counter counts calls of this caller. If the limit is unknown, the counter's name must begin
-    /// with the tenant.
+    /// If the limit is unknown, the counter's name must begin with the tenant.
     fn may_debit(&self, limit: Option<&Limit>, counter: &str) -> bool {
         match limit {
             Some(limit) => may_debit(limit, counter, self.tenant, self.agent.map(|(agent, _)| agent)),
@@ -103,8 +102,6 @@ fn no_tenant(tenant: &TenantId, policy: &Policy) -> Failure {
     caller::no_tenant(tenant, policy.tenants.keys())
 }
 
-/// # Errors
-/// The limit, tenant or agent is unknown, or Redis does not respond.
 pub(super) async fn of(setup: &Setup, client: &Client, filter: &LimitsFilter) -> Result<Listing, Failure> {
     let active = setup.active();
     with_run_time(&active, client.stores()).await;
@@ -161,7 +158,7 @@ async fn view(
     fullest.truncate(ASKED_MAX.max(top));
     let waiting = counters::waiting(shards, &name, &fullest).await?;
     let mut fullest: Vec<_> = fullest.into_iter().zip(waiting).collect();
-    // If counters are equally full, show those with the most waiting turns.
+    // Among equally full counters, those with the most waiting turns come first.
     fullest.sort_by_key(|((_, tally), waiting)| (fullness(tally), std::cmp::Reverse(waiting.unwrap_or(0))));
     fullest.truncate(top);
     let counters = fullest.into_iter().map(|((key, tally), waiting)| counter_view(key, tally, waiting, limit, shards));
@@ -178,8 +175,7 @@ async fn view(
     })
 }
 
-/// Returns a sort key that puts the fullest counters first. The key uses parts per million, because tenants can have
-/// different bounds.
+/// Sorts the fullest counters first. Uses parts per million, because tenants can have different bounds.
 fn fullness(tally: &Tally) -> std::cmp::Reverse<(u64, u64)> {
     let part = tally.allowed.map_or(0, |allowed| tally.used.saturating_mul(1_000_000) / allowed.max(1));
     std::cmp::Reverse((part, tally.used))
@@ -205,7 +201,7 @@ fn counter_view(
     }
 }
 
-/// Returns the used or allowed amount `value` in the unit of the limit.
+/// Returns the value in the unit of the limit.
 pub(super) fn number(value: u64, limit: Option<&Limit>) -> Number {
     match limit.map(|limit| &limit.bound) {
         // The text of an amount is a valid number.

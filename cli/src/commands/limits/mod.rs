@@ -68,8 +68,6 @@ struct LimitsFilter {
     top: u8,
 }
 
-/// # Errors
-/// The limit, counter, tenant or agent is unknown, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result<(), Failure> {
     if let Some(LimitsCommand::Reset(reset)) = &args.command {
         return reset::run(setup, reset, output).await;
@@ -82,10 +80,7 @@ pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result
     output.show(&listing, |listing| show::text(listing, output))
 }
 
-/// Returns the list as JSON, for the gateway.
-///
-/// # Errors
-/// The limit, tenant or agent is unknown, or Redis does not respond.
+/// The gateway shows this list.
 pub(crate) async fn as_json(setup: &Setup, client: &Client, filter: &LimitFilter) -> Result<Value, Failure> {
     let LimitFilter { limit, tenant, agent, top } = filter.clone();
     let listing = listing::of(setup, client, &LimitsFilter { limit, tenant, agent, top }).await?;

@@ -41,7 +41,7 @@ pub(super) struct Reset {
     by: Option<String>,
 }
 
-/// Trims a text. Rejects a text that is empty or longer than `bytes_max`.
+/// Rejects a text that is empty, or longer than `bytes_max` after trimming.
 fn bounded(text: &str, bytes_max: usize) -> Result<String, String> {
     let text = text.trim();
     match text.len() {
@@ -63,17 +63,15 @@ pub(crate) fn who(text: &str) -> Result<String, String> {
 struct ResetResult<'a> {
     limit: &'a str,
     counter: &'a str,
-    /// The amount that was used, summed over all shards.
+    /// Summed over all shards.
     used_before: Number,
-    /// When the window ends, in milliseconds of shard time.
+    /// In shard time.
     window_ends_ms: Option<i64>,
-    /// Number of turns that waited for the counter. They are reconsidered now.
+    /// These turns waited for the counter, and are reconsidered now.
     waiting: u64,
     shards: Vec<u32>,
 }
 
-/// # Errors
-/// The counter is unknown, the name for the audit log is missing, or Redis does not respond.
 pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<(), Failure> {
     let by = args.by.clone().map_or_else(by_environment, Ok)?;
     let name = CounterName { limit: args.limit.clone(), counter: args.counter.clone() };
@@ -87,8 +85,7 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
     let client = setup.client().await?;
     let mut done: Vec<(u32, ResetCounter)> = Vec::new();
     let mut now_ms = 0;
-    // A counter of the whole fleet has a share in every shard. A counter of a tenant is in one shard. So try every
-    // shard.
+    // A counter of the whole fleet has a share in every shard; a counter of a tenant is in one shard.
     for store in client.stores() {
         now_ms = store.now_ms().await?;
         let entry = entry(setup, (&name, limit), (&by, &args.reason), now_ms);
@@ -114,10 +111,7 @@ async fn reset_in(store: &Store, name: &CounterName, entry: &str) -> Result<Opti
     Ok(store.reset_limit(name, entry).await?.map(|was| (store.shard(), was)))
 }
 
-/// Returns the name in the variable `USER`, for the audit log.
-///
-/// # Errors
-/// The variable is not set, or its value is too long.
+/// Reads the variable `USER`.
 pub(crate) fn by_environment() -> Result<String, Failure> {
     let user = environment().remove("USER").unwrap_or_default();
     who(&user).map_err(|_| Failure::usage("the variable USER is not set: pass --by with your name for the audit log"))
@@ -168,7 +162,7 @@ fn text(done: &ResetResult<'_>, name: &CounterName, limit: Option<&Limit>, now_m
     format!("{which}: {before}{window}{waiting}")
 }
 
-/// Returns the failure for an unknown counter, with a suggestion.
+/// Suggests names that exist.
 async fn no_counter(client: &Client, setup: &Setup, name: &CounterName) -> Result<Failure, Failure> {
     let shards = counters::shards(client).await?;
     let names = counters::names(&setup.configuration.policy.limits);

@@ -6,7 +6,6 @@ use super::views::{CounterView, LimitView};
 use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, StatusColor, lines, table};
 
-/// Formats all limits. Each limit is followed by its counters.
 pub(super) fn text(listing: &Listing, output: &Output) -> String {
     if listing.limits.is_empty() && listing.caps.is_empty() {
         return "unknown limit: it is not in this configuration and has no counters in Redis".into();
@@ -48,7 +47,7 @@ fn allows(limit: &LimitView) -> String {
     format!("{allows}; {beyond}")
 }
 
-/// Returns the name to show for a counter. The only counter of a limit can have an empty name.
+/// The only counter of a limit can have an empty name.
 fn name(counter: &CounterView) -> String {
     let name = match counter.counter.as_str() {
         "" => "(all calls)",
@@ -80,7 +79,7 @@ fn waiting(counter: &CounterView) -> String {
     counter.waiting.map_or_else(|| "each on its own".into(), |turns| turns.to_string())
 }
 
-/// Returns a remark if no counter is in use, if not all counters were read, or if the table leaves counters out.
+/// Remarks that no counter is in use, that not all counters were read, or that the table leaves counters out.
 fn remark(limit: &LimitView) -> Option<String> {
     let shown = limit.counters.len() as u64;
     match (limit.complete, limit.total) {

@@ -1,5 +1,5 @@
-//! `tickfleet mcp`: checks the configured MCP servers and pins their tool definitions. The command can also serve an
-//! agent's tools to MCP clients on this machine, from a fleet ([`serve`]) or from a single MCP server ([`wrap`]).
+//! `tickfleet mcp`: checks the configured MCP servers and pins their tool definitions. It can also serve an agent's
+//! tools to MCP clients on this machine, from a fleet ([`serve`]) or from a single MCP server ([`wrap`]).
 
 pub(crate) mod serve;
 mod wrap;
@@ -22,11 +22,11 @@ use crate::output::results;
 use crate::output::{Output, StatusColor, short};
 use crate::setup;
 
-/// How long to wait for a server before printing a note that it is slow.
+/// After this time, prints a note that the server is slow.
 const NOTE_AFTER: Duration = Duration::from_secs(3);
-/// Characters shown of a server's command or address.
+/// Bounds the text of a server's command or address.
 const REACHED_BY_CHARS: usize = 120;
-/// Lines shown of each side of a change, and characters shown of each line.
+/// Bounds each side of a change: its lines, and the characters of each line.
 const CHANGED_LINES: usize = 20;
 const CHANGED_CHARS: usize = 400;
 
@@ -73,14 +73,13 @@ pub(crate) struct ServerCheck {
     server: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
-    /// Number of the server's tools that can be pinned.
     offered: usize,
     differences: Vec<Difference>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// The difference between the current definition of a tool and its pinned definition.
+/// Compares the current definition of a tool with its pinned definition.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Difference {
     tool: String,
@@ -89,21 +88,17 @@ struct Difference {
     /// The changed parts of the definition, or the reason for the refusal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     details: Vec<String>,
-    /// The changes line by line: removed lines with `-`, new lines with `+`.
+    /// Removed lines begin with `-`, new lines with `+`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lines: Vec<String>,
-    /// The tool's effect, which decides whether calls can be repeated. `None` for a tool that is gone or refused.
+    /// Decides whether calls can be repeated. `None` for a tool that is gone or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     effect: Option<tickfleet_model::Effect>,
     #[serde(skip)]
     is_pinned: bool,
 }
 
-/// Pins or checks tools, or wraps a server. [`serve::run`] handles `tickfleet mcp serve`.
-///
-/// # Errors
-/// `mcp.yaml` is invalid, a server is unknown, or a server does not respond. With `check`, also if any definition
-/// differs.
+/// [`serve::run`] handles `tickfleet mcp serve`. With `check`, fails if any definition differs.
 pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<(), Failure> {
     if let McpCommand::Wrap(args) = &args.command {
         return wrap::run(args, global, output).await;
@@ -129,10 +124,6 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
     if failed || (checked && differs) { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Pins the tools of every configured server, without output.
-///
-/// # Errors
-/// `mcp.yaml` is invalid, a server does not respond, or the file cannot be written.
 pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     let (file, pins) = tickfleet_config::load_mcp(sources).map_err(Failure::failed)?;
     let checked_servers = check_servers(&chosen(&file, &[])?, &pins, &environment(sources), Backoff::QUIET).await;
@@ -144,8 +135,7 @@ pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     write(sources, &merged(&file, pins, &[], &checked_servers))
 }
 
-/// Checks every configured server for `doctor`. Returns the name of each server, and whether its tools match the pinned
-/// definitions.
+/// `doctor` shows the result: for each server, whether its tools match the pinned definitions.
 pub(crate) async fn check_all_servers(
     file: &McpFile,
     environment: &Environment,
@@ -172,7 +162,7 @@ fn chosen<'a>(file: &'a McpFile, names: &[String]) -> Result<Vec<(&'a str, &'a M
     Ok(file.servers.iter().map(|(name, def)| (name.as_str(), def)).filter(|(name, _)| wanted(name)).collect())
 }
 
-/// How long to wait for a server, and where to print the note that it is slow.
+/// How long to wait for a server, and where to note that it is slow.
 #[derive(Clone, Copy)]
 struct Backoff<'a> {
     limit: Duration,
@@ -182,7 +172,7 @@ struct Backoff<'a> {
 impl Backoff<'_> {
     const QUIET: Self = Self { limit: LIST_TIMEOUT, output: None };
 
-    /// Lists the tools of a server. If this takes longer than [`NOTE_AFTER`], prints a note.
+    /// Prints a note after [`NOTE_AFTER`].
     async fn look(self, name: &str, def: &McpServerDef, environment: &Environment) -> Result<ServerTools, String> {
         let mut looking = std::pin::pin!(list_tools(name, def, environment, self.limit));
         tokio::select! {
@@ -200,7 +190,7 @@ impl Backoff<'_> {
     }
 }
 
-/// Returns the command or address of a server. Placeholders of secrets are not replaced.
+/// Keeps the placeholders of secrets.
 fn reached_by(def: &McpServerDef) -> String {
     match &def.connection.transport {
         McpTransport::Stdio { command, args, .. } => {
@@ -230,7 +220,7 @@ async fn check_servers(
     futures::future::join_all(each).await
 }
 
-/// Escapes line breaks in a text from a server, so that the text cannot forge lines of output.
+/// A text from a server must not forge lines of output.
 fn on_one_line(text: &str) -> String {
     text.replace('\n', "\\n")
 }
@@ -279,8 +269,7 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
     }
 }
 
-/// Formats a change as lines. Leaves out the lines that both versions have at the beginning and at the end. Long texts
-/// are cut.
+/// Leaves out the lines that both versions have at the beginning and at the end. Cuts long texts.
 fn changed_lines(change: &McpChange) -> Vec<String> {
     let before: Vec<&str> = change.before.lines().collect();
     let now: Vec<&str> = change.now.lines().collect();
@@ -302,15 +291,13 @@ fn changed_lines(change: &McpChange) -> Vec<String> {
 }
 
 impl ServerCheck {
-    /// Returns true if the server responded and no tool differs from its pinned definition. A refused tool that is not
-    /// pinned does not count, because it is not imported in either case.
+    /// A refused tool that is not pinned does not count, because it is not imported in either case.
     fn is_as_pinned(&self) -> bool {
         let differs = |difference: &Difference| difference.kind != "refused" || difference.is_pinned;
         self.error.is_none() && !self.differences.iter().any(differs)
     }
 
-    /// Checks whether the imported tools match the pinned definitions. New tools are not imported, so they are ignored
-    /// here. The returned text names the tools that cannot be imported.
+    /// Ignores new tools, because they are not imported. The returned text names the tools that cannot be imported.
     fn of_imported(mut self) -> Result<String, String> {
         let is_left_out = |difference: &&Difference| difference.kind == "refused" && !difference.is_pinned;
         let left_out: Vec<String> = self.differences.iter().filter(is_left_out).map(Difference::named).collect();
@@ -329,8 +316,8 @@ impl ServerCheck {
     }
 }
 
-/// Returns the new pins. Checked servers get their current definitions, and other servers keep their old pins. Pins
-/// of servers that are no longer configured are removed.
+/// Checked servers get their current definitions, and other servers keep their old pins. Pins of servers that are no
+/// longer configured are removed.
 fn merged(
     file: &McpFile,
     pins: McpPins,
@@ -356,7 +343,7 @@ fn write(sources: &Sources, pins: &McpPins) -> Result<(), Failure> {
     )
 }
 
-/// Writes the file atomically, so that a reader sees either the old file or the new one.
+/// Atomic: a reader sees either the old file or the new one.
 fn write_to(dir: &Path, pins: &McpPins) -> Result<(), Failure> {
     let path = dir.join(MCP_LOCK_FILE);
     let beside = dir.join(format!(".{MCP_LOCK_FILE}.new"));
@@ -453,7 +440,6 @@ mod tests {
         let said = found(&["fine", "odd"]).of_imported().unwrap_err();
         assert_eq!(said, "different from pinned: odd (it has no inputSchema)");
 
-        // Text from a server must not forge lines of output.
         let forged = "1\n  new      pay (read)";
         let refused = vec![(forged.to_owned(), forged.to_owned())];
         let offer = ServerTools { version: Some(forged.to_owned()), tools: Vec::new(), refused };

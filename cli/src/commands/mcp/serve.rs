@@ -19,10 +19,6 @@ pub(crate) struct Serve {
     tenant: TenantId,
 }
 
-/// Serves until the client disconnects.
-///
-/// # Errors
-/// Redis cannot be reached, or the client does not speak MCP.
 pub(crate) async fn run(setup: &Setup, args: &Serve) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;

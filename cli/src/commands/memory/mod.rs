@@ -16,7 +16,7 @@ use crate::output::time_format::stamp;
 use crate::output::{Output, lines, short, table};
 use crate::setup::Setup;
 
-/// Maximum size of an import file in bytes. It is 64 times the size that an agent can keep.
+/// 64 times the size that an agent can keep.
 const FILE_BYTES_MAX: u64 = 64 * limits::MEMORIES_BYTES_MAX as u64;
 
 /// Add, import, list or delete memories of an agent, which it searches with search_my_memories.
@@ -95,8 +95,6 @@ struct MemoryLine {
     tags: Vec<String>,
 }
 
-/// # Errors
-/// The agent is unknown, a text is invalid, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Memory, output: &Output) -> Result<(), Failure> {
     let done = match &args.command {
         MemoryCommand::Add { text, owner, tag } => {
@@ -130,7 +128,7 @@ pub(crate) async fn run(setup: &Setup, args: &Memory, output: &Output) -> Result
         .show(&done, |done| format!("{} added, {} already stored, {} deleted", done.added, done.known, done.forgotten))
 }
 
-/// Returns the shard of an agent. Fails if the agent is unknown.
+/// Fails if the agent is unknown.
 async fn store(setup: &Setup, owner: &Owner) -> Result<Store, Failure> {
     let active = setup.active();
     with_tenant(setup, &active, &owner.tenant).await?;
@@ -140,7 +138,7 @@ async fn store(setup: &Setup, owner: &Owner) -> Result<Store, Failure> {
     Ok(setup.client().await?.store(&owner.tenant).clone())
 }
 
-/// Reads the memories of a file. Fails if any memory is invalid.
+/// Fails if any memory is invalid.
 fn read(file: &PathBuf) -> Result<Vec<(String, Vec<String>)>, Failure> {
     let failed = |why: String| Failure::failed(anyhow::anyhow!("{}: {why}", file.display()));
     let bytes = fs::metadata(file).map_err(|error| failed(error.to_string()))?.len();
@@ -168,7 +166,7 @@ async fn add(store: &Store, owner: &Owner, notes: Vec<(String, Vec<String>)>) ->
     let at_ms = store.now_ms().await?;
     let mut done = MemoryResult::default();
     for (text, tags) in notes {
-        // The ID is derived from the text. If a text is added twice, it is stored once.
+        // The ID is derived from the text, so a repeated text is stored once.
         let id = format!("p-{}", digest(&[&text]));
         let note = Note { id, text, tags, at_ms };
         match store.remember(&owner.tenant, &owner.agent, &note).await? {

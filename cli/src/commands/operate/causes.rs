@@ -16,7 +16,7 @@ use crate::output::{Output, lines, short, table};
 struct CausesOutput {
     causes: Vec<Cause>,
     read: usize,
-    /// Number of entries with other causes, which are not listed.
+    /// Entries with other causes, which are not listed.
     #[serde(skip_serializing_if = "is_none")]
     others: u64,
 }
@@ -26,7 +26,6 @@ const fn is_none(count: &u64) -> bool {
     *count == 0
 }
 
-/// Returns the names in a filter.
 pub(super) fn names_of(filter: &DeadFilter) -> FilteredNames<'_> {
     let agent = filter.agent.as_ref().map(AgentId::as_str);
     FilteredNames {
@@ -38,10 +37,6 @@ pub(super) fn names_of(filter: &DeadFilter) -> FilteredNames<'_> {
     }
 }
 
-/// Reads all matching entries, and shows the most frequent causes.
-///
-/// # Errors
-/// A name in the filter does not exist in the fleet, or Redis does not respond.
 pub(super) async fn show(
     (client, names): (&Client, &FleetNames),
     filter: &DeadFilter,
@@ -86,7 +81,7 @@ fn causes_text(groups: &CausesOutput, now_ms: i64) -> String {
     text + &format!("\nReview and replay the first cause:\n  {}", replay(most))
 }
 
-/// Returns the command that previews the replay of all entries with this cause.
+/// The command previews the replay of all entries with this cause.
 fn replay(cause: &Cause) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | ':' | '/');
     // A single quote inside single quotes must be escaped for the shell.

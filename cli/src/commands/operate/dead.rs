@@ -18,7 +18,6 @@ use crate::output::time_format::{TimeArg, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
-/// Entries per page by default.
 const LISTED: usize = 50;
 const LISTED_MAX: usize = 1_000;
 const PREVIEWED: usize = 10;
@@ -203,9 +202,6 @@ impl DeadEntriesFilter {
     }
 }
 
-/// # Errors
-/// Neither IDs nor filters are given. The name for the audit log is missing. The message cannot be read. Redis does not
-/// respond.
 pub(crate) async fn run(setup: &Setup, args: &DeadArgs, output: &Output) -> Result<(), Failure> {
     match &args.command {
         DeadCommand::List(args) => list(setup, args, output).await,
@@ -300,11 +296,11 @@ async fn show(setup: &Setup, args: &ShowArgs, output: &Output) -> Result<(), Fai
 #[derive(Debug, Default, Serialize)]
 struct Summary {
     found: usize,
-    /// Number of entries replayed or dropped.
+    /// Replayed or dropped entries.
     handled: usize,
-    /// True if the entries were handled; false for a preview.
+    /// False for a preview.
     done: bool,
-    /// The results for entries that were not handled, and for all entries given by ID.
+    /// Covers entries that were not handled, and all entries given by ID.
     results: Vec<ReplayReport>,
 }
 
@@ -331,7 +327,7 @@ async fn handle_entries(
         let is_unknown = args.yes && summary.results.iter().all(|result| result.result == ReplayStatus::NotFound);
         return if is_unknown { Err(Failure::Reported) } else { Ok(()) };
     }
-    // Exclude entries that fail after this command started. Otherwise an entry could be replayed repeatedly.
+    // Entries that fail after this command started are excluded. Otherwise an entry could be replayed repeatedly.
     let mut began_ms = 0;
     for store in client.stores() {
         began_ms = store.now_ms().await?.max(began_ms);

@@ -9,8 +9,7 @@ use crate::output::{Output, lines, table};
 
 const COLUMNS: [&str; 8] = ["TIME", "OK", "FAILED", "REFUSED", "UNKNOWN", "TURNS", "WAITING", "RUNNING"];
 
-/// # Errors
-/// Redis does not respond, or the time is older than the history.
+/// Fails if the time is older than the history.
 pub(super) async fn run(client: &Client, since: TimeArg, csv: bool, output: &Output) -> Result<(), Failure> {
     let mut now_ms = 0;
     for store in client.stores() {
@@ -32,7 +31,7 @@ pub(super) async fn run(client: &Client, since: TimeArg, csv: bool, output: &Out
     output.show(&found, history_text)
 }
 
-/// Returns the cells of a row. `unknown` is the text for a figure without a sample.
+/// `unknown` is the text for a figure without a sample.
 fn cells(point: &HistoryPoint, unknown: &str) -> [String; 8] {
     let calls = [point.ok, point.failed, point.refused, point.unknown].map(|calls| calls.to_string());
     let samples = [point.turns, point.waiting, point.running];

@@ -14,10 +14,7 @@ use tickfleet_store::TurnName;
 
 use crate::failure::Failure;
 
-/// Parses the name of a turn or task, given as `tenant id` or `tenant:id`.
-///
-/// # Errors
-/// The text has neither form.
+/// Accepts `tenant id` or `tenant:id`.
 pub(crate) fn parse_turn_name(tenant: &str, id: Option<&TurnId>) -> Result<TurnName, Failure> {
     match id {
         Some(turn) => Ok(TurnName { tenant: TenantId::new(tenant)?, turn: turn.clone() }),

@@ -82,8 +82,6 @@ fn tool(text: &str) -> Result<String, String> {
     }
 }
 
-/// # Errors
-/// The name for the audit log is missing, there are too many pauses, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Result<(), Failure> {
     let Some(reason) = &args.reason else { return list(setup, output).await };
     let (request, context) =
@@ -102,8 +100,6 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
     })
 }
 
-/// # Errors
-/// The name for the audit log is missing, or Redis does not respond.
 pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) -> Result<(), Failure> {
     let target = (args.tenant.as_ref(), args.tool.as_ref());
     let (request, context) =

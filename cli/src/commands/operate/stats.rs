@@ -19,7 +19,7 @@ use crate::output::time_format::{TimeArg, from_now};
 use crate::output::{Output, lines, short, table};
 use crate::setup::Setup;
 
-/// Number of steps between two progress messages. A step counts 1,000 entries.
+/// Steps between two progress messages. A step counts 1,000 entries.
 const STEPS: usize = 20;
 pub(crate) const DAY_MS: i64 = 86_400_000;
 
@@ -91,28 +91,22 @@ impl From<ByArg> for StatsDimension {
 #[derive(Serialize)]
 struct StatsOutput {
     rows: Vec<StatsRow>,
-    /// Model usage; `None` if rows are grouped by tool.
+    /// `None` if rows are grouped by tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     models: Option<ModelUseTotal>,
-    /// Time (ms) up to which the entries of all shards are counted.
     counted_upto_ms: i64,
-    /// True if entries may have left the log before they were counted.
+    /// Entries may have left the log before they were counted.
     gap: bool,
 }
 
-/// How far the audit logs of all shards have been counted.
 pub(crate) struct CountProgress {
-    /// Time (ms) up to which the entries of all shards are counted. The shard that is furthest behind determines this
-    /// time.
+    /// The shard that is furthest behind determines this time.
     pub(crate) upto_ms: i64,
-    /// True if entries may have left the log before they were counted.
+    /// Entries may have left the log before they were counted.
     pub(crate) gap: bool,
-    /// Current shard time in milliseconds.
     pub(crate) now_ms: i64,
 }
 
-/// # Errors
-/// Redis does not respond.
 pub(crate) async fn count_new_entries(client: &Client, output: &Output) -> Result<CountProgress, Failure> {
     let mut all = CountProgress { upto_ms: i64::MAX, gap: false, now_ms: 0 };
     for store in client.stores() {
@@ -135,8 +129,6 @@ pub(crate) async fn count_new_entries(client: &Client, output: &Output) -> Resul
     Ok(all)
 }
 
-/// # Errors
-/// Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     if let Some(since) = args.history {
@@ -215,7 +207,6 @@ fn rows_text(rows: &[StatsRow]) -> String {
     if rows.is_empty() {
         return "No calls ended in this time range.".into();
     }
-    // Leave out the columns of model usage if no row has any.
     let is_used = rows.iter().any(|row| row.used.is_some_and(|used| used != ModelUse::default()));
     let models = if is_used { &USED[..] } else { &[] };
     let head: Vec<String> =
@@ -233,15 +224,14 @@ fn heading(name: &str) -> String {
     name.to_uppercase().replace('_', " ")
 }
 
-/// Formats CSV according to RFC 4180. Cells are quoted if needed. Text that a spreadsheet would treat as a formula is
-/// escaped.
+/// Follows RFC 4180. Escapes text that a spreadsheet would treat as a formula.
 fn csv(rows: &[StatsRow]) -> String {
     let cell = |text: &str| {
         let is_formula = text.starts_with(['=', '+', '-', '@']);
         let text = if is_formula { format!("'{text}") } else { text.to_owned() };
         if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
     };
-    // New columns are placed after the existing ones, so that existing readers keep working.
+    // New columns come last, so that existing readers keep working.
     let models = if rows.iter().any(|row| row.used.is_some()) { &USED[..] } else { &[] };
     let head = head(rows).into_iter().chain(FIGURES).chain(["outcomes"]).chain(models.iter().copied());
     let mut text = head.collect::<Vec<_>>().join(",");

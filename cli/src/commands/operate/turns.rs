@@ -18,7 +18,6 @@ use crate::output::time_format::{TimeArg, clock, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
-/// Number of turns per page by default.
 const LISTED: usize = 50;
 const LISTED_MAX: usize = 1_000;
 const PREVIEWED: usize = 10;
@@ -169,7 +168,6 @@ impl TurnsFilter {
     }
 }
 
-/// Formats the filter for the audit log, with the values that the operator gave.
 impl std::fmt::Display for TurnsFilter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state.map(|at| state(at.into()).1.to_owned());
@@ -194,8 +192,6 @@ impl std::fmt::Display for TurnsFilter {
     }
 }
 
-/// # Errors
-/// Neither IDs nor filters are given, the name for the audit log is missing, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<(), Failure> {
     match &args.command {
         TurnsCommand::List(args) => list(setup, args, output).await,
@@ -257,9 +253,8 @@ const fn state(state: TurnState) -> (StatusColor, &'static str) {
 #[derive(Debug, Default, Serialize)]
 struct CancelSummary {
     found: usize,
-    /// Number of turns that are being canceled. The others had ended or are unknown.
     cancelled: usize,
-    /// True if the turns were canceled; false for a preview.
+    /// False for a preview.
     done: bool,
 }
 

@@ -13,7 +13,7 @@ use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Output, StatusColor, lines, table};
 use crate::setup::Setup;
 
-/// Maximum number of busy slots in the list, which starts with the longest-running slice.
+/// The list starts with the longest-running slice.
 const SLICES_SHOWN: usize = 50;
 
 /// List workers, drain a worker, or resume it.
@@ -75,9 +75,6 @@ struct DrainResult<'a> {
     changed: bool,
 }
 
-/// # Errors
-/// The name for the audit log is missing, the worker is unknown, too many workers are drained, or Redis does not
-/// respond.
 pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Result<(), Failure> {
     let (worker, reason, by, drains) = match &args.command {
         WorkersCommand::List => return list(setup, output).await,
@@ -116,7 +113,6 @@ async fn list(setup: &Setup, output: &Output) -> Result<(), Failure> {
     })
 }
 
-/// Formats the slices that run the longest, one per line.
 fn slices_text(slices: &[HeldSlice], now_ms: i64) -> String {
     let mut rows = table(&["WORKER", "RUNS", "OF", "SINCE"]);
     for slice in slices.iter().take(SLICES_SHOWN) {

@@ -21,10 +21,8 @@ use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
-/// Number of tasks listed by default.
 const LISTED: usize = 50;
 const LISTED_MAX: usize = 500;
-/// Maximum characters of a description or outcome in a list.
 const SHORT_CHARS: usize = 48;
 
 /// List tasks, show the history of a task, or cancel it.
@@ -116,8 +114,6 @@ struct CancelArgs {
     reason: String,
 }
 
-/// # Errors
-/// The task is unknown, or could not be canceled.
 pub(crate) async fn run(setup: &Setup, args: &Tasks, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     match &args.command {

@@ -8,7 +8,6 @@ use super::good;
 use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Output, StatusColor, short};
 
-/// Maximum characters of a text in a history.
 const TEXT_CHARS: usize = 160;
 
 pub(crate) fn state(task: &TaskSummary) -> (StatusColor, String) {
@@ -21,8 +20,7 @@ pub(crate) fn state(task: &TaskSummary) -> (StatusColor, String) {
     }
 }
 
-/// Formats the history of a task and its subtasks. Writing to a `String` cannot fail, so the results of `writeln!` are
-/// ignored.
+/// Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
 pub(super) fn story(story: &TaskDetails, now_ms: i64, output: &Output) -> String {
     let mut text = String::new();
     one(story, now_ms, output, &mut text);
@@ -77,7 +75,6 @@ fn one(story: &TaskDetails, now_ms: i64, output: &Output, text: &mut String) {
     }
 }
 
-/// Formats the steps of a task that a model runs, one per line.
 pub(crate) fn steps(story: &TaskDetails) -> Vec<String> {
     let mut lines = Vec::new();
     for round in &story.rounds {
@@ -150,7 +147,6 @@ pub(crate) fn waits(wait: &TaskWait, now_ms: i64) -> String {
     }
 }
 
-/// Writes a task and all its subtasks to `text`, one per line, indented by their depth.
 fn tree(story: &TaskDetails, depth: usize, output: &Output, text: &mut String) {
     let task = &story.summary;
     let (color, word) = state(task);

@@ -1,4 +1,4 @@
-//! Draws a frame into a buffer of cells. The buffer is shown on a terminal or as text. This module does no I/O.
+//! Draws a frame into a buffer of cells, for a terminal or as text. This module does no I/O.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -19,19 +19,15 @@ use tickfleet_model::outcome::OutcomeSeverity;
 const PRINTED_ROWS_MAX: usize = 20;
 /// Below this width, the table of tools is placed below the table of agents instead of next to it.
 const WIDE_COLUMNS: u16 = 140;
-/// Columns used by the labels of the three trends.
 const TREND_WORDS: u16 = 48;
-/// Minimum width at which the time covered by a trend is shown.
 const TREND_COLUMNS: u16 = 100;
 const BAR_CELLS: usize = 20;
 /// Below this height, states without work are left out of the backlog.
 const TALL_ROWS: u16 = 30;
 /// Below this height, the trends are left out.
 const TREND_ROWS: u16 = 20;
-/// Minimum and maximum number of findings on a terminal. Within these bounds, findings take a fifth of the terminal's
-/// height.
+/// On a terminal, findings take a fifth of its height, but at least 2 and at most 10 rows.
 const FINDINGS: (u16, u16) = (2, 10);
-/// States that the backlog always shows.
 const CORE_STATES: [&str; 2] = ["ready", "running"];
 
 /// At most 76 characters a line, for 80 columns.
@@ -77,21 +73,17 @@ impl Style {
 pub(super) struct TurnExplanation {
     pub(super) title: String,
     pub(super) lines: Vec<String>,
-    /// Index of the first visible line.
     pub(super) at: usize,
 }
 
-/// The state of a live view that is not part of the frame.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ViewState {
     pub(super) sort: Sort,
     pub(super) every: String,
     pub(super) paused: bool,
     pub(super) help: bool,
-    /// Why the last poll failed; `None` if it succeeded.
     pub(super) trouble: Option<String>,
     pub(super) trend: Trend,
-    /// Index of the selected row in the table of capped agents.
     pub(super) chosen: Option<usize>,
     pub(super) explanation: Option<TurnExplanation>,
 }
@@ -102,7 +94,6 @@ impl ViewState {
     }
 }
 
-/// Formats a frame as text, with as many lines as it needs.
 pub(super) fn printed(frame: &Frame, columns: u16) -> String {
     let rows = |count: usize| u16::try_from(count.min(PRINTED_ROWS_MAX)).unwrap_or(0);
     let top = frame.backlog.len().max(frame.nodes.len() + 1).max(frame.backlog.len() + shard_lines(frame));
@@ -124,7 +115,7 @@ pub(super) fn printed(frame: &Frame, columns: u16) -> String {
     lines.join("\n").trim_end().to_owned()
 }
 
-/// Draws a frame into `area`. If a table has too many rows, its last rows are left out.
+/// If a table has too many rows, its last rows are left out.
 pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, area: Rect, buffer: &mut Buffer) {
     let most = match view_state {
         Some(_) => (area.height / 5).clamp(FINDINGS.0, FINDINGS.1),
@@ -174,8 +165,7 @@ pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, 
     }
 }
 
-/// Formats the findings, one per line, after the problem of the last poll, if any. If some findings do not fit, the
-/// last line shows their number. If there is nothing to show, the only line says that nothing needs a person.
+/// The problem of the last poll comes first. If some findings do not fit, the last line shows their number.
 fn finding_lines(
     frame: &Frame,
     view_state: Option<&ViewState>,
@@ -198,7 +188,6 @@ fn finding_lines(
     found
 }
 
-/// Formats a finding, and adds its command if there is enough width.
 fn finding_line(finding: &Finding, columns: u16, style: Style) -> Line<'static> {
     let (mark, colour) = match finding.severity {
         Severity::Bad => ('!', Color::Red),
@@ -215,7 +204,7 @@ fn finding_line(finding: &Finding, columns: u16, style: Style) -> Line<'static> 
     Line::from(spans)
 }
 
-/// Returns the height of the upper tables: at most half of the available height `left`, unless the backlog needs more.
+/// At most half of the available height `left`, unless the backlog needs more.
 fn tables_on_top(frame: &Frame, states: usize, left: u16) -> u16 {
     let backlog = states + shard_lines(frame);
     let wanted = backlog.max(frame.nodes.len().min(PRINTED_ROWS_MAX) + 1) + 2;
@@ -277,10 +266,9 @@ fn foot(view_state: &ViewState, style: Style) -> Line<'static> {
     Line::from(vec![Span::styled(format!("{state}  "), style.bold()), Span::styled(keys, style.of(Color::DarkGray))])
 }
 
-/// Formats the trends as one line. Returns `None` before the second poll.
+/// `None` before the second poll.
 fn trend_line(trend: &Trend, columns: u16, style: Style) -> Option<Line<'static>> {
     let covers = trend.covers_ms()?;
-    // Width of the labels and maximums of the three trends.
     let words = if columns < TREND_COLUMNS { TREND_WORDS } else { TREND_WORDS + 14 };
     let cells = usize::from(columns.saturating_sub(words) / 3).clamp(4, 60);
     let mut spans = Vec::new();
@@ -295,7 +283,7 @@ fn trend_line(trend: &Trend, columns: u16, style: Style) -> Option<Line<'static>
     Some(Line::from(spans))
 }
 
-/// Shortens a long name in the middle, because its end is more informative.
+/// Shortens in the middle, because the end of a name is more informative.
 fn squeezed(name: &str, chars: usize) -> String {
     let all: Vec<char> = name.chars().collect();
     if all.len() <= chars || chars < 6 {
@@ -306,7 +294,6 @@ fn squeezed(name: &str, chars: usize) -> String {
     format!("{head}…{tail}")
 }
 
-/// Draws a table with a title above it. The title shows how many rows do not fit.
 fn table(
     title: &str,
     head: Vec<&str>,
@@ -324,8 +311,7 @@ fn table(
     let title = if hidden > 0 { format!("{title} · {hidden} more") } else { title.to_owned() };
     buffer.set_line(area.x, area.y, &Line::styled(title, style.bold()), area.width.saturating_sub(1));
     let below = Rect { y: area.y + 1, height: area.height - 1, ..area };
-    // The column with width 0 takes the remaining width. If no column has width 0, the first column takes the remaining
-    // width.
+    // The column with width 0 takes the remaining width; without one, the first column does.
     let rest = widths.iter().position(|width| *width == 0).unwrap_or(0);
     let width = |(at, width): (usize, &u16)| if at == rest { Constraint::Min(10) } else { Constraint::Length(*width) };
     let widths: Vec<Constraint> = widths.iter().enumerate().map(width).collect();
@@ -369,7 +355,6 @@ fn draw_nodes(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
         .zip(["scheduler", "worker"])
         .map(|(count, kind)| format!("{count} {kind}{}", if count == 1 { "" } else { "s" }));
     let title = format!("{} alive", title.collect::<Vec<_>>().join(", "));
-    // Width of the name column: the width that the other columns leave.
     let room = usize::from(area.width.saturating_sub(2 + 16 + 9 + 2)).max(10);
     let row = |node: &Node| {
         let beat = match node.heartbeat_age_ms {
@@ -396,7 +381,6 @@ fn draw_agents(frame: &Frame, chosen: Option<usize>, style: Style, area: Rect, b
         let used = grouped(used as f64);
         right(max.map_or_else(|| used.clone(), |max| format!("{used}/{}", grouped(max.into()))))
     };
-    // Scroll so that the selected row is visible.
     let chosen = chosen.map(|at| at.min(frame.agents.len().saturating_sub(1)));
     let room = usize::from(area.height.saturating_sub(2)).clamp(1, PRINTED_ROWS_MAX);
     let above = chosen.map_or(0, |at| (at + 1).saturating_sub(room));
@@ -474,7 +458,7 @@ fn draw_window(title: &str, shown: Vec<Line<'_>>, width: u16, style: Style, area
     lines(shown, inside, buffer);
 }
 
-/// Formats a number with thousands separators. A number below 10 has one decimal, unless it is whole.
+/// Adds thousands separators. A number below 10 has one decimal, unless it is whole.
 fn grouped(number: f64) -> String {
     if number < 10.0 && number.fract() > 0.0 {
         return format!("{number:.1}");

@@ -14,11 +14,10 @@ use crate::checks::{CheckResult, problems_of_servers};
 use crate::output::time_format::millis;
 use crate::setup::Setup;
 
-/// Maximum number of approvals of a shard that are read. Further approvals are only counted.
+/// Each shard has this maximum. Further approvals are only counted.
 const APPROVALS_READ: usize = 100;
-/// Maximum number of slices of each worker and queue that are read.
 const SLICES_READ: usize = 100;
-/// The servers are checked at this interval, because their settings rarely change.
+/// The settings of servers rarely change.
 const SERVERS_EVERY: Duration = Duration::from_secs(60);
 /// Time (ms) allowed for a call without a timeout in tools.yaml: a call of a tool that declares its timeout in code, or
 /// a task of an agent.
@@ -26,7 +25,7 @@ const UNDECLARED_MS: i64 = 600_000;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct FleetFacts {
-    /// Number of waiting approvals. `approvals` has only the oldest approvals of each shard.
+    /// `approvals` has only the oldest approvals of each shard.
     pub(super) approvals_count: u64,
     pub(super) approvals: Vec<Approval>,
     /// Calls and tasks that failed in the last hour. `unknown` has the calls with an unknown outcome that no operator
@@ -39,11 +38,10 @@ pub(super) struct FleetFacts {
     /// Slices that workers hold for longer than all their calls may take.
     pub(super) stuck: Vec<HeldSlice>,
     pub(super) servers: Vec<CheckResult>,
-    /// The reasons why facts could not be read, by shard. The key `None` is for the servers.
+    /// The reason by shard; `None` is for the servers.
     pub(super) unread: BTreeMap<Option<u32>, String>,
 }
 
-/// Reads the facts. Between calls, keeps the failures and server problems that it has read.
 #[derive(Debug, Default)]
 pub(super) struct FactsReader {
     failures: RecentFailures,
@@ -51,7 +49,6 @@ pub(super) struct FactsReader {
 }
 
 impl FactsReader {
-    /// Reads the facts about the shards that responded to the poll.
     #[allow(clippy::disallowed_methods, reason = "the edge: how old the check of the servers is")]
     pub(super) async fn read(&mut self, setup: &Setup, shards: &[(&Store, &ShardView)]) -> FleetFacts {
         let mut facts = FleetFacts::default();
@@ -98,7 +95,7 @@ impl FactsReader {
     }
 }
 
-/// Returns the time (ms) that a worker may hold a slice with calls of these tools: the tools' timeouts plus a lease.
+/// The time (ms) that a worker may hold a slice with calls of these tools: their timeouts plus a lease.
 fn allowed_ms(setup: &Setup, tools: &[String]) -> i64 {
     let worker = &setup.settings().worker;
     let default_ms = millis(worker.tool_timeout);

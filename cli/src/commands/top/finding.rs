@@ -1,20 +1,19 @@
 use serde::Serialize;
 
-/// Something that needs a person. The console, `tickfleet top` and `tickfleet doctor` show the same findings.
+/// The console, `tickfleet top` and `tickfleet doctor` show the same findings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) kind: FindingKind,
     pub(crate) severity: Severity,
     pub(crate) text: String,
-    /// The number of calls, turns, processes or messages that the finding is about.
     pub(crate) count: u64,
-    /// The name of the tool, worker, limit, tenant or shard. `None` if there are several.
+    /// The tool, worker, limit, tenant or shard. `None` if there are several.
     pub(crate) subject: Option<String>,
-    /// The command that shows the details of the problem or solves it.
+    /// The command that shows the details or solves the problem.
     pub(crate) action: String,
 }
 
-/// How urgent a finding is. The variants are ordered, the most urgent first.
+/// The variants are ordered, the most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Severity {
@@ -25,11 +24,11 @@ pub(crate) enum Severity {
     Info,
 }
 
-/// What a finding is about. The variants are ordered, the most urgent first.
+/// The variants are ordered, the most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FindingKind {
-    /// Calls of the last hour with an unknown outcome: they may have taken effect.
+    /// The calls of the last hour that may have taken effect.
     UnknownOutcomes,
     ApprovalsWait,
     ToolFails,
@@ -38,16 +37,14 @@ pub(crate) enum FindingKind {
     WorkerStuck,
     LimitFull,
     Paused,
-    /// Turns and tasks wait longer than a tick.
     Waiting,
     DeadMessages,
-    /// Memory and durability of the store, and shards that do not respond.
     Store,
     Other,
 }
 
 impl FindingKind {
-    /// Returns the short name that `doctor` prints.
+    /// The short name that `doctor` prints.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::UnknownOutcomes => "unknown",

@@ -22,16 +22,13 @@ use crate::output::time_format::{from_now, span};
 /// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this time (ms), no scheduler is
 /// checking timers.
 const TIMER_LATE_MS_MAX: i64 = 2_000;
-/// States in which work must not wait for long.
 const WAITING_STATES: [&str; 4] = ["inbound turns", "inbound tasks", "ready", "delayed"];
 /// Work that waits longer than this time (ms) is a finding, even if a tick is longer.
 const WAIT_MS_MAX: i64 = 10_000;
-/// Maximum number of findings of one kind. The last one sums up the rest.
+/// The last one sums up the rest.
 const OF_KIND_MAX: usize = 5;
-/// Maximum characters of a reason or cause.
 const CAUSE_CHARS: usize = 80;
 
-/// Derives the findings. `tick_ms` is the length of a tick.
 pub(super) fn findings(frame: &Frame, polled: &PollResult, facts: &FleetFacts, tick_ms: i64) -> Vec<Finding> {
     let late_ms = tick_ms.clamp(1, WAIT_MS_MAX);
     let mut found = Vec::new();
@@ -62,13 +59,13 @@ fn finding(
     Finding { kind, severity, text: text.into(), count, subject: subject.map(str::to_owned), action: action.into() }
 }
 
-/// Formats a number with its noun: `1 call`, `2 calls`.
+/// `1 call`, `2 calls`.
 fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Formats names with their counts, the most frequent first: `pay (2), post_to_x (1)`. If all names are the same,
-/// formats the name without a count, and also returns it.
+/// Formats the most frequent name first: `pay (2), post_to_x (1)`. If all names are the same, the text has no count,
+/// and the name is also returned.
 fn tallied<'a>(names: impl Iterator<Item = &'a str>) -> (String, Option<&'a str>) {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     names.for_each(|name| *counts.entry(name).or_default() += 1);
@@ -116,8 +113,8 @@ fn approvals(facts: &FleetFacts, now_ms: i64) -> Option<Finding> {
     Some(finding((FindingKind::ApprovalsWait, Severity::Doubt), text, (count, subject), action))
 }
 
-/// Returns the sum of the argument `amount` over the waiting approvals. Returns `None` unless all of them were read,
-/// are for the same tool, and have a number as this argument.
+/// The sum of the argument `amount` over the waiting approvals. `None` unless all of them were read, are for the same
+/// tool, and have a number as this argument.
 fn amount(facts: &FleetFacts, count: u64) -> Option<Number> {
     let first = facts.approvals.first()?;
     let is_whole = facts.approvals.len() as u64 == count && facts.approvals.iter().all(|one| one.tool == first.tool);
@@ -167,7 +164,6 @@ fn failing_tools(frame: &Frame, facts: &FleetFacts) -> Vec<Finding> {
     found
 }
 
-/// Returns the most frequent error of a tool in the last minute.
 fn cause_of(tool: &str, facts: &FleetFacts, now_ms: i64) -> Option<String> {
     let is_theirs = |dead: &&DeadEntry| match &dead.tool {
         Some(of) => of == tool,
@@ -248,8 +244,7 @@ fn stuck(facts: &FleetFacts) -> Vec<Finding> {
     by_worker.into_iter().filter_map(of).collect()
 }
 
-/// Reports turns that wait longer than a tick for an agent's caps or for a limit. Leaves out turns of paused agents,
-/// because each pause has its own finding.
+/// Leaves out turns of paused agents, because each pause has its own finding.
 fn full_limits(frame: &Frame, facts: &FleetFacts, tick_ms: i64) -> Vec<Finding> {
     let is_paused = |tenant: &str, agent: &str| {
         facts.settings.iter().flat_map(|set| set.pauses.keys()).any(|paused| {
@@ -294,7 +289,7 @@ fn full_limits(frame: &Frame, facts: &FleetFacts, tick_ms: i64) -> Vec<Finding> 
 fn paused(frame: &Frame, facts: &FleetFacts) -> Vec<Finding> {
     const KIND: FindingKind = FindingKind::Paused;
     let now_ms = frame.heading.now_ms;
-    // Every shard stores the pauses of tools for all tenants. The map contains each pause once.
+    // Every shard stores the pauses of tools for all tenants, so the map removes duplicates.
     let mut pauses: BTreeMap<(String, String), &Pause> = BTreeMap::new();
     for set in &facts.settings {
         for (who, pause) in &set.pauses {
@@ -322,7 +317,6 @@ fn paused(frame: &Frame, facts: &FleetFacts) -> Vec<Finding> {
     };
     let mut found: Vec<Finding> = pauses.iter().take(OF_KIND_MAX).map(of).collect();
     let known = pauses.len();
-    // Number of pauses without their own finding: those beyond the maximum, or all if the settings could not be read.
     let more =
         known.saturating_sub(OF_KIND_MAX).max(if known == 0 { usize::try_from(frame.paused).unwrap_or(0) } else { 0 });
     if more > 0 {
@@ -403,7 +397,7 @@ fn store(frame: &Frame, polled: &PollResult, facts: &FleetFacts) -> Vec<Finding>
     found
 }
 
-/// Reports late timers. If memory is short, reports none, because the memory is the cause.
+/// If memory is short, reports none, because the memory is the cause.
 fn timers(polled: &PollResult, is_memory_short: bool) -> Vec<Finding> {
     let late = polled.shards.iter().enumerate().filter(|(_, shard)| shard.timer_late_ms > TIMER_LATE_MS_MAX);
     let of = |(number, shard): (usize, &tickfleet_store::ShardView)| {
@@ -567,8 +561,7 @@ mod tests {
             tools_off: ["post_to_x".to_owned()].into(),
             ..RunTimeConfig::default()
         };
-        // The pause of the tool applies to all tenants, so both shards store the pause. The findings must report it
-        // only once.
+        // The pause of the tool applies to all tenants, so both shards store it.
         let settings = vec![set.clone(), RunTimeConfig { pauses: BTreeMap::new(), ..set }];
         let facts = FleetFacts { settings, ..FleetFacts::default() };
         let queue = ThrottleQueueView {

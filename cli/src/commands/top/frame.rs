@@ -11,7 +11,7 @@ use super::tools::Tools;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Heading {
-    /// Redis' URL, with the password masked.
+    /// The password is masked.
     pub(crate) redis: String,
     /// Shard time in milliseconds since the epoch.
     pub(crate) now_ms: i64,
@@ -21,9 +21,8 @@ pub(crate) struct Heading {
 pub(crate) struct Frame {
     #[serde(flatten)]
     pub(crate) heading: Heading,
-    /// Generation of the policy in force; 0 if no scheduler has ever run.
+    /// 0 if no scheduler has ever run.
     pub(crate) policy_generation: u64,
-    /// Tenants, agents and tools that operators have paused.
     pub(crate) paused: u64,
     pub(crate) server: Server,
     pub(crate) rates: Rates,
@@ -34,10 +33,9 @@ pub(crate) struct Frame {
     /// True once the polls have read all agents with waiting turns.
     pub(crate) agents_complete: bool,
     pub(crate) tools: Tools,
-    /// One row per shard, if there are several.
+    /// Empty if there is only one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) shards: Vec<Shard>,
-    /// The problems that need a person, the most urgent first.
     pub(crate) findings: Vec<Finding>,
 }
 
@@ -53,18 +51,15 @@ pub(crate) struct Server {
     pub(crate) cpu: Option<f64>,
 }
 
-/// Rates per second since the last poll. `None` on the first poll, or if Redis does not report the numbers.
+/// Per second since the last poll. `None` on the first poll, or if Redis does not report the numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Rates {
-    /// Turns and tasks received.
     pub(crate) turns: Option<f64>,
-    /// Slices dispatched to workers.
     pub(crate) slices: Option<f64>,
-    /// Calls that ended.
     pub(crate) calls: Option<f64>,
 }
 
-/// Slots of live workers, according to their last heartbeats.
+/// The slots of live workers, according to their last heartbeats.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Slots {
     pub(crate) busy: usize,
@@ -76,20 +71,17 @@ pub(crate) struct WorkInState {
     pub(crate) state: &'static str,
     pub(crate) count: u64,
     pub(crate) unit: &'static str,
-    /// Age (ms) of the oldest entry. `None` if the state is empty or the age is unknown.
+    /// `None` if the state is empty or the age is unknown.
     pub(crate) oldest_ms: Option<i64>,
 }
 
-/// A scheduler or worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) kind: &'static str,
     pub(crate) shard: usize,
     pub(crate) alive: bool,
-    /// Time (ms) since the last heartbeat.
     pub(crate) heartbeat_age_ms: Option<i64>,
-    /// Time (ms) until the lease ends.
     pub(crate) lease_left_ms: i64,
     pub(crate) slots: Option<Slots>,
     /// True if an operator has drained the worker, so that it takes no new work.
@@ -103,23 +95,21 @@ pub(crate) struct Agent {
     pub(crate) tenant: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) agent: String,
-    /// Name of the limit; `None` if the row is an agent.
+    /// `None` if the row is an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limit: Option<String>,
     pub(crate) turns: u64,
-    /// Time (ms) since the oldest of these turns was admitted.
     pub(crate) oldest_ms: Option<i64>,
     /// Time (ms) until the throttle queue is processed next.
     pub(crate) due_in_ms: i64,
     pub(crate) tick_used: i64,
     pub(crate) day_used: i64,
-    /// Calls allowed per tick by the local configuration. `None` if unknown, or if the row is a limit.
+    /// From the local configuration. `None` if unknown, or if the row is a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tick_max: Option<u32>,
-    /// Calls allowed per day by the local configuration. `None` if unknown, or if the row is a limit.
+    /// From the local configuration. `None` if unknown, or if the row is a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) day_max: Option<u32>,
-    /// The first turn in the throttle queue, as `tenant:turn`.
     pub(crate) first: String,
 }
 
@@ -169,7 +159,7 @@ impl Sort {
 }
 
 impl Frame {
-    /// Builds the view from the poll `now`, with rates since the poll `last`.
+    /// The rates cover the time since the poll `last`.
     pub(super) fn of(heading: Heading, last: Option<&PollResult>, now: &PollResult, tools: Tools) -> Self {
         let passed = last.map_or(0.0, |last| now.at.duration_since(last.at).as_secs_f64());
         let shards = &now.shards;
@@ -212,7 +202,7 @@ impl Frame {
         self
     }
 
-    /// Sorts agents, tools and nodes by count, time or name. Lost nodes come first.
+    /// Lost nodes come first.
     pub(crate) fn sort(&mut self, sort: Sort) {
         self.agents.sort_by(|a, b| (&a.tenant, &a.agent, &a.limit).cmp(&(&b.tenant, &b.agent, &b.limit)));
         self.tools.rows.sort_by(|a, b| a.tool.cmp(&b.tool));
@@ -232,13 +222,12 @@ impl Frame {
     }
 }
 
-/// Returns the number of entries ever added to the wanted streams. Returns `None` if Redis does not report the number
-/// for one of them.
+/// Counts entries ever added to the wanted streams. `None` if Redis does not report the number for one of them.
 fn added(shard: &ShardView, wanted: impl Fn(&str) -> bool) -> Option<u64> {
     shard.streams.iter().filter(|stream| wanted(&stream.name)).map(|stream| stream.added).sum()
 }
 
-/// Returns the increase of a counter per second, summed over all shards. Returns `None` if it is unknown.
+/// Sums the increase per second over all shards. `None` if the increase is unknown.
 fn rate(
     last: Option<&PollResult>,
     now: &PollResult,

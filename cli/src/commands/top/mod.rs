@@ -1,5 +1,4 @@
-//! `tickfleet top`: the current state of the fleet, in a terminal. The command only queries Redis. It works wherever
-//! `redis-cli` works, and needs no Prometheus.
+//! `tickfleet top`: the current state of the fleet, in a terminal. It only reads Redis and needs no Prometheus.
 //!
 //! [`poller`] queries each shard once per refresh. [`frame`] builds a view from two polls. [`findings`] derives the
 //! problems that need a person from the view and the [`facts`]. [`draw`] draws the view. [`screen`] controls the
@@ -62,11 +61,9 @@ fn every(text: &str) -> Result<Duration, String> {
     if (EVERY_MIN..=EVERY_MAX).contains(&every) { Ok(every) } else { Err("expected 100ms to 1m".into()) }
 }
 
-/// Shows frames until it is stopped, or prints a single frame.
-///
 /// # Errors
-/// [`Failure::Redis`] if Redis cannot be reached at the start. A failure if the terminal cannot be used. If Redis
-/// becomes unreachable later, the view shows the problem and waits.
+/// [`Failure::Redis`] if Redis cannot be reached at the start. If Redis becomes unreachable later, the view shows the
+/// problem and waits.
 pub(crate) async fn run(setup: &Setup, args: &Top, output: &Output) -> Result<(), Failure> {
     let mut poller = Poller::new(setup)?;
     let first = poller.poll(setup).await?;

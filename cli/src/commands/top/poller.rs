@@ -11,7 +11,6 @@ use super::tools::Window;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// Polls all shards, and keeps the data of the last poll that the next frame needs.
 pub(crate) struct Poller {
     stores: Vec<Store>,
     watches: Vec<Watch>,
@@ -22,10 +21,7 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// Prepares to poll the shards of this configuration. Does not connect yet.
-    ///
-    /// # Errors
-    /// The URL of Redis is invalid.
+    /// Does not connect yet.
     pub(crate) fn new(setup: &Setup) -> Result<Self, Failure> {
         let stores = setup.stores()?;
         // Connect for each shard separately, because the shards of a cluster can have different primaries.
@@ -39,7 +35,6 @@ impl Poller {
         })
     }
 
-    /// Polls once and returns a frame, with the caps and bounds of `setup`. Rates cover the time since the last poll.
     /// The first frame has no rates. If a shard does not respond, the frame has a finding about it.
     ///
     /// # Errors

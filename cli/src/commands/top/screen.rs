@@ -1,4 +1,4 @@
-//! Takes over the terminal, draws frames and reads keys. Always restores the terminal at the end.
+//! Takes over the terminal, draws frames and reads keys.
 
 use std::io;
 use std::sync::Arc;
@@ -28,7 +28,6 @@ const KEYS_MAX: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KeyAction {
     Quit,
-    /// Close the open window, or quit if none is open.
     Close,
     Pause,
     Faster,
@@ -37,15 +36,11 @@ enum KeyAction {
     Help,
     Up,
     Down,
-    /// Explain why the first turn of the selected row waits.
     Explain,
-    /// A key without a function; it closes an open window.
     Other,
-    /// The size of the terminal has changed: draw again.
     Redraw,
 }
 
-/// The time between polls, and whether polling is paused. Keys change both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PollPace {
     every: Duration,
@@ -62,8 +57,7 @@ impl PollPace {
     }
 }
 
-/// The terminal while the live view uses it. Dropping this value restores the terminal. A panic also restores the
-/// terminal, before the panic message is printed.
+/// Dropping this value restores the terminal. A panic also restores it, before the panic message is printed.
 struct Screen {
     terminal: DefaultTerminal,
     reading: Arc<AtomicBool>,
@@ -97,10 +91,6 @@ impl Drop for Screen {
     }
 }
 
-/// Shows frames until a key, a signal or a closed terminal ends the view.
-///
-/// # Errors
-/// The terminal cannot be used.
 pub(super) async fn run(
     setup: &Setup,
     (poller, first): (Poller, Frame),
@@ -110,7 +100,7 @@ pub(super) async fn run(
     let explanation_loader = ExplanationLoader { setup: Arc::new(setup.clone()), client: setup.client().await? };
     let (explanations, mut explanation_receiver) = mpsc::channel(1);
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
-    // A closed terminal, for example after a lost connection, also ends the view.
+    // A lost connection closes the terminal.
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::failed)?;
     let (pace, paces) = watch::channel(PollPace { every, paused: false });
     let (frames, mut fresh) = watch::channel(Ok(first.clone()));
@@ -159,8 +149,7 @@ struct ExplanationLoader {
 }
 
 impl ExplanationLoader {
-    /// Requests the explanation of why the first turn of the selected row waits. The explanation arrives through
-    /// `explanations`.
+    /// The explanation arrives through `explanations`.
     fn load(&self, frame: &Frame, view_state: &mut ViewState, explanations: &mpsc::Sender<TurnExplanation>) {
         let row = view_state.chosen.unwrap_or(0);
         let Some(turn) = frame.agents.get(row).map(|agent| agent.first.clone()) else { return };
@@ -174,7 +163,6 @@ impl ExplanationLoader {
             let found = explain::render(&setup, &client, None, &turn).await;
             let lines =
                 found.map_or_else(|failure| vec![failure.message().unwrap_or_default()], |rendered| rendered.lines);
-            // If the view has ended, the explanation is dropped.
             drop(explanations.send(TurnExplanation { title: turn, lines, at: 0 }).await);
         });
     }
@@ -209,7 +197,6 @@ fn apply(action: KeyAction, rows: usize, view_state: &mut ViewState, pace: &watc
     (view_state.every, view_state.paused) = (format_duration(now.every), now.paused);
 }
 
-/// Polls at the pace set by keys, until the view ends.
 async fn poll_repeatedly(
     setup: Arc<Setup>,
     mut poller: Poller,
@@ -235,14 +222,13 @@ async fn poll_repeatedly(
     }
 }
 
-/// Reads keys while `needed` is true. Runs on its own thread, because reading from the terminal blocks.
+/// Runs on its own thread, because reading from the terminal blocks.
 fn read_keys(needed: &AtomicBool, actions: &mpsc::Sender<KeyAction>) {
     while needed.load(Ordering::Relaxed) {
         let action =
             match event::poll(KEYS_WAIT).and_then(|there| if there { event::read().map(Some) } else { Ok(None) }) {
                 Ok(None) => continue,
                 Ok(Some(event)) => key_action(&event),
-                // The terminal was closed.
                 Err(_) => KeyAction::Quit,
             };
         if actions.blocking_send(action).is_err() || action == KeyAction::Quit {

@@ -5,16 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::Serialize;
 use tickfleet_store::EndedCall;
 
-/// The time (ms) that the table of tools covers.
 pub(super) const WINDOW_MS: i64 = 60_000;
-/// Maximum number of calls in the window. At higher rates, the window contains only a sample.
 const CALLS_MAX: usize = 50_000;
 
-/// The calls of one tool in the last minute.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct ToolRow {
     pub(crate) tool: String,
-    /// Number of ended calls that the polls have read.
     pub(crate) calls: u64,
     pub(crate) outcomes: BTreeMap<String, u64>,
     pub(crate) mean_ms: u64,
@@ -25,11 +21,10 @@ pub(crate) struct ToolRow {
 pub(crate) struct Tools {
     pub(crate) rows: Vec<ToolRow>,
     pub(crate) seen: u64,
-    /// True if more calls ended than the polls have read. The rows are then only a sample.
+    /// True if more calls ended than the polls have read.
     pub(crate) sampled: bool,
 }
 
-/// The calls that ended in the last minute, as read by the polls.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     calls: VecDeque<EndedCall>,
@@ -38,11 +33,9 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Adds the calls from one poll of one shard. `ended` is the number of calls that ended since the previous poll, if
-    /// known.
+    /// `ended` is the number of calls that ended since the previous poll, if known.
     pub(super) fn add(&mut self, seen: Vec<EndedCall>, ended: Option<u64>, now_ms: i64) {
-        // The newest calls come first. If the oldest polled call is older than the window, no call in the window is
-        // missing.
+        // The newest calls come first. If the oldest is older than the window, no call in the window is missing.
         let reaches_back = seen.last().is_some_and(|oldest| oldest.at_ms <= now_ms - WINDOW_MS);
         if ended.is_some_and(|ended| ended > seen.len() as u64) && !reaches_back {
             self.sampled_until_ms = now_ms + WINDOW_MS;

@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 
 use super::frame::Frame;
 
-/// Maximum number of polls that are kept. With one poll per second, this many polls cover five minutes.
+/// Five minutes, with one poll per second.
 const SEEN_MAX: usize = 300;
-/// The characters for bars, from zero to the maximum.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +16,6 @@ struct Point {
     capped: f64,
 }
 
-/// The values of the last polls, the oldest first.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trend {
     seen: VecDeque<Point>,
@@ -39,14 +37,14 @@ impl Trend {
         }
     }
 
-    /// Returns the time (ms) that the trend covers. `None` before the second poll.
+    /// `None` before the second poll.
     pub(super) fn covers_ms(&self) -> Option<i64> {
         let first = self.seen.front()?;
         let last = self.seen.back()?;
         (self.seen.len() > 1).then(|| (last.at_ms - first.at_ms).max(0))
     }
 
-    /// Returns each trend with at most `cells` bars, and with its maximum.
+    /// Name, at most `cells` bars, and maximum of each trend.
     pub(super) fn lines(&self, cells: usize) -> [(&'static str, String, f64); 3] {
         let line = |what, of: fn(&Point) -> f64| {
             let values: Vec<f64> = self.seen.iter().map(of).collect();
@@ -61,8 +59,7 @@ impl Trend {
     }
 }
 
-/// Returns one bar per value, but at most `cells` bars. If there are more values, each bar is the mean of several
-/// values.
+/// If there are more values than `cells`, each bar is the mean of several values.
 fn bars(values: &[f64], cells: usize, most: f64) -> String {
     let together = values.len().div_ceil(cells.max(1)).max(1);
     let bar = |some: &[f64]| {

@@ -23,7 +23,6 @@ const NO_TENANT: &str = "its tenant is not in the configuration (run-time tenant
 const NO_TOOL: &str = "a task is not a tool call";
 const LOST: &str = "its worker was lost or failed before the call ran: the log does not show how far it got";
 
-/// The guards of the other policy, with its tools.
 pub(super) struct Guards {
     active: Arc<ActivePolicy>,
     registry: Arc<Registry>,
@@ -31,11 +30,9 @@ pub(super) struct Guards {
 }
 
 impl Guards {
-    /// # Errors
-    /// The tools of the configuration cannot be used.
     pub(super) fn new(setup: &Setup) -> Result<Self, Failure> {
         let active = setup.active();
-        // The store is never queried: only tools about the fleet itself would query it, and no tool is run.
+        // No tool runs here. Only tools about the fleet itself would query this store.
         let stores = setup.stores()?;
         let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
         let registry = Arc::new(setup.registry(store, &active, Runs::Elsewhere)?);
@@ -47,7 +44,7 @@ impl Guards {
         &self.active.policy
     }
 
-    /// Reports the limits that cannot be evaluated from any log, even if no call debited them.
+    /// Names these limits even if no call debited them.
     pub(super) fn name_undecided(&self, evaluation: &mut Evaluation) {
         let policy = self.policy();
         for limit in policy.limits.iter() {
@@ -64,7 +61,7 @@ impl Guards {
         }
     }
 
-    /// If a model runs the task, counts the task as undecidable for each token or money budget that may apply to it.
+    /// If a model runs the task, each token or money budget that may apply to it makes the task undecidable.
     fn budgets_of_models(&self, task: &RecordedCall, evaluation: &mut Evaluation) {
         let names = TenantId::new(task.tenant.as_str()).ok().zip(AgentId::new(task.agent.as_str()).ok());
         let Some((tenant, agent)) = names else { return };
@@ -80,7 +77,7 @@ impl Guards {
         }
     }
 
-    /// Evaluates the calls of a turn and reports differences. Returns the calls that also depend on session facts.
+    /// Returns the calls that also depend on session facts.
     pub(super) async fn evaluate_turn(&self, calls: &[RecordedCall], evaluation: &mut Evaluation) -> Option<FactTurn> {
         let mut by_facts = Vec::new();
         let mut before_ms = None;
@@ -97,7 +94,7 @@ impl Guards {
         FactTurn::of(calls.first()?, by_facts)
     }
 
-    /// Evaluates a call. Reports a difference immediately, unless session facts can still stop the call.
+    /// Reports a difference immediately, unless session facts can still stop the call.
     async fn evaluate_call(
         &self,
         call: &RecordedCall,
@@ -129,7 +126,7 @@ impl Guards {
         FactCall::of(call, &row.filter(|_| runs)?, &self.kept, guarded, before_ms)
     }
 
-    /// Returns the result of the guards for a call; `None` if they cannot evaluate the call.
+    /// `None` if the guards cannot evaluate the call.
     async fn recall(&self, call: &RecordedCall, evaluation: &mut Evaluation) -> Option<LoggedCallVerdict> {
         let names = TenantId::new(call.tenant.as_str()).ok().zip(AgentId::new(call.agent.as_str()).ok());
         let is_of = |(tenant, agent): &(TenantId, AgentId)| {
@@ -150,13 +147,12 @@ impl Guards {
     }
 }
 
-/// Returns true if the log does not show how far an admitted call got. Guards or approvers may have decided about the
-/// call.
+/// True if the log does not show how far an admitted call got. Guards or approvers may have decided about it.
 fn is_lost(call: &RecordedCall) -> bool {
     call.decision == RecordedDecision::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
 }
 
-/// Returns the arguments, or `None` if the log does not contain them completely.
+/// `None` if the log does not contain the arguments completely.
 fn arguments(call: &RecordedCall) -> Option<&str> {
     match &call.arguments {
         Arguments::Whole(text) => Some(text),
@@ -165,8 +161,8 @@ fn arguments(call: &RecordedCall) -> Option<&str> {
 }
 
 fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut Evaluation) -> Option<Difference> {
-    // The log has no complete arguments if they are not JSON, or are too long. The outcome `invalid_arguments` is then
-    // also the outcome under the other policy.
+    // The log has no complete arguments if they are not JSON, or are too long. The other policy then has the same
+    // outcome.
     let is_unread = matches!(&call.decision, RecordedDecision::Ended { outcome, .. } if outcome == "invalid_arguments");
     if is_unread && arguments(call).is_none() && !matches!(recall, LoggedCallVerdict::Ends { .. }) {
         return None;
@@ -194,7 +190,7 @@ fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut 
 enum Comparison {
     Same,
     Unknown(&'static str),
-    /// The decision would change in this way. The text names the rule or outcome that causes the change.
+    /// The text names the rule or outcome that causes the change.
     Other(DifferenceKind, String),
 }
 
@@ -204,7 +200,7 @@ fn compared(decision: &RecordedDecision, recall: &LoggedCallVerdict) -> Comparis
     match (decision, recall) {
         (RecordedDecision::NotReached, _) => Comparison::Same,
         (_, LoggedCallVerdict::Unknown(why)) => Comparison::Unknown(why),
-        // Session facts stopped the call. They are evaluated later, and may also stop the call under the other policy.
+        // Session facts are evaluated later, and may stop the call under the other policy too.
         (RecordedDecision::Stopped { reason, rule }, LoggedCallVerdict::Passes) if by_facts(reason) => {
             Comparison::Other(DifferenceKind::Allowed, rule.clone())
         }

@@ -32,13 +32,12 @@ use crate::output::Output;
 use crate::output::time_format::TimeArg;
 use crate::setup::{Setup, now_ms};
 
-/// Maximum number of differences that are printed. The file of `--differences` gets all of them.
+/// The file of `--differences` gets all of them.
 const PRINTED_MAX: usize = 100;
-/// Maximum number of differences in the JSON output.
 const DIFFERENCES_MAX: usize = 10_000;
-/// Maximum number of calls of one turn that are evaluated together.
+/// Maximum calls of one turn that are evaluated together.
 const CALLS_MAX: usize = 1_000;
-/// Maximum number of counter resets that are replayed. The same maximum applies to pauses.
+/// The same maximum applies to counter resets and to pauses.
 const OPERATED_MAX: usize = 100_000;
 
 /// Evaluate recorded calls against another policy and list the differences.
@@ -80,7 +79,6 @@ pub(crate) struct WhatIf {
 #[derive(Serialize)]
 pub(super) struct Evaluation {
     pub(super) summary: Summary,
-    /// The first differences, up to the number that the output shows.
     pub(super) differences: Vec<Difference>,
     #[serde(skip)]
     file: Option<BufWriter<File>>,
@@ -109,28 +107,24 @@ struct CallFilter {
     until_ms: Option<i64>,
 }
 
-/// The calls of the log, grouped by turn, and the other entries of the log.
 struct RecordedLog {
     calls: Sorter,
     operated: OperatorActions,
-    /// For each part of the export, the time since which it is complete, as its header states.
+    /// The time since which each part of the export is complete, as its header states.
     parts: Vec<ExportPart>,
     began: LogStart,
-    /// The time (ms since the epoch) when the first entry was written.
+    /// In milliseconds since the epoch.
     first_ms: Option<i64>,
     one_tenant: bool,
     unread: u64,
 }
 
-/// The times (ms) since which a part of an export is complete: for all shards, and for each shard.
 #[derive(Default)]
 struct ExportPart {
     all_ms: Option<i64>,
     shards: BTreeMap<u32, i64>,
 }
 
-/// # Errors
-/// At least one decision would change. The configuration, a file or Redis cannot be read.
 pub(crate) async fn run(args: &WhatIf, global: &Global, output: &Output) -> Result<(), Failure> {
     let other = Global { config: Some(args.policy.clone()), ..global.clone() };
     let setup = Setup::load(&other)?;
@@ -167,7 +161,6 @@ pub(crate) async fn run(args: &WhatIf, global: &Global, output: &Output) -> Resu
     if evaluation.summary.differences == 0 { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Exports the log in Redis to a temporary file.
 async fn live(global: &Global, args: &WhatIf, filter: &CallFilter) -> Result<File, Failure> {
     let setup = Setup::load_beside(global)?;
     let client = setup.client().await?;
@@ -184,7 +177,7 @@ async fn live(global: &Global, args: &WhatIf, filter: &CallFilter) -> Result<Fil
     Ok(file)
 }
 
-/// Returns the time (ms since the epoch) when an entry was written.
+/// In milliseconds since the epoch.
 fn ms_of(id: &str) -> Option<i64> {
     id.split('-').next()?.parse().ok()
 }
@@ -223,8 +216,7 @@ impl RecordedLog {
                     }
                     RecordedEntry::Reset(_) | RecordedEntry::Pause(_) | RecordedEntry::Other => {}
                 },
-                // The log lacks these entries, but the fleet's counters include them. The log is therefore complete
-                // only after the gap.
+                // The fleet's counters include these entries, so the log is complete only after the gap.
                 Some(Line::Lost(lost)) => {
                     let at_ms = ms_of(lost.before.as_deref().unwrap_or(&lost.after));
                     at_ms.into_iter().for_each(|at_ms| self.began.cut_shard(lost.shard, at_ms));
@@ -236,8 +228,7 @@ impl RecordedLog {
         Ok(())
     }
 
-    /// Returns the time since which all parts together are complete. Each part continues another one, so the earliest
-    /// start is used.
+    /// Each part continues another one, so the earliest start is used.
     fn began(&self) -> LogStart {
         let mut began = self.began.clone();
         let first = |of: &dyn Fn(&ExportPart) -> Option<i64>| {
@@ -273,7 +264,6 @@ impl RecordedLog {
     }
 }
 
-/// Evaluates all calls, turn by turn. Then replays their admissions in the recorded order.
 async fn decide(
     setup: &Setup,
     log: RecordedLog,
@@ -312,7 +302,7 @@ async fn decide(
     evaluation.failed.take().map_or(Ok(evaluation), |error| Err(Failure::failed(error)))
 }
 
-/// Evaluates the conditions on session facts for all turns, in the order of the times at which the facts first matter.
+/// The order is that of the times at which the facts first matter.
 fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Result<Evaluation, Failure> {
     let evaluation = RefCell::new(evaluation);
     let mut replay = FactReplay::new(began, |difference| evaluation.borrow_mut().add_difference(difference));
@@ -327,8 +317,8 @@ fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Re
     Ok(evaluation)
 }
 
-/// Evaluates all calls with the guards. Returns two lists. The first list has all turns, sorted by the first decision
-/// about a call. The second list has the turns that depend on facts, sorted by the time when the facts first matter.
+/// Returns two lists. The first has all turns, sorted by the first decision about a call. The second has the turns that
+/// depend on facts, sorted by the time when the facts first matter.
 async fn evaluate_guards(
     guards: &Guards,
     calls: Sorter,
@@ -389,7 +379,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns the time (ms) since which these exports are complete, for each of the first two shards.
     fn began(exports: &[&[&str]]) -> (i64, i64) {
         let mut log = RecordedLog {
             calls: Sorter::default(),
@@ -420,7 +409,6 @@ mod tests {
         assert_eq!(began(&[&[since]]), (500, 500));
         assert_eq!(began(&[&[trimmed]]), (all, 300));
         assert_eq!(began(&[&[follows]]), (700, 800));
-        // The order of the parts does not matter.
         assert_eq!(began(&[&[follows], &[trimmed]]), (all, 300));
         assert_eq!(began(&[&[since], &[first]]), (all, all));
         let gone = r#"{"lost":{"shard":0,"entries":3,"counted":9,"after":"100-0","before":"900-1"}}"#;

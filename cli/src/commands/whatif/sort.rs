@@ -5,10 +5,9 @@ use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, BufWriter, Lines, Seek as _, Write as _};
 
-/// Maximum size (bytes) of a part that is sorted in memory.
+/// Maximum size of a part that is sorted in memory.
 const PART_BYTES: usize = 32 * 1024 * 1024;
 
-/// Lines to sort. Each line has a sort key.
 #[derive(Default)]
 pub(super) struct Sorter {
     part: Vec<(String, String)>,
@@ -17,8 +16,7 @@ pub(super) struct Sorter {
 }
 
 impl Sorter {
-    /// Adds a line. The line must not contain line breaks. Control characters in the key, such as tabs and line breaks,
-    /// become spaces.
+    /// The line must not contain line breaks. Control characters in the key, such as tabs, become spaces.
     pub(super) fn push(&mut self, key: String, line: String) -> std::io::Result<()> {
         self.bytes += key.len() + line.len() + 64;
         self.part.push((key.replace(|c: char| c.is_control(), " "), line));

@@ -7,19 +7,19 @@ use tickfleet_testkit::{file_of, move_clock};
 use super::ChaosFleet;
 use super::target::RedisKind;
 
-/// Clock steps (ms) as after a correction of some seconds, a wrong time zone, and a wrong day.
+/// The steps are like a correction of some seconds, a wrong time zone, and a wrong day.
 const STEPS_MS: [i64; 6] = [-25 * HOUR_MS, -HOUR_MS, -20_000, 20_000, HOUR_MS, 25 * HOUR_MS];
-/// Clock steps of a cluster's nodes (ms). If a node's clock steps back, its last vote about a primary seems recent, so
-/// the node does not vote again. If another of the three nodes is then dead, no replica takes over until the clock has
-/// caught up. Therefore the clocks of nodes step only ahead, or back by less than the time between votes. A shard's
-/// clock can still step back, when a primary with a clock that is ahead is replaced.
+/// After a step back, a node's last vote about a primary seems recent, so the node does not vote again. If another of
+/// the three nodes is then dead, no replica takes over until the clock has caught up. Therefore the clocks of nodes
+/// step only ahead, or back by less than the time between votes. A shard's clock still steps back when a primary with a
+/// clock that is ahead is replaced.
 const STEPS_OF_NODES_MS: [i64; 4] = [20_000, HOUR_MS, 5 * HOUR_MS, -2_000];
-/// A node's clock may be ahead by at most this time (ms). Records that must be kept are kept longer than this.
+/// Records that must be kept are kept longer than this.
 const AHEAD_MS_MAX: i64 = 48 * HOUR_MS;
 const HOUR_MS: i64 = 3_600_000;
 
 impl ChaosFleet {
-    /// Steps the clock of the primary. With a single Redis or behind Sentinels, each step is followed by a correction.
+    /// With a single Redis or behind Sentinels, each step is followed by a correction.
     pub async fn step_redis(&mut self) {
         let primary = self.target.primary().await;
         let file = file_of(self.target.server(primary));
@@ -34,7 +34,7 @@ impl ChaosFleet {
         self.target.followed().await;
     }
 
-    /// Steps the clock of a random process. If that clock was already stepped, corrects it instead.
+    /// If the clock was already stepped, corrects it instead.
     pub fn step_process(&mut self) {
         let node = self.dice.below(self.nodes.len());
         self.step(self.nodes[node].clock.clone());

@@ -9,16 +9,15 @@ use tokio::time::{Instant, sleep};
 use super::parts::ToolServer;
 use super::{ChaosFleet, PATIENCE};
 
-/// The throughput is the number of tool runs in this time. Producers submit every three seconds, so this time contains
-/// two rounds of submits.
+/// Producers submit every three seconds, so this time contains two rounds of submits.
 const SPAN: Duration = Duration::from_secs(6);
-/// The fleet has recovered when the throughput reaches this percentage of the usual throughput.
+/// A percentage of the usual throughput.
 const AGAIN: usize = 95;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Recovery {
     pub fault: &'static str,
-    /// Time (ms) from the fault to the start of the first [`SPAN`] with recovered throughput.
+    /// From the fault to the start of the first [`SPAN`] with recovered throughput.
     pub ms: u128,
 }
 
@@ -26,8 +25,7 @@ fn runs_from(times: &[Instant], from: Instant) -> usize {
     times.iter().filter(|at| **at >= from && **at < from + SPAN).count()
 }
 
-/// Returns the first time since `from` at which the throughput has recovered to `usual`. Returns `None` if it has not
-/// recovered.
+/// `None` if the throughput has not recovered to `usual`.
 fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant> {
     let enough = |at: Instant| runs_from(times, at) * 100 >= usual * AGAIN;
     if enough(from) {
@@ -38,7 +36,7 @@ fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant
 
 impl ChaosFleet {
     pub async fn lose_primaries(&mut self, count: u64, ledger: &ToolServer) -> Vec<Recovery> {
-        // Let the load reach its pace first.
+        // The load needs this time to reach its pace.
         sleep(SPAN).await;
         let began = Instant::now();
         // The usual throughput is measured during this time.
@@ -65,7 +63,7 @@ impl ChaosFleet {
                     break again;
                 }
                 assert!(began.elapsed() < PATIENCE, "after loss {number} ({fault}) less is done than before");
-                // Polls the ledger. The assertion above bounds the loop.
+                // The assertion above bounds the loop.
                 sleep(Duration::from_millis(200)).await;
             };
             found.push(Recovery { fault, ms: (again - began).as_millis() });

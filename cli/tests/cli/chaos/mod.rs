@@ -35,13 +35,13 @@ use target::{ChaosTarget, RedisKind};
 use verdict::{ChaosVerdict, Evidence};
 use witness::Witness;
 
-/// The number of agents that sometimes submit more than their cap. The agents `daily` and `probe` are not included.
+/// The agents `daily` and `probe` are not included.
 const AGENTS: usize = 6;
-/// The roles of the processes. Schedulers must come first.
+/// Schedulers must come first.
 const ROLES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
-/// A pause that outlasts the lease of every process, which is 2 s.
+/// The lease of every process is 2 s.
 const PAST_THE_LEASE: Duration = Duration::from_millis(3_500);
-/// The time limit for accepted work after the last fault, and for each recovery from a fault.
+/// Limits the wait for accepted work after the last fault, and for each recovery from a fault.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Replies are only read at the end of the run, which may be hours later.
@@ -59,12 +59,12 @@ impl Dice {
     }
 }
 
-/// Submits one turn repeatedly until Redis confirms it. The fleet accepts an ID only once.
+/// Repeats the turn until Redis confirms it. The fleet accepts an ID only once.
 async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u64) -> String {
     let id = format!("{agent}-{turn}");
     let call = |call: u64| {
         let tool = if (turn + call).is_multiple_of(2) { "pay" } else { "look" };
-        // Each agent has its own range of numbers, so that every call has a unique number.
+        // Each agent has its own range, so that every call has a unique number.
         let first = agent.bytes().last().unwrap_or(0);
         let number = u64::from(first) * 10_000_000 + turn * 100 + call;
         json!({"id": format!("c{call}"), "name": tool, "arguments": {"number": number, "agent": agent, "tool": tool}})
@@ -78,12 +78,12 @@ async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u6
             Ok(_) => return id,
             Err(error) => assert!(Instant::now() < until, "{id} is not accepted: {error}"),
         }
-        // Retries while Redis is unavailable. The assertion above bounds the loop.
+        // The assertion above bounds the retries.
         sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Submits more calls than the agent's cap every few seconds until `stop` is set. Returns the accepted IDs.
+/// Each turn has more calls than the agent's cap. Returns the accepted IDs.
 async fn produce(client: Client, tenant: String, agent: String, stop: Arc<AtomicBool>) -> Vec<String> {
     let mut accepted = Vec::new();
     let mut turn = 0;
@@ -103,18 +103,16 @@ struct ChaosFleet {
     target: ChaosTarget,
     folder: tempfile::TempDir,
     nodes: Vec<Node>,
-    /// The number of started processes, and the folder with their clock files.
     started: u32,
     clocks_of_processes: tempfile::TempDir,
-    /// How far each stepped clock is ahead (ms), by its clock file.
     ahead: BTreeMap<PathBuf, i64>,
-    /// Times at which a shard's clock may have changed. A shard may begin a tick or day again after such a change.
+    /// A shard may begin a tick or day again after its clock has changed.
     jumps: Vec<Instant>,
     dice: Dice,
     client: Client,
     probes: u64,
     accepted: Vec<String>,
-    /// For each kind of fault, the times until work continued (ms).
+    /// The times (ms) until work continued, by kind of fault.
     recovered: BTreeMap<&'static str, Vec<u128>>,
 }
 
@@ -161,7 +159,7 @@ impl ChaosFleet {
             "stop Redis" => {
                 let primary = self.target.primary().await;
                 self.target.server(primary).pause();
-                // The pause is shorter than the time after which Sentinels consider a primary dead.
+                // Sentinels consider a primary dead only after a longer time.
                 sleep(Duration::from_millis(800)).await;
                 self.target.server(primary).resume();
             }
@@ -199,8 +197,8 @@ impl ChaosFleet {
         proxy.set(ProxyState::Open);
     }
 
-    /// Deletes one of three keys. The fleet recreates the consumer group. Only metrics use the list of parked turns. An
-    /// operator must repair the timers.
+    /// The fleet recreates the consumer group. Only metrics use the list of parked turns. An operator must repair the
+    /// timers.
     async fn delete(&mut self) {
         let [timers, ready, parked] = ["timers", "ready:normal", "parked"].map(|name| self.target.key(name));
         match self.dice.below(3) {
@@ -233,12 +231,11 @@ impl ChaosFleet {
                 left = self.target.faults();
             }
             let fault = left.swap_remove(self.dice.below(left.len()));
-            // If the fault changes the primary, the shard's clock may change.
             self.may_jump(fault);
             self.play(fault).await;
             self.may_jump(fault);
             self.probe(fault).await;
-            // A time without faults, of random length.
+            // The pause has no faults, and a random length.
             sleep(Duration::from_millis(300 + self.dice.below(1_200) as u64)).await;
         }
     }
@@ -249,10 +246,9 @@ impl ChaosFleet {
         }
     }
 
-    /// Runs a turn of an agent that never reaches its cap. Measures the time from submit to reply.
+    /// The agent never reaches its cap, so the time from submit to reply shows the recovery.
     async fn probe(&mut self, fault: &'static str) {
         let began = Instant::now();
-        // Pick a turn number with a tenant in the targeted shard.
         self.probes += 1;
         while tenant_of(&self.target.homes, "probe", self.probes) != self.target.homes[self.target.aim].tenant {
             self.probes += 1;
@@ -265,11 +261,11 @@ impl ChaosFleet {
                 break;
             }
             assert!(began.elapsed() < PATIENCE, "after {fault:?} nothing goes on");
-            // Submits again, because a late failover may have lost the turn.
+            // A late failover may have lost the turn.
             if self.target.forgets() && began.elapsed() > PATIENCE / 8 {
                 submit(&self.client, &tenant, "probe", self.probes, 1).await;
             }
-            // Polls the record. The assertion above bounds the loop.
+            // The assertion above bounds the loop.
             sleep(Duration::from_millis(5)).await;
         }
         self.accepted.push(id);
@@ -289,8 +285,7 @@ struct ChaosResult {
     recoveries: Vec<Recovery>,
 }
 
-/// Plays faults for the configured time. If `losses` is set, replaces this number of primaries instead. Then checks the
-/// result.
+/// If `losses` is set, replaces this number of primaries instead of playing faults for the configured time.
 async fn play(target: ChaosTarget, losses: Option<u64>) -> ChaosResult {
     let seconds = number("TICKFLEET_CHAOS_SECONDS", 45);
     let seed = number("TICKFLEET_CHAOS_SEED", 1);
@@ -309,7 +304,6 @@ async fn play(target: ChaosTarget, losses: Option<u64>) -> ChaosResult {
     let recoveries = match losses {
         Some(losses) => world.lose_primaries(losses, &ledger).await,
         None => {
-            // If a fault cannot be played, no more faults follow. The events so far are still checked.
             let storm = world.storm(Instant::now() + Duration::from_secs(seconds));
             broken = AssertUnwindSafe(storm).catch_unwind().await.err();
             Vec::new()
@@ -364,12 +358,11 @@ async fn one_redis_loses_and_duplicates_nothing_under_faults() {
     assert_eq!(played.verdict, ChaosVerdict::default());
 }
 
-/// Checks the guarantees that hold even if a failover loses writes that the replica lacked. Every accepted turn has one
-/// reply, if lost turns are submitted again. No call that waits for a replica runs twice. No tick exceeds its cap.
+/// These guarantees hold even if a failover loses writes that the replica lacked. Every accepted turn has one reply, if
+/// lost turns are submitted again. No call that waits for a replica runs twice. No tick exceeds its cap.
 fn assert_survived(played: &ChaosResult) {
     let ChaosResult { verdict, sent_again, .. } = played;
-    // A failover can lose writes to a day's counter. Turns that were submitted again can therefore exceed the day's
-    // cap.
+    // A failover can lose writes to a day's counter, so turns that were submitted again can exceed the day's cap.
     let day_exceeded = verdict.day_exceeded.saturating_sub(*sent_again);
     let rest = ChaosVerdict { day_exceeded, ..verdict.clone() };
     assert_eq!(rest, ChaosVerdict::default());

@@ -9,7 +9,7 @@ use crate::support::process::{Process, chosen_build};
 
 pub struct Node {
     pub process: Process,
-    /// The clock file of the process. Its content moves the clock, if the target supports that.
+    /// Its content moves the clock, if the target supports that.
     pub clock: PathBuf,
 }
 
@@ -24,7 +24,6 @@ impl ChaosFleet {
     fn start(&mut self, number: usize) -> Node {
         let role = ROLES[number];
         let folder = self.folder.path();
-        // A new process has its own clock file, so it starts with the machine's clock.
         self.started += 1;
         let clock = self.clocks_of_processes.path().join(self.started.to_string());
         let mut variables = vec![
@@ -40,7 +39,6 @@ impl ChaosFleet {
         Node { process, clock }
     }
 
-    /// Returns a random process of this role.
     fn any(&mut self, role: &str) -> usize {
         let of: Vec<usize> = (0..ROLES.len()).filter(|node| ROLES[*node] == role).collect();
         of[self.dice.below(of.len())]

@@ -13,7 +13,6 @@ use tokio::time::Instant;
 
 use super::verdict::ToolRun;
 
-/// The server for all tool calls. Records each call when it arrives.
 #[derive(Clone, Default)]
 pub struct ToolServer {
     entries: Arc<Mutex<Vec<(Instant, ToolRun)>>>,
@@ -34,7 +33,7 @@ impl ToolServer {
         let tool = body["tool"].as_str().unwrap();
         let run = ToolRun { agent, number: body["number"].as_u64().unwrap(), once: tool == "pay" };
         ledger.entries.lock().unwrap().push((Instant::now(), run));
-        // This delay makes it possible to kill a worker between the effect and the response.
+        // Leaves time to kill a worker between the effect and the response.
         tokio::time::sleep(Duration::from_millis(15)).await;
         Json(json!({"number": body["number"]}))
     }
@@ -51,11 +50,11 @@ impl ToolServer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyState {
     Open,
-    /// Closes existing connections, and rejects new ones.
+    /// Existing connections are closed, and new ones rejected.
     Cut,
-    /// Delays each read by 150 ms.
+    /// Each read takes 150 ms longer.
     Slow,
-    /// Keeps connections open, but forwards no data.
+    /// Connections stay open, but no data is forwarded.
     HalfOpen,
 }
 
@@ -102,7 +101,7 @@ async fn carry(
         };
         let now = *wire.borrow();
         if now == ProxyState::HalfOpen {
-            // End the connection, because the data in transit was lost.
+            // The data in transit was lost.
             drop(wire.wait_for(|wire| *wire != ProxyState::HalfOpen).await);
             return;
         }

@@ -1,5 +1,4 @@
-//! Defines the kinds of Redis that a fleet can use, and the faults of each kind. A new kind is a new variant of
-//! [`RedisKind`].
+//! Defines the kinds of Redis that a fleet can use, and the faults of each kind.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +11,6 @@ use tokio::time::{Instant, sleep};
 use super::parts::Proxy;
 use super::{PAST_THE_LEASE, PATIENCE};
 
-/// Faults of all targets. The constants below list faults that only some targets have.
 const FAULTS: [&str; 11] = [
     "kill a worker",
     "kill a scheduler",
@@ -29,21 +27,17 @@ const FAULTS: [&str; 11] = [
 const OF_ONE: [&str; 4] = ["cut the wire", "slow the wire", "half-open wire", "memory full"];
 const OF_PAIRS: [&str; 3] = ["fail over", "kill a primary whose replica lags", "stop a primary until it is replaced"];
 const OF_CLUSTERS: [&str; 1] = ["move a slot"];
-/// Faults only for targets with a network between the nodes that the test can cut.
 const OF_NETWORKS: [&str; 3] =
     ["a primary that clients alone reach", "a replica cut from its primary", "all nodes apart"];
 const OF_NETWORKS_OF_CLUSTERS: [&str; 1] = ["a primary and its replica that clients alone reach"];
-/// Faults only for targets with clocks that the test can move.
 const OF_CLOCKS: [&str; 2] = ["step Redis' clock", "step a process' clock"];
 const OF_NETWORKS_OF_SENTINELS: [&str; 1] = ["a primary and a sentinel cut from the others"];
-/// Number of shards on a cluster.
 const SHARDS: u32 = 4;
-/// Options for the append-only files that the witness reads. The files keep a killed server's writes. No test crashes
-/// the machine, so no fsync is needed.
+/// The witness reads the append-only files, which keep a killed server's writes. No test crashes the machine, so no
+/// fsync is needed.
 const WITNESSED: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
 
-/// Returns the faults that the environment variable lists, separated by commas. If the variable is empty, returns all
-/// faults.
+/// The variable lists faults, separated by commas. If it is empty, returns all faults.
 #[allow(clippy::disallowed_methods, reason = "whoever runs it by hand says which faults")]
 fn wanted(mut faults: Vec<&'static str>) -> Vec<&'static str> {
     let named = std::env::var("TICKFLEET_CHAOS_FAULTS").unwrap_or_default();
@@ -71,7 +65,7 @@ pub struct ChaosTarget {
     pub homes: Vec<ShardTenant>,
     pub aim: usize,
     is_cuttable: bool,
-    /// Moves the clocks of servers and processes, if possible.
+    /// `None` if the test cannot move the clocks.
     pub clocks: Option<Clocks>,
 }
 
@@ -141,7 +135,7 @@ impl ChaosTarget {
         if let RedisKind::Cluster(_) = self.kind { SHARDS } else { 1 }
     }
 
-    /// Returns true if losing a primary can lose acknowledged writes.
+    /// True if losing a primary can lose acknowledged writes.
     pub fn forgets(&self) -> bool {
         !matches!(self.kind, RedisKind::One(..))
     }
@@ -182,7 +176,7 @@ impl ChaosTarget {
             if let Some(primary) = named {
                 return primary;
             }
-            // Polls the primary. The deadline above bounds the loop.
+            // The deadline above bounds the loop.
             sleep(Duration::from_millis(50)).await;
         }
         panic!("no primary within {PATIENCE:?}");
@@ -204,8 +198,7 @@ impl ChaosTarget {
         }
     }
 
-    /// Runs a command directly on the primary, without the proxy. Returns `None` if the command fails, for example
-    /// because of a fault.
+    /// Bypasses the proxy. `None` if the command fails, for example because of a fault.
     pub async fn ask(&mut self, words: &[&str]) -> Option<redis::Value> {
         let primary = self.primary().await;
         let mut connection = self.server(primary).connection().await;
@@ -224,8 +217,8 @@ impl ChaosTarget {
         }
     }
 
-    /// Kills the primary. If it is the only server, restarts it. If `lags` is set, first disconnects the replica for
-    /// this time, so that writes are lost.
+    /// If the primary is the only server, restarts it. If `lags` is set, first disconnects the replica for this time,
+    /// so that writes are lost.
     pub async fn kill(&mut self, lags: Option<Duration>) {
         let primary = self.primary().await;
         if let Some(lags) = lags {
@@ -245,8 +238,8 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// Stops the primary until its replica has taken over. The old primary then resumes. Until it detects that it was
-    /// replaced, it executes the commands that it received while it was stopped.
+    /// The old primary then resumes. Until it detects that it was replaced, it executes the commands that it received
+    /// while it was stopped.
     pub async fn stop_until_replaced(&mut self) {
         let primary = self.primary().await;
         self.server(primary).pause();
@@ -255,8 +248,8 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// Cuts the network between the nodes for longer than their timeouts, and then restores it. Clients still reach all
-    /// nodes. Clients of an isolated primary continue to use it until it rejects their writes.
+    /// The cut outlasts the nodes' timeouts. Clients still reach all nodes, and use an isolated primary until it
+    /// rejects their writes.
     pub async fn part(&mut self, how: &str) {
         let primary = self.primary().await;
         let partner = self.partner(primary);
@@ -277,8 +270,7 @@ impl ChaosTarget {
             ("a primary and its replica that clients alone reach" | "all nodes apart", RedisKind::Cluster(_)) => {
                 self.refuses(primary).await;
             }
-            // While the network is cut, no `once` call is confirmed and the primary does not change. There is no event
-            // to wait for.
+            // No `once` call is confirmed and the primary does not change. There is no event to wait for.
             _ => sleep(PAST_THE_LEASE).await,
         }
         if let Some((network, _)) = self.network() {
@@ -295,12 +287,10 @@ impl ChaosTarget {
         }
     }
 
-    /// Waits until an isolated primary of a cluster rejects writes. Behind Sentinels, an isolated primary does not
-    /// reject writes. In that case, waits longer than the lease.
+    /// Behind Sentinels, an isolated primary does not reject writes. In that case, waits longer than the lease.
     async fn refuses(&self, primary: usize) {
         let RedisKind::Cluster(cluster) = &self.kind else {
-            // Behind Sentinels, the isolated primary accepts writes until it detects the new primary. Both primaries
-            // accept writes during this sleep.
+            // Both primaries accept writes during this sleep.
             sleep(PAST_THE_LEASE).await;
             return;
         };
@@ -321,7 +311,6 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// Moves the targeted slot to another primary, key by key.
     pub async fn move_slot(&self) {
         let from = self.primary().await;
         let RedisKind::Cluster(cluster) = &self.kind else { return };
@@ -334,16 +323,16 @@ impl ChaosTarget {
             }
             for part in keys.chunks(keys.len().div_ceil(8)) {
                 cluster.move_keys(part, from, to).await;
-                // Pause, so that turns arrive in each state of the move.
+                // Turns arrive in each state of the move.
                 sleep(Duration::from_millis(40)).await;
             }
         }
         cluster.end_move(slot, from, to).await;
-        // Nodes that do not know the move yet redirect clients to the old holder, which redirects them to the new one.
+        // Nodes that do not know the move yet redirect clients twice.
         cluster.another_holder(slot, from).await;
     }
 
-    /// Waits until the current primary has an online replica. The primary may change once more during the wait.
+    /// The primary may change once more during the wait.
     pub async fn followed(&mut self) {
         if let RedisKind::One(..) = self.kind {
             return;
@@ -351,7 +340,7 @@ impl ChaosTarget {
         let until = Instant::now() + PATIENCE;
         while !self.text(&["INFO", "replication"]).await.contains("state=online") {
             assert!(Instant::now() < until, "no replica within {PATIENCE:?}");
-            // Polls the replication state. The assertion above bounds the loop.
+            // The assertion above bounds the loop.
             sleep(Duration::from_millis(50)).await;
         }
     }

@@ -1,5 +1,5 @@
-//! Checks the guarantees. Uses only evidence from outside the fleet: the responses to producers, the replies, the calls
-//! that the tools' server saw, and the entries of dispatched slices in Redis' append-only files.
+//! Checks the guarantees with evidence from outside the fleet only: the responses to producers, the replies, the calls
+//! that the tools' server saw, and the dispatched slices in Redis' append-only files.
 //!
 //! If a Redis clock was moved forward, the entry IDs follow it. If the clock was moved back, the entry IDs keep its
 //! highest time. Windows and days are therefore computed from shard time. The admitting script writes the shard time of
@@ -11,15 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub const TICK_CALLS: usize = 10;
-/// Length of a tick in ms.
 pub const TICK_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400_000;
 pub const DAY_CALLS: usize = 30;
-/// An entry gets its ID when it is written, after the decision. The time in the ID can therefore be later than the end
-/// of the entry's window by up to this time (ms).
+/// An entry gets its ID after the decision, so the time in the ID can be later than the end of the entry's window.
 const BLUR_MS: u64 = 60;
 
-/// One run of a call, as the tools' server saw it.
 #[derive(Debug, Clone)]
 pub struct ToolRun {
     pub agent: String,
@@ -31,20 +28,17 @@ pub struct ToolRun {
 pub struct AdmittedCall {
     pub agent: String,
     pub turn: String,
-    /// The time in the entry's ID (ms).
     pub at_ms: u64,
-    /// Shard time (ms).
     pub shard_ms: u64,
-    /// The ID of the primary that admitted the call. `None` if no file contains this ID.
+    /// `None` if no file contains the primary's ID.
     pub led: Option<Vec<u8>>,
-    /// The interval in which the entry appeared in a file, as two times since the start of the witness.
+    /// The entry appeared in a file between these two times since the start of the witness.
     pub seen: (Duration, Duration),
 }
 
 #[derive(Debug, Default)]
 pub struct Evidence {
     pub accepted: BTreeSet<String>,
-    /// The turn ID of each reply.
     pub replies: Vec<String>,
     pub runs: Vec<ToolRun>,
     pub admitted: Vec<AdmittedCall>,
@@ -52,16 +46,15 @@ pub struct Evidence {
     pub jumps: Vec<Duration>,
 }
 
-/// All violations. If every field is empty, all guarantees hold.
+/// If every field is empty, all guarantees hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChaosVerdict {
     pub lost: Vec<String>,
     pub answered_twice: Vec<String>,
-    /// `once` calls that ran more than once.
+    /// These `once` calls ran more than once.
     pub doubled: Vec<u64>,
-    /// Agents with more calls in a window than their cap allows, for every assumed start of the windows.
+    /// These agents have too many calls in a window, for every assumed start of the windows.
     pub tick_exceeded: Vec<String>,
-    /// The number of calls beyond the daily cap.
     pub day_exceeded: usize,
 }
 
@@ -107,13 +100,12 @@ impl Evidence {
         by_primary.values().all(|times| windows_hold(times))
     }
 
-    /// Returns true if no period of real time has more calls than its windows allow. A period may contain the calls of
-    /// every window that it can overlap. Each clock jump allows one more window, because a window can begin again after
-    /// a jump.
+    /// A period of real time may contain the calls of every window that it can overlap. Each clock jump allows one more
+    /// window, because a window can begin again after a jump.
     fn pace_holds(&self, calls: &[&AdmittedCall]) -> bool {
         let mut seen: Vec<(Duration, Duration)> = calls.iter().map(|call| call.seen).collect();
         seen.sort_unstable();
-        // Checks short periods first, then doubles the number of calls until one period contains all calls.
+        // The number of calls doubles until one period contains all calls.
         let counts = std::iter::successors(Some(2 * TICK_CALLS + 1), |count| Some(count * 2 - 1));
         counts.take_while(|count| *count <= seen.len()).all(|count| {
             seen.windows(count).all(|stretch| {
@@ -126,8 +118,7 @@ impl Evidence {
         })
     }
 
-    /// Returns the number of calls of `daily` beyond its daily caps. A new day can begin at each clock jump, and once
-    /// more during the run.
+    /// A new day can begin at each clock jump, and once more during the run.
     fn day_exceeded(&self) -> usize {
         let ran: BTreeSet<u64> = self.runs.iter().filter(|run| run.agent == "daily").map(|run| run.number).collect();
         let mut days: BTreeMap<u64, BTreeSet<&String>> = BTreeMap::new();
@@ -140,12 +131,12 @@ impl Evidence {
     }
 }
 
-/// Returns true if some start of the windows leaves no window with too many calls. Tries all starts, because only the
-/// fleet knows when an agent's windows begin. A call close to a boundary can belong to either window.
+/// True if some start of the windows leaves no window with too many calls. Only the fleet knows the start. A call close
+/// to a boundary can belong to either window.
 fn windows_hold(times: &[u64]) -> bool {
     (0..TICK_MS).step_by(5).any(|begins| {
-        // For each window: the number of calls that are certainly in the window, and the number of calls that are in
-        // this window or the next.
+        // The first count is of calls that are certainly in the window, the second of calls that are in this window or
+        // the next.
         let mut windows: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
         for at in times {
             let since = at + TICK_MS - begins;
@@ -255,7 +246,6 @@ fn a_shard_clock_that_runs_ahead_is_detected_by_real_time() {
         |n: u64| AdmittedCall { shard_ms: 20_000 * DAY_MS + n / 10 * 1_000, ..call("a3", n, 9_000 + n / 10 * 60) };
     evidence.admitted.extend((0..50).map(ahead));
     assert_eq!(evidence.judge().tick_exceeded, ["a3"]);
-    // Each clock step in this period can make one window begin again. Two steps do not explain these calls.
     evidence.jumps.extend([9_060, 9_120].map(Duration::from_millis));
     assert_eq!(evidence.judge().tick_exceeded, ["a3"]);
     evidence.jumps.push(Duration::from_millis(9_180));
@@ -274,8 +264,7 @@ fn each_clock_jump_allows_the_calls_of_one_more_day() {
         evidence.admitted.extend(on(day));
         evidence.runs.extend(ran(day));
     }
-    // Checks only days, because the agent makes the calls of three days in one day and therefore also exceeds its
-    // ticks.
+    // The agent makes the calls of three days in one day and therefore also exceeds its ticks.
     let days = |evidence: &Evidence| evidence.judge().day_exceeded;
     assert_eq!(days(&evidence), 0);
     evidence.admitted.extend(on(4));

@@ -1,6 +1,6 @@
 //! The witness keeps the append-only files of all servers, including replaced servers, as evidence about caps. Each
-//! file gets a hard link as soon as it exists. Without the link, a server that becomes a replica would delete its
-//! files. Writes that no other server received would then be lost.
+//! file gets a hard link as soon as it exists. Otherwise, a server that becomes a replica would delete its files, and
+//! with them writes that no other server received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,11 +12,10 @@ use tokio::time::Instant;
 
 use super::verdict::AdmittedCall;
 
-/// The interval between two checks for new files. Every file exists for at least some seconds.
+/// Every file exists for at least some seconds.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// For each file, by the path of its link: its recorded lengths, each with the interval in which the file reached that
-/// length.
+/// The recorded lengths of each file, and when the file reached them. The key is the path of the link.
 type Growth = Arc<Mutex<BTreeMap<PathBuf, Vec<(u64, Interval)>>>>;
 /// Two times since the start of the witness.
 type Interval = (Duration, Duration);
@@ -55,7 +54,7 @@ impl Witness {
         moments.iter().map(|at| at.duration_since(self.began)).collect()
     }
 
-    /// Returns all admissions. Counts an entry once, even if the files of several servers contain it.
+    /// Counts an entry once, even if the files of several servers contain it.
     pub fn admitted(&self) -> Vec<AdmittedCall> {
         let end = self.began.elapsed();
         let grown = self.growth.lock().unwrap();
@@ -67,7 +66,7 @@ impl Witness {
             seen.read(commands(&bytes).into_iter().map(|(words, upto)| {
                 let upto = u64::try_from(bytes.len() - upto).unwrap();
                 let look = lengths.partition_point(|(length, _)| *length < upto);
-                // If an entry appeared after the last check, it may have appeared at any time of the run.
+                // An entry that appeared after the last check may have appeared at any time of the run.
                 (words, lengths.get(look).map_or((Duration::ZERO, end), |(_, at)| *at))
             }));
         }
@@ -75,9 +74,8 @@ impl Witness {
     }
 }
 
-/// Records the lengths of files that have grown. `between` has the times of the previous check and of this check. The
-/// new commands may have been executed long before they appeared: a stopped server writes its commands only when it
-/// continues.
+/// `between` has the times of the previous check and of this check. The new commands may have been executed long
+/// before: a stopped server writes its commands only when it continues.
 fn measure(kept: &Path, growth: &mut BTreeMap<PathBuf, Vec<(u64, Interval)>>, between: Interval) {
     for file in fs::read_dir(kept).into_iter().flatten().flatten() {
         let Ok(length) = file.metadata().map(|found| found.len()) else { continue };
@@ -99,7 +97,7 @@ impl Drop for Witness {
     }
 }
 
-/// Links each append-only file of a server into the folder `into`. The name of the link is unique to the file.
+/// The name of the link is unique to the file.
 fn keep(server: usize, folder: &Path, into: &Path) {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(files) = fs::read_dir(folder.join("appendonlydir")) else { return };
@@ -108,8 +106,8 @@ fn keep(server: usize, folder: &Path, into: &Path) {
         let Some(found) = file.metadata().ok().filter(|_| is_of_commands) else { continue };
         let name = into.join(format!("{server}-{}", found.ino()));
         if !name.exists() {
-            // The link fails if another check has already linked the file, or if the server has deleted the file.
-            // Between the listing and the link, a server deletes only empty files.
+            // The link fails if another check has already linked the file, or if the server has deleted it. Between the
+            // listing and the link, a server deletes only empty files.
             let _ = fs::hard_link(file.path(), name);
         }
     }
@@ -117,7 +115,7 @@ fn keep(server: usize, folder: &Path, into: &Path) {
 
 type Call = (String, u64);
 
-/// When a call was dispatched: the time in the entry's ID, and shard time (ms).
+/// `shard_ms` is shard time. The other field is the time in the entry's ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct DispatchTime {
     shard_ms: u64,
@@ -131,16 +129,15 @@ struct DispatchRecord {
     admitted: BTreeSet<(Call, DispatchTime)>,
     /// The first entry of each call, whether or not it debits a cap.
     first: BTreeMap<Call, DispatchTime>,
-    /// For each entry: the earliest interval in which it appeared in a file, because replicas receive it later. Also
-    /// the ID of the primary that wrote it.
+    /// The earliest interval in which an entry appeared in a file, because replicas receive it later, and the primary
+    /// that wrote it.
     looks: BTreeMap<(Call, DispatchTime), (Interval, PrimaryId)>,
 }
 
-/// The ID of a shard's primary; `None` if the file does not contain this ID before the entry. A replica's file may lack
-/// the ID, but the primary's file contains it.
+/// `None` if the file does not contain this ID before the entry. A replica's file may lack the ID, but the primary's
+/// file contains it.
 type PrimaryId = Option<Vec<u8>>;
 
-/// The state of a shard after the part of a file that was read so far.
 #[derive(Default, Clone)]
 struct Shard {
     now_ms: Option<u64>,
@@ -148,9 +145,8 @@ struct Shard {
 }
 
 impl DispatchRecord {
-    /// Reads the commands of one file, each with the interval in which it appeared.
     fn read(&mut self, commands: impl IntoIterator<Item = (CommandWords, Interval)>) {
-        // The commands of a script that writes more than once are between MULTI and EXEC.
+        // A script that writes more than once has its commands between MULTI and EXEC.
         let mut sent = Vec::new();
         let mut shards: BTreeMap<Vec<u8>, Shard> = BTreeMap::new();
         for (words, look) in commands {
@@ -198,14 +194,14 @@ impl DispatchRecord {
     }
 }
 
-/// Returns a key's hash tag: everything up to the closing brace.
+/// The key's hash tag: everything up to the closing brace.
 fn shard_of(key: &[u8]) -> &[u8] {
     key.split_inclusive(|byte| *byte == b'}').next().unwrap_or_default()
 }
 
 impl Shard {
-    /// Reads the changed fields of a shard's metadata. A script writes the shard's time first, if it has changed. If
-    /// the script also writes the field for the state, the second word of that field is the ID of the primary.
+    /// A script writes the shard's time first, if it has changed. If the script also writes the field for the state,
+    /// the second word of that field is the ID of the primary.
     fn hear(&mut self, fields: &[Vec<u8>]) {
         for pair in fields.chunks_exact(2) {
             match pair[0].as_slice() {
@@ -220,11 +216,10 @@ impl Shard {
 struct AppendedCall {
     call: Call,
     at_ms: u64,
-    /// True if the entry debits a window of a cap.
     admits: bool,
 }
 
-/// Returns the calls of the slice that this command appends. Returns no calls for any other command.
+/// Empty for a command that appends no slice.
 fn slice(words: &[Vec<u8>]) -> Vec<AppendedCall> {
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let is_slice = words.len() > 4 && words[1].windows(7).any(|part| part == b":ready:");
@@ -237,12 +232,13 @@ fn slice(words: &[Vec<u8>]) -> Vec<AppendedCall> {
     for pair in words[id + 1..].chunks_exact(2) {
         match pair[0].as_slice() {
             b"t" => turn = text(&pair[1]),
-            // The debits: the used amount, end and begin of each counter, separated by colons. A permit has the end 0.
+            // The value has the used amount, end and begin of each counter, separated by colons. A permit has the end
+            // 0.
             b"d" => {
                 admits =
                     text(&pair[1]).split(',').any(|counter| counter.split(':').nth(1).is_some_and(|end| end != "0"))
             }
-            // The slice record: a schema number, followed by JSON.
+            // The value is a schema number, followed by JSON.
             b"r" => {
                 let record: serde_json::Value = serde_json::from_slice(&pair[1][1..]).unwrap();
                 position = record["p"].as_u64().unwrap_or(0);
@@ -265,8 +261,7 @@ fn is_entry_id(word: &[u8]) -> bool {
 
 type CommandWords = Vec<Vec<u8>>;
 
-/// Parses all commands, each with the number of bytes after it. Ignores lines that begin with `#`, and a truncated last
-/// command.
+/// Each with the number of bytes after it. Ignores lines that begin with `#`, and a truncated last command.
 fn commands(mut bytes: &[u8]) -> Vec<(CommandWords, usize)> {
     fn line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;

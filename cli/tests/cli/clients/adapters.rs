@@ -70,7 +70,6 @@ fn agents_and_governed_functions_in_node_pay_once_or_report_an_unknown_outcome()
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
 }
 
-/// Runs agents of Python frameworks against the bank.
 async fn agents_pay(program: &str) {
     let python = installed("adapters").join("python");
     let (redis, fleet) = bank().await;
@@ -81,7 +80,6 @@ async fn agents_pay(program: &str) {
     let mut agents = Command::new(python);
     agents.env("PYTHONPATH", "python/src").args(["-B", &format!("tests/conformance/{program}")]);
     agents.env("GATEWAY_URL", gateway.url()).env("GATEWAY_KEY", gateway.key(&["--id", "bank", "--tenant", "bank"]));
-    // The agent program runs this binary to approve calls.
     run(agents.env("TICKFLEET", env!("CARGO_BIN_EXE_tickfleet")), &redis.url());
     drop(gateway);
     assert_eq!(fleet.stop(), Some(0));

@@ -28,7 +28,7 @@ pub fn run(command: &mut Command, url: &str) -> String {
     said
 }
 
-/// Runs a client, and checks that the client reports the number of all cases.
+/// The client must report the number of all cases.
 fn passes(command: &mut Command, url: &str) {
     let said = run(command, url);
     assert!(said.contains(&format!("{} cases", rust::read(&cases(), "x").len())), "{said}");

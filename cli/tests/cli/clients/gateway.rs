@@ -12,7 +12,7 @@ use crate::support::binary::DevFleet;
 use crate::support::node::Node;
 use crate::support::python::interpreter;
 
-/// No server listens at this URL. The tests use it to show that clients of a gateway need no Redis.
+/// No server listens here: clients of a gateway need no Redis.
 pub const NOWHERE: &str = "redis://127.0.0.1:1";
 
 pub struct GatewayFleet {
@@ -43,7 +43,7 @@ impl GatewayFleet {
         assert_eq!(self.fleet.stop(), Some(0));
     }
 
-    /// Runs a client, and checks that the client reports the number of cases that a gateway supports.
+    /// The client must report the number of cases that a gateway supports.
     fn passes(&self, command: &mut Command, tenant: &str) {
         self.through(command, tenant);
         let text = std::fs::read_to_string(cases()).unwrap();

@@ -9,7 +9,6 @@ caps: {tick: 1s, max_calls_per_tick: 3}
 seal: {key: 'file:KEY', anchor: 'file:ANCHORS', every: 100ms}
 ";
 
-/// Follows docs/govern/tamper-evident-audit.md from the key to the report.
 #[tokio::test]
 async fn an_export_verifies_without_the_fleet_and_an_edit_is_detected() {
     let redis = RedisServer::start().await;
@@ -73,8 +72,7 @@ const LIMITS: &str = "limits:
   shade: {match: {tools: [echo]}, max: 1, every: 31d, mode: shadow}
 ";
 
-/// Each admission records its debit of a limit's window. The log also contains an operator's resets. A change by hand
-/// in Redis is not in the log, so the proof reports it.
+/// The log contains an operator's resets, but not a change by hand in Redis, so the proof reports the change.
 #[tokio::test]
 async fn a_proof_covers_limit_windows_and_detects_a_deleted_counter() {
     let redis = RedisServer::start().await;

@@ -12,8 +12,7 @@ use crate::support::binary::{CommandOutput, DevFleet};
 
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
 
-/// Serves a fake model. The model requests the call in the user's message, and answers when it has the result of the
-/// call.
+/// The model requests the call in the user's message, and answers when it has the result of the call.
 pub(crate) async fn model() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -131,7 +130,6 @@ async fn a_chat_shows_steps_resumes_and_cancels_a_task_on_ctrl_c() {
 async fn a_chat_with_an_invalid_agent_or_session_fails_with_a_reason() {
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let fleet = DevFleet::start_in(folder.path(), &[], &[]);
-    // The built-in agent petra takes no tasks.
     let refused = fleet.run(&["chat", "--agent", "petra", "--once", "hello"]).exits(1);
     refused.says("no_task_handler");
     fleet.run(&["chat", "--agent", "petra", "--session", "a:b"]).exits(2);

@@ -5,8 +5,7 @@ use std::path::Path;
 use crate::support::binary::{CommandOutput, DevFleet, command, tickfleet};
 use crate::support::documents;
 
-/// The snippets of `docs/operate/configuration-folder.md` are a complete configuration. The commands that `dev` then
-/// suggests must work with it.
+/// The snippets of `docs/operate/configuration-folder.md` are a complete configuration.
 #[test]
 fn the_minimal_configuration_runs_and_dev_suggests_valid_commands() {
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
@@ -81,7 +80,7 @@ fn agent_specific_results_require_a_per_agent_cache() {
     tickfleet(&["config", "check", "--config", conf]).exits(0);
 }
 
-/// A rule with a misspelled argument is an error if the tool allows no other arguments. Otherwise, it is a warning.
+/// The report is an error if the tool allows no other arguments, and otherwise a warning.
 #[test]
 fn a_misspelled_rule_argument_is_reported_before_any_call() {
     let folder = tempfile::tempdir().unwrap();

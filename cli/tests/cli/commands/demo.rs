@@ -27,7 +27,6 @@ fn the_demo_goes_without_its_tool_in_python_where_there_is_no_python_and_says_wh
     plays_its_day(&report);
 }
 
-/// Without redis-server on the PATH, the demo uses the store in memory.
 #[test]
 fn a_machine_without_redis_server_plays_the_demo_in_memory() {
     let empty = tempfile::tempdir().unwrap();
@@ -36,7 +35,6 @@ fn a_machine_without_redis_server_plays_the_demo_in_memory() {
     plays_its_day(&CommandOutput::of(&mut demo, "").exits(0).json());
 }
 
-/// Opens the demo's console at the printed link, both while the demo runs and after its end. Returns the report.
 fn watched(args: &[&str]) -> Value {
     let mut demo = command(args).spawn().unwrap();
     let mut stdout = demo.stdout.take().unwrap();
@@ -68,8 +66,7 @@ fn asked(address: &str, key: &str, path: &str) -> String {
     answer
 }
 
-/// Checks that every promise holds, and that the counts fit this machine. If the machine does not support the sandbox,
-/// one call is missing. If the machine lacks Python, two calls are missing.
+/// If the machine does not support the sandbox, one call is missing. If it lacks Python, two calls are missing.
 fn plays_its_day(report: &Value) {
     assert_eq!((&report["ok"], &report["broken"]), (&true.into(), &json!([])));
     let sandbox = report["left_out"].get("shell");
@@ -108,7 +105,6 @@ const TYPED: [&str; 8] = [
     "sleep",
 ];
 
-/// Checks that the demo calls tools of every kind, and reports the kind of each call.
 fn has_every_kind(report: &Value) {
     let calls: Vec<_> =
         report["day"].as_array().unwrap().iter().flat_map(|row| row["calls"].as_array().unwrap()).collect();
@@ -125,7 +121,6 @@ fn has_every_kind(report: &Value) {
     assert_eq!(of(Some("mcp")), ["calendar__book_meeting", "calendar__list_meetings"]);
     let none = ["send_telegram_mesage"];
     assert_eq!(of(None), none);
-    // If a Python function rejects a call, its message must suggest what to do instead.
     let reported: Vec<_> = calls.iter().filter(|call| call["kind"] == "python").map(|call| &call["error"]).collect();
     let advice = json!("No figures for 2026-11. Closed months: 2026-08, 2026-09, 2026-10.");
     assert!(reported.is_empty() || json!(reported) == json!([advice, null]), "{reported:?}");

@@ -140,7 +140,7 @@ async fn explain_finds_an_old_turn_among_many_newer_audit_entries() {
     }
     fleet.run(&["explain", "demo:given/1"]).exits(0).says("kelly called nope");
 
-    // Delete the records of the turn. In a real fleet, these records expire earlier than the audit log.
+    // In a real fleet, these records expire earlier than the audit log.
     let ids = [
         format!("{{tickfleet:0}}:done:{minted}"),
         "{tickfleet:0}:done:demo:given".into(),
@@ -155,8 +155,8 @@ async fn explain_finds_an_old_turn_among_many_newer_audit_entries() {
     fleet.run(&["explain", "demo:given", "--since", "3h", "--until", "2h"]).exits(1);
 }
 
-/// Adds audit entries of other turns with the time of the last entry. There are more of these entries than one read
-/// returns. Every search around this time must therefore make further reads, even if the machine is slow.
+/// Adds more entries with the time of the last entry than one read returns. Every search around this time must then
+/// make further reads, even if the machine is slow.
 async fn noise(at: &mut MultiplexedConnection) {
     let stream = "{tickfleet:0}:audit";
     let last: StreamRangeReply =

@@ -17,7 +17,7 @@ fn kellys<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&KELLY, more].concat()
 }
 
-/// Creates a folder with a short path, because the length of socket paths is limited.
+/// The length of socket paths is limited.
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
@@ -98,7 +98,6 @@ fn dev_runs_without_redis_and_continues_with_its_data() {
     assert_eq!(fleet.stop(), Some(0));
 }
 
-/// Runs a program in a folder, without any variable about a fleet.
 fn plainly(program: &Path, args: &[&str], folder: &Path) -> CommandOutput {
     CommandOutput::of(command_of(program, args).current_dir(folder), "")
 }
@@ -226,7 +225,6 @@ async fn a_reply_can_be_read_again_while_its_record_exists() {
     let again = fleet.run(&["reply", "demo:order-1", "--json"]).exits(0);
     assert_eq!(heard.exits(0).json(), again.json());
     fleet.run(&["reply", "demo", "order-1"]).exits(0).says("order-1/0");
-    // Programs in any language can read the stored record, as the protocol describes.
     let record: String = redis::cmd("GET")
         .arg("{tickfleet:0}:done:demo:order-1")
         .query_async(&mut redis.connection().await)

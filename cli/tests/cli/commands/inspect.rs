@@ -8,15 +8,13 @@ use crate::support::process::Process;
 #[tokio::test]
 async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
     let redis = RedisServer::start().await;
-    // The window is so long that it does not end between two polls.
+    // The window does not end between two polls.
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "10m")]);
-    // There are as many calls as three windows allow. The last calls therefore wait, at whatever time the first window
-    // began.
+    // Three windows allow fewer calls, so the last calls wait, at whatever time the first window began.
     let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 25).flatten().collect();
     fleet.run(&submit(&[&calls[..], &["--turn-id", "long"]].concat())).exits(0).says("demo:long");
     let story = loop {
         let said = fleet.run(&["explain", "demo:long", "--json"]);
-        // Between the end of a window and the release of the turn, `explain` does not report a wait for the cap.
         if said.code == 0 && said.json()["waits"]["rule"] == "tick_cap" {
             break said.json();
         }
@@ -80,7 +78,7 @@ async fn tenant_set_applies_to_a_running_fleet_and_survives_a_restart() {
     fleet.run(&["tenant", "list"]).exits(0).says("acme").says("atlas-ux").says("configuration");
 }
 
-/// Operators need these commands in an emergency, so they must work even if the configuration is broken.
+/// Operators need these commands in an emergency.
 #[tokio::test]
 async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
     // The length of socket paths is limited, and the system's folder for temporary files may have a long path.
@@ -111,12 +109,10 @@ async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
         run(command).exits(0).prints_error("The configuration is broken").prints_error("permissions.yaml:1");
     }
     run(&["doctor"]).exits(1).says("invalid; no process can start with it").prints_error("caps.tick");
-    // Processes that admit or run calls still reject the configuration.
     run(&["worker"]).exits(1);
     assert_eq!(fleet.stop(), Some(0));
 }
 
-/// A worker that waits for its tool host must log the wait immediately, in the configured format.
 #[test]
 fn a_missing_tool_host_is_logged_immediately_as_json() {
     let folder = tempfile::tempdir().unwrap();
@@ -166,7 +162,7 @@ async fn doctor_fails_without_agents_and_warns_about_built_in_samples() {
     std::fs::write(folder.path().join("tenants.yaml"), "tenants: {}\n").unwrap();
     assert!(policy(&doctor().exits(1).json())["says"].as_str().unwrap().ends_with("tenants.yaml names none"));
 
-    // Without tenants, a process rejects all turns. It is ready, but its response contains a warning.
+    // Without tenants, a process rejects all turns, so its response contains a warning.
     let scheduler = Process::start("scheduler", folder.path(), &url);
     let ready = scheduler.answer("/readyz");
     assert!(ready.starts_with("HTTP/1.1 200") && ready.contains("warning: no tenants configured"), "{ready}");
@@ -193,7 +189,6 @@ async fn doctor_fails_without_agents_and_warns_about_built_in_samples() {
     assert!(broken["says"].as_str().unwrap().contains("tenants.yaml:1"), "{broken}");
 }
 
-/// If a process of the fleet has a JSON log, startup errors must be lines of that log.
 #[tokio::test]
 async fn a_startup_error_is_a_line_of_the_json_log() {
     let redis = RedisServer::start().await;
@@ -226,14 +221,12 @@ async fn a_startup_error_is_a_line_of_the_json_log() {
     fails(&["gateway", "--keys", "/dev/null/none"], &[json], 1, "/dev/null/none");
     fails(&["worker", "--redis-url", "http://x"], &[json], 2, "--redis-url");
 
-    // The folder sets the format even if the rest of the configuration is broken.
     std::fs::write(folder.path().join("tickfleet.yaml"), "log: {format: json}\nwoker: {slots: 4}\n").unwrap();
     std::fs::write(folder.path().join("agents.yaml"), "agents: [\n").unwrap();
     fails(&["worker", "--config", conf], &[], 1, "agents.yaml");
     std::fs::write(folder.path().join("tickfleet.yaml"), "log: {format: json}\n").unwrap();
     let export = ["audit", "export", "--follow", "--to", "file:/dev/null/none", "--config", conf];
     fails(&export, &[], 1, "/dev/null/none");
-    // Commands for people must print plain text.
     let mut submit = command(&["submit", "--no-such-option"]);
     assert!(
         CommandOutput::of(submit.env(json.0, json.1), "").exits(2).stderr.starts_with("error: unexpected argument")

@@ -139,7 +139,6 @@ async fn an_import_reports_invalid_files_and_imports_the_others() {
     place.run(&["kb", "import", "docs/good.md", "--tenant", "nobody"]).exits(1).prints_error("unknown tenant");
 }
 
-/// Starts a stub of an embeddings endpoint. It responds to `answers` requests, and then hangs.
 async fn endpoint(answers: usize) -> (String, Arc<Notify>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let stuck = Arc::new(Notify::new());
@@ -242,7 +241,7 @@ fn call(fleet: &DevFleet, tenant: &str, agent: &str, tool: &str, arguments: &Val
     reply["results"][0].clone()
 }
 
-/// Returns the found memories, each as (source, text).
+/// Each memory is (source, text).
 fn recalled(fleet: &DevFleet, (tenant, agent): (&str, &str), arguments: &Value) -> Vec<(String, String)> {
     let result = call(fleet, tenant, agent, "search_my_memories", arguments, &[]);
     assert_eq!((&result["outcome"], &result["output"]["incomplete"]), (&json!("ok"), &json!([])), "{result:#}");
@@ -257,14 +256,12 @@ async fn agents_recall_only_their_own_notes_calls_and_tasks() {
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let kelly = ("demo", "kelly");
     let atlas = ("demo", "atlas");
-    // If the turn is submitted twice, the note must still be stored once.
     let note = json!({"text": "The zeppelin post goes out on Friday.", "tags": ["plans"]});
     for _ in 0..2 {
         call(&fleet, "demo", "kelly", "remember", &note, &["--turn-id", "note-1"]);
     }
     let noted = fleet.run(&["memory", "list", "--tenant", "demo", "--agent", "kelly", "--json"]).exits(0).json();
     assert_eq!(noted.as_array().unwrap().len(), 1);
-    // Kelly makes a call and gets a task. Without a model, the task fails, but kelly can recall its description.
     call(&fleet, "demo", "kelly", "echo", &json!({"text": "a zeppelin over the lake"}), &[]);
     fleet.run(&["delegate", "--tenant", "demo", "--to", "kelly", "Describe the zeppelin hangar.", "--wait"]).exits(1);
     let found = recalled(&fleet, kelly, &json!({"query": "zeppelin"}));

@@ -10,7 +10,6 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::process::pause;
 
-/// Encodes a counter as Redis stores it, without turns in its throttle queue.
 fn packed(used: f64, ends_ms: i64, began_ms: i64) -> Vec<u8> {
     [used, ends_ms as f64, began_ms as f64, 0.0].iter().flat_map(|number| number.to_le_bytes()).collect()
 }
@@ -88,8 +87,8 @@ const LIMITS: &str = "
   sleeps: {match: {tools: [sleep]}, per: [tool], max: 9, every: 1h}
 ";
 
-/// Uses one of fran's two calls and both of kelly's calls, so that kelly's third turn waits. Returns the listed limits
-/// during the wait.
+/// Uses one of fran's two calls and both of kelly's calls, so that kelly's third turn waits. Returns the limits as
+/// listed then.
 fn with_a_turn_that_waits(place: &LimitsFixture) -> Value {
     place.echo("fran", 1, &["--wait"]).exits(0);
     place.echo("kelly", 2, &["--wait"]).exits(0);
@@ -122,8 +121,6 @@ async fn the_fullest_counters_are_listed_and_filtered_by_tenant_or_agent() {
     let said = place.run(&["limits", "--top", "1"]).exits(0);
     said.says("1 of 2 counters.").says("No calls counted recently.");
 
-    // Only counters that can limit fran's calls are listed. Counters of other agents are not listed, and neither are
-    // limits on tenants of other plans.
     let of_fran = place.run(&["limits", "--tenant", "demo", "--agent", "fran", "--json"]).exits(0).json();
     assert_eq!(counters(&of_fran, "echoes"), ["demo:fran"]);
     assert!(!of_fran.to_string().contains("of_gold"), "{of_fran:#}");
@@ -132,7 +129,7 @@ async fn the_fullest_counters_are_listed_and_filtered_by_tenant_or_agent() {
     assert!(counters(&of_atlas, "echoes").is_empty(), "{of_atlas:#}");
 }
 
-/// Returns the counters of a cap, each with the used and the allowed number.
+/// Each counter has the used and the allowed number.
 fn cap(listing: &Value, name: &str) -> Vec<(String, Value, Value)> {
     let found = listing["caps"].as_array().unwrap().iter().find(|cap| cap["name"] == name);
     let counters = found.unwrap_or_else(|| panic!("no {name} in {listing:#}"))["counters"].as_array().unwrap();
@@ -255,8 +252,8 @@ async fn a_listing_reads_a_bounded_number_of_counters_and_reports_it() {
 
 const SUMS: &str = "{tickfleet:1}:counters:sums";
 
-/// Starts two shards without a fleet. Both have a counter of the whole fleet, and one has sums of users. Also returns
-/// the current time.
+/// No fleet runs. Both shards have a counter of the whole fleet, and one has sums of users. Also returns the current
+/// time.
 async fn of_two_shards() -> (LimitsFixture, i64) {
     let limits = "  all: {max: 10, every: 1h}\n  sums: {per: [user], sum: {argument: /n, max: 5}, every: 1h}\n";
     let mut place = LimitsFixture::new(limits).await;

@@ -1,5 +1,4 @@
-//! `doctor --repair`. Each fault is created by hand in Redis. `doctor` must find and repair it. In a working fleet,
-//! `doctor` must find no faults.
+//! `doctor --repair`. Each fault is created by hand in Redis. In a working fleet, `doctor` must find no faults.
 
 mod busy;
 
@@ -18,13 +17,12 @@ use self::busy::BackgroundLoad;
 use crate::support::binary::{CommandOutput, tickfleet};
 use crate::support::process::{Process, pause};
 
-/// A time (ms since the epoch) later than the end of any test.
+/// Later than the end of any test (ms since the epoch).
 const FAR: &str = "9999999999999";
-/// Minimum time for the checks of a busy fleet. The checks continue until calls have ended in all ways of `ENDS`, for
-/// at most `BUSY_MAX`.
+/// The checks continue until calls have ended in all ways of `ENDS`, for at most `BUSY_MAX`.
 const BUSY: Duration = Duration::from_secs(12);
 const BUSY_MAX: Duration = Duration::from_secs(90);
-/// Tools and outcomes that the calls of the busy fleet must reach. Other outcomes are allowed too.
+/// Calls of the busy fleet must reach these outcomes. Other outcomes are allowed too.
 const ENDS: [&str; 9] = [
     "sleep ok",
     "sleep expired",
@@ -36,7 +34,7 @@ const ENDS: [&str; 9] = [
     "fail_once cancelled",
     "delegate_task ok",
 ];
-/// Each fault that `doctor` repairs, with the commands that create it. `demo:kept` is an unfinished turn.
+/// The commands create the fault. `demo:kept` is an unfinished turn.
 const REPAIRED: [(&str, &[&str]); 5] = [
     ("timer_without_turn", &["ZADD timers 9999999999999 turn:demo:ghost"]),
     (
@@ -67,7 +65,7 @@ impl RepairFixture {
         Process::start(role, self.dir.path(), &self.redis.url())
     }
 
-    /// Opens the store for direct checks, which are much faster than runs of the binary.
+    /// Direct checks are much faster than runs of the binary.
     fn store(&self) -> Store {
         Store::open(&self.redis.url(), 0, Arc::new(StoreOptions::default())).unwrap()
     }
@@ -78,7 +76,7 @@ impl RepairFixture {
         tickfleet(&[args, &["--config", dir, "--redis-url", &url]].concat())
     }
 
-    /// Runs a Redis command. The second word of `text` is a key without the shard's prefix.
+    /// The second word of `text` is a key without the shard's prefix.
     async fn redis(&self, text: &str) -> redis::Value {
         let mut words = text.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
@@ -95,7 +93,7 @@ impl RepairFixture {
         }
     }
 
-    /// Returns the faults that `doctor` reports or has repaired, as `<what> <fault>`.
+    /// `<what> <fault>` for each reported or repaired fault.
     fn doctor(&self, more: &[&str]) -> Vec<String> {
         let report = self.run(&[&["doctor", "--json"], more].concat()).json();
         let findings = report["findings"].as_array().unwrap();
@@ -116,14 +114,13 @@ impl RepairFixture {
         self.audited().await.into_iter().filter(|entry| entry["action"] == "REPAIR").collect()
     }
 
-    /// Returns the tools and outcomes of all ended calls, as `<tool> <outcome>`.
+    /// `<tool> <outcome>` of all ended calls.
     async fn ended(&self) -> BTreeSet<String> {
         let calls = self.audited().await.into_iter().filter(|entry| entry["action"] == "TOOL_CALL");
         let said = |text: &Value| text.as_str().unwrap().replace("tool_", "");
         calls.map(|entry| format!("{} {}", said(&entry["entity_id"]), said(&entry["meta"]["outcome"]))).collect()
     }
 
-    /// Returns the entries of `ENDS` that no call has reached yet.
     async fn missing_ends(&self) -> Vec<&'static str> {
         let ended = self.ended().await;
         ENDS.into_iter().filter(|end| !ended.contains(*end)).collect()
@@ -193,7 +190,7 @@ async fn one_repair_fixes_all_faults_except_those_only_reported() {
     }
 }
 
-/// The slices of a queue are lost. The calls of the slices' turn can no longer run, so the repair ends the turn.
+/// The calls of the lost slices can no longer run, so the repair ends the turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_with_a_lost_slice_ends_after_a_repair() {
     let place = RepairFixture::new().await;

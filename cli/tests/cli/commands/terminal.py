@@ -99,7 +99,7 @@ def main():
     def wait(what, done):
         end = time.monotonic() + PATIENCE_S
         while not done():
-            # Read once more after the process has ended, because its last output may not have been read yet.
+            # The last output may not have been read when the process ends.
             is_over = child.poll() is not None or time.monotonic() > end
             read(0.2)
             if is_over and not done():

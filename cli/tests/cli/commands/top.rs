@@ -9,7 +9,6 @@ use crate::support::binary::{CommandOutput, DevFleet, tickfleet, until_all_print
 
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
 
-/// Submits calls as kelly. Her cap is ten calls in five seconds.
 fn submit(fleet: &DevFleet, calls: usize) {
     let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo {\"text\":\"x\"}"], calls).flatten().collect();
     fleet.run(&[&["submit", "--tenant", "demo", "--agent", "kelly"], &calls[..]].concat()).exits(0);
@@ -29,8 +28,7 @@ async fn top_prints_a_frame_with_capped_agents_tools_and_live_processes() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     submit(&fleet, 60);
-    // The first ten calls run immediately, and the others wait for later ticks. Right after a tick begins, fewer than
-    // ten of its calls have run, so poll until ten have run.
+    // Right after a tick begins, fewer than ten of its calls have run.
     let frame = loop {
         let frame = fleet.run(&["top", "--json", "--every", "200ms"]).exits(0).json();
         let agent = &frame["agents"][0];
@@ -61,8 +59,7 @@ async fn top_prints_a_frame_with_capped_agents_tools_and_live_processes() {
     assert!(kinds.iter().all(|kind| ["limit_full", "store"].contains(kind)), "{frame:#}");
     assert!(kinds.contains(&"store"), "{frame:#}");
 
-    // A frame may be taken before the next ten calls run, so several frames are tried. The remaining calls last for
-    // several ticks.
+    // A frame may be taken before the next ten calls run. The remaining calls last for several ticks.
     let printed = ["demo:kelly", "Capped agents: 1", "1 scheduler, 1 worker alive", "of 32 busy"];
     until_all_printed(&printed, || fleet.run(&["top", "--once", "--every", "200ms"]));
 }

@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// If this environment variable is `1`, the tests with these scripts pass without running.
+/// `1` skips the tests with these scripts.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_HELM";
 
-/// Runs a script with a folder for its tools and the arguments `more`. The script must exit with 0.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them, and cargo's own folder")]
 pub fn runs(script: &str, more: &[&str]) {
     if std::env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {

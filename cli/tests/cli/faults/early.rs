@@ -28,7 +28,6 @@ fn name(id: &TurnId) -> TurnName {
     TurnName { tenant: TenantId::new("demo").unwrap(), turn: id.clone() }
 }
 
-/// Waits for the results of `count` turns with one call each, up to a minute for each result.
 async fn results(client: &Client, count: usize) -> Vec<Value> {
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("early").unwrap());
     let mut found = Vec::new();
@@ -57,7 +56,6 @@ async fn an_early_cancel_applies_to_its_turn_despite_a_scheduler_kill() {
         assert_eq!(client.cancel(&name(&id), "no longer wanted").await.unwrap(), CancelResult::Waiting);
         client.submit(turn(Some(id.as_str()))).await.unwrap();
     }
-    // These turns are submitted but not yet admitted. The producer chose some IDs, and the fleet generated the others.
     fleet[1].signal(Signal::SIGSTOP);
     for i in 0..10 {
         let id = (i % 2 == 0).then(|| format!("slow-{i}"));
@@ -66,7 +64,7 @@ async fn an_early_cancel_applies_to_its_turn_despite_a_scheduler_kill() {
         // Even if the scheduler read the turn before SIGSTOP, it cannot decide about the turn while it is stopped.
         assert_eq!(cancelled, CancelResult::Waiting, "{id}");
     }
-    // The scheduler dies before it has decided about these turns. The next scheduler has only the data in Redis.
+    // The next scheduler has only the data in Redis.
     fleet[1].signal(Signal::SIGKILL);
     fleet.push(Process::start("scheduler", dir, &url));
 
@@ -75,7 +73,6 @@ async fn an_early_cancel_applies_to_its_turn_despite_a_scheduler_kill() {
         let message = result["error"]["message"].as_str().unwrap();
         assert!(message.contains("(reason: no longer wanted)") && message.contains("not executed"), "{message}");
     }
-    // `explain` and the audit log must agree.
     let story = tickfleet(&["explain", "demo:fast-3", "--redis-url", &url, "--json"]).json();
     assert_eq!((&story["calls_admitted"], &story["end_reason"]), (&json!(0), &json!("cancelled")), "{story}");
     assert_eq!(story["cancel_asked"], "no longer wanted");

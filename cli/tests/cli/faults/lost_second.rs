@@ -15,8 +15,8 @@ use crate::support::process::{Process, pause};
 
 const INBOX: &str = "{tickfleet:0}:replies:demo:box";
 
-/// The service. Each request has an effect, and the ledger counts it. Requests marked `slow` get a response only when
-/// the gate opens.
+/// Each request has an effect, and the ledger counts it. Requests marked `slow` get a response only when the gate
+/// opens.
 #[derive(Default)]
 struct Ledger {
     done: Mutex<BTreeMap<String, u32>>,
@@ -73,7 +73,6 @@ impl Ledger {
     }
 }
 
-/// Returns the replies by the ID of their turn.
 async fn replies(redis: &RedisServer) -> BTreeMap<String, Vec<Value>> {
     let mut connection: MultiplexedConnection = redis.connection().await;
     let mut range = redis::cmd("XRANGE");
@@ -123,8 +122,7 @@ async fn calls_run_once_although_redis_lost_its_last_seconds() {
     }
     redis.kill9();
     redis.restart().await;
-    // After the restart, all turns are in Redis again. The worker reports from its journal which calls it ran. The
-    // service still delays two calls.
+    // The worker reports from its journal which calls it ran. The service still delays two calls.
     while replies(&redis).await.len() < 4 {
         pause();
     }

@@ -59,9 +59,8 @@ async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
     panic!("not within two minutes: {what}");
 }
 
-/// Reads and removes replies until all turns with these IDs have a reply. A tenant's unfinished turns can use at most a
-/// quarter of the memory. If schedulers admit turns faster than workers finish them, the tenant reaches this bound, and
-/// further turns are rejected.
+/// A tenant's unfinished turns can use at most a quarter of the memory. If schedulers admit turns faster than workers
+/// finish them, further turns are rejected.
 async fn all_are_answered(url: &str, mut ids: BTreeSet<String>) {
     let client = Client::connect(url, StoreOptions::default()).await.unwrap();
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("box").unwrap());
@@ -87,7 +86,6 @@ async fn every_turn_of_a_backlog_that_fills_redis_memory_gets_a_reply() {
     let url = server.url();
     let mut redis = server.connection().await;
     let mut ids = BTreeSet::new();
-    // Submit until Redis itself rejects writes. This is the highest load that producers can cause.
     loop {
         let id = format!("t{}", ids.len());
         if xadd(&mut redis, &["turn", &turn(&id, 4_096)]).await.is_err() {
@@ -112,15 +110,15 @@ async fn every_turn_of_a_backlog_that_fills_redis_memory_gets_a_reply() {
     assert_eq!([scheduler.stop(), worker.stop()], [Some(0), Some(0)]);
 }
 
-/// Without a worker, dispatches the maximum number of slices while memory is short. Then submits turns that are marked
-/// as if their reader had died twice. These turns must wait.
+/// No worker runs. Dispatches the maximum number of slices while memory is short, then submits turns that are marked as
+/// if their reader had died twice. These turns must wait.
 async fn suspects_wait(server: &RedisServer, dir: &Path) -> (Process, BTreeSet<String>) {
     let mut redis = server.connection().await;
     let mut ids: BTreeSet<String> = (0..256).map(|i| format!("t{i}")).collect();
     for id in &ids {
         xadd(&mut redis, &["turn", &turn(id, 1_000)]).await.unwrap();
     }
-    // Makes Redis use 90 % of its memory. Most of it is a large filler, so that later commands make little difference.
+    // Redis uses 90 % of its memory. Most of it is a large filler, so that later commands make little difference.
     let filler = redis::cmd("SETRANGE").arg("filler").arg(32 << 20).arg("x").to_owned();
     let _: u64 = filler.query_async(&mut redis).await.unwrap();
     let max = memory(&mut redis).await / 90 * 100;
@@ -177,8 +175,7 @@ async fn a_scheduler_short_of_memory_stops_quickly_and_returns_its_entries() {
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
     scheduler.signal(Signal::SIGTERM);
-    // All entries are returned together. If each of the twenty entries waited half a second, the return would take ten
-    // seconds and time out.
+    // If each of the twenty entries waited half a second, the return would take ten seconds and time out.
     let returned = scheduler.says("returning undecided inbound entries");
     assert_eq!(returned["entries"], 20);
     assert_eq!(scheduler.stop(), Some(0));

@@ -9,7 +9,6 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
 
-/// Number of [`pause`] steps in one minute.
 const STEPS_MAX: usize = 1_200;
 
 async fn killed_workers_work_comes_back(lease: &'static str, reap_every: Option<&'static str>) {

@@ -9,7 +9,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
 
-/// Number of slices that the killed worker held. Each has one call of four seconds.
+/// Each slice has one call of four seconds.
 const SUSPECTS: usize = 30;
 
 fn ask(url: &str, args: &[&str]) -> Value {
@@ -58,8 +58,7 @@ async fn an_urgent_call_overtakes_the_slices_of_a_killed_worker() {
     let reply = ask(&url, &urgent);
     let after = count(&redis, &["XLEN", "{tickfleet:0}:replies:demo:slow"]).await;
     assert_eq!(reply["results"][0]["outcome"], "ok", "{reply}");
-    // The suspects run one after another and take four seconds each. The urgent call ran before all but one or two of
-    // them.
+    // The suspects run one after another. The urgent call ran before all but one or two of them.
     assert!(after - before <= 2 && after < SUSPECTS / 2, "{before} and {after} suspects had ended");
     while count(&redis, &["XLEN", "{tickfleet:0}:replies:demo:slow"]).await <= after {
         pause();

@@ -8,7 +8,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 use crate::support::process::Process;
 
-/// A fleet with low limits, so that tests reach them quickly.
+/// The limits are low, so that tests reach them quickly.
 struct LimitedFleet {
     fleet: DevFleet,
     dir: String,
@@ -76,7 +76,6 @@ impl LimitedFleet {
         self.fleet.run(&[&["--config", &self.dir], args].concat())
     }
 
-    /// Submits a turn without waiting for it.
     fn submit(&self, tenant: &str, agent: &str, id: &str, turn: &Value) {
         let args = ["--config", &self.dir, "submit", "--tenant", tenant, "--agent", agent, "--turn-id", id, "-"];
         self.fleet.run_with(&args, &turn.to_string()).exits(0);
@@ -107,7 +106,7 @@ async fn answers_name_the_cap_limit_or_slot_that_delays_a_call() {
     let echo = |value: i64| ("echo", json!({"value": value}));
     let long = ("sleep", json!({"ms": 25_000}));
 
-    // 1 Why does the second call wait, and when can it run? The tick, which lasts an hour, is used up.
+    // 1 Why does the second call wait, and when can it run? The tick lasts an hour.
     asked.submit("demo", "slow", "tick", &calls(&[echo(1), echo(1)]));
     asked.answers("demo:tick", &["It waits: the agent's tick is used up (1 of 1 calls). The next call is eligible"]);
     // 2 Why does the later turn wait?
@@ -230,7 +229,7 @@ async fn answers_name_the_pause_cancel_or_deadline_that_stopped_a_turn() {
     assert_eq!(scheduler.stop(), Some(0));
 }
 
-/// The trial tool `sleep`, redeclared as a tool that must not run twice.
+/// `sleep` becomes a tool that must not run twice.
 const SLEEP_ONCE: &str = "  sleep: {description: Waits., effect: once, effect_key: [/ms], input_schema: {type: object, required: [ms], properties: {ms: {type: integer, description: How long in ms.}}}}\n";
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,7 +22,6 @@ use crate::support::process::{Process, pause};
 
 const LOG: &str = "{tickfleet:0}:audit";
 
-/// A Redis with an audit log and no fleet. Only the test writes to the log.
 struct Log {
     redis: RedisServer,
     folder: tempfile::TempDir,
@@ -69,7 +68,7 @@ impl Log {
     }
 }
 
-/// Returns the files of an export, the oldest first.
+/// The oldest first.
 fn files(current: &Path) -> Vec<PathBuf> {
     let name = format!("{}.", current.file_name().unwrap().to_str().unwrap());
     let all = current.parent().unwrap().read_dir().unwrap().map(|entry| entry.unwrap().path());
@@ -96,7 +95,6 @@ fn entries(lines: &[String]) -> Vec<String> {
     lines.iter().filter_map(id).collect()
 }
 
-/// Waits until the files have at least `count` entries, and seals that cover at least `count` entries.
 fn until_whole(path: &Path, count: usize) {
     let sealed = |line: &String| match Line::read(line) {
         Some(Line::Seal(seal)) => serde_json::from_str::<serde_json::Value>(seal.body).unwrap()["count"].as_u64(),
@@ -112,7 +110,7 @@ fn until_whole(path: &Path, count: usize) {
     }
 }
 
-/// Trims entries while no exporter runs. The files, the exporter's log and the metrics must report the loss.
+/// Entries are trimmed while no exporter runs. The files, the exporter's log and the metrics must report the loss.
 async fn assert_trimmed_is_reported(log: &mut Log, path: &Path, to: &str, bounds: &[&str]) {
     let there = log.written;
     log.write(50).await;
@@ -152,7 +150,6 @@ async fn exported_files_have_each_entry_once_and_verify_after_kills() {
         exporter.signal(Signal::SIGKILL);
         drop(exporter);
     }
-    // Simulate an exporter that died in the middle of a line.
     let torn = fs::read(&path).unwrap_or_default();
     fs::write(&path, [&torn[..], br#"{"shard":0,"id":"17"#].concat()).unwrap();
     let exporter = log.follow(&to, &bounds, None);
@@ -171,12 +168,9 @@ async fn exported_files_have_each_entry_once_and_verify_after_kills() {
     let verify = |parts: &[&str]| tickfleet(&[&["audit", "verify", "--json", "--key", &public], parts].concat());
     let verdict = verify(&named).exits(0).json();
     assert_eq!((&verdict["sealed"], &verdict["unsealed"]), (&ids.len().into(), &0.into()), "{verdict}");
-    // The doctor reports the same result and detects changed entries.
     let doctor = || tickfleet(&[&["doctor"][..], &with].concat()).stdout;
     let reported = doctor();
     assert!(reported.contains("are unchanged") && !reported.contains("was CHANGED"), "{reported}");
-    // If the oldest files were removed, the remaining files verify only with `--partial`. If a file in the middle is
-    // missing, the verification fails.
     verify(&[&["--partial"], &named[2..]].concat()).exits(0);
     verify(&["--partial", named[0], named[3]]).exits(1);
 
@@ -222,7 +216,7 @@ async fn stdout_exports_every_entry_despite_exporter_kills() {
         log.write(100).await;
         if round < 2 {
             exporter.signal(Signal::SIGKILL);
-            // Delete the lease of the killed exporter. Otherwise the test would have to wait until the lease expires.
+            // The test would otherwise have to wait until the lease of the killed exporter expires.
             let _: u64 = log.command(&["DEL", "{tickfleet:0}:follower:stdout"]).await;
         } else {
             let last = log.ids().await.pop().unwrap();
@@ -239,7 +233,7 @@ async fn stdout_exports_every_entry_despite_exporter_kills() {
     assert!(matches!(Line::read(&lines(&outs[2..])[0]), Some(Line::Header(_))));
 }
 
-/// A collector for the audit log. It rejects some requests, and never responds to another.
+/// Rejects some requests, and never responds to another.
 #[derive(Clone, Default)]
 struct Collector {
     taken: Arc<Mutex<Vec<LogRecord>>>,

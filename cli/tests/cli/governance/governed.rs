@@ -120,21 +120,18 @@ async fn equal_reads_hit_the_cache_but_still_need_permission_and_caps() {
     assert_eq!((&again["output"], &again["attempts"]), (&first["output"], &json!(0)), "{again}");
     assert_eq!(again["cached"]["call"], first["call"], "{again}");
     assert!(again["cached"]["age_ms"].is_u64(), "{again}");
-    // The result can depend on the user, so the cache key includes the user. It does not depend on the spelling of the
-    // arguments.
+    // The result can depend on the user, but not on the spelling of the arguments.
     let kim = json!({"id": "kim"});
     let for_kim = asked(r#"{"symbol": "ACME", "day": 1}"#, kim.clone());
     assert_eq!((&for_kim["output"]["number"], &for_kim["cached"]), (&json!(2), &Value::Null), "{for_kim}");
     let for_kim = asked(r#"{"day": 1.0, "symbol": "ACME"}"#, kim);
     assert_eq!(for_kim["output"]["number"], 2, "{for_kim}");
     assert_eq!(asked(r#"{"symbol": "ACME", "day": 1}"#, json!({"id": "ada"}))["output"]["number"], 3);
-    // Other tenants do not share the cache entry. Other agents share it unless the tool caches per agent.
     let elsewhere = json!({"calls": [{"name": "quote", "arguments": {"symbol": "ACME"}}]});
     assert_eq!(governed.call("other", "kelly", &elsewhere)["output"]["number"], 4);
     let own =
         ["kelly", "fran", "fran"].map(|agent| governed.look(agent, "own_quote", "ACME")["output"]["number"].clone());
     assert_eq!(own, [5, 6, 6].map(Value::from));
-    // Permissions and caps apply to each call, even if its result is cached.
     assert_eq!(governed.look("fran", "quote", "ACME")["outcome"], "denied");
     let capped = ["ok", "daily_cap_reached"].map(|outcome| (governed.look("few", "quote", "ACME"), outcome));
     capped.iter().for_each(|(result, outcome)| assert_eq!(result["outcome"], *outcome, "{result}"));
@@ -194,13 +191,11 @@ async fn the_loop_breaker_warns_and_then_rejects_repeated_calls() {
         assert_eq!((&refused["outcome"], &refused["error"]["details"]["reason"]), (&json!("denied"), &json!("loop")));
     }
     assert_eq!(service.asked(), 5);
-    // The breaker does not affect other agents, other calls, calls with new results, or excepted tools.
     assert_eq!(governed.look("fran", "same", "ACME")["outcome"], "ok");
     let moving = |symbol: &str| json!({"name": "own_quote", "arguments": {"symbol": symbol}});
     let others = ["1", "2", "3", "4"].into_iter().flat_map(|symbol| [moving(symbol), json!({"name": "list_tools"})]);
     let others = all("kelly", others.collect());
     assert!(others.iter().all(|call| call["outcome"] == "ok" && call["note"].is_null()), "{others:#?}");
-    // A repeated invalid call also gets a note.
     let wrong = all("kelly", vec![json!({"name": "nope"}); 3]);
     assert!(wrong[2]["note"].is_string() && wrong[1]["note"].is_null(), "{wrong:#?}");
     let args = ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "again", "--wait"];

@@ -15,8 +15,7 @@ async fn turns_of_a_paused_agent_wait_until_it_is_resumed() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "500ms")]);
     fleet.run(&["pause"]).exits(0).says("No pauses.");
-    // A pause with an unknown name is rejected. The error suggests the nearest known name. Known names come from the
-    // active configuration, so these commands run with the fleet's configuration.
+    // Known names come from the active configuration, so these commands run with the fleet's configuration.
     let run = |args: &[&str]| CommandOutput::of(fleet.command(args).env("TICKFLEET_CAPS_TICK", "500ms"), "");
     for (verb, name, reported) in [
         ("pause", &["demo", "kely"][..], "unknown agent \"kely\". Nearest: kelly"),
@@ -59,7 +58,6 @@ async fn turns_of_a_paused_agent_wait_until_it_is_resumed() {
     assert_eq!((&story["state"], &story["waits"]["rule"]), (&"throttled".into(), &"paused".into()), "{story}");
     assert_eq!(story["waits"]["pause"]["by"], "anna", "{story}");
     fleet.run(&["pause"]).exits(0).says("kelly").says("agreed with Ben");
-    // The tenant is paused in addition to the agent. Either pause is enough to stop calls.
     fleet.run(&[&["pause", "demo"], &WHY[..]].concat()).exits(0).says("calls of tenant demo are paused");
     submit(&fleet, "fran", "waits-too", "echo").exits(0);
     fleet.run(&[&["resume", "demo", "kelly"], &WHY[..]].concat()).exits(0);
@@ -133,7 +131,6 @@ async fn calls_to_a_paused_tool_wait_until_it_is_resumed() {
     paused(&["demo", "kelly", "--tool", "echo"]).exits(2);
     let fleet = DevFleet::start_with(&["--redis-url", &url], &[("TICKFLEET_WORKER_LEASE", "2s")]);
     submit(&fleet, "kelly", "waits", "echo").exits(0);
-    // Pauses of another tenant or another tool do not affect these calls.
     let others = ["submit", "--tenant", "demo", "--agent", "fran", "--call", "sleep {\"ms\":1}", "--wait"];
     fleet.run(&others).exits(0);
     let story = loop {

@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
 
-/// A delivered webhook: its ID, signature and body.
+/// ID, signature and body.
 type Post = (String, String, Value);
 
-/// A receiver of webhooks. It rejects some, and never responds to others.
+/// Rejects some webhooks, and never responds to others.
 #[derive(Clone, Default)]
 struct Receiver {
     posts: Arc<Mutex<Vec<Post>>>,
@@ -38,7 +38,7 @@ impl Receiver {
         let header = |name: &str| headers[name].to_str().unwrap().to_owned();
         let id: String = header("webhook-id");
         let body: Value = serde_json::from_str(&body).unwrap();
-        // A receiver rejects a timestamp that differs by more than five minutes from the receiver's clock.
+        // A receiver rejects a timestamp that differs by more than five minutes from its clock.
         let off = header("webhook-timestamp").parse::<i64>().unwrap() - wall_ms() / 1_000;
         assert!(off.abs() < 300, "{off} s off");
         let seen = {
@@ -75,7 +75,6 @@ fn wall_ms() -> i64 {
     chrono::Utc::now().timestamp_millis()
 }
 
-/// Writes an approval event in the same format as the approval commands.
 async fn tell(redis: &RedisServer, call: &str, event: &str) {
     tell_at(redis, call, event, wall_ms()).await;
 }
@@ -139,7 +138,6 @@ async fn approval_webhooks_are_signed_and_retried_under_the_same_id() {
         (&first["data"]["arguments"]["amount"], &first["data"]["approval"]),
         (&700.into(), &"demo:apr-1".into())
     );
-    // All delivered events are recorded as delivered. Only the event that the receiver never accepts is pending.
     assert_eq!(pending(&redis).await, 1);
 }
 
@@ -172,11 +170,10 @@ async fn webhook_timestamps_match_the_receivers_clock_after_a_clock_jump() {
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
     let place = format!("file:{}", secret.display());
     let with = ["approvals", "notify", "--to", &to, "--secret", &place, "--allow-private", "127.0.0.1"];
-    // Simulate that Redis' clock was ahead and then stepped back. Shard time does not step back, so it stays ahead.
+    // Shard time does not step back when Redis' clock does, so it stays ahead.
     let mut ahead = redis::cmd("HSET");
     ahead.arg("{tickfleet:0}:meta").arg(&["offset_ms", &ahead_ms.to_string()]);
     ahead.query_async::<u64>(&mut redis.connection().await).await.unwrap();
-    // The first event has the time from before the clock was ahead. The second event has the time that was ahead.
     tell(&redis, "before/0", "asked").await;
     tell_at(&redis, "since/0", "asked", wall_ms() + ahead_ms).await;
     let teller = Process::start_command(&with, folder.path(), &url, None);

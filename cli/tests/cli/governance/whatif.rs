@@ -38,7 +38,7 @@ const LIMITS: &str = "limits:
     every: 3s
 ";
 
-/// Writes a configuration with changes. Each change is a file, a text in it, and the new text.
+/// Each change is a file, a text in it, and the new text.
 fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> String {
     let dir = folder.join(name);
     std::fs::create_dir_all(&dir).unwrap();
@@ -60,8 +60,8 @@ fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> Strin
     dir.to_str().unwrap().to_owned()
 }
 
-/// Submits mixed traffic. Some calls run. Others are denied by rules or permissions, approved by people, delayed by a
-/// tick or a limit, or rejected by a limit.
+/// Some calls run. Others are denied by rules or permissions, approved by people, delayed by a tick or a limit, or
+/// rejected by a limit.
 fn play(fleet: &DevFleet, config: &str) {
     let submit = |agent: &str, id: &str, calls: &[(&str, Value)], wait: bool| {
         let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
@@ -101,7 +101,7 @@ fn whatif(policy: &str, export: &str) -> CommandOutput {
     tickfleet(&["whatif", "--policy", policy, "--audit", export, "--json"])
 }
 
-/// Repeats the export until it contains this number of calls.
+/// Repeats until the export contains this number of calls.
 fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
     let began = Instant::now();
     loop {
@@ -115,7 +115,6 @@ fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
     }
 }
 
-/// Returns the differing calls, each with the kind and the cause of the difference, sorted.
 fn differ(said: &CommandOutput) -> Vec<(String, String, String)> {
     let differences = said.json()["differences"].as_array().cloned().unwrap();
     let text = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
@@ -155,7 +154,7 @@ async fn a_policy_change_alters_only_the_decisions_it_affects() {
     let other = |name: &str, changes: &[(&str, &str, &str)]| {
         let said = whatif(&configure(folder.path(), name, changes), &export);
         let mut found = differ(&said);
-        // If one call is dispatched at another time, the other calls of its tick are too. The calls of a tick depend on
+        // If one call is dispatched at another time, so are the other calls of its tick. The calls of a tick depend on
         // the machine's speed.
         found.retain(|(.., by)| by != "max_calls_per_tick");
         (found, said)
@@ -181,7 +180,6 @@ async fn a_policy_change_alters_only_the_decisions_it_affects() {
             || said.json()["summary"]["not_decidable"].to_string().contains("a limit and a cap both delayed");
         assert!(decided.contains(&found) || found.is_empty() && is_undecided(), "{name}: {}", said.stdout);
     }
-    // Turns are decidable if only a tick delayed them.
     let ticks =
         configure(folder.path(), "ticks", &[("tickfleet.yaml", "max_calls_per_tick: 3", "max_calls_per_tick: 30")]);
     let said = whatif(&ticks, &export);
@@ -224,7 +222,7 @@ fn configure_places(folder: &Path, name: &str, limits: &str) -> String {
     dir.to_str().unwrap().to_owned()
 }
 
-/// Submits three calls that need permits at the same time, and a task with a budget that is too small for its turn.
+/// The three calls need permits at the same time, and the task has a budget that is too small for its turn.
 fn play_places(fleet: &DevFleet, config: &str) {
     let submit = |agent: &str, id: &str, more: Value, calls: &[(&str, Value)]| {
         let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
@@ -277,17 +275,14 @@ async fn concurrency_limits_and_task_budgets_replay_as_recorded() {
         let said = whatif(&configure_places(folder.path(), name, &PLACES.replace(from, to)), &export);
         (differ(&said), said)
     };
-    // Two permits were too few for three calls, and eight are enough. However, the pause put the calls into their
-    // agent's throttle queue, as a cap does. The log does not show whether the limit or the queue delayed the calls
-    // there, so the result is not decidable.
+    // Eight permits are enough for three calls. However, the pause put the calls into their agent's throttle queue, as
+    // a cap does. The log does not show whether the limit or the queue delayed them, so the result is not decidable.
     let (found, said) = other("more", "25%", "100%");
     let undecided = said.json()["summary"]["not_decidable"].to_string();
     assert!(found.is_empty() && undecided.contains("a limit and a cap both delayed"), "{}{}", said.stdout, log());
-    // A call that a limit rejects uses none of the task's budget. The next call can use it.
     let (found, said) = other("never", "max: 9", "max: 0");
     let of_task = [("under/1", "capped", "limits.never"), ("under/2", "not_rejected", "task_budget")];
     assert_eq!(found, expected(&of_task), "{}", said.stdout);
-    // If the log lacks the values that a limit counts, the summary names the limit.
     let budgets = "limits:\n  tokens: {per: [tenant], tokens: 10, every: day}\n";
     let said = whatif(&configure_places(folder.path(), "tokens", budgets), &export);
     assert!(said.json()["summary"]["not_decidable"].to_string().contains("limits.tokens"), "{}", said.stdout);
@@ -347,8 +342,7 @@ async fn session_facts_replay_as_recorded_and_follow_a_changed_policy() {
     let by = "permissions.echo.facts.forbid.tainted";
     assert_eq!(other("stays", ", facts: {clears: [tainted]}", ""), expected(&[("t4/0", "denied", by)]));
     assert_eq!(other("none", ", facts: {forbid: [tainted]}", ""), expected(&[("t1/2", "allowed", by)]));
-    // If the fact belongs to the agent, it forbids calls in all sessions of the agent. Sam's call clears only the fact
-    // of one session.
+    // A fact of the agent forbids calls in all of its sessions. Sam's call clears only the fact of one session.
     let of_agent = FACTS
         .replace("{sets: [tainted]}", "{sets: [tainted], of: agent}")
         .replace("{forbid: [tainted]}", "{forbid: [tainted], of: agent}");
@@ -356,8 +350,7 @@ async fn session_facts_replay_as_recorded_and_follow_a_changed_policy() {
     assert_eq!(found, expected(&[("t2/0", "denied", by), ("t4/0", "denied", by)]));
 }
 
-/// If a call's worker died, the log entry does not show whether guards passed the call and people approved it. The
-/// result for the call is then not decidable, which is not a difference.
+/// The log entry of such a call does not show whether guards passed the call and people approved it.
 #[test]
 fn a_call_of_a_lost_worker_is_reported_as_not_decidable() {
     let folder = tempfile::tempdir().unwrap();
@@ -382,6 +375,6 @@ fn a_call_of_a_lost_worker_is_reported_as_not_decidable() {
         let is_unknown = unknown.keys().any(|why| why.starts_with("its worker was lost"));
         assert!(is_unknown && summary["differences"] == 0, "{outcome}: {summary}");
     }
-    // The entry shows that this call ran, so the call had passed the guards. The rule `small` would deny it.
+    // This call ran, so it had passed the guards. The rule `small` would deny it.
     assert_eq!(reported("internal", true)["by_rule"]["permissions.echo.rules.small"], 1);
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::support::binary::{CommandOutput, command_of};
 use crate::support::documents::{REPOSITORY, blocks};
 
-/// Runs an example with the built binary. Returns its output, and the output that its README shows.
+/// Returns the output of the example, and the output that its README shows.
 fn played(example: &str) -> (Vec<String>, Vec<String>) {
     let folder = Path::new(REPOSITORY).join("examples").join(example);
     let program = folder.join("run.py");

@@ -61,7 +61,7 @@ def grow() -> int:
 "#;
 const NAMES: [&str; 5] = ["look", "connect", "note", "leave_behind", "grow"];
 
-/// Returns a Python that unprivileged users can run. If the tests run as root, the sandbox uses such a user.
+/// If the tests run as root, the sandbox uses an unprivileged user, and that user must be able to run this Python.
 fn python() -> PathBuf {
     let mut tell = Command::new(interpreter());
     let found = tell.args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"]).output().unwrap();
@@ -87,8 +87,7 @@ fn packages(python: &Path) -> PathBuf {
     packages
 }
 
-/// Creates a folder for a fleet that runs its tools at this sandbox level, with additional grants. Returns `None` if
-/// the machine does not support the level.
+/// `grants` are additional. `None` if the machine does not support the level.
 #[allow(clippy::print_stderr, reason = "a test says what it skips")]
 fn confined(level: &str, grants: &str) -> Option<tempfile::TempDir> {
     let folder = folder();
@@ -188,8 +187,7 @@ fn a_call_that_exhausts_memory_fails_and_the_next_call_runs() {
     let Some(folder) = confined("basic", "") else { return };
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
     let results = results(&fleet, &["grow {}", "note {\"text\": \"after\"}"]);
-    // Python raises an error because it gets no more memory, or the sandbox ends the process. In both cases, the
-    // machine's memory is not exhausted.
+    // Python raises an error because it gets no more memory, or the sandbox ends the process.
     assert!(["internal", "outcome_unknown"].contains(&results[0]["outcome"].as_str().unwrap()), "{results:?}");
     assert_eq!(results[1]["outcome"], "ok", "{results:?}");
     assert_eq!(fleet.stop(), Some(0));

@@ -12,10 +12,10 @@ use crate::support::binary::{CommandOutput, DevFleet, command, submit, until_pri
 use crate::support::documents::REPOSITORY;
 use crate::support::python::interpreter;
 
-/// Maximum wait for an event that usually takes some seconds.
+/// The events usually take some seconds.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Creates a folder with a short path, because the length of socket paths is limited.
+/// The length of socket paths is limited.
 pub(super) fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
@@ -319,7 +319,6 @@ fn function_guards_apply_and_a_declaration_overrides_single_fields() {
     until_printed("ask", || fleet.run(&["approvals", "list"]));
     assert_eq!(fleet.stop(), Some(0));
 
-    // If a field in `tools.yaml` depends on another field, it is checked against the function's value of that field.
     for (declared, reported) in [
         ("  pay: {effect_key: [/due]}\n", "tool 'pay': effect_key has /due, which is not a required argument"),
         ("  look: {durable: local}\n", "tool 'look': durable is for a tool whose effect is once"),

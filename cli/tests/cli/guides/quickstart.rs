@@ -22,7 +22,6 @@ fn succeeds(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&said));
 }
 
-/// A virtual environment with the tickfleet package. The package is from a wheel with the built program.
 struct Wheel {
     _folder: TempDir,
     programs: PathBuf,
@@ -51,7 +50,7 @@ impl Wheel {
     fn user(&self) -> User {
         User {
             folder: tempfile::tempdir().unwrap(),
-            // The PATH has the virtual environment, but nothing from the checkout.
+            // The checkout must not be on the PATH.
             path: format!("{}:/usr/bin:/bin", self.programs.display()),
             program: self.programs.join("tickfleet"),
             words: Vec::new(),
@@ -59,18 +58,16 @@ impl Wheel {
     }
 }
 
-/// A new user with an installed package.
 struct User {
-    /// The working folder.
     folder: TempDir,
     path: String,
     program: PathBuf,
-    /// Beginnings of commands on a page, each with the text that this user types instead.
+    /// The user types the second text instead of the beginning of a command on a page.
     words: Vec<(String, String)>,
 }
 
 impl User {
-    /// Returns a user with the npm packages, which contain the built program.
+    /// The npm packages contain the built program.
     fn of_node(node: &Node) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let scratch = tempfile::tempdir().unwrap();
@@ -100,7 +97,6 @@ impl User {
     }
 }
 
-/// Returns the platform's name in Node.js.
 fn platform() -> String {
     let system = if OS == "macos" { "darwin" } else { OS };
     let processor = match ARCH {
@@ -111,7 +107,7 @@ fn platform() -> String {
     format!("{system}-{processor}")
 }
 
-/// Reads the table of the quickstart: commands in Python, each with its equivalent for Node.js.
+/// The table has commands in Python, each with its equivalent for Node.js.
 fn words_for_node() -> Vec<(String, String)> {
     let page = fs::read_to_string(Path::new(REPOSITORY).join(QUICKSTART)).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix("` |")?.split_once("` | `"));
@@ -120,7 +116,7 @@ fn words_for_node() -> Vec<(String, String)> {
     words
 }
 
-/// Plays a page in the user's folder, on its own fleet. Calls `approve` with the link to the console.
+/// The page runs on its own fleet. Calls `approve` with the link to the console.
 fn play(page: &str, user: &User, approve: impl FnOnce(String) -> Option<JoinHandle<()>>) {
     let written = user.shell(&user.types("tickfleet init"));
     let next = format!("\n  {}\n", user.types("tickfleet dev --config fleet"));
@@ -138,11 +134,9 @@ fn play(page: &str, user: &User, approve: impl FnOnce(String) -> Option<JoinHand
         approver.join().unwrap();
     }
     assert_eq!(fleet.stop(), Some(0));
-    // The ended fleet removes its file, so that clients do not try to connect to it.
     assert!(!user.folder.path().join(".tickfleet/dev.json").exists());
 }
 
-/// Approves the call of the page in a browser.
 fn in_the_browser(packages: Packages) -> impl FnOnce(String) -> Option<JoinHandle<()>> {
     move |link| {
         Some(thread::spawn(move || {

@@ -15,12 +15,11 @@ use crate::support::certificates::certificates;
 use crate::support::documents::{REPOSITORY, blocks};
 use crate::support::process::Process;
 
-/// Maximum wait for an event. On an idle machine, each event takes less than a second.
+/// On an idle machine, each event takes less than a second.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const PAGES: [&str; 2] = ["docs/reference/redis-users.md", "docs/operate/redis-users-and-tls.md"];
 
-/// Reads the users in the documentation, as arguments of `ACL SETUSER`.
 fn users() -> Vec<Vec<String>> {
     let words = |line: &str| line.split(' ').skip(1).map(str::to_owned).collect();
     let default = format!("user default {DEFAULT_USER}");
@@ -51,7 +50,7 @@ impl RedisWithUsers {
         Self { redis }
     }
 
-    /// Returns the URL for a user. The password is `<name>-secret`, as in the guide.
+    /// The password is `<name>-secret`, as in the guide.
     fn url(&self, user: &str) -> String {
         self.redis.url().replace("redis://", &format!("redis://{user}:{user}-secret@"))
     }
@@ -71,8 +70,8 @@ async fn ask(connection: &mut MultiplexedConnection, command: &str) -> Result<re
     answer.map_err(|error: redis::RedisError| error.code().map_or_else(|| error.to_string(), str::to_owned))
 }
 
-/// Repeats a blocking read until it returns entries, for at most [`PATIENCE`]. If `group_comes` is true, waits for a
-/// missing consumer group instead of failing.
+/// Repeats a blocking read for at most [`PATIENCE`]. If `group_comes` is true, waits for a missing consumer group
+/// instead of failing.
 async fn read(connection: &mut MultiplexedConnection, command: &str, group_comes: bool) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -90,7 +89,7 @@ async fn read(connection: &mut MultiplexedConnection, command: &str, group_comes
     }
 }
 
-/// Splits a command at spaces. Text between single quotes is one word.
+/// Text between single quotes is one word.
 fn words(command: &str) -> Vec<String> {
     let split = |(n, part): (usize, &str)| match n % 2 {
         0 => part.split_whitespace().map(str::to_owned).collect::<Vec<_>>(),
@@ -114,7 +113,7 @@ async fn a_fleet_and_its_operator_work_as_the_documented_redis_users() {
     let reply = fleet.run(&[&turn[..], &calls].concat()).exits(1).json();
     let outcomes: Vec<_> = (0..3).map(|n| reply["results"][n]["outcome"].as_str().unwrap().to_owned()).collect();
     assert_eq!(outcomes, ["ok", "ok", "unknown_tool"], "{reply:#}");
-    // These are more calls than a tick allows, so that throttle queues and timers are used too.
+    // A tick allows fewer calls, so throttle queues and timers are used too.
     let many: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 12).flatten().collect();
     fleet.run(&[&["submit", "--tenant", "demo", "--agent", "fran", "--wait"], &many[..]].concat()).exits(0);
     fleet
@@ -203,7 +202,6 @@ async fn each_documented_redis_user_can_run_only_its_own_commands() {
 
     let mut runtime = redis.as_user("archy-runtime").await;
     fleet.run(&["delegate", "--tenant", "demo", "--to", "archy", "Look it up"]).exits(0);
-    // The fleet creates the stream with the agent's first task.
     let lease = "XREADGROUP GROUP workers runtime-5 COUNT 1 BLOCK 5000 STREAMS {tickfleet:0}:external:demo:archy >";
     let leased = read(&mut runtime, lease, true).await;
     assert!(leased.contains("Look it up"), "{leased}");
@@ -238,7 +236,6 @@ async fn a_fleet_connects_to_redis_over_tls_with_a_private_ca() {
     let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"];
     let mut command = fleet.command(&turn);
     CommandOutput::of(command.env("TICKFLEET_REDIS_TLS_CA", &ca), "").exits(0).says("ok");
-    // If Redis has its own CA file, the CA file for tools (SSL_CERT_FILE) does not apply to Redis.
     let mut command = fleet.command(&turn);
     command.env("TICKFLEET_REDIS_TLS_CA", &ca).env("SSL_CERT_FILE", "/dev/null");
     CommandOutput::of(&mut command, "").exits(0).says("ok");
@@ -254,7 +251,6 @@ async fn a_fleet_connects_to_redis_over_tls_with_a_private_ca() {
         .exits(3)
         .prints_error("not valid for name")
         .prints_error(wrong_name);
-    // The command of a producer and the scheduler must report the same problem.
     let submit = tickfleet(&[&turn[..], &["--redis-url", &other_name]].concat());
     submit.exits(3).prints_error("UnknownIssuer").prints_error("TICKFLEET_REDIS_TLS_CA");
     let conf = tempfile::tempdir().unwrap();
@@ -263,7 +259,7 @@ async fn a_fleet_connects_to_redis_over_tls_with_a_private_ca() {
         (&[("TICKFLEET_REDIS_TLS_CA", ca.as_str())], "not valid for name", wrong_name),
     ] {
         let scheduler = Process::start_with("scheduler", conf.path(), &other_name, variables);
-        // On a machine that stalls, a handshake can take longer than the probe waits. Therefore the probe is repeated.
+        // On a machine that stalls, a handshake can take longer than the probe waits.
         let began = Instant::now();
         let mut ready = scheduler.answer("/readyz");
         while !ready.contains(cause) && began.elapsed() < PATIENCE {
@@ -294,7 +290,6 @@ async fn a_fleet_presents_its_client_certificate_to_redis() {
     let secret = file("fleet.key");
     let url = format!("{trusting}&tls_cert={shown}&tls_key={secret}");
 
-    // A client without a certificate or with a wrong key is rejected.
     let reported = tickfleet(&["doctor", "--redis-url", &trusting]).exits(3);
     reported.prints_error("?tls_cert=FILE&tls_key=FILE");
     tickfleet(&["doctor", "--redis-url", &format!("{trusting}&tls_cert={shown}&tls_key={key}")]).exits(3);

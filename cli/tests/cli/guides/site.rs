@@ -32,10 +32,10 @@ use crate::support::documents::{DocumentedCommand, REPOSITORY, agrees, shown, wi
 use crate::support::node::Node;
 use crate::support::python::{installed, interpreter};
 
-/// Maximum time for which a command is repeated until its output is as shown. Some effects need a moment.
+/// A command is repeated for at most this time, because some effects need a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Beginnings of commands that change nothing. Only these commands may be repeated.
+/// Only commands that change nothing may be repeated.
 const READS: [&str; 13] = [
     "tickfleet explain",
     "tickfleet approvals list",
@@ -114,10 +114,10 @@ pages! {
     knowledge: "docs/build/knowledge.md",
 }
 
-/// Other modules play these pages: `typed_tools` with another program, and `quickstart` with installed packages.
+/// `typed_tools` plays a page with another program, and `quickstart` with installed packages.
 const PLAYED_ELSEWHERE: [&str; 3] = ["README.md", "docs/build/tools-rust.md", "docs/start/quickstart.md"];
 
-/// For authors: plays the page that `PAGE` names, such as `docs/govern/limits.md`.
+/// For authors: `PAGE` names a page such as `docs/govern/limits.md`.
 #[tokio::test]
 #[ignore = "plays the page that the variable PAGE names"]
 async fn page_by_name() {
@@ -146,7 +146,7 @@ fn every_page_with_commands_is_played() {
 pub struct Service(Child);
 
 impl Service {
-    /// Starts `service.py` of a snippet folder, or the shop's `service.py` if the folder has none. Returns its address.
+    /// Falls back to the shop's `service.py`. Returns the address.
     pub fn start(snippets: &Path, name: &str) -> (Self, String) {
         let own = snippets.join(name).join("service.py");
         Self::run(&if own.exists() { own } else { snippets.join("shop/service.py") })
@@ -174,18 +174,17 @@ fn configuration(text: &str) -> Option<&str> {
     text.lines().next()?.strip_prefix("<!-- fleet: ")?.strip_suffix(" -->")
 }
 
-/// The environment of a page's programs, as described at the head of this file.
 struct PageEnvironment {
     model: Service,
     /// `None` if tests with Node.js are skipped.
     node: Option<Node>,
-    /// Folders that precede all others in the PATH.
+    /// These folders precede all others in the PATH.
     folders: Vec<PathBuf>,
     variables: Vec<(String, String)>,
 }
 
 impl PageEnvironment {
-    /// Creates the environment for a page. Returns `None` if the page runs no programs.
+    /// `None` if the page runs no programs.
     fn of(page: &str, folder: &Path) -> Option<Self> {
         if !page.lines().any(|line| line == "<!-- runs: agents -->") {
             return None;
@@ -231,7 +230,7 @@ pub fn snippets() -> TempDir {
     folder
 }
 
-/// Runs the first command of a page if it creates a key for seals or pins tools. Returns true if it ran.
+/// The command must create a key for seals or pin tools. Returns true if it ran.
 fn prepared(first: &DocumentedCommand, folder: &Path, variables: &[(&str, &str)]) -> bool {
     if !["audit key --new seal.key", "mcp pin"].iter().any(|verb| first.command.contains(verb)) {
         return false;
@@ -244,8 +243,8 @@ fn prepared(first: &DocumentedCommand, folder: &Path, variables: &[(&str, &str)]
     true
 }
 
-/// Returns the variables of a configuration, and prepares its tools: installs the package for Python, and creates
-/// workspaces that the users of sandboxed commands can reach.
+/// Also prepares the tools: installs the package for Python, and creates workspaces that the users of sandboxed
+/// commands can reach.
 fn environment(snippets: &Path, name: &str) -> Vec<(String, String)> {
     let read = |file: &str| fs::read_to_string(snippets.join(name).join(file)).unwrap_or_default();
     let pairs = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -262,7 +261,7 @@ fn environment(snippets: &Path, name: &str) -> Vec<(String, String)> {
     variables
 }
 
-/// Installs the packages for tools in TypeScript. Returns `None` if tests with Node.js are skipped.
+/// `None` if tests with Node.js are skipped.
 fn install_typescript(snippets: &Path, name: &str) -> Option<Node> {
     let node = Node::that_strips_types()?;
     node.link(&snippets.join(name));
@@ -281,7 +280,7 @@ fn borrowed(variables: &[(String, String)]) -> Vec<(&str, &str)> {
     variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// Waits until a scheduler and a worker run. Before that, `submit` would print a warning.
+/// Without a scheduler and a worker, `submit` would print a warning.
 fn until_ready(fleet: &DevFleet, folder: &Path, variables: &[(&str, &str)]) {
     let began = Instant::now();
     loop {
@@ -358,7 +357,6 @@ async fn play(page: &str) {
         }
         let command = ids.real(&shown.command);
         let run = || {
-            // Join stdout and stderr in the order in which a terminal shows them.
             let mut shell = fleet.shell(&format!("exec 2>&1; {prelude}{command}"));
             shell.envs(given.iter().copied());
             let said = CommandOutput::of(with_binary(&mut shell).current_dir(folder.path()), "");
@@ -386,12 +384,12 @@ fn path_with(folder: &Path) -> String {
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default())
 }
 
-/// The IDs on a page, each with the corresponding ID of this run.
+/// Maps an ID on the page to the ID of this run.
 #[derive(Default)]
 struct Ids(BTreeMap<String, String>);
 
 impl Ids {
-    /// Returns the IDs that differ from run to run: IDs of approvals, and of turns without an ID from their producer.
+    /// These IDs differ from run to run: of approvals, and of turns without an ID from their producer.
     fn found(text: &str) -> Vec<String> {
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
         let varies = |word: &&str| {

@@ -19,15 +19,14 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(REPOSITORY).join(path)).unwrap()
 }
 
-/// Returns the documented program. It is a member of the workspace with a test of its own, so it is built together with
-/// the binary.
+/// The program is a member of the workspace with a test of its own, so it is built together with the binary.
 fn own_fleet() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_tickfleet")).with_file_name("own-fleet");
     assert!(program.exists(), "{} is not built: cargo build --workspace", program.display());
     program
 }
 
-/// Creates a folder with a short path, because the length of socket paths is limited.
+/// The length of socket paths is limited.
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
@@ -49,7 +48,7 @@ fn configured() -> tempfile::TempDir {
 fn the_page_shows_the_built_manifest() {
     let text = read(PAGE);
     let manifest = blocks(&text, "toml").remove(0).1.join("\n");
-    // The documented manifest and the real manifest may differ only in the path of the checkout.
+    // The manifests may differ only in the path of the checkout.
     assert_eq!(manifest.replace("../tickfleet/cli", "../../cli") + "\n", read("docs/own-fleet/Cargo.toml"));
 }
 
@@ -76,7 +75,7 @@ fn every_step_of_the_page_prints_the_documented_output() {
     assert_eq!(fleet.stop(), Some(0));
 }
 
-/// Calls the tool that is registered at run time until the outcome is `wanted`, because the change takes a moment.
+/// Repeats the call until the outcome is `wanted`, because the change takes a moment.
 fn trucks(fleet: &DevFleet, wanted: &str) {
     let call = [
         "submit",
@@ -119,8 +118,6 @@ fn a_registered_tool_survives_a_reload_and_requires_permission() {
     ];
     let quote = [&quote[..], &["--wait", "--json"]].concat();
     assert_eq!(fleet.run(&quote).exits(0).json()["results"][0]["output"]["price_cents"], 690);
-    // The new permissions take one tool from the agent, and keep the other. The reload does not remove the registered
-    // tool.
     write(folder.path(), "conf/permissions.yaml", "permissions: {count_trucks: {roles: [support]}}\n");
     let denied = || fleet.run(&quote).json()["results"][0]["outcome"] == "denied";
     let began = Instant::now();
@@ -130,8 +127,7 @@ fn a_registered_tool_survives_a_reload_and_requires_permission() {
     trucks(&fleet, "ok");
     assert_eq!(fleet.stop(), Some(0));
 
-    // If registration is not allowed, the permission row names an unknown tool. Without the row, the configuration is
-    // valid, but the tool is not registered.
+    // Without the permission row, the configuration is valid, but the tool is not registered.
     fs::remove_file(folder.path().join("conf/tickfleet.yaml")).unwrap();
     let check = ["config", "check", "--config", "conf"];
     let check = || {
@@ -277,7 +273,6 @@ fn a_result_that_violates_its_output_schema_is_withheld() {
     let tried = run(&tried).exits(1).json();
     let steps = tried["steps"].as_array().unwrap().iter().map(|step| step["passed"] == true).collect::<Vec<_>>();
     assert_eq!(steps, [true, true, true, true, true, true, false], "{tried}");
-    // A tool with an irreversible effect runs only with an explicit `--yes`.
     run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf"])
         .exits(2)
         .prints_error("pass --yes to run it");

@@ -16,7 +16,7 @@ use crate::support::node::Node;
 
 use super::python_tools::{folder, write};
 
-/// Maximum wait for an event that usually takes some seconds.
+/// The events usually take some seconds.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 #[test]
@@ -122,7 +122,7 @@ once("note", ({ text }) => {
 });
 "#;
 
-/// Writes a configuration with the tools that crash or hang. `entry` has the lines of the tools' section `node`.
+/// `entry` has the lines of the section `node`.
 fn trouble(folder: &Path, node: &Node, entry: &str) {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
     node.link(folder);
@@ -137,7 +137,6 @@ fn trouble(folder: &Path, node: &Node, entry: &str) {
     write(folder, "conf/permissions.yaml", &format!("permissions:\n{rows}"));
 }
 
-/// Runs calls on the fleet that runs in `folder`.
 fn results(fleet: &DevFleet, folder: &Path, calls: &[&str]) -> Vec<Value> {
     let mut submit = vec!["submit", "--config", "conf", "--tenant", "demo", "--agent", "kelly", "--wait", "--json"];
     submit.extend(calls.iter().flat_map(|call| ["--call", *call]));

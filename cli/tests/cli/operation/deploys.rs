@@ -18,11 +18,10 @@ use tokio::time::{Instant, sleep};
 use crate::support::process::Process;
 
 const AGENTS: u64 = 20;
-/// The processes, in the order of their restarts.
 const PROCESSES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
-/// The lease and the drain time are so long that no process loses its lease on an overloaded machine.
+/// No process loses such a long lease on an overloaded machine.
 const PATIENT: [(&str, &str); 2] = [("TICKFLEET_WORKER_LEASE", "30s"), ("TICKFLEET_WORKER_DRAIN", "30s")];
-/// Maximum wait for a reply. On an idle machine, replies arrive within a second.
+/// On an idle machine, replies arrive within a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn chosen(name: &str, usual: u64) -> u64 {
@@ -51,14 +50,13 @@ async fn client(redis: &RedisServer, options: StoreOptions) -> (Client, TenantId
     (client, TenantId::new("demo").unwrap(), InboxName::new("box").unwrap())
 }
 
-/// Replies by turn ID, each with its arrival time (s). The number in an ID is the submit time by Redis' clock.
+/// The number in an ID is the submit time by Redis' clock. The second value is the arrival time (s).
 type TimedReplies = BTreeMap<String, (Reply, f64)>;
 
-/// Returns the next reply. Until `is_over` is set, returns `None` if no reply arrives within half a second.
+/// Until `is_over` is set, returns `None` if no reply arrives within half a second.
 async fn next(replies: &mut Replies, is_over: &AtomicBool) -> Option<Reply> {
     let was_over = is_over.load(Ordering::Relaxed);
-    // While turns are submitted, it is possible that all earlier turns already have a reply. Therefore the wait is
-    // short.
+    // All earlier turns may already have a reply, so the wait is short.
     let patience = if was_over { PATIENCE } else { Duration::from_millis(500) };
     let reply = replies.next(patience).await.unwrap();
     assert!(reply.is_some() || !was_over, "no reply within {PATIENCE:?}, and some are owed");
@@ -95,7 +93,7 @@ async fn under_full_load_a_rolling_restart_loses_retries_and_fails_no_turn() {
 }
 
 /// Restarts every scheduler and worker with SIGTERM, one after another, while `rate` turns are submitted per second.
-/// Before the first restart, turns are submitted for the time `quiet`.
+/// The time `quiet` before the first restart has the same load.
 async fn roll(rate: u64, rounds: u64, quiet: Duration) {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
@@ -116,7 +114,7 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
             client.submit(turn(submitted.load(Ordering::Relaxed), 2, 20)).await.unwrap();
             submitted.fetch_add(1, Ordering::Relaxed);
         }
-        // Set only after the last submit, because the last turn must also get a reply.
+        // The last turn must also get a reply.
         is_over.store(true, Ordering::Relaxed);
     };
     let consume = async {
@@ -131,7 +129,7 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
         answered
     };
     let restart = async {
-        // Time without restarts, for comparison.
+        // The time without restarts is for comparison.
         sleep(quiet).await;
         let quiet_s = began.elapsed().as_secs_f64();
         // Restarts block, so they run outside the async runtime.
@@ -165,7 +163,6 @@ fn restarted(
     fleet
 }
 
-/// Checks that no slice has lost its worker, and that no call was retried.
 async fn untroubled(redis: &RedisServer) {
     let mut connection = redis.connection().await;
     let keys: Vec<String> = redis::cmd("KEYS").arg("*:done:*").query_async(&mut connection).await.unwrap();
@@ -179,14 +176,13 @@ async fn untroubled(redis: &RedisServer) {
     }
 }
 
-/// Parses the record of a finished turn. The first line has the header of all records, followed by JSON. The next line
-/// has the reply.
+/// The first line has the header of all records, followed by JSON. The next line has the reply.
 fn finished(record: &str) -> Value {
     let line = record.lines().next().unwrap();
     serde_json::from_str(&line[line.find('{').unwrap()..]).unwrap()
 }
 
-/// Returns the time of each reply (s), and the latency of its turn by Redis' clock (ms).
+/// Each pair has the time of a reply (s), and the latency of its turn by Redis' clock (ms).
 async fn latencies(redis: &RedisServer, answered: &TimedReplies) -> Vec<(f64, f64)> {
     let mut connection = redis.connection().await;
     let mut times = Vec::new();
@@ -199,7 +195,7 @@ async fn latencies(redis: &RedisServer, answered: &TimedReplies) -> Vec<(f64, f6
     times
 }
 
-/// Returns the used memory (bytes): of Redis, followed by that of each process.
+/// Bytes of Redis, followed by those of each process.
 async fn memory(redis: &RedisServer, fleet: &[Process]) -> Vec<u64> {
     let mut connection = redis.connection().await;
     let info: String = redis::cmd("INFO").arg("memory").query_async(&mut connection).await.unwrap();
@@ -235,7 +231,7 @@ async fn offer(client: &Client, during: Duration, heard: &SubmitCounts, is_over:
     is_over.store(true, Ordering::Relaxed);
 }
 
-/// Reads replies until every accepted turn has one. Returns the numbers of finished and rejected turns.
+/// Returns the numbers of finished and rejected turns.
 async fn take(mut replies: Replies, heard: &SubmitCounts, is_over: &AtomicBool) -> (u64, u64) {
     let mut done = 0;
     let mut refused = 0;
@@ -282,16 +278,15 @@ async fn at_ten_times_its_capacity_a_fleet_keeps_its_memory_flat() {
 struct OverloadResult {
     done: u64,
     refused: u64,
-    /// The memory of Redis and of each process (bytes), every half second.
+    /// Bytes of Redis and of each process, every half second.
     samples: Vec<Vec<u64>>,
 }
 
-/// Submits ten times the load that four slots can handle. The fleet rejects most of it. Checks that every accepted turn
-/// has a reply.
+/// The load is ten times what four slots can handle, so the fleet rejects most of it.
 async fn overload(during: Duration) -> OverloadResult {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
-    // Use short retention times. With the defaults, data is kept for hours, so memory would grow for hours.
+    // With the default retention times, memory would grow for hours.
     configure(
         dir.path(),
         "caps: {tick: 1s, max_calls_per_tick: 1000, max_actions_per_day: 100000000}\n\

@@ -12,9 +12,9 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use crate::support::binary::{CommandOutput, command};
 use crate::support::process::{Process, pause};
 
-/// Two shards. Each worker is one process that serves both.
+/// Each worker is one process that serves both.
 const SHARDS: (&str, &str) = ("TICKFLEET_REDIS_SHARDS", "2");
-/// Maximum attempts of a check. In total, they take at least two minutes.
+/// The attempts take at least two minutes.
 const LOOKS: usize = 2_400;
 const BEGUN: &str = "tickfleet_schedule_to_start_seconds_count ";
 
@@ -74,8 +74,8 @@ impl DrainFixture {
         self.until(host, |one| one["drain_applied"] == true && one["drained"].is_object() == (what == "drain"));
     }
 
-    /// Waits until the drained worker's pending read has ended. The worker still accepts the slices that this read
-    /// returns.
+    /// Waits until the drained worker's pending read has ended, because the worker still accepts the slices that this
+    /// read returns.
     async fn asks_no_more() {
         let lease_ms = StoreOptions::default().lease_ms.unsigned_abs();
         // The end of a read causes no event, so wait for the maximum duration of a read.
@@ -111,7 +111,6 @@ async fn a_drained_worker_finishes_its_slices_and_takes_no_new_ones() {
     assert_eq!(holds["shards"], 2, "{holds}");
     place.change("drain", "quiet");
     DrainFixture::asks_no_more().await;
-    // The other worker takes new work in both shards. The drained worker continues the slice that it holds.
     let other = place.start("worker", "other");
     for n in 0..2 {
         for tenant in ["demo", "acme"] {
@@ -119,7 +118,6 @@ async fn a_drained_worker_finishes_its_slices_and_takes_no_new_ones() {
         }
     }
     assert_eq!((begun(&quiet), begun(&other)), (1, 4));
-    // From its next heartbeat on, the drained worker reports only the slots that it uses.
     let seen = place.until("quiet", |one| one["busy"] == 1 && one["slots"] == 1);
     assert_eq!(seen["drained"]["by"], "anna", "{seen}");
     place.run(&["workers", "list"]).exits(0).says("drains").says("a new kernel");
@@ -133,7 +131,6 @@ async fn a_drained_worker_finishes_its_slices_and_takes_no_new_ones() {
     quiet.signal(Signal::SIGCONT);
     place.until("quiet", |one| one["alive"] == true && one["drain_applied"] == true && one["drained"].is_object());
     DrainFixture::asks_no_more().await;
-    // Without another worker, new work waits, and `explain` shows the reason.
     assert_eq!(other.stop(), Some(0));
     place.submit("demo", "waits", "echo", &[]);
     place.explained("demo:waits", "drained by an operator");
@@ -146,7 +143,6 @@ async fn a_drained_worker_finishes_its_slices_and_takes_no_new_ones() {
         .prints_error("unknown worker");
     let audit = place.run(&["audit", "search", "--text", "a new kernel", "--json"]).exits(0).stdout;
     assert!(audit.contains("DRAIN_WORKER") && audit.contains("RESUME_WORKER"), "{audit}");
-    // A drain ends when the worker stops. A new process with the same name accepts work.
     place.change("drain", "quiet");
     assert_eq!(quiet.stop(), Some(0));
     assert_eq!(place.run(&["workers", "list", "--json"]).exits(0).json().as_array().unwrap().len(), 0);
@@ -173,8 +169,8 @@ async fn a_worker_does_not_restore_a_drain_lifted_after_a_redis_restart() {
     let quiet = place.start("worker", "quiet");
     place.change("drain", "quiet");
     let name = place.until("quiet", |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();
-    // Redis is restarted, and keeps the drain. The drain is then ended while the worker is stopped. When the worker
-    // continues, it detects the restart and the end of the drain at the same time.
+    // The drain survives this restart, and ends while the worker is stopped. The worker then detects the restart and
+    // the end of the drain at the same time.
     quiet.signal(Signal::SIGSTOP);
     place.redis.kill9();
     place.redis.restart().await;

@@ -1,5 +1,4 @@
-//! Tests that findings, the problems that need a person, are the same in the API, in `top` and in `doctor`. Also tests
-//! unknown names, and wrong amounts in approvals.
+//! Tests that findings, the problems that need a person, are the same in the API, in `top` and in `doctor`.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -41,7 +40,6 @@ async fn the_api_top_and_doctor_report_the_same_findings() {
     assert_eq!(paused["action"], "tickfleet resume demo fran", "{paused}");
     assert!(paused["text"].as_str().unwrap().contains("by otto"), "{paused}");
 
-    // The command of each finding must be valid.
     for finding in seen["findings"].as_array().unwrap() {
         let action = finding["action"].as_str().unwrap().strip_prefix("tickfleet ").unwrap();
         let words: Vec<&str> = action.split(' ').collect();
@@ -154,7 +152,6 @@ async fn every_verb_rejects_an_unknown_name_and_suggests_the_nearest() {
     }
     let log = sees("audit?limit=500");
     assert_eq!(count(&log, "entries"), 0, "what was refused is not in the log: {log}");
-    // The log contains a name that the fleet does not have.
     run(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "tool_echo {}", "--wait"]).exits(1);
     assert_eq!(count(&sees("audit?tool=tool_echo"), "entries"), 1);
     assert_eq!(count(&sees("audit?tool=echo"), "entries"), 1, "a model may write the id");

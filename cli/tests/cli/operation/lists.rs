@@ -11,7 +11,6 @@ fn names(page: &Value, list: &str, name: &str) -> Vec<String> {
     page[list].as_array().unwrap_or_else(|| panic!("no {list} in {page}")).iter().map(of).collect()
 }
 
-/// Reads the list in pages of at most two entries. Returns all names.
 fn pages(served: &OperatorFleet, path: &str, list: &str, name: &str) -> Vec<String> {
     let mut all = Vec::new();
     let mut from = String::new();
@@ -97,7 +96,7 @@ async fn equal_failures_form_one_cause_and_are_dropped_together() {
         seen["causes"].as_array().unwrap().iter().map(|cause| cause["count"].as_u64().unwrap()).sum::<u64>()
     };
     served.submit("bad-1", PERMANENT);
-    // Wait, so that the first failure has its own millisecond. A cause has the times of its first and last failure.
+    // The first failure must have its own millisecond, because a cause has the times of its first and last failure.
     served.until("dead/causes?since_s=3600", |seen| failed(seen) == 1);
     for id in ["bad-2", "bad-3"] {
         served.submit(id, PERMANENT);

@@ -60,7 +60,6 @@ async fn a_reload_changes_permissions_and_tools_and_rejects_a_broken_file() {
     assert!(worker.metrics().contains("tickfleet_config_reloads_total{result=\"rejected\"} 1"));
     assert_eq!(outcome(&url, "echo"), "ok");
 
-    // The permission row names a tool that is not declared yet. Such an incomplete change is rejected.
     write(dir, "permissions.yaml", "permissions: {look_up: {everyone: true}}");
     worker.until("configuration not reloaded; the previous one stays in force", |line| {
         line["problems"].as_str().unwrap().contains("look_up")
@@ -74,7 +73,6 @@ async fn a_reload_changes_permissions_and_tools_and_rejects_a_broken_file() {
     assert_eq!(reply["results"][0]["error"]["code"], "not_configured", "{reply}");
     assert_eq!(reply["results"][1]["outcome"], "unknown_tool");
 
-    // The call that ran during the change continues under the policy with which it began.
     let long = before["turn_id"].as_str().unwrap();
     let story = loop {
         let story = ask(&url, &["explain", &format!("demo:{long}")]);
@@ -102,8 +100,8 @@ async fn a_swapped_config_map_reloads_live_settings_and_lists_the_others() {
     let dir = tempfile::tempdir().unwrap();
     let url = redis.url();
     let dir = dir.path();
-    // Changes the files in the same way as the kubelet updates a mounted ConfigMap. The files are links through
-    // `..data`, and the kubelet replaces `..data`.
+    // The kubelet updates a mounted ConfigMap in this way: the files are links through `..data`, and the kubelet
+    // replaces `..data`.
     let settings = |version: &str, text: &str| {
         fs::create_dir(dir.join(version)).unwrap();
         write(&dir.join(version), "tickfleet.yaml", text);
@@ -147,7 +145,6 @@ async fn an_older_configuration_returns_only_after_newer_schedulers_stop() {
     let newer = generation(&second);
     assert!(newer > older);
     first.says(stands_by);
-    // A scheduler that restarts with the old configuration does not put it in force.
     assert_eq!(first.stop(), Some(0));
     let first = Process::start("scheduler", old.path(), &url);
     first.says(stands_by);
@@ -156,7 +153,6 @@ async fn an_older_configuration_returns_only_after_newer_schedulers_stop() {
     assert_eq!(second.stop(), Some(0));
     let mut last = generation(&first);
     assert!(last > newer);
-    // If a running scheduler's configuration changes back to an earlier state, it also gets a new generation.
     for cap in ["30", "10"] {
         write(old.path(), "tickfleet.yaml", &format!("caps: {{max_actions_per_day: {cap}}}"));
         let line = first.until("policy in force", |line| line["generation"].as_u64().unwrap() > last);
@@ -168,7 +164,7 @@ async fn an_older_configuration_returns_only_after_newer_schedulers_stop() {
 /// Workers reject this configuration, because the schema of the tool is invalid.
 const NO_SCHEMA: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
     input_schema: {type: object, properties: {name: {type: text}}}\n";
-/// A tool with an address in a private network.
+/// The address is in a private network.
 const PRIVATE: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
     input_schema: {type: object}\n    http: {base_url: 'http://10.0.0.1/', method: GET, path: /}\n";
 
@@ -193,7 +189,6 @@ async fn every_role_rejects_a_broken_config_but_applies_a_disabled_tool() {
                 (0, in_force.clone())
             );
         }
-        // `config check` and the start of any role must report the same problem.
         let config = ["--config", dir.to_str().unwrap(), "--redis-url", &url];
         for command in [&["config", "check"][..], &["scheduler"], &["worker"]] {
             let said = tickfleet(&[command, &config].concat());
@@ -214,14 +209,12 @@ async fn every_role_rejects_a_broken_config_but_applies_a_disabled_tool() {
     let audit =
         tickfleet(&["audit", "search", "--text", "it posts twice", "--json", "--redis-url", &url]).exits(0).stdout;
     assert!(audit.contains("DISABLE_TOOL") && audit.contains("anna disabled"), "{audit}");
-    // A worker that has just started must apply the disabled tool before its first call.
     let [scheduler, worker] = fleet;
     assert_eq!(worker.stop(), Some(0));
     fs::remove_file(dir.join("tools.yaml")).unwrap();
     write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}, sleep: {everyone: true}}");
     let worker = Process::start("worker", dir, &url);
     assert_eq!(outcome(&url, "echo"), "denied");
-    // Read-only commands also treat the tool as disabled.
     tickfleet(&[&["tools"], &config[..]].concat()).exits(0).says("none: disabled");
     tickfleet(&[&["tools", "try", "echo", "--agent", "kelly", "{}"], &config[..]].concat()).exits(1).says("denied");
     tickfleet(&["tools", "enable", "echo", "--redis-url", &url]).exits(0);

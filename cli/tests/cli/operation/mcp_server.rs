@@ -16,11 +16,11 @@ use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
 const PATH: &str = "/v1/agents/kelly/mcp";
-/// Maximum attempts of a check. In total, they take at least two minutes.
+/// The attempts take at least two minutes.
 const LOOKS: usize = 2_400;
 const HEAD: &str = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
 
-/// Sends a request as kelly, in a protocol revision with a handshake.
+/// The protocol revision has a handshake.
 fn ask(gateway: &Gateway, key: &str, method: &str, params: &Value) -> HttpResponse {
     ask_for("kelly", gateway, key, method, params)
 }
@@ -30,7 +30,7 @@ fn ask_for(agent: &str, gateway: &Gateway, key: &str, method: &str, params: &Val
     gateway.ask_with(key, "POST", &format!("/v1/agents/{agent}/mcp"), &head, &request(method, params))
 }
 
-/// Sends a request as kelly, in the protocol revision 2026-07-28, as a client that supports tasks.
+/// The client supports tasks and uses the protocol revision 2026-07-28.
 fn ask_stateless(gateway: &Gateway, key: &str, method: &str, params: Value) -> Value {
     let answer = ask_stateless_for("kelly", gateway, key, method, params);
     assert_eq!(answer.status, 200, "{method}: {answer:?}");
@@ -56,7 +56,7 @@ fn call(name: &str, arguments: &Value) -> Value {
     json!({"name": name, "arguments": arguments})
 }
 
-/// Polls an agent's list of tools, because a worker writes the list only some time after its start.
+/// A worker writes the list only some time after its start.
 fn listed(mut ask: impl FnMut() -> Value) -> Value {
     for _ in 0..LOOKS {
         let answer = ask();
@@ -126,7 +126,6 @@ async fn tools_are_served_over_http_and_calls_run_as_turns() {
     let echoed = ask(&gateway, &key, "tools/call", &call("echo", &json!({"text": "hi"}))).json()["result"].clone();
     assert_eq!((&echoed["structuredContent"]["text"], &echoed["isError"]), (&json!("hi"), &json!(false)), "{echoed}");
 
-    // If a model can act on an error, the error is returned as a result. An unknown tool is a protocol error.
     let invalid = ask(&gateway, &key, "tools/call", &call("sleep", &json!({"ms": "soon"}))).json();
     assert_eq!(invalid["result"]["isError"], true, "{invalid}");
     let post = call("post_to_x", &json!({"content": "not mine to post"}));
@@ -135,7 +134,6 @@ async fn tools_are_served_over_http_and_calls_run_as_turns() {
     let unknown = ask(&gateway, &key, "tools/call", &call("no_such_tool", &json!({}))).json();
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
 
-    // A call that is sent twice with the same ID runs once. The client chooses the ID.
     let mut mine = call("echo", &json!({"text": "once"}));
     mine["_meta"] = json!({"tickfleet/turn_id": "order-17"});
     for _ in 0..2 {
@@ -176,7 +174,7 @@ async fn any_gateway_can_answer_for_the_task_of_a_long_call() {
     let begun = ask_stateless(&one, &key, "tools/call", call("sleep", &json!({"ms": 4_000})));
     assert_eq!((&begun["resultType"], &begun["status"]), (&json!("task"), &json!("working")), "{begun}");
     let task = json!({"taskId": begun["taskId"]});
-    // The gateway that accepted the task is killed. Another gateway returns the task's result.
+    // The killed gateway accepted the task.
     drop(one);
     let ended = until_ended(&two, &key, &task);
     assert_eq!((&ended["status"], &ended["result"]["isError"]), (&json!("completed"), &json!(false)), "{ended}");
@@ -192,7 +190,6 @@ async fn any_gateway_can_answer_for_the_task_of_a_long_call() {
     ask_stateless(&two, &key, "tasks/cancel", task.clone());
     assert_eq!(until_ended(&two, &key, &task)["status"], "cancelled");
 
-    // A queued turn of another agent is also an unknown task.
     drop(fleet);
     let turn = json!({"agent": "kelly", "turn_id": "queued", "calls": [{"name": "echo", "arguments": {"text": "x"}}]});
     assert_eq!(two.ask(&key, "POST", "/v1/turns", &turn).status, 202);
@@ -216,7 +213,6 @@ fn until_ended(gateway: &Gateway, key: &str, task: &Value) -> Value {
     panic!("a task does not end: {task}");
 }
 
-/// The process of `tickfleet mcp serve`. The test is its client.
 struct McpServeProcess {
     child: Child,
     input: ChildStdin,
@@ -264,7 +260,6 @@ async fn a_stdio_client_calls_tools_and_its_cancel_ends_the_turn() {
     let echoed = serve.ask("tools/call", &call("echo", &json!({"text": "hi"})));
     assert_eq!(echoed["result"]["structuredContent"]["text"], "hi", "{echoed}");
 
-    // The client cancels a call. The turn of the call must end too.
     let mut long = call("sleep", &json!({"ms": 60_000}));
     long["_meta"] = json!({"tickfleet/turn_id": "long"});
     serve.send(&request("tools/call", &long));
@@ -272,7 +267,6 @@ async fn a_stdio_client_calls_tools_and_its_cancel_ends_the_turn() {
     serve.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": gave_up}));
     until_cancelled(&redis.url());
 
-    // The process ends when its client closes the input.
     let McpServeProcess { mut child, input, output } = serve;
     drop((input, output));
     assert_eq!(child.wait().unwrap().code(), Some(0));

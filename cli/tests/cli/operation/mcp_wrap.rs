@@ -15,11 +15,11 @@ use crate::support::documents::{REPOSITORY, blocks};
 use crate::support::packages::Packages;
 use crate::support::process::pause;
 
-/// Maximum attempts of a check. In total, they take at least two minutes.
+/// The attempts take at least two minutes.
 const LOOKS: usize = 2_400;
 const PAGE: &str = "docs/build/mcp-wrap.md";
 
-/// A user's home folder, with the files that the server of tests/data reads and writes.
+/// Has the files that the server of tests/data reads and writes.
 struct Home {
     folder: TempDir,
 }
@@ -31,17 +31,15 @@ impl Home {
         Self { folder }
     }
 
-    /// Returns the folder of the server's files.
     fn server(&self) -> PathBuf {
         self.folder.path().join("server")
     }
 
-    /// Returns the data folder of the server `s`.
     fn data(&self) -> PathBuf {
         self.folder.path().join("tickfleet/wrap/s")
     }
 
-    /// Returns the arguments that wrap the server of tests/data as `s`.
+    /// Wraps the server of tests/data as `s`.
     fn wrapping(&self, options: &[&str]) -> Vec<String> {
         let script = format!("{REPOSITORY}/tests/data/mcp_server.py");
         let files = self.server();
@@ -55,7 +53,6 @@ impl Home {
         CommandOutput::of(command(&args).env("XDG_DATA_HOME", self.folder.path()), "")
     }
 
-    /// Starts the server of tests/data for a client without dialogs.
     fn start(&self, options: &[&str]) -> McpClient {
         McpClient::start(self.folder.path(), &self.wrapping(options), &[], None)
     }
@@ -65,12 +62,11 @@ impl Home {
     }
 }
 
-/// A client that starts its own server process.
 struct McpClient {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// The user's answer to each dialog. `None` if the client does not support dialogs.
+    /// `None` if the client does not support dialogs.
     answer: Option<&'static str>,
     dialogs: Vec<String>,
 }
@@ -97,14 +93,14 @@ impl McpClient {
         writeln!(self.input, "{message}").unwrap();
     }
 
-    /// Reads the next message. Standard output must contain nothing but messages.
+    /// Standard output must contain nothing but messages.
     fn message(&mut self) -> Value {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("no message ({error}): {line:?}"))
     }
 
-    /// Sends a request, and waits for its response. Answers dialogs during the wait.
+    /// Answers dialogs until the response arrives.
     fn ask(&mut self, method: &str, params: &Value) -> Value {
         self.send(&json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}));
         loop {
@@ -125,14 +121,13 @@ impl McpClient {
         tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Returns the text of the result, and true if the result is an error.
+    /// The second value is true if the result is an error.
     fn call(&mut self, tool: &str, arguments: &Value) -> (String, bool) {
         let said = self.ask("tools/call", &json!({"name": tool, "arguments": arguments}));
         let text = said["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{said}"));
         (text.to_owned(), said["result"]["isError"] == true)
     }
 
-    /// Closes the input of the process. Returns the exit code and the log.
     fn close(self) -> (Option<i32>, String) {
         let Self { mut child, input, output, .. } = self;
         drop((input, output));
@@ -176,7 +171,6 @@ fn tools_keep_their_names_and_caps_and_the_audit_log_survive_a_restart() {
     assert_eq!(client.close().0, Some(0));
     assert!(!link.exists());
 
-    // Without a client, `tickfleet dev` shows the stored data.
     let data = home.data().join("1");
     let fleet = DevFleet::start_in(home.folder.path(), &["--data", data.to_str().unwrap()], &[]);
     fleet.run(&["audit", "search", "--json"]).exits(0).says("send");
@@ -192,7 +186,6 @@ fn closing_the_client_ends_the_server() {
     let server = servers.lines().last().unwrap().to_owned();
     let is_running = || Path::new("/proc").join(&server).exists();
     assert!(is_running());
-    // The end of the process must not wait for a running call.
     client.send(&json!({"jsonrpc": "2.0", "id": 8, "method": "tools/call",
         "params": {"name": "send", "arguments": {"key": "late", "ms": 60_000}}}));
     for _ in 0..LOOKS {
@@ -222,7 +215,6 @@ fn a_dialog_of_the_client_decides_a_call_that_needs_approval() {
     assert!(is_error && denied.contains("person"), "{denied}");
     assert_eq!(client.close().0, Some(0));
 
-    // If the user closes the dialog without an answer, the call still needs a decision.
     let mut client = start("cancel");
     let (waits, is_error) = client.call("send", &key("c"));
     assert!(is_error && waits.contains("console.url"), "{waits}");
@@ -240,7 +232,6 @@ fn without_dialogs_a_waiting_call_names_the_console_and_can_be_retried() {
     let link = fs::read_to_string(&file).unwrap();
     let (address, secret) = link.trim().strip_prefix("http://").unwrap().split_once("/console/#key=").unwrap();
     assert!(!waits.contains(secret), "the model reads the result");
-    // Before the decision, a repeated call returns the same result, and submits no second turn.
     assert_eq!(client.call("send", &key("a")), (waits, true));
 
     let console = Gateway::at(address);
@@ -267,7 +258,6 @@ fn without_dialogs_a_waiting_call_names_the_console_and_can_be_retried() {
     assert!(log.contains("call waits for approval") && !log.contains(secret), "{log}");
     assert_eq!(home.effects(), "send a\n");
 
-    // The end of the process canceled the calls that waited.
     let client = home.start(&["--approve", "send"]);
     let link = fs::read_to_string(&file).unwrap();
     let (address, secret) = link.trim().strip_prefix("http://").unwrap().split_once("/console/#key=").unwrap();
@@ -312,7 +302,6 @@ fn a_changed_definition_is_refused_until_it_is_pinned() {
     assert_eq!(client.call("look", &key("a")).0, "look a");
     assert_eq!(client.close().0, Some(0));
 
-    // If the lock file was edited by hand, this is an error. The tools are not pinned again.
     let pins = home.data().join("mcp.lock.yaml");
     let changed = fs::read_to_string(&pins).unwrap().replace("Refuses.", "Refuses nothing.");
     fs::write(&pins, &changed).unwrap();
@@ -357,7 +346,7 @@ fn a_call_to_a_dying_server_gets_a_result_and_the_next_call_runs() {
     assert_eq!(client.close().0, Some(0));
 }
 
-/// A server that floods both outputs with lines that cannot be parsed, and then responds.
+/// Floods both outputs with lines that cannot be parsed, and then responds.
 const GARBAGE: &str = r#"
 import json, sys
 for line in sys.stdin:
@@ -388,7 +377,6 @@ fn garbage_of_the_server_reaches_neither_the_client_nor_other_calls() {
     let (unknown, is_error) = client.call("read_file", &json!({}));
     assert!(is_error && !unknown.is_empty(), "{unknown}");
     assert_eq!(client.call("echo", &json!({})), ("fine".to_owned(), false));
-    // The log contains only a part of the server's output.
     let (code, log) = client.close();
     assert_eq!(code, Some(0));
     assert!(log.len() < 1 << 20, "{}", log.len());
@@ -448,7 +436,6 @@ fn files_in_the_config_folder_replace_generated_files() {
     let said = home.run(&home.wrapping(&["--config", policy, "--approve", "send"])).exits(2);
     said.prints_error("--approve: the folder has its own permissions.yaml");
 
-    // If the configuration folder has its own mcp.yaml, the command line must not name a server.
     fs::remove_file(format!("{policy}/permissions.yaml")).unwrap();
     fs::remove_file(format!("{policy}/limits.yaml")).unwrap();
     let script = format!("{REPOSITORY}/tests/data/mcp_server.py");

@@ -11,7 +11,7 @@ use super::secured::make_users;
 use crate::support::binary::{CommandOutput, DevFleet};
 use crate::support::process::pause;
 
-/// Maximum attempts of a check. In total, they take at least two minutes.
+/// The attempts take at least two minutes.
 const LOOKS: usize = 2_400;
 
 const PERMISSIONS: &str = "permissions:
@@ -21,7 +21,7 @@ const PERMISSIONS: &str = "permissions:
   fail: {agents: [kelly], rules: [{name: ask, require: 'false', otherwise: ask}]}
   pay: {agents: [kelly]}
 ";
-/// The configured tool. No service listens at its address.
+/// No service listens at the tool's address.
 const TOOLS: &str = r#"tools:
   pay:
     description: Pays an amount.
@@ -49,7 +49,7 @@ pub(super) struct Keys {
     pub(super) operator: String,
     pub(super) approver: String,
     pub(super) service: String,
-    /// A key that may view and operate, but only in the tenant `acme`.
+    /// This key may view and operate, but only in the tenant `acme`.
     pub(super) acme: String,
 }
 
@@ -102,7 +102,6 @@ impl OperatorFleet {
         self.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", id, "--call", call]).exits(0);
     }
 
-    /// Returns the response for a key that may view everything.
     pub(super) fn sees(&self, path: &str) -> Value {
         let seen = self.gateway.get(&self.keys.viewer, &format!("/v1/operate/{path}"));
         assert_eq!(seen.status, 200, "{path}: {seen:?}");
@@ -125,7 +124,7 @@ impl OperatorFleet {
         panic!("{path} did not come to be so within two minutes: {seen}")
     }
 
-    /// Submits a turn of an unknown agent. Returns the ID of the turn's dead letter.
+    /// Submits for an unknown agent. Returns the ID of the dead letter.
     pub(super) fn refused(&self, id: &str) -> String {
         let body = json!({"agent": "nobody", "turn_id": id, "calls": [{"name": "echo"}]});
         assert_eq!(self.gateway.ask(&self.keys.service, "POST", "/v1/turns", &body).status, 202);
@@ -133,7 +132,7 @@ impl OperatorFleet {
         of(&self.until("dead?kind=letter", |seen| of(seen).is_some())).unwrap()["id"].as_str().unwrap().to_owned()
     }
 
-    /// Returns the new dead letter of a turn that was replayed and then rejected again.
+    /// Waits until the replayed turn is rejected again.
     fn refused_again(&self, id: &str, before: &str) -> String {
         let of = |seen: &Value| {
             let mut dead = seen["dead"].as_array()?.iter();
@@ -153,7 +152,7 @@ pub(super) fn count(seen: &Value, name: &str) -> usize {
     seen[name].as_array().unwrap_or_else(|| panic!("no {name} in {seen}")).len()
 }
 
-/// Returns every operator command: method, path, body, and whether viewer, operator and approver may use it.
+/// The flags say whether viewer, operator and approver may use the command.
 pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
     const LOOKS: [bool; 3] = [true; 3];
     let path = |path: &str| format!("/v1/operate/{path}");
@@ -201,7 +200,7 @@ async fn each_verb_requires_its_role_and_a_rejected_request_changes_nothing() {
     let letter = served.refused("lost");
     let worker = served.sees("workers")["workers"][0]["name"].as_str().unwrap().to_owned();
     let verbs = verbs(&approval, &letter, &worker);
-    // First try keys without permission, before any command has an effect.
+    // Keys without permission come first, before any command has an effect.
     for (method, path, body, roles) in &verbs {
         let keys = [viewer, operator, approver].into_iter().zip(roles).filter(|(_, may)| !**may).map(|(key, _)| key);
         for key in keys.chain([service]) {
@@ -215,7 +214,6 @@ async fn each_verb_requires_its_role_and_a_rejected_request_changes_nothing() {
     assert_eq!(count(&served.sees("pauses"), "pauses"), 0, "nobody was paused");
     assert_eq!(served.sees(&format!("dead/{letter}"))["name"], "lost", "nothing was replayed or dropped");
     assert_eq!(served.sees("explain?id=demo:held")["story"]["state"], "retry", "the turn waits on");
-    // A key of another tenant may use the same commands. For this key, the tenant `demo` does not exist.
     for (method, path, body, _) in &verbs {
         let there = served.gateway.ask(acme, method, path, body);
         let is_own = there.status == 200 && !there.body.contains("demo");
@@ -239,7 +237,6 @@ async fn each_verb_requires_its_role_and_a_rejected_request_changes_nothing() {
     }
     let me = served.gateway.get(approver, "/v1/operate/me").json();
     assert_eq!((&me["approver"], &me["verbs"]), (&json!("ann"), &json!(["view", "approve"])), "{me}");
-    // Keys of operators for all tenants may not use the API of agents. Invalid queries are rejected.
     let body = json!({"agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(served.gateway.ask(operator, "POST", "/v1/turns", &body).code(), "forbidden");
     let wrong = "dead?limit=0 dead?from=x dead?kind=x dead/x stats?by=x stats?days=0 turns?limit=0 turns?from=x \
@@ -275,7 +272,6 @@ async fn the_console_is_served_with_a_strict_content_security_policy() {
         assert_eq!(gateway.get("", &format!("/console/{file}")).status, 404, "{file}");
     }
     assert_eq!(gateway.get("", "/console").status, 308);
-    // The pages contain no data, and without a key, the API returns none.
     assert_eq!(gateway.get("", "/v1/operate/overview").status, 401);
     let seen = gateway.get(key, "/v1/operate/overview");
     assert_eq!(seen.status, 200, "{seen:?}");
@@ -304,7 +300,6 @@ async fn a_pause_and_a_bulk_cancel_apply_and_name_their_operator_in_the_log() {
         "{reported}"
     );
     assert_eq!(served.sees("explain?id=waits")["story"]["tenant"], "demo", "looked for at all tenants");
-    // A pause of a tool for all tenants is visible to all tenants.
     let tool = json!({"tool": "sleep", "reason": "it is moved"});
     assert_eq!(served.does(key, "pause", &tool).json(), json!({"changed": true}));
     let theirs = served.gateway.get(&served.keys.acme, "/v1/operate/pauses").json();
@@ -356,7 +351,6 @@ async fn an_approval_requires_current_arguments_and_a_listed_approver() {
     let bare = served.sees(&format!("approvals/{}", approval["id"].as_str().unwrap()));
     assert_eq!(bare["tenant"], "demo", "looked for at all tenants");
     let path = format!("approvals/{name}/approve");
-    // A page that is out of date sends arguments that the approval does not have.
     let stale = served.does(key, &path, &json!({"reason": "", "narrowed": {"/code": "x"}}));
     assert_eq!((stale.status, stale.code().as_str()), (409, "conflict"), "{stale:?}");
     assert_eq!(served.does(key, &path, &json!({"set": {"/text": "other"}})).status, 400, "nothing may be changed");
@@ -370,12 +364,11 @@ async fn an_approval_requires_current_arguments_and_a_listed_approver() {
     let name = format!("demo:{}", served.asked("second")["id"].as_str().unwrap());
     let deny = format!("approvals/{name}/deny");
     assert_eq!(served.does(key, &deny, &json!({"reason": " "})).status, 400, "a denial says why");
-    // If the file is unreadable or no longer lists the approver, the approver cannot decide.
     let file = Path::new(&served.conf()).join("permissions.yaml");
     for (text, status) in [("permissions: [", 503), (PERMISSIONS, 403)] {
         std::fs::write(&file, text).unwrap();
         assert_eq!(served.does(key, &deny, &json!({"reason": "no"})).status, status, "{text}");
-        // Viewing must work at the same time, so that people can find the mistake in the file.
+        // People must be able to find the mistake in the file.
         assert_eq!(served.sees("explain?id=demo:second")["story"]["waits"]["rule"], "approval", "{text}");
     }
     std::fs::write(&file, [PERMISSIONS, APPROVERS].concat()).unwrap();
@@ -386,7 +379,6 @@ async fn an_approval_requires_current_arguments_and_a_listed_approver() {
     drop(served.redis);
 }
 
-/// Checks that the statistics count each outcome once, even if they are read several times.
 fn counted(served: &OperatorFleet) {
     let seen = served.sees("stats?by=agent,tool&tenant=demo");
     let mut rows = seen["rows"].as_array().unwrap().iter();
@@ -445,7 +437,6 @@ async fn dead_letters_and_calls_are_replayed_once_edited_or_dropped() {
         "{answers}"
     );
     assert_eq!(answers[1]["result"], "may_have_run", "nothing runs twice that nobody has asked for: {answers}");
-    // The replayed turn is rejected again and becomes another dead letter.
     assert_eq!((&answers[2]["result"], &answers[2]["replayed_as"]), (&json!("ok"), &json!("demo:lost")), "{answers}");
     let again = served.does(key, "dead/replay", &ids).json();
     assert_eq!((&again[0]["result"], &again[2]["result"]), (&json!("again"), &json!("not_found")), "{again}");
@@ -463,7 +454,6 @@ async fn dead_letters_and_calls_are_replayed_once_edited_or_dropped() {
     let perhaps = json!({"ids": [maybe], "reason": "looked it up", "allow_duplicate_effects": true});
     assert_eq!(served.does(key, "dead/replay", &perhaps).json()[0]["replayed_as"], "demo:maybe.again-0");
 
-    // Calls that failed again stay listed until they are dropped.
     served.until("dead", |seen| count(seen, "dead") == 2);
     let dropping = ["dead", "drop", "--tool", "fail_once", "--reason", "of no use", "--by", "anna", "--yes"];
     served.run(&dropping).exits(0).says("2 found, 2 of them dropped");

@@ -12,7 +12,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, command};
 use crate::support::process::{Process, pause};
 
-/// The lease is so long that processes read their settings at the start, not with a later heartbeat.
+/// With such a lease, processes read their settings at the start, not with a later heartbeat.
 const LONG_LEASE: &[(&str, &str)] = &[("TICKFLEET_WORKER_LEASE", "40s"), ("TICKFLEET_WORKER_DRAIN", "10s")];
 
 struct RunTimeFixture {
@@ -45,7 +45,7 @@ impl RunTimeFixture {
             .json()
     }
 
-    /// Waits up to a minute until the turn has ended. Returns the explanation of the turn.
+    /// Waits up to a minute. Returns the explanation of the turn.
     fn finished(&self, tenant: &str, turn: &Value) -> Value {
         let name = format!("{tenant}:{}", turn["turn_id"].as_str().unwrap_or_else(|| panic!("{turn}")));
         for _ in 0..1_200 {
@@ -89,7 +89,6 @@ fn results(reply: &Value) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_scheduler_applies_the_caps_of_run_time_tenants() {
-    // `demo` is configured without a cap. `guest` is set only at run time.
     let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 1}", "{demo: {}}", LONG_LEASE).await;
     let scheduler = place.start("scheduler");
     let worker = place.start("worker");
@@ -117,7 +116,6 @@ async fn a_tenant_change_applies_to_the_next_turn() {
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
     // The next heartbeat is ten seconds away, but both changes apply without it.
     place.run(&["tenant", "set", "demo", "--max-actions-per-day", "3"]).exits(0);
-    // The cap counts only calls after it was set.
     let reply = place.submit("demo", 4, &["--wait"]);
     assert_eq!(outcomes(&results(&reply)), counted(&[("daily_cap_reached", 1), ("ok", 3)]), "{reply:#}");
     place.run(&["tenant", "set", "guest", "--max-actions-per-day", "3"]).exits(0);
@@ -168,14 +166,12 @@ async fn tenants_in_two_shards_keep_their_run_time_caps() {
     let second = home(1);
     let shards = &[("TICKFLEET_REDIS_SHARDS", "2"), ("TICKFLEET_WORKER_LEASE", "1s"), ("TICKFLEET_WORKER_DRAIN", "5s")];
     let settings = "caps: {tick: 1s, max_calls_per_tick: 100}";
-    // One tenant is configured without a cap. The other is set only at run time.
     let place = RunTimeFixture::new(settings, &format!("{{{first}: {{}}}}"), shards).await;
     let fleet = [place.start("scheduler"), place.start("worker")];
     let tenants = [first.as_str(), second.as_str()];
     for tenant in tenants {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
-    // A declaration of the tenant in a shard other than its own must be ignored.
     place
         .redis(&["HSET", "{tickfleet:1}:tenants", &first, r#"{"plan":"","features":[],"agents":[],"users":[]}"#])
         .await;
@@ -201,7 +197,7 @@ async fn a_lost_or_broken_tenant_declaration_relaxes_no_cap() {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
-    // The settings in Redis are lost. The first process that detects the loss restores the settings from its memory.
+    // The first process that detects the loss restores the settings from its memory.
     place.redis(&["DEL", "{tickfleet:0}:settings", "{tickfleet:0}:parts:settings"]).await;
     let put_back = "run-time tenant was missing from Redis; restoring";
     while scheduler.count(put_back) + worker.count(put_back) == 0 {
@@ -211,8 +207,8 @@ async fn a_lost_or_broken_tenant_declaration_relaxes_no_cap() {
     assert_eq!(outcomes(&ended), counted(&[("daily_cap_reached", 2), ("ok", 2)]));
     place.run(&["tenant", "show", "other"]).exits(0).says("run time");
 
-    // After all processes have stopped, no process has a valid copy of the broken declaration. New processes therefore
-    // admit no turns of this tenant. The other tenant is not affected.
+    // No process has a valid copy of the broken declaration any more, so new processes admit no turns of this tenant.
+    // The other tenant is not affected.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
     place.redis(&["HSET", "{tickfleet:0}:parts:settings", "tenant:demo", "{broken"]).await;
     let fleet = [place.start("scheduler"), place.start("worker")];

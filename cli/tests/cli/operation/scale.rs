@@ -9,7 +9,7 @@ use tickfleet_testkit::RedisServer;
 use super::scaling;
 use crate::support::process::{Process, pause};
 
-/// A short version of `the_fleet_follows_its_load` for every test run. It is 60 times as fast as a cluster.
+/// The run is 60 times as fast as a cluster.
 #[tokio::test]
 async fn a_fleet_scales_out_and_in_with_its_load_but_not_for_capped_work() {
     let seconds = Duration::from_secs;
@@ -26,8 +26,8 @@ async fn a_fleet_scales_out_and_in_with_its_load_but_not_for_capped_work() {
     assert!(outcome.signaled >= loaded - 1 && outcome.left == outcome.signaled, "{}", outcome.summary());
 }
 
-/// The run in docs/operate/scale-workers.md. If `TICKFLEET_SCALING_CSV` is set, for example to
-/// `docs/operate/scaling/run.csv`, writes the samples to this file.
+/// The run in docs/operate/scale-workers.md. `TICKFLEET_SCALING_CSV` names a file for the samples, such as
+/// `docs/operate/scaling/run.csv`.
 #[tokio::test]
 #[ignore = "takes three minutes and wants a quiet machine"]
 async fn the_fleet_follows_its_load() {
@@ -54,7 +54,7 @@ async fn the_fleet_follows_its_load() {
     assert_eq!(outcome.left, outcome.signaled);
 }
 
-/// Measures the numbers for the table of memory in docs/operate/size-a-fleet.md.
+/// The numbers are for the table of memory in docs/operate/size-a-fleet.md.
 #[tokio::test]
 #[ignore = "measures; it asserts only that nothing costs far more than the document says"]
 async fn each_turn_and_agent_uses_at_most_a_few_kilobytes() {
@@ -66,12 +66,12 @@ async fn each_turn_and_agent_uses_at_most_a_few_kilobytes() {
 }
 
 const AGENTS: usize = 30_000;
-/// Maximum additional memory (bytes) of a process for these agents. About 14 MB were measured. A process that kept the
-/// agents' text, parsed trees or a second copy would exceed the maximum.
+/// About 14 MB were measured. A process that kept the agents' text, parsed trees or a second copy would exceed the
+/// maximum.
 const AGENTS_COST_MAX: u64 = 40 << 20;
 
-/// Starts a process with `agents` agents. Returns its resident memory (bytes). The process soon releases the memory for
-/// reading the configuration. Therefore waits until the resident memory is at most `enough`, for up to two minutes.
+/// Returns the resident memory (bytes). The process soon releases the memory for reading the configuration, so this
+/// waits until at most `enough` is resident, for up to two minutes.
 async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();

@@ -16,7 +16,6 @@ fn files(folder: &Path) -> TlsFiles {
     TlsFiles { ca: folder.join("ca.pem"), certificate: folder.join("redis.pem"), key: folder.join("redis.key") }
 }
 
-/// Creates the users that `tickfleet acl` prints on each server, as an aclfile would.
 pub(super) async fn make_users(servers: &[RedisServer]) {
     for (name, _) in Role::WORDS {
         let data = tickfleet(&["acl", "--role", name]).exits(0);
@@ -56,8 +55,8 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
     until_printed("4 schedulers, 4 workers alive", || asked("viewer", &["top", "--once"]));
     asked("viewer", &["explain", "demo:over-tls"]).exits(0).says("has ended");
     asked("viewer", &["limits"]).exits(0);
-    // The commands allow one second for a node's slots, and two seconds for a process' heartbeat. On a busy machine,
-    // both can be late.
+    // The commands allow one second for a node's slots, and two seconds for a heartbeat. On a busy machine, both can be
+    // late.
     until_all_printed(&["3 of 3 nodes agree on the slot owners", "0 to fix"], || asked("operator", &["doctor"]));
     asked("operator", &["tenant", "set", "acme", "--plan", "gold"]).exits(0);
     asked("operator", &["cancel", "demo:over-tls"]);

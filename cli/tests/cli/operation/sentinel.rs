@@ -5,7 +5,7 @@ use tickfleet_testkit::SentinelSetup;
 use crate::support::binary::{tickfleet, until_printed};
 use crate::support::process::{Process, pause};
 
-/// Maximum attempts of a check. In total, they take at least two minutes.
+/// The attempts take at least two minutes.
 const LOOKS: usize = 2_400;
 
 fn until_ready_says(process: &Process, status: &str, says: &str) {
@@ -20,8 +20,7 @@ fn until_ready_says(process: &Process, status: &str, says: &str) {
     panic!("not {status} with {says:?} within two minutes: {last}");
 }
 
-/// Waits until a metric satisfies `is`. The connections of a process detect a failover one by one, so the metric
-/// changes late.
+/// The connections of a process detect a failover one by one, so the metric changes late.
 fn until_metric(process: &Process, name: &str, is: impl Fn(f64) -> bool) {
     for _ in 0..LOOKS {
         let metrics = process.metrics();
@@ -47,8 +46,8 @@ async fn readiness_and_doctor_report_the_primary_or_why_it_is_missing() {
     let scheduler = Process::start("scheduler", dir.path(), &url);
     until_ready_says(&scheduler, "200", &format!("primary {}", address(&trio, 0)));
     let doctor = ["doctor", "--redis-url", &url];
-    // No worker runs, so `doctor` exits with 1. `doctor` waits one second for each Sentinel, and on a busy machine, a
-    // Sentinel can respond later.
+    // No worker runs, so `doctor` exits with 1. On a busy machine, a Sentinel can take longer than the second that
+    // `doctor` waits.
     let agree = format!("{}, according to 3 of 3 sentinels", address(&trio, 0));
     assert!((0..100).any(|_| tickfleet(&doctor).stdout.contains(&agree)), "the sentinels do not agree");
 

@@ -110,7 +110,6 @@ async fn spans_and_tool_requests_of_a_turn_belong_to_the_producers_trace() {
     let unsampled = format!("00-{}-{PARENT}-00", "ab".repeat(16));
     submit(&url, &unsampled).await;
     assert!(submit(&url, "00-broken").await.get("traceparent").is_none(), "what is malformed is ignored");
-    // When a process ends, it flushes its remaining spans.
     let ended = tokio::task::spawn_blocking(|| fleet.map(Process::stop)).await.unwrap();
     assert_eq!(ended, [Some(0), Some(0)]);
 
@@ -129,12 +128,10 @@ async fn spans_and_tool_requests_of_a_turn_belong_to_the_producers_trace() {
     assert_eq!(stand_in.header(0, "tracestate").as_deref(), Some("vendor=x"));
     assert!(stand_in.services.lock().unwrap().iter().all(|name| name.contains("\"tickfleet\"")));
 
-    // The producer chose not to sample this trace. Therefore its spans are not exported, and the service receives the
-    // same flag.
+    // The producer chose not to sample this trace.
     assert!(!spans.iter().any(|span| hex(&span.trace_id) == "ab".repeat(16)));
     let sent = stand_in.header(1, "traceparent").unwrap();
     assert!(sent.starts_with(&format!("00-{}-", "ab".repeat(16))) && sent.ends_with("-00"), "{sent}");
-    // A turn without a trace starts a new trace, and all spans of the turn belong to it.
     let own: Vec<&Span> = spans.iter().filter(|span| hex(&span.trace_id) != TRACE).collect();
     assert_eq!(own.len(), 4, "{own:?}");
     assert!(own.iter().all(|span| span.trace_id == own[0].trace_id));

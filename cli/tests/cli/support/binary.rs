@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::Instant;
 
-/// Environment variables of the machine that would change the results of tests.
+/// These variables of the machine would change the results of tests.
 const FOREIGN: [&str; 13] = [
     "REDIS_URL",
     "MAX_ACTIONS_PER_DAY",
@@ -24,7 +24,6 @@ const FOREIGN: [&str; 13] = [
     "GEMINI_API_KEY",
 ];
 
-/// The exit code of a command that cannot reach Redis.
 const AWAY: i32 = 3;
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -82,8 +81,8 @@ impl CommandOutput {
     }
 }
 
-/// Repeats a command until it reaches Redis. Each node of a cluster and each Sentinel has one second to connect and
-/// respond. Therefore the command fails if the machine stalls for a second.
+/// Repeats a command until it reaches Redis. Each node of a cluster and each Sentinel has one second to respond, so the
+/// command fails if the machine stalls for a second.
 pub fn reached(run: impl Fn() -> CommandOutput) -> CommandOutput {
     let began = Instant::now();
     loop {
@@ -94,12 +93,10 @@ pub fn reached(run: impl Fn() -> CommandOutput) -> CommandOutput {
     }
 }
 
-/// Repeats a command until it succeeds and prints this text. Tests use it to wait for effects of other processes.
 pub fn until_printed(text: &str, run: impl Fn() -> CommandOutput) {
     until_all_printed(&[text], run);
 }
 
-/// Repeats a command until it succeeds and prints all of these texts in one run.
 pub fn until_all_printed(texts: &[&str], run: impl Fn() -> CommandOutput) {
     let began = Instant::now();
     loop {
@@ -115,22 +112,19 @@ pub fn until_all_printed(texts: &[&str], run: impl Fn() -> CommandOutput) {
     }
 }
 
-/// A running `tickfleet dev`. Dropping this value kills the process, and the process' private Redis ends too.
+/// Dropping this value kills the process, and the process' private Redis ends too.
 pub struct DevFleet {
     child: Child,
-    /// The variables that `dev` prints for use in another terminal, and the given Redis URL.
+    /// Includes the given Redis URL.
     exports: Vec<(String, String)>,
-    /// The lines that `dev` printed when it started.
     pub welcome: Vec<String>,
 }
 
 impl DevFleet {
-    /// Waits until `dev` prints that it runs.
     pub fn start(args: &[&str]) -> Self {
         Self::start_in(Path::new("."), args, &[])
     }
 
-    /// Same as [`Self::start`], with additional environment variables.
     pub fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Self {
         Self::start_in(Path::new("."), args, variables)
     }
@@ -139,7 +133,7 @@ impl DevFleet {
         Self::start_program(Path::new(env!("CARGO_BIN_EXE_tickfleet")), folder, args, variables)
     }
 
-    /// Same as [`Self::start_in`], with another program that runs a fleet.
+    /// The other program must run a fleet.
     pub fn start_program(program: &Path, folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let began = Instant::now();
         loop {
@@ -152,7 +146,7 @@ impl DevFleet {
         }
     }
 
-    /// Waits until the program prints that it runs. If the program ends instead, returns its exit code.
+    /// Returns the exit code if the program ends instead of running.
     fn try_to_start(
         program: &Path,
         folder: &Path,
@@ -208,7 +202,6 @@ impl DevFleet {
         CommandOutput::of(&mut self.command(args), stdin)
     }
 
-    /// Sends SIGTERM. Returns the exit code.
     pub fn stop(mut self) -> Option<i32> {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
         let mut rest = String::new();
@@ -227,7 +220,7 @@ impl Drop for DevFleet {
 
 const TURN: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
 
-/// Returns the arguments that submit a turn as agent kelly of tenant demo.
+/// The turn is of agent kelly of tenant demo.
 pub fn submit<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&TURN, more].concat()
 }

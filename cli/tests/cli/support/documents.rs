@@ -5,7 +5,6 @@ use std::process::Command;
 
 pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// A command (`$ …`), and the output that the document shows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DocumentedCommand {
     pub line: usize,
@@ -13,7 +12,7 @@ pub struct DocumentedCommand {
     pub output: Vec<String>,
 }
 
-/// Returns the fenced blocks in `language`, each with the number of its first line.
+/// Each block has the number of its first line.
 pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
     let mut found: Vec<(usize, Vec<&str>)> = Vec::new();
     let mut fenced = false;
@@ -32,7 +31,6 @@ pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
     found
 }
 
-/// Returns the commands in the document's `console` blocks, in order.
 pub fn shown(text: &str) -> Vec<DocumentedCommand> {
     let mut found: Vec<DocumentedCommand> = Vec::new();
     for (first, lines) in blocks(text, "console") {
@@ -53,8 +51,8 @@ pub fn shown(text: &str) -> Vec<DocumentedCommand> {
     found
 }
 
-/// Masks the parts that differ from run to run: numbers and digests. Replaces each run of spaces with one space,
-/// because the padding depends on the length of the masked parts.
+/// Masks numbers and digests, which differ from run to run. Each run of spaces becomes one space, because the padding
+/// depends on the length of the masked parts.
 fn masked(line: &str) -> String {
     let word = |word: &str| {
         // The name of a consumer consists of its kind, its host's name, and a unique suffix.
@@ -93,15 +91,14 @@ fn masked(line: &str) -> String {
     plain.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Masks the lines, and removes consecutive duplicates. The number of equal lines varies, for example with the number
-/// of windows that begin.
+/// Removes consecutive duplicates. The number of equal lines varies, for example with the number of windows that begin.
 fn comparable<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut lines: Vec<String> = lines.map(masked).collect();
     lines.dedup();
     lines
 }
 
-/// Returns true if a command printed the documented output. A documented line `…` matches any number of lines.
+/// A documented line `…` matches any number of lines.
 pub fn agrees(shown: &[String], printed: &str) -> bool {
     let printed = comparable(printed.lines());
     let mut rest = printed.as_slice();

@@ -8,12 +8,10 @@ use std::process::Command;
 
 use super::documents::REPOSITORY;
 
-/// If this environment variable is `1`, tests that need Node.js pass without running.
+/// `1` skips the tests that need Node.js.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_NODE";
 const PARTS: [&str; 7] = ["package.json", "package-lock.json", "tsconfig.json", "README.md", "bin", "src", "test"];
-/// The programs of npm, and their files in a fetched Node.js.
 const NPM: [(&str, &str); 2] = [("npm", "npm-cli.js"), ("npx", "npx-cli.js")];
-/// The oldest version that the package supports.
 const MAJOR_MIN: u32 = 20;
 /// The oldest major version that imports TypeScript in all its releases.
 const STRIPS_TYPES: u32 = 24;
@@ -24,11 +22,10 @@ pub struct Node {
 }
 
 pub struct Runtime {
-    /// The folder of a fetched Node.js; `None` if the machine's own Node.js is used.
+    /// `None` if the machine's own Node.js is used.
     fetched: Option<PathBuf>,
 }
 
-/// Returns true, and prints a message, if tests that need Node.js are skipped.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 pub fn is_skipped() -> bool {
     let skipped = env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1");
@@ -49,7 +46,6 @@ impl Runtime {
         self.program("node", &["bin/node"])
     }
 
-    /// Installs exactly the packages that the lock file in `folder` pins.
     pub fn install(&self, folder: &Path) {
         let mut npm = self.program("npm", &["bin/node", "lib/node_modules/npm/bin/npm-cli.js"]);
         let output = npm.args(["ci", "--no-audit", "--no-fund"]).current_dir(folder).output().unwrap();
@@ -71,12 +67,12 @@ impl Runtime {
 }
 
 impl Node {
-    /// Builds the package if needed. Returns `None` if [`SKIP_VARIABLE`] is `1`.
+    /// `None` if [`SKIP_VARIABLE`] is `1`.
     pub fn unless_skipped() -> Option<Self> {
         Self::of_version(MAJOR_MIN)
     }
 
-    /// Same as [`Self::unless_skipped`], with a version that imports TypeScript.
+    /// The version imports TypeScript.
     pub fn that_strips_types() -> Option<Self> {
         Self::of_version(STRIPS_TYPES)
     }
@@ -100,7 +96,7 @@ impl Node {
         Some(Self { runtime: Runtime::find(&home, major_min), ..node })
     }
 
-    /// Makes the packages for tools, `tickfleet` and `zod`, available to the modules in `folder`.
+    /// The modules in `folder` can then import `tickfleet` and `zod`.
     pub fn link(&self, folder: &Path) {
         let modules = folder.join("node_modules");
         // If a user followed the guide in this checkout, the folder already exists.
@@ -110,7 +106,6 @@ impl Node {
         std::os::unix::fs::symlink(self.package.join("node_modules/zod"), modules.join("zod")).unwrap();
     }
 
-    /// Returns the program for `interpreter` in `tools.yaml`.
     pub fn program(&self) -> String {
         self.folder().map_or_else(|| "node".to_owned(), |folder| folder.join("node").display().to_string())
     }
@@ -119,8 +114,7 @@ impl Node {
         self.runtime.node()
     }
 
-    /// Returns the folder with `node`, `npm` and `npx`, for a user's PATH. If a fetched Node.js lacks some of them,
-    /// creates them in `shims`.
+    /// A user's PATH needs `node`, `npm` and `npx`. If a fetched Node.js lacks some of them, creates them in `shims`.
     pub fn programs(&self, shims: &Path) -> PathBuf {
         let Some(home) = &self.runtime.fetched else {
             let found = Command::new("sh").args(["-c", "command -v npm"]).output().unwrap();
@@ -136,12 +130,12 @@ impl Node {
         shims.to_owned()
     }
 
-    /// Returns the folder of a fetched `node`. Returns `None` if the machine's own Node.js is used.
+    /// `None` if the machine's own Node.js is used.
     pub fn folder(&self) -> Option<PathBuf> {
         self.runtime.fetched.as_ref().map(|home| home.join("bin"))
     }
 
-    /// Installs exactly the pinned packages. The `prepare` script of the package then builds it.
+    /// The `prepare` script of the package then builds it.
     fn build(&self, from: &Path) {
         fs::create_dir_all(&self.package).unwrap();
         for part in PARTS {
@@ -152,7 +146,7 @@ impl Node {
     }
 }
 
-/// Returns true if the machine has npm, and at least this version of Node.js.
+/// True if the machine has npm, and at least this version of Node.js.
 fn is_installed(major_min: u32) -> bool {
     let said = |program: &str| Command::new(program).arg("--version").output().ok().filter(|o| o.status.success());
     let version = said("node").map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -160,7 +154,7 @@ fn is_installed(major_min: u32) -> bool {
     major.is_some_and(|major| major >= major_min) && said("npm").is_some()
 }
 
-/// Fetches Node.js in a pinned version from a package on PyPI. Returns its folder.
+/// The version is pinned, and comes from a package on PyPI. Returns the folder.
 fn fetch(home: &Path, major_min: u32) -> PathBuf {
     let script = Path::new(REPOSITORY).join("tests/data/node.py");
     let output = Command::new("python3").arg("-B").arg(script).arg(home).output().expect("python3");

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::documents::REPOSITORY;
 use super::node::{Runtime, contents, is_skipped};
 
-/// The oldest Node.js version that MCP's conformance suite supports.
+/// MCP's conformance suite needs at least this version.
 const MAJOR_MIN: u32 = 22;
 
 pub struct Packages {
@@ -16,7 +16,7 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// Installs the packages. Returns `None` if tests that need Node.js are skipped.
+    /// `None` if tests that need Node.js are skipped.
     pub fn unless_skipped() -> Option<Self> {
         if is_skipped() {
             return None;

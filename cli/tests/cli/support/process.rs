@@ -16,17 +16,16 @@ use crate::support::binary::{command, command_of};
 pub struct Process {
     child: Child,
     log: tempfile::NamedTempFile,
-    /// The address of the process's probes and metrics.
     health: String,
 }
 
 const GATEWAY: &str = "gateway ready";
-/// Maximum attempts to find a log line. In total, they take at least two minutes.
+/// The attempts take at least two minutes.
 const LOOKS: usize = 2_400;
 const ANSWER: Duration = Duration::from_secs(60);
 
 impl Process {
-    /// Starts a process of this role. Waits until the process logs that it has started.
+    /// Waits until the process logs that it has started.
     pub fn start(role: &str, config: &Path, url: &str) -> Self {
         Self::start_with(role, config, url, &[])
     }
@@ -35,7 +34,7 @@ impl Process {
         Self::start_build(chosen_build().as_deref(), role, config, url, variables)
     }
 
-    /// Same as [`Process::start_with`], with another build. `None` selects the tests' own build.
+    /// `None` selects the tests' own build.
     pub fn start_build(
         program: Option<&Path>,
         role: &str,
@@ -47,13 +46,13 @@ impl Process {
         Self::spawn(program.map_or_else(|| command(&args), |build| command_of(build, &args)), variables)
     }
 
-    /// Starts another command that runs until it is stopped. It must log `started`. Its output goes to `out`.
+    /// The command must run until it is stopped, and log `started`. Its output goes to `out`.
     pub fn start_command(args: &[&str], config: &Path, url: &str, out: Option<File>) -> Self {
         let args = [args, &["--config", config.to_str().unwrap(), "--redis-url", url]].concat();
         Self::spawn_to(command(&args), &[], out.map_or_else(Stdio::null, Stdio::from), "started")
     }
 
-    /// Starts a gateway with the key file `keys`. Returns the process and the port of its API.
+    /// Returns the process and the port of its API.
     pub fn start_gateway(keys: &Path, config: &Path, url: &str) -> (Self, u16) {
         Self::start_gateway_with(keys, config, url, &[], &[])
     }
@@ -116,8 +115,7 @@ impl Process {
         self.lines().iter().filter(|line| line["message"] == message).count()
     }
 
-    /// Waits until the process has reloaded its configuration at least `times` times. Returns the last log line about a
-    /// reload.
+    /// Waits for at least `times` reloads. Returns the last log line about a reload.
     pub fn reloaded(&self, times: usize) -> Value {
         for _ in 0..LOOKS {
             if self.count("configuration reloaded") >= times {
@@ -147,7 +145,6 @@ impl Process {
         self.answer("/metrics")
     }
 
-    /// Sends a GET request for a path. Returns the whole response, head and body.
     pub fn answer(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(&self.health).unwrap();
         stream.set_read_timeout(Some(ANSWER)).unwrap();
@@ -163,7 +160,6 @@ impl Process {
     }
 }
 
-/// Returns the path of another build of the processes, which can be set for measurements by hand.
 #[allow(clippy::disallowed_methods, reason = "whoever runs it by hand may have a release build")]
 pub fn chosen_build() -> Option<PathBuf> {
     std::env::var_os("TICKFLEET_TEST_BINARY").filter(|path| !path.is_empty()).map(PathBuf::from)

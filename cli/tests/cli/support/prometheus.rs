@@ -14,7 +14,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-/// The maximum time for the server to start on a busy machine, and the maximum time for each of its responses.
 const START: Duration = Duration::from_secs(120);
 const ANSWER: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(200);
@@ -24,18 +23,17 @@ pub struct Target {
     pub port: u16,
 }
 
-/// A running Prometheus. Dropping this value kills the process.
+/// Dropping this value kills the process.
 pub struct Prometheus {
     child: Child,
     port: u16,
     dir: TempDir,
 }
 
-/// Returns a free port of 127.0.0.1. The port is below the range from which the system assigns ports. Therefore no
-/// other process gets it.
+/// The port is below the range from which the system assigns ports, so no other process gets it.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Each process starts its search at a different port.
+    // Processes that run at the same time start their search at different ports.
     let first = 10_000 + u16::try_from(std::process::id() * 7 % 20_000).unwrap();
     loop {
         let port = first + NEXT.fetch_add(1, Ordering::SeqCst);
@@ -46,8 +44,7 @@ pub fn free_port() -> u16 {
 }
 
 impl Prometheus {
-    /// Starts Prometheus with the rule files in the folder `rules`, and waits until it responds. All scraped series get
-    /// the label `namespace`.
+    /// Waits until Prometheus responds. All scraped series get the label `namespace`.
     pub async fn start(namespace: &str, targets: &[Target], rules: &Path) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-prometheus-").tempdir().unwrap();
         let configuration = configuration(namespace, targets, &rules.canonicalize().unwrap());
@@ -74,7 +71,7 @@ impl Prometheus {
         server
     }
 
-    /// Runs an instant query. Returns one value for each series.
+    /// Returns one value for each series.
     ///
     /// # Panics
     /// If Prometheus rejects the query.
@@ -107,7 +104,7 @@ impl Prometheus {
         }
     }
 
-    /// Returns the body if the status is 200, and a description of the problem otherwise.
+    /// Returns a description of the problem unless the status is 200.
     async fn get(&self, path: &str) -> Result<String, String> {
         let asked = timeout(ANSWER, ask(self.port, path)).await;
         let answer = asked.map_err(|_| format!("no answer within {ANSWER:?}"))?.map_err(|error| error.to_string())?;
@@ -124,7 +121,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Sends a request. Returns the whole response. As in HTTP 1.0, the response ends when the connection closes.
+/// Returns the whole response. As in HTTP 1.0, it ends when the connection closes.
 async fn ask(port: u16, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: prometheus\r\n\r\n").as_bytes()).await?;

@@ -9,8 +9,7 @@ fn python(arguments: &[&str]) {
     assert!(output.status.success(), "python3 {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Returns a Python with the checkout's package and its dependencies. The environment is created once in cargo's target
-/// folder.
+/// Has the checkout's package and its dependencies. The environment is created once in cargo's target folder.
 pub fn interpreter() -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-tools");
     fs::create_dir_all(&home).unwrap();
@@ -18,7 +17,6 @@ pub fn interpreter() -> PathBuf {
     let lock = File::create(home.join("lock")).unwrap();
     lock.lock().unwrap();
     let made = home.join("venv/bin/python");
-    // If the dependencies of the package have changed, create the environment again.
     let wanted = fs::read_to_string(Path::new(REPOSITORY).join("python/pyproject.toml")).unwrap();
     if !fs::read_to_string(home.join("made-of")).is_ok_and(|have| have == wanted) {
         python(&["-m", "venv", "--clear", &home.join("venv").display().to_string()]);

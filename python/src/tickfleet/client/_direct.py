@@ -66,7 +66,7 @@ class _Awaited:
             if reply is not None:
                 return reply
             approval = await self._hub.pending_approval(self._waiter) if is_decided else None
-            # If the message was rejected, the rejection is in the inbox before the state of the turn is read.
+            # A rejection is in the inbox before the state of the turn is read.
             is_decided = is_decided or await self._hub.is_decided(self._waiter)
             if approval is not None or (end is not None and time.monotonic() >= end):
                 return approval
@@ -122,7 +122,7 @@ class Direct:
         waiter = there or Waiter(place, asked=what, may_have_ended=is_given or not hub.knows(tenant))
         if there is None:
             self._tenants.add(tenant)
-            # Add the waiter before sending. Otherwise, the hub could receive the reply without a waiter.
+            # If the message were sent first, the hub could receive the reply without a waiter.
             hub.add(waiter, f"{tenant}:{self._inbox}")
         waiter.sending = True
         try:

@@ -76,7 +76,7 @@ async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position:
     place = f"{tenant}:{name(task_id, 'task_id', ID_BYTES_MAX)}"
     first, started = position, time.monotonic()
     while True:
-        # Read the record before the steps. Otherwise, steps that were written between the two reads could be missed.
+        # The record comes first. Otherwise, steps that were written between the two reads could be missed.
         record = await redis.get(f"{prefix}done:{place}")
         began = time.monotonic()
         steps = await redis.history(f"{prefix}parts:steps:{place}", position)

@@ -316,8 +316,8 @@ async def _run_async(
             except Exception as error:
                 report = ran.raised(error)
             except BaseException as error:
-                # The caller's task is canceled, and the function may have taken effect. Shield the report from the
-                # cancellation.
+                # The caller's task is canceled, and the function may have taken effect. The cancellation must not stop
+                # the report.
                 await asyncio.shield(asyncio.ensure_future(_quietly(on_loop(call.conclude(found, ran.raised(error))))))
                 raise
         await on_loop(call.conclude(found, report or {}))
@@ -358,7 +358,7 @@ class Governed(_Governed[R]):
                 except Exception as error:
                     report = ran.raised(error)
                 except BaseException as error:
-                    # For example Ctrl-C. The function may have taken effect, so report it.
+                    # After Ctrl-C, for example, the function may have taken effect.
                     with contextlib.suppress(FleetError):
                         thread.run(call.conclude(found, ran.raised(error)))
                     raise

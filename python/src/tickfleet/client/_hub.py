@@ -72,7 +72,7 @@ class Hub:
         self._prefix = prefix
         self._inboxes: dict[str, Inbox] = {}
         self._tenants: set[str] = set()
-        # Weak references. When a caller stops waiting, it drops its waiter, and the search for the reply ends.
+        # A caller that stops waiting drops its waiter. With weak references, the search for the reply then ends.
         self._waiters: WeakValueDictionary[str, Waiter] = WeakValueDictionary()
         self._changed = asyncio.Event()
         self._due = asyncio.Event()
@@ -105,8 +105,7 @@ class Hub:
 
     async def close(self) -> None:
         """Stops reading. Callers that still wait get an error."""
-        # A library may swallow a cancellation that arrives together with a result. In that case, this flag ends the
-        # loops.
+        # A library may swallow a cancellation that arrives together with a result. This flag then ends the loops.
         self._closed = True
         self._changed.set()
         self._due.set()
@@ -116,7 +115,7 @@ class Hub:
         for waiter in list(self._waiters.values()):
             if not waiter.reply.done():
                 waiter.reply.set_exception(FleetError("the fleet's client was closed", "closed"))
-                # Mark the exception as retrieved, in case no caller awaits it.
+                # Marks the exception as retrieved, in case no caller awaits it.
                 waiter.reply.exception()
 
     async def _always(self, loop: Callable[[], Awaitable[None]]) -> None:
@@ -151,7 +150,7 @@ class Hub:
             while tasks:
                 for task in tasks:
                     task.cancel()
-                # A library may swallow a cancellation that arrives at the wrong moment, so repeat it.
+                # A library may swallow a cancellation that arrives at the wrong moment.
                 _, tasks = await asyncio.wait(tasks, timeout=0.1)
             if read is not None and not read.cancelled():
                 read.exception()
@@ -204,7 +203,7 @@ class Hub:
         now = time.monotonic()
         next_at = min((waiter.look_at for waiter in list(self._waiters.values())), default=None)
         if next_at is None or next_at > now:
-            # Hold no reference to a waiter during this wait, so that an abandoned waiter is freed immediately.
+            # The loop holds no reference to a waiter here, so that an abandoned waiter is freed immediately.
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._due.wait(), None if next_at is None else next_at - now)
             return

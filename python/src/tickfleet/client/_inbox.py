@@ -52,7 +52,7 @@ class Inbox:
         self.kept.update(entry.id for entry in unread)
         fresh, follows = [], True
         for entry in unread:
-            # Report no gap for the first reply, or for a recreated inbox with numbers that start from 1 again.
+            # The first reply has no gap, and neither has a recreated inbox with numbers that start from 1 again.
             missed = max(0, entry.seq - self.seq - 1) if self.seq else 0
             follows = follows and (self.seq == 0 or entry.seq == self.seq + 1)
             fresh.append(Entry(entry.id, entry.seq, entry.reply, missed))

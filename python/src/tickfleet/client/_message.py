@@ -258,6 +258,5 @@ def asked(message: Mapping[str, Any]) -> str:
     """
     said = {key: value for key, value in message.items() if key not in _ASIDE}
     with _refused():
-        # Encode and parse the message first, because JSON converts all keys to strings. The original keys could be of
-        # several types, which cannot be sorted.
+        # JSON converts all keys to strings. The original keys could be of several types, which cannot be sorted.
         return json.dumps(json.loads(_text(said)), sort_keys=True)

@@ -39,7 +39,7 @@ def place(url: str | None, api_key: ApiKey | None) -> tuple[str, ApiKey | None]:
 
 def _dev() -> tuple[str, str | None] | None:
     try:
-        # Ignore another user's file. In a shared folder, that user's fleet could otherwise receive the calls.
+        # In a shared folder, another user's fleet could otherwise receive the calls.
         if DEV_FILE.stat().st_uid != os.geteuid():
             return None
         dev = json.loads(DEV_FILE.read_text())

@@ -39,8 +39,8 @@ _PASSING = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.Read
 
 _SENTINEL_PORT = 26379
 
-# Checks the bounds of the queue and adds the entry in one step, so that concurrent producers do not exceed the bounds.
-# All keys are declared. If a cluster is moving the slot, it then accepts or redirects all keys together.
+# One step checks the bounds and adds the entry, so that concurrent producers do not exceed the bounds. All keys are
+# declared. If a cluster is moving the slot, it then accepts or redirects all keys together.
 ENQUEUE = """#!lua
 -- enqueue: puts a message on an inbound stream, unless too much waits there.
 -- KEYS  1 stream · 2 meta
@@ -183,7 +183,7 @@ class Redis:
             try:
                 return await self._run(ENQUEUE, [stream, meta], [field, message, *bounds])
             except exceptions.NoPermissionError:
-                # This Redis user may not run scripts. Check the bounds just before adding the message.
+                # This Redis user may not run scripts, so the bounds are checked just before the message is added.
                 self._may_run_scripts = False
         if await self._client.hget(meta, "pressure") == "1":
             return "PRESSURE"
@@ -298,8 +298,8 @@ class Redis:
         try:
             if not await self._client.exists(f"{prefix}absent:{place.partition(':')[0]}"):
                 return False
-            # The tenant may have been configured in the meantime. An accepted message then has one of these records. A
-            # message moves from the first to the second, so check in this order.
+            # The tenant may have been configured in the meantime. An accepted message then has one of these records. It
+            # moves from the first to the second, so the order of the checks matters.
             return not any([await self._client.exists(f"{prefix}{kind}:{place}") for kind in ("turn", "done")])
         except exceptions.NoPermissionError:
             self._may_look_for_tenants = False

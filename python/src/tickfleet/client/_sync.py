@@ -23,7 +23,7 @@ from tickfleet.client._transport import FleetOptions
 
 T = TypeVar("T")
 
-# Maximum seconds that an ending process waits until its inboxes are removed.
+# An ending process waits this long until its inboxes are removed.
 _CLOSING_S = 2.0
 
 
@@ -98,7 +98,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._thread: _Thread | None = None
         self._closed = False
-        # Create the client now, so that invalid arguments raise an error here and not at the first use.
+        # Invalid arguments raise an error here and not at the first use.
         self._running()
 
     def _running(self) -> _Thread:
@@ -207,7 +207,7 @@ class SyncSubmitted:
     """A submitted turn or task. While the object exists, the client keeps its reply."""
 
     def __init__(self, fleet: Fleet, thread: _Thread, submitted: Submitted) -> None:
-        # Keep the fleet alive. A fleet without references would be closed.
+        # A fleet without references would be closed.
         self._fleet = fleet
         self._thread = thread
         self._submitted = submitted

@@ -55,7 +55,7 @@ def _positive(text: str) -> int:
 
 
 def _connect(arguments: argparse.Namespace) -> socket.socket:
-    # Use a copy of the socket. Child processes of tools do not inherit it.
+    # Child processes of tools do not inherit the copy.
     inherited = socket.socket(fileno=arguments.fd)
     connection = inherited.dup()
     inherited.close()
@@ -80,7 +80,7 @@ async def _serve(connection: socket.socket, concurrency: int) -> None:
         await asyncio.wait_for(writer.drain(), 1)
     except (OSError, asyncio.TimeoutError):
         pass  # The worker has gone.
-    # End the process here. Leaving the loop would wait for threads with tools that still run.
+    # Leaving the loop would wait for threads with tools that still run.
     _end(0)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from tickfleet._errors import ToolError
 
-#: Folders with code of others, such as libraries.
 _OTHERS = tuple(
     str(Path(path)) + "/"
     for path in (
@@ -18,9 +17,9 @@ _OTHERS = tuple(
         str(Path(__file__).resolve().parent.parent),
     )
 )
-#: Folders and files of the served modules. They count as the user's code, wherever they are installed.
+#: The served modules count as the user's code, wherever they are installed.
 _own: list[str] = []
-#: Maximum characters of a text, because it is sent in a frame and logged.
+#: Texts are limited, because they are sent in a frame and logged.
 _CHARS_MAX = 8_000
 
 

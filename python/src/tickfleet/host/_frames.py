@@ -8,9 +8,8 @@ import json
 import struct
 from typing import Any
 
-#: Maximum bytes of a frame's JSON. The worker has the same bound.
+#: The worker has the same bound.
 FRAME_BYTES_MAX = 4 * 1024 * 1024
-#: The bound as text.
 BOUND = f"{FRAME_BYTES_MAX} bytes (4 MiB)"
 
 _LENGTH = struct.Struct(">I")

@@ -13,7 +13,7 @@ from tickfleet._context import Caller, InnerResult
 from tickfleet._errors import ToolError
 from tickfleet.host import _frames
 
-#: Maximum number of inner calls of one call; the worker has the same bound.
+#: The worker has the same bound for each call.
 _CALLS_MAX = 32
 
 _Future = concurrent.futures.Future[InnerResult]
@@ -34,7 +34,7 @@ class InnerCalls:
 
         def call(tool: str, arguments: dict[str, Any], /) -> _Future:
             nonlocal made
-            # Encode the arguments here, so that the tool receives an encoding error.
+            # The tool receives an encoding error only if the arguments are encoded here.
             text = json.dumps(arguments)
             future: _Future = concurrent.futures.Future()
             with self._lock:

@@ -21,20 +21,17 @@ from pathlib import Path
 
 from tickfleet.host import _frames
 
-#: The environment variable that marks an interpreter and all processes that it starts. Processes that leave the
-#: interpreter's process group keep the mark.
+#: This variable marks an interpreter and all processes that it starts, even outside its process group.
 _MARK = "TICKFLEET_INTERPRETER"
-#: Seconds after the end of a connection in which its interpreter must end. After that, it is killed.
+#: After the end of its connection, an interpreter is killed if it does not end within this time.
 _GRACE_S = 1.0
-#: Seconds between two checks of interpreters that must end.
 _LOOK_S = 0.1
 #: A terminating tool host ends after this many seconds without a connection. A worker that replaces its only
 #: interpreter has no connection for a moment.
 _LINGER_S = 2.0
-#: Maximum number of scans for processes to kill. A process that forks during one scan is found in the next.
+#: A process that forks during one scan for processes to kill is found in the next.
 _LOOKS_MAX = 10
-#: The event of a closed connection. Platforms without it do not report the end, so interpreters must end without a
-#: kill.
+#: Platforms without this event do not report a closed connection, so interpreters must end without a kill.
 _GONE = getattr(select, "POLLRDHUP", 0)
 
 
@@ -43,10 +40,10 @@ class _Interpreter:
     """A process and the connection that it serves."""
 
     process: subprocess.Popen[bytes]
-    #: The tool host's copy of the connection. The host watches it, and closes it when the process has ended.
+    #: The tool host watches its copy, and closes the copy when the process has ended.
     connection: socket.socket
     mark: str
-    #: Time at which the process is killed. ``None`` while its connection is open.
+    #: The process is killed at this time. ``None`` while the connection is open.
     ends_at: float | None = None
 
 
@@ -101,8 +98,7 @@ class _ToolHost:
             elif number == woken.fileno():
                 woken.recv(4096)
             elif (interpreter := self._running.get(number)) is not None:
-                # The interpreter also detects that the connection is closed, and ends. If it does not end in time, it
-                # is killed.
+                # The interpreter also detects the closed connection. If it does not end in time, it is killed.
                 interpreter.ends_at = time.monotonic() + _GRACE_S
                 self._poll.unregister(number)
         self._reap()
@@ -155,8 +151,7 @@ class _ToolHost:
             self._poll.unregister(number)
             print(f"an interpreter has ended with {code}", file=sys.stderr, flush=True)
         _kill(interpreter)
-        # Shut the connection down for all processes. If this copy were only closed, a process with another copy would
-        # keep the worker waiting.
+        # If only this copy were closed, a process with another copy would keep the worker waiting.
         try:
             interpreter.connection.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -9,9 +9,9 @@ from typing import Any
 
 from tickfleet._context import Reporter
 
-#: Seconds between two messages about one call. The worker stores at most one report per second.
+#: The worker stores at most one report per second about one call.
 _INTERVAL_S = 0.5
-#: Maximum characters of a text. The worker shortens it further.
+#: The worker shortens a text further.
 _CHARS_MAX = 500
 
 
@@ -22,7 +22,7 @@ class Progress:
         self._send = send
         self._loop = loop
         self._lock = threading.Lock()
-        #: The latest report of each call; ``None`` if it was sent. A call without an entry has no timer.
+        #: The key is the call. The value is ``None`` if the report was sent. A call without an entry has no timer.
         self._latest: dict[int, dict[str, Any] | None] = {}
 
     def of(self, identity: int) -> Reporter:

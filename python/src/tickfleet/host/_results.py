@@ -27,7 +27,7 @@ class Withheld(Exception):
     @classmethod
     def too_large(cls, tool: Tool, output: str, error: _frames.FrameTooLarge) -> Withheld:
         """Returns the exception for a result that does not fit into a frame."""
-        # Use the same wording as for HTTP tools. Their responses have a bound too.
+        # The wording is the same as for HTTP tools.
         less = ". Ask for less at a time" if tool.effect == "read" else ""
         why = f"takes more than {_frames.BOUND} to be passed on and is not shown{less}"
         size = f"{len(output.encode())} bytes of JSON, which makes {error}"

@@ -16,11 +16,9 @@ from tickfleet.host import _failures, _frames, _results
 from tickfleet.host._inner import InnerCalls
 from tickfleet.host._progress import Progress
 
-#: Maximum characters of one line of a tool's log.
 _LINE_CHARS_MAX = 4_000
-#: The result of a canceled call.
 _CANCELLED = {"kind": "cancelled", "message": "It was cancelled."}
-#: Python's log levels, each with the worker's name for it.
+#: The second text is the worker's name for the level.
 _LEVELS = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "info"))
 
 
@@ -52,7 +50,7 @@ class Host:
                 self.send({"type": "tools", "tools": [tool.definition() for tool in self._tools.values()]})
             elif kind == "bye":
                 break
-        # The worker has ended, or needs no more results. Cancel the running calls.
+        # The worker has ended, or needs no more results.
         for task, context in self._running.values():
             context.cancelled.cancel()
             task.cancel()
@@ -81,7 +79,7 @@ class Host:
     def _context(self, facts: dict[str, Any], caller: Caller, reporter: Reporter) -> Context:
         logger = logging.Logger(f"tickfleet.tool.{facts['call_id']}", logging.INFO)
         logger.addHandler(_ToWorker(self, facts["call_id"]))
-        # Use the deadline of this attempt, or of the call if it is earlier.
+        # The deadline of the call applies if it is earlier than that of the attempt.
         deadline = time.time() + facts.pop("timeout_ms") / 1000
         if (end := facts.pop("deadline_ms", None)) is not None:
             deadline = min(deadline, end / 1000)
@@ -92,8 +90,7 @@ class Host:
             task, context = running
             context.cancelled.cancel()
             self._inner.give_up(identity)
-            # A synchronous tool cannot be interrupted. The tool checks for the cancellation, or the worker ends the
-            # process.
+            # A synchronous tool cannot be interrupted. It checks for the cancellation, or the worker ends the process.
             task.cancel()
 
     async def _call(self, identity: int, tool: Tool, arguments: str, context: Context) -> None:

@@ -24,7 +24,7 @@ pub struct ArgumentConditions(Vec<Condition>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Condition {
-    /// The name of the argument, followed by the names of nested members.
+    /// The name of the argument comes first, then the names of nested members.
     path: Vec<String>,
     operator: Operator,
     value: Scalar,
@@ -55,8 +55,7 @@ impl ArgumentConditions {
         self.0.is_empty()
     }
 
-    /// Returns true if the arguments of a call meet all conditions. If an approver changed the arguments, checks the
-    /// changed arguments.
+    /// If an approver changed the arguments, checks the changed arguments.
     #[must_use]
     pub(super) fn are_met_by(&self, entry: &AuditEntry<'_>) -> bool {
         let arguments = entry.meta.approved_arguments().or(entry.meta.arguments);
@@ -117,7 +116,7 @@ impl Operator {
 }
 
 impl Scalar {
-    /// Parses a JSON value. Returns `None` for objects, lists, redacted text, and numbers with more than 38 digits.
+    /// `None` for objects, lists, redacted text, and numbers with more than 38 digits.
     fn read(json: &str) -> Option<Self> {
         match json {
             "null" => Some(Self::Null),
@@ -154,7 +153,6 @@ impl FromStr for ArgumentConditions {
     }
 }
 
-/// The part of the text that is not parsed yet.
 struct Rest<'a>(&'a str);
 
 impl<'a> Rest<'a> {
@@ -206,7 +204,7 @@ impl<'a> Rest<'a> {
         Ok(())
     }
 
-    /// Removes the first `bytes` bytes, and the spaces after them.
+    /// Also removes the spaces after these bytes.
     fn skip(&mut self, bytes: usize) {
         self.0 = self.0.get(bytes..).unwrap_or_default().trim_start();
     }

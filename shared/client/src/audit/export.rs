@@ -13,7 +13,6 @@ use tickfleet_proof::seal::{EntryId, SealBody};
 use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{LogSeal, Store, StoreError};
 
-/// Maximum number of entries or seals per read.
 const PAGE: usize = 500;
 
 /// The range of an export.
@@ -30,18 +29,15 @@ pub struct ExportRange {
 /// The state of an interrupted export, read from its file. The continued export is appended to that file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportResume {
-    /// The last exported entry of each shard.
     entries: BTreeMap<u32, EntryId>,
-    /// The number of the last exported seal of each chain.
+    /// The number of the last exported seal, by shard and chain.
     seals: BTreeMap<(u32, String), u64>,
     counted: End,
-    /// The fleet in the file's header.
     fleet: Option<String>,
-    /// The tenant in the file's header; `None` if the export is of all tenants.
+    /// `None` if the export is of all tenants.
     tenant: Option<String>,
-    /// The public keys of the exported seals, by key ID.
     keys: BTreeMap<String, String>,
-    /// The text of the last exported entry of each shard.
+    /// The text of the last exported entry, by shard.
     last: BTreeMap<u32, String>,
 }
 
@@ -142,11 +138,9 @@ pub struct Export<'a, W> {
     out: W,
 }
 
-/// The seals of a shard that are in the range and not exported yet, and the IDs of the entries of these seals.
 struct SealedRange {
     seals: Vec<(LogSeal, SealBody)>,
     ids: BTreeSet<EntryId>,
-    /// The last sealed entry of the shard, exported or not.
     upto: EntryId,
 }
 
@@ -176,7 +170,7 @@ impl<'a, W: io::Write> Export<'a, W> {
         Ok(self.resume.counted)
     }
 
-    /// Returns the time of the oldest stored entry (ms by Redis' clock), for each shard with a trimmed log.
+    /// The key is the shard, and the value is in ms by Redis' clock. Only trimmed logs are included.
     async fn begins(&self) -> Result<BTreeMap<u32, i64>, StoreError> {
         let mut begins = BTreeMap::new();
         for store in self.stores {
@@ -189,7 +183,6 @@ impl<'a, W: io::Write> Export<'a, W> {
         Ok(begins)
     }
 
-    /// Finds the seals of a shard that belong to the time range and are not exported yet.
     async fn covered(&self, store: &Store) -> Result<SealedRange, StoreError> {
         let shard = store.shard();
         let mut found = SealedRange { seals: Vec::new(), ids: BTreeSet::new(), upto: EntryId::default() };
@@ -274,7 +267,6 @@ impl<'a, W: io::Write> Export<'a, W> {
     }
 }
 
-/// Returns the ID of the last entry of a seal.
 fn ended(body: &SealBody) -> EntryId {
     body.entry_ids().ok().and_then(|ids| ids.last().copied()).unwrap_or_default()
 }

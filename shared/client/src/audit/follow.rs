@@ -1,8 +1,8 @@
 //! Reads the audit log and its seals in batches, for continuous exports.
 //!
-//! A [`LogPosition`] records the position up to which a shard's log was read, and the number of entries ever added to
-//! the log up to there. If entries were trimmed before they were read, this number shows the gap. The batch then
-//! contains an item about the trimmed entries.
+//! A [`LogPosition`] records the position up to which a shard's log was read. It also counts the entries that were ever
+//! added up to there. If entries were trimmed before they were read, this count shows the gap. The batch then contains
+//! an item about the trimmed entries.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,20 +11,19 @@ use tickfleet_proof::lines::{self, LostEntries};
 use tickfleet_proof::seal::{EntryId, SealBody};
 use tickfleet_store::{LogEntry, LogPage, LogSeal, Store, StoreError};
 
-/// Maximum number of entries in a batch. The same maximum applies to seals.
+/// Limits the entries of a batch. The same maximum applies to seals.
 const PAGE: usize = 500;
 
 /// A position in the log of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogPosition {
     begun: bool,
-    /// The last entry that was read.
     entry: EntryId,
-    /// The number of entries ever added to the log up to this position, including entries that were never read.
+    /// Counts entries ever added to the log up to this position, including entries that were never read.
     counted: u64,
-    /// Number of times that the log was recreated or lost its last writes.
+    /// Counts how often the log was recreated or lost its last writes.
     recreated: u64,
-    /// The number of entries that were trimmed or lost before they were read.
+    /// Counts entries that were trimmed or lost before they were read.
     lost: u64,
     seal: EntryId,
 }
@@ -56,7 +55,7 @@ impl LogPosition {
     }
 }
 
-/// Formats the position as one line of text. The text is empty before the first read.
+/// The text is empty before the first read.
 impl fmt::Display for LogPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.begun {
@@ -169,7 +168,7 @@ pub async fn begin(store: &Store) -> Result<LogPosition, StoreError> {
 /// # Errors
 /// [`StoreError`].
 pub async fn next(store: &Store, position: &LogPosition) -> Result<Option<LogBatch>, StoreError> {
-    // Read the seals first, because the entries of a seal are always written before the seal.
+    // The seals come first, because the entries of a seal are always written before the seal.
     let seals = store.seals(&position.seal.to_string(), PAGE).await?;
     let page = store.log_page(&position.entry.to_string(), PAGE).await?;
     Ok(batch(store.shard(), position, page, seals))
@@ -193,8 +192,8 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
         items.push(LogItem::Entry(entry));
     }
     for seal in seals {
-        // If the page is full, some entries of this seal may still follow. If it is not full, there are no more entries
-        // in the log: the seal's entries were read, trimmed or lost.
+        // If the page is full, some entries of this seal may still follow. Otherwise, the log has no more entries: the
+        // seal's entries were read, trimmed or lost.
         let ended =
             serde_json::from_str::<SealBody>(&seal.body).ok().and_then(|body| body.entry_ids().ok()?.last().copied());
         if full && ended.is_some_and(|ended| ended > after.entry) {
@@ -206,17 +205,16 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
     (after != *position).then_some(LogBatch { shard, items, after, more: full || more_seals })
 }
 
-/// Returns the entries that were trimmed or lost before they were read. Redis counts all entries that were ever added
-/// to the log. With this count, missing entries can be detected if the page reaches the end of the log, or if all
-/// entries before the position have been trimmed.
+/// Redis counts all entries that were ever added to the log. The count shows missing entries in two cases: the page
+/// reaches the end of the log, or all entries before the position have been trimmed.
 fn lost(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntries> {
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let read = page.entries.len() as u64;
     let all_read_is_gone = first.is_none_or(|first| first > position.entry);
     let recreated = page.added < position.counted;
     let trimmed = page.added.saturating_sub(page.length);
-    // If the log was never trimmed and has no new entries, it may have been recreated after the clock stepped back.
-    // Export the whole log, even if this repeats entries under the same IDs. Otherwise, a recreated log would never be
+    // If the log was never trimmed and has no new entries, it may have been recreated after the clock stepped back. The
+    // whole log is exported, even if this repeats entries under the same IDs. Otherwise, a recreated log would never be
     // exported.
     let is_new_log = recreated && (all_read_is_gone || read == 0 && trimmed == 0);
     let mut after = position.entry;
@@ -285,7 +283,7 @@ mod tests {
         let before = Some("7-0".to_owned());
         let lost = LostEntries { shard: 3, entries: 2, counted: 12, recreated: false, after, before };
         assert_eq!((found.lost(), found.after.counted), (Some(&lost), 14));
-        // All three new entries were trimmed. The next read finds nothing new.
+        // All three new entries were trimmed.
         let found = batch(3, &at(4, 10), page(&[], 13, 0, ""), Vec::new()).unwrap();
         assert_eq!((found.lost().map(|lost| lost.entries), found.after.counted), (Some(3), 13));
         assert_eq!(batch(3, &found.after, page(&[], 13, 0, ""), Vec::new()), None);

@@ -11,7 +11,6 @@ use tickfleet_store::{Store, StoreError};
 
 use super::condition::ArgumentConditions;
 
-/// Maximum number of entries per read.
 const PAGE: usize = 500;
 
 /// A query. An entry must match all fields that are set.
@@ -107,13 +106,13 @@ impl AuditQuery {
             && self.tool.as_deref().is_none_or(|tool| is_about(&entry, tool))
             && is(self.outcome.as_deref(), &[Some(&*entry.meta.outcome)])
             && self.conditions.are_met_by(&entry);
-        // Return the entry's text without parsing it, so that numbers keep their digits.
+        // The text is not parsed, so that numbers keep their digits.
         fits.then(|| RawValue::from_string(text.to_owned()).ok()).flatten()
     }
 }
 
-/// Returns true if an entry is about the tool with this name. Entries of calls have the tool's name. Other entries have
-/// the text from a model or operator, which may be the ID of the tool or of a tool version.
+/// Entries of calls have the tool's name. Other entries have the text from a model or operator, which may be the ID of
+/// the tool or of a tool version.
 fn is_about(entry: &AuditEntry<'_>, tool: &str) -> bool {
     let is_call = entry.action == CALL_ACTION && entry.meta.outcome != Outcome::UnknownTool.as_str();
     let spelled = |text: &str| {

@@ -10,15 +10,13 @@ use tickfleet_store::{Store, StoreError};
 use super::list::list;
 use super::{DeadCursor, DeadEntry, DeadFilter, DeadId, DeadKind};
 
-/// Maximum number of items per read.
 const PAGE: usize = 500;
-/// Number of entries after which one step ends. A step completes its last page, so it may read more entries.
+/// One step ends after this number of entries. It completes its last page, so it may read more.
 const READ_MAX: usize = 20_000;
-/// Maximum number of causes. Items with further causes are only counted together.
+/// Items with further causes are only counted together.
 const CAUSES_MAX: usize = 500;
-/// Maximum bytes of a normalized error. Errors that differ only after these bytes are one cause.
+/// Errors that differ only after these bytes are one cause.
 const NORMALIZED_ERROR_BYTES_MAX: usize = 160;
-/// Maximum number of tenants that are listed for a cause.
 const TENANTS_MAX: usize = 10;
 
 /// Items that failed in the same way.
@@ -92,7 +90,6 @@ impl Cause {
     }
 }
 
-/// The values that distinguish causes: kind, cause, tool and normalized error.
 type CauseKey = (DeadKind, String, Option<String>, Option<String>);
 
 /// The causes found so far.
@@ -170,7 +167,7 @@ impl DeadEntry {
     }
 }
 
-/// Returns the beginning of a text. Replaces each word that contains a digit with `#`, except status codes.
+/// Replaces each word that contains a digit with `#`, except status codes.
 fn normalized_error(error: &str) -> String {
     let mut text = String::new();
     let is_of_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
@@ -232,7 +229,7 @@ mod tests {
     #[test]
     fn the_filter_of_a_cause_matches_exactly_its_own_items() {
         let mut all = vec![dead(1, "a", "got 503 for x1"), dead(2, "a", "got 503 for x2"), dead(3, "a", "got 404")];
-        // Items without an error, with an error that is too long to be shown, and with another tool.
+        // Without an error, with an error that is too long to be shown, and with another tool.
         all.extend([dead(4, "a", ""), dead(5, "a", &"ö".repeat(500)), dead(6, "b", "")]);
         all[3].error = None;
         for (at_ms, kind) in [(7, "letter"), (8, "task")] {

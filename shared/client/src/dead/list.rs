@@ -11,15 +11,13 @@ use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError};
 
 use super::{DeadCursor, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage};
 
-/// Maximum number of entries per read.
 const PAGE: usize = 500;
-/// Maximum number of entries read for one page of the list.
+/// Limits the entries for one page of the list.
 const READ_MAX: usize = 20_000;
 
-/// Returns the ID of a replay: the old ID with a suffix.
 fn again(old: &str, suffix: &str, id: &DeadId) -> String {
     let name = format!("{old}{suffix}");
-    // If the old ID is too long for the suffix, use the shard and the entry of the item. Together they are also unique.
+    // If the old ID is too long for the suffix, the shard and the entry of the item are unique together.
     if name.len() <= limits::ID_BYTES_MAX { name } else { format!("again-{}-{}", id.shard, id.entry) }
 }
 
@@ -47,7 +45,7 @@ pub async fn list(shards: &[Store], filter: &DeadFilter, from: DeadCursor) -> Re
     Ok(page)
 }
 
-/// Continues reading one shard. Returns true once the whole time range has been read.
+/// Returns true once the whole time range has been read.
 async fn read_shard(
     store: &Store,
     filter: &DeadFilter,
@@ -146,7 +144,6 @@ pub async fn find(shards: &[Store], id: &DeadId) -> Result<Option<DeadEntryDetai
     }
 }
 
-/// Converts a letter to an item. Includes the message and the ID for a replay of the letter.
 fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
     let id = DeadId { kind: DeadKind::Letter, shard, entry: letter.id.clone() };
     let content: Value = serde_json::from_str(&letter.raw).unwrap_or_default();
@@ -178,7 +175,7 @@ fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
     DeadEntryDetails { dead, message: Some(letter.raw.clone()), becomes: Some(becomes) }
 }
 
-/// Returns the reason why a letter cannot be replayed unchanged. Returns `None` if the letter can be replayed.
+/// Returns why a letter cannot be replayed unchanged. `None` if it can.
 fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
     if letter.reason == "poison" || letter.reason == "unreadable" {
         return Some("its message is no longer stored");
@@ -194,12 +191,11 @@ fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
     (!is_whole).then_some("its message is invalid or was stored only in part")
 }
 
-/// Converts an audit entry to a failed task, or to a failed call with the turn that a replay submits. Returns `None` if
-/// the entry is about neither, or if no agent made the call. Also returns `None` if the outcome is neither listed by
-/// default nor equal to `asked`.
+/// Returns a failed task, or a failed call with the turn that a replay submits. `None` if the entry is about neither,
+/// or if no agent made the call. Also `None` if the outcome is neither listed by default nor equal to `asked`.
 pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDetails> {
-    // Most entries are of successful calls. Skip them without parsing, because the beginning of the text contains the
-    // level.
+    // Most entries are of successful calls. They are skipped without parsing, because the beginning of the text
+    // contains the level.
     let (head, _) = entry.text.split_once(r#""action":"TOOL_CALL""#)?;
     if !head.contains(r#""level":"error""#) {
         return None;
@@ -245,9 +241,8 @@ pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<
     Some(DeadEntryDetails { dead, message: Some(message), becomes: Some(becomes) })
 }
 
-/// Converts an audit entry to a failed task. The entry lacks the task's grants, its context, and the inbox for its
-/// reply. Without the grants, a replay could do more than the task was allowed to do. Therefore a replay needs a new
-/// message.
+/// The entry lacks the task's grants, its context, and the inbox for its reply. Without the grants, a replay could do
+/// more than the task was allowed to do. Therefore a replay needs a new message.
 fn task(
     shard: u32,
     entry: &LogEntry,
@@ -289,7 +284,6 @@ fn at_ms(entry: &LogEntry) -> i64 {
     entry.id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the error of a failed call as one text.
 fn error_of(logged: &AuditEntry<'_>) -> Option<String> {
     logged.meta.error.as_ref().map(|error| {
         let details = error.details.map(|details| format!(" {}", details.get())).unwrap_or_default();
@@ -297,7 +291,6 @@ fn error_of(logged: &AuditEntry<'_>) -> Option<String> {
     })
 }
 
-/// Returns the message of a turn that contains only this call.
 fn message(logged: &AuditEntry<'_>, tool: &str, arguments: &str, id: &str) -> String {
     let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
     format!(
@@ -326,7 +319,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns the audit entry of a task of agent `atlas` with this outcome.
     fn entry(outcome: Outcome) -> LogEntry {
         let (tenant, agent, redactor) =
             (TenantId::new("demo").unwrap(), AgentId::new("atlas").unwrap(), Redactor::default());
@@ -370,7 +362,7 @@ mod tests {
         assert_eq!(task.id.unwrap().as_str(), "job-7.again");
         assert_eq!((task.target.as_str(), task.description.as_str()), ("atlas", "count the boards"));
         assert_eq!("task-0-1764130000000-0".parse::<DeadId>().unwrap(), dead.id);
-        // A replay of a denied or canceled call would end in the same way, so these calls are not listed.
+        // A replay of a denied or canceled call would end in the same way.
         for outcome in [Outcome::Cancelled, Outcome::Denied] {
             assert!(call(0, &entry(outcome), None).is_none(), "{outcome:?}");
         }

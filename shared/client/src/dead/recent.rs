@@ -8,17 +8,15 @@ use tickfleet_store::{LogEntry, Store, StoreError};
 use super::DeadEntry;
 use super::list::call;
 
-/// The time (ms) that the collected failures cover.
 const WINDOW_MS: i64 = 3_600_000;
-/// Maximum number of entries per read.
 const PAGE: usize = 500;
-/// Maximum number of reads in the first poll of a shard.
+/// Limits the first poll of a shard.
 const FIRST_READS_MAX: usize = 10;
-/// Maximum number of reads in each later poll of a shard.
+/// Limits each later poll of a shard.
 const READS_MAX: usize = 2;
-/// Maximum number of failures of one shard that are kept, newest first.
+/// Each shard keeps at most this number of failures, newest first.
 const FAILURES_MAX: usize = 2_000;
-/// Maximum number of failures of one shard for which a replay or drop is looked up.
+/// A replay or drop is looked up for at most this number of failures of one shard.
 const CHECKED_MAX: usize = 200;
 
 /// Collects the failures of the last hour.
@@ -29,10 +27,9 @@ pub struct RecentFailures {
 
 #[derive(Debug, Default)]
 struct ShardFailures {
-    /// The last entry that was read.
     last: Option<String>,
     found: VecDeque<DeadEntry>,
-    /// Until this shard time (ms), the last hour may contain entries that were not read.
+    /// Until this shard time, the last hour may contain entries that were not read.
     partial_until_ms: i64,
 }
 
@@ -79,12 +76,12 @@ impl RecentFailures {
 }
 
 impl ShardFailures {
-    /// Reads the entries of the last hour, from the newest to the oldest, up to the maximum number of reads.
+    /// Reads from the newest to the oldest entry, up to the maximum number of reads.
     async fn read_back(&mut self, store: &Store, from_ms: i64, now_ms: i64) -> Result<(), StoreError> {
         let from = from_ms.max(0).to_string();
         let mut until = "+".to_owned();
-        // Treat the hour as partial until all its pages are read. If a read fails, the next poll continues after the
-        // newest entry that was read, and skips the unread pages.
+        // The hour is partial until all its pages are read. If a read fails, the next poll continues after the newest
+        // entry that was read, and skips the unread pages.
         self.partial_until_ms = now_ms + WINDOW_MS;
         for _ in 0..FIRST_READS_MAX {
             let page = store.log_entries_back(&until, &from, PAGE).await?;
@@ -104,7 +101,7 @@ impl ShardFailures {
         Ok(())
     }
 
-    /// Reads the entries after `last`. If there are too many, skips some and continues with the newest entries.
+    /// If there are too many entries, skips some and continues with the newest.
     async fn read_on(&mut self, store: &Store, last: &str, now_ms: i64) -> Result<(), StoreError> {
         let mut last = last.to_owned();
         for _ in 0..READS_MAX {

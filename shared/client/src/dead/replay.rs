@@ -144,7 +144,7 @@ pub async fn handle(
     Ok(ReplayReport { id: id.clone(), result, becomes, reason: None })
 }
 
-/// Finds an item and the store of its shard. Returns `None` if the item does not exist or belongs to another tenant.
+/// `None` if the item does not exist or belongs to another tenant.
 async fn of<'a>(
     shards: &'a [Store],
     id: &DeadId,
@@ -194,7 +194,6 @@ fn sent(
     Ok(ReplayMessage { to: Inbound::Turns, name, message })
 }
 
-/// Checks that the message has the same tenant as the item, and that this shard is the tenant's home.
 fn at_home(
     store: &Store,
     tenant: &TenantId,

@@ -77,7 +77,6 @@ pub async fn cancel_task(store: &Store, name: &TurnName, reason: &str) -> Result
 
 struct Branch {
     name: TurnName,
-    /// The turn that the task waits for.
     awaits: Option<TurnName>,
     children: Vec<Branch>,
 }

@@ -241,7 +241,6 @@ async fn one(store: &Store, name: &TurnName, left: &mut usize) -> Result<TaskDet
     Ok(story)
 }
 
-/// Groups a history by rounds.
 fn rounds(steps: impl Iterator<Item = HistoryStep>) -> Vec<Round> {
     let mut rounds: Vec<Round> = Vec::new();
     let mut answered = 0;
@@ -295,8 +294,7 @@ fn rounds(steps: impl Iterator<Item = HistoryStep>) -> Vec<Round> {
     rounds
 }
 
-/// Adds the name of each round's turn, and the times of its admission and end. The times stay `None` if the turn has no
-/// record.
+/// The times stay `None` if the turn has no record.
 async fn times(store: &Store, name: &TurnName, rounds: &mut [Round]) -> Result<(), StoreError> {
     for round in rounds.iter_mut().filter(|round| !round.calls.is_empty()) {
         let Some(turn) = turn_of(name, round.number) else { continue };
@@ -332,8 +330,7 @@ pub(super) async fn wait_of(
     Ok(Some(of_turn(turn.turn.to_string(), &wait)))
 }
 
-/// Returns the wait for an approval of one of the turn's calls. Returns `None` if the turn does not wait for an
-/// approval, or if the approval is no longer waiting.
+/// Returns `None` if the turn does not wait for an approval, or if the approval is no longer waiting.
 async fn approval_wait(store: &Store, name: &TurnName, wait: &ThrottledTurn) -> Result<Option<TaskWait>, StoreError> {
     let State::Waiting { reason: Waits::Approval { approval }, .. } = &wait.turn.state else { return Ok(None) };
     let asked = crate::approvals::find(store, &name.tenant, approval).await?.filter(|asked| asked.state == "waiting");
@@ -343,8 +340,6 @@ async fn approval_wait(store: &Store, name: &TurnName, wait: &ThrottledTurn) -> 
     }))
 }
 
-/// Returns what a task waits for while the turn with its calls is in progress: another task, a limit, or the turn
-/// itself.
 fn of_turn(turn: String, wait: &ThrottledTurn) -> TaskWait {
     let state = &wait.turn.state;
     if let Some(task) = state.awaits().filter(|awaits| TaskId::new(awaits.as_str()).is_ok()) {

@@ -195,8 +195,7 @@ pub async fn task_page_of(
     Ok(page)
 }
 
-/// Adds a tenant's tasks to the page, starting at a position. Returns true if all tasks of the tenant were read and the
-/// page has room for more tasks.
+/// Returns true if all tasks of the tenant were read and the page has room for more tasks.
 async fn of_tenant(
     store: &Store,
     mut at: TaskCursor,
@@ -254,9 +253,9 @@ async fn of_tenant(
     }
 }
 
-/// Returns the number of tasks that are newer than a task from an earlier page. Returns `None` if that task does not
-/// exist, or if the caller may not see it. In both cases the function makes the same requests, so that the response
-/// time does not reveal a hidden task.
+/// Returns `None` if the task does not exist, or if the caller may not see it. In both cases the function makes the
+/// same
+/// requests, so that the response time does not reveal a hidden task.
 async fn newer(
     store: &Store,
     tenant: &TenantId,
@@ -339,8 +338,7 @@ fn of_finished(blank: TaskSummary, finished: &Finished) -> TaskSummary {
     }
 }
 
-/// Returns the description of a task. If workers run the task, the description is in the arguments of the task's call.
-/// Otherwise it is in the task's message. Returns `None` if neither can be parsed.
+/// If workers run the task, the description is in the arguments of the task's call. Otherwise it is in the message.
 fn description(blob: &str) -> Option<String> {
     let arguments = serde_json::from_str::<Call>(blob).map(|call| call.arguments);
     let task: Value = serde_json::from_str(&with_numbers_as_text(arguments.as_deref().unwrap_or(blob))).ok()?;
@@ -348,7 +346,7 @@ fn description(blob: &str) -> Option<String> {
     Some(cut(text, DESCRIPTION_BYTES_MAX))
 }
 
-/// Returns at most the first `bytes_max` bytes of a text, cut at a character boundary. A shortened text ends with `…`.
+/// Cuts at a character boundary. A shortened text ends with `…`.
 pub(super) fn cut(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();

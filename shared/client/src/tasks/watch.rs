@@ -18,7 +18,6 @@ use crate::replies::Reply;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// If a task is still unknown after this time, it may have been rejected, so the watcher searches the dead letters.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
-/// The number of latest dead letters in which the watcher searches for the task.
 const LETTERS: usize = 100;
 
 /// An event of a task.
@@ -128,7 +127,6 @@ pub struct TaskWatcher {
     position: usize,
     accepted: bool,
     since: Instant,
-    /// The wait that was reported last.
     reported_wait: Option<WaitReason>,
     /// The number of plans in the task's history so far. `None` if the history before the position is not counted yet.
     plans: Option<usize>,
@@ -200,7 +198,6 @@ impl TaskWatcher {
         })
     }
 
-    /// Counts the plans in the history before the position.
     async fn catch_up(&mut self) -> Result<(), StoreError> {
         let steps = self.store.steps(&self.name, 0).await?;
         let mut plans = 0;
@@ -265,8 +262,7 @@ impl TaskWatcher {
         }
     }
 
-    /// Reports that the calls of the last plan were submitted, at most once for each plan. `position` is the number of
-    /// history entries before this event.
+    /// Reports each plan at most once. `position` is the number of history entries before this event.
     fn execute(&mut self, turn: &str, position: usize) {
         if !self.executed {
             self.executed = true;
@@ -294,7 +290,7 @@ impl TaskWatcher {
         Ok(())
     }
 
-    /// Reports what the task waits for. Each wait is reported once.
+    /// Reports each wait once.
     async fn wait(&mut self, turn: &Turn, pulse: &TaskSteps) -> Result<(), StoreError> {
         let Some(TaskWait { reason, until_ms }) = wait_of(&self.store, &self.name, turn, pulse.timer_ms).await? else {
             return Ok(());
@@ -302,7 +298,6 @@ impl TaskWatcher {
         if self.reported_wait.as_ref() == Some(&reason) {
             return Ok(());
         }
-        // Report the submission of the turn first, and then what the turn waits for.
         if let Some(turn) = reason.turn() {
             self.execute(turn, self.position);
         }
@@ -330,7 +325,7 @@ impl TaskWatcher {
         Ok(())
     }
 
-    /// Handles a task that is not found: it has not arrived yet, was rejected, or its record has expired.
+    /// The task has not arrived yet, was rejected, or its record has expired.
     async fn unknown(&mut self) -> Result<(), StoreError> {
         if self.accepted {
             self.push_event(record_expired());
@@ -349,8 +344,7 @@ impl TaskWatcher {
     }
 }
 
-/// Returns true if a dead letter contains this task's message. If a letter has no tenant, the tenant in the message is
-/// compared instead.
+/// If a letter has no tenant, the tenant in the message is compared instead.
 fn is_about(letter: &DeadLetter, name: &TurnName) -> bool {
     let says = |member: &str, value: &str| {
         ["", " "].iter().any(|blank| letter.raw.contains(&format!("\"{member}\":{blank}\"{value}\"")))
@@ -381,7 +375,6 @@ fn record_expired() -> TaskEvent {
     }
 }
 
-/// Converts the reply for a task to the last event of the task.
 fn ended(reply: &str) -> TaskEvent {
     let failed = |outcome: &str, message: String| TaskEvent::Failed { outcome: outcome.to_owned(), message };
     let result = serde_json::from_str::<Reply>(reply).ok().and_then(|reply| reply.results.into_iter().next());
@@ -395,7 +388,7 @@ fn ended(reply: &str) -> TaskEvent {
     }
 }
 
-/// Returns the output as text: a model's answer, a plain text, or otherwise the JSON of the output.
+/// A model's answer, a plain text, or otherwise the JSON of the output.
 pub(crate) fn answer_of(output: &RawValue) -> String {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]

@@ -106,7 +106,6 @@ impl DenyRequest {
     }
 }
 
-/// Changed arguments of an approval.
 #[derive(Default)]
 struct Changes<'a> {
     narrow: NarrowedValues,
@@ -142,9 +141,8 @@ async fn decide(
     counted.map_err(|error| rejected_decision(approval, error))
 }
 
-/// Returns the changed arguments that the approver saw, as stored in the record. The changes are compared by value,
-/// with all digits, because JSON clients format values differently. The store compares the returned text with the
-/// record again.
+/// Compares the changes by value, with all digits, because JSON clients format values differently. The store compares
+/// the returned text with the record again.
 fn changes_seen<'a>(approval: &'a Approval, shown: &RawValue) -> Result<Option<&'a RawValue>, VerbError> {
     match approval.narrowed.as_deref() {
         Some(now) if is_same(now, shown) => Ok(Some(now)),

@@ -4,7 +4,6 @@ use serde_json::value::RawValue;
 use super::{VerbContext, VerbError, or_default};
 use crate::dead::{DeadAction, DeadId, ReplayReport, handle};
 
-/// Maximum entries per request.
 const IDS_MAX: usize = 500;
 
 /// Entries to replay.

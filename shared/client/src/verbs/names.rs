@@ -81,7 +81,7 @@ impl FleetNames {
         Self { tenants: policy.tenants.keys().cloned().collect(), agents, limits, tools, digest }
     }
 
-    /// Returns a description of the unknown name, or `None` if the name is known.
+    /// Returns `None` if the name is known.
     pub(super) async fn find_unknown(
         &self,
         client: &Client,
@@ -175,6 +175,7 @@ impl FleetNames {
 
     /// Resolves the tool of a filter, given by name or ID, to the tool's name, because stored data and lists contain
     /// names. The ID of one version selects all versions of the tool. Returns `None` if `given` is `None`.
+    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn tool_filter(&self, client: &Client, given: Option<&str>) -> Result<Option<String>, StoreError> {
@@ -184,8 +185,9 @@ impl FleetNames {
         }
     }
 
-    /// Returns the text under which a tool is stored when it is disabled or paused. If the ID of a tool is given, this
-    /// is the tool's name. The ID of one version is returned unchanged, because it means only that version.
+    /// If the ID of a tool is given, returns the tool's name. The ID of one version is returned unchanged, because it
+    /// means
+    /// only that version.
     pub(super) async fn tool_switched(&self, client: &Client, given: &str) -> Result<String, StoreError> {
         Ok(self.read_tools(client).await?.switched(given))
     }
@@ -307,7 +309,6 @@ mod tests {
             ("tool_box", "tool_box"),
             ("tool_find", "tool_find"),
             ("tool_find@2", "tool_find@2"),
-            // No known tool has this name or ID, so the text is returned unchanged.
             ("tool_gone", "tool_gone"),
         ] {
             assert_eq!(tools().switched(given), spelling, "{given}");

@@ -155,7 +155,7 @@ impl PauseTarget {
         }
     }
 
-    /// Resumes the target. Returns the target; if the tool was given by ID, the returned target has the tool's name.
+    /// Returns the resumed target with the tool's name, even if the tool was given by ID.
     async fn resume(
         &self,
         context: &VerbContext<'_>,

@@ -8,7 +8,6 @@ use super::{FleetName, VerbContext, VerbError};
 use crate::end_many::end_many;
 use crate::tasks::CancelStatus;
 
-/// Maximum turns per request.
 const IDS_MAX: usize = 500;
 
 /// Turns and tasks to cancel.

@@ -28,13 +28,12 @@ fn variable(path: &str) -> String {
     format!("{PREFIX}{}", path.replace('.', "_").to_ascii_uppercase())
 }
 
-/// Returns the names of all settings, as `section.field`.
 fn settings(built_in: &Node) -> Vec<String> {
     let sections = built_in.entries().iter();
     sections.flat_map(|s| s.node.entries().iter().map(move |field| join(&s.key, &field.key))).collect()
 }
 
-/// Overrides the settings with the environment. An empty variable counts as unset.
+/// An empty variable counts as unset.
 pub(crate) fn apply_environment(tree: &mut Node, built_in: &Node, environment: &Environment, errors: &Errors) {
     let settings = settings(built_in);
     for path in &settings {
@@ -59,7 +58,7 @@ pub(crate) fn apply_environment(tree: &mut Node, built_in: &Node, environment: &
     refuse_unknown(&settings, built_in, environment, errors);
 }
 
-/// Replaces a setting by the text of a variable. For a list, the text is split at commas into the list's items.
+/// For a list, the text is split at commas.
 fn set(tree: &mut Node, built_in: &Node, path: &str, name: &str, text: String) {
     let place = ConfigLocation::Environment(name.into());
     let is_list = path.split('.').try_fold(built_in, |node, field| node.get(field));

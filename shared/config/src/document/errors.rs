@@ -4,19 +4,13 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-/// The location where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConfigLocation {
-    /// In the configuration that is built into the binary.
     BuiltIn {
-        /// File name, such as `tickfleet.yaml`.
         file: Arc<str>,
-        /// Line, from 1.
         line: u64,
-        /// Column in characters, from 1.
         column: u64,
     },
-    /// In a file of the configuration folder.
     File {
         file: Arc<str>,
         /// Line, from 1; 0 if the error concerns the whole file.
@@ -55,10 +49,9 @@ pub struct ConfigError {
     pub place: ConfigLocation,
     /// The field, such as `worker.lease` or `tools.search_x.http.method`; empty if the error concerns a whole file.
     pub path: String,
-    /// The value that was found, without secrets.
+    /// Without secrets.
     pub found: String,
     pub expected: String,
-    /// The name that was probably meant.
     pub suggestion: Option<String>,
 }
 
@@ -98,12 +91,10 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// A warning: the configuration works, but its author should check this value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigWarning {
     pub place: ConfigLocation,
     pub path: String,
-    /// The problem, and its consequence.
     pub message: String,
 }
 
@@ -118,7 +109,6 @@ impl fmt::Display for ConfigWarning {
 pub(crate) struct Errors(RefCell<Vec<ConfigError>>, RefCell<Vec<ConfigWarning>>);
 
 impl Errors {
-    /// Notes an error. Reading continues.
     pub(crate) fn push(
         &self,
         place: &ConfigLocation,
@@ -129,7 +119,6 @@ impl Errors {
         self.suggest(place, path, found, expected, None);
     }
 
-    /// Notes an error, with the value that was probably meant.
     pub(crate) fn suggest(
         &self,
         place: &ConfigLocation,
@@ -159,7 +148,6 @@ impl Errors {
         self.0.borrow().len()
     }
 
-    /// Returns the value if no errors were noted, otherwise the errors.
     pub(crate) fn unless_any<T>(self, value: Option<T>) -> Result<T, ConfigErrors> {
         let mut errors = self.0.into_inner();
         match value {
@@ -191,8 +179,8 @@ const ORDER: [&str; 9] = [
     "tenants.yaml",
 ];
 
-/// Returns the position of a file in [`ORDER`]. Environment variables count as `tickfleet.yaml`, and so do prompts of
-/// agents, because other files name these prompts.
+/// Environment variables count as `tickfleet.yaml`, and so do prompts of agents, because other files name these
+/// prompts.
 fn rank(place: &ConfigLocation) -> usize {
     match place {
         ConfigLocation::Environment(_) => 0,

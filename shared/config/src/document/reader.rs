@@ -33,7 +33,7 @@ impl<'a> Section<'a> {
         Self { path, place: &node.place, entries: node.entries(), sound, asked: vec![], errors }
     }
 
-    /// Returns the value of a field. Returns `None` if the field is missing or null.
+    /// Returns `None` if the field is missing or null.
     pub(crate) fn optional(&mut self, field: &'static str) -> Option<Cursor<'a>> {
         self.asked.push(field);
         let entry = self.entries.iter().find(|entry| entry.key == field)?;
@@ -77,17 +77,15 @@ impl<'a> Cursor<'a> {
         Section::open(self.node, self.path.clone(), self.errors)
     }
 
-    /// Notes that the value is not allowed.
     pub(crate) fn refuse(&self, expected: impl Into<String>) {
         self.refuse_with(expected, None);
     }
 
-    /// Notes that the value is not allowed. `meant` is the value that was probably meant.
     pub(crate) fn refuse_with(&self, expected: impl Into<String>, meant: Option<String>) {
         self.errors.suggest(&self.node.place, &self.path, self.found(), expected, meant);
     }
 
-    /// Returns the value as shown in an error, without text that may be a secret.
+    /// Leaves out text that may be a secret.
     fn found(&self) -> String {
         let shown = match &self.node.value {
             Value::Text(text) => mask::found(text, &self.path),
@@ -99,7 +97,6 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads a text, and returns it unchanged.
     pub(crate) fn text(&self) -> Option<&'a str> {
         match &self.node.value {
             Value::Text(text) => return Some(text),
@@ -109,7 +106,6 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    /// Reads a text that is not blank.
     pub(crate) fn some_text(&self) -> Option<String> {
         let text = self.text()?;
         if text.trim().is_empty() {
@@ -119,7 +115,6 @@ impl<'a> Cursor<'a> {
         Some(text.to_owned())
     }
 
-    /// Reads `true` or `false`.
     pub(crate) fn boolean(&self) -> Option<bool> {
         match (&self.node.value, self.variable_text()) {
             (Value::Boolean(value), _) => return Some(*value),
@@ -130,7 +125,6 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    /// Reads a whole number from `min` to `max`.
     pub(crate) fn integer<T: TryFrom<i128>>(&self, min: i128, max: i128) -> Option<T> {
         let number = match (&self.node.value, self.variable_text()) {
             (Value::Integer(number), _) => Some(*number),
@@ -144,7 +138,6 @@ impl<'a> Cursor<'a> {
         read
     }
 
-    /// Reads a duration with a unit, from `min` to `max`.
     pub(crate) fn duration(&self, min: Duration, max: Duration) -> Option<Duration> {
         let read = match &self.node.value {
             Value::Text(text) => parse_duration(text).filter(|duration| (min..=max).contains(duration)),
@@ -158,7 +151,6 @@ impl<'a> Cursor<'a> {
         read
     }
 
-    /// Reads a size in bytes with a unit, from `min` to `max`.
     pub(crate) fn size(&self, min: u64, max: u64) -> Option<u64> {
         let read = match &self.node.value {
             Value::Text(text) => parse_size(text).filter(|bytes| (min..=max).contains(bytes)),
@@ -172,7 +164,6 @@ impl<'a> Cursor<'a> {
         read
     }
 
-    /// Reads one of the words in `choices`, and returns the value of the word.
     pub(crate) fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Option<T> {
         let text = self.text()?;
         let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
@@ -192,7 +183,6 @@ impl<'a> Cursor<'a> {
         items.iter().enumerate().map(at).collect()
     }
 
-    /// Reads a mapping whose keys are names. Returns the key, the key's location, and the value of each member.
     pub(crate) fn members(&self) -> Vec<(&'a str, &'a ConfigLocation, Self)> {
         if !matches!(self.node.value, Value::Mapping(_)) {
             self.refuse("a mapping");
@@ -204,7 +194,6 @@ impl<'a> Cursor<'a> {
         self.node.entries().iter().map(at).collect()
     }
 
-    /// Reads a list of words without duplicates.
     pub(crate) fn words(&self) -> BTreeSet<String> {
         let mut words = BTreeSet::new();
         for item in self.items() {

@@ -22,7 +22,6 @@ pub(crate) enum Value {
     Mapping(Vec<Entry>),
 }
 
-/// A member of a mapping. Members keep their order.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) key: String,
@@ -31,7 +30,7 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// Returns the members of a mapping; empty for any other value.
+    /// Empty if this is not a mapping.
     pub(crate) fn entries(&self) -> &[Entry] {
         match &self.value {
             Value::Mapping(entries) => entries,
@@ -94,7 +93,6 @@ impl Node {
         }
     }
 
-    /// Converts the value to JSON, as used in schemas and bodies.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match &self.value {
             Value::Null => serde_json::Value::Null,

@@ -11,7 +11,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     parse(text, &DURATIONS).map(Duration::from_millis)
 }
 
-/// Writes a duration in the format of [`parse_duration`], in the largest unit in which the duration is a whole number.
+/// Uses the largest unit in which the duration is a whole number.
 #[must_use]
 pub fn format_duration(duration: Duration) -> String {
     format(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX), &DURATIONS, "ms")
@@ -23,7 +23,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     parse(text, &SIZES)
 }
 
-/// Writes a size in the format of [`parse_size`], in the largest unit in which the size is a whole number.
+/// Uses the largest unit in which the size is a whole number.
 #[must_use]
 pub fn format_size(bytes: u64) -> String {
     format(bytes, &SIZES, "B")

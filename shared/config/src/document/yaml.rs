@@ -14,7 +14,6 @@ use serde_saphyr::{Location, Spanned};
 use crate::document::errors::{ConfigLocation, Errors};
 use crate::document::tree::{Entry, Node, Value, join};
 
-/// Maximum nesting depth of lists and mappings.
 const DEPTH_MAX: usize = 64;
 /// Bytes of stack that are enough for [`DEPTH_MAX`] levels: up to 40 KiB per level without compiler optimization, and a
 /// margin.
@@ -23,7 +22,6 @@ const STACK_BYTES: usize = 8 << 20;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Origin<'a> {
     BuiltIn(&'a str),
-    /// A file of the configuration folder.
     File(&'a str),
 }
 
@@ -78,7 +76,6 @@ fn with_room<T: Send>(parse: &(dyn Fn() -> T + Sync)) -> T {
     })
 }
 
-/// Returns the parser's message without the parser's description of the location.
 fn syntax_message(error: &serde_saphyr::Error) -> String {
     let error = error.without_snippet();
     match error {

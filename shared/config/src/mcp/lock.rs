@@ -33,13 +33,9 @@ pub struct McpPinned {
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpDefinition {
     pub name: String,
-    /// The name for people.
     pub title: Option<String>,
-    /// The description for models.
     pub description: Option<String>,
-    /// JSON Schema of the arguments.
     pub input_schema: Json,
-    /// JSON Schema of the structured output, if the server declares one.
     pub output_schema: Option<Json>,
     pub annotations: McpAnnotations,
 }
@@ -54,15 +50,10 @@ pub struct McpChange {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct McpAnnotations {
-    /// The name for people.
     pub title: Option<String>,
-    /// True if the tool only reads.
     pub read_only_hint: Option<bool>,
-    /// True if the tool can destroy data.
     pub destructive_hint: Option<bool>,
-    /// True if repeating a call with the same arguments has no further effect.
     pub idempotent_hint: Option<bool>,
-    /// True if the tool interacts with systems outside the server.
     pub open_world_hint: Option<bool>,
 }
 
@@ -92,7 +83,6 @@ impl McpAnnotations {
 }
 
 impl McpDefinition {
-    /// Returns the parts that the digest covers, each with its name in messages.
     fn parts(&self) -> [(&'static str, Json); 6] {
         [
             ("name", self.name.as_str().into()),
@@ -122,8 +112,7 @@ impl McpDefinition {
         })
     }
 
-    /// Returns the parts in which `other` differs, with both values. Schemas and hints are written as JSON, one member
-    /// per line.
+    /// Schemas and hints are written as JSON, one member per line.
     #[must_use]
     pub fn changes(&self, other: &Self) -> Vec<McpChange> {
         let text = |value: Json| match value {
@@ -135,7 +124,6 @@ impl McpDefinition {
         pairs.map(|((part, one), (_, two))| McpChange { part, before: text(one), now: text(two) }).collect()
     }
 
-    /// Returns the names of the parts in which `other` differs; empty if the digests are equal.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let pairs = self.parts().into_iter().zip(other.parts());

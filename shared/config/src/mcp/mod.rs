@@ -42,7 +42,6 @@ pub struct McpFile {
 #[derive(Debug, Clone)]
 pub struct McpServerDef {
     pub connection: McpConnection,
-    /// The beginning of the names of the server's tools.
     pub prefix: String,
     /// True if the server's hints decide about the effects of its tools.
     pub trust_annotations: bool,
@@ -55,14 +54,10 @@ pub struct McpServerDef {
     /// Time limit of one try that regularly reports progress.
     pub timeout_max: Option<Duration>,
     pub category: Option<String>,
-    /// Capabilities that an agent needs for each of the server's tools.
     pub required_capabilities: BTreeSet<String>,
-    /// Plan features that a tenant needs for each of the server's tools.
     pub required_features: BTreeSet<String>,
-    /// True if a person must approve each call.
     pub requires_approval: bool,
     pub tools: Vec<McpDefinition>,
-    /// The version that the server reported when its tools were pinned.
     pub server_version: Option<String>,
 }
 
@@ -82,7 +77,7 @@ impl McpServerDef {
     }
 }
 
-/// The connection to a server, with the secrets that the connection needs. Two equal values can share one connection.
+/// Two equal values can share one connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpConnection {
     pub transport: McpTransport,
@@ -92,7 +87,6 @@ pub struct McpConnection {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum McpTransport {
-    /// A child process that exchanges messages over its standard input and output.
     Stdio {
         /// The program, found through `PATH`.
         command: String,
@@ -101,17 +95,15 @@ pub enum McpTransport {
         env: BTreeMap<String, String>,
         cwd: Option<String>,
     },
-    /// Streamable HTTP.
     Http {
         url: String,
         /// Header → template.
         headers: BTreeMap<String, String>,
-        /// Hosts that are allowed to have private addresses.
         allow_private: BTreeSet<String>,
     },
 }
 
-/// Reads `mcp.yaml` with the pins, and adds the imported tools to `known`.
+/// Also adds the imported tools to `known`.
 pub(crate) fn read(tree: &Node, pins: &McpPins, known: &mut Tools, errors: &Errors) -> McpFile {
     let mut file = McpFile::default();
     for (name, cursor) in servers(tree, errors) {
@@ -190,7 +182,6 @@ struct ImportChoice<'a> {
 }
 
 impl ImportChoice<'_> {
-    /// Reads the effect keys of imported tools, and checks them against the tools' pinned schemas.
     fn effect_keys(&self, def: &McpServerDef) -> BTreeMap<String, EffectKey> {
         let members = self.effect_keys.as_ref().map(Cursor::members).unwrap_or_default();
         if let Some(window) = self.effect_window.as_ref().filter(|_| members.is_empty()) {
@@ -339,7 +330,7 @@ fn header(name: &str) -> Result<(), &'static str> {
     if templates::is_header_name(name) { Ok(()) } else { Err("a name such as X-Request-Id") }
 }
 
-/// Reads the address of an endpoint. Values from the environment are already replaced.
+/// Values from the environment are already replaced.
 fn address(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     if text.contains("${") {

@@ -47,7 +47,6 @@ fn fact(cursor: &Cursor<'_>) -> Option<Fact> {
     fact
 }
 
-/// Reads a change of a fact: the name of the fact, or a section with further fields.
 fn change(cursor: &Cursor<'_>) -> Option<FactChange> {
     let of = |fact, on, kept_ms| FactChange { fact, on, kept_ms };
     if !is_section(cursor) {
@@ -73,7 +72,6 @@ fn outcomes(cursor: &Cursor<'_>) -> BTreeSet<Outcome> {
     items.iter().filter_map(|item| item.choice(&words)).collect()
 }
 
-/// Reads a condition on a fact: the name of the fact, or a section with further fields.
 fn condition(cursor: &Cursor<'_>) -> Option<FactCondition> {
     if !is_section(cursor) {
         return Some(FactCondition { fact: fact(cursor)?, mode: RuleMode::Enforce, message: None });

@@ -26,10 +26,8 @@ const LEASE_MAX: Duration = Duration::from_millis(limits::LEASE_MS_MAX);
 
 /// Maximum number of shards: the number of hash slots of a Redis Cluster. More shards would bring no benefit.
 const SHARDS_MAX: i128 = 16_384;
-/// Maximum number of waits in a retry ladder.
 const RUNGS_MAX: usize = 16;
 
-/// Reads all settings and checks their relations. If a whole section is missing, notes an error and returns `None`.
 pub(crate) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
     let before = errors.len();
     let mut root = Section::open(tree, "", errors);
@@ -70,7 +68,7 @@ fn redis(mut s: Section<'_>) -> RedisSettings {
     redis
 }
 
-/// Reads the URL. An error does not show an invalid URL, because the URL can contain a password.
+/// An error does not show an invalid URL, because the URL can contain a password.
 fn redis_url(cursor: &Cursor<'_>) -> Option<RedisUrl> {
     let url = cursor.text().and_then(RedisUrl::new);
     if url.is_none() {
@@ -81,7 +79,6 @@ fn redis_url(cursor: &Cursor<'_>) -> Option<RedisUrl> {
     url
 }
 
-/// Returns the URL with the file of `redis.tls_ca`. Returns `None` if no file is configured, or if the file is refused.
 fn with_authority(url: &RedisUrl, cursor: &Cursor<'_>) -> Option<RedisUrl> {
     let file = cursor.text()?;
     if file.is_empty() {
@@ -99,7 +96,7 @@ fn with_authority(url: &RedisUrl, cursor: &Cursor<'_>) -> Option<RedisUrl> {
     url.with_authority(file)
 }
 
-/// Reads the namespace. Every key contains the namespace, so only the characters of IDs are allowed.
+/// Every key contains the namespace, so only the characters of IDs are allowed.
 fn namespace(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let sound = !text.is_empty()
@@ -123,7 +120,6 @@ fn caps(mut s: Section<'_>) -> CapSettings {
     caps
 }
 
-/// Reads the name of an IANA time zone.
 pub(crate) fn time_zone(cursor: &Cursor<'_>) -> Option<String> {
     let name = cursor.text()?;
     match day::zone(name) {
@@ -163,7 +159,7 @@ fn worker(mut s: Section<'_>) -> WorkerSettings {
     worker
 }
 
-/// Reads an absolute path, or an empty text.
+/// An empty text is allowed.
 fn folder(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     if !text.is_empty() && !text.starts_with('/') {
@@ -172,7 +168,6 @@ fn folder(cursor: &Cursor<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Reads at least one priority, without duplicates.
 fn priorities(cursor: &Cursor<'_>) -> Option<Priorities> {
     let before = cursor.errors.len();
     // `words` notes an error if the value is not a list, or if the list has duplicates.
@@ -323,7 +318,6 @@ fn tracing(mut s: Section<'_>) -> TracingSettings {
     tracing
 }
 
-/// Reads an empty text, or the URL of an HTTP server.
 fn endpoint(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let sound = text.is_empty() || text.starts_with("http://") || text.starts_with("https://");
@@ -333,7 +327,7 @@ fn endpoint(cursor: &Cursor<'_>) -> Option<String> {
     sound.then(|| text.to_owned())
 }
 
-/// Reads a name that fits on one line of a list.
+/// Lists show the name on one line.
 fn plain_name(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.some_text()?;
     let sound = text.len() <= limits::NAME_BYTES_MAX && !text.contains(char::is_control);
@@ -343,7 +337,6 @@ fn plain_name(cursor: &Cursor<'_>) -> Option<String> {
     sound.then_some(text)
 }
 
-/// Reads a ratio from 0 to 1, and returns it in millionths.
 fn ratio_ppm(cursor: &Cursor<'_>) -> Option<u32> {
     let ratio = match &cursor.node.value {
         Value::Integer(0) => Some(0.0),
@@ -361,8 +354,8 @@ fn ratio_ppm(cursor: &Cursor<'_>) -> Option<u32> {
     ratio.map(|ratio| (ratio * 1_000_000.0).round() as u32)
 }
 
-/// Reads the log level. A single word must be the name of a level. Otherwise the filter would take a misspelled level
-/// for a module name, and log everything of that module.
+/// A single word must be the name of a level. Otherwise the filter would take a misspelled level for a module name, and
+/// log everything of that module.
 fn log_level(cursor: &Cursor<'_>) -> Option<String> {
     const LEVELS: [(&str, ()); 6] =
         [("off", ()), ("error", ()), ("warn", ()), ("info", ()), ("debug", ()), ("trace", ())];

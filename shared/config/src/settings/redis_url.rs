@@ -15,13 +15,12 @@ const SCHEMES: [&str; 8] = [
     // The scheme of the store that `tickfleet dev` uses without Redis.
     "tickfleet+unix://",
 ];
-/// Schemes of URLs with sentinels. The sentinels are followed by a slash and the name of the primary.
+/// The sentinels are followed by a slash and the name of the primary.
 const SENTINEL_SCHEMES: [&str; 2] = ["redis+sentinel://", "rediss+sentinel://"];
 
-/// Schemes of URLs with nodes of a cluster.
 const CLUSTER_SCHEMES: [&str; 2] = ["redis+cluster://", "rediss+cluster://"];
 
-/// The URL of Redis. `Debug` and `Display` mask the password.
+/// `Debug` and `Display` mask the password.
 #[derive(Clone)]
 pub struct RedisUrl(SecretString);
 
@@ -39,8 +38,7 @@ impl RedisUrl {
         (sound && !url.chars().any(char::is_whitespace)).then(|| Self(url.into()))
     }
 
-    /// Returns the placeholder for a refused URL. The placeholder is dropped when the errors are reported, and is never
-    /// used to connect.
+    /// The placeholder is dropped when the errors are reported, and is never used to connect.
     pub(crate) fn stand_in() -> Self {
         Self(SecretString::default())
     }
@@ -53,8 +51,8 @@ impl RedisUrl {
     /// the URL already names such a file.
     pub(crate) fn with_authority(&self, file: &str) -> Option<Self> {
         let url = self.expose();
-        // A `?` before the last `@` is part of the password. URLs of sentinels have their password in the query,
-        // which contains no `@`.
+        // A `?` before the last `@` is part of the password. URLs of sentinels have their password in the query, which
+        // contains no `@`.
         let address = url.rsplit_once('@').map_or(url, |(_, address)| address);
         let joined = match split_query(address).1 {
             Some(query) if query.split('&').any(|pair| pair.starts_with("tls_ca=")) => return None,
@@ -64,7 +62,6 @@ impl RedisUrl {
         Some(Self(joined.into()))
     }
 
-    /// Returns the complete URL with its password, for connecting.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
@@ -91,7 +88,6 @@ impl fmt::Debug for RedisUrl {
     }
 }
 
-/// Returns true if the sentinels are followed by the name of the primary.
 fn names_a_primary(rest: &str) -> bool {
     let (place, query) = split_query(rest);
     let place = place.rsplit_once('@').map_or(place, |(_, place)| place);

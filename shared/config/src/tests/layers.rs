@@ -255,7 +255,6 @@ fn the_printed_configuration_loads_with_the_same_values() {
     }
 }
 
-/// The kind of a field decides whether its text is masked. The name of the field does not matter.
 #[test]
 fn no_literal_secret_is_printed_from_any_field() {
     let tools = r#"

@@ -27,7 +27,7 @@ const MATRIX: [(&str, [char; 8]); 12] = [
     ("read_messages", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
 ];
 
-/// All publishers except Kelly. These publishers may call only the tools that every agent may call.
+/// All publishers except Kelly. They may call only the tools that every agent may call.
 const PUBLISHERS: [&str; 10] =
     ["fran", "dwight", "timmy", "terry", "cornwall", "link", "emma", "donna", "reynolds", "penny"];
 const EVERYBODYS: [&str; 6] = [

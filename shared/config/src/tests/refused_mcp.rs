@@ -18,8 +18,7 @@ fn tool(name: &str, hints: (Option<bool>, Option<bool>)) -> McpDefinition {
     }
 }
 
-/// Returns a configuration with a server `files`, which has `lines` among its fields, and three pinned tools. `look`
-/// has the hint for reading, `put` has the hint for idempotence, and `send` has no hints.
+/// `look` has the hint for reading, `put` has the hint for idempotence, and `send` has no hints.
 fn server(lines: &str) -> TestConfig {
     let tools = vec![tool("look", (Some(true), None)), tool("put", (None, Some(true))), tool("send", (None, None))];
     let pins = McpPins { servers: [("files".to_owned(), McpPinned { version: None, tools })].into() };

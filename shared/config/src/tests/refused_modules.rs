@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::{TestConfig, given};
 use crate::tools::{ShellLevel, ToolRuntime};
 
-/// Returns a configuration with a Python entry `shop` that has `fields`, and a permission row for one of its tools.
 fn shop(fields: &str) -> TestConfig {
     given()
         .file("tools.yaml", format!("python:\n  shop: {{{fields}}}\n"))
@@ -87,7 +86,6 @@ fn an_empty_tools_file_is_rejected() {
     assert!(errors.to_string().contains("`tools` is required"), "{errors}");
 }
 
-/// Returns a configuration with a Node.js entry `shop` that has `fields`.
 fn node_shop(fields: &str) -> TestConfig {
     given()
         .file("tools.yaml", format!("node:\n  shop: {{{fields}}}\n"))

@@ -1,7 +1,6 @@
 use super::{TestConfig, given};
 
-/// Returns a configuration with a tool `call`. The text `lines` begins on line 7, in the section `shell:`. The tool's
-/// schema has the argument `text`.
+/// `lines` begin on line 7, in the section `shell:`.
 fn tool(lines: &str) -> TestConfig {
     let text = format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object, properties: {{text: {{type: string, \

@@ -1,7 +1,6 @@
 use super::{TestConfig, given};
 
-/// Returns a configuration with a tool `call`. The text `line` is line 10, in the section `http:`. The tool's schema
-/// has one required and one optional argument.
+/// `line` is line 10, in the section `http:`. The tool's schema has one required and one optional argument.
 fn tool(line: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema:\n      type: object\n      properties: {{id: \
@@ -188,7 +187,7 @@ fn a_built_in_tool_cannot_be_declared_as_http() {
     );
 }
 
-/// Returns a configuration with a tool `call`. The text `lines` begins on line 7, in the section `http:`.
+/// `lines` begin on line 7, in the section `http:`.
 fn http(lines: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object, properties: {{id: {{type: \
@@ -274,8 +273,7 @@ fn a_parameter_without_a_description_causes_a_warning() {
     assert_eq!(given().load().unwrap().warnings, [], "ours say what their parameters are");
 }
 
-/// Returns a configuration with a tool `pay`, and `lines` among its fields. The tool's schema requires `to` and
-/// `amount`, and allows `text`.
+/// The tool's schema requires `to` and `amount`, and allows `text`.
 fn paying(lines: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  pay:\n    description: Pays.\n    input_schema:\n      type: object\n      properties: {{to: {{type: \

@@ -8,7 +8,6 @@ use tickfleet_model::{Effect, EffectKey};
 
 use crate::document::reader::{Cursor, Section};
 
-/// Maximum number of arguments of an effect key.
 const ARGUMENTS_MAX: usize = 16;
 
 pub(crate) fn read(s: &mut Section<'_>, schema: Option<&Value>, effect: Option<Effect>) -> Option<EffectKey> {
@@ -17,8 +16,7 @@ pub(crate) fn read(s: &mut Section<'_>, schema: Option<&Value>, effect: Option<E
     of(key.as_ref(), window.as_ref(), schema, effect)
 }
 
-/// Reads the effect key of a tool with this schema and effect. If `schema` is `None`, the schema is unknown, and any
-/// argument is accepted. If `effect` is `None`, the effect is unknown, and any effect is accepted.
+/// An unknown schema (`None`) accepts any argument. An unknown effect (`None`) accepts any effect.
 pub(crate) fn of(
     key: Option<&Cursor<'_>>,
     window: Option<&Cursor<'_>>,

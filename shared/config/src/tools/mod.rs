@@ -33,23 +33,20 @@ pub struct ToolsFile {
     pub modules: BTreeMap<String, ModulesDef>,
 }
 
-/// One declared tool. A declaration without `http`, `shell` or `local` overrides fields of another tool of this name: a
-/// typed tool of the binary, or a tool of a module.
+/// A declaration without `http`, `shell` or `local` overrides fields of another tool of this name: a typed tool of the
+/// binary, or a tool of a module.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolDef {
     /// Stable ID; default `tool_<name>`.
     pub id: Option<String>,
-    /// The name for people; default the name.
+    /// For people; default the name.
     pub display_name: Option<String>,
-    /// The text that tells models what the tool does and when to use it. `None` only if another tool of this name has
-    /// the text.
+    /// For models. `None` only if another tool of this name has a description.
     pub description: Option<String>,
     /// JSON Schema of the arguments. `None` only if another tool of this name has the schema.
     pub input_schema: Option<serde_json::Value>,
-    /// JSON Schema of the output.
     pub output_schema: Option<serde_json::Value>,
-    /// Category in lists; default `general`.
     pub category: Option<String>,
     /// SemVer; default `1.0.0`.
     pub version: Option<String>,
@@ -58,7 +55,6 @@ pub struct ToolDef {
     /// Selects the arguments that identify an effect. Calls with equal values of these arguments take effect only once.
     #[serde(default, skip)]
     pub effect_key: Option<EffectKey>,
-    /// How long the tool's results are cached, and who shares the results; default no cache.
     #[serde(default, skip)]
     pub cache: Option<ReadCache>,
     /// How the fleet finds out whether a call with unknown outcome took effect.
@@ -69,16 +65,13 @@ pub struct ToolDef {
     pub durable: Option<Durability>,
     /// Wall-clock limit of one try (ms); default the fleet's setting.
     pub timeout_ms: Option<u64>,
-    /// Capabilities that the agent needs.
     #[serde(default)]
     pub required_capabilities: BTreeSet<String>,
-    /// Plan features that the tenant needs.
     #[serde(default)]
     pub required_features: BTreeSet<String>,
-    /// True if a person must approve each call.
     #[serde(default)]
     pub requires_approval: bool,
-    /// The approvers that each call needs. If set, each call needs approval.
+    /// If set, each call needs approval.
     #[serde(default)]
     pub approval: Option<ApprovalDemand>,
     pub http: Option<HttpDef>,
@@ -94,7 +87,7 @@ impl ToolDef {
     }
 }
 
-/// A tool whose function is in the caller's process. The fleet governs its calls, and the caller's process runs them.
+/// The fleet governs the calls, and the caller's process runs them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LocalDef {
@@ -103,7 +96,6 @@ pub struct LocalDef {
     pub lease_ms: u64,
 }
 
-/// The default of [`LocalDef::lease_ms`].
 pub const LOCAL_LEASE_MS_DEFAULT: u64 = 30_000;
 
 const fn local_lease_default() -> u64 {
@@ -118,9 +110,7 @@ pub struct ShellDef {
     pub level: ShellLevel,
     /// The program, and a template for each of its arguments. A template that names an absent argument is left out.
     pub command: Vec<String>,
-    /// Template of the command's standard input; default empty.
     pub stdin: Option<String>,
-    /// Additional environment variables.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
     /// Paths of the machine that the command may use, in addition to its workspace.
@@ -129,11 +119,9 @@ pub struct ShellDef {
     /// TCP ports that the command may connect to, on any host. Default none: the command has no network.
     #[serde(default)]
     pub tcp_ports: BTreeSet<u16>,
-    /// Exit codes of temporary failures.
     #[serde(default)]
     pub transient_exits: BTreeSet<u8>,
-    /// Exit codes of permanent failures. With any other code, the call succeeds, and its result contains the
-    /// code.
+    /// Exit codes of permanent failures. With any other code, the call succeeds, and its result contains the code.
     #[serde(default)]
     pub permanent_exits: BTreeSet<u8>,
     #[serde(default)]
@@ -142,7 +130,7 @@ pub struct ShellDef {
     pub image: Option<String>,
 }
 
-/// The level of the sandbox; `docs/reference/sandbox-levels.md` describes the levels.
+/// `docs/reference/sandbox-levels.md` describes the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShellLevel {
@@ -157,34 +145,32 @@ pub enum ShellLevel {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShellPath {
-    /// An absolute path.
     pub path: String,
-    /// True if the command may also write to the path.
     #[serde(default)]
     pub write: bool,
 }
 
-/// Resource limits of a command. If a limit is not set, the default of the sandbox applies.
+/// If a limit is not set, the default of the sandbox applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ShellLimits {
-    /// CPU time (ms); default 20 s.
+    /// Default 20 s.
     pub cpu_ms: Option<u64>,
-    /// Wall-clock time (ms); default 25 s.
+    /// Default 25 s.
     pub wall_ms: Option<u64>,
-    /// Memory of all processes of the command, in bytes; default 512 MiB.
+    /// Of all processes of the command together; default 512 MiB.
     pub memory_bytes: Option<u64>,
-    /// Maximum number of processes and threads at the same time; default 64.
+    /// Processes and threads at the same time; default 64.
     pub processes: Option<u64>,
-    /// Maximum number of open files of each process; default 256.
+    /// Of each process; default 256.
     pub open_files: Option<u64>,
-    /// Maximum size of each file, in bytes; default 64 MiB.
+    /// Of each file; default 64 MiB.
     pub file_bytes: Option<u64>,
-    /// Maximum size of all files in the workspace, in bytes; default 256 MiB.
+    /// Of all files in the workspace; default 256 MiB.
     pub workspace_bytes: Option<u64>,
-    /// Maximum number of files in the workspace; default 10,000.
+    /// Default 10,000.
     pub workspace_files: Option<u64>,
-    /// Maximum bytes that are stored of standard output, and of standard error; default 256 KiB each.
+    /// Maximum for standard output, and for standard error; default 256 KiB each.
     pub output_bytes: Option<u64>,
 }
 
@@ -203,7 +189,7 @@ pub struct HttpDef {
     /// Maps a query parameter to its template. A parameter with a template that names an absent argument is left out.
     #[serde(default)]
     pub query: BTreeMap<String, String>,
-    /// Maps a header to its template.
+    /// Header → template.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     /// Maps an argument to its value if a call omits the argument. If the value is empty, the call must contain the
@@ -226,7 +212,6 @@ pub struct HttpDef {
     pub outcomes: Vec<OutcomeRule>,
     /// JSON pointer to the returned value; default the whole body.
     pub result: Option<String>,
-    /// Header for the idempotency key, if the service supports one.
     pub idempotency_header: Option<String>,
     /// Maximum number of response bytes; default 1 MiB.
     pub response_bytes_max: Option<usize>,
@@ -261,7 +246,6 @@ pub struct OutcomeRule {
     /// Statuses, 200 to 599; empty matches every status.
     #[serde(default)]
     pub status: BTreeSet<u16>,
-    /// JSON pointer to a value in the body.
     pub at: Option<String>,
     /// The value that must be at `at`, or a list of allowed values.
     pub equals: Option<serde_json::Value>,
@@ -275,7 +259,6 @@ pub struct OutcomeRule {
     pub retry_after: Option<String>,
 }
 
-/// The meaning of a service's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerMeaning {
     Ok,
@@ -288,7 +271,6 @@ pub enum AnswerMeaning {
 }
 
 impl AnswerMeaning {
-    /// The words of the configuration.
     pub(crate) const NAMED: [(&'static str, Self); 4] = [
         ("ok", Self::Ok),
         ("permanent", Self::Ended(Outcome::Permanent)),
@@ -310,16 +292,14 @@ impl<'de> Deserialize<'de> for AnswerMeaning {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OAuth2Def {
-    /// How a token is requested.
     pub grant: Grant,
     /// The token service. `${NAME:-default}` reads the environment.
     pub token_url: String,
     pub client_id: String,
-    /// The client's password, as a reference to a secret. Public clients have no password.
+    /// A reference to a secret. Public clients have none.
     pub client_secret: Option<String>,
-    /// The refresh token for the grant `refresh_token`, as a reference to a secret.
+    /// A reference to a secret, for the grant `refresh_token`.
     pub refresh_token: Option<String>,
-    /// The requested scopes, separated by spaces.
     pub scope: Option<String>,
     /// Additional fields of the request (`audience`, `resource`).
     #[serde(default)]

@@ -10,12 +10,10 @@ use crate::tools::templates::{over_secrets, variable};
 use crate::tools::{SecretRef, ShellLevel, ShellPath, TENANT};
 use crate::tools::{http, shell};
 
-/// Maximum number of processes of one entry. Each process has its own interpreter and loads all modules.
+/// Each process has its own interpreter and loads all modules.
 const PROCESSES_MAX: i128 = 64;
-/// Maximum number of concurrent calls of one process.
 const CONCURRENCY_MAX: i128 = 256;
 const MODULES_MAX: usize = 64;
-/// Maximum bytes of an entry's name, which logs show.
 const NAME_BYTES_MAX: usize = 32;
 /// Maximum bytes of a socket's path. The kernel limits the address of a Unix socket to 107 bytes (`man 7 unix`).
 const SOCKET_BYTES_MAX: usize = 107;
@@ -28,7 +26,6 @@ const LEVELS: [(&str, ShellLevel); 2] = [("basic", ShellLevel::Basic), ("strict"
 /// Endings of files that Node.js can import.
 pub const NODE_CODE: [&str; 6] = ["js", "mjs", "cjs", "ts", "mts", "cts"];
 
-/// The program that runs modules with tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ToolRuntime {
     Python,
@@ -38,7 +35,6 @@ pub enum ToolRuntime {
 impl ToolRuntime {
     pub const ALL: [Self; 2] = [Self::Python, Self::Node];
 
-    /// Returns the name of the runtime's section in `tools.yaml`.
     #[must_use]
     pub const fn section(self) -> &'static str {
         match self {
@@ -47,7 +43,6 @@ impl ToolRuntime {
         }
     }
 
-    /// Returns the default interpreter, for an entry that names none.
     #[must_use]
     pub const fn interpreter(self) -> &'static str {
         match self {
@@ -78,7 +73,6 @@ impl ToolRuntime {
     }
 }
 
-/// Modules of one runtime, and the processes that run their tools.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ModulesDef {
     pub runtime: ToolRuntime,
@@ -93,11 +87,11 @@ pub struct ModulesDef {
     pub path: Vec<String>,
     /// The interpreter, which must be able to import the package `tickfleet`; default `python3` or `node`.
     pub interpreter: String,
-    /// The working directory of the processes; default the worker's own.
+    /// Default: the worker's own.
     pub cwd: Option<String>,
-    /// Number of processes; default 2.
+    /// Default 2.
     pub processes: usize,
-    /// Concurrent calls per process; default 8.
+    /// Per process; default 8.
     pub concurrency: usize,
     /// Calls after which a process is replaced; default 10,000.
     pub recycle_after_calls: u64,
@@ -109,20 +103,18 @@ pub struct ModulesDef {
     pub cancel_grace: Duration,
     /// Maps an environment variable to its template, which may name [`Self::secrets`].
     pub env: BTreeMap<String, String>,
-    /// Secrets that [`Self::env`] may name.
     pub secrets: BTreeMap<String, SecretRef>,
-    /// The sandbox of the processes; `None` for no sandbox.
+    /// `None` for no sandbox.
     pub sandbox: Option<ModulesSandbox>,
 }
 
-/// The sandbox of interpreters; `docs/reference/sandbox-levels.md` describes the levels.
+/// `docs/reference/sandbox-levels.md` describes the levels.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ModulesSandbox {
     /// `basic` or `strict`.
     pub level: ShellLevel,
     /// Paths that the interpreters may use, in addition to their own files and [`ModulesDef::path`].
     pub paths: Vec<ShellPath>,
-    /// TCP ports that the interpreters can connect to.
     pub tcp_ports: BTreeSet<u16>,
 }
 
@@ -195,7 +187,7 @@ fn sandbox(cursor: &Cursor<'_>) -> ModulesSandbox {
     sandbox
 }
 
-/// Reads the socket of a tool host. Refuses fields of `entry` that only apply to processes that the worker starts.
+/// Refuses fields of `entry` that only apply to processes that the worker starts.
 fn host(cursor: &Cursor<'_>, entry: &Cursor<'_>) -> Option<String> {
     let path = cursor.some_text()?;
     if !path.starts_with('/') || path.len() > SOCKET_BYTES_MAX {
@@ -207,7 +199,6 @@ fn host(cursor: &Cursor<'_>, entry: &Cursor<'_>) -> Option<String> {
     Some(path)
 }
 
-/// Reads one module, or a list of modules.
 fn modules(cursor: &Cursor<'_>, runtime: ToolRuntime) -> Vec<String> {
     let items = match &cursor.node.value {
         Value::List(_) => cursor.items(),
@@ -233,7 +224,7 @@ fn folders(cursor: &Cursor<'_>) -> Vec<String> {
     cursor.items().iter().filter_map(Cursor::some_text).collect()
 }
 
-/// Reads secrets. A process serves all tenants, so the secrets of a single tenant are refused.
+/// A process serves all tenants, so the secrets of a single tenant are refused.
 fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     let secrets = http::secrets(cursor);
     let of_a_tenant =

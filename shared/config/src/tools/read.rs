@@ -32,12 +32,11 @@ pub(crate) struct Tools {
     /// tools.
     pub(crate) names: BTreeSet<String>,
     pub(crate) names_and_ids: BTreeSet<String>,
-    /// False if some names could not be read. In that case, names of tools are not checked.
+    /// If false, names of tools are not checked.
     pub(crate) has_all_names: bool,
     pub(crate) asked: ApprovalDemands,
 }
 
-/// Returns the ID of a tool that declares no ID.
 #[must_use]
 pub fn default_id(name: &str) -> String {
     format!("tool_{name}")
@@ -147,7 +146,6 @@ fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut Ap
     def
 }
 
-/// Reads `local`: the caller's process runs the tool.
 fn local(cursor: &Cursor<'_>) -> LocalDef {
     let mut s = cursor.section();
     let lease_ms = s.optional("lease_ms").and_then(|c| c.integer(limits::LEASE_MS_MIN.into(), 3_600_000));
@@ -155,8 +153,7 @@ fn local(cursor: &Cursor<'_>) -> LocalDef {
     LocalDef { lease_ms: lease_ms.unwrap_or(LOCAL_LEASE_MS_DEFAULT) }
 }
 
-/// Reads `durable`. Only `once` tools can have this field, because only calls of `once` tools have an intent record
-/// before they run.
+/// Only `once` tools can have this field, because only their calls have an intent record before they run.
 fn durable(cursor: &Cursor<'_>, effect: Option<Effect>) -> Option<Durability> {
     if effect.is_some_and(|effect| effect != Effect::Once) {
         cursor.refuse("no durable, or `effect: once`: calls of other tools are not recorded before they run");

@@ -41,7 +41,6 @@ fn pointer(cursor: &Cursor<'_>) -> Option<String> {
     Some(pointer)
 }
 
-/// Reads the arguments of the lookup, see [`ReconcileArgument::declared`].
 fn arguments(cursor: &Cursor<'_>) -> BTreeMap<String, ReconcileArgument> {
     let one = |(name, _, value): (&str, _, Cursor<'_>)| {
         let argument = ReconcileArgument::declared(value.node.to_json());
@@ -59,8 +58,8 @@ fn has_effect(tool: &ToolDef) -> bool {
     tool.effect.map_or(tool.has_kind(), |effect| effect != Effect::Read)
 }
 
-/// Refuses a lookup tool that is unknown, is the tool itself, or has an effect other than `read`. `known` has the names
-/// of all tools. `known` is `None` if further tools may exist.
+/// Refuses a lookup tool that is unknown, is the tool itself, or has an effect other than `read`. `known` is `None` if
+/// further tools may exist.
 pub(crate) fn check(file: Option<&ToolsFile>, known: Option<&BTreeSet<String>>, tree: Option<&Node>, errors: &Errors) {
     let Some((file, tree)) = file.zip(tree) else { return };
     for (name, def) in &file.tools {

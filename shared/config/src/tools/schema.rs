@@ -14,7 +14,7 @@ pub enum SchemaUse {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaProblem {
-    /// The location of the problem in the schema, as a JSON pointer.
+    /// JSON pointer into the schema.
     pub at: String,
     /// The reason, as the end of "a JSON Schema that …".
     pub why: String,
@@ -26,7 +26,6 @@ pub struct SchemaProblem {
 pub struct SchemaCheck(pub fn(&serde_json::Value, SchemaUse) -> Result<Vec<SchemaProblem>, SchemaProblem>);
 
 impl Default for SchemaCheck {
-    /// Accepts every schema.
     fn default() -> Self {
         Self(|_, _| Ok(Vec::new()))
     }
@@ -39,7 +38,6 @@ impl fmt::Debug for SchemaCheck {
 }
 
 impl SchemaCheck {
-    /// Reads the schema at the cursor, and notes its problems as errors or warnings.
     pub(crate) fn read(self, cursor: &Cursor<'_>, which: SchemaUse) -> serde_json::Value {
         let schema = cursor.node.to_json();
         if !matches!(cursor.node.value, Value::Mapping(_)) {

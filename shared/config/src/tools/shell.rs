@@ -11,9 +11,7 @@ const LEVELS: [(&str, ShellLevel); 3] =
     [("basic", ShellLevel::Basic), ("strict", ShellLevel::Strict), ("docker", ShellLevel::Docker)];
 /// Maximum value of every setting in bytes, except stored output.
 const BYTES_MAX: u64 = 1 << 40;
-/// Maximum bytes of stored output that a tool can configure.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
-/// Maximum time limit (ms) of a command that a tool can configure.
 const TIME_MS_MAX: i128 = 3_600_000;
 
 pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments) -> Option<ShellDef> {
@@ -46,8 +44,7 @@ pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments) -> Option<ShellDe
     matches!(cursor.node.value, Value::Mapping(_)).then_some(def)
 }
 
-/// Reads the command. Each item of the list is one element of the command. The program is fixed: arguments of a call
-/// cannot change the program.
+/// The program is fixed: arguments of a call cannot change the program.
 fn command(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Vec<String> {
     let items = cursor.items();
     if items.is_empty() {
@@ -82,7 +79,6 @@ fn environment(cursor: &Cursor<'_>) -> BTreeMap<String, String> {
     all
 }
 
-/// Reads paths of the machine that a sandboxed process may use.
 pub(crate) fn paths(cursor: &Cursor<'_>) -> Vec<ShellPath> {
     let read = |item: Cursor<'_>| {
         let mut s = item.section();
@@ -102,7 +98,6 @@ fn absolute(cursor: &Cursor<'_>) -> Option<String> {
     Some(text)
 }
 
-/// Reads TCP ports that a sandboxed process may connect to.
 pub(crate) fn ports(cursor: &Cursor<'_>) -> BTreeSet<u16> {
     cursor.items().iter().filter_map(|item| item.integer(1, 65_535)).collect()
 }

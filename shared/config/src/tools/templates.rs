@@ -13,14 +13,13 @@ pub(crate) struct Arguments {
     /// The words for an argument in errors, such as `an argument`.
     what: &'static str,
     known: BTreeSet<String>,
-    /// Arguments that every call has.
     always: BTreeSet<String>,
     /// True if the arguments are unknown. In that case, every name is accepted.
     any: bool,
 }
 
 impl Arguments {
-    /// Returns the arguments of a schema that could not be read. Every name is accepted.
+    /// For a schema that could not be read: every name is accepted.
     pub(crate) const fn unknown() -> Self {
         Self { what: "an argument", known: BTreeSet::new(), always: BTreeSet::new(), any: true }
     }
@@ -41,17 +40,15 @@ impl Arguments {
         }
     }
 
-    /// Returns the argument names of a task: all `known` names, and the names in `always`, which every task has.
     pub(crate) fn of_task(known: &[&str], always: &[&str]) -> Self {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Self { what: "a field of the task", known: own(known), always: own(always), any: false }
     }
 }
 
-/// The expected name between `${` and `}`, as described in errors.
 const SECRET: &str = "a secret declared under `secrets`";
 
-/// Checks a name. The error describes the expected name.
+/// The error describes the expected name.
 pub(crate) type NameCheck = fn(&str) -> Result<(), &'static str>;
 
 pub(crate) fn variable(name: &str) -> Result<(), &'static str> {
@@ -59,7 +56,7 @@ pub(crate) fn variable(name: &str) -> Result<(), &'static str> {
     if sound { Ok(()) } else { Err("the name of an environment variable") }
 }
 
-/// Reads a mapping from names to templates. Each `${…}` in a template must name one of `secrets`.
+/// Each `${…}` in a template must name one of `secrets`.
 pub(crate) fn over_secrets(
     cursor: &Cursor<'_>,
     secrets: &BTreeMap<String, SecretRef>,
@@ -132,7 +129,7 @@ impl Templates<'_> {
         pairs
     }
 
-    /// Reads the values that replace omitted optional arguments. Values from the environment are already replaced.
+    /// Values from the environment are already replaced.
     pub(crate) fn defaults(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
         let mut defaults = BTreeMap::new();
         let known = || self.arguments.known.iter().map(String::as_str);
@@ -177,7 +174,6 @@ impl Templates<'_> {
         }
     }
 
-    /// Notes an error for every placeholder with an unknown name.
     pub(crate) fn check(&self, cursor: &Cursor<'_>, text: &str) {
         let named = || placeholders(text, "{{", "}}").into_iter().flatten();
         let arguments: BTreeSet<&str> = if self.arguments.any {
@@ -205,7 +201,7 @@ impl Templates<'_> {
     }
 }
 
-/// Returns the names between the marks `open` and `close`. Returns `None` if a placeholder is not closed.
+/// Returns `None` if a placeholder is not closed.
 pub(crate) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option<Vec<&'t str>> {
     let mut names = Vec::new();
     let mut rest = text;

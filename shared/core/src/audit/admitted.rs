@@ -20,7 +20,6 @@ use crate::turn::{Note, Turn};
 
 /// Maximum bytes of the notes about configured limits. The audit entry of every call of a slice repeats these notes.
 const DEBITS_BYTES_MAX: usize = 1_000;
-/// Maximum number of earlier waits in one entry.
 const WAITS_MAX: usize = 4;
 
 /// Returns the notes about the last admission of a turn. `debited` has the debited counters if the turn's record does
@@ -54,7 +53,6 @@ pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
     Some(text)
 }
 
-/// Returns the notes about configured limits with windows.
 fn debits(limits: &[(CounterKey, u64)], amounts: &[u64], debited: &[Debited]) -> String {
     let mut text = String::new();
     for (((counter, max), amount), debited) in limits.iter().zip(amounts).zip(debited) {

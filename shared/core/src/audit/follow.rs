@@ -12,7 +12,7 @@ use crate::view::{Query, Undecided, View};
 pub struct Followed {
     #[serde(rename = "le")]
     pub lease: Lease,
-    /// The position, in the follower's format; empty at the start.
+    /// In the follower's format; empty at the start.
     #[serde(rename = "at")]
     pub position: String,
 }
@@ -31,14 +31,13 @@ pub fn key(name: &str) -> RecordKey {
 pub struct Follow {
     pub name: String,
     pub candidate: Candidate,
-    /// The position before this step; empty at the start.
+    /// Empty at the start.
     pub before: String,
     pub after: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowResult {
-    /// The position is stored, and the lease is taken.
     Done,
     /// The stored position differs. Nothing was written.
     Stale {
@@ -96,7 +95,7 @@ mod tests {
         assert_eq!(shard.record::<Followed>(&key("siem")).unwrap().position, "5-0");
     }
 
-    /// Two processes decide from the same record. The second commit does not change the position.
+    /// Two processes decide from the same record.
     #[test]
     fn two_followers_never_advance_from_the_same_position() {
         let mut shard = Paper::at(1_000);

@@ -23,14 +23,10 @@ use crate::view::{Query, Undecided, View};
 pub const MINUTE_MS: i64 = 60_000;
 pub const HOUR_MS: i64 = 60 * MINUTE_MS;
 const DAY_MS: i64 = 24 * HOUR_MS;
-/// How far back minutes can be read, in milliseconds.
 pub const MINUTES_KEPT_MS: i64 = DAY_MS;
-/// How far back hours can be read, in milliseconds.
 pub const HOURS_KEPT_MS: i64 = 35 * DAY_MS;
-/// Maximum number of policy changes in the record.
 const CHANGES_MAX: usize = 100;
 
-/// Numbers of calls that ended, by class of outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedCalls {
     pub ok: u64,
@@ -59,7 +55,6 @@ impl EndedCalls {
         self.unknown += other.unknown;
     }
 
-    /// Multiplies the numbers of calls by `by / per`.
     #[must_use]
     pub fn scaled(&self, by: u64, per: u64) -> Self {
         let scaled = |calls: u64| {
@@ -80,7 +75,6 @@ impl EndedCalls {
 #[serde(from = "Numbers", into = "Numbers")]
 pub struct Point {
     pub calls: EndedCalls,
-    /// Turns and tasks that were received.
     pub turns: Option<u64>,
     /// Number of unfinished turns without a slot when the sample was taken. For an hour, the highest number of its
     /// samples.
@@ -105,7 +99,6 @@ impl From<Point> for Numbers {
 }
 
 impl Point {
-    /// Adds the figures of a later part of the same minute or hour.
     fn extend(&mut self, other: &Self) {
         self.calls.add(&other.calls);
         self.turns = match (self.turns, other.turns) {
@@ -125,7 +118,6 @@ impl Record for Points {
     const SCHEMA: u32 = 1;
 }
 
-/// The position of the last sample.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampled {
     /// The last minute with a sample, in minutes since 1970.
@@ -154,7 +146,6 @@ pub fn key() -> RecordKey {
     RecordKey::new("history")
 }
 
-/// The length of the time that one point covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HistoryStep {
     Minute,
@@ -178,7 +169,6 @@ impl HistoryStep {
         }
     }
 
-    /// Returns the length of the time that one record covers, in milliseconds.
     #[must_use]
     pub const fn record_ms(self) -> i64 {
         match self {
@@ -200,14 +190,11 @@ impl HistoryStep {
     }
 }
 
-/// Adds the sample of a minute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
     /// The most recently ended minute, in minutes since 1970.
     pub minute: i64,
-    /// The newest audit entry when the previous sample was taken.
     pub before: Option<EntryId>,
-    /// The newest audit entry.
     pub upto: Option<EntryId>,
     pub entries: u64,
     pub turns: u64,
@@ -272,7 +259,6 @@ impl Decision for Sample {
     }
 }
 
-/// Returns the lifetime (ms) of a record after its last write.
 const fn kept_ms(step: HistoryStep) -> i64 {
     step.kept_ms() + 2 * step.record_ms()
 }
@@ -395,8 +381,7 @@ mod tests {
     }
 
     proptest! {
-        /// Several schedulers take samples, crash between decision and commit, and skip minutes. Every call counts
-        /// once.
+        /// Several schedulers take samples, crash between decision and commit, and skip minutes.
         #[test]
         fn each_call_counts_once(steps in prop::collection::vec((0..4i64, 0..5u64, any::<bool>()), 1..40)) {
             let mut shard = Paper::at(0);

@@ -20,10 +20,10 @@ use crate::view::{Query, Undecided, View};
 pub struct Sealing {
     #[serde(rename = "le")]
     pub lease: Lease,
-    /// The position in the log, in the sealer's format. Empty at the start.
+    /// In the sealer's format. Empty at the start.
     #[serde(rename = "st")]
     pub state: String,
-    /// Public keys by their IDs.
+    /// By key ID.
     #[serde(rename = "ky")]
     pub keys: BTreeMap<String, String>,
     /// The last seal up to which chain heads were copied. Empty if no heads were copied.
@@ -58,17 +58,16 @@ pub fn anchors() -> StreamKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealKey {
     pub id: String,
-    /// The public half of the key.
     pub public: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seal {
-    /// The tenant; empty for entries without a tenant.
+    /// Empty for entries without a tenant.
     pub tenant: String,
     /// The head of the tenant's chain, including this seal.
     pub head: String,
-    /// The body as JSON.
+    /// JSON.
     pub body: String,
     pub signature: String,
 }
@@ -84,7 +83,6 @@ pub struct ExtendSeals {
     pub seals_max: u64,
 }
 
-/// The result of [`ExtendSeals`] and [`Anchor`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SealResult {
     /// The step is written, or the lease is taken.
@@ -148,9 +146,8 @@ impl ExtendSeals {
 #[derive(Debug, Clone)]
 pub struct Anchor {
     pub candidate: Candidate,
-    /// The last seal up to which heads were copied before this step. Empty if no heads were copied.
+    /// Empty if no heads were copied.
     pub before: String,
-    /// The last seal up to which heads are copied after this step.
     pub upto: String,
     /// The heads to append to `anchors`, each as JSON. Empty if the heads are copied to another destination.
     pub anchors: Vec<Bytes>,
@@ -267,7 +264,7 @@ mod tests {
     }
 
     proptest! {
-        /// Sealers decide from records of any age. Each state is extended once.
+        /// Sealers decide from records of any age.
         #[test]
         fn each_entry_is_sealed_once(steps in prop::collection::vec((0..2usize, 0..3i64, any::<bool>()), 1..30)) {
             let mut shard = Paper::at(1_000);

@@ -19,7 +19,7 @@ const DAY_MS: i64 = 24 * 3_600_000;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
-    /// The last counted entry. Absent at the start.
+    /// Absent at the start.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<EntryId>,
 }
@@ -60,7 +60,6 @@ pub struct Addition {
 /// Counts the entries after `before`, up to `upto`.
 #[derive(Debug, Clone)]
 pub struct CountCalls {
-    /// The last entry that was counted before this step.
     pub before: Option<EntryId>,
     pub upto: EntryId,
     /// The amounts to add, summed over the entries of this step.
@@ -81,7 +80,6 @@ impl Addition {
         CounterKey::new(day_counts(self.day), &self.count)
     }
 
-    /// Returns the counter with the number of the tenant's counts on the day.
     fn number(&self) -> CounterKey {
         CounterKey::new(numbers_of_counts(self.day), &self.tenant)
     }
@@ -186,7 +184,7 @@ mod tests {
     }
 
     proptest! {
-        /// Processes decide from records of any age. Each entry counts once.
+        /// Processes decide from records of any age.
         #[test]
         fn each_entry_counts_once(steps in prop::collection::vec((1..4u64, any::<bool>()), 1..20)) {
             let mut shard = Paper::at(20_000 * DAY_MS);

@@ -9,13 +9,9 @@ use crate::turn::Turn;
 use crate::turn::end::waiter;
 use crate::view::{Undecided, View};
 
-/// Maximum number of ancestors of a turn that are checked.
 const STEPS_MAX: usize = 64;
 
-/// Returns true if `call` waits for the end of `turn`, directly or through other turns and tasks.
-///
-/// # Errors
-/// [`Undecided`]: the record of an ancestor has to be read.
+/// True if `call` waits for the end of `turn`, directly or through other turns and tasks.
 pub fn waits_for(view: &View, call: &CallName, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
     let mut next = step(name, turn);
     for _ in 0..STEPS_MAX {

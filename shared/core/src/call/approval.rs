@@ -46,28 +46,26 @@ pub fn key(tenant: &TenantId, id: &str) -> RecordKey {
     RecordKey::new(format!("approval:{tenant}:{id}"))
 }
 
-/// Returns the key of the set with all waiting approvals of a shard. A member is `<tenant>:<id>`, and its score is the
-/// time of the request in milliseconds.
+/// All waiting approvals of a shard. A member is `<tenant>:<id>`, and its score is the time of the request in
+/// milliseconds.
 #[must_use]
 pub fn waiting() -> SetKey {
     SetKey::new("asked")
 }
 
-/// Returns the key of the set with the waiting approvals of a tenant. A member is an approval's ID, and its score is
-/// the deadline of the decision in milliseconds.
+/// A member is an approval's ID, and its score is the deadline of the decision in milliseconds.
 #[must_use]
 pub fn waiting_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("asked:{tenant}"))
 }
 
-/// Returns the key of the set with the waiting approvals of an agent's calls. A member is an approval's ID, and its
-/// score is the deadline of the decision in milliseconds.
+/// A member is an approval's ID, and its score is the deadline of the decision in milliseconds.
 #[must_use]
 pub fn waiting_of_agent(tenant: &TenantId, agent: &AgentId) -> SetKey {
     SetKey::new(format!("asked:{tenant}:{agent}"))
 }
 
-/// Returns the key of the log with the events of a tenant's approvals. Notifiers read this log.
+/// Notifiers read this log.
 #[must_use]
 pub fn events(tenant: &TenantId) -> StreamKey {
     StreamKey::new(format!("approvals:{tenant}"))
@@ -84,7 +82,7 @@ pub struct Approval {
     pub agent: AgentId,
     #[serde(rename = "sh")]
     pub shown: ApprovalPreview,
-    /// Demands for votes. The call is approved once all demands are met.
+    /// The call is approved once all demands are met.
     #[serde(rename = "de")]
     pub demands: Vec<Demand>,
     /// How long people may decide, and how long their consent is valid (ms). If absent, both end at the turn's
@@ -96,7 +94,7 @@ pub struct Approval {
     pub narrowed: Option<String>,
     #[serde(rename = "t")]
     pub requested_ms: i64,
-    /// The votes of the people who agreed to these arguments, by name.
+    /// Votes for these arguments, by the person's name.
     #[serde(rename = "v", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub votes: BTreeMap<String, Vote>,
     #[serde(rename = "s")]
@@ -115,7 +113,6 @@ pub struct ApprovalPreview {
     /// True if `arguments` differs from the exact arguments, which are in the part [`EXACT`].
     #[serde(rename = "ab", default, skip_serializing_if = "std::ops::Not::not")]
     pub abridged: bool,
-    /// Bytes of the exact arguments.
     #[serde(rename = "by")]
     pub bytes: usize,
     /// The rules that require consent, as JSON.
@@ -139,7 +136,7 @@ pub struct Demand {
 pub struct Vote {
     #[serde(rename = "t")]
     pub at_ms: i64,
-    /// The person's roles at the time of the vote.
+    /// At the time of the vote.
     #[serde(rename = "r")]
     pub roles: BTreeSet<String>,
     #[serde(rename = "w")]
@@ -149,16 +146,12 @@ pub struct Vote {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "s", rename_all = "snake_case")]
 pub enum ApprovalState {
-    /// People may decide.
     Waiting {
         until_ms: i64,
     },
-    /// All demands are met. The call has not begun.
     Approved {
-        /// The consent is valid until this time.
         until_ms: i64,
     },
-    /// The call has begun with the consent.
     Used {
         at_ms: i64,
     },
@@ -205,17 +198,14 @@ impl Record for Approval {
     const SCHEMA: u32 = 1;
 }
 
-/// The decision of people about a call, as returned to the call's worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Consent {
     /// People were not asked about this exact call.
     Unasked,
-    /// People may still decide.
     Waiting {
         until_ms: i64,
     },
     Given {
-        /// The people who agreed.
         by: Vec<String>,
         /// Changes of the arguments by approvers: a JSON object that maps JSON pointers to new values.
         narrowed: Option<String>,
@@ -228,7 +218,6 @@ pub enum Consent {
     Expired {
         since_ms: i64,
     },
-    /// The approval with this ID belongs to another call.
     OtherCall,
 }
 
@@ -266,18 +255,13 @@ impl Approval {
 }
 
 impl Demand {
-    /// Returns true if the vote of a person with these roles counts for the demand.
     #[must_use]
     pub fn admits(&self, roles: &BTreeSet<String>) -> bool {
         self.roles.is_empty() || !self.roles.is_disjoint(roles)
     }
 }
 
-/// Returns the decision of people about a call. Before it begins the call, a worker reads the decision, and checks the
-/// call with the changed arguments.
-///
-/// # Errors
-/// [`Undecided`]: the record has to be read.
+/// Before it begins the call, a worker reads the decision, and checks the call with the changed arguments.
 pub fn consent(
     view: &View,
     tenant: &TenantId,

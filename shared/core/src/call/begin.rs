@@ -53,7 +53,6 @@ pub struct Begin<'a> {
     /// The streak that may refuse the call. Absent if the call's tool is excluded from the loop breaker, or if the call
     /// is retried.
     pub streak: Option<StreakCheck>,
-    /// The facts that the call depends on or may change.
     pub facts: Option<CheckFacts>,
     pub consent: Option<ConsentCheck>,
     pub claim: Option<ClaimEffect>,
@@ -78,7 +77,6 @@ pub struct ConsentCheck {
 /// Indexes of the unmet conditions in shadow mode, and the time of the check in milliseconds.
 type MetFacts = (Vec<usize>, Option<i64>);
 
-/// The result of one check: the call passes the check, or the decision ends with a result.
 enum CheckOutcome<T> {
     Passes(T),
     Ends(Box<Step<BeginResult>>),
@@ -186,8 +184,6 @@ impl Begin<'_> {
         stored.begun.as_ref().is_some_and(is_ours) || !self.once && *stored == written
     }
 
-    /// Checks first whether another attempt began the call, whether the store restarted, and whether the slice is
-    /// current. Then checks whether the turn is canceled, and whether its deadline has passed.
     fn check_turn(&self, turn: &Turn, recovered: &RecoveredCallsView, context: &Context) -> CheckOutcome<()> {
         let other = turn.begun.as_ref().filter(|begun| begun.by != self.by);
         // If another attempt began a later call, that attempt already ran this call. This call has no intent record if
@@ -224,8 +220,7 @@ impl Begin<'_> {
         context.epoch != self.epoch || began_ms > 0 && context.now_ms < began_ms + self.lease_ms
     }
 
-    /// Returns a transaction with the guards that every committed result needs. If the turn is canceled, returns the
-    /// reason instead.
+    /// If the turn is canceled, returns the reason instead.
     fn base(
         &self,
         turn: &Turn,
@@ -265,8 +260,8 @@ impl Begin<'_> {
         Ok(refused.map_or(CheckOutcome::Passes(()), CheckOutcome::returns))
     }
 
-    /// Checks the facts. Returns the indexes of the unmet shadow-mode conditions, and the time of the check. A refusal
-    /// is committed, too: the commit verifies that the facts that caused the refusal are unchanged.
+    /// Returns the indexes of the unmet shadow-mode conditions, and the time of the check. A refusal is committed,
+    /// too: the commit verifies that the facts that caused the refusal are unchanged.
     fn check_facts(
         &self,
         transaction: &mut Transaction,
@@ -361,7 +356,6 @@ impl Begin<'_> {
         })
     }
 
-    /// Writes the turn's record, with the intent record of a `once` call.
     fn write(&self, transaction: &mut Transaction, turn: &mut Turn, agreed: &[String]) {
         self.change_turn(turn, agreed);
         transaction.put(&self.slice.name.record(), turn);
@@ -388,7 +382,6 @@ impl Begin<'_> {
     }
 }
 
-/// Returns true if an earlier attempt of this decision failed because the record had changed.
 fn has_changed(record: &RecordKey, context: &Context) -> bool {
     context.failed(|conflict| matches!(conflict, Conflict::Record { key, .. } if key == record))
 }

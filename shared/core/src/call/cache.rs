@@ -22,12 +22,9 @@ use crate::view::{Query, Undecided, View};
 
 /// Number of buckets of a tenant. Each bucket has room for two results of the largest size.
 const BUCKETS: usize = 64;
-/// Maximum number of results in a bucket.
 const RESULTS_MAX: usize = limits::CACHED_ANSWERS_MAX / BUCKETS;
-/// Maximum bytes of the results in a bucket.
 const BYTES_MAX: usize = limits::CACHED_TENANT_BYTES_MAX / BUCKETS;
 
-/// A question: the inputs of a call with a result that may be cached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheName {
     pub tenant: TenantId,
@@ -47,10 +44,7 @@ impl CacheName {
         Query::Parts(self.key(), vec![self.hash.as_str().into()])
     }
 
-    /// Returns the cached result. Returns `None` if there is none, or if it has expired.
-    ///
-    /// # Errors
-    /// [`Undecided`]: the part has to be read.
+    /// Returns `None` if there is no result, or if it has expired.
     pub fn look_up(&self, view: &View, now_ms: i64) -> Result<Option<CachedResult>, Undecided> {
         let parts = view.parts(&self.key(), vec![self.hash.as_str().into()])?;
         let part = parts.first().and_then(Option::as_ref);
@@ -59,10 +53,8 @@ impl CacheName {
     }
 }
 
-/// A result, stored as a part of a bucket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CachedResult {
-    /// The call that produced the result.
     #[serde(rename = "by")]
     pub by: CallName,
     #[serde(rename = "m")]
@@ -85,12 +77,11 @@ impl CachedResult {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Bucket {
-    /// The results in the bucket, by hash of the question.
+    /// By hash of the question.
     #[serde(rename = "r")]
     pub results: BTreeMap<String, Size>,
 }
 
-/// The entry of a result in the bucket's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
     #[serde(rename = "u")]
@@ -104,8 +95,7 @@ impl Record for Bucket {
 }
 
 impl Bucket {
-    /// Makes room for a result, and adds it to the list. Evicts expired results first, then the results that expire
-    /// next. Returns the hashes of the evicted results.
+    /// Evicts expired results first, then the results that expire next. Returns the hashes of the evicted results.
     pub fn insert(&mut self, hash: &str, size: Size, now_ms: i64) -> Vec<String> {
         self.results.remove(hash);
         let mut gone: Vec<String> = self.expired(now_ms);
@@ -128,7 +118,6 @@ impl Bucket {
         self.results.values().map(|size| size.bytes).sum()
     }
 
-    /// Returns the time (ms) when the bucket's last result expires.
     fn until_ms(&self) -> i64 {
         self.results.values().map(|size| size.until_ms).max().unwrap_or(0)
     }
@@ -137,7 +126,7 @@ impl Bucket {
 #[derive(Debug, Clone)]
 pub struct Fill {
     pub name: CacheName,
-    /// Time to live of the result, counted from `requested_ms`.
+    /// Counted from `requested_ms`.
     pub ttl_ms: i64,
     pub requested_ms: i64,
     pub by: CallName,

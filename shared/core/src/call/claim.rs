@@ -35,7 +35,6 @@ const WAITERS_MAX: usize = 64;
 pub struct EffectName {
     pub tenant: TenantId,
     pub tool: String,
-    /// Hash of the arguments.
     pub hash: String,
 }
 
@@ -52,7 +51,6 @@ impl EffectName {
 pub struct Claimant {
     #[serde(rename = "c")]
     pub call: CallName,
-    /// Digest of the turn's content.
     #[serde(rename = "d")]
     pub digest: String,
     #[serde(rename = "t")]
@@ -60,7 +58,6 @@ pub struct Claimant {
 }
 
 impl Claimant {
-    /// Returns true if a turn with this content digest and time of admission is the claimant's turn.
     fn is_of(&self, digest: &str, admitted_ms: i64) -> bool {
         self.digest == digest && self.admitted_ms == admitted_ms
     }
@@ -79,9 +76,7 @@ pub struct Claim {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimState {
-    /// The call is running.
     Open {
-        /// Turns with a call that waits for the end of the claim.
         #[serde(rename = "w", default, skip_serializing_if = "BTreeSet::is_empty")]
         waiters: BTreeSet<TurnId>,
     },
@@ -97,7 +92,6 @@ impl Record for Claim {
     const SCHEMA: u32 = 1;
 }
 
-/// The state of a claim, as seen by a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimResult {
     /// The call owns the claim.
@@ -106,7 +100,7 @@ pub enum ClaimResult {
     /// call and crashed before it received the response.
     Ended {
         by: Claimant,
-        /// The owner's result, as JSON.
+        /// JSON.
         result: String,
     },
     /// An equal call is running.
@@ -115,7 +109,7 @@ pub enum ClaimResult {
     /// effect, the caller claims again with [`ClaimEffect::nothing`]. Otherwise, the caller runs [`EndClaim`].
     Abandoned {
         by: Claimant,
-        /// The result of the equal call, as JSON. `None` if unknown.
+        /// JSON; `None` if unknown.
         result: Option<String>,
     },
 }
@@ -134,9 +128,6 @@ pub struct ClaimEffect {
 impl ClaimEffect {
     /// Adds guards. If the result is [`ClaimResult::Ours`], also adds writes. The claim expires one window after
     /// `deadline_ms`, the turn's deadline.
-    ///
-    /// # Errors
-    /// [`Undecided`]: a record has to be read.
     pub fn add_to(
         &self,
         transaction: &mut Transaction,
@@ -209,7 +200,6 @@ impl Section for WaitForClaim<'_> {
     }
 }
 
-/// Returns the claim, unless it has expired.
 fn in_force(stored: Option<&Stored<Claim>>, now_ms: i64) -> Option<&Claim> {
     stored.map(|stored| &stored.value).filter(|claim| claim.until_ms > now_ms)
 }
@@ -242,14 +232,12 @@ fn find(view: &View, tenant: &TenantId, claim: &Claim) -> Result<ClaimResult, Un
     Ok(ClaimResult::Abandoned { by, result })
 }
 
-/// Returns the result of a claimant's call from the record of its unfinished turn.
 fn result_part(view: &View, tenant: &TenantId, by: &Claimant) -> Result<Option<String>, Undecided> {
     let found = view.parts(&turn_name(tenant, by).record(), vec![parts::result(by.call.position)])?;
     let part = found.first().and_then(Option::as_ref);
     Ok(part.and_then(|part| String::from_utf8(part.to_vec()).ok()))
 }
 
-/// Returns the result of a claimant's call from the record of its finished turn.
 fn finished_result(view: &View, tenant: &TenantId, by: &Claimant) -> Result<Option<String>, Undecided> {
     #[derive(Deserialize)]
     struct Reply {
@@ -274,7 +262,6 @@ fn guard_gone(transaction: &mut Transaction, view: &View, tenant: &TenantId, by:
     Ok(())
 }
 
-/// The end of a call, as reported to its claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EffectEnd {
     /// The call ended with this result (JSON).
@@ -289,7 +276,6 @@ pub enum EffectEnd {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndClaimResult {
-    /// The claim was updated.
     Done,
     /// The claim is unchanged, because the store already has this claim or its end.
     Known,
@@ -303,15 +289,10 @@ pub struct EndClaim {
     pub effect: EffectName,
     pub by: Claimant,
     pub end: EffectEnd,
-    /// How long equal calls receive the result.
     pub window_ms: i64,
 }
 
 impl EndClaim {
-    /// Adds the guard and the writes.
-    ///
-    /// # Errors
-    /// [`Undecided`]: the record has to be read.
     pub fn end_claim(
         &self,
         transaction: &mut Transaction,
@@ -358,7 +339,7 @@ impl EndClaim {
     }
 }
 
-/// Returns the result that the claim keeps: empty if memory is short and the result is large.
+/// Empty if memory is short and the result is large.
 fn kept(result: &str, transaction: &mut Transaction, context: &Context) -> String {
     if result.len() <= SMALL_RESULT_BYTES {
         return result.to_owned();

@@ -124,16 +124,12 @@ pub struct RunningFactCall {
     pub changes: Vec<PossibleFactChange>,
 }
 
-/// A call that has not begun and may set facts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expected {
-    /// The number of the call's turn. Earlier turns have smaller numbers.
     #[serde(rename = "n")]
     pub number: u64,
-    /// When the call was recorded as expected.
     #[serde(rename = "t")]
     pub since_ms: i64,
-    /// The deadline of the call's turn.
     #[serde(rename = "d")]
     pub deadline_ms: i64,
     #[serde(rename = "s")]
@@ -186,7 +182,6 @@ impl Fact {
         is_other
     }
 
-    /// Returns the time (ms) when the last span ends.
     fn until_ms(&self) -> i64 {
         [&self.certain, &self.perhaps, &self.cleared].into_iter().flatten().map(|span| span.until_ms).max().unwrap_or(0)
     }
@@ -201,7 +196,6 @@ fn longer(before: Option<Span>, new: Span) -> Span {
 }
 
 impl Session {
-    /// Changes a fact, see [`Fact::change`].
     pub fn change(&mut self, changed: &AppliedFactChange, by: &CallName, ended_ms: i64, now_ms: i64) -> bool {
         let AppliedFactChange { fact, transition, kept_ms } = changed;
         if let Some(fact) = self.facts.get_mut(fact) {
@@ -234,12 +228,11 @@ impl Session {
         std::mem::take(&mut self.waiting).into_keys().collect()
     }
 
-    /// Drops facts that have expired or were cleared.
     fn drop_past_facts(&mut self, now_ms: i64) {
         self.facts.retain(|_, fact| matches!(fact.known(now_ms).state, FactState::Set | FactState::Perhaps));
     }
 
-    /// Returns the lifetime of the record in milliseconds. Returns `None` while a call is running.
+    /// Returns `None` while a call is running.
     #[must_use]
     pub fn lifetime_ms(&self, now_ms: i64) -> Option<i64> {
         if !self.running.is_empty() {
@@ -251,14 +244,14 @@ impl Session {
         Some((until_ms - now_ms).max(OVER_MS))
     }
 
-    /// Returns the number of a turn. Returns `None` if the turn has no running or expected call in the session.
+    /// Returns `None` if the turn has no running or expected call in the session.
     fn number_of(&self, turn: &TurnId) -> Option<u64> {
         let running = self.running.iter().map(|(call, entry)| (call, entry.number));
         let expected = self.expected.iter().map(|(call, entry)| (call, entry.number));
         running.chain(expected).find(|(call, _)| call.turn == *turn).map(|(_, number)| number)
     }
 
-    /// Returns the number of a turn. Assigns a number if the turn has none.
+    /// Assigns a number if the turn has none.
     fn numbered(&mut self, turn: &TurnId) -> u64 {
         self.number_of(turn).unwrap_or_else(|| {
             self.numbered += 1;
@@ -267,13 +260,12 @@ impl Session {
     }
 }
 
-/// Returns the uncertain change to apply if a call may have changed a fact.
 fn may_have(change: &PossibleFactChange) -> AppliedFactChange {
     let transition = if change.sets { FactTransition::MaybeSet } else { FactTransition::MaybeCleared };
     AppliedFactChange { fact: change.fact.clone(), transition, kept_ms: change.kept_ms }
 }
 
-/// Writes the record of a session, with its lifetime. The caller guards that the record is unchanged since its read.
+/// The caller guards that the record is unchanged since its read.
 fn put_session(transaction: &mut Transaction, key: &RecordKey, session: &Session, now_ms: i64) {
     match session.lifetime_ms(now_ms) {
         Some(ttl_ms) => transaction.put_for(key, session, ttl_ms),
@@ -284,7 +276,7 @@ fn put_session(transaction: &mut Transaction, key: &RecordKey, session: &Session
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedCall {
     pub call: CallName,
-    /// The changes that the call made. `None` if unknown.
+    /// `None` if unknown.
     pub changes: Option<Vec<AppliedFactChange>>,
 }
 

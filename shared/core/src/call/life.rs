@@ -88,7 +88,6 @@ impl Governed {
         assert_eq!(stored.state.word(), "waiting");
     }
 
-    /// Fires the turn's timer, and dispatches the turn's slice again.
     fn resume(&mut self, store: &mut MiniStore) {
         let timer = self.slice.name.timer();
         assert!(store.woken.remove(&timer) || store.due.remove(&timer), "no timer woke it");
@@ -183,7 +182,6 @@ fn two_equal_calls_pay_once() {
         governed.ask(&mut store);
         governed.resume(&mut store);
     }
-    // Both calls may begin. The first one begins, with one read and one commit.
     let mut view = View::default();
     let reads = store.reads;
     let commits = store.commits;

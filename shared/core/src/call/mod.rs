@@ -51,7 +51,6 @@ impl CallName {
         Self { turn, position }
     }
 
-    /// Parses `<turn>/<position>`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (turn, position) = text.rsplit_once('/')?;
@@ -82,9 +81,6 @@ impl From<CallName> for String {
 /// Cleans up after a call that its turn did not report before the turn ended. The call's approval becomes void, and all
 /// its possible changes of facts may have happened. The call's idempotency claim stays: the next equal call looks up
 /// the result.
-///
-/// # Errors
-/// [`Undecided`]: a record has to be read.
 pub fn end_unreported(
     name: &TurnName,
     turn: &Turn,
@@ -123,7 +119,7 @@ fn guard_unchanged<T>(transaction: &mut Transaction, key: &RecordKey, stored: Op
     });
 }
 
-/// Wakes a waiting turn. If the turn does not wait, its timer fires without effect.
+/// If the turn does not wait, its timer fires without effect.
 fn wake(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, now_ms: i64) {
     let name = TurnName { tenant: tenant.clone(), turn: turn.clone() };
     transaction.timer(name.timer(), now_ms, TimerRule::Wake);

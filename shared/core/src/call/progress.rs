@@ -24,7 +24,7 @@ pub struct CallProgress {
 }
 
 impl CallProgress {
-    /// Parses a stored report. Returns `None` if the report is damaged.
+    /// Returns `None` if the report is damaged.
     #[must_use]
     pub fn parse(part: &[u8]) -> Option<Self> {
         serde_json::from_slice(part).ok()

@@ -37,10 +37,8 @@ impl StreakName {
     }
 }
 
-/// Bounds of a streak, and the length of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreakBounds {
-    /// Number of equal calls in a row after which the call is refused.
     pub deny_after: u64,
     pub deny_ms: i64,
     /// Time after which a streak without new calls is dropped.
@@ -57,7 +55,6 @@ pub struct Streak {
     pub refused: BTreeMap<String, i64>,
 }
 
-/// Equal calls in a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastCall {
     /// Hash of tool and arguments.
@@ -91,7 +88,6 @@ pub struct StreakCount {
 }
 
 impl Streak {
-    /// Returns the end of the call's refusal (ms), or `None` if the call may run.
     #[must_use]
     pub fn refused_until(&self, hash: &str, now_ms: i64) -> Option<i64> {
         self.refused.get(hash).copied().filter(|until_ms| *until_ms > now_ms)
@@ -122,11 +118,7 @@ impl Streak {
     }
 }
 
-/// Returns the end of the call's refusal (ms), or `None` if the call may run. The result depends on a single record and
-/// causes no write, so it is valid as of the read, and needs no guard.
-///
-/// # Errors
-/// [`Undecided`]: the record has to be read.
+/// The result depends on a single record and causes no write, so it is valid as of the read, and needs no guard.
 pub fn refusal(view: &View, name: &StreakName, hash: &str, now_ms: i64) -> Result<Option<i64>, Undecided> {
     Ok(view.record::<Streak>(&name.key())?.and_then(|stored| stored.value.refused_until(hash, now_ms)))
 }
@@ -142,11 +134,7 @@ pub struct CountCalls {
 }
 
 impl CountCalls {
-    /// Returns the counts that the commit will write if no other call ends before the commit. A worker adds notes about
-    /// these counts to the results.
-    ///
-    /// # Errors
-    /// [`Undecided`]: the record has to be read.
+    /// Assumes that no other call ends before the commit. A worker adds notes about these counts to the results.
     pub fn preview(&self, view: &View, now_ms: i64) -> Result<Vec<StreakCount>, Undecided> {
         let mut streak = view.record::<Streak>(&self.name.key())?.map(|stored| stored.value).unwrap_or_default();
         Ok(self.calls.iter().map(|call| streak.count(call, &self.bounds, now_ms)).collect())
@@ -220,7 +208,6 @@ mod tests {
         assert_eq!(transaction, Transaction::new(context.version));
     }
 
-    /// Two workers settle equal calls at the same time. Both calls are counted.
     #[test]
     fn concurrent_calls_are_all_counted() {
         let name = StreakName { tenant: tenant(), agent: agent(), task: None };

@@ -65,7 +65,6 @@ pub struct MiniStore {
     pub due: BTreeSet<String>,
     pub replies: Vec<Bytes>,
     pub commits: usize,
-    /// Number of read requests that the store has received.
     pub reads: usize,
     pub versions: u64,
 }

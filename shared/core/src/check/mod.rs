@@ -26,7 +26,6 @@ use crate::turn::{State, Turn};
 use crate::view::{Query, Undecided, Value, View};
 use crate::workers::{self, Consumer};
 
-/// Maximum number of throttle queue members that a check reads.
 const MEMBERS_MAX: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -261,7 +260,6 @@ mod tests {
         shard.records.insert(name().record(), text);
     }
 
-    /// Asserts that a check finds and repairs `faults`, and that a second check finds no faults.
     fn mends(shard: &mut Paper, subject: &Subject, faults: &[Fault]) {
         let check = |mend| Check { subject: subject.clone(), mend };
         assert_eq!(shard.result(&check(false)), faults);
@@ -289,8 +287,7 @@ mod tests {
         assert!(shard.timers.is_empty());
     }
 
-    /// The turn is admitted between the decision and the commit of a repair. The repair must not remove the turn's
-    /// timer.
+    /// The turn is admitted between the decision and the commit of a repair.
     #[test]
     fn a_turn_admitted_during_a_repair_keeps_its_timer() {
         let mut shard = Paper::at(1_000);
@@ -344,8 +341,7 @@ mod tests {
         assert!(shard.set(&set).is_empty());
     }
 
-    /// A turn is released from its queue between the decision and the commit of a repair. The repair must not add it
-    /// again.
+    /// A turn is released from its queue between the decision and the commit of a repair.
     #[test]
     fn a_turn_released_during_a_repair_is_not_requeued() {
         let mut shard = Paper::at(1_000);

@@ -8,7 +8,6 @@ use crate::transaction::{ConditionalDebit, CounterKey, Guard, Transaction, Windo
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
-/// Number and size of a tenant's unfinished turns and tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TenantCounts {
     pub unfinished: u64,
@@ -24,10 +23,6 @@ impl TenantCounts {
         self.in_flight += u64::from(turn.is_in_flight());
     }
 
-    /// Returns the numbers in the tenant's counters.
-    ///
-    /// # Errors
-    /// [`Undecided`]: the counters have to be read first.
     pub fn stored(tenant: &TenantId, view: &View) -> Result<Self, Undecided> {
         let used = |limit: &str| -> Result<u64, Undecided> {
             match view.get(&Query::Counter(CounterKey::new(limit, tenant.as_str())))? {

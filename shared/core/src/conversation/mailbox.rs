@@ -11,7 +11,7 @@ use crate::record::{Record, Stored};
 use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// The messages for an agent, oldest first.
+/// Oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mailbox {
     #[serde(rename = "m")]
@@ -87,9 +87,7 @@ pub struct SendMessage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendResult {
     Done,
-    /// The message was sent before.
     Already,
-    /// The agent has too many unread messages.
     Full,
 }
 
@@ -133,7 +131,6 @@ impl Decision for SendMessage {
 pub struct ReceiveMessages {
     pub tenant: TenantId,
     pub agent: AgentId,
-    /// The name of the receiving call.
     pub name: String,
     pub count: usize,
 }
@@ -145,13 +142,12 @@ pub struct ReceivedMessage {
 }
 
 impl ReceiveMessages {
-    /// Returns true if an earlier attempt of this call received the message, at most [`limits::MESSAGES_HEARD_MS`] ago.
     fn has_received(&self, mail: &Mail, now_ms: i64) -> bool {
         let from_ms = now_ms - limits::MESSAGES_HEARD_MS;
         matches!(&mail.state, MailState::Read { by, at_ms } if *by == self.name && *at_ms > from_ms)
     }
 
-    /// Returns messages with their texts, in the same order. Skips a message if its text is missing.
+    /// In the same order. Skips a message if its text is missing.
     fn texts(key: &RecordKey, messages: &[&Mail], view: &View) -> Result<Vec<ReceivedMessage>, Undecided> {
         let ids = messages.iter().map(|mail| mail.id.clone()).collect();
         let texts = view.parts(key, ids)?;
@@ -286,8 +282,7 @@ mod tests {
     }
 
     proptest! {
-        /// Agents decide from records of any age: each message is received by at most one call, and the parts match the
-        /// messages.
+        /// Agents decide from records of any age. The parts match the messages.
         #[test]
         fn each_message_has_one_receiver(steps in prop::collection::vec((any::<bool>(), any::<bool>(), 1..4usize), 1..60)) {
             let mut shard = Paper::at(1_000);

@@ -23,7 +23,6 @@ pub struct Session {
     pub exchanges: Vec<Exchange>,
 }
 
-/// A message of the user, and the agent's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     #[serde(rename = "u")]
@@ -46,9 +45,7 @@ impl Record for Session {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The user, who begins an exchange.
     User,
-    /// The agent, who answers an exchange.
     Agent,
 }
 
@@ -88,8 +85,7 @@ impl Session {
         self.exchanges.iter().map(bytes).sum()
     }
 
-    /// Removes the oldest exchanges while the bounds are exceeded, but never the last exchange. Returns the parts of
-    /// the removed exchanges.
+    /// The last exchange always stays. Returns the parts of the removed exchanges.
     fn trim(&mut self) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         while self.exchanges.len() > 1
@@ -118,7 +114,6 @@ pub struct AddMessage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageResult {
     Done,
-    /// The same message was added before.
     Already,
     /// The exchange already has another message from this sender.
     Conflict,
@@ -132,7 +127,7 @@ impl AddMessage {
         message_part(self.side, self.number)
     }
 
-    /// Adds the message to its exchange. Returns false if the message does not fit, see [`MessageResult::Gap`].
+    /// Returns false if the message does not fit, see [`MessageResult::Gap`].
     fn take_place(&self, session: &mut Session) -> bool {
         let is_next = self.number == session.next();
         match (self.side, session.exchange(self.number)) {
@@ -258,7 +253,6 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// The parts match the kept exchanges, and the bounds hold.
         #[test]
         fn a_session_is_bounded(steps in prop::collection::vec((any::<bool>(), 0..3u64, 0..60_000usize), 1..150)) {
             let mut shard = Paper::at(1_000);

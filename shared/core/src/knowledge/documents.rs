@@ -36,7 +36,6 @@ pub fn passages_key(tenant: &TenantId) -> RecordKey {
     RecordKey::new(format!("passages:{tenant}"))
 }
 
-/// A document without its passages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentHeader {
     /// Bytes that count toward the knowledge base's bound, including the bytes of the passages.
@@ -47,14 +46,13 @@ pub struct DocumentHeader {
 }
 
 impl DocumentHeader {
-    /// Parses a part of [`documents_key`]. Returns `None` if the part is invalid.
+    /// Returns `None` if the part of [`documents_key`] is invalid.
     #[must_use]
     pub fn read(part: &[u8]) -> Option<Self> {
         serde_json::from_slice(part).ok()
     }
 }
 
-/// Returns the number of a document's bytes that count toward the bound. For an unreadable part, returns its length.
 fn bytes_of(part: &Bytes) -> u64 {
     DocumentHeader::read(part).map_or(part.len() as u64, |header| header.bytes)
 }
@@ -124,7 +122,7 @@ impl Decision for KeepDocument {
     }
 }
 
-/// Removes documents. Returns the number of removed documents.
+/// Returns the number of removed documents.
 #[derive(Debug, Clone)]
 pub struct DropDocuments {
     pub tenant: TenantId,

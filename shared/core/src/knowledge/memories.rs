@@ -16,18 +16,16 @@ pub struct Memories {
     /// Increases with every change.
     #[serde(rename = "g")]
     pub generation: u64,
-    /// The memories, oldest first.
+    /// Oldest first.
     #[serde(rename = "m")]
     pub order: Vec<MemoryEntry>,
 }
 
-/// A memory without its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryEntry {
     /// The memory's ID, which is also the name of its part.
     #[serde(rename = "i")]
     pub id: Arc<str>,
-    /// Bytes of the memory's part.
     #[serde(rename = "b")]
     pub bytes: usize,
 }
@@ -69,11 +67,10 @@ pub struct Remember {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RememberResult {
     Done {
-        /// The number of older memories that were removed to make room.
+        /// Older memories that were removed to make room.
         forgotten: usize,
     },
     Known,
-    /// The store is short of memory.
     Pressure,
 }
 
@@ -111,7 +108,7 @@ impl Decision for Remember {
     }
 }
 
-/// Removes memories by ID. Returns the number of removed memories.
+/// Returns the number of removed memories.
 #[derive(Debug, Clone)]
 pub struct Forget {
     pub tenant: TenantId,

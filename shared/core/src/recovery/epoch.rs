@@ -32,7 +32,7 @@ pub const fn settled(context: &Context, lease_ms: i64) -> Guard {
     Guard::Epoch { number: context.epoch, lease_ms }
 }
 
-/// The recovered calls of a turn: begun calls that the store knows only from reports of workers after a restart.
+/// Begun calls that the store knows only from reports of workers after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveredCalls {
     /// Digest of the turn's content. A later turn may reuse the ID for other calls.
@@ -53,7 +53,6 @@ impl Record for RecoveredCalls {
 /// effect.
 const SEVERAL: &str = "*";
 
-/// A begun call that the store knows only from the report of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveredCall {
     /// The attempt that began the call, or `*` if several attempts began it.
@@ -63,20 +62,19 @@ pub struct RecoveredCall {
     /// not run.
     #[serde(rename = "o", default, skip_serializing_if = "std::ops::Not::not")]
     pub once: bool,
-    /// The call's result, if known.
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RecoveredResult>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveredResult {
-    /// The call's result, as JSON.
+    /// JSON.
     #[serde(rename = "r")]
     pub result: String,
-    /// The message for the model in the turn's dialect, as JSON.
+    /// For the model, in the turn's dialect, as JSON.
     #[serde(rename = "m", default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The audit entry, as JSON.
+    /// JSON.
     #[serde(rename = "a", default, skip_serializing_if = "String::is_empty")]
     pub audit: String,
     #[serde(rename = "f", default, skip_serializing_if = "std::ops::Not::not")]
@@ -104,12 +102,11 @@ impl From<&RecoveredResult> for RenderedCall {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecoveredCallsView {
     pub calls: BTreeMap<usize, RecoveredCall>,
-    /// Guards that the turn's recovered calls are unchanged. `None` if the store never restarted.
+    /// `None` if the store never restarted.
     pub guard: Option<Guard>,
 }
 
 impl RecoveredCallsView {
-    /// Returns the recovered call at `position`, if an attempt other than `by` began the call.
     #[must_use]
     pub fn of_another(&self, position: usize, by: &str) -> Option<&RecoveredCall> {
         self.calls.get(&position).filter(|recovered_call| recovered_call.by != by)
@@ -118,9 +115,6 @@ impl RecoveredCallsView {
 
 /// Returns the turn's recovered calls at `positions`. Ignores calls of another turn with this ID, which has another
 /// digest. Reads nothing if the store never restarted.
-///
-/// # Errors
-/// [`Undecided`] if the recovered calls have to be read first.
 pub fn recovered_calls(
     view: &View,
     context: &Context,
@@ -146,7 +140,6 @@ pub fn recovered_calls(
 #[derive(Debug, Clone, Copy)]
 pub struct QueryUnrunCalls<'a> {
     pub name: &'a TurnName,
-    /// Digest of the turn's content.
     pub digest: &'a str,
     /// Position of the first call that ends without running.
     pub from: usize,
@@ -200,7 +193,6 @@ impl Section for ConfirmedUnrunCalls {
     }
 }
 
-/// The state of a call that a worker began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JournaledOutcome {
     /// The call may still run.
@@ -214,11 +206,9 @@ pub enum JournaledOutcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportBegunCall {
     pub name: TurnName,
-    /// Digest of the turn's content.
     pub digest: String,
     pub position: usize,
     pub by: String,
-    /// True if the call must not run twice.
     pub once: bool,
     pub outcome: JournaledOutcome,
     /// Lifetime of a recovered call. It must last until the turn can no longer be redelivered.

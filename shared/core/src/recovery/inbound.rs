@@ -38,14 +38,13 @@ pub mod fields {
 /// A redelivery should be committed within this time (ms) after its decision. No guarantee depends on this limit.
 const REDELIVERED_WITHIN_MS: i64 = 5_000;
 
-/// Returns the key of the set with inbound streams that have redelivered entries. A stream's score is a time in
-/// milliseconds. Entries that were written up to this time may be redeliveries of earlier messages.
+/// Inbound streams that have redelivered entries. The score is a time in milliseconds: entries that were written up to
+/// this time may be redeliveries of earlier messages.
 #[must_use]
 pub fn redelivered() -> SetKey {
     SetKey::new("redelivered")
 }
 
-/// Maximum number of fields of a redelivered entry.
 const FIELDS_MAX: usize = 16;
 /// Maximum bytes of a poison message that are scanned.
 const LOOK_BYTES: usize = 65_536;
@@ -73,7 +72,7 @@ pub fn crashes(fields: &Fields) -> u32 {
     field.and_then(|(_, text)| std::str::from_utf8(text).ok()?.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the first entry of a message, that is, the entry before any redelivery.
+/// Returns the entry before any redelivery.
 #[must_use]
 pub fn origin(entry: &HeldEntry) -> EntryId {
     entry.text(fields::ORIGIN).map_or_else(|| entry.entry.clone(), EntryId::new)
@@ -84,9 +83,8 @@ pub fn origin(entry: &HeldEntry) -> EntryId {
 pub struct NameSuspect {
     pub stream: StreamKey,
     pub consumer: Arc<str>,
-    /// The entry, or `None` to clear the record.
+    /// `None` clears the record.
     pub entry: Option<EntryId>,
-    /// Lifetime of the record.
     pub keep_ms: i64,
 }
 
@@ -118,7 +116,6 @@ pub struct TakenInbound {
 }
 
 impl TakenInbound {
-    /// Returns true if the scheduler no longer holds the entry.
     pub(crate) fn is_lost(&self, context: &Context) -> bool {
         context.failed(|conflict| match conflict {
             Conflict::NotHeld => true,
@@ -264,8 +261,7 @@ impl Decision for ReapInbound<'_> {
 }
 
 impl ReapInbound<'_> {
-    /// Moves the message to the dead letters. The message is not parsed. If its text names exactly one tenant and
-    /// inbox, the inbox receives a reply.
+    /// The message is not parsed. If its text names exactly one tenant and inbox, the inbox receives a reply.
     fn quarantine(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         let message = Message::of(&self.entry);
         let first = HeldEntry { entry: origin(&self.entry), ..self.entry.clone() };
@@ -345,8 +341,7 @@ impl<'a> Message<'a> {
         Some((tenant, InboxName::new(self.only_value("reply_to")?).ok()?))
     }
 
-    /// Returns the text for the dead letter: the message's length, and its IDs if they are plain text. Omits all other
-    /// content of the message, because it may be secret.
+    /// Omits all content except the length and plain IDs, because it may be secret.
     fn unread(&self) -> String {
         let ids = ["turn_id", "task_id", "tenant", "agent"].into_iter();
         let ids = ids.filter_map(|name| Some(format!("\"{name}\":\"{}\",", self.only_value(name)?)));

@@ -23,18 +23,15 @@ const REPEATABLE_MAX: usize = 5_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report<E> {
     Call(ReportBegunCall),
-    /// A change of facts, or an effect claim.
     Change(E),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalCall {
     pub delivery: Delivery,
-    /// Digest of the turn's content.
     pub digest: String,
     pub position: usize,
     pub by: String,
-    /// True if the call must not run twice.
     pub once: bool,
     /// Time (ms) after which the turn can no longer be redelivered.
     pub until_ms: i64,
@@ -52,13 +49,12 @@ struct Entry<E> {
     bytes: usize,
     /// When the store confirmed the entry's event (ms). `None` while the call is in flight.
     confirmed_ms: Option<i64>,
-    /// True if the entry was reported after a restart.
     reported: bool,
 }
 
 #[derive(Debug)]
 pub struct Journal<E> {
-    /// The entries by number, in the order of the events.
+    /// By number, in the order of the events.
     entries: BTreeMap<u64, Entry<E>>,
     next: u64,
     epoch: u64,
@@ -94,8 +90,7 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Returns the last restart epoch for which the worker has reported everything; 0 while a report is due or in
-    /// progress.
+    /// 0 while a report is due or in progress.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
@@ -140,7 +135,6 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Records the change of a fact or claim. `bytes` is the size of the change.
     pub fn change(&mut self, change: E, bytes: usize, now_ms: i64) {
         let content = Content::Change(change);
         let number = self.add(Entry { content, bytes, confirmed_ms: Some(now_ms), reported: false });
@@ -216,12 +210,10 @@ impl<E: Clone> Journal<E> {
         })
     }
 
-    /// Records that the store has confirmed the report, in this restart epoch.
     pub fn reported(&mut self, epoch: u64) {
         self.epoch = epoch;
     }
 
-    /// Returns the report of one call in flight, with the outcome that the journal has for the call.
     #[must_use]
     pub fn report_of(&self, delivery: &Delivery, position: usize, now_ms: i64) -> Option<ReportBegunCall> {
         let number = self.find(delivery, position)?;
@@ -293,7 +285,6 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Drops the oldest entries while there are too many confirmed entries.
     fn drop_oldest(&mut self) {
         while self.confirmed.len() > CONFIRMED_MAX {
             let Some(number) = self.confirmed.pop_front() else { return };
@@ -310,7 +301,6 @@ const fn size(result: &RenderedCall) -> usize {
     result.result.len() + result.message.len() + result.audit.len()
 }
 
-/// Removes and returns the first number if the condition holds for this number. Otherwise returns `None`.
 fn pop_front_if(numbers: &mut VecDeque<u64>, condition: impl FnOnce(&u64) -> bool) -> Option<u64> {
     if numbers.front().is_some_and(condition) { numbers.pop_front() } else { None }
 }

@@ -9,7 +9,6 @@ use crate::workers::{self, Liveness};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// The record of the consumer's heartbeats.
     pub heartbeat: RecordKey,
     /// The version of the heartbeat record that was read. `None` if there is no record. Each heartbeat changes the
     /// version.
@@ -18,7 +17,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Returns the ended lease of a consumer. Returns `None` while the consumer is alive.
+    /// Returns `None` while the consumer is alive.
     #[must_use]
     pub fn ended(consumer: &ConsumerId, liveness: &Liveness) -> Option<Self> {
         let heartbeat = workers::key(consumer.as_str());

@@ -48,7 +48,6 @@ pub enum ReapResult {
 }
 
 impl Lease {
-    /// Returns the result if a conflict of an earlier attempt showed that nothing may be reaped.
     #[must_use]
     pub fn refusal(&self, context: &Context) -> Option<ReapResult> {
         context.conflicts.iter().find_map(|conflict| match conflict {
@@ -76,7 +75,6 @@ impl HeldEntry {
         std::str::from_utf8(value).ok()
     }
 
-    /// Returns the turn that the entry names.
     #[must_use]
     pub fn name(&self) -> Option<TurnName> {
         TurnName::parse(self.text(fields::NAME)?)
@@ -91,10 +89,8 @@ pub struct Crash {
     /// silent may crash again later.
     #[serde(rename = "h", default, skip_serializing_if = "Option::is_none")]
     pub heartbeat: Option<Version>,
-    /// Slices that were not suspects.
     #[serde(rename = "r")]
     pub regular: u32,
-    /// Suspects that ran.
     #[serde(rename = "s")]
     pub suspects: u32,
 }
@@ -108,7 +104,6 @@ pub fn crash(consumer: &str) -> RecordKey {
     RecordKey::new(format!("crash:{consumer}"))
 }
 
-/// Redelivers one group of a crashed worker's slices.
 #[derive(Debug)]
 pub struct Reap<'a> {
     pub consumer: Arc<str>,
@@ -225,7 +220,6 @@ impl Reap<'_> {
         Ok(belongings)
     }
 
-    /// Removes entries without a slice to run.
     fn remove(&self, belongings: &HeldEntriesByKind<'_>, context: &Context) -> Step<ReapResult> {
         let mut transaction = Transaction::new(context.version.clone());
         self.lease.guard(&mut transaction, context, self.bounds.lease_ms);
@@ -328,8 +322,7 @@ pub fn end_soon(
     transaction.put(&name.record(), &turn).timer(name.timer(), now_ms, TimerRule::Earlier);
 }
 
-/// Appends a dead letter about an entry. The entry's content may be secret, so the dead letter contains only the
-/// reason.
+/// The entry's content may be secret, so the dead letter contains only the reason.
 pub fn dead_letter(transaction: &mut Transaction, entry: &HeldEntry, reason: &str, why: &str, bounds: &Bounds) {
     let field = |name: &str, value: &str| (Arc::from(name), Bytes::copy_from_slice(value.as_bytes()));
     let tenant = entry.name().map(|name| name.tenant.to_string()).unwrap_or_default();

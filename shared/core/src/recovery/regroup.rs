@@ -7,12 +7,10 @@ use crate::turn::Suspect;
 /// Maximum number of slices in one group, and therefore in one transaction.
 pub const GROUP_MAX: u32 = 32;
 
-/// A slice that a crashed worker held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldSlice {
-    /// The slice's priority. Each priority has its own queue.
+    /// Each priority has its own queue.
     pub priority: Priority,
-    /// Set if the slice was a suspect already.
     pub suspect: Option<Suspect>,
     /// True if the slice's calls are known to have begun. For a slice that is not a suspect, false can also mean that
     /// this is unknown.
@@ -74,8 +72,7 @@ impl HeldSlice {
 /// Slices that are redelivered in one transaction, as indexes into the list that [`regroup`] received.
 pub type Group = Vec<usize>;
 
-/// Decides how each slice is redelivered, and which slices form a group. `load` is the worker's load when its crash was
-/// detected.
+/// `load` is the worker's load when its crash was detected.
 #[must_use]
 pub fn regroup(slices: &[HeldSlice], load: Load, crashes_max: u32) -> (Vec<Redelivery>, Vec<Group>) {
     let redeliveries: Vec<Redelivery> = slices.iter().map(|slice| slice.redelivery(load, crashes_max)).collect();
@@ -109,12 +106,10 @@ pub struct TakenSuspect<'a> {
     pub group_max: u32,
 }
 
-/// The slots of a worker for a group of suspects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuspectRoom {
     /// Number of usable slots: the slot for suspects and the free slots.
     pub slots: usize,
-    /// Maximum number of usable slots that one tenant may take.
     pub tenant_slots: usize,
 }
 

@@ -20,7 +20,6 @@ const LIFTED_MS: i64 = 24 * 3_600_000;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "s", rename_all = "snake_case")]
 pub enum DrainFlag {
-    /// The worker takes no new work.
     Drained {
         /// The operator, the reason, and the time of the drain.
         note: Pause,
@@ -38,13 +37,12 @@ pub fn key(worker: &str) -> RecordKey {
     RecordKey::new(format!("drain:{worker}"))
 }
 
-/// Returns the key of the set with drained workers. A worker's score is the time of its drain in milliseconds.
+/// Drained workers. The score is the time of the drain in milliseconds.
 #[must_use]
 pub fn drained() -> SetKey {
     SetKey::new("drains")
 }
 
-/// Removes the flag of a worker that no longer runs.
 pub(crate) fn forget(worker: &str, transaction: &mut Transaction) {
     transaction.write(Write::Delete(key(worker)));
     transaction.write(Write::RemoveMember { set: drained(), member: worker.into(), queue_of: None });
@@ -53,7 +51,6 @@ pub(crate) fn forget(worker: &str, transaction: &mut Transaction) {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DrainChange {
     Drain {
-        /// The operator, the reason, and the time of the drain.
         note: Pause,
         /// Drained workers that no longer run. Their flags are removed, at most [`limits::DRAINS_FORGOTTEN_MAX`] of
         /// them.
@@ -63,9 +60,7 @@ pub enum DrainChange {
     Resume {
         entry: AuditEntry,
     },
-    /// The worker restores a flag that the store has lost.
     Restore {
-        /// The note of the flag, as the worker received it.
         note: Pause,
     },
 }
@@ -79,9 +74,7 @@ pub struct ChangeDrain {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainResult {
     Done,
-    /// The flag already had the wanted state.
     Unchanged,
-    /// Too many workers are drained.
     Full,
     /// The flag is not restored, because an operator has resumed the worker since the drain.
     Lifted,
@@ -133,8 +126,7 @@ impl Decision for ChangeDrain {
 }
 
 impl ChangeDrain {
-    /// Resumes a worker. Records the resume even if the store has lost the flag. Otherwise the worker, which may still
-    /// have the flag, would restore the flag.
+    /// Records the resume even if the store has lost the flag. Otherwise the worker would restore the flag.
     fn resume(
         &self,
         flag: Option<DrainFlag>,
@@ -215,8 +207,6 @@ mod tests {
         assert_eq!(shard.result(&restore(1_001)), DrainResult::Done, "it was drained again since");
     }
 
-    /// The store has lost the flag. An operator resumes the worker while the worker restores the flag. The resume takes
-    /// precedence.
     #[test]
     fn a_resume_overrides_the_restore_of_a_lost_drain_flag() {
         let mut shard = Paper::at(1_000);

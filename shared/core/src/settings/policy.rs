@@ -26,7 +26,6 @@ pub struct Policies {
     /// tenant.
     #[serde(rename = "sh")]
     pub shards: u32,
-    /// Digest of the policy in force.
     #[serde(rename = "in")]
     pub in_force: String,
     #[serde(rename = "g")]
@@ -48,7 +47,6 @@ pub fn key() -> RecordKey {
     RecordKey::new("policy")
 }
 
-/// A scheduler, or an operator, announces a policy.
 #[derive(Debug, Clone)]
 pub struct Announce {
     pub digest: String,
@@ -68,7 +66,6 @@ pub enum Announcement {
     },
     /// The policy was in force before, and other schedulers decide by the newer policy in force.
     Older {
-        /// The generation in force.
         generation: u64,
         /// True if all of the other schedulers are silent: their leases have ended without a shutdown.
         silent: bool,
@@ -79,7 +76,6 @@ pub enum Announcement {
     },
 }
 
-/// The state of the other schedulers that decide by the policy in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Others {
     None,
@@ -315,8 +311,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any actions of schedulers: while a scheduler that decides by the policy in force lives, no older policy
-        /// replaces this policy. Each generation belongs to one policy.
+        /// Each generation belongs to one policy.
         #[test]
         fn no_older_policy_replaces_a_live_schedulers_policy(
             steps in prop::collection::vec((0..3usize, 0..3usize, 0..6u8, 0..3i64, any::<bool>()), 1..50),

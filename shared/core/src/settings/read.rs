@@ -15,16 +15,15 @@ use crate::view::{Query, Undecided, Value, View};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunTimeSettings {
     pub generation: u64,
-    /// Tenants that were declared at run time.
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
     /// Unreadable declarations, each with the reason.
     pub unreadable: BTreeMap<TenantId, String>,
     /// Paused tenants and agents, with their notes. If a note is unreadable, it is left empty, and the pause still
     /// applies.
     pub pauses: BTreeMap<Paused, Pause>,
-    /// Paused tools, with their notes. If a note is unreadable, it is left empty, and the pause still applies.
+    /// Paused tools, with notes as in [`Self::pauses`].
     pub tool_pauses: BTreeMap<PausedTool, Pause>,
-    /// Tools that are switched off, by name or ID.
+    /// By name or ID.
     pub tools_off: BTreeSet<String>,
 }
 
@@ -44,11 +43,8 @@ impl RunTimeSettings {
     }
 }
 
-/// Reads the declaration of a tenant. A declaration with an unknown time zone counts as unreadable, because otherwise
-/// the tenant's days would be counted in another zone.
-///
-/// # Errors
-/// The reason, in words.
+/// A declaration with an unknown time zone counts as unreadable, because otherwise the tenant's days would be counted
+/// in another zone.
 pub fn read_tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     let policy: TenantPolicy = serde_json::from_slice(declaration).map_err(|error| error.to_string())?;
     if let Some(zone) = &policy.time_zone {
@@ -89,8 +85,7 @@ mod tests {
     use super::*;
     use crate::paper::Paper;
 
-    /// Settings change between the read of the record and the read of its parts. The result must not mix two
-    /// generations.
+    /// Settings change between the read of the record and the read of its parts.
     #[test]
     fn settings_are_read_from_one_generation() {
         let mut shard = Paper::at(1_000);

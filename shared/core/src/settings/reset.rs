@@ -12,7 +12,7 @@ use crate::keys::{throttle_queue, throttle_timer};
 use crate::transaction::{CounterKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Sets a counter to zero. Turns that wait for the counter are checked at once.
+/// Turns that wait for the counter are checked at once.
 #[derive(Debug, Clone)]
 pub struct ResetLimit {
     pub counter: CounterKey,
@@ -21,14 +21,13 @@ pub struct ResetLimit {
     pub audit_entries_max: u64,
 }
 
-/// A counter before its reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResetCounter {
     /// The amount used in the window; 0 if the window has ended.
     pub used: u64,
     /// The end of the window; 0 without a window.
     pub ends_ms: i64,
-    /// Number of turns in the counter's throttle queue.
+    /// Turns in the counter's throttle queue.
     pub waiting: u64,
 }
 

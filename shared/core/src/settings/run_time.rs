@@ -15,9 +15,7 @@ use crate::record::{Record, Stored};
 use crate::transaction::{CounterKey, RecordKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Maximum number of tenants declared at run time in one shard.
 const TENANTS_MAX: u64 = 10_000;
-/// Maximum number of tools that are switched off at run time.
 const TOOLS_OFF_MAX: u64 = 10_000;
 
 /// Generation of the settings, and the number of settings of each kind. Each setting is a part of the record.
@@ -48,7 +46,7 @@ pub enum Setting {
     Tenant(TenantId),
     Pause(Paused),
     ToolPause(PausedTool),
-    /// A tool that is switched off, by name or ID.
+    /// By name or ID.
     ToolOff(String),
 }
 
@@ -70,7 +68,6 @@ impl Setting {
         .into()
     }
 
-    /// Parses the name that [`Self::part`] returns.
     #[must_use]
     pub fn parse(part: &str) -> Option<Self> {
         let (kind, subject) = part.split_once(':')?;
@@ -91,7 +88,6 @@ impl Setting {
         }
     }
 
-    /// Returns the stored number of settings of this kind, and the maximum of this number.
     fn count<'a>(&self, settings: &'a mut Settings) -> (&'a mut u64, u64) {
         match self {
             Self::Tenant(_) => (&mut settings.tenants, TENANTS_MAX),
@@ -112,7 +108,7 @@ pub enum Origin {
 #[derive(Debug, Clone)]
 pub struct ChangeSetting {
     setting: Setting,
-    /// The content of the setting. `None` removes the setting.
+    /// `None` removes the setting.
     content: Option<Bytes>,
     origin: Origin,
 }
@@ -122,7 +118,6 @@ impl ChangeSetting {
         Self { setting, content: Some(serde_json::to_vec(value).unwrap_or_default().into()), origin }
     }
 
-    /// Declares a tenant, or replaces its declaration.
     #[must_use]
     pub fn set_tenant(tenant: TenantId, policy: &TenantPolicy, origin: Origin) -> Self {
         Self::json(Setting::Tenant(tenant), policy, origin)
@@ -140,7 +135,6 @@ impl ChangeSetting {
         Self::json(Setting::ToolPause(paused), note, origin)
     }
 
-    /// Switches a tool off for all tenants.
     #[must_use]
     pub fn switch_off(tool: String, origin: Origin) -> Self {
         Self { setting: Setting::ToolOff(tool), content: Some(Bytes::new()), origin }
@@ -161,7 +155,7 @@ impl ChangeSetting {
         }
     }
 
-    /// Returns true if nothing has to be written. `present` is true if the setting exists.
+    /// `present` is true if the setting exists.
     fn is_made(&self, present: bool) -> bool {
         match (&self.content, &self.setting, &self.origin) {
             (None, _, _) => !present,
@@ -180,7 +174,6 @@ pub enum SettingResult {
     Unchanged {
         generation: u64,
     },
-    /// The shard has too many settings of this kind.
     Full,
 }
 
@@ -331,8 +324,7 @@ mod tests {
     }
 
     proptest! {
-        /// Operators decide from records of any age. Every change has its own generation, and the numbers match the
-        /// settings.
+        /// Operators decide from records of any age. The numbers match the settings.
         #[test]
         fn generations_never_repeat(steps in prop::collection::vec((0..4u8, any::<bool>(), any::<bool>(), 0..2i64), 1..40)) {
             let mut shard = Paper::at(1_000);

@@ -140,7 +140,7 @@ impl Cancel<'_> {
         Ok(!matches!(view.get(&Query::Record(self.name.finished()))?, Value::Record(None)))
     }
 
-    /// Stores an early cancel. The cancel takes effect when its turn is admitted.
+    /// The cancel takes effect when its turn is admitted.
     fn wait(&self, mut transaction: Transaction, view: &View, context: &Context) -> Result<Step<Canceled>, Undecided> {
         let key = self.name.cancellation();
         let set = keys::early(&self.name.tenant);
@@ -201,16 +201,12 @@ pub enum KnownCancel {
     /// There is no cancel, or the cancel belongs to an earlier turn with this ID. The guard fails if a cancel is
     /// written.
     None(Guard),
-    /// The turn is canceled, with this reason.
     Canceled(String),
 }
 
 /// Looks for a cancel of the turn that was admitted at `admitted_ms`. Requests no read: if the view does not have the
 /// record, the result assumes that there is no cancel. If there is one, the guard fails, and its conflict returns the
 /// record.
-///
-/// # Errors
-/// [`Undecided`] if the record cannot be read.
 pub fn cancel_of(view: &View, name: &TurnName, admitted_ms: i64) -> Result<KnownCancel, Undecided> {
     let key = name.cancellation();
     if view.get(&Query::Record(key.clone())).is_err() {

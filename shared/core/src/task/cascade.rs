@@ -14,7 +14,6 @@ use crate::turn::end::cascade_timer;
 use crate::turn::state::Finished;
 use crate::view::{Query, Undecided, Value, View};
 
-/// Maximum number of descendants that one step ends.
 pub const STEP_MAX: usize = 32;
 
 /// Finds the next descendants that must end with a turn or task. The caller ends each descendant with a
@@ -71,7 +70,7 @@ impl Decision for CascadeStep<'_> {
     }
 }
 
-/// Reads a record. An unreadable record counts as absent, because the record only provides the text of a reason.
+/// An unreadable record counts as absent, because the record only provides the text of a reason.
 fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undecided> {
     match view.record::<T>(key) {
         Err(Undecided::Missing(queries)) => Err(Undecided::Missing(queries)),
@@ -80,8 +79,7 @@ fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undeci
 }
 
 impl CascadeStep<'_> {
-    /// Decides what to do if no descendants are listed. A turn can begin descendants until its end, so the list is
-    /// final only after the end.
+    /// A turn can begin descendants until its end, so the list is final only after the end.
     fn nothing_left(&self, view: &View, context: &Context) -> Result<Step<Cascade>, Undecided> {
         let key = self.name.record();
         let mut transaction = Transaction::new(context.version.clone());

@@ -33,7 +33,7 @@ pub enum Source {
 
 #[derive(Debug, Clone)]
 pub struct Delegate<'a> {
-    /// The name of the task. The producer chose its ID, or the ID was derived.
+    /// The producer chose the ID, or the ID was derived.
     pub name: TurnName,
     /// True if the producer chose the ID.
     pub given: bool,
@@ -42,7 +42,6 @@ pub struct Delegate<'a> {
     pub head: Head,
     /// The work: a call, as JSON.
     pub call: Bytes,
-    /// The workers or the external runtime that run the task.
     pub destination: Destination,
     /// Maximum number of calls that turns under the task may make. This number is deducted from the parent's budget.
     pub budget: u64,
@@ -146,7 +145,6 @@ impl Delegate<'_> {
         serde_json::to_string(&self.head).map_or(0, |text| text.len())
     }
 
-    /// Returns the result if a conflict of an earlier attempt determines it.
     fn conflicted(&self, context: &Context) -> Option<DelegateResult> {
         if let Source::Inbound(entry) = &self.source
             && entry.is_lost(context)
@@ -171,8 +169,8 @@ impl Delegate<'_> {
         })
     }
 
-    /// Looks up the task's ID. If the ID is unknown, returns `None`, and guards that it stays unknown. An ID whose
-    /// record only waits for this decision counts as unknown.
+    /// If the ID is unknown, returns `None`, and guards that it stays unknown. An ID counts as unknown if its record
+    /// only waits for this decision.
     fn known(&self, transaction: &mut Transaction, view: &View) -> Result<Option<DelegateResult>, Undecided> {
         let of = |digest: &str| {
             if digest == self.head.digest { DelegateResult::Duplicate } else { DelegateResult::Conflict }
@@ -213,8 +211,7 @@ impl Delegate<'_> {
         }
     }
 
-    /// Checks the parent. Guards that the parent's record is unchanged, that the parent is not canceled, and that its
-    /// budget has room.
+    /// Guards that the parent's record is unchanged, that the parent is not canceled, and that its budget has room.
     fn parent(&self, transaction: &mut Transaction, view: &View) -> Result<Result<Option<Turn>, Refusal>, Undecided> {
         let Some(name) = self.parent_name() else { return Ok(Ok(None)) };
         let Some(parent) = view.record::<Turn>(&name.record())? else {
@@ -234,7 +231,7 @@ impl Delegate<'_> {
         Ok(Ok(Some(parent.value)))
     }
 
-    /// Returns whether the turn of the delegating call is still active. Adds guards.
+    /// Also guards that the turn is unchanged.
     fn delegating_turn_is_active(
         &self,
         transaction: &mut Transaction,
@@ -371,7 +368,7 @@ impl Delegate<'_> {
     }
 }
 
-/// Returns true if the turn is neither canceled nor ending. Guards that the turn is not canceled before the commit.
+/// Guards that the turn is not canceled before the commit.
 fn is_active(transaction: &mut Transaction, view: &View, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
     let is_over = turn.canceled.is_some() || matches!(turn.state, State::Ending { .. });
     match cancel_of(view, name, turn.admitted_ms)? {
@@ -385,7 +382,6 @@ fn is_active(transaction: &mut Transaction, view: &View, name: &TurnName, turn: 
     }
 }
 
-/// Returns a guard for a debit that never expires.
 fn total(counter: CounterKey, amount: u64, max: u64) -> Guard {
     let window = Window::Total;
     let counters_max = u64::MAX;

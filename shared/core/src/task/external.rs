@@ -21,7 +21,6 @@ use crate::turn::state::EndReason;
 use crate::turn::{Begun, Cancellation, Destination, Suspect, Turn};
 use crate::view::{Query, Undecided, View};
 
-/// Renews the lease of an external runtime on its task.
 #[derive(Debug, Clone)]
 pub struct RenewTaskLease {
     pub name: TurnName,
@@ -31,11 +30,9 @@ pub struct RenewTaskLease {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenewTaskLeaseResult {
-    /// The lease is renewed for its full length.
     Renewed,
     /// The task was canceled, or its deadline has passed. The lease is not renewed.
     Over,
-    /// The runtime has lost the task.
     Stale,
 }
 
@@ -78,7 +75,6 @@ fn renew(transaction: &mut Transaction, name: &TurnName, stored: &Stored<Turn>, 
 #[derive(Debug, Clone)]
 pub struct ReadHeld {
     pub name: TurnName,
-    /// The entry that the runtime took.
     pub entry: EntryId,
 }
 
@@ -107,7 +103,6 @@ impl Decision for ReadHeld {
     }
 }
 
-/// Handles the due timer of a task on an external runtime's queue.
 #[derive(Debug, Clone)]
 pub struct HandleLeaseTimer<'a> {
     pub name: TurnName,
@@ -192,7 +187,6 @@ impl Case<'_> {
         transaction.guard(Guard::Version(self.lease_timer.name.record(), self.stored.version.clone()));
     }
 
-    /// Handles a task that no runtime has taken so far.
     fn waiting(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> LeaseTimerResult {
         self.guard_version(transaction);
         let Some(reason) = reason else {
@@ -209,7 +203,7 @@ impl Case<'_> {
         LeaseTimerResult::Ends
     }
 
-    /// Handles a task that a runtime holds. If the runtime sent no heartbeat for one lease, the runtime loses the task.
+    /// If the runtime sent no heartbeat for one lease, it loses the task.
     fn held(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> LeaseTimerResult {
         let now_ms = self.context.now_ms;
         self.guard_version(transaction);
@@ -228,7 +222,7 @@ impl Case<'_> {
         self.lease_timer(transaction, reason)
     }
 
-    /// Removes the queue of a local call that ends. The queue belongs to this call alone.
+    /// The queue belongs to this call alone.
     fn drop_local_queue(&self, transaction: &mut Transaction) {
         if self.stored.value.is_offered() {
             transaction.write(Write::DropQueue(self.queue.clone()));
@@ -287,7 +281,6 @@ pub struct DropExternalQueue {
 }
 
 impl DropExternalQueue {
-    /// Returns true if the queue belongs to this agent.
     #[must_use]
     pub fn is_of(&self, tenant: &tickfleet_model::TenantId, agent: &AgentId) -> bool {
         self.queue == keys::external(tenant, agent)

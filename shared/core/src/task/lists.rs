@@ -11,10 +11,9 @@ use crate::view::{Query, Undecided, Value, View};
 /// concurrent additions becomes shorter again.
 const UNLISTED_MAX: usize = 2;
 
-/// Maximum number of members that one [`ExpireList`] removes.
 const EXPIRED_MAX: usize = 256;
 
-/// Returns the key of the set with all lists. A list's score is the time in milliseconds when its last member expires.
+/// All lists. The score is the time in milliseconds when the list's last member expires.
 #[must_use]
 pub fn lists() -> SetKey {
     SetKey::new("lists")
@@ -53,10 +52,7 @@ impl Decision for ExpireList {
     }
 }
 
-/// Adds a task to a list. Removes some of the oldest tasks if the list is full or if these tasks have expired.
-///
-/// # Errors
-/// [`Undecided`] if the list has to be read first.
+/// Removes some of the oldest tasks if the list is full or if these tasks have expired.
 pub fn add_to_list(
     transaction: &mut Transaction,
     view: &View,

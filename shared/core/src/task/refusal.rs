@@ -15,7 +15,6 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the code for results and replies.
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {

@@ -22,14 +22,12 @@ const WOKEN_MAX: usize = 4;
 /// Time (ms) after which a turn that has just begun to wait for a budget checks the budget again.
 const LOOK_MS: i64 = 250;
 
-/// The debit of a model request from one budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetDebit {
     pub counter: CounterKey,
     pub unit: BudgetUnit,
     /// The tokens or money (in millionths) that the request can use at most.
     pub amount: u64,
-    /// Maximum of the budget.
     pub max: u64,
     pub window: Window,
     pub shadow: bool,
@@ -56,9 +54,7 @@ pub enum ReserveResult {
     Ok(Box<Fenced>),
     /// The request was reserved before. Contains the holder's current record.
     Already(Box<Fenced>),
-    /// A budget has no room.
     Short(Shortage),
-    /// The caller no longer holds the task.
     Stale,
     /// A window has ended. Compute the windows again.
     WindowOver,
@@ -74,7 +70,6 @@ pub struct Fenced {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortage {
     pub counter: CounterKey,
-    /// The amount of the budget that is used.
     pub used: u64,
     /// Maximum usage of the request.
     pub amount: u64,
@@ -83,17 +78,15 @@ pub struct Shortage {
     pub action: ShortageAction,
 }
 
-/// What happens to a request if a budget has no room for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShortageAction {
     /// The request waits, see [`BudgetWait`].
     Wait,
     Reject,
-    /// The request exceeds the budget's maximum.
     Never,
 }
 
-/// Returns the task's record if this entry is still the task's slice, otherwise `None`.
+/// Returns `None` if this entry is no longer the task's slice.
 pub(super) fn held(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
     Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.in_flight_entry() == Some(entry)))
 }
@@ -194,7 +187,6 @@ impl Reserve {
 #[derive(Debug, Clone)]
 pub struct Unreserve {
     pub name: TurnName,
-    /// The entry of the task's slice.
     pub entry: EntryId,
     pub request: String,
 }
@@ -257,9 +249,6 @@ fn correct(
 
 /// Wakes some of the turns that wait for room in a budget. Guards that no turn joins the queue concurrently. Otherwise
 /// the turn would wait although there is room.
-///
-/// # Errors
-/// [`Undecided`] if the waiting turns have to be read first.
 pub fn wake_waiters(
     transaction: &mut Transaction,
     view: &View,
@@ -309,19 +298,15 @@ impl Section for BudgetWait {
     }
 }
 
-/// The usage of one model response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportedModelUse {
-    /// The usage. The request has the same name as in the reservation.
+    /// The request has the same name as in the reservation.
     pub used: ModelUse,
     pub day: Day,
 }
 
 impl ReportedModelUse {
     /// Counts the usage once: in the task's record, in the tenant's counts of the day, and in the debited budgets.
-    ///
-    /// # Errors
-    /// [`Undecided`] if the turns that wait for a budget have to be read first.
     pub fn add_to(
         &self,
         transaction: &mut Transaction,

@@ -17,7 +17,7 @@ use crate::transaction::{EntryId, Guard, Transaction, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, View};
 
-/// The record of a history. The entries are parts of this record.
+/// The entries are parts of this record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     #[serde(rename = "n")]
@@ -28,7 +28,7 @@ impl Record for History {
     const SCHEMA: u32 = 1;
 }
 
-/// Returns the name of an entry's part. All names have the same length, so that they sort in the order of the entries.
+/// All names have the same length, so that they sort in the order of the entries.
 #[must_use]
 pub fn part(number: u64) -> Arc<str> {
     format!("s{number:06}").into()
@@ -44,7 +44,7 @@ pub struct AddSteps<'a> {
     pub known: u64,
     /// The new entries. Empty if only usage is counted.
     pub entries: Vec<Bytes>,
-    /// The response's usage. `None` if no model was called.
+    /// `None` if no model was called.
     pub spent: Option<ReportedModelUse>,
     pub bounds: &'a Bounds,
 }

@@ -11,7 +11,6 @@ pub fn named(turn: &str) -> TurnName {
     TurnName::parse(&format!("acme:{turn}")).unwrap()
 }
 
-/// Returns the head of a turn with `calls` calls and a deadline at 1,000,000 ms.
 pub fn head(calls: usize) -> crate::turn::Head {
     crate::turn::Head {
         agent: tickfleet_model::AgentId::new("kelly").unwrap(),
@@ -34,7 +33,6 @@ pub fn head(calls: usize) -> crate::turn::Head {
     }
 }
 
-/// Returns an admitted turn, before its first slice.
 pub fn admitted(calls: usize) -> Turn {
     Turn {
         head: head(calls),
@@ -70,7 +68,6 @@ pub fn call(number: usize) -> Bytes {
 }
 
 impl Trial {
-    /// Puts a turn on its queue, as the admission of the turn does.
     pub fn dispatch(&mut self, name: &TurnName, mut turn: Turn) {
         let mut transaction = Transaction::new(self.draw());
         let calls: Vec<Bytes> = (turn.position..turn.head.calls).map(call).collect();
@@ -94,8 +91,8 @@ impl Trial {
         self.commit(&transaction)
     }
 
-    /// Ends the turn of a slice, as the slice's holder does. If the turn's record still names the slice's entry, the
-    /// version of this record is guarded. Otherwise, the slice's version is guarded.
+    /// Ends the turn of a slice, as the slice's holder does. Guards the version of the turn's record if it still
+    /// names the slice's entry. Otherwise guards the slice's version.
     pub fn settle(&mut self, slice: &Slice) -> Result<(), Conflict> {
         let stored = self.turn(&slice.name);
         let fence = stored.filter(|stored| stored.in_flight_entry() == Some(&slice.entry)).map(|stored| stored.version);

@@ -22,14 +22,12 @@ use crate::view::{Query, Undecided, View};
 
 pub struct Admit<'a> {
     pub entry: TakenInbound,
-    /// The ID of the entry under which the message first arrived. It determines the turn's score in throttle queues.
+    /// The ID of the entry under which the message first arrived. It determines the turn's place in throttle queues.
     pub origin: EntryId,
     pub name: TurnName,
-    /// True if the producer chose the turn's ID.
     pub given: bool,
-    /// The immutable part of the turn, with the grant of its task.
     pub head: Head,
-    /// The priority, which determines the queue of the turn's slices.
+    /// Determines the queue of the turn's slices.
     pub priority: Priority,
     pub calls: &'a [Call],
     pub policy: &'a dyn Policy,
@@ -44,7 +42,7 @@ pub enum AdmitResult {
     Duplicate,
     /// Another scheduler has taken over the entry, or the store has restarted. Nothing was written.
     NotHeld,
-    /// The turn cannot be admitted. Nothing was written. The caller must reject the turn ([`super::reject::Reject`]).
+    /// Nothing was written. The caller must reject the turn ([`super::reject::Reject`]).
     Refused(RejectionCode),
     /// The decision used an outdated policy or outdated run-time settings. Nothing was written.
     PolicyStale,
@@ -59,11 +57,9 @@ pub fn place_of(entry: &EntryId) -> u64 {
     number(ms).saturating_mul(SEQUENCES).saturating_add(number(sequence).min(SEQUENCES - 1)).min(1 << 53)
 }
 
-/// What the store knows about the turn before this admission.
 enum Known {
     New,
-    /// The turn was submitted under an ID that the producer chose. The guard requires that the record of the ID is
-    /// unchanged.
+    /// The producer chose the turn's ID. The guard requires that the ID's record is unchanged.
     Queued(Guard),
     Admitted,
     /// A turn with other content has the ID.
@@ -119,25 +115,21 @@ impl Decision for Admit<'_> {
     }
 }
 
-/// The reason to cancel a turn after its task has ended.
 const TASK_HAS_ENDED: &str = "the task that it ran under has ended";
 
-/// Decisions about a turn's admission, made before its limits are applied.
 struct AdmissionPlan {
-    /// The call budget of the turn's task.
     budget: Option<u64>,
-    /// Why the turn ends at once. `None` if the turn does not end at once.
+    /// `None` if the turn does not end at once.
     ends: Option<Ends>,
     /// False for a turn that began before a restart of the store. The tenant's bounds were checked at the first
     /// admission, so the turn must not be refused now.
     is_bounded: bool,
 }
 
-/// The call budget of the turn's task.
 enum Budget {
     /// The turn runs under no task.
     Unlimited,
-    /// The maximum number of calls, including those of subtasks.
+    /// Includes the calls of subtasks.
     Granted(u64),
     Unknown,
 }
@@ -216,8 +208,8 @@ impl Admit<'_> {
         Some(TurnName::task(&self.name.tenant, task))
     }
 
-    /// Returns the budget of the turn's task, and adds a guard that the task is not canceled. An external runtime can
-    /// hold a canceled task for one more lease, but must not begin anything under the task.
+    /// Adds a guard that the task is not canceled. An external runtime can hold a canceled task for one more lease,
+    /// but must not begin anything under the task.
     fn budget(&self, transaction: &mut Transaction, view: &View) -> Result<Budget, Undecided> {
         let Some(name) = self.task() else { return Ok(Budget::Unlimited) };
         let task = view.record::<Turn>(&name.record())?.map(|task| task.value);
@@ -235,8 +227,7 @@ impl Admit<'_> {
         Ok(Budget::Granted(part.budget))
     }
 
-    /// Returns the reason why the turn ends before any call runs, or `None` if the turn does not end. Adds guards for
-    /// this result.
+    /// Returns why the turn ends before any call runs, or `None` if it does not end. Adds guards for this result.
     fn ends(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<Option<Ends>, Undecided> {
         let key = self.name.cancellation();
         // Cancellations are rare, so the record is not read before the first attempt. If a cancellation exists, the
@@ -332,7 +323,7 @@ impl Admit<'_> {
         Ok(!recovered_calls(view, context, &self.name, &self.head.digest, 0..self.calls.len())?.calls.is_empty())
     }
 
-    /// Counts the turn toward the tenant's unfinished turns, and guards the tenant's bounds if `is_bounded` is true.
+    /// Guards the tenant's bounds if `is_bounded` is true.
     fn count(&self, bytes: u64, is_bounded: bool, transaction: &mut Transaction) {
         let bounds = [
             (limits::UNFINISHED, 1, self.bounds.tenant_turns_max),
@@ -363,7 +354,7 @@ impl Ends {
     }
 }
 
-/// Returns a guard that fails if `amount` would raise the tenant's counter of `limit` above `max`.
+/// The guard fails if `amount` would raise the tenant's counter of `limit` above `max`.
 pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> Guard {
     Guard::Debit(ConditionalDebit {
         counter: CounterKey::new(limit, tenant),
@@ -376,7 +367,7 @@ pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> G
     })
 }
 
-/// Returns the rejection code if an earlier attempt failed because an inbox or one of the tenant's bounds was full.
+/// `None` unless an earlier attempt failed because an inbox or one of the tenant's bounds was full.
 fn refusal(context: &Context) -> Option<RejectionCode> {
     context.conflicts.iter().find_map(|conflict| match conflict {
         Conflict::InboxFull => Some(RejectionCode::InboxFull),

@@ -31,19 +31,16 @@ const WITHHELD_LOOK_MS: i64 = 1_000;
 /// A turn without a slice on a queue or with a worker. The limits must be applied to the turn's next calls.
 pub struct Candidate<'a> {
     pub name: &'a TurnName,
-    /// The turn's record. The transaction writes it after the update.
     pub turn: Turn,
     /// The turn's calls from `turn.position` on.
     pub calls: Vec<Call>,
-    /// The calls in `calls`, as JSON texts.
+    /// `calls`, as JSON texts.
     pub texts: Vec<Bytes>,
-    /// The call budget of the turn's task.
     pub budget: Option<u64>,
-    /// True during admission, when the turn's record and its calls are not stored yet.
+    /// True during admission, while the turn's record and its calls are not stored yet.
     pub is_new: bool,
     pub policy: &'a dyn Policy,
     pub render: &'a dyn Render,
-    /// Sections that run when the turn ends.
     pub sections: &'a [&'a dyn EndSection],
     pub bounds: &'a Bounds,
 }
@@ -71,7 +68,7 @@ pub enum AdvanceResult {
     },
     /// The turn has ended, or ends when the first lease after a restart of the store is over.
     Ended {
-        /// The reason; `None` for a turn without calls.
+        /// `None` for a turn without calls.
         reason: Option<EndReason>,
     },
     /// The tenant's declaration cannot be read (new turns only). Nothing was written.
@@ -81,10 +78,6 @@ pub enum AdvanceResult {
 }
 
 impl Candidate<'_> {
-    /// Evaluates the calls and adds the outcome to `transaction`.
-    ///
-    /// # Errors
-    /// [`Undecided`]: a read is missing.
     pub fn advance(
         mut self,
         transaction: &mut Transaction,
@@ -141,10 +134,6 @@ impl Candidate<'_> {
         AdvanceResult::Throttled { counter, due_ms }
     }
 
-    /// Ends all calls without a result.
-    ///
-    /// # Errors
-    /// [`Undecided`]: a record that is needed to end a task has not been read yet, or is unreadable.
     pub fn end(
         self,
         reason: EndReason,
@@ -157,10 +146,7 @@ impl Candidate<'_> {
         self.finish(results, Some(reason), transaction, view, context)
     }
 
-    /// Ends the turn with `results`, the results of the calls from `turn.position` on.
-    ///
-    /// # Errors
-    /// [`Undecided`]: for a task, a read is missing.
+    /// `results` are the results of the calls from `turn.position` on.
     pub fn finish(
         self,
         results: Vec<RenderedCall>,
@@ -212,7 +198,7 @@ impl Candidate<'_> {
         Ok(AdvanceResult::Ended { reason })
     }
 
-    /// Returns true if the calls were debited before and now only acquire their permits again.
+    /// True if the calls were debited before, and now only acquire their permits again.
     const fn resumes(&self) -> bool {
         self.turn.debited > self.turn.position
     }
@@ -235,8 +221,7 @@ impl Candidate<'_> {
         evaluator.plan(calls, |from| self.rules(from, calls))
     }
 
-    /// Returns the debits of the calls `[from, upto)`, or why the policy cannot decide about the calls. Index 0 is the
-    /// call at `turn.position`.
+    /// Index 0 is the call at `turn.position`.
     fn rules(&self, from: usize, upto: usize) -> LimitDecision {
         let calls = self.calls.get(from..upto).unwrap_or_default();
         let rules = self.policy.rules(self.name, &self.turn.head, calls);
@@ -255,7 +240,6 @@ impl Candidate<'_> {
         }
     }
 
-    /// Ends the turn, because the limits allow none of its calls.
     fn refuse_all(
         self,
         refused: &[LimitRejection],
@@ -300,8 +284,8 @@ impl Candidate<'_> {
         Ok(results)
     }
 
-    /// Returns the reports of workers about these calls, and adds a guard that the reports are unchanged. Reports exist
-    /// if the store lost the dispatch of the calls in a restart.
+    /// Guards that the reports of workers about these calls are unchanged. Reports exist if a restart lost the
+    /// dispatch.
     fn recovered_calls(
         &self,
         transaction: &mut Transaction,
@@ -318,7 +302,6 @@ impl Candidate<'_> {
         Ok(recovered)
     }
 
-    /// Writes the results of ended calls while the turn continues.
     fn put_results(&self, results: &[RenderedCall], transaction: &mut Transaction, now_ms: i64) {
         let record = self.name.record();
         let first = self.turn.position - results.len();
@@ -406,8 +389,7 @@ impl Candidate<'_> {
         }
     }
 
-    /// Writes the calls of a new turn from index `from` on as parts of the record. The record of an existing turn
-    /// already has these parts.
+    /// Writes the calls of a new turn. The record of an existing turn already has these parts.
     fn put_calls(&self, from: usize, transaction: &mut Transaction) {
         if self.is_new {
             let left = self.texts.get(from..).unwrap_or_default();
@@ -438,15 +420,15 @@ pub fn leave_queue(name: &TurnName, counter: &CounterKey) -> Write {
     }
 }
 
-/// Returns the time (ms) when the first lease after a restart of the store ends. Returns `None` if this lease has
-/// ended, or if the store never restarted.
+/// Returns the time (ms) when the first lease after a restart of the store ends. `None` if this lease has ended, or
+/// if the store never restarted.
 #[must_use]
 pub fn lease_ends_ms(context: &Context, bounds: &Bounds) -> Option<i64> {
     let ends_ms = context.epoch_began_ms.saturating_add(bounds.lease_ms);
     (context.epoch_began_ms > 0 && context.now_ms < ends_ms).then_some(ends_ms)
 }
 
-/// Adds a guard that the counter's window is still open, because the refusal is valid only until the window ends.
+/// The refusal is valid only until the counter's window ends.
 fn guard_refusal(rejection: &LimitRejection, transaction: &mut Transaction) {
     if let Some(until_ms) = rejection.until_ms {
         transaction.guard(Guard::Before(until_ms));

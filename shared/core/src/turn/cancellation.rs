@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use super::state::Turn;
 use crate::record::Record;
 
-/// A request to end a turn or task. The request expires after the turn's deadline.
+/// The request expires after the turn's deadline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancellation {
     #[serde(rename = "w")]
@@ -19,7 +19,6 @@ impl Record for Cancellation {
 }
 
 impl Cancellation {
-    /// Returns true if the cancellation applies to `turn`.
     #[must_use]
     pub fn is_of(&self, turn: &Turn) -> bool {
         self.admitted_ms.is_none_or(|admitted_ms| admitted_ms == turn.admitted_ms)

@@ -8,14 +8,13 @@ use crate::keys;
 use crate::transaction::{Transaction, Write};
 
 pub struct DeadLetter<'a> {
-    /// The key of the stream or queue that contained the message, or the word `record` for an unreadable record.
+    /// A stream or queue, or the word `record` for an unreadable record.
     pub from: &'a str,
-    /// The ID of the stream entry, the member's name in a queue, or the record's key.
+    /// The stream entry's ID, the queue member's name, or the record's key.
     pub entry: &'a str,
     pub reason: RejectionCode,
-    /// The message, or a description of the problem.
     pub raw: Bytes,
-    /// The tenant, if it is configured.
+    /// `None` if the tenant is not configured.
     pub tenant: Option<&'a TenantId>,
 }
 

@@ -18,10 +18,6 @@ use crate::view::{Query, Undecided, View};
 
 /// Cleans up state when a turn ends without a worker, for example an open approval or a call in progress in a session.
 pub trait EndSection: Sync {
-    /// Adds the cleanup to the transaction that ends the turn.
-    ///
-    /// # Errors
-    /// [`Undecided`]: a read is missing, or a record cannot be read.
     fn add_to(
         &self,
         name: &TurnName,
@@ -32,12 +28,10 @@ pub trait EndSection: Sync {
     ) -> Result<(), Undecided>;
 }
 
-/// A due timer of a turn.
 #[derive(Clone, Copy)]
 pub struct Due<'a> {
     pub name: &'a TurnName,
     pub render: &'a dyn Render,
-    /// Cleanups that run when the turn ends.
     pub sections: &'a [&'a dyn EndSection],
     pub bounds: &'a Bounds,
 }
@@ -93,9 +87,8 @@ impl Decision for Due<'_> {
 }
 
 impl Due<'_> {
-    /// Returns the reason for the turn's cancellation, if one was requested, and adds a guard on the cancellation's
-    /// record. Without the guard, this decision could postpone the timer that a concurrent cancellation made due. The
-    /// cancellation would then be lost.
+    /// Adds a guard on the cancellation's record. Without the guard, this decision could postpone the timer that a
+    /// concurrent cancellation made due. The cancellation would then be lost.
     fn guard_cancellation(
         &self,
         transaction: &mut Transaction,
@@ -114,7 +107,6 @@ impl Due<'_> {
     }
 }
 
-/// A turn with a due timer, and the transaction in progress.
 pub(super) struct Case<'a> {
     pub due: &'a Due<'a>,
     pub stored: &'a Stored<Turn>,
@@ -151,8 +143,7 @@ impl Case<'_> {
                     Ok(self.later(*due_ms))
                 }
             }
-            // The timer of a waiting turn fires at the end of its wait, or earlier if the turn was woken. In both cases
-            // the wait is over.
+            // The timer of a waiting turn fires at the end of its wait, or earlier if the turn was woken.
             State::Waiting { upto, .. } => self.resume(*upto),
             State::Throttled { .. } | State::Ready { .. } | State::Running { .. } | State::Ending { .. } => {
                 Ok(self.later(deadline_ms))
@@ -167,8 +158,7 @@ impl Case<'_> {
         self.is_past(self.stored.value.head.deadline_ms).then_some(EndReason::Expired)
     }
 
-    /// Returns true if `time_ms` has passed. If so, adds a guard that fails unless the store's clock has also passed
-    /// this time.
+    /// If `time_ms` has passed, adds a guard that the store's clock has passed it too.
     fn is_past(&mut self, time_ms: i64) -> bool {
         let is_past = time_ms <= self.context.now_ms;
         if is_past && !mutant!("due_guards_the_time") {
@@ -177,7 +167,6 @@ impl Case<'_> {
         is_past
     }
 
-    /// Sets the timer to check the turn again at `due_ms`.
     pub(super) fn later(&mut self, due_ms: i64) -> DueResult {
         self.transaction.timer(self.due.name.timer(), due_ms, TimerRule::Set);
         DueResult::Later(due_ms)

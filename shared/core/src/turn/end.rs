@@ -17,32 +17,28 @@ use crate::record::{Debited, Record};
 use crate::transaction::{ConditionalDebit, CounterKey, Guard, TimerRule, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// A call's result with its message and audit entry, as stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RenderedCall {
-    /// The result, as JSON.
     pub result: Bytes,
-    /// The dialect's message, as JSON. Empty if the dialect has none.
+    /// JSON. Empty if the dialect has no messages.
     pub message: Bytes,
-    /// The audit entry, as JSON. Empty if calls are not audited.
+    /// JSON. Empty if calls are not audited.
     pub audit: Bytes,
     /// True if the outcome is neither `ok` nor `expired`.
     pub failed: bool,
 }
 
-/// The parts of a reply other than its results.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReplyFrame {
     /// The reply up to and including `"results":[`.
     pub head: String,
-    /// The opening and closing text of the dialect's messages. `None` if the dialect has no messages.
+    /// The opening and closing text of the messages. `None` if the dialect has no messages.
     pub messages: Option<(&'static str, &'static str)>,
     /// True if the reply carries the audit entries.
     pub audits: bool,
 }
 
-/// What is known about a call that ends without its own result. A call that began is never reported as a call that did
-/// not run.
+/// What is known about a call that ends without its own result. A begun call is never reported as not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExecutionState {
     NotRun,
@@ -54,19 +50,17 @@ pub enum ExecutionState {
     MayHaveRun,
     /// An external runtime took the task and did not report its end.
     TakenByRuntime,
-    /// The call began work outside its own turn, and was waiting for that work.
+    /// The call waited for work that it began outside its own turn.
     BeganChild,
 }
 
-/// A call that ends without a result of its own.
 #[derive(Debug)]
 pub struct EndedCall<'a> {
     pub name: &'a TurnName,
     pub turn: &'a Turn,
     pub position: usize,
-    /// The call; `None` if it cannot be read.
+    /// `None` if the call cannot be read.
     pub call: Option<&'a Call>,
-    /// The reason for the turn's end.
     pub reason: &'a EndReason,
     pub execution: ExecutionState,
     pub now_ms: i64,
@@ -80,7 +74,7 @@ pub trait Render: Sync {
 }
 
 impl Turn {
-    /// Returns what is known about the call at `position`, if the turn ends before the call has a result.
+    /// For a turn that ends before the call at `position` has a result.
     #[must_use]
     pub fn execution_state(&self, position: usize) -> ExecutionState {
         if let Some(begun) = self.begun.as_ref().filter(|begun| begun.position == position) {
@@ -106,44 +100,40 @@ impl Turn {
 /// The value of [`super::state::Begun::by`] for an external runtime.
 pub const RUNTIME: &str = "runtime";
 
-/// Names of the parts of a turn's record.
 pub mod parts {
     use std::sync::Arc;
 
-    /// Returns the name of the part that stores the call at `position` as JSON. The part exists only while no slice
-    /// contains the call.
+    /// A call, as JSON. The part exists only while no slice contains the call.
     #[must_use]
     pub fn call(position: usize) -> Arc<str> {
         format!("c{position}").into()
     }
 
-    /// Returns the name of the part that stores the progress of the running call as JSON.
+    /// The progress of the running call, as JSON.
     #[must_use]
     pub fn progress() -> Arc<str> {
         "p".into()
     }
 
-    /// Returns the name of the part that stores the result at `position` as JSON.
+    /// A result, as JSON.
     #[must_use]
     pub fn result(position: usize) -> Arc<str> {
         format!("r{position}").into()
     }
 
-    /// Returns the name of the part that stores the dialect's message at `position` as JSON.
+    /// A message of the dialect, as JSON.
     #[must_use]
     pub fn message(position: usize) -> Arc<str> {
         format!("m{position}").into()
     }
 
-    /// Returns the name of the part that stores the audit entry at `position` as JSON. The part exists only if the
-    /// reply carries the audit entry.
+    /// An audit entry, as JSON. The part exists only if the reply carries the audit entry.
     #[must_use]
     pub fn audit(position: usize) -> Arc<str> {
         format!("a{position}").into()
     }
 }
 
-/// The record of a turn ID that a producer chose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GivenId {
     #[serde(rename = "dg")]
@@ -156,13 +146,10 @@ impl Record for GivenId {
     const SCHEMA: u32 = 1;
 }
 
-/// The state of a turn whose ID the producer chose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GivenState {
-    /// The turn waits on the inbound stream.
     Queued,
-    /// The turn was admitted and has not ended.
     Admitted,
     Ended,
 }
@@ -170,30 +157,24 @@ pub enum GivenState {
 #[derive(Debug)]
 pub struct Ending<'a> {
     pub name: &'a TurnName,
-    /// The turn's record before the end.
     pub turn: &'a Turn,
-    /// The results of all calls, in order: first the results of earlier commits, then the new ones.
     pub results: &'a [RenderedCall],
-    /// Position of the first new result. The audit log already has the earlier results.
+    /// The audit log already has the results before this position.
     pub new_from: usize,
-    /// Why the turn ends early; `None` if its calls have run.
+    /// `None` if the turn's calls have run.
     pub reason: Option<EndReason>,
     /// The counters' states at the last admission, if the turn's record does not have them yet.
     pub debited: &'a [Debited],
     pub frame: &'a ReplyFrame,
     pub bounds: &'a Bounds,
     pub now_ms: i64,
-    /// True if the store's memory is short. In this case, the finished turn's record does not repeat a reply that is in
-    /// an inbox.
+    /// True if the store's memory is short. The finished turn's record then does not repeat a reply that is in an
+    /// inbox.
     pub pressure: bool,
 }
 
 impl Ending<'_> {
-    /// Adds the end of the turn to `transaction`. The caller must guard the version of the turn's record, and remove
-    /// the turn's slice from its queue.
-    ///
-    /// # Errors
-    /// [`Undecided`]: the turn is a task, and its counter must be read first.
+    /// The caller must guard the version of the turn's record, and remove the turn's slice from its queue.
     pub fn add_to(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Self { name, turn, bounds, now_ms, .. } = *self;
         if turn.is_task() {
@@ -258,8 +239,7 @@ impl Ending<'_> {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Returns the unused budget of a task to the parent task. First debits the unused amount from the task's counter,
-    /// so that no turn of the task can still use it.
+    /// First debits the unused amount from the task's counter, so that no turn of the task can still use it.
     fn return_budget(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Some(task) = &self.turn.task else { return Ok(()) };
         let counter = CounterKey::new(limits::TASK, self.name.to_string());
@@ -293,7 +273,6 @@ impl Ending<'_> {
         Ok(())
     }
 
-    /// Wakes the turn that may wait for the end of this turn.
     fn wake_waiter(&self, transaction: &mut Transaction) {
         if let Some(waiter) = waiter(self.name, &self.turn.head, self.turn.is_task()) {
             let above = TurnName { tenant: self.name.tenant.clone(), turn: waiter.clone() };
@@ -302,7 +281,6 @@ impl Ending<'_> {
         }
     }
 
-    /// Removes this turn from the descendants of `above`.
     fn leave(&self, transaction: &mut Transaction, above: &TurnId) {
         let above = TurnName { tenant: self.name.tenant.clone(), turn: above.clone() };
         let member: Arc<str> = self.name.turn.as_str().into();
@@ -310,7 +288,6 @@ impl Ending<'_> {
     }
 }
 
-/// Returns the name of the timer that ends the descendants of a turn.
 #[must_use]
 pub fn cascade_timer(name: &TurnName) -> String {
     format!("cascade:{name}")
@@ -337,9 +314,8 @@ pub fn append_audit(transaction: &mut Transaction, entry: &Bytes, bounds: &Bound
     append(transaction, entry.clone(), None, bounds);
 }
 
-/// Appends the audit entries of a turn's calls from `position` on. With `audit.admissions`, the entries also report how
-/// the calls were admitted, and when they ended. `debited` has the counters' states at the last admission, if the
-/// turn's record does not have them yet.
+/// With `audit.admissions`, the entries also report how the calls were admitted, and when they ended. `debited` has
+/// the counters' states at the last admission, if the turn's record does not have them yet.
 pub fn append_call_audits<'a>(
     transaction: &mut Transaction,
     entries: impl Iterator<Item = &'a Bytes>,
@@ -366,7 +342,6 @@ fn append(transaction: &mut Transaction, entry: Bytes, admission: Option<&String
     transaction.write(Write::Append { log: keys::audit(), fields, max_entries: bounds.audit_entries_max });
 }
 
-/// Subtracts a turn from the tenant's numbers of unfinished turns, bytes and dispatched slices.
 fn count_in_flight(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     let mut add = |limit, amount: u64| {
         let amount = i64::try_from(amount).map_or(i64::MIN, |amount| -amount);
@@ -380,7 +355,7 @@ fn count_in_flight(transaction: &mut Transaction, name: &TurnName, turn: &Turn) 
     }
 }
 
-/// Removes the turn from its throttle or budget queue, returns its permits, and wakes turns that wait for the permits.
+/// Returns the turn's permits, and wakes turns that wait for these permits.
 pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
     leave_parked(transaction, name, turn);
     if let State::Waiting { reason: WaitReason::Budget { counter }, .. } = &turn.state {
@@ -400,7 +375,6 @@ pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, 
     return_permits(transaction, turn, now_ms);
 }
 
-/// Returns the concurrency permits of a slice, and wakes turns that wait for the permits.
 pub fn return_permits(transaction: &mut Transaction, turn: &Turn, now_ms: i64) {
     for (counter, permits) in &turn.permits {
         let amount = i64::try_from(*permits).map_or(i64::MIN, |permits| -permits);

@@ -1,5 +1,4 @@
-//! Ends an expired or canceled turn if no worker holds its slice. If a worker holds the slice, that worker ends the
-//! turn.
+//! Ends an expired or canceled turn without a holder. A holder ends its turn itself.
 
 use bytes::Bytes;
 use tickfleet_model::Call;
@@ -18,7 +17,6 @@ use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transac
 use crate::view::Undecided;
 
 impl Case<'_> {
-    /// Ends the turn, unless a worker holds its slice.
     pub(super) fn expire(&mut self, reason: EndReason) -> Result<DueResult, Undecided> {
         let mut turn = self.stored.value.clone();
         turn.canceled.clone_from(&self.canceled);
@@ -50,9 +48,8 @@ impl Case<'_> {
         self.end(reason, turn)
     }
 
-    /// Notifies the holder that the turn is canceled. The holder receives the notice with its next heartbeat, and the
-    /// turn is checked again after a lease. An expired deadline needs no notice, because the holder tracks the
-    /// deadline.
+    /// The holder receives the notice with its next heartbeat, and the turn is checked again after a lease. An
+    /// expired deadline needs no notice, because the holder tracks the deadline.
     fn notify(&mut self, consumer: &std::sync::Arc<str>) -> DueResult {
         let name = self.due.name;
         let now_ms = self.context.now_ms;
@@ -68,14 +65,13 @@ impl Case<'_> {
         DueResult::Noticed(consumer.clone())
     }
 
-    /// Removes a slice from its queue. A consumer has read the slice before, but no consumer holds it now. The reader
-    /// may have run calls.
+    /// Removes a slice that a consumer has read but no consumer holds. The reader may have run calls.
     fn lose(&mut self, turn: &mut Turn, queue: &StreamKey, entry: &EntryId) {
         turn.may_have_run = true;
         self.transaction.write(Write::Remove(queue.clone(), entry.clone()));
     }
 
-    /// Ends the turn. Within one lease after a restart of the store, postpones the end until that lease is over.
+    /// Within one lease after a restart of the store, postpones the end until that lease is over.
     pub(super) fn end(&mut self, reason: EndReason, turn: Turn) -> Result<DueResult, Undecided> {
         let due = self.due;
         let now_ms = self.context.now_ms;
@@ -101,8 +97,6 @@ impl Case<'_> {
         Ok(DueResult::Ended)
     }
 
-    /// Adds the end of the turn to the transaction, with the earlier results and a new result for each call that has
-    /// none.
     fn finish(&mut self, reason: &EndReason, turn: &Turn, calls: &[Option<Bytes>]) -> Result<(), Undecided> {
         let due = self.due;
         let name = self.due.name;
@@ -159,8 +153,7 @@ impl Case<'_> {
         self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, execution, now_ms })
     }
 
-    /// Returns the calls without results, read from the record's parts and the slice's entry. A lost call is returned
-    /// as `None`.
+    /// A lost call is returned as `None`.
     fn remaining_calls(&self) -> Result<Vec<Option<Bytes>>, Undecided> {
         let name = self.due.name;
         let turn = &self.stored.value;
@@ -182,10 +175,8 @@ impl Case<'_> {
     }
 }
 
-/// Writes the record of a turn that ends at `due_ms`. Returns the turn's permits, removes the turn from its throttle
-/// queue, and subtracts its slice from the tenant's dispatched slices. `calls` are the calls from the turn's position
-/// on that are not yet parts of the record. The caller has guarded the record's version and removed the slice from its
-/// queue.
+/// The turn then ends at `due_ms`. `calls` are the calls from the turn's position on that are not yet parts of the
+/// record. The caller has guarded the record's version and removed the slice from its queue.
 pub(super) fn begin_ending(
     transaction: &mut Transaction,
     name: &TurnName,

@@ -10,26 +10,24 @@ use crate::keys::{TurnName, limits};
 use crate::mutant;
 use crate::transaction::{Conflict, CounterKey, Guard, RecordKey, Transaction, Write};
 
-/// Returns true if an earlier attempt found a changed record: the slice was redelivered, or its turn has ended.
+/// True if an earlier attempt found a changed record: the slice was redelivered, or its turn has ended.
 pub(super) fn is_stale(slice: &Slice, context: &Context) -> bool {
     has_changed(&slice.name.record(), context)
 }
 
-/// Returns true if an earlier attempt of this decision failed because the record had changed.
 pub(super) fn has_changed(record: &RecordKey, context: &Context) -> bool {
     context.failed(|conflict| matches!(conflict, Conflict::Record { key, .. } if key == record))
 }
 
-/// Adds a guard on the slice's version, so that writes by earlier holders of the slice fail.
+/// Makes writes by earlier holders of the slice fail.
 pub(super) fn guard_version(transaction: &mut Transaction, slice: &Slice) {
     if !mutant!("holder_guards_the_version") {
         transaction.guard(Guard::Version(slice.name.record(), slice.version.clone()));
     }
 }
 
-/// Removes the slice from its queue. Must come after all other guards of the transaction. If the store lost the
-/// holder's read of the entry in a restart, the entry is removed without a guard on the holder. The guard on the
-/// version is then the only fence.
+/// Must come after all other guards of the transaction. If the store lost the holder's read of the entry in a
+/// restart, the entry is removed without a guard on the holder. The guard on the version is then the only fence.
 pub(super) fn acknowledge(transaction: &mut Transaction, slice: &Slice, context: &Context) {
     if context.failed(|conflict| *conflict == Conflict::NotHeld) {
         transaction.write(Write::Remove(slice.queue.clone(), slice.entry.clone()));
@@ -38,14 +36,12 @@ pub(super) fn acknowledge(transaction: &mut Transaction, slice: &Slice, context:
     }
 }
 
-/// Changes the number of the tenant's dispatched slices. `amount` is 1 for a slice that is dispatched to workers, and
-/// -1 for a slice that leaves workers.
+/// `amount` is 1 for a slice that is dispatched to workers, and -1 for a slice that leaves workers.
 pub(super) fn count_in_flight(transaction: &mut Transaction, name: &TurnName, amount: i64) {
     let counter = CounterKey::new(limits::IN_FLIGHT, name.tenant.as_str());
     transaction.write(Write::Add { counter, amount, ends_ms: None });
 }
 
-/// Stores calls from `position` on as parts of the record.
 pub(super) fn keep_calls(transaction: &mut Transaction, name: &TurnName, position: usize, calls: &[Bytes]) {
     for (at, call) in (position..).zip(calls) {
         transaction.write(Write::PutPart(name.record(), parts::call(at), call.clone()));

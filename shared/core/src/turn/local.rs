@@ -25,13 +25,12 @@ use crate::record::Stored;
 use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Offers a slice to the caller's process, after its next call has passed all guards.
 #[derive(Debug, Clone, Copy)]
 pub struct Offer<'a> {
     pub slice: &'a Slice,
     /// See [`LocalCall::note`].
     pub note: &'a str,
-    /// The message for the process, as JSON.
+    /// JSON.
     pub message: &'a str,
     pub lease_ms: i64,
     /// True if read-only calls of this slice may have run in parallel without recorded results.
@@ -99,7 +98,7 @@ impl Decision for Offer<'_> {
 #[derive(Debug, Clone)]
 pub struct Conclude {
     pub name: TurnName,
-    /// The queue entry of the offer that the process took.
+    /// The offer's queue entry that the process took.
     pub entry: EntryId,
     pub conclusion: Conclusion,
 }
@@ -138,19 +137,17 @@ impl Decision for Conclude {
     }
 }
 
-/// A local call whose function has ended, or whose process is lost.
 pub(crate) struct LocalEnd<'a> {
     pub name: &'a TurnName,
     pub stored: Stored<Turn>,
     pub queue: StreamKey,
     pub entry: &'a EntryId,
-    /// The slice's calls.
     pub calls: &'a [Bytes],
 }
 
 impl LocalEnd<'_> {
-    /// Returns the slice to the workers, and removes the queue of the offer. The caller must guard the version of the
-    /// turn's record. If `held` is true, adds a guard that the process still holds the entry.
+    /// The caller must guard the version of the turn's record. If `held` is true, adds a guard that the process still
+    /// holds the entry.
     pub(crate) fn bring_back(self, transaction: &mut Transaction, conclusion: Conclusion, held: bool, now_ms: i64) {
         let mut turn = self.stored.value;
         let (Some(local), Destination::External { lease_ms }) = (&mut turn.local, &turn.destination) else { return };
@@ -178,20 +175,19 @@ impl LocalEnd<'_> {
 }
 
 impl Turn {
-    /// Returns true while a local call is offered to the caller's process, or runs there.
+    /// True while a local call is offered to the caller's process, or runs there.
     #[must_use]
     pub fn is_offered(&self) -> bool {
         self.local.as_ref().is_some_and(|local| local.conclusion.is_none()) && !self.is_for_workers()
     }
 
-    /// Returns how the function ended, if the call at the turn's position is a local call that has ended.
     #[must_use]
     pub fn concluded(&self) -> Option<(&LocalCall, &Conclusion)> {
         let local = self.local.as_ref()?;
         Some((local, local.conclusion.as_ref()?))
     }
 
-    /// Returns the time (ms) when the external runtime or the caller's process last renewed its lease; 0 if unknown.
+    /// The time (ms) when the external runtime or the caller's process last renewed its lease; 0 if unknown.
     #[must_use]
     pub(crate) fn renewed_ms(&self) -> i64 {
         match (&self.local, &self.task) {

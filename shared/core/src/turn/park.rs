@@ -15,9 +15,7 @@ use crate::view::{Undecided, View};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParkReason {
-    /// The call failed and is retried.
     Retry {
-        /// Number of failed attempts of the call.
         attempts: u32,
         delay_ms: i64,
         cause: String,
@@ -27,23 +25,22 @@ pub enum ParkReason {
     },
     Wait {
         reason: WaitReason,
-        /// Longest time (ms) that the call waits if it is not woken.
+        /// The call waits at most this time (ms) if nothing wakes it.
         most_ms: i64,
         /// True if the call began work outside its turn that continues while the call waits.
         has_begun: bool,
-        /// Why the call waits, in words; only for [`WaitReason::Breaker`].
+        /// Only for [`WaitReason::Breaker`].
         cause: String,
     },
 }
 
-/// Parks a slice at its next call. The results of earlier calls must be settled first.
 #[derive(Clone, Copy)]
 pub struct Park<'a> {
     pub slice: &'a Slice,
     pub reason: &'a ParkReason,
     /// True if read-only calls of this slice may have run in parallel without recorded results. Either their results
-    /// were dropped, or the holder took the slice before a restart of the store. If the store lost the holder's read of
-    /// the slice, another worker may have read it too.
+    /// were dropped, or the holder took the slice before a restart of the store. In the restart, the store may have
+    /// lost the holder's read, so another worker may have read the slice too.
     pub had_parallel_reads: bool,
     /// The conditions of the wait, such as an open approval or a claim of another turn. If one of the guards fails, the
     /// wait is over, and the call continues at once. Only guards on records are allowed.
@@ -85,8 +82,8 @@ impl Decision for Park<'_> {
 }
 
 impl Park<'_> {
-    /// Adds guards that fail if the wait is already over, because a wake-up before the slice is parked would be lost.
-    /// Returns true if an earlier attempt failed on one of these guards.
+    /// A wake-up before the slice is parked would be lost, so the guards fail if the wait is already over. Returns
+    /// true if an earlier attempt failed on one of these guards.
     fn guard_wait(&self, transaction: &mut Transaction, context: &Context) -> bool {
         let mut guards = self.waits_while.to_vec();
         if let ParkReason::Wait { reason, .. } = self.reason {
@@ -101,7 +98,7 @@ impl Park<'_> {
         false
     }
 
-    /// Writes the record, the calls and the timer. Returns the timer's due time in milliseconds.
+    /// Returns the timer's due time (ms).
     fn write(&self, transaction: &mut Transaction, now_ms: i64, has_ended: bool) -> i64 {
         let slice = self.slice;
         let name = &self.slice.name;
@@ -162,14 +159,13 @@ impl Turn {
         }
     }
 
-    /// Clears the intent record if it belongs to the next call. Keeps the intent record of a later call that an earlier
-    /// holder began.
+    /// Keeps the intent record of a later call that an earlier holder began.
     fn forget_begun(&mut self) {
         self.begun = self.begun.take().filter(|begun| begun.position > self.position);
     }
 
-    /// Updates the record when a call begins to wait. If the call began work outside its turn, earlier crashes no
-    /// longer count, because the slice has made progress since then.
+    /// If the call began work outside its turn, earlier crashes no longer count, because the slice has made progress
+    /// since then.
     fn wait(&mut self, reason: &WaitReason, has_begun: bool) {
         if has_begun {
             self.may_have_run |= self.crashes > 0;
@@ -186,8 +182,7 @@ impl Turn {
         }
     }
 
-    /// Adds a note that the next call waits for a circuit breaker or a paused tool. Consecutive waits with the same
-    /// cause share one note.
+    /// Consecutive waits with the same cause share one note.
     fn note_unavailable(&mut self, since_ms: i64, until: i64, why: &str) {
         let next = self.position;
         if let Some(Note::ToolUnavailable { position, times, until_ms, cause, .. }) = self.notes.last_mut()
@@ -207,8 +202,8 @@ impl Turn {
         });
     }
 
-    /// Returns the start of the next call's wait for a circuit breaker or a paused tool, in milliseconds. `None` unless
-    /// the last note records such a wait with the cause `why`.
+    /// The start (ms) of the next call's wait for a circuit breaker or a paused tool. `None` unless the last note
+    /// records such a wait with the cause `why`.
     #[must_use]
     pub fn unavailable_since(&self, why: &str) -> Option<i64> {
         match self.notes.last() {
@@ -222,12 +217,11 @@ impl Turn {
     }
 }
 
-/// Returns the turn or task that a call waits for, if any.
 fn awaited(name: &TurnName, reason: &WaitReason) -> Option<TurnName> {
     reason.awaits().map(|turn| TurnName { tenant: name.tenant.clone(), turn: turn.clone() })
 }
 
-/// Returns the record that a guard checks. `None` for a guard that checks no record.
+/// `None` for a guard that checks no record.
 const fn guarded_record(guard: &Guard) -> Option<&RecordKey> {
     match guard {
         Guard::Version(record, _) | Guard::Absent(record) | Guard::Present(record) => Some(record),
@@ -235,8 +229,7 @@ const fn guarded_record(guard: &Guard) -> Option<&RecordKey> {
     }
 }
 
-/// Adds a guard that the turn is not canceled. Ignores a cancellation of an earlier turn with the same ID. Returns
-/// false if the turn is canceled.
+/// Ignores a cancellation of an earlier turn with the same ID. Returns false if the turn is canceled.
 pub(super) fn guard_not_canceled(
     transaction: &mut Transaction,
     name: &TurnName,

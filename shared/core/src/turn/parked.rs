@@ -4,7 +4,6 @@ use super::state::{State, Turn};
 use crate::keys::{self, TurnName};
 use crate::transaction::{Transaction, Write};
 
-/// Returns true if the set [`keys::parked`] lists turns in this state.
 const fn is_listed(state: &State) -> bool {
     match state {
         State::Retrying { .. } => true,

@@ -24,8 +24,7 @@ const ABSENT_MS: i64 = 60_000;
 /// If calls of a message may have begun, the scheduler tries to admit the message again after this delay (ms).
 const BEGUN_LOOK_MS: i64 = 1_000;
 
-/// Returns true for reasons that depend on the fleet's state. When the message was first admitted, such a reason may
-/// not have applied yet.
+/// True for reasons that may not have applied when the message was first admitted.
 const fn depends_on_state(reason: RejectionCode) -> bool {
     use RejectionCode::{InboxFull, TenantQueueFull, TooManyInboxes, UnknownAgent, UnknownTask, UnreadableTenant};
     matches!(reason, InboxFull | TenantQueueFull | TooManyInboxes | UnknownAgent | UnknownTask | UnreadableTenant)
@@ -35,23 +34,22 @@ pub struct Reject<'a> {
     pub from: Inbound,
     pub entry: TakenInbound,
     pub reason: RejectionCode,
-    /// The message for the dead letter: bounded in size and without secrets.
+    /// Bounded in size and without secrets.
     pub raw: Bytes,
-    /// The tenant named in the message.
     pub tenant: Option<RejectedTenant>,
-    /// The ID that the producer chose, if any, and the digest of the message's content.
+    /// The ID that the producer chose, and the digest of the message's content.
     pub given: Option<(TurnName, String)>,
     /// The name that the message's turn would get, and the digest of the message's content. `None` if the turn is
-    /// unreadable. Needed because a restart of the store may have lost the turn's admission and the begin of its calls.
+    /// unreadable. Needed because a restart of the store may have lost the turn's admission and the begin of its
+    /// calls.
     pub turn: Option<(TurnName, String)>,
     pub bounds: &'a Bounds,
 }
 
 pub enum RejectedTenant {
-    /// The tenant is configured.
     Known {
         tenant: TenantId,
-        /// The inbox, and the reply as JSON.
+        /// The reply is JSON.
         reply: Option<(InboxName, Bytes)>,
     },
     /// The tenant is not configured, so it has no inbox. Producers that wait for a reply read the record
@@ -61,9 +59,7 @@ pub enum RejectedTenant {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rejected {
-    /// The message is in the dead letters.
     Done {
-        /// True if the producer receives a reply.
         replied: bool,
     },
     /// Another scheduler has taken over the entry, or the store has restarted. Nothing was written.
@@ -73,7 +69,7 @@ pub enum Rejected {
     Later(i64),
 }
 
-/// Records that a message named a tenant that is not configured. This record expires.
+/// Tells producers that a tenant is not configured. This record expires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AbsentTenant {
     #[serde(rename = "t")]
@@ -125,10 +121,10 @@ impl Decision for Reject<'_> {
 }
 
 impl Reject<'_> {
-    /// Returns the time (ms) at which to admit the message again, if its calls may have begun. During the first lease
-    /// after a restart of the store, calls may have begun, because workers still report their calls. After this lease,
-    /// calls have begun only if a worker has reported one. The check applies only to reasons that depend on the fleet's
-    /// state, because a message with invalid content was never admitted.
+    /// Returns the time (ms) at which to admit the message again, if its calls may have begun. That is possible
+    /// during the first lease after a restart of the store, because workers still report their calls. After this
+    /// lease, calls have begun only if a worker has reported one. Messages with invalid content were never admitted,
+    /// so other reasons need no check.
     fn may_have_begun(
         &self,
         transaction: &mut Transaction,
@@ -149,8 +145,8 @@ impl Reject<'_> {
         Ok(None)
     }
 
-    /// Deletes the ID's record, so that the producer can send the message again with the same ID. If the record has
-    /// another digest or belongs to an admitted turn, the ID belongs to another message and its record is kept.
+    /// Deletes the ID's record, so that the producer can send the message again with the same ID. A record with
+    /// another digest or of an admitted turn belongs to another message, so it is kept.
     fn free_id(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Some((name, digest)) = &self.given else { return Ok(()) };
         let key = name.given();
@@ -168,8 +164,8 @@ impl Reject<'_> {
         Ok(())
     }
 
-    /// Replies, unless the inbox already has twice its maximum of unread replies. A full inbox is a reason to reject,
-    /// so the normal maximum must not suppress the reply about the rejection. Returns true if a reply is sent.
+    /// Sends no reply if the inbox already has twice its maximum of unread replies. The normal maximum must not
+    /// apply, because a full inbox is itself a reason to reject. Returns true if a reply is sent.
     fn reply(&self, transaction: &mut Transaction, context: &Context) -> bool {
         match &self.tenant {
             Some(RejectedTenant::Known { tenant, reply: Some((inbox, reply)) }) => {

@@ -28,23 +28,21 @@ use crate::record::{Stored, Unreadable};
 use crate::transaction::{Conflict, CounterKey, Guard, RecordKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Maximum number of turns at the head of a queue that one batch evaluates.
+/// Turns that one batch evaluates.
 pub const HEADS_MAX: usize = 16;
-/// Shortest delay (ms) before a turn that stays at the head of the queue is checked again.
+/// Shortest delay (ms) before a turn that stays at the head is checked again.
 const AGAIN_MS: i64 = 20;
-/// Maximum number of attempts while another turn is first in the queue.
 const NOT_FIRST_MAX: usize = 4;
 
-/// Sets the timer of a due throttle queue and returns the turns at its head.
 pub struct Rearm {
     pub counter: CounterKey,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueHead {
-    /// The turns at the head, in the queue's order.
+    /// In the queue's order.
     Turns(Vec<TurnName>),
-    /// The queue is empty. Its timer is cleared.
+    /// The queue's timer is cleared.
     Empty,
 }
 
@@ -97,21 +95,19 @@ impl Decision for Rearm {
     }
 }
 
-/// Evaluates a turn at the head of a throttle queue.
 pub struct Release<'a> {
     /// The counter that the turn waits for.
     pub counter: CounterKey,
     pub name: TurnName,
     pub policy: &'a dyn Policy,
     pub render: &'a dyn Render,
-    /// Sections that run when the turn ends.
     pub sections: &'a [&'a dyn EndSection],
     pub bounds: &'a Bounds,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReleaseResult {
-    /// The turn has left the queue: its calls were dispatched, it waits for another counter, or it has ended.
+    /// The turn's calls were dispatched, the turn waits for another counter, or it has ended.
     Advanced(AdvanceResult),
     /// The turn waits for another event or has ended, and was removed from the queue.
     Gone,
@@ -123,7 +119,7 @@ pub enum ReleaseResult {
 }
 
 impl ReleaseResult {
-    /// Returns true if the turn has left the queue. The next turn may then be released at once.
+    /// If true, the next turn may be released at once.
     #[must_use]
     pub const fn has_left(&self) -> bool {
         matches!(self, Self::Advanced(_) | Self::Gone)
@@ -211,8 +207,8 @@ impl Release<'_> {
         Ok(Step::Commit(transaction, ReleaseResult::Stays))
     }
 
-    /// Returns the reason why the turn ends before its next call, and the reason for its cancellation. Adds guards for
-    /// this result.
+    /// Returns why the turn ends before its next call, and the reason for its cancellation. Adds guards for this
+    /// result.
     fn ends(
         &self,
         turn: &Turn,
@@ -281,13 +277,10 @@ impl Release<'_> {
     }
 }
 
-/// Removes an unreadable turn from a throttle queue, so that the turn does not block the queue. The turn's record stays
-/// for inspection.
+/// Unblocks the queue of an unreadable turn. The turn's record stays for inspection.
 pub struct Discard<'a> {
-    /// The counter that the turn waits for.
     pub counter: CounterKey,
     pub name: TurnName,
-    /// Why the turn cannot be read.
     pub why: String,
     pub bounds: &'a Bounds,
 }

@@ -1,5 +1,5 @@
-//! Requeues a slice if its holder does not run it. Another worker can take the slice at once. If the holder could not
-//! read the slice, another worker can take it only after a delay.
+//! Requeues a slice that its holder does not run. Other workers can take the slice at once, or after a delay if the
+//! holder could not read it.
 
 use bytes::Bytes;
 
@@ -17,7 +17,6 @@ use crate::recovery::reap::{HeldEntry, dead_letter};
 use crate::transaction::{Conflict, EntryId, Guard, TimerRule, Transaction};
 use crate::view::{Undecided, View};
 
-/// Why a holder returns a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequeueReason {
     /// The next call was never sent, even if the holder had recorded the call as begun.
@@ -35,7 +34,7 @@ pub enum RequeueReason {
     Unknown,
 }
 
-/// Requeues a slice. The slice is redelivered under a new version of the turn's record.
+/// The slice is redelivered under a new version of the turn's record.
 #[derive(Debug, Clone, Copy)]
 pub struct RequeueSlice<'a> {
     pub slice: &'a Slice,
@@ -44,13 +43,11 @@ pub struct RequeueSlice<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequeueResult {
-    /// The slice is on its queue again.
     Redelivered,
-    /// The slice waits until this time (ms), and is then offered to the workers again.
+    /// The slice is offered to the workers again at this time (ms).
     Waits(i64),
-    /// Too many workers could not read the slice: its turn ends.
+    /// Too many workers could not read the slice.
     Ends,
-    /// The caller no longer holds the slice.
     Stale,
 }
 
@@ -96,28 +93,24 @@ impl RequeueSlice<'_> {
     }
 }
 
-/// Adds a guard that the store has not restarted since the decision. After another restart, calls of the slice might
-/// have run on another worker.
+/// After another restart, calls of the slice might have run on another worker.
 fn guard_restart(transaction: &mut Transaction, context: &Context) {
     if !mutant!("requeue_guards_the_epoch") {
         transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: 0 });
     }
 }
 
-/// Returns the record of a turn if this entry is the turn's slice. Returns `None` if the slice was redelivered in
-/// another entry, if the turn has no slice now, or if the turn has ended. In these cases, the holder must remove the
-/// entry from the queue itself.
+/// `None` if the slice was redelivered in another entry, if the turn has no slice now, or if the turn has ended. In
+/// these cases, the holder must remove the entry from the queue itself.
 fn slice_of_entry(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
     Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.in_flight_entry() == Some(entry)))
 }
 
 impl Turn {
-    /// Returns true if the turn was admitted before the last restart of the store.
     const fn is_from_before_restart(&self, context: &Context) -> bool {
         context.epoch_began_ms > 0 && self.admitted_ms <= context.epoch_began_ms
     }
 
-    /// Applies the reason to the record: the state of the next call, and whether calls may have run.
     fn requeue(&mut self, reason: &RequeueReason, context: &Context) {
         match reason {
             // A call that an earlier holder began stays begun. The next holder asks whether this call took effect.
@@ -133,18 +126,17 @@ impl Turn {
     }
 }
 
-/// Requeues an entry that its holder cannot read. The slice is offered again after a delay, so that a worker of another
-/// build can take it. Each failed attempt to read doubles the delay.
+/// The slice is offered again after a delay, so that a worker of another build can take it. Each failed attempt to
+/// read doubles the delay.
 #[derive(Debug, Clone, Copy)]
 pub struct RequeueUnreadable<'a> {
     pub entry: &'a HeldEntry,
-    /// The turn that the entry names. For an entry without a turn, see [`DeadLetterStrayEntry`].
+    /// For an entry without a turn, see [`DeadLetterStrayEntry`].
     pub name: &'a TurnName,
     /// The turn ends after this number of failed attempts to read its slices.
     pub attempts_max: u32,
 }
 
-/// The delay (ms) after the first worker that could not read a slice.
 const READER_DELAY_MS: i64 = 1_000;
 
 impl Decision for RequeueUnreadable<'_> {
@@ -198,7 +190,7 @@ impl RequeueUnreadable<'_> {
         RequeueResult::Waits(due_ms)
     }
 
-    /// Returns the last `count` calls of the entry, as unparsed JSON.
+    /// The last `count` calls, as unparsed JSON.
     fn calls(&self, count: usize) -> Vec<Bytes> {
         let calls =
             self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL).map(|(_, call)| call.clone());
@@ -208,17 +200,15 @@ impl RequeueUnreadable<'_> {
     }
 }
 
-/// Moves an entry that does not belong to a turn from a queue to the dead letters.
 #[derive(Debug, Clone, Copy)]
 pub struct DeadLetterStrayEntry<'a> {
     pub entry: &'a HeldEntry,
-    /// Why the entry is not a slice.
     pub why: &'a str,
     pub bounds: &'a Bounds,
 }
 
 impl Decision for DeadLetterStrayEntry<'_> {
-    /// True if the entry was moved. False if the caller no longer holds the entry.
+    /// False if the caller no longer holds the entry.
     type Output = bool;
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -233,7 +223,7 @@ impl Decision for DeadLetterStrayEntry<'_> {
 }
 
 impl HeldEntry {
-    /// Returns the guard that the caller holds the entry. This guard also removes the entry from its queue.
+    /// This guard also removes the entry from its queue.
     fn is_held(&self) -> Guard {
         Guard::Held(self.queue.clone(), self.entry.clone())
     }

@@ -12,7 +12,7 @@ use crate::keys::limits;
 use crate::transaction::{ConditionalDebit, Conflict, CounterKey, Guard, TimerRule, Window};
 use crate::view::Undecided;
 
-/// If a tenant has too many dispatched slices, its waiting turn is checked again after this delay (ms).
+/// Delay (ms) before the next check if the tenant has too many dispatched slices.
 const IN_FLIGHT_DELAY_MS: i64 = 1_000;
 
 impl Case<'_> {
@@ -63,7 +63,7 @@ impl Case<'_> {
         Ok(DueResult::Dispatched)
     }
 
-    /// Returns the calls `[position, upto)`, from the record's parts. `None` if a call is missing.
+    /// Returns the calls `[position, upto)`. `None` if a call is missing.
     fn calls(&self, turn: &Turn, upto: usize) -> Result<Option<Vec<Bytes>>, Undecided> {
         let names = (turn.position..upto).map(parts::call).collect();
         Ok(self.view.parts(&self.due.name.record(), names)?.iter().cloned().collect())

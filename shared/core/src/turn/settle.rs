@@ -13,8 +13,8 @@ use crate::section::{self, Section};
 use crate::transaction::{Conflict, CounterKey, Transaction, Version, Write};
 use crate::view::{Undecided, View};
 
-/// Commits the results of a slice's next calls. The slice carries the turn's record and version, so no read is needed
-/// to settle a turn with only one slice.
+/// Commits the results of a slice's next calls. The slice carries the turn's record and version, so a turn with only
+/// one slice settles without a read.
 ///
 /// If the same transaction is committed again, the store reports [`crate::Committed::was_committed`].
 #[derive(Clone, Copy)]
@@ -23,11 +23,11 @@ pub struct Settle<'a> {
     /// Results of the calls from the turn's position on.
     pub results: &'a [RenderedCall],
     pub frame: &'a ReplyFrame,
-    /// Updates of facts, claims, series of equal calls, and caches that these results cause.
+    /// Updates of facts, claims, series of equal calls, and caches.
     pub sections: &'a [&'a dyn Section],
-    /// Why the turn ends early, if some of its calls did not run.
+    /// Set if some calls did not run.
     pub reason: Option<&'a EndReason>,
-    /// Why the turn was canceled, if the holder received a notice.
+    /// Set if the holder received a cancel notice.
     pub canceled: Option<&'a str>,
     pub bounds: &'a Bounds,
 }
@@ -35,13 +35,13 @@ pub struct Settle<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub enum SettleResult {
     Ended,
-    /// The holder keeps the slice and continues with the next call, see [`Slice::advance`].
+    /// The holder keeps the slice, see [`Slice::advance`].
     Continues {
         /// The record's new version, which is the new fence.
         version: Version,
         turn: Box<Turn>,
     },
-    /// The slice has ended, but some calls of the turn have no results yet. The turn waits in a throttle queue.
+    /// Some calls of the turn have no results yet. The turn waits in a throttle queue.
     Throttled,
     /// The caller no longer holds the slice. Nothing was written.
     Stale,
@@ -83,9 +83,9 @@ impl Decision for Settle<'_> {
 }
 
 impl Settle<'_> {
-    /// Returns the result of this decision if the record has changed. If the record names the same entry and has the
-    /// position after these results, an earlier commit succeeded, but its response was lost. The holder then keeps the
-    /// slice, because no other worker would continue the slice.
+    /// Returns the result after the record has changed. If the record names the same entry and has the position after
+    /// these results, an earlier commit succeeded, but its response was lost. The holder then keeps the slice,
+    /// because no other worker would continue it.
     fn committed_before(&self, view: &View) -> Result<SettleResult, Undecided> {
         let slice = self.slice;
         let done = slice.turn.position + self.results.len();
@@ -99,8 +99,6 @@ impl Settle<'_> {
         }))
     }
 
-    /// Returns true if an earlier attempt failed because the caller's knowledge about calls that have not run is
-    /// outdated.
     fn has_unsure_calls(&self, context: &Context) -> bool {
         let recovered = keys::recovered_calls(&self.slice.name);
         context.failed(|conflict| match conflict {
@@ -110,7 +108,6 @@ impl Settle<'_> {
         })
     }
 
-    /// Ends the turn: all calls have results.
     fn end(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         let name = &self.slice.name;
         let mut turn = Cow::Borrowed(&self.slice.turn);
@@ -141,7 +138,7 @@ impl Settle<'_> {
         ending.add_to(transaction, view)
     }
 
-    /// Commits the results of a slice that its holder keeps. After this commit, the holder begins the next call.
+    /// The holder then begins the next call.
     fn continue_slice(&self, mut transaction: Transaction, now_ms: i64) -> Step<SettleResult> {
         let slice = self.slice;
         let mut turn = self.keep_results(&mut transaction, now_ms);
@@ -155,7 +152,6 @@ impl Settle<'_> {
         Step::Commit(transaction, SettleResult::Continues { version, turn: Box::new(turn) })
     }
 
-    /// Ends the slice: the turn waits until its next calls are dispatched.
     fn requeue_rest(&self, transaction: &mut Transaction, now_ms: i64) {
         let name = &self.slice.name;
         let mut turn = self.keep_results(transaction, now_ms);
@@ -169,8 +165,8 @@ impl Settle<'_> {
         transaction.dedupe_record = Some(name.record());
     }
 
-    /// Returns the time (ms) when the next calls may be dispatched: at once, unless this slice has used up its agent's
-    /// tick.
+    /// Returns the time (ms) when the next calls may be dispatched: at once, unless this slice has used up its
+    /// agent's tick.
     fn next_due(&self, now_ms: i64) -> i64 {
         let admitted = self.slice.turn.notes.iter().rev().find_map(|note| match note {
             super::Note::Admitted { limits, .. } => Some(limits),
@@ -184,7 +180,7 @@ impl Settle<'_> {
             .map_or(now_ms, |(_, debited)| debited.ends_ms.max(now_ms))
     }
 
-    /// Stores the results until the turn ends. Returns the updated record.
+    /// The results are stored until the turn ends. Returns the updated record.
     fn keep_results(&self, transaction: &mut Transaction, now_ms: i64) -> Turn {
         let name = &self.slice.name;
         let mut turn = self.slice.turn.clone();
@@ -215,8 +211,7 @@ impl Settle<'_> {
 }
 
 impl Turn {
-    /// Advances the position past `calls` calls that have results. Clears the state that belonged to the call at the
-    /// old position.
+    /// Also clears the state of the call at the old position.
     pub(super) fn pass_calls(&mut self, calls: usize) {
         if calls == 0 {
             return;
@@ -228,8 +223,7 @@ impl Turn {
         (self.session, self.approval, self.local) = (None, None, None);
     }
 
-    /// Ends the slice. `may_have_run` stays true only if later calls were dispatched before, because those calls may
-    /// have run.
+    /// `may_have_run` stays true only for later calls that were dispatched before.
     fn clear_slice_state(&mut self) {
         self.may_have_run = self.position < self.debited && (self.may_have_run || self.crashes > 0);
         self.clear_suspicion();
@@ -239,8 +233,7 @@ impl Turn {
     }
 }
 
-/// Returns the results of earlier commits, from the turn's parts. The audit entries are empty, unless the reply carries
-/// them.
+/// The audit entries are empty, unless the reply carries them.
 pub(super) fn earlier_results(
     view: &View,
     name: &TurnName,

@@ -16,11 +16,10 @@ pub mod fields {
     pub const NAME: &str = "t";
     /// The version of the turn's record, which is the fence.
     pub const VERSION: &str = "v";
-    /// The content of the turn's record.
     pub const RECORD: &str = "r";
     /// One call, as JSON. Repeated for each call, in order.
     pub const CALL: &str = "c";
-    /// The message of a task for external runtimes: the arguments of the task's call, as JSON.
+    /// A task's message for external runtimes: the arguments of the task's call, as JSON.
     pub const TASK: &str = "task";
     /// The message about a local call for the caller's process, as JSON.
     pub const CALL_MESSAGE: &str = "call";
@@ -33,12 +32,10 @@ pub struct Slice {
     pub queue: StreamKey,
     pub entry: EntryId,
     pub name: TurnName,
-    /// The version of the turn's record. All writes of the holder require this version, which fences off earlier
-    /// holders.
+    /// All writes of the holder require this version, which fences off earlier holders.
     pub version: Version,
-    /// The turn's record at this version.
+    /// The record at `version`.
     pub turn: Turn,
-    /// The states of the counters that the turn's admission debited.
     pub debited: Vec<Debited>,
     /// The calls `[position, upto)`.
     pub calls: Vec<Call>,
@@ -46,12 +43,11 @@ pub struct Slice {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSlice {
-    /// A field is missing or unreadable.
     #[error("field `{0}` is missing or not readable")]
     Field(&'static str),
     #[error("record: {0}")]
     Record(#[from] Unreadable),
-    /// The turn's state does not belong to a slice.
+    /// A slice never has this state.
     #[error("the state is `{0}`")]
     State(&'static str),
 }
@@ -61,21 +57,16 @@ pub enum BadSlice {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Delivery {
     pub name: TurnName,
-    /// The entry of the slice.
     pub entry: EntryId,
 }
 
 impl Slice {
-    /// Returns the delivery of the slice to its holder.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
         Delivery { name: self.name.clone(), entry: self.entry.clone() }
     }
 
-    /// Reads an entry of a queue.
-    ///
-    /// # Errors
-    /// [`BadSlice`]: another program or another version of Tickfleet wrote the entry.
+    /// Fails if another program or another version of Tickfleet wrote the entry.
     pub fn read(queue: StreamKey, entry: EntryId, fields: &Fields) -> Result<Self, BadSlice> {
         let text = |name: &'static str| {
             let found = fields.iter().find(|(field, _)| &**field == name).map(|(_, value)| value);
@@ -98,8 +89,8 @@ impl Slice {
         Ok(Self { queue, entry, name, version, turn, debited, calls })
     }
 
-    /// Replaces the slice's record with `turn`, which the holder has written under `version`. Drops the calls that now
-    /// have results.
+    /// Replaces the record with `turn`, which the holder has written under `version`. Drops the calls that now have
+    /// results.
     pub fn advance(&mut self, version: Version, turn: Turn) {
         let done = turn.position.saturating_sub(self.turn.position).min(self.calls.len());
         self.calls.drain(..done);
@@ -108,14 +99,12 @@ impl Slice {
     }
 }
 
-/// Returns the message for an external runtime: the arguments of the first call as JSON.
 fn message(calls: &[Bytes]) -> Bytes {
     let call = calls.first().and_then(|text| serde_json::from_slice::<Call>(text).ok());
     call.map(|call| call.arguments.into()).unwrap_or_default()
 }
 
-/// Dispatches the next calls of `turn`: writes the slice and the record, and sets [`State::Ready`]. `calls` are JSON
-/// texts of [`Call`], from the turn's position on.
+/// Sets [`State::Ready`]. `calls` are JSON texts of [`Call`], from the turn's position on.
 pub fn dispatch(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn, calls: &[Bytes]) {
     turn.state = State::Ready { upto: turn.position + calls.len() };
     turn.entry = None;
@@ -127,7 +116,6 @@ pub fn dispatch(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn,
     enqueue(transaction, name, turn, content, calls);
 }
 
-/// Dispatches a local call with this message to the caller's process, see [`super::local`].
 pub(super) fn offer(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn, message: Bytes, calls: &[Bytes]) {
     turn.state = State::Ready { upto: turn.position + calls.len() };
     turn.entry = None;
@@ -152,7 +140,6 @@ fn enqueue(
     transaction.write(Write::Enqueue(queue, fields.collect())).put(&name.record(), turn);
 }
 
-/// Returns the calls of a slice's entry, as JSON texts.
 pub(crate) fn calls_of(fields: Option<&Fields>) -> Vec<bytes::Bytes> {
     let of_entry = fields.into_iter().flatten();
     of_entry.filter(|(name, _)| &**name == fields::CALL).map(|(_, call)| call.clone()).collect()

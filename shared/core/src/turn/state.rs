@@ -15,25 +15,23 @@ use crate::transaction::{CounterKey, EntryId, StreamKey};
 /// The part of a turn's record that never changes. The turn's calls are stored elsewhere.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Head {
-    /// The agent that makes the calls. For a task, the agent that runs the task.
+    /// For a task, the agent that runs the task.
     #[serde(rename = "ag")]
     pub agent: AgentId,
     #[serde(rename = "di", default, skip_serializing_if = "is_default")]
     pub dialect: Dialect,
     #[serde(rename = "rt", default, skip_serializing_if = "is_default")]
     pub reply_to: Option<InboxName>,
-    /// When the turn expires.
     #[serde(rename = "dl")]
     pub deadline_ms: i64,
     /// When the turn was submitted, by the store's clock; 0 if unknown.
     #[serde(rename = "ts", default, skip_serializing_if = "is_default")]
     pub submitted_ms: i64,
-    /// Digest of the turn's content. The digest shows whether a message with the same ID has the same content.
+    /// Shows whether a message with the same ID has the same content.
     #[serde(rename = "dg")]
     pub digest: String,
     #[serde(rename = "n")]
     pub calls: usize,
-    /// True if the reply carries the audit entries.
     #[serde(rename = "au", default, skip_serializing_if = "is_default")]
     pub want_audits: bool,
     /// True if the model may send null for an argument that it would otherwise omit.
@@ -51,10 +49,8 @@ pub struct Head {
     /// True if the producer runs the calls of local tools.
     #[serde(rename = "lc", default, skip_serializing_if = "is_default")]
     pub local_calls: bool,
-    /// The context visible to handlers.
     #[serde(rename = "cx", default, skip_serializing_if = "is_empty_context")]
     pub context: Context,
-    /// The task that the turn runs under, and its grant.
     #[serde(rename = "tk", default, skip_serializing_if = "is_default")]
     pub task: Option<(TaskId, TaskGrant)>,
     /// The call that delegated this task, if any.
@@ -66,7 +62,7 @@ pub struct Head {
 }
 
 impl PartialEq for Head {
-    /// Compares the JSON of both heads, because not all fields can be compared directly.
+    /// Not all fields can be compared directly, so the JSON of both heads is compared.
     fn eq(&self, other: &Self) -> bool {
         serde_json::to_string(self).ok() == serde_json::to_string(other).ok()
     }
@@ -85,10 +81,9 @@ fn is_empty_context(context: &Context) -> bool {
         && context.tracestate.is_none()
 }
 
-/// Who runs a turn's slices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Destination {
-    /// Workers, through the queue of this priority.
+    /// Through the queue of this priority.
     #[serde(rename = "r")]
     Workers(Priority),
     /// An external runtime, or the caller's process ([`Turn::local`]), which must renew its lease within `lease_ms`.
@@ -96,11 +91,11 @@ pub enum Destination {
     External { lease_ms: i64 },
 }
 
-/// The state of a turn. `explain`, metrics and checks use [`State::word`].
+/// `explain`, metrics and checks use [`State::word`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "s", rename_all = "snake_case")]
 pub enum State {
-    /// The turn waits in the throttle queue of a counter.
+    /// Waits in the throttle queue of `counter`.
     Throttled { counter: CounterKey, since_ms: i64 },
     /// The calls `[position, upto)` are in a slice on a queue, or with a worker that has not recorded the call at
     /// `position` as begun.
@@ -119,7 +114,6 @@ pub enum State {
         upto: usize,
         due_ms: i64,
     },
-    /// The call at `position` waits.
     Waiting {
         /// Position after the last call of the slice. If equal to `position`, the slice has returned its permits, and
         /// the calls need a throttle queue to acquire permits again.
@@ -134,7 +128,6 @@ pub enum State {
 }
 
 impl State {
-    /// Returns the state's name for people and metrics.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -147,7 +140,6 @@ impl State {
         }
     }
 
-    /// Returns the turn or task that the next call waits for, if any.
     #[must_use]
     pub const fn awaits(&self) -> Option<&TurnId> {
         match self {
@@ -156,14 +148,13 @@ impl State {
         }
     }
 
-    /// Returns true if the next call was dispatched before, and now waits for a retry or an event.
+    /// True if the next call was dispatched before, and now waits for a retry or an event.
     #[must_use]
     pub const fn is_parked(&self) -> bool {
         matches!(self, Self::Retrying { .. } | Self::Waiting { .. })
     }
 
-    /// Returns the position after the last call of the slice. Returns `None` unless the slice is on a queue or with a
-    /// worker.
+    /// `None` unless the slice is on a queue or with a worker.
     #[must_use]
     pub const fn in_flight_upto(&self) -> Option<usize> {
         match self {
@@ -173,18 +164,14 @@ impl State {
     }
 }
 
-/// Why a turn ends before all its calls have run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "w", rename_all = "snake_case")]
 pub enum EndReason {
     Expired,
-    /// The turn was canceled, see [`Turn::canceled`].
     Canceled,
-    /// The agent or the tenant has used up its calls for the day.
     DailyCapReached {
         resets_ms: i64,
     },
-    /// The call budget of the turn's task is used up.
     TaskBudgetReached,
     LimitReached {
         limit: String,
@@ -195,7 +182,7 @@ pub enum EndReason {
     OverLimit {
         limit: String,
     },
-    /// A call lacks the amount that a limit sums up.
+    /// The call lacks the amount that the limit sums up.
     NoAmount {
         limit: String,
     },
@@ -203,12 +190,11 @@ pub enum EndReason {
     Quarantined {
         crashes: u32,
     },
-    /// The agent is no longer configured.
     AgentRemoved,
 }
 
 impl EndReason {
-    /// Returns the reason's stable name for `explain` and `whatif`.
+    /// A stable name for `explain` and `whatif`.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -225,7 +211,7 @@ impl EndReason {
     }
 }
 
-/// The event that a call waits for. A waiting call uses no worker slot.
+/// A waiting call uses no worker slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "f", rename_all = "snake_case")]
 pub enum WaitReason {
@@ -247,7 +233,6 @@ pub enum WaitReason {
 
 /// The `match` expressions have no wildcard, so that the compiler requires a decision for each new reason.
 impl WaitReason {
-    /// Returns the turn or task that the call waits for, if any.
     #[must_use]
     pub const fn awaits(&self) -> Option<&TurnId> {
         match self {
@@ -256,8 +241,8 @@ impl WaitReason {
         }
     }
 
-    /// Returns true if people or other work decide how long the wait lasts. The slice then returns its permits, because
-    /// the awaited work might need one of these permits.
+    /// True if people or other work decide how long the wait lasts. The slice then returns its permits, because the
+    /// awaited work might need one of them.
     #[must_use]
     pub const fn is_for_others(&self) -> bool {
         match self {
@@ -270,8 +255,8 @@ impl WaitReason {
         }
     }
 
-    /// Returns the time (ms) when the call began to wait for a circuit breaker or a paused tool. `None` for other
-    /// reasons. The turn's notes record such a wait with its cause.
+    /// `None` for reasons other than a circuit breaker or a paused tool. The turn's notes record such a wait with its
+    /// cause.
     #[must_use]
     pub const fn unavailable_since_ms(&self) -> Option<i64> {
         match self {
@@ -285,7 +270,7 @@ impl WaitReason {
         }
     }
 
-    /// Returns true if people decide how long the wait lasts. Metrics count turns with other waits as parked.
+    /// True if people decide how long the wait lasts. Metrics count turns with other waits as parked.
     #[must_use]
     pub const fn is_for_people(&self) -> bool {
         match self {
@@ -305,11 +290,10 @@ impl WaitReason {
 pub struct Begun {
     #[serde(rename = "p")]
     pub position: usize,
-    /// The attempt that began the call: a worker's nonce, or `runtime` for an external runtime.
+    /// A worker's nonce, or `runtime` for an external runtime.
     #[serde(rename = "by")]
     pub by: String,
-    /// The consent that the call used, if it needed one. The call's result reports this consent, even if the worker
-    /// dies.
+    /// The call's result reports this consent, even if the worker dies.
     #[serde(rename = "co", default, skip_serializing_if = "is_default")]
     pub consent: Option<UsedConsent>,
 }
@@ -338,15 +322,14 @@ pub struct Suspect {
     /// The maximum number of suspects that run together on a worker, including this one. If 1, this suspect runs alone.
     #[serde(rename = "g")]
     pub group_max: u32,
-    /// Number of workers that died while this slice was the only suspect that they ran.
+    /// Number of workers that died while this slice was their only suspect.
     #[serde(rename = "l", default, skip_serializing_if = "is_default")]
     pub lone_crashes: u32,
 }
 
-/// The part of a record that only tasks have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskPart {
-    /// Call budget of the task and its subtasks.
+    /// Includes the calls of subtasks.
     #[serde(rename = "bu")]
     pub budget: u64,
     #[serde(rename = "up", default, skip_serializing_if = "is_default")]
@@ -357,7 +340,7 @@ pub struct TaskPart {
     /// When the external runtime last renewed its lease.
     #[serde(rename = "to", default, skip_serializing_if = "is_default")]
     pub renewed_ms: i64,
-    /// ID of the last model request that was added to `used`.
+    /// The last model request that was added to `used`.
     #[serde(rename = "co", default, skip_serializing_if = "is_default")]
     pub counted: Option<String>,
     #[serde(rename = "re", default, skip_serializing_if = "is_default")]
@@ -366,7 +349,7 @@ pub struct TaskPart {
     pub steps_bytes: u64,
     #[serde(rename = "sn", default, skip_serializing_if = "is_default")]
     pub steps: u64,
-    /// The task's usage so far: input tokens, output tokens, and cost in millionths.
+    /// Input tokens, output tokens, and cost in millionths.
     #[serde(rename = "us", default, skip_serializing_if = "is_default")]
     pub used: (u64, u64, u64),
 }
@@ -376,10 +359,10 @@ pub struct TaskPart {
 pub struct Reservation {
     #[serde(rename = "i")]
     pub request: String,
-    /// The entry of the slice that made the reservation.
+    /// The slice that made the reservation.
     #[serde(rename = "e")]
     pub entry: EntryId,
-    /// For each debit: the counter, the unit, the amount, and the end of the counter's window in milliseconds.
+    /// The counter, the unit, the amount, and the end of the counter's window (ms).
     #[serde(rename = "d")]
     pub debits: Vec<(CounterKey, BudgetUnit, u64, i64)>,
 }
@@ -388,24 +371,23 @@ pub struct Reservation {
 #[serde(rename_all = "snake_case")]
 pub enum BudgetUnit {
     Tokens,
-    /// Money, in millionths.
+    /// In millionths.
     Money,
 }
 
-/// One event in a turn's history, for `explain` and audit. Bounded by [`Turn::NOTES_MAX`].
+/// For `explain` and audit. Bounded by [`Turn::NOTES_MAX`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "n", rename_all = "snake_case")]
 pub enum Note {
-    /// Calls were debited and dispatched.
     Admitted {
         #[serde(rename = "t")]
         at_ms: i64,
         #[serde(rename = "c")]
         calls: usize,
-        /// The debited counters, each with the maximum of its limit.
+        /// Each counter with the maximum of its limit.
         #[serde(rename = "l")]
         limits: Vec<(CounterKey, u64)>,
-        /// The debited amounts, in the order of `limits`; only with `audit.admissions`.
+        /// In the order of `limits`; only with `audit.admissions`.
         #[serde(rename = "am", default, skip_serializing_if = "Vec::is_empty")]
         amounts: Vec<u64>,
         /// The counters' states after the debits, in the order of `limits`. Empty until a holder or a later transition
@@ -413,7 +395,6 @@ pub enum Note {
         #[serde(rename = "d", default, skip_serializing_if = "Vec::is_empty")]
         debited: Vec<Debited>,
     },
-    /// The turn joined a throttle queue.
     Throttled {
         #[serde(rename = "t")]
         at_ms: i64,
@@ -425,18 +406,15 @@ pub enum Note {
         #[serde(rename = "t")]
         at_ms: i64,
         position: usize,
-        /// The number of the attempt, from 1. 0 if the retry only asks for the outcome of a call that stays recorded as
-        /// begun.
+        /// From 1. 0 if the retry only asks for the outcome of a call that stays recorded as begun.
         attempt: u32,
         delay_ms: i64,
         cause: String,
     },
-    /// A call waited for a circuit breaker or a paused tool.
     ToolUnavailable {
         #[serde(rename = "t")]
         at_ms: i64,
         position: usize,
-        /// Number of consecutive waits.
         times: u32,
         until_ms: i64,
         cause: String,
@@ -447,7 +425,7 @@ pub enum Note {
         at_ms: i64,
         #[serde(rename = "c")]
         calls: usize,
-        /// True if the calls acquired their permits again.
+        /// False if the calls returned their permits.
         taken: bool,
     },
 }
@@ -458,12 +436,12 @@ pub struct Turn {
     pub head: Head,
     #[serde(rename = "q")]
     pub destination: Destination,
-    /// The turn's score in throttle queues. A smaller score means an earlier admission.
+    /// The score in throttle queues. A smaller score means an earlier admission.
     #[serde(rename = "pl")]
     pub place: u64,
     #[serde(rename = "t")]
     pub admitted_ms: i64,
-    /// Bytes of this turn that count toward the tenant's maximum of unfinished work.
+    /// Counts toward the tenant's maximum of unfinished work.
     #[serde(rename = "b")]
     pub bytes: u64,
     /// True if the producer chose the turn's ID.
@@ -472,13 +450,12 @@ pub struct Turn {
     /// Position of the next call without a result.
     #[serde(rename = "p", default, skip_serializing_if = "is_default")]
     pub position: usize,
-    /// Number of calls debited so far.
     #[serde(rename = "d", default, skip_serializing_if = "is_default")]
     pub debited: usize,
-    /// Failed attempts of the call at `position`.
+    /// Of the call at `position`.
     #[serde(rename = "a", default, skip_serializing_if = "is_default")]
     pub attempts: u32,
-    /// Number of retries of all calls together.
+    /// Of all calls together.
     #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub retries: u32,
     /// Number of workers that died with the current slice.
@@ -496,7 +473,6 @@ pub struct Turn {
     /// The intent record of the last call that began.
     #[serde(rename = "be", default, skip_serializing_if = "is_default")]
     pub begun: Option<Begun>,
-    /// Why the turn was canceled.
     #[serde(rename = "cx", default, skip_serializing_if = "is_default")]
     pub canceled: Option<String>,
     /// Set while the slice is a suspect, that is, redelivered after a crash.
@@ -506,10 +482,10 @@ pub struct Turn {
     /// the slice sets `Stored::entry`, so a holder that rewrites the record keeps the entry here.
     #[serde(rename = "en", default, skip_serializing_if = "is_default")]
     pub entry: Option<EntryId>,
-    /// Concurrency permits that the slice holds: each counter with the number of its permits.
+    /// Concurrency permits that the slice holds, by counter.
     #[serde(rename = "pm", default, skip_serializing_if = "is_default")]
     pub permits: Vec<(CounterKey, u64)>,
-    /// The session of the call at `position`. Set while this call is in progress and may change the session's facts.
+    /// Set while the call at `position` is in progress and may change the session's facts.
     #[serde(rename = "se", default, skip_serializing_if = "is_default")]
     pub session: Option<String>,
     /// The approval requested for the call at `position`.
@@ -517,7 +493,7 @@ pub struct Turn {
     pub approval: Option<String>,
     #[serde(rename = "k", default, skip_serializing_if = "is_default")]
     pub task: Option<TaskPart>,
-    /// The call at `position`, if the caller's process runs it.
+    /// Set if the caller's process runs the call at `position`.
     #[serde(rename = "lo", default, skip_serializing_if = "is_default")]
     pub local: Option<LocalCall>,
     #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
@@ -533,7 +509,7 @@ impl Record for Turn {
 impl Turn {
     pub const NOTES_MAX: usize = 40;
 
-    /// Returns the key of the queue for the turn's slices. After a crash, the queue is the queue of suspects.
+    /// After a crash, the queue of suspects.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> StreamKey {
         match self.destination {
@@ -546,9 +522,8 @@ impl Turn {
         }
     }
 
-    /// Returns true if the turn has a slice that counts toward the tenant's bound on dispatched slices. A task of an
-    /// external runtime does not count, because it can stay at the runtime for days and would block the tenant's other
-    /// turns.
+    /// True if the slice counts toward the tenant's bound on dispatched slices. A task of an external runtime does
+    /// not count, because it can stay at the runtime for days and would block the tenant's other turns.
     #[must_use]
     pub const fn is_in_flight(&self) -> bool {
         self.state.in_flight_upto().is_some() && self.is_for_workers()
@@ -559,14 +534,14 @@ impl Turn {
         matches!(self.destination, Destination::Workers(_))
     }
 
-    /// Adds a note, unless the turn already has [`Self::NOTES_MAX`] notes.
+    /// Drops the note if the turn already has [`Self::NOTES_MAX`] notes.
     pub fn note(&mut self, note: Note) {
         if self.notes.len() < Self::NOTES_MAX {
             self.notes.push(note);
         }
     }
 
-    /// Clears the crash history when a slice ends, because the next calls did not cause those crashes.
+    /// The next calls did not cause the crashes of an ended slice.
     pub fn clear_suspicion(&mut self) {
         self.crashes = 0;
         self.suspect = None;
@@ -579,7 +554,7 @@ impl Turn {
 }
 
 impl Stored<Turn> {
-    /// Returns the entry of the slice that is on a queue or with a worker.
+    /// `None` unless the slice is on a queue or with a worker.
     #[must_use]
     pub fn in_flight_entry(&self) -> Option<&EntryId> {
         self.value.state.in_flight_upto()?;
@@ -587,7 +562,6 @@ impl Stored<Turn> {
     }
 }
 
-/// The record of a turn or task that has ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
     #[serde(rename = "t")]
@@ -599,27 +573,26 @@ pub struct Finished {
     /// Number of workers that died with the turn's last slice.
     #[serde(rename = "c", default, skip_serializing_if = "is_default")]
     pub crashes: u32,
-    /// Number of retries of all calls together.
+    /// Of all calls together.
     #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub retries: u32,
-    /// Why the turn ended early.
+    /// `None` if all calls have run.
     #[serde(rename = "w", default, skip_serializing_if = "is_default")]
     pub reason: Option<EndReason>,
-    /// Why the turn was canceled.
     #[serde(rename = "cx", default, skip_serializing_if = "is_default")]
     pub canceled: Option<String>,
     #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
     pub notes: Vec<Note>,
-    /// The turn's agent. Set only if `reply` is empty, because otherwise the reply names the agent.
+    /// Set only if `reply` is empty, because otherwise the reply names the agent.
     #[serde(rename = "ag", default, skip_serializing_if = "is_default")]
     pub agent: Option<AgentId>,
-    /// The reply, as JSON. Empty if the store's memory was short and an inbox has the reply.
+    /// JSON. Empty if the store's memory was short and an inbox has the reply.
     #[serde(skip)]
     pub reply: String,
 }
 
-/// Stores the record's JSON, a line break, and the reply. Inside the JSON, the reply would be an escaped string: it
-/// would be longer, and clients would have to parse it twice.
+/// Stores the JSON, a line break, and the reply. An escaped reply inside the JSON would be longer, and clients would
+/// parse it twice.
 impl Record for Finished {
     const SCHEMA: u32 = 1;
 
@@ -640,10 +613,10 @@ impl Record for Finished {
     }
 }
 
-/// The state of a call that the caller's process runs. The state belongs to the call at the turn's position.
+/// The caller's process runs the call at the turn's position.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalCall {
-    /// The ID of the turn. The name of the offer's queue contains this ID.
+    /// The name of the offer's queue contains this ID.
     #[serde(rename = "t")]
     pub turn: TurnId,
     /// The workers' queue to which the slice returns.
@@ -654,10 +627,10 @@ pub struct LocalCall {
     /// When the caller's process last renewed its lease; 0 if unknown.
     #[serde(rename = "to", default, skip_serializing_if = "is_zero")]
     pub renewed_ms: i64,
-    /// JSON data that a worker needs to end the call. Only workers read this data.
+    /// JSON that a worker needs to end the call. Only workers read it.
     #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// How the caller's function ended. `None` while the call is offered or runs.
+    /// `None` while the call is offered or runs.
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     pub conclusion: Option<Conclusion>,
     /// Time (ms) from the offer to the end of the function.

@@ -16,8 +16,7 @@ use crate::recovery::inbound::fields;
 use crate::transaction::{Conflict, Guard, StreamKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Name of the entry field that contains the digest of the message's content. Present only if the producer chose the
-/// message's ID.
+/// Entry field with the digest of the message's content. Present only if the producer chose the message's ID.
 pub const DIGEST: &str = "d";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +34,6 @@ impl Inbound {
         }
     }
 
-    /// Returns the name of the entry field that contains the message.
     #[must_use]
     pub const fn field(self) -> &'static str {
         match self {
@@ -48,19 +46,18 @@ impl Inbound {
 pub struct Submit<'a> {
     pub to: Inbound,
     pub tenant: TenantId,
-    /// The ID that the producer chose, if any, and the digest of the message's content.
+    /// The ID that the producer chose, and the digest of the message's content.
     pub given: Option<(TurnId, String)>,
     pub reply_to: Option<InboxName>,
-    /// The message, as JSON.
+    /// JSON.
     pub payload: Bytes,
     pub bounds: &'a Bounds,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Submitted {
-    /// The message is on the stream. The commit's receipt contains the ID of the new entry.
+    /// The commit's receipt contains the ID of the new entry.
     Accepted,
-    /// The ID was accepted before with the same content.
     Duplicate,
     /// The ID was accepted before with other content.
     Conflict,
@@ -68,7 +65,6 @@ pub enum Submitted {
     QueueFull,
     InboxFull,
     TooManyInboxes,
-    /// The store's memory is short.
     Pressure,
 }
 
@@ -78,13 +74,12 @@ impl Submit<'_> {
         Some((TurnName { tenant: self.tenant.clone(), turn: turn.clone() }, digest))
     }
 
-    /// Returns the maximum number of bytes that the tenant's other unfinished turns and tasks may have. Returns `None`
-    /// if this message alone is too large.
+    /// Returns the maximum bytes of the tenant's other unfinished turns and tasks. `None` if this message alone is
+    /// too large.
     fn bytes_left(&self) -> Option<u64> {
         self.bounds.tenant_bytes_max.checked_sub(u64::try_from(self.payload.len()).ok()?)
     }
 
-    /// Adds the guards for all bounds on a new message.
     fn guard_bounds(&self, bytes_left: u64, transaction: &mut Transaction) {
         let bounds = self.bounds;
         transaction.guard(Guard::MemoryAvailable).guard(Guard::Within(self.to.stream(), bounds.turns_max));
@@ -97,9 +92,9 @@ impl Submit<'_> {
         }
     }
 
-    /// Returns true if the ID's record states that the message waits on the stream, but the stream has lost the
-    /// message. Each decision that removes the message also changes the ID's record. The caller guards this record, so
-    /// no such decision can come between.
+    /// The ID's record states that the message waits on the stream, but the stream has lost it. Each decision that
+    /// removes the message also changes this record. The caller guards the record, so no such decision can come
+    /// between.
     fn is_lost(&self, given: &Stored<GivenId>, view: &View) -> Result<bool, Undecided> {
         let (GivenState::Queued, Some(entry)) = (&given.value.state, &given.entry) else { return Ok(false) };
         Ok(view.entry(&self.to.stream(), entry)?.is_none())

@@ -4,11 +4,12 @@ use super::state::{Note, State, Turn};
 use crate::keys::{self, TurnName, limits};
 use crate::transaction::{CounterKey, TimerRule, Transaction, Write};
 
-/// Writes the record of a turn that now waits in the throttle queue of `counter` and has no dispatched slice. Sets the
-/// queue's timer to `due_ms`, and the turn's own timer to its deadline. A timer that is due earlier stays unchanged.
+/// Sets the queue's timer to `due_ms`, and the turn's own timer to its deadline. A timer that is due earlier stays
+/// unchanged.
 ///
-/// The caller must guard the record's version, return the turn's permits ([`super::end::return_permits`]), and subtract
-/// the turn's slice from the tenant's dispatched slices. The calls from `turn.position` on must be parts of the record.
+/// The caller must guard the record's version, return the turn's permits ([`super::end::return_permits`]), and
+/// subtract the turn's slice from the tenant's dispatched slices. The calls from `turn.position` on must be parts of
+/// the record.
 pub fn throttle(
     transaction: &mut Transaction,
     name: &TurnName,
@@ -31,8 +32,8 @@ pub fn throttle(
     transaction.timer(name.timer(), turn.head.deadline_ms, TimerRule::Earlier);
 }
 
-/// Returns the counter of the agent's tick. A turn waits in this counter's throttle queue until its next calls are
-/// evaluated. A scheduler then dispatches the calls, or moves the turn to the queue of the counter that is full.
+/// The counter of the agent's tick. A scheduler evaluates the calls in this queue. It dispatches the calls, or moves
+/// the turn to the queue of the full counter.
 #[must_use]
 pub fn undecided_queue(name: &TurnName, turn: &Turn) -> CounterKey {
     CounterKey::new(limits::TICK, format!("{}:{}", name.tenant, turn.head.agent))

@@ -17,7 +17,7 @@ use crate::view::{Query, Undecided, View};
 pub enum Role {
     Scheduler,
     Worker {
-        /// The worker's name, which stays the same after a restart of the worker. Drain flags refer to this name.
+        /// The same after a restart of the worker. Drain flags refer to this name.
         worker: String,
         slots: Slots,
     },
@@ -40,8 +40,8 @@ impl Role {
     }
 }
 
-/// Renews a consumer's lease. Also returns the consumer's cancel notices and deletes them. A consumer must send a
-/// heartbeat before it takes new work.
+/// Also returns the consumer's cancel notices and deletes them. A consumer must send a heartbeat before it takes new
+/// work.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
     pub consumer: ConsumerId,
@@ -51,23 +51,20 @@ pub struct Heartbeat {
     pub policy: String,
 }
 
-/// The result of a heartbeat. Shard time, epoch, generations and memory pressure are not included, because every commit
-/// returns them.
+/// Shard time, epoch, generations and memory pressure are not included, because every commit returns them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeartbeatReport {
-    /// The drain flag of the consumer's worker, with author and reason. `None` if the worker is not drained.
+    /// `None` if the worker is not drained.
     pub drained: Option<Pause>,
-    /// Canceled turns that the consumer holds and should stop.
     pub canceled: Vec<TurnName>,
     /// True if there may be more canceled turns. The consumer should send the next heartbeat at once.
     pub more: bool,
     pub before: LeaseBefore,
 }
 
-/// The lease of a consumer before a heartbeat.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LeaseBefore {
-    /// There was no lease: this is the first heartbeat, or the consumer's record was lost.
+    /// The first heartbeat, or the consumer's record was lost.
     #[default]
     None,
     Running,
@@ -76,8 +73,8 @@ pub enum LeaseBefore {
 }
 
 impl Heartbeat {
-    /// Returns the maximum time (ms) between the decision and the commit of a heartbeat. This time is added to the
-    /// lease, so that the lease lasts at least `lease_ms` after the commit.
+    /// Maximum time (ms) between the decision and the commit of a heartbeat. It is added to the lease, so that the
+    /// lease lasts at least `lease_ms` after the commit.
     const fn slack_ms(&self) -> i64 {
         let slack_ms = self.lease_ms / 8;
         if slack_ms > 0 { slack_ms } else { 1 }
@@ -146,8 +143,7 @@ impl Decision for Heartbeat {
     }
 }
 
-/// Ends a consumer's lease at shutdown. A reaper redelivers the consumer's remaining entries at its next check, and the
-/// drain flag of the consumer's worker is removed.
+/// A reaper redelivers the consumer's remaining entries at its next check. Also removes the drain flag of the worker.
 #[derive(Debug, Clone)]
 pub struct EndLease {
     pub consumer: ConsumerId,
@@ -238,7 +234,6 @@ mod tests {
         assert!(stored.drained && stored.lease_ends_ms == 1_900);
     }
 
-    /// A turn is canceled between the decision and the commit of a heartbeat. The notice is not lost.
     #[test]
     fn a_cancel_notice_during_a_heartbeat_waits_for_the_next_one() {
         let mut shard = Paper::at(1_000);
@@ -262,7 +257,6 @@ mod tests {
         shard.run(&end_lease());
     }
 
-    /// An operator resumes the worker between the decision and the commit of its [`EndLease`]. The resume is not lost.
     #[test]
     fn a_resume_during_a_departure_is_not_lost() {
         let mut shard = Paper::at(1_000);
@@ -289,8 +283,7 @@ mod tests {
     }
 
     proptest! {
-        /// Even if a heartbeat is committed late, the lease lasts its full length. The consumer's score in the set
-        /// `consumers` is the end of the lease.
+        /// The heartbeat may be committed late. The consumer's score in `consumers` is the end of the lease.
         #[test]
         fn a_lease_lasts_its_full_length_after_the_commit(late_ms in 0..2_000i64, lease_ms in 1..2_000i64) {
             let mut shard = Paper::at(1_000);

@@ -7,18 +7,16 @@ use crate::decision::{Context, Decision, Step};
 use crate::transaction::{Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Adds a dead consumer that holds entries of a queue to the set of consumers, so that it is reaped. A suspended
-/// consumer is missing from the set if it took the entries after [`RemoveDeadConsumer`](super::RemoveDeadConsumer) had
-/// removed it. A consumer is also missing if a restart of the store lost the consumer's heartbeat. Without this
-/// decision, the entries of such a consumer would never be reaped if it crashed before its next heartbeat. Schedulers
-/// check all holders of all queues once per lease.
+/// Lets a dead consumer be reaped if it holds entries but is missing from the set. A suspended consumer is missing if
+/// it took the entries after [`RemoveDeadConsumer`](super::RemoveDeadConsumer) had removed it. A consumer is also
+/// missing if a restart of the store lost its heartbeat. If it then crashed before its next heartbeat, its entries
+/// would never be reaped. Schedulers check all holders of all queues once per lease.
 #[derive(Debug, Clone)]
 pub struct ListHolder {
     pub consumer: ConsumerId,
 }
 
 impl Decision for ListHolder {
-    /// True if the consumer was added.
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {
@@ -75,8 +73,7 @@ mod tests {
         assert_eq!(shard.set(&consumers()), ["w-1-a-0"]);
     }
 
-    /// If a heartbeat adds the consumer between the decision and the commit, the consumer keeps the score from the
-    /// heartbeat.
+    /// A heartbeat adds the consumer between the decision and the commit.
     #[test]
     fn listing_a_holder_keeps_a_concurrent_heartbeat() {
         let mut shard = Paper::at(1_000);

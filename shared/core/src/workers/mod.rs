@@ -33,12 +33,11 @@ use crate::record::{Record, Stored};
 use crate::transaction::{Guard, RecordKey, SetKey, Transaction, Version, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Time for which a consumer's record is kept after the end of its lease (ms). During this time, the consumer counts as
+/// How long (ms) a consumer's record is kept after the end of its lease. Until then, the consumer counts as
 /// [`Liveness::Silent`], not as [`Liveness::Gone`].
 pub(crate) const SILENT_MS: i64 = 24 * 3_600_000;
 const NOTICES_MAX: usize = 256;
 
-/// A consumer as of its last heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Consumer {
     #[serde(rename = "to")]
@@ -65,15 +64,14 @@ pub fn key(consumer: &str) -> RecordKey {
     RecordKey::new(format!("consumer:{consumer}"))
 }
 
-/// Returns the key of the set of consumers that may hold entries. A consumer's score is the end of its lease in
-/// milliseconds.
+/// A consumer's score is the end of its lease (ms).
 #[must_use]
 pub fn consumers() -> SetKey {
     SetKey::new("consumers")
 }
 
-/// Returns the key of the set of silent consumers that [`RemoveDeadConsumer`] has removed. The set is kept for
-/// operators. A consumer's score is the end of its lease in milliseconds.
+/// Silent consumers that [`RemoveDeadConsumer`] has removed, kept for operators. A consumer's score is the end of its
+/// lease (ms).
 #[must_use]
 pub fn silent() -> SetKey {
     SetKey::new("silent")
@@ -83,22 +81,19 @@ fn leave_silent(consumer: &str, transaction: &mut Transaction) {
     transaction.write(Write::RemoveMember { set: silent(), member: consumer.into(), queue_of: None });
 }
 
-/// Returns the query for consumers whose leases have ended.
 #[must_use]
 pub fn dead(now_ms: i64, count: usize) -> Query {
     Query::First { set: consumers(), upto: Some(now_ms.max(0).unsigned_abs()), count }
 }
 
-/// Returns the key of the set of canceled turns whose slices this consumer holds. A turn's score is the time of the
-/// notice in milliseconds.
+/// A turn's score is the time of the notice (ms).
 #[must_use]
 pub fn cancels(consumer: &str) -> SetKey {
     keys::canceled(consumer)
 }
 
-/// Notifies the consumer `holder`, which holds a slice of `name`, that the turn is canceled. The caller must guard the
-/// version of the turn's record that shows this holder. With this guard, a consumer that was removed as dead gets no
-/// notice.
+/// The caller must guard the version of the turn's record that shows `holder`. Otherwise a consumer that was removed
+/// as dead could get a notice.
 pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &mut Transaction) {
     let score = now_ms.max(0).unsigned_abs();
     transaction.write(Write::AddMember {
@@ -114,7 +109,6 @@ pub enum Liveness {
     Alive {
         lease_ends_ms: i64,
     },
-    /// The consumer's lease has ended without a shutdown.
     Silent {
         lease_ends_ms: i64,
         version: Version,
@@ -124,10 +118,6 @@ pub enum Liveness {
 }
 
 impl Liveness {
-    /// Determines the liveness of a consumer at `now_ms` from the view.
-    ///
-    /// # Errors
-    /// [`Undecided`] if the consumer's record has to be read first.
     pub fn of(consumer: &ConsumerId, view: &View, now_ms: i64) -> Result<Self, Undecided> {
         let stored: Option<Stored<Consumer>> = view.record(&key(consumer.as_str()))?;
         Ok(match stored {
@@ -144,9 +134,8 @@ impl Liveness {
         matches!(self, Self::Alive { .. })
     }
 
-    /// Adds guards so that the transaction is committed only if the consumer is still dead and has sent no heartbeat
-    /// since the read. A caller that redelivers the consumer's entries must also guard the restart epoch, because a
-    /// restart may have lost heartbeats.
+    /// The guards fail if the consumer has sent a heartbeat since the read. A caller that redelivers the consumer's
+    /// entries must also guard the restart epoch, because a restart may have lost heartbeats.
     pub fn guard_dead(&self, consumer: &ConsumerId, transaction: &mut Transaction) {
         match self {
             Self::Alive { lease_ends_ms } => transaction.guard(Guard::Since(*lease_ends_ms)),

@@ -20,9 +20,8 @@ impl Record for ReapState {
     const SCHEMA: u32 = 1;
 }
 
-/// Requests permission to check for dead consumers. If there was no check during the last half of a lease, the store
-/// was probably unreachable. In this case, no consumer counts as dead for one lease, so that consumers can send
-/// heartbeats again.
+/// If there was no check during the last half of a lease, the store was probably unreachable. No consumer then counts
+/// as dead for one lease, so that consumers can send heartbeats again.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestReapPermit {
     pub lease_ms: i64,
@@ -32,11 +31,11 @@ pub struct RequestReapPermit {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReapPermit {
-    /// The check may run: consumers whose lease has ended are dead.
+    /// A consumer is dead after the end of its lease.
     Granted,
     /// The last check is less than `every_ms` old.
     Recent,
-    /// No consumer counts as dead before `until_ms`, so that all consumers can send heartbeats again.
+    /// No consumer counts as dead before `until_ms`.
     Hold { until_ms: i64 },
 }
 
@@ -90,8 +89,7 @@ mod tests {
         assert_eq!(shard.result(&may), ReapPermit::Hold { until_ms: shard.now_ms + 800 }, "the store was away");
     }
 
-    /// A check is decided before an outage of the store and committed after the outage. Consumers still get one lease
-    /// to send heartbeats.
+    /// The check is decided before the outage and committed after it.
     #[test]
     fn a_reap_permit_does_not_survive_an_outage() {
         let mut shard = Paper::at(1_000);

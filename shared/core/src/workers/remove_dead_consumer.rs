@@ -7,11 +7,11 @@ use crate::decision::{Context, Decision, Step};
 use crate::transaction::{Transaction, Write};
 use crate::view::{Undecided, View};
 
-/// Maximum number of expired members that each [`RemoveDeadConsumer`] removes from the set [`silent`](super::silent).
+/// Each [`RemoveDeadConsumer`] removes at most this number of expired members from the set [`silent`](super::silent).
 const SILENT_DROPPED_MAX: usize = 8;
 
-/// Removes a dead consumer that no longer holds entries from the set of consumers. Also removes the consumer's
-/// undelivered notices. The consumer's record stays until it expires, because a silent consumer may return.
+/// The consumer must hold no entries. Also removes its undelivered notices. Its record stays until it expires,
+/// because a silent consumer may return.
 #[derive(Debug, Clone)]
 pub struct RemoveDeadConsumer {
     pub consumer: ConsumerId,
@@ -20,7 +20,7 @@ pub struct RemoveDeadConsumer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemoveDeadConsumerResult {
     Done,
-    /// Some notices of the consumer were deleted, but more may remain. The consumer is still in the set.
+    /// Some notices may remain, so the consumer is still in the set.
     Partly,
     Alive {
         lease_ends_ms: i64,
@@ -117,7 +117,6 @@ mod tests {
         assert!(is_listed(&shard), "it is back");
     }
 
-    /// If the consumer sends a heartbeat between the decision and the commit, the consumer is not removed.
     #[test]
     fn a_concurrent_heartbeat_prevents_removal() {
         let mut shard = Paper::at(1_000);

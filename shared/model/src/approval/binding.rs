@@ -15,14 +15,13 @@ pub struct ApprovalBinding<'a> {
     pub tenant: &'a TenantId,
     pub agent: &'a AgentId,
     pub turn: &'a TurnId,
-    /// The position of the call in the turn, from 0.
     pub position: usize,
     pub digest: &'a str,
-    /// Submission time and deadline of the turn (ms). These times distinguish turns with the same ID and content.
+    /// Submission time and deadline of the turn. These times distinguish turns with the same ID and content.
     pub times_ms: (i64, i64),
-    /// The specification of the tool, in the version that the agent gets.
+    /// In the version that the agent gets.
     pub tool: &'a ToolSpec,
-    /// Details of how the tool runs, such as an address or a command, that the tool's specification lacks. May be
+    /// How the tool runs, for example an address or a command. The tool's specification lacks these details. May be
     /// empty.
     pub runs: &'a str,
     pub arguments: &'a RawValue,
@@ -30,8 +29,7 @@ pub struct ApprovalBinding<'a> {
 }
 
 impl ApprovalBinding<'_> {
-    /// Returns a hash of all parts: 64 hexadecimal characters. Equal arguments have the same hash even if they are
-    /// written differently.
+    /// 64 hexadecimal characters. Equal arguments have the same hash even if they are written differently.
     #[must_use]
     pub fn hash(&self) -> String {
         let mut arguments = String::new();

@@ -15,7 +15,6 @@ pub struct ApprovalDemand {
     /// An approver needs at least one of these roles. If empty, every approver may decide.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub by: BTreeSet<String>,
-    /// Number of different people who must approve.
     #[serde(default = "one")]
     pub quorum: u32,
     /// Time (ms) in which approvers can decide, and for which an approval stays valid. `None` means until the turn's
@@ -39,22 +38,22 @@ const fn one() -> u32 {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalReason {
-    /// The path of the tool or rule in the configuration (`tools.pay`, `permissions.pay.rules.large`).
+    /// The tool or rule in the configuration (`tools.pay`, `permissions.pay.rules.large`).
     pub place: String,
-    /// The reason in words for approvers (`amount 700 exceeds 500`).
+    /// In words for approvers (`amount 700 exceeds 500`).
     pub why: String,
     /// The complete text of the tool's demand or of the rule. If this text changes, earlier approvals become invalid.
     pub terms: String,
     pub demand: ApprovalDemand,
 }
 
-/// Returns the shortest validity (ms) in `asked`. `None` if no reason limits the validity.
+/// The shortest validity (ms). `None` if no reason limits the validity.
 #[must_use]
 pub fn expires_ms(asked: &[ApprovalReason]) -> Option<i64> {
     asked.iter().filter_map(|asked| asked.demand.expires_ms).min()
 }
 
-/// Returns the arguments that all reasons allow an approver to narrow.
+/// Only arguments that all reasons allow.
 #[must_use]
 pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     let mut all = asked.iter().map(|asked| asked.demand.narrow.clone());
@@ -62,7 +61,7 @@ pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     all.fold(first, |both, next| both.intersection(&next).cloned().collect())
 }
 
-/// Returns true if `text` is valid as the name or role of an approver: 1 to 64 characters of `A-Z a-z 0-9 _ . @ -`.
+/// Valid for the name or role of an approver: 1 to 64 characters of `A-Z a-z 0-9 _ . @ -`.
 #[must_use]
 pub fn is_approver_word(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use crate::tool::effect_key::{at, canonical};
 
-/// The values that an approver sets: JSON pointer → value.
+/// JSON pointer → value.
 pub type NarrowedValues = BTreeMap<String, Box<RawValue>>;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,19 +23,15 @@ pub enum NarrowError {
     )]
     Wider {
         pointer: String,
-        /// The old value, cut if too long for the message.
+        /// Cut if too long for the message.
         was: String,
-        /// The rejected new value, cut if too long for the message.
+        /// Cut if too long for the message.
         found: String,
     },
 }
 
-/// Replaces arguments with narrower values. A number may become a number between 0 and the old number. A list or object
-/// may lose members. The call must have the argument, and `may` must contain the argument's pointer. All other text
-/// stays exactly as written.
-///
-/// # Errors
-/// [`NarrowError`] with the value that is invalid.
+/// A number may become a number between 0 and the old number. A list or object may lose members. The call must have
+/// the argument, and `may` must contain the argument's pointer. All other text stays exactly as written.
 pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &NarrowedValues) -> Result<String, NarrowError> {
     let mut text = arguments.trim().to_owned();
     for (pointer, value) in values {
@@ -60,8 +56,7 @@ pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &NarrowedValues) 
     Ok(text)
 }
 
-/// Returns true if two values are equal. Numbers are compared as exact decimals, and objects regardless of member
-/// order.
+/// Numbers are compared as exact decimals, and objects regardless of member order.
 #[must_use]
 pub fn is_same(one: &RawValue, other: &RawValue) -> bool {
     canonical(one).is_some_and(|one| canonical(other) == Some(one))
@@ -82,7 +77,7 @@ fn shown(value: &str) -> String {
     shown
 }
 
-/// Returns true if the JSON value `now` is equal to `was` or narrower.
+/// Equal values count as narrower.
 fn is_narrower(was: &str, now: &str) -> bool {
     let was = was.trim();
     let now = now.trim();
@@ -117,7 +112,7 @@ fn object(text: &str) -> serde_json::Result<BTreeMap<String, &RawValue>> {
     serde_json::from_str(text)
 }
 
-/// Returns true if both texts are numbers and `now` is between 0 and `was`.
+/// `now` must be between 0 and `was`.
 fn is_less(was: &str, now: &str) -> bool {
     match (WrittenNumber::of(was), WrittenNumber::of(now)) {
         (Some(was), Some(now)) => {
@@ -128,8 +123,8 @@ fn is_less(was: &str, now: &str) -> bool {
     }
 }
 
-/// A number of any length: its digits without leading and trailing zeros, and the power of ten of its first digit. Zero
-/// has no digits.
+/// A number of any length. `digits` has no leading or trailing zeros, and is empty for zero. `magnitude` is the power
+/// of ten of the first digit.
 struct WrittenNumber {
     negative: bool,
     magnitude: i64,

@@ -1,42 +1,39 @@
-//! The data of a tenant's knowledge base. The knowledge base holds documents, which are split into passages. Each agent
-//! also has memories.
+//! A tenant's knowledge base: documents, their passages, and the memories of agents.
 
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Hexadecimal characters in the ID of a document or memory.
+/// Of the ID of a document or memory.
 const ID_CHARS: usize = 32;
 
-/// The entry of a document in a list, without the document's text.
+/// Without the document's text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
     /// Unique within the tenant, see [`document_id`].
     pub id: String,
-    /// The document's origin, as search results name it: a path or an address.
+    /// As search results name it: a path or an address.
     pub source: String,
     pub title: String,
-    /// May be empty.
     #[serde(default)]
     pub category: String,
-    /// The file from which the document was imported. If a later import of this file lacks the document, the document
-    /// can be deleted.
+    /// If a later import of this file lacks the document, the document can be deleted.
     #[serde(default)]
     pub file: String,
-    /// The digest of all data from which the document was imported. An import skips a document if its digest and its
-    /// model are unchanged.
+    /// Covers all data from which the document was imported. An import skips a document if its digest and its model
+    /// are unchanged.
     pub digest: String,
-    /// The model that computed the embeddings of the passages; empty without embeddings.
+    /// The model of the passages' embeddings; empty without embeddings.
     #[serde(default)]
     pub model: String,
     pub passages: usize,
-    /// Time of the import (ms of shard time).
+    /// Time of the import (shard time).
     #[serde(default)]
     pub at_ms: i64,
 }
 
-/// A part of a document. A search finds and returns whole passages.
+/// A search finds and returns whole passages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passage {
     /// The headings above the passage, outermost first, without the document's title.
@@ -47,7 +44,6 @@ pub struct Passage {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Passages {
-    /// The document's passages in order.
     pub passages: Vec<Passage>,
     /// One vector for each passage, all of the same length; empty without embeddings.
     pub vectors: Vec<Vec<i8>>,
@@ -61,20 +57,19 @@ pub struct Memory {
     /// Words that a search also matches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Time of creation (ms of shard time).
+    /// Time of creation (shard time).
     #[serde(default)]
     pub at_ms: i64,
 }
 
-/// Returns the ID of the document with this origin and title. The ID is the same at every import. If an origin has
-/// several documents, each document needs its own title. If an origin has only one document, pass an empty title,
-/// because the document's title may change.
+/// The ID is the same at every import. If an origin has several documents, each document needs its own title. If an
+/// origin has only one document, pass an empty title, because the document's title may change.
 #[must_use]
 pub fn document_id(source: &str, title: &str) -> String {
     digest(&[source, title])
 }
 
-/// Returns a hexadecimal digest of the parts. Different lists of parts have different digests.
+/// Hexadecimal. Different lists of parts have different digests.
 #[must_use]
 pub fn digest(parts: &[&str]) -> String {
     let mut hash = Sha256::new();

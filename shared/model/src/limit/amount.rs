@@ -4,11 +4,11 @@ use serde_json::Value;
 
 const UNIT: u64 = 1_000_000;
 const DIGITS: usize = 6;
-/// Maximum amount, in millionths. Up to this number, a double represents integers exactly.
+/// In millionths. Up to this number, a double represents integers exactly.
 pub const AMOUNT_MAX: u64 = 1 << 53;
 
-/// Parses a decimal amount and returns millionths. `None` if the text is not a plain decimal, is negative, has more
-/// than six digits after the decimal point, or is larger than [`AMOUNT_MAX`].
+/// Returns millionths. `None` if the text is not a plain decimal, is negative, has more than six digits after the
+/// decimal point, or is larger than [`AMOUNT_MAX`].
 #[must_use]
 pub fn parse(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
@@ -22,8 +22,7 @@ pub fn parse(text: &str) -> Option<u64> {
     (amount <= AMOUNT_MAX).then_some(amount)
 }
 
-/// Returns the amount of an argument in millionths. `None` unless the argument is a number or a text that [`parse`]
-/// accepts.
+/// In millionths. `None` unless the value is a number or a text that [`parse`] accepts.
 #[must_use]
 pub fn of(value: &Value) -> Option<u64> {
     match value {

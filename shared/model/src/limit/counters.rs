@@ -22,15 +22,15 @@ pub struct LimitCaller<'a> {
 /// The amounts that a turn's calls debit from one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debits {
-    /// Index of the limit in the list of limits.
+    /// Index in the list of limits.
     pub limit: usize,
-    /// The key of the counter within the limit: names and hashes, separated by colons.
+    /// Names and hashes, separated by colons.
     pub key: String,
-    /// One amount for each call. `None` if the limit sums an argument and this call's argument is not a valid amount.
+    /// One per call. `None` if the limit sums an argument and this call's argument is not a valid amount.
     pub amounts: Vec<Option<u64>>,
 }
 
-/// Returns the debits of a turn's calls, in the order of the limits.
+/// In the order of the limits.
 #[must_use]
 pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, calls: &[Call]) -> Vec<Debits> {
     // A call counts for the tool that it runs, regardless of how the model spells the tool's name.
@@ -78,17 +78,16 @@ fn counts(limit: &Limit, caller: &LimitCaller<'_>) -> bool {
     matches_caller(&limit.matches, caller) && (caller.task.is_some() || !limit.per.contains(&LimitKey::Task))
 }
 
-/// The usage of a request to a model: either the most that the request can use, or the actual usage from the model's
-/// response.
+/// Either the most that a request to a model can use, or the actual usage from the response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModelAmounts {
-    /// Tokens of the request and the response together.
+    /// Request and response together.
     pub tokens: u64,
-    /// Cost, in millionths of the currency.
+    /// In millionths of the currency.
     pub money: u64,
 }
 
-/// Returns the debits of a request to a model, in the order of the limits. Each [`Debits`] has one amount.
+/// In the order of the limits. Each [`Debits`] has one amount.
 #[must_use]
 pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: ModelAmounts) -> Vec<Debits> {
     // A request to a model is not a call, so limits on tools and arguments do not apply to it.
@@ -104,9 +103,8 @@ pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Model
     limits.iter().enumerate().filter_map(of).collect()
 }
 
-/// Reduces the amounts of a slice's calls to the permits that they need. Calls that run one after another share one
-/// permit. If `runs_in_parallel` returns true for a call, the call may run at the same time as others, so it needs its
-/// own permit.
+/// Calls that run one after another share one permit. If `runs_in_parallel` returns true for a call, the call may run
+/// at the same time as others, so it needs its own permit.
 fn share_permits(amounts: &mut [Option<u64>], runs_in_parallel: impl Fn(usize) -> bool) {
     let mut has_permit = false;
     for (at, amount) in amounts.iter_mut().enumerate().filter(|(_, amount)| **amount != Some(0)) {
@@ -117,21 +115,20 @@ fn share_permits(amounts: &mut [Option<u64>], runs_in_parallel: impl Fn(usize) -
     }
 }
 
-/// Returns true if a call of the tool may be a `read` call. This includes a tool without a declared effect, because it
-/// may be one of a worker's own `read` tools.
+/// Includes tools without a declared effect, because such a tool may be one of a worker's own `read` tools.
 fn may_read(tools: &KnownTools, tool: &str) -> bool {
     tools.traits(tool).and_then(|traits| traits.effect).is_none_or(|effect| effect == Effect::Read)
 }
 
 impl LimitMatch {
-    /// Returns true if the lists of agents and roles match the agent. The other lists are not checked.
+    /// Checks only the lists of agents and roles.
     #[must_use]
     pub fn fits_agent(&self, agent: &AgentId, policy: &AgentPolicy) -> bool {
         (self.agents.is_empty() || self.agents.iter().any(|pattern| fits(pattern, agent.as_str())))
             && (self.roles.is_empty() || self.roles.iter().any(|role| policy.roles.contains(role)))
     }
 
-    /// Returns true if the list of plans matches the tenant. The other lists are not checked.
+    /// Checks only the list of plans.
     #[must_use]
     pub fn fits_tenant(&self, owner: &TenantPolicy) -> bool {
         self.plans.is_empty() || self.plans.contains(&owner.plan)
@@ -155,11 +152,10 @@ fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
         && (wanted.categories.is_empty() || wanted.categories.contains(&traits.category))
 }
 
-/// Part of a key for calls without a user, session, argument or category. All these calls share one counter.
+/// Replaces a missing user, session, argument or category in a key. All such calls share one counter.
 const UNSAID: &str = "-";
 
-/// Returns the key of the counter that a call debits. Values from producers and models are hashed, because they are not
-/// names and may be private.
+/// Values from producers and models are hashed, because they are not names and may be private.
 fn key(
     limit: &Limit,
     caller: &LimitCaller<'_>,
@@ -184,16 +180,14 @@ fn key(
 /// If a limit already has its maximum number of counters, all further keys share the counter with this key.
 pub const OTHERS: &str = "~";
 
-/// Returns the tenant that a counter's key names. Returns `None` if the key does not name a tenant, because calls of
-/// several tenants can debit the counter.
+/// `None` if the key does not name a tenant, because calls of several tenants can debit the counter.
 #[must_use]
 pub fn tenant_of(limit: &Limit, counter: &str) -> Option<TenantId> {
     let first = counter.split(':').next().filter(|_| limit.is_of_tenants() && counter != OTHERS)?;
     TenantId::new(first).ok()
 }
 
-/// Returns false if the counter's key shows that calls of this tenant, or of its agent `agent` if set, cannot debit the
-/// counter.
+/// False if the key shows that calls of this tenant, or of its agent `agent` if set, cannot debit the counter.
 #[must_use]
 pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<&AgentId>) -> bool {
     if !limit.is_of_tenants() || counter == OTHERS {
@@ -208,24 +202,23 @@ pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<
     agent.is_none_or(|agent| parts.next() == Some(agent.as_str()))
 }
 
-/// Returns the part of a key for a tool or category. A model may write any text as a tool's name, so a text that cannot
-/// be a tool's name is replaced with its hash.
+/// A model may write any text as a tool's name, so a text that cannot be a tool's name is replaced with its hash.
 fn tool(name: &str) -> String {
     let is_name = name.len() <= limits::NAME_BYTES_MAX
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
     if is_name { name.to_owned() } else { short_hash("", name) }
 }
 
-/// Returns the key part for the first of `names` that is a member of the context. If the context is a text, returns the
-/// key part for this text. Otherwise returns `UNSAID`.
+/// Uses the first of `names` that is a member of the context. A context that is a text is used itself. Otherwise
+/// returns `UNSAID`.
 fn context_key(caller: &LimitCaller<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
     let Some(context) = context else { return UNSAID.to_owned() };
     let named = names.iter().find_map(|name| value_at(context, &format!("/{name}")));
     one_text(caller, named.or_else(|| Some(context).filter(|context| context.get().starts_with('"'))))
 }
 
-/// Returns the key part for a value; `UNSAID` without a value. Equal values share a counter even if they are written
-/// differently: `7`, `7.0` and `7e0` are the same customer.
+/// `UNSAID` without a value. Equal values share a counter even if they are written differently: `7`, `7.0` and `7e0`
+/// are the same customer.
 fn one_text(caller: &LimitCaller<'_>, value: Option<&RawValue>) -> String {
     let text = value.and_then(canonical);
     text.map_or_else(|| UNSAID.to_owned(), |text| short_hash(caller.tenant.as_str(), &text))

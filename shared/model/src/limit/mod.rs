@@ -17,53 +17,52 @@ use super::{Effect, limits};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// The name in results, logs and metrics.
     pub name: String,
     pub matches: LimitMatch,
-    /// The properties by which calls are counted separately. Empty means one counter for the whole fleet.
+    /// Empty means one counter for the whole fleet.
     pub per: BTreeSet<LimitKey>,
     pub bound: LimitBound,
     pub every: LimitWindow,
     pub on_reach: OnReach,
     pub mode: LimitMode,
-    /// Maximum number of counters in one shard. Keys beyond this number share one counter.
+    /// In one shard. Keys beyond this number share one counter.
     pub keys_max: u64,
 }
 
-/// The calls that a limit counts. A call must match all of these lists; an empty list matches every call.
+/// A call must match all of these lists; an empty list matches every call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitMatch {
-    /// Names or patterns of tools. In a pattern, `*` matches any characters.
+    /// Names or patterns. In a pattern, `*` matches any characters.
     pub tools: Vec<String>,
-    /// Effects of tools. A tool that the configuration does not declare has the effect `once`.
+    /// A tool that the configuration does not declare has the effect `once`.
     pub effects: Vec<Effect>,
-    /// Categories of tools. A tool that the configuration does not declare has no category.
+    /// A tool that the configuration does not declare has no category.
     pub categories: Vec<String>,
-    /// Names or patterns of agents. In a pattern, `*` matches any characters.
+    /// Names or patterns. In a pattern, `*` matches any characters.
     pub agents: Vec<String>,
     /// An agent matches if it has at least one of these roles.
     pub roles: Vec<String>,
     pub plans: Vec<String>,
 }
 
-/// A property of calls. Each value of the property has its own counter.
+/// Each value of the property has its own counter.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitKey {
     Tenant,
     Agent,
-    /// Each user of a tenant: `user_id` of the turn's `user_context`, or `id` if `user_id` is missing. If
-    /// `user_context` is a text, this text identifies the user.
+    /// `user_id` of the turn's `user_context`, or `id` if `user_id` is missing. If `user_context` is a text, this
+    /// text identifies the user.
     User,
-    /// Each session of a tenant: `session_id` of the turn's `session_data`, or `id` if `session_id` is missing. If
-    /// `session_data` is a text, this text identifies the session.
+    /// `session_id` of the turn's `session_data`, or `id` if `session_id` is missing. If `session_data` is a text,
+    /// this text identifies the session.
     Session,
-    /// Each task of a tenant. Calls without a task are not counted.
+    /// Calls without a task are not counted.
     Task,
     Tool,
-    /// Each category of tools. All tools that the configuration does not declare share one counter.
+    /// All tools that the configuration does not declare share one counter.
     Category,
-    /// Each value of an argument within a tenant. The argument is given by its JSON pointer (RFC 6901).
+    /// A JSON pointer (RFC 6901).
     Argument(String),
 }
 
@@ -79,7 +78,6 @@ impl LimitKey {
         ("category", Self::Category),
     ];
 
-    /// Returns true if different tenants have different counters.
     #[must_use]
     pub const fn is_of_tenant(&self) -> bool {
         match self {
@@ -88,7 +86,6 @@ impl LimitKey {
         }
     }
 
-    /// Returns true if only calls have this property. Requests to models do not have it.
     #[must_use]
     pub const fn is_of_calls(&self) -> bool {
         match self {
@@ -98,32 +95,31 @@ impl LimitKey {
     }
 }
 
-/// The maximum of one counter. The variant states what the counter counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitBound {
     Calls(u64),
-    /// Number of calls that run at the same time. A call holds its permit from its dispatch until the end of its
-    /// slice, including retries.
+    /// Calls that run at the same time. A call holds its permit from its dispatch until the end of its slice,
+    /// including retries.
     Concurrent(u64),
-    /// Percentage of the slots of the fleet's workers that calls may use at the same time.
+    /// Percentage of the workers' slots that calls may use at the same time.
     Part(u64),
-    /// Share of the slots of the fleet's workers. While calls wait, tenants get slots in proportion to their weights.
+    /// A weight. While calls wait, tenants get the workers' slots in proportion to their weights.
     Share(u64),
     Sum {
-        /// The argument as a JSON pointer (RFC 6901).
+        /// A JSON pointer (RFC 6901).
         argument: String,
-        /// Maximum sum, in millionths ([`amount`]).
+        /// In millionths ([`amount`]).
         max: u64,
     },
-    /// Tokens of models, in requests and responses together. Only requests to models debit the counter.
+    /// In requests and responses together. Only requests to models debit the counter.
     Tokens(u64),
-    /// Cost of models, in millionths of the currency of their prices. Only requests to models debit the counter.
+    /// In millionths of the currency of the models' prices. Only requests to models debit the counter.
     Money(u64),
 }
 
 impl LimitBound {
-    /// Returns the number in the bound: calls, tokens, millionths, a percentage of the slots, or a weight.
+    /// Calls, tokens, millionths, a percentage of the slots, or a weight.
     #[must_use]
     pub const fn max(&self) -> u64 {
         match self {
@@ -137,7 +133,7 @@ impl LimitBound {
         }
     }
 
-    /// Returns the maximum of a counter. Returns `None` if the maximum depends on the number of worker slots.
+    /// `None` if the maximum depends on the number of worker slots.
     #[must_use]
     pub const fn fixed_max(&self) -> Option<u64> {
         if self.is_of_slots() { None } else { Some(self.max()) }
@@ -148,7 +144,6 @@ impl LimitBound {
         matches!(self, Self::Part(_) | Self::Share(_))
     }
 
-    /// Returns true if calls hold permits of this limit while they run.
     #[must_use]
     pub const fn holds_permits(&self) -> bool {
         matches!(self, Self::Concurrent(_) | Self::Part(_) | Self::Share(_))
@@ -177,8 +172,7 @@ impl LimitBound {
         }
     }
 
-    /// Parses the number of the bound as configurations write it: calls, permits, percent, a weight, or an amount.
-    /// `None` if invalid.
+    /// Calls, permits, percent, a weight, or an amount, as configurations write it. `None` if invalid.
     #[must_use]
     pub fn parse_max(&self, text: &str) -> Option<u64> {
         match self {
@@ -191,7 +185,7 @@ impl LimitBound {
         }
     }
 
-    /// Describes the expected input of [`parse_max`](Self::parse_max), for error messages.
+    /// The expected input of [`parse_max`](Self::parse_max), for error messages.
     #[must_use]
     pub fn max_words(&self) -> String {
         match self {
@@ -210,34 +204,33 @@ impl LimitBound {
 
 pub const WEIGHT_MAX: u64 = 1_000;
 
-/// Parses a percentage from `1%` to `100%`. `None` if invalid.
+/// From `1%` to `100%`.
 #[must_use]
 pub fn parse_percent(text: &str) -> Option<u64> {
     let number = text.strip_suffix('%')?.parse().ok()?;
     (1..=100).contains(&number).then_some(number)
 }
 
-/// The window of a counter: the time after which debited amounts no longer count.
+/// The time after which debited amounts no longer count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitWindow {
     Tick,
-    /// Length of a fixed window (ms). The windows of different counters start at different times, so that not all
-    /// waiting calls wake at once.
+    /// Length (ms). The windows of different counters start at different times, so that not all waiting calls wake at
+    /// once.
     Period(i64),
-    /// Length of a rolling window (ms). Each amount counts for this length and up to an eighth longer.
+    /// Length (ms). Each amount counts for this length and up to an eighth longer.
     Rolling(i64),
-    /// A calendar day in the tenant's time zone. Counters without a tenant use the fleet's time zone.
+    /// In the tenant's time zone. Counters without a tenant use the fleet's time zone.
     Day,
     Task,
-    /// No time window: a call holds a permit until its slice ends and returns the permit.
+    /// No time window: a call returns its permit when its slice ends.
     Concurrency,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnReach {
-    /// The calls wait until the counter allows them.
     #[default]
     Wait,
     /// Each call gets the result `limit_reached`.
@@ -247,7 +240,6 @@ pub enum OnReach {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitMode {
-    /// Calls beyond the limit wait or are rejected.
     #[default]
     Enforce,
     /// The limit stops no calls. It counts all calls, and reports those that would have waited or been rejected.
@@ -255,14 +247,14 @@ pub enum LimitMode {
 }
 
 impl Limit {
-    /// Returns true if each counter of the limit belongs to a single tenant.
+    /// True if each counter of the limit belongs to a single tenant.
     #[must_use]
     pub fn is_of_tenants(&self) -> bool {
         self.per.iter().any(LimitKey::is_of_tenant)
     }
 
-    /// Returns the maximum of one counter in one shard. If the counter belongs to no tenant, its maximum is divided
-    /// among the shards, so that all shards together do not allow more.
+    /// If the counter belongs to no tenant, its maximum is divided among the shards, so that all shards together do
+    /// not allow more.
     #[must_use]
     pub fn share(&self, shard: u32, shards: u32) -> u64 {
         let max = self.bound.max();
@@ -270,8 +262,7 @@ impl Limit {
         if self.is_of_tenants() { max } else { max / shards + u64::from(u64::from(shard) < max % shards) }
     }
 
-    /// Returns the number of permits of one counter in one shard, at least one. If the counter belongs to no tenant,
-    /// the permits are divided among the shards.
+    /// At least one. If the counter belongs to no tenant, the permits are divided among the shards.
     #[must_use]
     pub fn permits_of(&self, percent: u64, slots: u64, shards: u32) -> u64 {
         let permits = slots.saturating_mul(percent) / 100;
@@ -279,8 +270,7 @@ impl Limit {
         permits.max(1)
     }
 
-    /// Returns the length of the window (ms). Returns `None` if the length is not fixed. A task's counter is kept
-    /// longer than any task can last.
+    /// `None` if the length is not fixed. A task's counter is kept longer than any task can last.
     #[must_use]
     pub const fn period_ms(&self, tick_ms: i64) -> Option<i64> {
         match self.every {
@@ -293,7 +283,7 @@ impl Limit {
 }
 
 impl fmt::Display for Limit {
-    /// Writes the limit as a short phrase, for example `5 calls per user in 1h`.
+    /// For example `5 calls per user in 1h`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.bound {
             LimitBound::Calls(1) => write!(f, "1 call")?,
@@ -339,14 +329,14 @@ impl fmt::Display for LimitKey {
     }
 }
 
-/// Writes a length of time in the largest unit that gives a whole number.
+/// In the largest unit that gives a whole number.
 fn period(ms: i64) -> String {
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     let whole = units.into_iter().find(|(_, length)| ms > 0 && ms % length == 0);
     whole.map_or_else(|| format!("{ms}ms"), |(unit, length)| format!("{}{unit}", ms / length))
 }
 
-/// Returns true if `name` matches `pattern`. A `*` in `pattern` matches any characters.
+/// A `*` in `pattern` matches any characters.
 #[must_use]
 pub fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, more)) = pattern.split_once('*') else { return pattern == name };

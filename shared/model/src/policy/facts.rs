@@ -13,40 +13,37 @@ use crate::outcome::EffectHappened;
 use crate::tool::canonical_argument;
 use crate::{AgentId, CallResult, Context, Effect, Outcome, SessionName, TaskId, TenantId, limits};
 
-/// Default time (ms) for which a fact is kept.
 pub const FACT_KEPT_MS_DEFAULT: i64 = 86_400_000;
-/// Longest time (ms) for which a permission's row can keep a fact.
+/// The longest time that a permission's row can set.
 pub const FACT_KEPT_MS_MAX: i64 = 31 * 86_400_000;
-/// Maximum number of arguments that distinguish facts of one name.
+/// Arguments that distinguish facts of one name.
 const ARGUMENTS_MAX: usize = 4;
-/// Hexadecimal characters in the hash of argument values. The hash is long enough to make collisions infeasible.
+/// Of a hash of argument values. Long enough to make collisions infeasible.
 const HASH_CHARS: usize = 32;
 
-/// The name of a fact, and the arguments to which it refers: `read_untrusted`, `quoted_price(/item)`.
+/// For example `read_untrusted` or `quoted_price(/item)`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fact {
     pub name: String,
-    /// JSON pointers to arguments. Each combination of argument values is a separate fact.
+    /// JSON pointers. Each combination of argument values is a separate fact.
     pub arguments: Vec<String>,
 }
 
-/// A change: calls of a tool set or clear this fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FactChange {
     pub fact: Fact,
-    /// The change is made only after these outcomes of a call.
+    /// Only these outcomes of a call cause the change.
     pub on: BTreeSet<Outcome>,
-    /// Time (ms) for which the fact is kept after the change.
+    /// Counted from the change.
     pub kept_ms: i64,
 }
 
-/// A condition: calls of a tool require or forbid this fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FactCondition {
     pub fact: Fact,
     #[serde(skip_serializing_if = "RuleMode::is_enforced")]
     pub mode: RuleMode,
-    /// A message that is added to the reason of a denial.
+    /// Added to the reason of a denial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -54,13 +51,12 @@ pub struct FactCondition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FactScope {
-    /// Facts belong to the session that a turn or its task names. Without a session, facts belong to the task. Without
-    /// a task, they belong to the agent.
+    /// The session that a turn or its task names. Without a session, facts belong to the task. Without a task, they
+    /// belong to the agent.
     #[default]
     Session,
-    /// Facts belong to the task of a turn. Without a task, they belong to the agent.
+    /// Without a task, facts belong to the agent.
     Task,
-    /// Facts belong to the agent, regardless of its tasks.
     Agent,
 }
 
@@ -70,10 +66,8 @@ pub struct FactRow {
     pub sets: Vec<FactChange>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clears: Vec<FactChange>,
-    /// A call begins only if all of these facts are set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub require: Vec<FactCondition>,
-    /// A call begins only if none of these facts is set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forbid: Vec<FactCondition>,
     pub of: FactScope,
@@ -86,7 +80,7 @@ impl<'de> serde::Deserialize<'de> for FactRow {
     }
 }
 
-/// The name of the session, task or agent to which the facts of a call belong, unique within the tenant.
+/// The session, task or agent that owns a call's facts. Unique within the tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FactsSession(String);
 
@@ -128,8 +122,8 @@ impl Fact {
         (is_name && are_pointers).then(|| Self { name: name.to_owned(), arguments })
     }
 
-    /// Returns the key under which a fact is stored: the fact's name, and a hash of its argument values, because the
-    /// values may be private. A missing argument counts as null.
+    /// The fact's name and a hash of its argument values, because the values may be private. A missing argument
+    /// counts as null.
     #[must_use]
     pub fn key(&self, arguments: &RawValue) -> String {
         if self.arguments.is_empty() {
@@ -145,10 +139,10 @@ impl Fact {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FactTransition {
     Set,
-    /// The fact may be set. A call that forbids the fact is denied, and so is a call that requires it.
+    /// A call that forbids the fact is denied, and so is a call that requires it.
     MaybeSet,
     Cleared,
-    /// The fact may have been cleared. A call that requires the fact is denied, and so is a call that forbids it.
+    /// A call that requires the fact is denied, and so is a call that forbids it.
     MaybeCleared,
 }
 
@@ -175,15 +169,14 @@ impl FactRow {
         })
     }
 
-    /// Returns the changes at the end of a call. A call that did not run changes nothing, unless it has the result of
-    /// an equal call or of the read cache. If it is uncertain whether the call took effect, its changes are uncertain
-    /// too.
+    /// A call that did not run changes nothing, unless it has the result of an equal call or of the read cache. If it
+    /// is uncertain whether the call took effect, its changes are uncertain too.
     #[must_use]
     pub fn after(&self, result: &CallResult, effect: Effect) -> Vec<(&FactChange, FactTransition)> {
         self.after_end(result.outcome, result.ran(), effect)
     }
 
-    /// Returns the same as [`Self::after`], but takes the outcome, and whether the call ran, instead of a result.
+    /// Like [`Self::after`], without a result.
     #[must_use]
     pub fn after_end(&self, outcome: Outcome, ran: bool, effect: Effect) -> Vec<(&FactChange, FactTransition)> {
         let may_have = outcome.happened() == EffectHappened::Perhaps
@@ -213,16 +206,16 @@ impl FactRow {
     }
 }
 
-/// Returns the session of a turn's facts for the audit log: a hash that includes the tenant, because the name of the
-/// session may be secret. The hash is empty without a session. In this case, facts belong to the task or the agent.
+/// For the audit log: a hash that includes the tenant, because the session's name may be secret. Empty without a
+/// session. Facts then belong to the task or the agent.
 #[must_use]
 pub fn session_note(tenant: &TenantId, task: Option<&TaskId>, context: &Context) -> String {
     let named = context.session_id.as_ref().map(SessionName::as_str).or_else(|| task.and_then(talk_of));
     named.map(|session| hash_of([tenant.as_str(), session].into_iter())[..HASH_CHARS].to_owned()).unwrap_or_default()
 }
 
-/// Returns the conversation to which a task belongs as an exchange (`ses-<session>-<number>`). `None` for any other
-/// task. Facts of one exchange also apply to the next exchange.
+/// The conversation of a task that is an exchange (`ses-<session>-<number>`). `None` for any other task. Facts of one
+/// exchange also apply to the next exchange.
 fn talk_of(task: &TaskId) -> Option<&str> {
     let (session, number) = task.as_str().strip_prefix("ses-")?.rsplit_once('-')?;
     (!session.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(session)

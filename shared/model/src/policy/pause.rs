@@ -4,37 +4,33 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Policy, TenantId, ToolSpec};
 
-/// A tenant or an agent whose calls are stopped.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Paused {
     pub tenant: TenantId,
-    /// The agent; `None` means all agents of the tenant.
+    /// `None` means all agents of the tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentId>,
 }
 
-/// A tool whose calls are stopped.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct PausedTool {
-    /// The tenant whose calls of the tool are stopped; `None` means all tenants.
+    /// `None` means all tenants.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
-    /// Name or ID of the tool.
+    /// Name or ID.
     pub tool: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pause {
-    /// The operator's name, as stated in the request.
     pub by: String,
     pub reason: String,
-    /// Start of the pause (ms of shard time).
+    /// In shard time.
     pub since_ms: i64,
 }
 
 impl Policy {
-    /// Returns the pause of the tenant or of the agent, if any.
     #[must_use]
     pub fn pause(&self, tenant: &TenantId, agent: &AgentId) -> Option<&Pause> {
         if self.paused.is_empty() {
@@ -44,7 +40,6 @@ impl Policy {
         of(None).or_else(|| of(Some(agent.clone())))
     }
 
-    /// Returns the pause of the tool for all tenants or for this tenant, if any.
     #[must_use]
     pub fn tool_pause(&self, tenant: &TenantId, tool: &ToolSpec) -> Option<&Pause> {
         if self.tools_paused.is_empty() {

@@ -3,18 +3,17 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A user of a tenant. If only the name is set, the user is serialized as a plain name, which older builds can also
-/// read.
+/// If only the name is set, the user is serialized as a plain name, which older builds can also read.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
 pub struct TenantUser {
     /// Unique within the tenant.
     pub name: String,
-    /// Roles of the user. Only lists show them.
+    /// Only lists show them.
     pub roles: BTreeSet<String>,
-    /// Email address. It is personal data, so only callers who may list the tenant's users see it.
+    /// Personal data: only callers who may list the tenant's users see it.
     pub email: Option<String>,
-    /// A word such as `active`, `invited` or `away`. `None` if not set.
+    /// For example `active`, `invited` or `away`.
     pub status: Option<String>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Patch, REDACTED};
 
-/// Tokens that begin with a known prefix: the prefix, and the minimum number of token characters after the prefix.
+/// The prefix, and the minimum number of token characters after it.
 const PREFIXED: [(&str, usize); 24] = [
     ("sk-", 16),
     ("sk_live_", 8),
@@ -30,8 +30,7 @@ const PREFIXED: [(&str, usize); 24] = [
     ("shpat_", 16),
 ];
 
-/// Adds a replacement to `patch` for each secret in `text`. In `key=value` or `key: value`, `is_secret_key` decides
-/// whether the key is secret.
+/// In `key=value` or `key: value`, `is_secret_key` decides whether the key is secret.
 pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &mut Patch<'_>) {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -66,13 +65,12 @@ pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &m
 }
 
 const WORD: u8 = 1;
-/// Class of a byte that may begin a token at the start of a word.
+/// A byte that may begin a token at the start of a word.
 const BEGINS: u8 = 2;
-/// Class of a byte that may belong to a secret that can start anywhere in a word.
+/// A byte that may belong to a secret that can start anywhere in a word.
 const MARKS: u8 = 4;
 
-/// The class of each byte. Most bytes are in neither `BEGINS` nor `MARKS`, so one lookup rules out a secret that begins
-/// there.
+/// Most bytes are in neither `BEGINS` nor `MARKS`, so one lookup rules out a secret that begins there.
 static CLASS: [u8; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -99,7 +97,7 @@ const fn is_token(byte: u8) -> bool {
     is_word(byte) || byte == b'-'
 }
 
-/// Returns the offset after the token characters that begin at `at`. Stops early at the header of a private key.
+/// Stops early at the header of a private key.
 fn token_end(bytes: &[u8], at: usize) -> usize {
     let rest = bytes.get(at..).unwrap_or_default();
     let run = rest.iter().take_while(|b| is_token(**b)).count();
@@ -107,7 +105,6 @@ fn token_end(bytes: &[u8], at: usize) -> usize {
     at + run.windows(10).position(|ten| ten == b"-----BEGIN").unwrap_or(run.len())
 }
 
-/// Returns the range of the word at `at` if the word is a token.
 fn token(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     match rest.first()? {
@@ -136,7 +133,7 @@ fn prefixed(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (end - at >= prefix.len() + least).then_some((at, end))
 }
 
-/// Finds an AWS key at `at`: `AKIA` or `ASIA`, followed by 16 capitals and digits.
+/// `AKIA` or `ASIA`, followed by 16 capitals and digits.
 fn aws(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..at + 20)?;
     let fits = (rest.starts_with(b"AKIA") || rest.starts_with(b"ASIA"))
@@ -144,7 +141,7 @@ fn aws(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     fits.then(|| (at, token_end(bytes, at)))
 }
 
-/// Returns the offset after the token characters that begin at `at`. Single dots between token characters are included.
+/// Includes single dots between token characters.
 fn dotted_end(bytes: &[u8], at: usize) -> usize {
     let mut end = token_end(bytes, at);
     while bytes.get(end) == Some(&b'.') && bytes.get(end + 1).is_some_and(|b| is_token(*b)) {
@@ -153,7 +150,7 @@ fn dotted_end(bytes: &[u8], at: usize) -> usize {
     end
 }
 
-/// Finds a JSON web token at `at`: `eyJ…`, which is base64 for `{"`, with at least one dot.
+/// A JSON web token: `eyJ…`, which is base64 for `{"`, with at least one dot.
 fn jwt(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     if !bytes.get(at..)?.starts_with(b"eyJ") {
         return None;
@@ -162,8 +159,8 @@ fn jwt(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (end - at >= 20 && bytes.get(at..end)?.contains(&b'.')).then_some((at, end))
 }
 
-/// Finds the credentials after `Bearer` or `Basic`. A simple word counts as prose unless it is long, or unless the
-/// whole text is only the scheme and the word.
+/// The credentials after `Bearer` or `Basic`. A simple word counts as prose unless it is long, or unless the whole
+/// text is only the scheme and the word.
 fn bearer(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let scheme = [&b"bearer"[..], b"basic"]
         .into_iter()
@@ -180,7 +177,7 @@ fn bearer(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (blanks > 0 && len > 0 && !prose).then_some((start, start + len))
 }
 
-/// Finds the secret that contains the colon at `at`: a Telegram bot token, or the password of a URL.
+/// The colon at `at` may belong to a Telegram bot token, or to the password of a URL.
 fn colon(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     if bytes.get(at) != Some(&b':') {
         return None;
@@ -188,8 +185,8 @@ fn colon(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     telegram(bytes, at).or_else(|| url_password(bytes, at))
 }
 
-/// Finds a Telegram bot token such as `123456:AA…`. The number before the colon identifies the bot, and the text after
-/// the colon is the secret. The range contains both.
+/// A bot token such as `123456:AA…`. The number identifies the bot, and the text after the colon is the secret. The
+/// range contains both.
 fn telegram(bytes: &[u8], colon: usize) -> Option<(usize, usize)> {
     let digits = bytes.get(..colon)?.iter().rev().take_while(|b| b.is_ascii_digit()).count();
     let end = token_end(bytes, colon + 1);
@@ -198,7 +195,7 @@ fn telegram(bytes: &[u8], colon: usize) -> Option<(usize, usize)> {
     (digits >= 5 && secret.len() >= least).then_some((colon - digits, end))
 }
 
-/// Finds the password in `://user:password@`. `at` is the offset of `://`.
+/// The password in `://user:password@`. `at` is the offset of `://`.
 fn url_password(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let authority = bytes.get(at..)?.strip_prefix(b"://")?;
     let ends = |b: &u8| matches!(b, b'/' | b'?' | b'#' | b'"' | b'\'' | b'<' | b'>') || b.is_ascii_whitespace();
@@ -208,7 +205,7 @@ fn url_password(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (password < user_info.len()).then_some((at + 3 + password, at + 3 + user_info.len()))
 }
 
-/// Finds a private key in PEM format. If the key's end line is missing, the range extends to the end of the text.
+/// A private key in PEM format. Without an end line, the range extends to the end of the text.
 fn pem(text: &str, at: usize) -> Option<(usize, usize)> {
     const END: &str = "PRIVATE KEY-----";
     let rest = text.get(at..)?;
@@ -229,7 +226,7 @@ fn pem(text: &str, at: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// Returns the range of the value after the `:` or `=` at `at` if the key before it is secret.
+/// The value after the `:` or `=` at `at`, if the key before it is secret.
 fn assigned(text: &str, at: usize, is_secret_key: &dyn Fn(&str) -> bool) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     let before = bytes.get(..at)?;
@@ -246,7 +243,7 @@ fn assigned(text: &str, at: usize, is_secret_key: &dyn Fn(&str) -> bool) -> Opti
     (start < end).then_some((start, end))
 }
 
-/// Returns the range of the value at `at`: a quoted text, a list or object in brackets, or a word.
+/// A quoted text, a list or object in brackets, or a word.
 fn value(bytes: &[u8], at: usize, key: &str) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     if rest.starts_with(REDACTED.as_bytes()) {
@@ -260,8 +257,7 @@ fn value(bytes: &[u8], at: usize, key: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// Returns the range from `start` to the closing quote of a text. `slashes` is the number of backslashes before the
-/// opening quote.
+/// Ends at the closing quote. `slashes` is the number of backslashes before the opening quote.
 fn quoted(bytes: &[u8], start: usize, quote: u8, slashes: usize) -> (usize, usize) {
     let mut at = start;
     let mut run = 0;
@@ -276,8 +272,8 @@ fn quoted(bytes: &[u8], start: usize, quote: u8, slashes: usize) -> (usize, usiz
     (start, bytes.len())
 }
 
-/// Returns the end of an unquoted value. A header's value extends to the end of the line. Any other value is one word,
-/// or two words if the first is a scheme (`Bearer x`).
+/// A header's value extends to the end of the line. Any other value is one word, or two words if the first is a
+/// scheme (`Bearer x`).
 fn word_end(bytes: &[u8], at: usize, key: &str) -> usize {
     let until = |at: usize, ends: &dyn Fn(u8) -> bool| {
         at + bytes.get(at..).unwrap_or_default().iter().take_while(|b| !ends(**b)).count()

@@ -169,8 +169,8 @@ fn secret() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Returns true if the text contains the second half of the secret. The first half is not compared, because it contains
-/// the prefix that all secrets of a kind share.
+/// Compares only the second half of the secret, because the first half contains the prefix that all secrets of a kind
+/// share.
 fn leaks(text: &str, secret: &str) -> bool {
     let from = secret.len() / 2;
     text.contains(&secret[from..])
@@ -194,7 +194,6 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
     })
 }
 
-/// Inserts `secret` into `value`: as a string inside prose, or under a secret key.
 fn plant(value: serde_json::Value, secret: &str, way: u8) -> serde_json::Value {
     match way % 5 {
         0 => serde_json::json!([value, format!("see {secret}, ok")]),

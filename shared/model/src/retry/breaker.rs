@@ -9,7 +9,7 @@ pub const OPEN_MAX: Duration = Duration::from_secs(3_600);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerSettings {
     pub failures_max: u32,
-    /// Time for which the breaker stays open before it allows one trial request.
+    /// The breaker stays open for this time before it allows one trial request.
     pub cooldown: Duration,
 }
 
@@ -17,32 +17,26 @@ pub struct BreakerSettings {
 pub struct Breaker {
     failures: u32,
     until: Option<Duration>,
-    /// True if failures opened the breaker. After the pause, one trial request then decides whether it closes. False if
-    /// the service requested the pause. After the pause, all requests are then allowed.
+    /// If true, one trial request decides after the pause whether the breaker closes. If false, the service requested
+    /// the pause, and all requests are allowed after it.
     opened_by_failures: bool,
     trial_in_progress: bool,
 }
 
-/// Permission to send one request. The permit must be returned with `record_success`, `record_failure` or `release`.
+/// Must be returned with `record_success`, `record_failure` or `release`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerPermit {
-    /// True if the request is the trial of a half-open breaker.
     pub is_trial: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerRejection {
-    /// The breaker is open. Contains the remaining time.
+    /// Contains the remaining time.
     Open(Duration),
-    /// The breaker is half-open, and a trial request is already in progress.
     TrialInProgress,
 }
 
 impl Breaker {
-    /// Returns a permit for a request at `now`.
-    ///
-    /// # Errors
-    /// [`BreakerRejection`] if no request may be sent.
     pub fn acquire(&mut self, now: Duration) -> Result<BreakerPermit, BreakerRejection> {
         let Some(until) = self.until else { return Ok(BreakerPermit { is_trial: false }) };
         let left = until.saturating_sub(now);
@@ -60,13 +54,12 @@ impl Breaker {
         Ok(BreakerPermit { is_trial: true })
     }
 
-    /// Opens the breaker, because the service reported that its rate limit is used up for this duration.
+    /// The service reported that its rate limit is used up for this duration.
     pub fn open_for(&mut self, duration: Duration, now: Duration) {
         self.until = self.until.max(Some(now + duration.min(OPEN_MAX)));
     }
 
-    /// Records a response of the service, and resets the failures. If the breaker opened after the request was sent,
-    /// the response does not close it.
+    /// Resets the failures. If the breaker opened after the request was sent, the response does not close it.
     pub fn record_success(&mut self, permit: BreakerPermit, now: Duration) {
         self.failures = 0;
         if permit.is_trial {
@@ -77,9 +70,9 @@ impl Breaker {
         self.release(permit);
     }
 
-    /// Records a failure that would affect later requests too. `named` is the pause that the service requested, if any.
-    /// A failure with a requested pause is not counted, because the service is reachable. Returns true if this failure
-    /// opened the breaker.
+    /// For a failure that would affect later requests too. `named` is the pause that the service requested. A failure
+    /// with a requested pause is not counted, because the service is reachable. Returns true if this failure opened
+    /// the breaker.
     pub fn record_failure(
         &mut self,
         permit: BreakerPermit,
@@ -99,8 +92,8 @@ impl Breaker {
         !rested && self.is_open(now)
     }
 
-    /// Releases the permit of a request whose outcome does not show whether the service works. The request is not
-    /// counted. If the request was the trial, the next request becomes the trial.
+    /// The request's outcome does not show whether the service works, so it is not counted. If the request was the
+    /// trial, the next request becomes the trial.
     pub fn release(&mut self, permit: BreakerPermit) {
         if permit.is_trial {
             self.trial_in_progress = false;
@@ -117,7 +110,6 @@ impl Breaker {
         self.failures
     }
 
-    /// Returns true if the breaker is in its initial state.
     #[must_use]
     pub fn is_new(&self) -> bool {
         *self == Self::default()

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where the intent record must be stored before a call runs. Each variant requires more than the previous one.
+/// Each variant requires more than the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
@@ -19,7 +19,7 @@ pub enum Durability {
 impl Durability {
     pub const WORDS: [(&str, Self); 3] = [("none", Self::None), ("local", Self::Disk), ("replica", Self::Replica)];
 
-    /// Returns the name in configuration, messages and metrics.
+    /// The name in configuration, messages and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -7,21 +7,20 @@ use serde_json::value::RawValue;
 use crate::TenantId;
 use crate::digest::hash_of;
 
-/// Default of [`EffectKey::window_ms`] (ms).
 pub const EFFECT_WINDOW_MS_DEFAULT: i64 = 86_400_000;
-/// Maximum of [`EffectKey::window_ms`] (ms).
+/// Bounds [`EffectKey::window_ms`].
 pub const EFFECT_WINDOW_MS_MAX: i64 = 31 * 86_400_000;
 
-/// Identifies calls with the same effect: the listed arguments are equal, and the second call begins within the window.
+/// Calls with equal listed arguments have the same effect if the second call begins within the window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EffectKey {
-    /// The arguments as JSON pointers (RFC 6901).
+    /// JSON pointers (RFC 6901).
     pub arguments: Vec<String>,
-    /// Time after the end of a call during which equal calls get the call's result (ms).
+    /// Counted from the end of a call. Until then, equal calls get the call's result.
     pub window_ms: i64,
 }
 
-/// The idempotency claim of a call, for audit entries.
+/// For audit entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EffectNote {
     pub key: String,
@@ -30,22 +29,20 @@ pub struct EffectNote {
 }
 
 impl EffectKey {
-    /// Returns the pointer of a key argument that is missing or null in the call. `None` if all key arguments are
-    /// present.
+    /// The pointer of a key argument that is missing or null. `None` if all key arguments are present.
     #[must_use]
     pub fn missing(&self, arguments: &RawValue) -> Option<&str> {
         self.arguments.iter().map(String::as_str).find(|pointer| canonical_argument(arguments, pointer).is_none())
     }
 
-    /// Returns a hash of 64 hexadecimal characters. Equal calls of a tenant's tool have the same hash. The hash does
-    /// not reveal the arguments.
+    /// 64 hexadecimal characters. Equal calls of a tenant's tool have the same hash. The hash does not reveal the
+    /// arguments.
     ///
     /// Numbers are compared as exact decimals (`1`, `1.0` and `1e0` are equal). Objects are compared regardless of
     /// the order of their members, and texts character by character.
     ///
-    /// # Errors
-    /// The pointer of a key argument that is missing or null in the call. Without this argument, it is unknown whether
-    /// two calls have the same effect.
+    /// An error is the pointer of a key argument that is missing or null. Without it, it is unknown whether two calls
+    /// have the same effect.
     pub fn hash(&self, tenant: &TenantId, tool: &str, arguments: &RawValue) -> Result<String, &str> {
         let mut values = Vec::with_capacity(self.arguments.len());
         for pointer in &self.arguments {
@@ -56,21 +53,20 @@ impl EffectKey {
     }
 }
 
-/// Returns the value of an argument in canonical form: equal values give equal text. `None` if the argument is missing
-/// or null.
+/// Equal values give equal text. `None` if the argument is missing or null.
 pub(crate) fn canonical_argument(arguments: &RawValue, pointer: &str) -> Option<String> {
     canonical(at(arguments, pointer).filter(|value| value.get().trim() != "null")?)
 }
 
-/// Returns a value in canonical form: equal values give equal text. `None` if the value is not JSON.
+/// Equal values give equal text. `None` if the value is not JSON.
 pub(crate) fn canonical(value: &RawValue) -> Option<String> {
     let mut text = String::new();
     write_canonical(value, &mut text)?;
     Some(text)
 }
 
-/// Returns the value at a JSON pointer as it was written, so that numbers keep all their digits. `None` if there is no
-/// value at the pointer.
+/// Returns the value as it was written, so that numbers keep all their digits. `None` if there is no value at
+/// `pointer`.
 pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     pointer.split('/').skip(1).try_fold(value, |value, token| {
         let token = token.replace("~1", "/").replace("~0", "~");
@@ -85,8 +81,8 @@ pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue>
     })
 }
 
-/// Writes a value in canonical form: equal values give equal text. `None` if the value is not JSON. Input with too many
-/// nested levels was already rejected, so the recursion is bounded.
+/// `None` if the value is not JSON. Input with too many nested levels was already rejected, so the recursion is
+/// bounded.
 pub(crate) fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
     let text = value.get().trim();
     match text.as_bytes().first()? {
@@ -120,8 +116,8 @@ pub(crate) fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
     Some(())
 }
 
-/// Writes a number as its significant digits and a power of ten. If the power does not fit into 64 bits, the number is
-/// written unchanged.
+/// Writes the significant digits and a power of ten. If the power does not fit into 64 bits, the number is written
+/// unchanged.
 fn write_number(text: &str, to: &mut String) {
     let (number, power) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (sign, number) = number.strip_prefix('-').map_or(("", number), |rest| ("-", rest));

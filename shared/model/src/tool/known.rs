@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 
 use super::ToolTraits;
 
-/// The tools that a configuration knows, by name, and the spellings that models use. A call counts for the tool that
-/// runs, regardless of the spelling, because an unusual spelling must not bypass limits.
+/// A call counts for the tool that runs, regardless of the spelling, because an unusual spelling must not bypass
+/// limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownTools {
     traits: BTreeMap<String, ToolTraits>,
@@ -11,20 +11,20 @@ pub struct KnownTools {
 }
 
 impl KnownTools {
-    /// Creates the list. `traits` has the traits of the tools that configuration files declare. `spellings` maps other
-    /// spellings to a tool's name, even for tools that no file declares.
+    /// `traits` covers the tools that configuration files declare. `spellings` maps other spellings to a tool's name,
+    /// even for tools that no file declares.
     #[must_use]
     pub const fn new(traits: BTreeMap<String, ToolTraits>, spellings: BTreeMap<String, String>) -> Self {
         Self { traits, spellings }
     }
 
-    /// Returns the traits of a tool. `None` if no configuration file declares the tool.
+    /// `None` if no configuration file declares the tool.
     #[must_use]
     pub fn traits(&self, name: &str) -> Option<&ToolTraits> {
         self.traits.get(name)
     }
 
-    /// Returns the tool that a model means by `spelling`. If no tool has this spelling, returns `spelling` itself.
+    /// The name of the tool that a model means. If no tool has this spelling, `spelling` itself.
     #[must_use]
     pub fn meant<'a>(&'a self, spelling: &'a str) -> &'a str {
         if self.traits.contains_key(spelling) {

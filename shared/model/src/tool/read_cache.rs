@@ -7,7 +7,6 @@ use super::effect_key::canonical;
 use crate::digest::hash_of;
 use crate::{AgentId, Context, TenantId};
 
-/// Longest time that a result is cached (ms).
 pub const CACHE_TTL_MS_MAX: i64 = 86_400_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -15,7 +14,6 @@ pub const CACHE_TTL_MS_MAX: i64 = 86_400_000;
 pub enum CachePer {
     #[default]
     Tenant,
-    /// Each agent has its own cache.
     Agent,
 }
 
@@ -25,31 +23,30 @@ impl CachePer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadCache {
-    /// How long a result is cached (ms).
     pub ttl_ms: i64,
     pub per: CachePer,
 }
 
-/// All inputs on which the result of a read can depend. If an input were missing here, a caller could get the cached
-/// result of a different read.
+/// All inputs on which the result of a read can depend. If one were missing, a caller could get the cached result of
+/// a different read.
 #[derive(Debug, Clone, Copy)]
 pub struct CacheInputs<'a> {
     pub tenant: &'a TenantId,
     pub agent: &'a AgentId,
     pub tool: &'a str,
     pub version: &'a str,
-    /// The digest of the configuration that defines the tool.
+    /// Of the configuration that defines the tool.
     pub configuration: &'a str,
     pub arguments: &'a RawValue,
-    /// The ID of the task. `None` unless the tool's results depend on the task.
+    /// `None` unless the tool's results depend on the task.
     pub task: Option<&'a str>,
     pub context: &'a Context,
 }
 
 impl ReadCache {
-    /// Returns the key of the read in the cache: 64 hexadecimal characters. Reads with equal inputs have equal keys.
-    /// The key does not reveal the inputs. Arguments and context are compared as in [`super::EffectKey::hash`]. Returns
-    /// `None` if the arguments or the context cannot be read.
+    /// 64 hexadecimal characters. Reads with equal inputs have equal keys. The key does not reveal the inputs.
+    /// Arguments and context are compared as in [`super::EffectKey::hash`]. `None` if the arguments or the context
+    /// cannot be read.
     #[must_use]
     pub fn hash(&self, of: &CacheInputs<'_>) -> Option<String> {
         let canonical_or_empty = |value: &Option<Box<RawValue>>| match value {

@@ -9,34 +9,29 @@ use serde_json::value::RawValue;
 use super::effect_key::at;
 
 pub const RECONCILE_TRIES_DEFAULT: u32 = 5;
-/// Highest `tries` that a tool can configure.
 pub const RECONCILE_TRIES_MAX: u32 = 20;
-/// Default of [`Reconcile::grace_ms`].
 pub const RECONCILE_GRACE_MS_DEFAULT: i64 = 60_000;
-/// Maximum of [`Reconcile::grace_ms`].
+/// Bounds [`Reconcile::grace_ms`].
 pub const RECONCILE_GRACE_MS_MAX: i64 = 3_600_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reconcile {
-    /// The name of a tool with the effect `read`.
+    /// A tool with the effect `read`.
     pub tool: String,
     pub arguments: BTreeMap<String, ReconcileArgument>,
-    /// JSON pointer into the lookup's result. The value `true` at this pointer means that the call took effect, `false`
-    /// that it did not take effect.
+    /// JSON pointer into the lookup's result. `true` means that the call took effect, `false` that it did not.
     pub happened: String,
-    /// JSON pointer into the lookup's result. The value at this pointer becomes the call's output. `None` means the
-    /// whole result.
+    /// JSON pointer to the part of the lookup's result that becomes the call's output. `None` means the whole result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     pub tries: u32,
-    /// Time (ms) during which a request may still be in transit. The lookup's result `false` counts only after this
-    /// time.
+    /// Until this time has passed, a request may still be in transit, so the lookup's result `false` does not count.
     pub grace_ms: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum ReconcileArgument {
-    /// The call's argument at this JSON pointer; omitted if the call does not have it.
+    /// A JSON pointer. The argument is omitted if the call does not have it.
     Of(String),
     IdempotencyKey,
     Call,
@@ -44,9 +39,8 @@ pub enum ReconcileArgument {
 }
 
 impl ReconcileArgument {
-    /// Returns the argument that a declaration writes as `value`. A text that begins with `/` points to a call
-    /// argument. `$idempotency_key` and `$call` mean the key and the ID of the call. `None` for any other text that
-    /// begins with `$`. Any other value is a constant.
+    /// A text that begins with `/` points to a call argument. `$idempotency_key` and `$call` mean the key and the ID
+    /// of the call. `None` for any other text that begins with `$`. Any other value is a constant.
     #[must_use]
     pub fn declared(value: Value) -> Option<Self> {
         Some(match value {
@@ -61,11 +55,9 @@ impl ReconcileArgument {
 
 #[derive(Debug, Clone)]
 pub enum ReconcileVerdict {
-    /// The call took effect. The value becomes the call's output.
+    /// The value becomes the call's output.
     Happened(Box<RawValue>),
-    /// The call has not taken effect so far.
     NotSoFar,
-    /// The lookup did not find out whether the call took effect.
     Unknown,
 }
 

@@ -1,11 +1,11 @@
-//! Parses versions of tools, and selects the version that an agent gets. A tool can have several versions.
+//! Versions of tools. A tool can have several versions, and an agent gets one of them.
 
 use semver::{Version, VersionReq};
 
-/// The selector for the newest version. It is also used for agents without a selector.
+/// Selects the newest version. Also applies to agents without a selector.
 pub const LATEST: &str = "latest";
 
-/// Splits a name such as `search@2` into the tool's name and the version's label. The label is `None` without `@`.
+/// Splits `search@2` into the tool's name and the version's label. The label is `None` without `@`.
 #[must_use]
 pub fn split(name: &str) -> (&str, Option<&str>) {
     match name.split_once('@') {
@@ -14,7 +14,7 @@ pub fn split(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Parses a version. Also accepts `2` and `2.1`. `None` if invalid.
+/// Also accepts `2` and `2.1`.
 #[must_use]
 pub fn parse(text: &str) -> Option<Version> {
     let missing = match text.split(['-', '+']).next().unwrap_or_default().split('.').count() {
@@ -25,7 +25,7 @@ pub fn parse(text: &str) -> Option<Version> {
     Version::parse(&format!("{text}{missing}")).ok()
 }
 
-/// A selector of versions: `latest`, or a range in Cargo's syntax (`1`, `1.2`, `=1.2.3`, `>=1, <3`).
+/// `latest`, or a range in Cargo's syntax (`1`, `1.2`, `=1.2.3`, `>=1, <3`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
     Latest,
@@ -33,7 +33,6 @@ pub enum Selector {
 }
 
 impl Selector {
-    /// Parses a selector. `None` if invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text == LATEST {

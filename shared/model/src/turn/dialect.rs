@@ -1,8 +1,6 @@
-/// Passes the list of all dialects to the macro `$with`. Each item has the documentation, the variant of
-/// [`Dialect`](crate::Dialect), the module of `tickfleet-protocol` with the dialect's rules, and the dialect's name in
-/// messages.
-///
-/// The enum, the names and the table of rules are generated from this list, so that no dialect can be missing.
+/// The enum, its names and the table of rules are generated from this list, so that no dialect can be missing. Each
+/// item has the documentation, the variant of [`Dialect`](crate::Dialect), the module of `tickfleet-protocol` with
+/// the dialect's rules, and the dialect's name in messages.
 #[macro_export]
 macro_rules! for_each_dialect {
     ($with:ident) => {
@@ -38,7 +36,6 @@ macro_rules! dialects {
         impl Dialect {
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
-            /// Returns the dialect's name in messages.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {

@@ -6,11 +6,8 @@ use crate::limits;
 
 const MARK: &str = ".call-";
 
-/// Returns the ID of the turn for the inner call `number` (from 1) of the call `outer`:
-/// `<turn>.<position>.call-<number>`.
-///
-/// # Errors
-/// A message. There are too many inner calls, they are nested too deep, or the ID of the outer turn is too long.
+/// Returns `<turn>.<position>.call-<number>`; `number` counts from 1. Fails if there are too many inner calls, if
+/// they are nested too deep, or if the ID of the outer turn is too long.
 pub fn inner_turn(outer: &CallId, number: usize) -> Result<TurnId, String> {
     if number > limits::INNER_CALLS_MAX {
         return Err(format!("a call makes at most {} calls of other tools", limits::INNER_CALLS_MAX));
@@ -22,7 +19,7 @@ pub fn inner_turn(outer: &CallId, number: usize) -> Result<TurnId, String> {
     id.map_err(|error| format!("the turn's id leaves no room for those of inner calls: {error}"))
 }
 
-/// Returns the turn of the outer call if `turn` is the turn of an inner call; `None` otherwise.
+/// `None` unless `turn` is the turn of an inner call.
 #[must_use]
 pub fn outer_turn(turn: &TurnId) -> Option<TurnId> {
     let (outer, number) = turn.as_str().rsplit_once(MARK)?;

@@ -6,17 +6,15 @@ use crate::digest::hash_of;
 use crate::tool::canonical;
 use crate::{CallResult, Context};
 
-/// The text that a model in a loop receives from the model loop and the loop breaker.
+/// A model in a loop receives this text from the model loop and the loop breaker.
 pub const IN_CIRCLES: &str = "Doing it again changes nothing: take another way, or answer with what you have.";
 
-/// Returns the length of the longest run of equal rounds at the end of `rounds`.
 #[must_use]
 pub fn trailing_repeats<T: PartialEq>(rounds: &[T]) -> usize {
     rounds.last().map_or(0, |last| rounds.iter().rev().take_while(|round| *round == last).count())
 }
 
-/// Returns a hash that is equal for equal calls: same tool, arguments and user. Arguments are compared in canonical
-/// form, or as text if they are not JSON.
+/// Covers tool, arguments and user. Arguments are compared in canonical form, or as text if they are not JSON.
 #[must_use]
 pub fn call_hash(tool: &str, arguments: &str, context: &Context) -> String {
     let said = serde_json::from_str::<&RawValue>(arguments).ok().and_then(canonical);
@@ -24,7 +22,7 @@ pub fn call_hash(tool: &str, arguments: &str, context: &Context) -> String {
     hash_of([tool, said.as_deref().unwrap_or(arguments), user].into_iter())
 }
 
-/// Returns a hash that is equal for equal results: same outcome, output, error code and message.
+/// Covers outcome, output, error code and message.
 #[must_use]
 pub fn result_hash(result: &CallResult) -> String {
     let output = result.output.as_deref().map_or("", RawValue::get);

@@ -8,8 +8,7 @@ use prometheus::{
 use super::catalogue::{ExportedBy, LabelValues, MetricDef, MetricKind, PREFIX};
 use super::labels::OTHER;
 
-/// The role of a process. A process exports only the metrics of its role. If a metric is absent, the process does not
-/// have the role.
+/// A process exports only the metrics of its role. If a metric is absent, the process does not have the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProcessRole {
     Scheduler,
@@ -27,7 +26,7 @@ pub(super) struct MetricBuilder {
 }
 
 impl MetricBuilder {
-    /// Creates a builder, and registers the metrics that every process has.
+    /// Also registers the metrics that every process has.
     pub(super) fn new(role: ProcessRole, build: &MetricDef) -> Result<Self, Error> {
         let builder = Self { registry: Registry::new(), role };
         builder.build_info(build).and_then(|()| builder.process())?;
@@ -47,8 +46,8 @@ impl MetricBuilder {
         self.add(def, IntCounter::with_opts(options(def)))
     }
 
-    /// Creates counters, with a series that starts at 0 for every known label value. If a series began with its first
-    /// event, `rate` and `increase` would not count this event.
+    /// Every known label value gets a series that starts at 0. If a series began with its first event, `rate` and
+    /// `increase` would not count this event.
     pub(super) fn counters(&self, def: &MetricDef) -> Result<IntCounterVec, Error> {
         let counters = self.add(def, IntCounterVec::new(options(def), &labels(def)))?;
         for values in known_values(def) {
@@ -77,7 +76,7 @@ impl MetricBuilder {
         self.add(def, HistogramVec::new(histogram_options(def), &labels(def)))
     }
 
-    /// Sets the metric with the build's version. Its value is always 1, and its label is the version.
+    /// The value is always 1, and the label is the version.
     fn build_info(&self, def: &MetricDef) -> Result<(), Error> {
         self.gauges(def)?.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         Ok(())
@@ -116,8 +115,7 @@ fn labels(def: &MetricDef) -> Vec<&'static str> {
     def.labels.iter().map(|(name, _)| *name).collect()
 }
 
-/// Returns all combinations of the labels' known values. For a label whose values come from outside, only `other` is
-/// known.
+/// All combinations of the labels' known values. If a label's values come from outside, only `other` is known.
 fn known_values(def: &MetricDef) -> Vec<Vec<&'static str>> {
     def.labels.iter().fold(vec![Vec::new()], |combinations, (_, values)| {
         let values = match values {

@@ -6,22 +6,22 @@ use super::labels::{self, RELOADS, STREAMS, VERBS};
 /// Prefix of every metric except `process_*`.
 pub(super) const PREFIX: &str = "tickfleet_";
 
-/// Buckets of a call's duration in seconds: from a lookup in memory to far more than the default timeout of 30 s.
+/// A call's duration: from a lookup in memory to far more than the default timeout of 30 s.
 pub(super) const CALL_SECONDS: [f64; 14] =
     [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
 
-/// Buckets of the wait for a worker in seconds: from a fleet with idle slots to a fleet with far too few workers.
+/// The wait for a worker: from a fleet with idle slots to a fleet with far too few workers.
 pub(super) const WAIT_SECONDS: [f64; 13] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0, 600.0];
 
-/// Buckets of a turn's total duration in seconds: from one tick to one day.
+/// A turn's total duration: from one tick to one day.
 pub(super) const TURN_SECONDS: [f64; 13] =
     [0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0, 3_600.0, 86_400.0];
 
-/// Buckets of one round of the tick in seconds: from a round without work to an overloaded shard.
+/// One round of the tick: from a round without work to an overloaded shard.
 pub(super) const TICK_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0];
 
-/// Buckets of one request to Redis in seconds. There are only a few, because each verb has its own histogram.
+/// Only a few buckets, because each verb has its own histogram.
 pub(super) const REDIS_SECONDS: [f64; 8] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,22 +49,20 @@ pub(super) enum LabelValues {
 
 #[derive(Clone, Copy)]
 pub(super) struct MetricDef {
-    /// The name without [`PREFIX`].
+    /// Without [`PREFIX`].
     pub(super) name: &'static str,
     pub(super) kind: MetricKind,
     pub(super) by: ExportedBy,
     pub(super) labels: &'static [(&'static str, LabelValues)],
-    /// A description of the metric, in one or two sentences.
     pub(super) help: &'static str,
 }
 
-/// Defines a constant for each metric, and a list of all metrics.
 macro_rules! catalogue {
     ($($constant:ident = $name:literal, $kind:expr, $by:ident, [$($label:literal: $values:expr),*], $help:literal;)*) => {
         $(pub(super) const $constant: MetricDef = MetricDef {
             name: $name, kind: $kind, by: ExportedBy::$by, labels: &[$(($label, $values)),*], help: $help,
         };)*
-        /// All metrics, in the order of `docs/reference/metrics.md`.
+        /// In the order of `docs/reference/metrics.md`.
         #[cfg(test)]
         pub(super) const ALL: &[MetricDef] = &[$($constant),*];
     };
@@ -291,7 +289,7 @@ catalogue! {
         "Time at which the configuration in force was loaded, seconds since the epoch.";
 }
 
-/// Names and types of the `process_*` metrics that the Prometheus library adds.
+/// The `process_*` metrics that the Prometheus library adds, with their types.
 #[cfg(test)]
 pub(super) const PROCESS: [(&str, &str); 7] = [
     ("process_cpu_seconds_total", "counter"),

@@ -1,4 +1,4 @@
-//! Metrics of calls whose intent record must be durable before the call runs.
+//! Metrics of calls that need a durable intent record.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl DurableMetrics {
 }
 
 impl Metrics {
-    /// Records how long a call waited for the confirmation that its intent record is durable.
+    /// `took` is the wait for the confirmation that the intent record is durable.
     pub fn begun_durably(&self, durability: Durability, is_confirmed: bool, took: Duration) {
         let outcome = if is_confirmed { "confirmed" } else { "unconfirmed" };
         self.redis.durable.begins.with_label_values(&[durability.as_str(), outcome]).inc();

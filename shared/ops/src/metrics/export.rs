@@ -34,7 +34,7 @@ impl ExportMetrics {
 }
 
 impl Metrics {
-    /// Sets the age of the oldest entry without a seal. `None` if the age is unknown, or if no entry waits for a seal.
+    /// `None` if the age is unknown, or if no entry waits for a seal.
     pub(super) fn unsealed_age(&self, age: Option<Duration>) {
         match age {
             Some(age) => self.governance.export.unsealed.with_label_values(none()).set(age.as_secs_f64()),
@@ -50,12 +50,10 @@ impl Metrics {
         self.governance.export.exported.inc_by(entries);
     }
 
-    /// Counts entries of the audit log that were lost before their export.
     pub fn trimmed_unexported(&self, entries: u64) {
         self.governance.export.gone.inc_by(entries);
     }
 
-    /// Counts records that the destination has permanently rejected.
     pub fn export_refused(&self, records: u64) {
         self.governance.export.refused.inc_by(records);
     }
@@ -64,7 +62,6 @@ impl Metrics {
         self.governance.export.failures.inc();
     }
 
-    /// Sets the age of the oldest entry that is not exported.
     pub fn unexported_age(&self, age: Duration) {
         self.governance.export.age.set(age.as_secs_f64());
     }

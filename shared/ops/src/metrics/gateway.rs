@@ -25,7 +25,7 @@ impl fmt::Debug for GatewayMetrics {
     }
 }
 
-/// An open stream of events. Dropping this value marks the end of the stream.
+/// Dropping this value marks the end of the stream.
 #[derive(Debug)]
 pub struct OpenStream(IntGauge);
 
@@ -61,7 +61,7 @@ impl GatewayMetrics {
         self.seconds.with_label_values(&[request]).observe(took.as_secs_f64());
     }
 
-    /// Counts a rejected request. A status that is not a rejection is ignored.
+    /// A status that is not a rejection is ignored.
     pub fn refused(&self, status: u16) {
         let [key, forbidden, too_large, busy, unavailable, ..] = labels::REFUSALS;
         let reason = match status {
@@ -75,19 +75,19 @@ impl GatewayMetrics {
         self.refused.with_label_values(&[reason]).inc();
     }
 
-    /// Counts a request that was rejected because its key or token has sent too many requests.
+    /// The request's key or token has sent too many requests.
     pub fn over_rate(&self) {
         let [.., rate, _] = labels::REFUSALS;
         self.refused.with_label_values(&[rate]).inc();
     }
 
-    /// Counts a request that was rejected before it was read, because its address has sent too many wrong keys.
+    /// The request was rejected before it was read, because its address has sent too many wrong keys.
     pub fn auth_failure_rate(&self) {
         let [.., auth_failure_rate] = labels::REFUSALS;
         self.refused.with_label_values(&[auth_failure_rate]).inc();
     }
 
-    /// Counts a request whose client disconnected before the response.
+    /// The client disconnected before the response.
     pub fn gone(&self, request: &'static str) {
         let [.., gone] = labels::STATUSES;
         self.requests.with_label_values(&[labels::known(&labels::REQUESTS, request), gone]).inc();
@@ -99,15 +99,14 @@ impl GatewayMetrics {
         OpenStream(self.streams.clone())
     }
 
-    /// Counts a call of an MCP tool. `response` is a value of `labels::MCP_RESPONSES`.
+    /// `response` is a value of `labels::MCP_RESPONSES`.
     pub fn mcp_called(&self, response: &'static str) {
         let [.., error] = labels::MCP_RESPONSES;
         let known = labels::MCP_RESPONSES.into_iter().find(|word| *word == response);
         self.mcp_calls.with_label_values(&[known.unwrap_or(error)]).inc();
     }
 
-    /// Registers `waiting`, which returns the number of requests that wait for a reply. `waiting` is called at each
-    /// scrape.
+    /// `waiting` returns the number of requests that wait for a reply. It is called at each scrape.
     pub fn watch_waiting(&self, waiting: impl Fn() -> usize + Send + Sync + 'static) {
         *self.waiting_now.lock() = Some(Box::new(waiting));
     }

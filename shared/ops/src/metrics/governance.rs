@@ -58,7 +58,6 @@ impl Metrics {
         self.governance.sealed.inc_by(entries);
     }
 
-    /// Counts entries of the audit log that were lost before they were sealed.
     pub fn trimmed_unsealed(&self, entries: u64) {
         self.governance.unsealed.inc_by(entries);
     }
@@ -67,12 +66,10 @@ impl Metrics {
         self.governance.seal_failures.inc();
     }
 
-    /// Counts a failure to store anchors outside of Redis.
     pub fn anchor_failed(&self) {
         self.governance.anchor_failures.inc();
     }
 
-    /// Counts turns or calls that exceeded a configured limit.
     pub fn limit_reached(&self, limit: &str, action: LimitAction, count: u64) {
         self.governance.limits_reached.with_label_values(&[limit, action.as_str()]).inc_by(count);
     }
@@ -85,18 +82,16 @@ impl Metrics {
         self.governance.reads_cached.with_label_values(&[read.as_str()]).inc();
     }
 
-    /// Counts a series of equal calls that exceeded its maximum length.
     pub fn loop_broken(&self, action: LoopAction) {
         self.governance.loops.with_label_values(&[action.as_str()]).inc();
     }
 
-    /// Counts a call that waits for another call of its session. The other call may change facts on which the waiting
-    /// call depends.
+    /// The other call belongs to the same session and may change facts on which the waiting call depends.
     pub fn waited_for_facts(&self) {
         self.governance.fact_waits.inc();
     }
 
-    /// Counts a check by reconciliation. `happened` is `None` if it remains unknown whether the call took effect.
+    /// `happened` is `None` if it remains unknown whether the call took effect.
     pub fn reconciled(&self, happened: Option<bool>) {
         let verdict = match happened {
             Some(true) => "happened",
@@ -114,8 +109,8 @@ impl Metrics {
         self.governance.approvals.with_label_values(&[event.as_str()]).inc();
     }
 
-    /// Records the duration of an attempt under the OpenTelemetry name, if that name is enabled. `tool` must exist.
-    /// `failed` is the error type of a failed attempt.
+    /// Has no effect unless the OpenTelemetry names are enabled. `tool` must exist. `failed` is the error type of a
+    /// failed attempt.
     pub fn tool_tried(&self, tool: &str, took: Duration, failed: Option<&str>) {
         self.governance.tool_seconds.observe(&self.tools.label(tool, Outcome::Ok), took, failed);
     }

@@ -9,19 +9,15 @@ pub(crate) fn refusals() -> Vec<&'static str> {
     Refusal::ALL.map(Refusal::as_str).to_vec()
 }
 
-/// The result of a turn's admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// The turn's first slice was dispatched at once.
     Dispatched,
-    /// The turn waits in its agent's throttle queue.
     Queued,
-    /// The turn ended at once: the budget of the day or task was used up, or the turn's deadline had passed.
+    /// The budget of the day or task was used up, or the turn's deadline had passed.
     Capped,
     Duplicate,
     /// The turn has the ID of an earlier turn with different content.
     Conflict,
-    /// The turn was malformed, or its tenant or agent is unknown.
     Rejected,
 }
 
@@ -42,13 +38,11 @@ impl Decision {
     }
 }
 
-/// The effect of a full limit on a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LimitAction {
     Wait,
     /// Calls of the turn ended with a result that names the limit.
     Reject,
-    /// The limit has no effect, because it is in shadow mode and only counts.
     Shadow,
 }
 
@@ -71,7 +65,6 @@ pub enum RuleAction {
     Deny,
     /// The call ended as with `Deny`, because the rule could not be evaluated.
     Undecided,
-    /// The rule has no effect, because it is in shadow mode and only counts.
     Shadow,
 }
 
@@ -139,7 +132,6 @@ impl CachedRead {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotificationResult {
     Taken,
-    /// The notification failed, and is retried.
     Failed,
     /// The notification was dropped.
     GivenUp,
@@ -158,7 +150,6 @@ impl NotificationResult {
     }
 }
 
-/// What happens if a call is repeated too often in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoopAction {
     Warned,
@@ -179,13 +170,11 @@ impl LoopAction {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BreakerEvent {
-    /// The breaker opened: calls are no longer sent to the tool.
     Opened,
-    /// A call was not sent because the breaker is open. The call waits.
+    /// A call was not sent because the breaker is open.
     Waited,
     /// The breaker is half-open: one call probes the tool.
     Tried,
-    /// The probe succeeded, so calls are sent to the tool again.
     Closed,
     /// A call waited for the maximum time, and then ended without another attempt.
     GaveUp,
@@ -208,18 +197,14 @@ impl BreakerEvent {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WorkStage {
-    /// The work is in the inbound streams, and is not admitted yet.
     Inbound,
-    /// The work is in the ready streams, and no worker has taken it.
+    /// No worker has taken the work.
     Ready,
-    /// The work is in the streams of suspects, because an earlier holder died. It waits for a free slot in a worker's
-    /// slot pool for suspects.
+    /// An earlier holder died. The work waits for a free slot in a worker's slot pool for suspects.
     Suspect,
-    /// The work is in a throttle queue. It waits for a later tick or day.
+    /// Waits in a throttle queue for a later tick or day.
     ParkedCapped,
-    /// The work is parked after a transient failure, and waits for its retry.
     Delayed,
-    /// The work is parked, and waits for people to decide about its next call.
     Approval,
     Running,
     Dead,
@@ -260,12 +245,11 @@ pub(super) const SANDBOX_LEVELS: [&str; 3] = ["basic", "strict", "docker"];
 
 pub(super) const RETRIES: [&str; 5] = ["timeout", "transient", "not_durable", "task", OTHER];
 
-/// Values of two labels: the required durability of an intent record (`DURABLE`), and whether Redis confirmed it in
-/// time (`CONFIRMED`).
+/// The required durability of an intent record, and whether Redis confirmed it in time.
 pub(super) const DURABLE: [&str; 2] = ["local", "replica"];
 pub(super) const CONFIRMED: [&str; 2] = ["confirmed", "unconfirmed"];
 
-/// Outcomes of requests to models: `ok`, and the kinds of failures.
+/// `ok`, and the kinds of failures.
 pub(super) const MODEL_OUTCOMES: [&str; 14] = [
     "ok",
     "rate_limited",
@@ -316,7 +300,7 @@ pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
 
 pub(super) const STEPS: [&str; 6] = ["plan", "execute", "validate", "answer", "compact", OTHER];
 
-/// The operations whose writes are rejected if another process has taken over the slice.
+/// The writes of these operations are rejected if another process has taken over the slice.
 pub(super) const FENCED: [&str; 15] = [
     "settle",
     "retry",
@@ -335,7 +319,7 @@ pub(super) const FENCED: [&str; 15] = [
     OTHER,
 ];
 
-/// The commands of Redis, from the list in the store.
+/// From the list in the store.
 pub(super) static VERBS: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| tickfleet_store::command_names().into_iter().chain([OTHER]).collect());
 
@@ -343,7 +327,7 @@ pub(super) const HOLDERS: [&str; 3] = ["scheduler", "worker", "external"];
 
 pub(super) const RELOADS: [&str; 2] = ["ok", "rejected"];
 
-/// Returns `word` if `list` contains it, and `other` otherwise, so that an unexpected word does not create a series.
+/// An unexpected word does not create a series.
 pub(super) fn known(list: &[&'static str], word: &str) -> &'static str {
     list.iter().find(|known| **known == word).copied().unwrap_or(OTHER)
 }

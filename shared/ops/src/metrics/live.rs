@@ -1,5 +1,5 @@
-//! Gauges whose values are read at each scrape. A gauge adds the values of all workers or schedulers of the process,
-//! one per shard.
+//! Gauges that are read at each scrape. A gauge adds the values of all workers or schedulers of the process, one per
+//! shard.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,10 +15,10 @@ const MCP_SERVERS_MAX: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpServer {
-    /// The server's name in `mcp.yaml`.
+    /// As in `mcp.yaml`.
     pub name: String,
     pub up: bool,
-    /// Number of tools that may not be called because their definitions differ from the pinned definitions.
+    /// Tools that may not be called because their definitions differ from the pinned definitions.
     pub quarantined: usize,
 }
 
@@ -38,7 +38,7 @@ impl McpServers {
         *self.probe.lock() = Some(Box::new(probe));
     }
 
-    /// Returns the servers sorted by name, at most [`MCP_SERVERS_MAX`].
+    /// Sorted by name, at most [`MCP_SERVERS_MAX`].
     pub(super) fn now(&self) -> Vec<McpServer> {
         let probe = self.probe.lock();
         let mut servers = probe.as_ref().map(|probe| probe()).unwrap_or_default();
@@ -64,7 +64,7 @@ impl SlotProbes {
         self.probes.lock().push(Box::new(probe));
     }
 
-    /// Returns the numbers of busy slots and of all slots. Removes workers that have ended.
+    /// Returns the busy slots and all slots. Removes workers that have ended.
     pub(super) fn sum(&self) -> (i64, i64) {
         let mut busy = 0;
         let mut all = 0;
@@ -78,7 +78,7 @@ impl SlotProbes {
     }
 }
 
-/// Time for which the lag of a tick is kept. This time is longer than the usual interval between two scrapes, so that a
+/// The lag of a tick is kept for this time. It is longer than the usual interval between two scrapes, so that a
 /// scrape also finds a short lag.
 pub(super) const LAG_MEMORY: Duration = Duration::from_secs(30);
 

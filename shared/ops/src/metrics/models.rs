@@ -25,19 +25,19 @@ impl ModelMetrics {
 }
 
 impl Metrics {
-    /// Counts a request to a model. `outcome` is `ok` or a kind of failure.
+    /// `outcome` is `ok` or a kind of failure.
     pub fn model_asked(&self, model: &str, outcome: &str) {
         self.models.requests.with_label_values(&[model, labels::known(&labels::MODEL_OUTCOMES, outcome)]).inc();
     }
 
-    /// Counts tokens, and the cost in millionths of the currency.
+    /// `cost` is in millionths of the currency.
     pub fn model_used(&self, model: &str, input: u64, output: u64, cost: u64) {
         self.models.tokens.with_label_values(&[model, "input"]).inc_by(input);
         self.models.tokens.with_label_values(&[model, "output"]).inc_by(output);
         self.models.cost.with_label_values(&[model]).inc_by(cost);
     }
 
-    /// Counts a step of a task. `step` is `plan`, `execute`, `validate`, `answer` or `compact`.
+    /// `step` is `plan`, `execute`, `validate`, `answer` or `compact`.
     pub fn task_step(&self, step: &str) {
         self.models.steps.with_label_values(&[labels::known(&labels::STEPS, step)]).inc();
     }

@@ -61,7 +61,6 @@ fn anchor(def: &MetricDef) -> String {
     format!("{PREFIX}{}", def.name)
 }
 
-/// Returns the first metric whose label `label` has exactly these values.
 fn first_with(label: &str, values: &[&str]) -> &'static MetricDef {
     let has =
         |(name, of): &(&str, LabelValues)| *name == label && matches!(of, LabelValues::Words(of) if of() == values);

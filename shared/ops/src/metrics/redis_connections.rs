@@ -13,7 +13,7 @@ use super::builder::MetricBuilder;
 use super::durable::DurableMetrics;
 use super::{Metrics, RedisScrape, catalogue as c, none, seconds_since_epoch, wide};
 
-/// The values that Redis reports at a scrape. They are absent while Redis does not respond.
+/// Absent while Redis does not respond.
 #[derive(Debug)]
 pub(super) struct RedisServerMetrics {
     memory: GaugeVec,
@@ -59,17 +59,15 @@ pub(super) struct RedisConnectionMetrics {
     missing: GaugeVec,
     pub(super) durable: DurableMetrics,
     redirected: IntCounterVec,
-    /// The state of each primary, by its lookup name. In a cluster, each slot of a shard has its own name.
+    /// By lookup name. In a cluster, each slot of a shard has its own name.
     state: Mutex<HashMap<String, PrimaryState>>,
 }
 
-/// The result of the latest lookup of a primary by the process' connections.
+/// As of the latest lookup by the process' connections.
 #[derive(Debug, Default)]
 struct PrimaryState {
-    /// Host and port of the last primary that was found. While no primary is found, this value is kept, so that only a
-    /// different primary counts as a failover.
+    /// Host and port. Kept while no primary is found, so that only a different primary counts as a failover.
     last: Option<String>,
-    /// The time since which no primary has been found.
     missing_since: Option<Instant>,
 }
 
@@ -86,7 +84,7 @@ impl RedisConnectionMetrics {
         })
     }
 
-    /// Sets the gauges whose values grow with time. Called at each scrape.
+    /// The values of these gauges grow with time, so they are set at each scrape.
     pub(super) fn read(&self) {
         let missing = |state: &PrimaryState| state.missing_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
         // Without Sentinels or a cluster, the process looks up no primary, so the gauge is absent.
@@ -97,12 +95,12 @@ impl RedisConnectionMetrics {
 }
 
 impl Metrics {
-    /// Records whether Redis responded during the scrape and accepted writes.
+    /// `up` means that Redis responded during the scrape and accepted writes.
     pub fn redis_up(&self, up: bool) {
         self.redis.up.set(i64::from(up));
     }
 
-    /// Records why Redis rejected the request of the scrape. `None` if Redis did not reject the request.
+    /// `None` if Redis did not reject the request of the scrape.
     pub fn redis_rejecting(&self, refusal: Option<Refusal>) {
         for reason in Refusal::ALL {
             let value = f64::from(u8::from(refusal == Some(reason)));
@@ -110,8 +108,8 @@ impl Metrics {
         }
     }
 
-    /// Records that a connection looked up a primary. `what` is the lookup name, and `found` is the primary's address,
-    /// or `None`. The connections of a process notice a failover one by one, but the failover is counted only once.
+    /// `what` is the lookup name, and `found` is the primary's address. The connections of a process notice a
+    /// failover one by one, but it is counted only once.
     pub fn primary_sought(&self, what: &str, found: Option<&str>) {
         let mut states = self.redis.state.lock();
         let state = states.entry(what.to_owned()).or_default();
@@ -125,7 +123,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a response in which a server referred to another server, or reported that it was not ready.
+    /// A server referred to another server, or reported that it was not ready.
     pub fn redis_redirected(&self, answer: &str) {
         self.redis.redirected.with_label_values(&[answer]).inc();
     }

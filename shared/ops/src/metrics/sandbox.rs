@@ -16,8 +16,7 @@ impl SandboxMetrics {
 }
 
 impl Metrics {
-    /// Sets the sandbox levels that the machine supports, and the number of tools that are rejected because their level
-    /// is not supported. If no tool needs a sandbox, `levels` is empty.
+    /// `refused` counts the tools with an unsupported level. If no tool needs a sandbox, `levels` is empty.
     pub fn sandbox_found(&self, levels: impl IntoIterator<Item = (String, bool)>, refused: usize) {
         self.sandbox.levels.reset();
         for (level, held) in levels {

@@ -7,14 +7,14 @@ use prometheus::proto::MetricType;
 use super::catalogue::{ALL, LabelValues, MetricKind, PREFIX, PROCESS};
 use super::*;
 
-/// Forbidden label names. Their values would be unbounded, or Prometheus sets these labels itself.
+/// Their values would be unbounded, or Prometheus sets these labels itself.
 const FORBIDDEN_LABELS: [&str; 16] = [
     "tenant", "agent", "turn", "task", "call", "pod", "slice", "consumer", "worker", "id", "instance", "job", "inbox",
     "reply_to", "shard", "le",
 ];
 
-/// Maximum number of series of a process that is both scheduler and worker, with 500 tools and every outcome for each
-/// tool. The page `docs/reference/metrics.md` states this number. The number of agents does not affect it.
+/// For a process that is both scheduler and worker, with 500 tools and every outcome for each tool. The page
+/// `docs/reference/metrics.md` states this number. The number of agents does not affect it.
 const SERIES_MAX: usize = 500 * 40 + 2_500;
 
 fn samples(text: &str) -> Vec<&str> {
@@ -125,7 +125,7 @@ fn counters_start_at_zero_for_every_known_label() {
     }
 }
 
-/// Returns the time `seconds` from now, in ms since the epoch.
+/// In ms since the epoch.
 fn in_seconds(seconds: i64) -> i64 {
     i64::try_from(Duration::from_secs_f64(seconds_since_epoch()).as_millis()).unwrap() + seconds * 1_000
 }
@@ -230,7 +230,7 @@ fn one_configuration_is_shown_at_a_time() {
     assert!(!text.contains("tickfleet_config_last_reload_success_timestamp_seconds 0\n"), "{text}");
 }
 
-/// Returns the metrics of a process in which every event has happened, so that every metric has a series.
+/// Every event has happened, so every metric has a series.
 fn busy(part: ProcessRole) -> Metrics {
     let metrics = Metrics::of(part).unwrap();
     for verb in labels::VERBS.iter() {
@@ -257,7 +257,7 @@ fn busy(part: ProcessRole) -> Metrics {
     metrics.gateway.answered("submit", 202, Duration::ZERO);
     metrics.watch_mcp(|| vec![McpServer { name: "notes".into(), up: true, quarantined: 0 }]);
     metrics.sandbox_found(labels::SANDBOX_LEVELS.map(|level| (level.to_owned(), true)), 0);
-    // Render the metrics once, because the metrics of MCP servers are read at a scrape.
+    // The metrics of MCP servers are read at a scrape.
     drop(metrics.render());
     metrics
 }
@@ -307,8 +307,7 @@ fn types_labels_and_help_match_the_catalogue() {
     }
 }
 
-/// Returns the naming rule that a metric's name breaks, if any. A name ends with a base unit, and only counters end
-/// with `_total`.
+/// Returns the broken naming rule. A name ends with a base unit, and only counters end with `_total`.
 fn misnamed(name: &str, kind: MetricKind) -> Option<&'static str> {
     let has_any = |parts: &[&str]| name.split('_').any(|part| parts.contains(&part));
     if !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') || name.starts_with('_') {
@@ -380,7 +379,7 @@ fn many_agents_and_tools_stay_within_the_series_limit() {
     let metrics = busy(ProcessRole::Both);
     metrics.tools_known((0..600).map(|n| format!("tool_{n}")).collect::<Vec<_>>().iter().map(String::as_str));
     for agent in 0..1_000 {
-        // Calls are counted by tool and outcome only, not by agent. Some agents invent tool names.
+        // Some agents invent tool names.
         let tool = format!("tool_{}", agent % 600);
         for outcome in Outcome::ALL {
             metrics.call_ended(&tool, outcome, Some(Duration::from_millis(1)));

@@ -8,14 +8,13 @@ use super::labels::OTHER;
 use parking_lot::RwLock;
 use tickfleet_model::Outcome;
 
-/// Maximum number of values of the label `tool`: more tools than a fleet is likely to configure.
+/// More tools than a fleet is likely to configure.
 const TOOLS_MAX: usize = 500;
 
-/// Maximum number of values of the label `rule`. A configuration can have more rules, but a rule gets a label only
-/// after a call has violated the rule.
+/// A configuration can have more rules, but a rule gets a label only after a call has violated it.
 const RULES_MAX: usize = 200;
 
-/// The first `MAX` different names. Only these names become label values.
+/// Only the first `MAX` different names become label values.
 #[derive(Debug, Default)]
 struct FirstNames<const MAX: usize> {
     seen: RwLock<HashSet<Arc<str>>>,
@@ -40,13 +39,12 @@ impl<const MAX: usize> FirstNames<MAX> {
     }
 }
 
-/// The names of rules that are label values. The configuration can change while the process runs, so their number is
-/// bounded.
+/// The configuration can change while the process runs, so the number of rules is bounded.
 #[derive(Debug, Default)]
 pub(super) struct RuleLabels(FirstNames<RULES_MAX>);
 
 impl RuleLabels {
-    /// Returns the rule's name, or `other` if the maximum is reached.
+    /// `other` if the maximum is reached.
     pub(super) fn label(&self, rule: &str) -> Arc<str> {
         self.0.take(rule)
     }
@@ -56,15 +54,13 @@ impl RuleLabels {
 pub(super) struct ToolLabels(FirstNames<TOOLS_MAX>);
 
 impl ToolLabels {
-    /// Returns the label for a call of `tool` that ended with `outcome`: the tool's name, or `other`.
-    ///
-    /// A new name becomes a label only if the outcome proves that the tool exists. Otherwise, an agent that invents
-    /// names would use up the bound, and real tools would be counted as `other`.
+    /// The tool's name, or `other`. A new name becomes a label only if the outcome proves that the tool exists.
+    /// Otherwise, an agent that invents names would use up the bound, and real tools would be counted as `other`.
     pub(super) fn label(&self, tool: &str, outcome: Outcome) -> Arc<str> {
         if outcome.proves_tool() { self.0.take(tool) } else { self.0.get(tool).unwrap_or_else(|| OTHER.into()) }
     }
 
-    /// Returns the label of a configured tool. If `tool` is `None`, the label is `other`.
+    /// `None` becomes `other`.
     pub(super) fn known_label(&self, tool: Option<&str>) -> Arc<str> {
         tool.map_or_else(|| OTHER.into(), |tool| self.0.take(tool))
     }

@@ -9,8 +9,8 @@ use tickfleet_model::outcome::EffectHappened;
 use super::Claim;
 use super::entry::CallEntry;
 
-/// Maximum length of the part at the end of a claim's window that is not checked (ms). An entry is written later than
-/// its claim. So the last tenth of the window, up to this maximum, is not checked.
+/// The last tenth of a claim's window, up to this maximum, is not checked, because an entry is written later than its
+/// claim.
 const NOT_JUDGED_MS_MAX: i64 = 60_000;
 
 struct EffectRun {

@@ -11,28 +11,26 @@ pub(super) struct CallEntry {
     pub(super) id: EntryId,
     pub(super) tenant: String,
     pub(super) agent: String,
-    /// The call, as `<turn>/<position>`.
+    /// `<turn>/<position>`.
     pub(super) call: String,
     pub(super) turn: String,
     pub(super) tool: String,
-    /// When the call ended (ms by the shard's clock).
+    /// By the shard's clock.
     pub(super) ended_ms: i64,
-    /// The duration of the last attempt (ms).
+    /// Of the last attempt.
     pub(super) duration_ms: i64,
     pub(super) outcome: String,
-    /// The equal call whose outcome this call got. `None` if this call did not repeat an equal call.
+    /// Set if this call got the outcome of this equal call.
     pub(super) repeats: Option<String>,
-    /// The effect that the call claimed.
     pub(super) effect: Option<AuditEffect>,
-    /// When the call was admitted and which counters the admission debited, if known.
     pub(super) admission: Option<AdmissionNote>,
-    /// The text of the admission, including the notes that follow it.
+    /// Includes the notes that follow the admission.
     pub(super) admitted: String,
 }
 
 pub(super) enum EntryRead {
     Call(Box<CallEntry>),
-    /// An operator reset an unreadable counter, whose name is `limit@counter`.
+    /// An operator reset an unreadable counter, named `limit@counter`.
     Remade(String),
     Other,
 }
@@ -49,13 +47,13 @@ impl EntryRead {
 }
 
 impl CallEntry {
-    /// Returns the text of the admission without the notes that follow it. All calls of a slice have the same admission
-    /// text, but their notes differ between versions of the fleet.
+    /// Without the notes that follow the admission. All calls of a slice have the same admission text, but their
+    /// notes differ between versions of the fleet.
     pub(super) fn admission_text(&self) -> &str {
         self.admitted.split(';').next().unwrap_or_default()
     }
 
-    /// Reads a call from an entry; `None` if the entry does not describe a call.
+    /// `None` if the entry does not describe a call.
     fn of(id: EntryId, admitted: &str, entry: AuditEntry<'_>) -> Option<Self> {
         if entry.action != CALL_ACTION {
             return None;

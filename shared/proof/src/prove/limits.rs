@@ -13,8 +13,8 @@ const WHY_UNCHECKED: &str = "their debits are not in the log: they were never ad
                              an older version decided them, there were too many, or an unreadable counter \
                              was reset";
 
-/// Tolerance for the beginning of a window (ms). If a counter is reset several times in one millisecond, each new
-/// window begins one millisecond after the previous one.
+/// Tolerance for the beginning of a window. If a counter is reset several times in one millisecond, each new window
+/// begins one millisecond after the previous one.
 const RESET_MS: i64 = 10;
 
 struct LimitDebit {
@@ -25,14 +25,14 @@ struct LimitDebit {
     max: u64,
 }
 
-/// The debits in each window of a counter. The key is the end and the beginning of the window.
+/// By the end and the beginning of the window.
 type Counter = BTreeMap<(i64, i64), Vec<LimitDebit>>;
 
 #[derive(Default)]
 pub(super) struct Limits {
-    /// The counters by shard and `limit@counter`.
+    /// By shard and `limit@counter`.
     counters: BTreeMap<(u32, String), Counter>,
-    /// Counters that an operator reset because they were unreadable. The windows of these counters began twice.
+    /// An operator reset these counters because they were unreadable, so their windows began twice.
     recreated: HashSet<(u32, String)>,
     seen: HashSet<NameHash>,
     unchecked: u64,
@@ -59,7 +59,6 @@ impl Limits {
         }
     }
 
-    /// Records that an operator reset a counter because it was unreadable.
     pub(super) fn recreated(&mut self, shard: u32, counter: String) {
         self.recreated.insert((shard, counter));
     }
@@ -110,7 +109,6 @@ fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
     }
 }
 
-/// Checks each admission of a window separately.
 fn each(name: &str, end: i64, inside: &[LimitDebit], claim: &mut Claim) {
     for LimitDebit { turn, at_ms, used, max, .. } in inside {
         if used > max {
@@ -122,8 +120,7 @@ fn each(name: &str, end: i64, inside: &[LimitDebit], claim: &mut Claim) {
     }
 }
 
-/// Checks that the ranges of admissions do not overlap. An admission's range begins at the count before the admission
-/// and ends at the count after it.
+/// An admission's range begins at the count before the admission and ends at the count after it.
 fn overlaps(name: &str, inside: &mut [LimitDebit], claim: &mut Claim) {
     inside.sort_by_key(|debited| (debited.used, debited.at_ms));
     for pair in inside.windows(2) {

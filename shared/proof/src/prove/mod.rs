@@ -22,22 +22,21 @@ use entry::{CallEntry, EntryRead};
 use limits::Limits;
 use windows::Windows;
 
-/// Maximum number of violations that are kept for a claim. Further violations are only counted.
+/// Per claim. Further violations are only counted.
 const VIOLATIONS_MAX: usize = 1_000;
 
 const WHY_REUSED: &str = "their ids were reused after their records had expired, as the export says";
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Proof {
-    /// True if no claim is violated.
     pub holds: bool,
-    /// The number of calls that ended in the time range.
+    /// Calls that ended in the time range.
     pub calls: u64,
-    /// The number of other entries, such as actions of operators. They are counted even outside the time range.
+    /// Other entries, such as actions of operators, even outside the time range.
     pub others: u64,
-    /// The earliest end of a call (ms).
+    /// The earliest end of a call.
     pub first_ms: Option<i64>,
-    /// The latest end of a call (ms).
+    /// The latest end of a call.
     pub last_ms: Option<i64>,
     pub claims: Vec<Claim>,
     /// Unsigned statements of the export. The claims hold only if these statements are true.
@@ -48,20 +47,15 @@ pub struct Proof {
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Claim {
-    /// The claim, as a sentence.
     pub claim: &'static str,
-    /// True if no violation of the claim was found.
     pub holds: bool,
-    /// The number of calls, windows or keys that were checked.
+    /// Calls, windows or keys, see `unit`.
     pub checked: u64,
-    /// The unit of `checked`.
     pub unit: &'static str,
-    /// The number of calls whose entries lack data that the check needs.
+    /// Calls with incomplete entries, so that the check could not run.
     pub unchecked: u64,
-    /// Why these entries lack the data.
     pub why_unchecked: &'static str,
     pub violations: Vec<String>,
-    /// The number of violations that are not in `violations`.
     pub more_violations: u64,
 }
 
@@ -89,17 +83,16 @@ impl Claim {
     }
 }
 
-/// A result of a call. The prover keeps it to detect a second result of the same call.
+/// Kept to detect a second result of the same call.
 struct SeenResult {
     id: EntryId,
     ended_ms: i64,
 }
 
-/// A truncated hash of names. Names are only compared, and storing the names themselves would take most of the memory.
+/// Names are only compared, and storing the names themselves would take most of the memory.
 type NameHash = [u8; 16];
 
-/// Returns the hash of names. The length of each part is hashed before the part, so that different parts never hash the
-/// same bytes.
+/// The length of each part is hashed before the part, so that different parts never hash the same bytes.
 fn name_hash(parts: &[&str]) -> NameHash {
     let mut context = Context::new(&SHA256);
     for part in parts {
@@ -111,7 +104,6 @@ fn name_hash(parts: &[&str]) -> NameHash {
     mark
 }
 
-/// Reads exports line by line, and checks the claims.
 pub struct Prover {
     from_ms: Option<i64>,
     until_ms: Option<i64>,
@@ -126,13 +118,12 @@ pub struct Prover {
     windows: Windows,
     limits: Limits,
     effects: Effects,
-    /// The IDs of the entries that were already read, by shard. Parts of an export can overlap, so an entry can be read
-    /// twice.
+    /// By shard. Parts of an export can overlap, so an entry can be read twice.
     taken: BTreeMap<u32, HashSet<EntryId>>,
 }
 
 impl Prover {
-    /// Proves claims about calls that ended in this time range (ms).
+    /// Only about calls that ended in this time range.
     #[must_use]
     pub fn new(from_ms: Option<i64>, until_ms: Option<i64>) -> Self {
         Self {
@@ -174,8 +165,8 @@ impl Prover {
         }
     }
 
-    /// Keeps the last header. If a part has only one tenant's entries, its header does not list the other tenants. The
-    /// statements of earlier headers about the other tenants are then kept.
+    /// Keeps the last header. If a part has only one tenant's entries, its header does not list the other tenants.
+    /// Earlier statements about them are then kept.
     fn take_header(&mut self, header: Header) {
         let mut tenants = std::mem::take(&mut self.header.tenants);
         tenants.extend(header.tenants);
@@ -187,7 +178,7 @@ impl Prover {
             EntryRead::Call(call) => call,
             other => {
                 self.others += 1;
-                // Resets outside the time range are recorded too, because windows extend beyond the time range.
+                // Resets outside the time range are recorded too, because windows extend beyond the range.
                 if let EntryRead::Remade(counter) = other {
                     self.limits.recreated(shard, counter);
                 }
@@ -270,8 +261,7 @@ impl Prover {
         }
     }
 
-    /// Returns the statements that come from the export's header. A reader can compare them with the fleet's
-    /// configuration.
+    /// Statements of the export's header. A reader can compare them with the fleet's configuration.
     fn assumptions(&self) -> Vec<String> {
         let known = match self.header.dedupe_ms {
             0 => "An id is never reused for another turn.".to_owned(),

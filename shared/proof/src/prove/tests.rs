@@ -149,7 +149,7 @@ fn limits_of(proof: &Proof) -> &Claim {
     proof.claims.iter().find(|claim| claim.claim == LIMITS).unwrap()
 }
 
-/// Returns the text of an admission at 1 s with these debits. `number` is the admission's count in its tick.
+/// An admission at 1 s. `number` is its count in its tick.
 fn debits(number: u64, debits: &str) -> String {
     format!("A1000,1,{number},9,5000,{number},100;{debits}")
 }
@@ -217,8 +217,7 @@ fn calls_without_readable_debits_are_reported_as_unchecked() {
     assert_eq!(unchecked(&debits(1, "Dmails@acme,1,1,3,9000,0;D")), 1, "too many");
     assert_eq!(unchecked(&debits(1, "Dmails@acme,1,what")), 1, "what cannot be read");
     assert_eq!(unchecked(&debits(1, "D0")), 0);
-    // A worker of an older version settled the first call of an admission. A worker of the current version settled the
-    // second call.
+    // A worker of an older version settled the first call of the admission.
     let older = "A1000,2,2,9,5000,2,100";
     let newer = "A1000,2,2,9,5000,2,100;Dmails@acme,2,2,1,9000,0";
     let proof = prove(&[entry(1, "a/0", older, ""), entry(2, "a/1", newer, "")]);

@@ -13,18 +13,17 @@ use crate::lines::Header;
 
 const WHY_UNCHECKED: &str = "their admission is not in the log: they were never admitted, or audit.admissions was off";
 
-/// An admission: the calls of a turn that were admitted together.
+/// The calls of a turn that were admitted together.
 #[derive(Clone)]
 struct AdmittedSlice {
     turn: Box<str>,
     note: AdmissionNote,
-    /// The number of the admission's calls that have ended.
     ended: u64,
 }
 
 #[derive(Default)]
 pub(super) struct Windows {
-    /// Admissions by `(tenant, agent)`, and then by the hash of turn and admission.
+    /// By `(tenant, agent)`, and then by the hash of turn and admission.
     agents: BTreeMap<(String, String), HashMap<NameHash, AdmittedSlice>>,
     unknown: u64,
 }
@@ -138,14 +137,13 @@ fn check_days(name: &str, admissions: &[AdmittedSlice], zone: Tz, claim: &mut Cl
     }
 }
 
-/// Returns the number of ended calls in a window, and the largest cap that its admissions recorded.
+/// Returns the number of ended calls, and the largest cap that the admissions recorded.
 fn sum(inside: &[&AdmittedSlice], cap: impl Fn(&AdmissionNote) -> u32) -> (u64, u64) {
     let calls = inside.iter().map(|a| a.ended).sum();
     (calls, inside.iter().map(|a| u64::from(cap(&a.note))).max().unwrap_or_default())
 }
 
-/// Checks that the ranges of admissions do not overlap. An admission's range begins at the count before the admission
-/// and ends at the count after it.
+/// An admission's range begins at the count before the admission and ends at the count after it.
 fn overlaps<'a>(name: &str, what: &str, inside: impl Iterator<Item = (&'a AdmittedSlice, u32)>, claim: &mut Claim) {
     let mut spans: Vec<(u32, u32, &str)> =
         inside.map(|(a, used)| (used.saturating_sub(a.note.calls), used, &*a.turn)).collect();

@@ -1,4 +1,4 @@
-//! Describes the problems of an export and their locations.
+//! The problems of an export and their locations.
 
 use std::fmt;
 
@@ -9,13 +9,10 @@ use crate::seal::{ChainName, EntryId, SealBody};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
-    /// The line does not have the format of an export.
     Unreadable,
     /// The first line contradicts the seals, or the seals or anchors belong to another fleet than expected.
     HeaderWrong,
-    /// An entry differs from what was sealed.
     Edited,
-    /// A sealed entry is missing.
     Missing,
     /// An entry is not sealed although later entries are, or an entry is in the export twice.
     Inserted,
@@ -23,7 +20,6 @@ pub enum FindingKind {
     Reordered,
     /// A seal was changed, or signed with another key.
     SealBroken,
-    /// A seal is missing between two other seals.
     SealMissing,
     /// Two seals have the same number or entry, or a seal does not contain the head of the previous seal.
     Forked,
@@ -55,25 +51,21 @@ impl FindingKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub kind: FindingKind,
-    /// The shard, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<u32>,
-    /// The tenant, if known; empty for entries without a tenant.
+    /// If known; empty for entries without a tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// The number of the seal, if the finding is about a seal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seal: Option<u64>,
-    /// The ID of the entry, if the finding is about an entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// If the entry is out of order: the entry before it in the export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
-    /// The number of the line in the export, from 1.
+    /// In the export, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
-    /// The problem in words.
     pub what: String,
 }
 

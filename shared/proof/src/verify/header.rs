@@ -14,8 +14,8 @@ pub(super) struct Part {
 }
 
 impl Verifier {
-    /// Reads the header of a part. The first header can name the entries after which the export begins. Each later
-    /// header must continue where the previous part ends.
+    /// The first header can name the entries after which the export begins. Each later header must continue where the
+    /// previous part ends.
     pub(super) fn take_header(&mut self, header: Header) {
         let entry = |text: &String| text.split(' ').next()?.parse::<EntryId>().ok();
         let follows = header.follows.iter().filter_map(|(shard, text)| Some((*shard, entry(text)?)));
@@ -33,8 +33,8 @@ impl Verifier {
         }
     }
 
-    /// Reports a gap between two parts. In an export that follows a log, each part continues where the previous part
-    /// ends. A gap is a finding even if no seal covers it, because the later parts with such seals may be missing too.
+    /// In an export that follows a log, each part continues where the previous part ends. A gap is a finding even if
+    /// no seal covers it, because the later parts with such seals may be missing too.
     fn check_continuity(&mut self, shard: u32, behind: EntryId) {
         let known = self.last.get(&shard).max(self.before.get(&shard)).copied();
         let Some(last) = known.filter(|last| *last < behind) else { return };
@@ -42,7 +42,7 @@ impl Verifier {
         self.note(Finding { line: Some(self.lines), ..Finding::of_entry(FindingKind::Missing, shard, behind, what) });
     }
 
-    /// If the part's header names one tenant, reports a seal of any other tenant.
+    /// If the part's header names one tenant, the part must not have a seal of another tenant.
     pub(super) fn compare_with_part(&mut self, body: &SealBody) {
         let Some(part) = self.parts.last_mut().filter(|part| !part.lies) else { return };
         let Some(tenant) = part.tenant.as_ref().filter(|tenant| **tenant != body.tenant) else { return };
@@ -53,8 +53,7 @@ impl Verifier {
         self.note(Finding::at_line(FindingKind::HeaderWrong, line, &what));
     }
 
-    /// Returns the fleets of the export: the expected fleet if the caller named it, otherwise the fleets of all signed
-    /// seals.
+    /// The expected fleet if the caller named it, otherwise the fleets of all signed seals.
     pub(super) fn fleets(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) -> BTreeSet<String> {
         let Some(fleet) = self.expected.fleet.clone() else {
             let signed = seals.values().flatten().filter(|seal| seal.signed);
@@ -67,7 +66,7 @@ impl Verifier {
         BTreeSet::from([fleet])
     }
 
-    /// Checks that each header names the expected fleet, or the fleet of the seals.
+    /// Each header must name one of these fleets.
     pub(super) fn check_parts(&mut self, fleets: &BTreeSet<String>) {
         if fleets.is_empty() {
             return;

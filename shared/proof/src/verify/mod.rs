@@ -18,22 +18,22 @@ use header::Part;
 
 pub use finding::{Finding, FindingKind};
 
-/// Maximum number of findings that are kept. Further findings are only counted.
+/// Further findings are only counted.
 const FINDINGS_MAX: usize = 10_000;
 
-/// Facts about an export that the caller knows. The export's first line states such facts too, but it is unsigned. So
-/// only the caller's facts can excuse missing entries.
+/// Facts that the caller knows. The export's first line states such facts too, but it is unsigned. So only the
+/// caller's facts can excuse missing entries.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
-    /// The fleet of the export. Seals of another fleet are a finding, and anchors of another fleet are ignored. If
-    /// `None`, the fleet is taken from the signed seals.
+    /// Seals of another fleet are a finding, and anchors of another fleet are ignored. If `None`, the fleet is taken
+    /// from the signed seals.
     pub fleet: Option<String>,
-    /// The tenant, if the export has only one. Anchored chains of other tenants are then not expected.
+    /// Set if the export has only one tenant. Anchored chains of other tenants are then not expected.
     pub tenant: Option<String>,
     /// True if earlier parts of the export exist but are not verified here. Sealed entries from before the start that
     /// the export states then do not count as missing.
     pub partial: bool,
-    /// Everything that was sealed at or after this time (ms) must be in the export. Earlier seals and entries can be
+    /// Everything that was sealed at or after this time must be in the export. Earlier seals and entries can be
     /// missing.
     pub anchors_from_ms: Option<i64>,
 }
@@ -42,49 +42,42 @@ pub struct Expected {
 pub struct ExportVerdict {
     /// True if `findings` is empty. The sealed entries are then unchanged.
     pub intact: bool,
-    /// The number of entries in the export.
     pub entries: u64,
-    /// The number of entries that seals cover.
     pub sealed: u64,
-    /// The number of entries after the last seal. They could not be checked.
+    /// Entries after the last seal. They could not be checked.
     pub unsealed: u64,
-    /// The number of seals in the export.
     pub seals: u64,
     pub chains: Vec<ChainVerdict>,
     pub findings: Vec<Finding>,
-    /// The number of findings that are not in `findings`.
     pub more_findings: u64,
-    /// Notes for the reader. They describe facts that are not problems.
+    /// Facts that are not problems.
     pub notes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
 pub struct ChainVerdict {
     pub shard: u32,
-    /// The tenant; empty for entries without a tenant.
+    /// Empty for entries without a tenant.
     pub tenant: String,
-    /// The number of the chain's first seal in the export.
     pub first_seal: u64,
-    /// The number of the chain's last seal in the export.
     pub last_seal: u64,
-    /// The number of entries in the chain before the first seal in the export.
+    /// Entries in the chain before the first seal in the export.
     pub entries_before: u64,
-    /// The number of entries in the chain that the seals in the export cover.
+    /// Entries that the seals in the export cover.
     pub entries: u64,
-    /// The number of entries of the shard that were lost before they were sealed, up to the last seal.
+    /// Entries of the shard that were lost before they were sealed, up to the last seal.
     pub lost: u64,
-    /// The number of the last anchored seal before the first seal in the export.
+    /// The last anchored seal before the first seal in the export.
     pub anchored_before: Option<u64>,
-    /// The number of the last seal in the export that an anchor confirms.
+    /// The last seal in the export that an anchor confirms.
     pub anchored: Option<u64>,
-    /// The time of the chain's last seal (ms by the shard's clock).
+    /// The time of the chain's last seal, by the shard's clock.
     pub sealed_ms: i64,
 }
 
 struct FoundEntry {
     line: u64,
     leaf: Leaf,
-    /// The number of the seal that covers the entry.
     sealed: Option<u64>,
 }
 
@@ -97,11 +90,11 @@ struct FoundSeal {
     signed: bool,
 }
 
-/// A function that checks the signature of a head. Its arguments are the public key, the head and the signature.
+/// The arguments are the public key, the head and the signature.
 pub type SignatureCheck = Box<dyn Fn(&str, &Hash, &str) -> bool>;
 
 pub struct Verifier {
-    /// Keys that the verifier trusts: key ID → key.
+    /// Key ID → key.
     trusted: BTreeMap<String, String>,
     is_signed: SignatureCheck,
     expected: Expected,
@@ -109,25 +102,25 @@ pub struct Verifier {
     parts: Vec<Part>,
     end: Option<End>,
     entries: HashMap<(u32, EntryId), FoundEntry>,
-    /// The ID of the last entry that was read, by shard.
+    /// The last entry that was read, by shard.
     last: BTreeMap<u32, EntryId>,
-    /// The ID of the oldest entry in the export, by shard.
+    /// The oldest entry in the export, by shard.
     first: BTreeMap<u32, EntryId>,
     seals: BTreeMap<ChainName, Vec<FoundSeal>>,
     by_untrusted: BTreeMap<String, u64>,
-    /// For each shard, the ID of the entry after which this export continues, as the first header states it.
+    /// By shard: the entry after which this export continues, as the first header states it.
     before: BTreeMap<u32, EntryId>,
-    /// The number of missing sealed entries up to the positions in `before`.
+    /// Missing sealed entries up to the positions in `before`.
     earlier: u64,
-    /// The number of missing sealed entries that may have been trimmed.
+    /// Missing sealed entries that may have been trimmed.
     trimmed: u64,
     verdict: ExportVerdict,
     lines: u64,
 }
 
 impl Verifier {
-    /// Creates a verifier that trusts these public keys (key ID → key). If `trusted` is empty, the verifier uses the
-    /// keys in the export's header, and reports this in a note.
+    /// `trusted` has public keys (key ID → key). If it is empty, the verifier uses the keys in the export's header,
+    /// and reports this in a note.
     #[must_use]
     pub fn new(trusted: BTreeMap<String, String>) -> Self {
         Self {
@@ -150,7 +143,6 @@ impl Verifier {
         }
     }
 
-    /// Replaces the function that checks signatures, for example with a function that has a cache.
     #[must_use]
     pub fn checking_by(mut self, is_signed: SignatureCheck) -> Self {
         self.is_signed = is_signed;
@@ -163,7 +155,7 @@ impl Verifier {
         self
     }
 
-    /// Reads the next line of the export. Empty lines are ignored.
+    /// Ignores empty lines.
     pub fn line(&mut self, line: &str) {
         self.lines += 1;
         if line.trim().is_empty() {
@@ -179,7 +171,7 @@ impl Verifier {
         }
     }
 
-    /// Returns the first header, with the keys of all headers. `None` before the first header is read.
+    /// The first header, with the keys of all headers.
     #[must_use]
     pub const fn header(&self) -> Option<&Header> {
         self.header.as_ref()
@@ -193,7 +185,6 @@ impl Verifier {
         }
     }
 
-    /// Reports entries that were lost from the log before they were exported.
     fn take_lost(&mut self, lost: &LostEntries) {
         let before = lost.before.as_deref().map_or_else(|| "the end".to_owned(), |id| format!("entry {id}"));
         let more = if lost.recreated { " or more: Redis had lost the log or its end" } else { "" };
@@ -269,8 +260,7 @@ impl Verifier {
         false
     }
 
-    /// Returns the result. Anchors of seals after `until_ms` are ignored, because the export was made before such
-    /// seals.
+    /// Ignores anchors of seals after `until_ms`, because the export was made before such seals.
     #[must_use]
     pub fn finish(mut self, anchors: &[Anchor], until_ms: Option<i64>) -> ExportVerdict {
         let seals = std::mem::take(&mut self.seals);
@@ -289,8 +279,8 @@ impl Verifier {
         self.verdict
     }
 
-    /// Counts entries that no seal covers. If such an entry is after the last seal, it is not sealed yet. If it is
-    /// before the last seal, it was inserted.
+    /// An entry after the last seal is not sealed yet. An entry before the last seal that no seal covers was
+    /// inserted.
     fn check_unsealed(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) {
         let mut last: BTreeMap<u32, EntryId> = BTreeMap::new();
         for (name, chain) in seals {
@@ -314,7 +304,6 @@ impl Verifier {
         inserted.into_iter().for_each(|finding| self.note(finding));
     }
 
-    /// Adds notes for the reader. They describe facts that are not problems.
     fn collect_notes(&mut self) {
         let mut notes = Vec::new();
         if self.verdict.seals == 0 {

@@ -20,14 +20,13 @@ use super::{DAY, TASK, TICK};
 /// When this number of counters is reached, all counters whose windows have ended are dropped.
 const KEPT_MIN: usize = 100_000;
 
-/// The policy, and the facts about the fleet on which the policy's counters depend.
 #[derive(Debug, Clone, Copy)]
 pub struct Fleet<'a> {
     pub policy: &'a Policy,
     pub shards: u32,
-    /// The offset of an agent's ticks (ms). Takes the tenant, the agent and the length of a tick (ms).
+    /// The offset of an agent's ticks (ms), from the tenant, the agent and the length of a tick (ms).
     pub agent_stagger: fn(&TenantId, &AgentId, i64) -> i64,
-    /// The offset of a counter's windows (ms). Takes the limit, the counter and the length of a window (ms).
+    /// The offset of a counter's windows (ms), from the limit, the counter and the length of a window (ms).
     pub counter_stagger: fn(&str, &str, i64) -> i64,
     /// The number of worker slots for decisions whose log entries do not state it.
     pub slots: Option<u64>,
@@ -43,31 +42,31 @@ pub(super) struct TurnCaller<'a> {
 
 #[derive(Default)]
 pub(super) struct CounterLedger {
-    /// Counters with windows, by `<shard> <limit>@<counter>`.
+    /// By `<shard> <limit>@<counter>`.
     pub(super) counters: HashMap<String, CounterState>,
-    /// Permits in use, by counter. Permits that were returned in the current millisecond are included.
+    /// By counter. Includes permits that were returned in the current millisecond.
     held: HashMap<String, u64>,
-    /// Permits that were returned in the millisecond `returned_ms`, by counter. If a decision was made in this
-    /// millisecond, only its result shows whether the permits were returned before or after it.
+    /// Permits that were returned in the millisecond `returned_ms`, by counter. Only the result of a decision in this
+    /// millisecond shows whether the permits were returned before or after it.
     returned: HashMap<String, u64>,
     returned_ms: i64,
-    /// The number of worker slots, as last stated in the log.
+    /// As last stated in the log.
     pub(super) slots: Option<u64>,
     live_counters: HashMap<String, LiveCounters>,
     kept: usize,
 }
 
-/// The counters of a limit in a shard that may not be deleted yet, with the end of each counter's window (ms).
+/// Counters of a limit in a shard that may not be deleted yet, with the end of each counter's window.
 #[derive(Default)]
 struct LiveCounters {
     ends: HashMap<String, i64>,
-    /// Time (ms) until which some calls of the limit may share a counter.
+    /// Until this time, some calls of the limit may share a counter.
     until_ms: i64,
 }
 
 impl LiveCounters {
-    /// Returns true if a call that debits the counter `key` may now share a counter with calls of other keys. The
-    /// window of `key` ends at `end_ms`. The log does not show which calls share a counter.
+    /// True if a call that debits the counter `key` may now share a counter with calls of other keys. The window of
+    /// `key` ends at `end_ms`. The log does not show which calls share a counter.
     fn may_share(&mut self, key: &str, end_ms: i64, most: u64, now_ms: i64) -> bool {
         if now_ms < self.until_ms {
             // The call may debit the shared counter, which exists until the janitor deletes it.
@@ -90,11 +89,11 @@ impl LiveCounters {
 
 #[derive(Clone)]
 pub(super) struct CounterDebit {
-    /// The name of the counter, unique among all shards and limits.
+    /// Unique among all shards and limits.
     pub(super) counter: String,
     /// The throttle queue of calls that wait for the counter. All caps of an agent share one queue.
     pub(super) queue: String,
-    /// The counter's limit, under its name in differences.
+    /// The limit's name in differences.
     pub(super) by: String,
     pub(super) debit: Debit,
     pub(super) state: CounterState,
@@ -103,23 +102,22 @@ pub(super) struct CounterDebit {
 }
 
 impl CounterDebit {
-    /// Returns true for a counter of a configured limit, which has its own throttle queue.
+    /// A configured limit has its own throttle queue.
     pub(super) fn is_limit(&self) -> bool {
         self.queue == self.counter
     }
 }
 
-/// A limit whose debits are unknown.
 pub(super) struct UnknownLimit {
-    /// The limit, under its name in differences.
+    /// The limit's name in differences.
     pub(super) by: String,
     pub(super) why: &'static str,
-    /// Whether the limit counts each of the calls. `None` if the limit may count any call.
+    /// One element per call. `None` if the limit may count any call.
     counted: Option<Vec<bool>>,
 }
 
 impl UnknownLimit {
-    /// Creates the unknown limit. Returns `None` for a limit in shadow mode, because such a limit stops no call.
+    /// `None` for a limit in shadow mode, because such a limit stops no call.
     fn of(limit: &Limit, why: &'static str, debits: &Debits) -> Option<Self> {
         // A call with an unreadable amount is treated as counted.
         let counted = || debits.amounts.iter().map(|amount| *amount != Some(0)).collect();
@@ -127,14 +125,14 @@ impl UnknownLimit {
         (limit.mode != LimitMode::Shadow).then(|| Self { by, why, counted: Some(counted()) })
     }
 
-    /// Returns true if the limit counts, or may count, the call with this index.
+    /// True if the limit counts, or may count, the call with this index.
     pub(super) fn counts(&self, at: usize) -> bool {
         self.counted.as_ref().is_none_or(|counted| counted.get(at).copied().unwrap_or(true))
     }
 }
 
-/// Maximum time (ms) between the end of a counter's window and the counter's deletion by the janitor. This time
-/// includes an hour for the janitor's scan.
+/// Maximum time between the end of a counter's window and the counter's deletion by the janitor. Includes an hour for
+/// the janitor's scan.
 const PRUNED_MS: i64 = IDLE_MS + 3_600_000;
 
 const CROWDED: &str = "had more counters at once than keys_max: calls shared one, and the log does not show which";
@@ -154,12 +152,12 @@ impl CounterLedger {
         *self.returned.entry(counter.to_owned()).or_default() += permits;
     }
 
-    /// Takes permits, even beyond the policy's maximum, because the fleet took them.
+    /// Takes permits even beyond the policy's maximum, because the fleet took them.
     pub(super) fn take_permits(&mut self, counter: &str, permits: u64) {
         *self.held.entry(counter.to_owned()).or_default() += permits;
     }
 
-    /// Sets the current time. Permits that were returned earlier become free.
+    /// Permits that were returned before `now_ms` become free.
     pub(super) fn advance_to(&mut self, now_ms: i64) {
         if now_ms > self.returned_ms && !self.returned.is_empty() {
             let returned: Vec<String> = self.returned.keys().cloned().collect();
@@ -167,8 +165,7 @@ impl CounterLedger {
         }
     }
 
-    /// Frees the permits of a counter that were returned in this millisecond. Called if the recorded decision shows
-    /// that the permits were already free.
+    /// The recorded decision shows that the permits returned in this millisecond were already free.
     pub(super) fn free_returned(&mut self, counter: &str) {
         let permits = self.returned.remove(counter).unwrap_or(0);
         if let Some(held) = self.held.get_mut(counter) {
@@ -176,7 +173,7 @@ impl CounterLedger {
         }
     }
 
-    /// Drops the counters whose windows have ended. The next debit would reset these counters anyway.
+    /// The next debit would reset these counters anyway.
     pub(super) fn drop_ended(&mut self, now_ms: i64) {
         if self.counters.len() < self.kept.max(KEPT_MIN) {
             return;
@@ -186,8 +183,7 @@ impl CounterLedger {
         self.kept = 2 * self.counters.len();
     }
 
-    /// Returns how a turn's next `calls` debit the caps of the agent, tenant and task. `task` is the task's budget and
-    /// the used part of this budget.
+    /// `task` is the task's budget and the used part of it.
     pub(super) fn cap_debits(
         &self,
         fleet: &Fleet<'_>,
@@ -220,7 +216,7 @@ impl CounterLedger {
         budget.into_iter().chain(rows.into_iter().map(counter_debit)).collect()
     }
 
-    /// Returns the unique name of a debit's counter, and the counter's state in the current window.
+    /// Returns the unique name of the debit's counter, and the counter's state in the current window.
     fn state(&self, shard: u32, debit: &Debit, now_ms: i64) -> (String, CounterState) {
         let name = format!("{shard} {}@{}", debit.limit.name, debit.counter.counter);
         let window = debit.limit.window.at(now_ms, debit.stagger_ms);
@@ -234,8 +230,7 @@ impl CounterLedger {
         }
     }
 
-    /// Returns how the calls of a turn, from index `from` on, debit limits. Also returns the limits whose debits are
-    /// unknown.
+    /// Covers the calls from index `from` on. Also returns the limits whose debits are unknown.
     pub(super) fn limit_debits(
         &mut self,
         fleet: &Fleet<'_>,
@@ -265,8 +260,7 @@ impl CounterLedger {
         let mut unknown = Vec::new();
         for debits in counters(limits, &fleet.policy.known_tools, &limit_caller, &calls) {
             let limit = caller.owner.limit(&limits[debits.limit]);
-            // The default limit shares the slots among tenants. While there are enough slots for all tenants, this
-            // limit stops no call.
+            // While there are enough slots for all tenants, this limit stops no call.
             if matches!(limit.bound, LimitBound::Share(_)) {
                 continue;
             }
@@ -299,8 +293,7 @@ impl CounterLedger {
         (counter_debits, unknown)
     }
 
-    /// Returns the maximum of a counter. Returns `None` if the maximum depends on the number of slots and this number
-    /// is unknown.
+    /// `None` if the maximum depends on the number of slots and this number is unknown.
     fn max(&self, fleet: &Fleet<'_>, limit: &Limit, shard: u32) -> Option<u64> {
         match limit.bound {
             LimitBound::Part(percent) => {
@@ -339,7 +332,7 @@ impl CounterLedger {
         }
     }
 
-    /// Debits the counters of `calls` that are dispatched. Returns the permits that the calls hold now.
+    /// Returns the permits that the calls hold now.
     pub(super) fn debit(&mut self, counter_debits: Vec<CounterDebit>, calls: usize) -> Vec<(String, u64)> {
         let mut permits = Vec::new();
         for CounterDebit { counter, debit, state, .. } in counter_debits {
@@ -360,8 +353,8 @@ impl CounterLedger {
     }
 }
 
-/// Returns the limits per task as unknown limits. Such limits count only calls with a task, and an entry without policy
-/// inputs does not show whether its call had a task.
+/// Limits per task count only calls with a task, and an entry without policy inputs does not show whether its call
+/// had a task.
 fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = UnknownLimit> {
     let counts = |limit: &&Limit| limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
     let unknown_limit = |limit: &Limit| UnknownLimit { by: super::limit(&limit.name), why: NO_CONTEXT, counted: None };

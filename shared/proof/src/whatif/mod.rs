@@ -23,15 +23,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The name of an agent's tick cap in differences.
+/// Name of an agent's tick cap in differences.
 pub const TICK: &str = "max_calls_per_tick";
-/// The name of an agent's or a tenant's day cap in differences.
+/// Name of an agent's or a tenant's day cap in differences.
 pub const DAY: &str = "max_actions_per_day";
 
-/// The name of a task's call budget in differences.
+/// Name of a task's call budget in differences.
 pub const TASK: &str = "task_budget";
 
-/// Returns the name of a limit in differences.
+/// Name of a limit in differences.
 #[must_use]
 pub fn limit(name: &str) -> String {
     format!("limits.{name}")
@@ -42,21 +42,17 @@ pub use counters::{OF_MODELS, SHARE};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
-    /// Permission, arguments or a rule would have denied the call.
+    /// By permission, arguments or a rule.
     Denied,
     /// The call would have passed a guard that ended it, or would not have needed approval.
     Allowed,
-    /// The call would have needed approval.
     Asked,
     /// The call would still have been stopped, but for another reason.
     Otherwise,
-    /// A cap or limit would have rejected the call.
     Capped,
     /// A cap or limit rejected the call, but would have admitted it under the policy.
     NotRejected,
-    /// The call would have begun later.
     Delayed,
-    /// The call would have begun earlier.
     Sooner,
 }
 
@@ -87,56 +83,48 @@ impl DifferenceKind {
     }
 }
 
-/// A call that the policy would have decided differently.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// How the decision would have differed.
     pub kind: DifferenceKind,
-    /// The rule, cap or limit that causes the difference.
     pub by: String,
     pub tenant: String,
     pub agent: String,
     pub tool: String,
-    /// The call, as `<turn>/<position>`.
+    /// `<turn>/<position>`.
     pub call: String,
-    /// The recorded decision.
     pub was: String,
-    /// The decision under the policy.
     pub would: String,
-    /// The additional or saved wait of the call (ms). Only for `Delayed` and `Sooner`.
+    /// The additional or saved wait of the call. Only for `Delayed` and `Sooner`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_ms: Option<i64>,
 }
 
-/// Maximum number of names that a summary counts separately. All other names are counted under [`OTHERS`].
+/// Names that a summary counts separately. All other names are counted under [`OTHERS`].
 const NAMES_MAX: usize = 1_000;
 const OTHERS: &str = "(others)";
 
-/// The number of calls or differences for each name.
 pub type Counts = BTreeMap<String, u64>;
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Summary {
-    /// The number of calls that were evaluated.
     pub calls: u64,
-    /// The number of evaluated calls whose conditions on session facts could be decided.
+    /// Evaluated calls whose conditions on session facts could be decided.
     pub by_facts: u64,
-    /// Number of calls per policy that decided them. The key is the beginning of the policy's digest. Calls whose
-    /// entries have no digest are not counted.
+    /// Calls by the beginning of the digest of the policy that decided them. Calls whose entries have no digest are
+    /// not counted.
     pub by_policy: Counts,
-    /// The number of differences. A call can have several.
+    /// A call can have several.
     pub differences: u64,
-    /// Number of differences per kind.
     pub by_kind: BTreeMap<DifferenceKind, u64>,
-    /// Number of differences per rule, cap or limit.
+    /// By rule, cap or limit.
     pub by_rule: Counts,
     pub by_tool: Counts,
-    /// Number of differences per `tenant:agent`.
+    /// By `tenant:agent`.
     pub by_agent: Counts,
     pub by_tenant: Counts,
-    /// The sum of the additional waits of delayed calls (ms).
+    /// The sum of the additional waits of delayed calls.
     pub delayed_ms: i64,
-    /// Number of undecidable calls per reason.
+    /// Undecidable calls, by reason.
     pub not_decidable: Counts,
 }
 
@@ -153,7 +141,6 @@ impl Summary {
         }
     }
 
-    /// Counts a call that is evaluated.
     pub fn look_at(&mut self, call: &recorded::RecordedCall) {
         self.calls += 1;
         if !call.policy.is_empty() {

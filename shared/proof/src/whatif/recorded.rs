@@ -11,7 +11,7 @@ use tickfleet_protocol::audit::entry::{AuditMeta, CALL_ACTION};
 
 use crate::lines::EntryLine;
 
-/// The text that replaces a secret.
+/// Replaces a secret.
 const REDACTED: &str = "[REDACTED]";
 
 #[derive(Debug, Clone)]
@@ -19,44 +19,44 @@ pub struct RecordedCall {
     pub shard: u32,
     /// When the call's entry was written (ms). The call's result was committed and its slice ended at the same time.
     pub written_ms: i64,
-    /// When the call ended, in milliseconds of shard time. The process that ended the call estimated this time.
+    /// In shard time, as estimated by the process that ended the call.
     pub ended_ms: i64,
-    /// When the call's slice returned its permits, or when a scheduler decided that the call ends (ms by the shard's
-    /// own clock). `None` if the entry does not state this time.
+    /// When the call's slice returned its permits, or when a scheduler decided that the call ends (by the shard's own
+    /// clock). `None` if the entry does not state this time.
     pub over_ms: Option<i64>,
-    /// The times at which the call's slice returned permits before its end, and acquired permits again.
+    /// When the call's slice returned permits before its end, and acquired permits again.
     pub places: Vec<PermitsNote>,
     pub tenant: String,
     pub agent: String,
     pub turn: String,
     pub position: usize,
-    /// The tool as the model named it.
+    /// As the model named it.
     pub tool: String,
     /// True if the entry describes a task itself instead of a tool call.
     pub is_task: bool,
     pub arguments: Arguments,
-    /// The arguments that approvers put in place of `arguments`, if any.
+    /// The arguments that approvers put in place of `arguments`.
     pub narrowed: Option<Arguments>,
-    /// The decision of the guards when the call was about to run.
     pub decision: RecordedDecision,
     pub refused: Option<AdmissionRefusal>,
     pub outcome: String,
-    /// The duration of the last attempt (ms).
+    /// Of the last attempt.
     pub duration_ms: i64,
-    /// The number of attempts after the first attempt.
+    /// Does not count the first attempt.
     pub retries: u32,
-    /// The other inputs of the policy evaluation, if the entry has them.
+    /// `None` if the entry does not have them.
     pub policy_inputs: Option<PolicyInputs>,
     /// The beginning of the digest of the policy that decided the call; empty if the entry does not state it.
     pub policy: String,
-    /// The shard's notes about the call's admission; empty if the call was not admitted, or if the entry has no notes.
+    /// The shard's notes about the call's admission; empty if the call was not admitted, or if the entry has no
+    /// notes.
     pub admitted: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Arguments {
     Whole(String),
-    /// The arguments, with secrets redacted.
+    /// Secrets are redacted.
     Hidden(String),
     /// The beginning of the arguments, or a text that was not JSON.
     Cut(String),
@@ -80,7 +80,7 @@ impl Arguments {
     }
 }
 
-/// The decision about a call that was about to run. The guards check permission, arguments, rules and consent.
+/// The guards check permission, arguments, rules and consent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordedDecision {
     Passed,
@@ -89,7 +89,7 @@ pub enum RecordedDecision {
         outcome: String,
         /// The code in `details.reason`. May be empty.
         reason: String,
-        /// The rule that ended the call. May be empty.
+        /// May be empty.
         rule: String,
     },
     /// The call passed the guards, but facts of its session or the loop breaker stopped it.
@@ -119,13 +119,12 @@ impl RecordedDecision {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionRefusal {
-    /// The limit or cap that rejected the call, under its name in differences. `None` if the policy was not the reason.
+    /// The limit or cap, under its name in differences. `None` if the policy was not the reason.
     pub by: Option<String>,
-    /// When the limit or cap would have admitted calls again (ms); 0 if unknown.
+    /// When the limit or cap would have admitted calls again; 0 if unknown.
     pub resets_ms: i64,
 }
 
-/// An operator's reset of a limit's counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
     pub at_ms: i64,
@@ -137,15 +136,15 @@ pub struct Reset {
 /// An operator's pause of a tenant or one of its agents, or the end of a pause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pause {
-    /// When the entry was written (ms). Every later decision applies the start or the end of the pause.
+    /// When the entry was written. Every later decision applies the start or the end of the pause.
     pub at_ms: i64,
-    /// The target of the pause, as `<tenant>` or `<tenant>:<agent>`.
+    /// `<tenant>` or `<tenant>:<agent>`.
     pub who: String,
     /// True if the entry is about the end of a pause.
     pub ends: bool,
 }
 
-/// Actions of operators that affect decisions, in any order.
+/// Actions that affect decisions, in any order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OperatorActions {
     pub resets: Vec<Reset>,
@@ -160,18 +159,18 @@ pub struct LogStart {
 }
 
 impl LogStart {
-    /// Records that no shard's log is complete before this time (ms).
+    /// No shard's log is complete before this time.
     pub fn cut(&mut self, at_ms: i64) {
         self.all_ms = self.all_ms.max(Some(at_ms));
     }
 
-    /// Records that this shard's log is not complete before this time (ms).
+    /// This shard's log is not complete before this time.
     pub fn cut_shard(&mut self, shard: u32, at_ms: i64) {
         let known = self.shards.entry(shard).or_insert(at_ms);
         *known = at_ms.max(*known);
     }
 
-    /// Returns the time from which the log of this shard is complete (ms); `i64::MIN` if nothing is missing.
+    /// The time (ms) from which the log of this shard is complete; `i64::MIN` if nothing is missing.
     #[must_use]
     pub fn of(&self, shard: u32) -> i64 {
         self.all_ms.max(self.shards.get(&shard).copied()).unwrap_or(i64::MIN)
@@ -250,13 +249,12 @@ impl RecordedCall {
     }
 }
 
-/// Returns the tool, as the model named it. `None` if the entry describes a task.
+/// As the model named the tool. `None` if the entry describes a task.
 fn called(raw: &AuditEntry<'_>, is_task: bool) -> Option<String> {
     let rest = raw.message.strip_prefix(&format!("{} called ", raw.actor_id)).filter(|_| !is_task)?;
     Some(rest.rsplit_once(": ")?.0.to_owned())
 }
 
-/// Returns the rejection of a call before it was admitted. Returns `None` if it was not rejected.
 fn refused(meta: &AuditMeta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<AdmissionRefusal> {
     let error = meta.error.as_ref()?;
     let by = match &*error.code {

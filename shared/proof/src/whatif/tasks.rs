@@ -1,4 +1,4 @@
-//! Tracks the call budgets of tasks, and how much of each budget is used in the replay.
+//! The call budgets of tasks, and how much of each budget is used in the replay.
 
 use std::collections::HashMap;
 
@@ -7,17 +7,17 @@ use super::turns::{Decision, DispatchDecision, Turn};
 
 /// When this number of tasks is known, inactive tasks are dropped.
 const KEPT_MIN: usize = 100_000;
-/// Time (ms) without decisions after which a task is inactive.
+/// A task is inactive after this time without decisions.
 const SILENT_MS: i64 = 86_400_000;
 
-/// The recorded use of a task's budget, and how the use differs in the replay.
+/// A task's budget, its recorded use, and how the use differs in the replay.
 #[derive(Debug, Clone, Copy)]
 struct Task {
     max: u32,
-    /// The number of calls that count against the budget in the fleet, as last recorded. Includes the budget that the
-    /// task passed to subtasks.
+    /// The calls that count against the budget in the fleet, as last recorded. Includes the budget that the task
+    /// passed to subtasks.
     used: u32,
-    /// The number of calls that the replay dispatched minus the number that the fleet dispatched.
+    /// Calls that the replay dispatched minus calls that the fleet dispatched.
     more: i64,
     seen_ms: i64,
 }
@@ -28,15 +28,14 @@ pub(super) struct Tasks {
     kept: usize,
 }
 
-/// Returns the task's tenant and name; `None` if the turn has no task, or if the entries do not state the task.
+/// Includes the tenant. `None` if the turn has no task, or if the entries do not state the task.
 fn name_of(turn: &Turn) -> Option<String> {
     let task = turn.context.as_ref()?.task.as_deref()?;
     Some(format!("{}:{task}", turn.tenant))
 }
 
 impl Tasks {
-    /// Records the use of the task's budget just before a recorded decision. The replay calls this function before it
-    /// replays the decision.
+    /// Records the use of the budget just before a recorded decision. Must be called before the decision is replayed.
     pub(super) fn apply_before(&mut self, turn: &Turn, decision: &Decision) {
         let Some(name) = name_of(turn) else { return };
         match &decision.what {
@@ -47,7 +46,7 @@ impl Tasks {
                 self.known.insert(name, Task { max, used, more, seen_ms: decision.at_ms });
                 self.forget(decision.at_ms);
             }
-            // If the fleet rejected the call because of the task's budget, no budget remained.
+            // The fleet rejected the call because of the task's budget, so no budget remained.
             DispatchDecision::Refuse(_, Some(by)) if by == TASK => {
                 if let Some(known) = self.known.get_mut(&name) {
                     known.used = known.max;
@@ -57,7 +56,7 @@ impl Tasks {
         }
     }
 
-    /// Counts the calls that a recorded decision dispatched in the fleet. Called after the decision was replayed.
+    /// Counts the calls that the decision dispatched in the fleet. Must be called after the decision was replayed.
     pub(super) fn apply_after(&mut self, turn: &Turn, decision: &Decision) {
         let DispatchDecision::Go(calls, note) = &decision.what else { return };
         let Some((used, _)) = note.task else { return };
@@ -73,8 +72,8 @@ impl Tasks {
         }
     }
 
-    /// Returns the call budget of a turn's task, and the part of the budget that is used in the replay. `None` if the
-    /// turn has no task, or if the budget is unknown.
+    /// The budget, and the part of it that is used in the replay. `None` if the turn has no task, or if the budget is
+    /// unknown.
     pub(super) fn of(&self, turn: &Turn) -> Option<(u64, u64)> {
         let known = self.known.get(&name_of(turn)?)?;
         let used = (i64::from(known.used) + known.more).max(0).unsigned_abs();

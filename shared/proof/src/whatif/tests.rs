@@ -38,7 +38,7 @@ fn limit(bound: LimitBound, every: LimitWindow, on_reach: OnReach) -> Limit {
     }
 }
 
-/// Returns a turn with these decisions. Each of its calls ends 100 ms after its dispatch.
+/// Each call ends 100 ms after its dispatch.
 fn turn(id: &str, decisions: &[(i64, usize, DispatchDecision)]) -> Turn {
     let mut calls = Vec::new();
     for (at_ms, _, what) in decisions {
@@ -74,8 +74,7 @@ fn turn(id: &str, decisions: &[(i64, usize, DispatchDecision)]) -> Turn {
     }
 }
 
-/// Returns a dispatch of `calls` calls in a tick that ends at `ends_ms`. After the dispatch, `used` of the tick's 3
-/// calls are used.
+/// A dispatch in a tick that ends at `ends_ms`. After the dispatch, `used` of the tick's 3 calls are used.
 fn go(calls: u32, used: u32, ends_ms: i64) -> DispatchDecision {
     DispatchDecision::Go(calls as usize, DispatchNote { calls, tick: (used, 3, ends_ms), day: (0, 1_000), task: None })
 }
@@ -199,7 +198,7 @@ fn a_concurrency_slot_is_free_again_when_its_call_ends() {
     );
 }
 
-/// Sets the time at which each slice of the turn ended, by the shard's clock.
+/// By the shard's clock.
 fn over(mut turn: Turn, over_ms: i64) -> Turn {
     turn.calls.iter_mut().for_each(|call| call.over_ms = Some(over_ms));
     turn
@@ -229,8 +228,8 @@ fn a_permit_return_in_the_same_millisecond_follows_the_recorded_decision() {
 fn the_shard_time_of_a_permit_return_overrides_the_entry_id() {
     let places = policy(9, vec![limit(LimitBound::Concurrent(1), LimitWindow::Concurrency, OnReach::Wait)]);
     let went = |at_ms| turn("b", &[(at_ms, 0, go(1, 2, 5_000))]);
-    // In the first case, the entry is written 60 ms after the slice ended. In the second case, a clock stepped back, so
-    // the entry's ID is 100 ms earlier than the admission.
+    // In the first case, the entry is written 60 ms after the slice ended. In the second case, a clock stepped back,
+    // so the entry's ID is 100 ms earlier than the admission.
     let mut early = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
     assert_eq!(differences(&places, &[over(early.clone(), 1_040), went(1_040)]), []);
     early.calls[0].written_ms = 900;

@@ -9,30 +9,28 @@ use super::recorded::{Arguments, RecordedCall};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DispatchDecision {
-    /// The next calls wait. The first field is the cause. The second field is the earliest end of the wait (ms), or 0
-    /// if unknown.
+    /// The first field is the cause. The second field is the earliest end of the wait (ms), or 0 if unknown.
     Wait(String, i64),
-    /// This number of calls is dispatched, with a note about their admission.
+    /// The number of dispatched calls.
     Go(usize, DispatchNote),
-    /// This number of calls is rejected, with the name of the limit or cap. The name is `None` if the policy was not
-    /// the reason.
+    /// The number of rejected calls, and the name of the limit or cap. `None` if the policy was not the reason.
     Refuse(usize, Option<String>),
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DispatchNote {
     pub calls: u32,
-    /// The agent's tick: the number of used calls including the admitted ones, the cap, and the end of the tick (ms).
+    /// The agent's used calls including the admitted ones, the cap, and the end of the tick (ms).
     pub tick: (u32, u32, i64),
-    /// The agent's day: the number of used calls including the admitted ones, and the cap.
+    /// The agent's used calls including the admitted ones, and the cap.
     pub day: (u32, u32),
-    /// The turn's task: the number of used calls including the admitted ones, and the budget. `None` without a task, or
-    /// if the note does not state these numbers.
+    /// The task's used calls including the admitted ones, and the budget. `None` without a task, or if the note does
+    /// not state these numbers.
     pub task: Option<(u32, u32)>,
 }
 
 impl DispatchNote {
-    /// Returns true if the tick, day or task permits no more calls.
+    /// True if the tick, day or task permits no more calls.
     pub(super) fn is_full(&self) -> bool {
         let is_used_up = |(used, most): (u32, u32)| used >= most;
         is_used_up((self.tick.0, self.tick.1)) || is_used_up(self.day) || self.task.is_some_and(is_used_up)
@@ -41,12 +39,12 @@ impl DispatchNote {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// The time of the decision, in milliseconds of shard time.
+    /// In shard time.
     pub at_ms: i64,
-    /// The index in the turn of the first call to which the decision applies.
+    /// Index in the turn of the first call to which the decision applies.
     pub first: usize,
     pub what: DispatchDecision,
-    /// The number of worker slots, if the decision depended on it.
+    /// Set if the decision depended on the number of worker slots.
     pub slots: Option<u64>,
     /// When the calls returned their permits because one of them waited, and when they acquired permits again.
     pub places: Vec<PermitsNote>,
@@ -54,14 +52,12 @@ pub struct Decision {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TurnCall {
-    /// The tool's name as the model wrote it.
+    /// As the model wrote it.
     pub tool: String,
-    /// The call's arguments; `None` if the log does not have all of them.
+    /// `None` if the log does not have all of them.
     pub arguments: Option<String>,
-    /// When the call's result was written (ms).
     pub written_ms: i64,
-    /// When the call's slice returned its permits, in milliseconds of shard time. `None` if the log does not have this
-    /// time.
+    /// When the call's slice returned its permits (shard time). `None` if the log does not have this time.
     pub over_ms: Option<i64>,
 }
 
@@ -72,16 +68,15 @@ pub struct Turn {
     pub tenant: String,
     pub agent: String,
     pub id: String,
-    /// The turn's calls, from the first call in the log.
     pub calls: Vec<TurnCall>,
     /// The position in the turn of the first call in `calls`.
     pub first: usize,
     /// True if the log has all calls of the turn from position `first` on.
     pub is_whole: bool,
     pub decisions: Vec<Decision>,
-    /// The number of calls whose admission is unknown.
+    /// Calls whose admission is unknown.
     pub unknown: u64,
-    /// The turn's task, user and session; `None` if the entries do not state them.
+    /// `None` if the entries do not state it.
     pub context: Option<TurnContext>,
 }
 
@@ -111,7 +106,7 @@ pub const EARLIER: &str = "earlier turns of its agent";
 pub const ROOM: &str = "queues.tenant_ready_max";
 
 impl Turn {
-    /// Builds a turn from its calls. `None` if the entries describe a task, or if there are no calls.
+    /// `None` if the entries describe a task, or if there are no calls.
     #[must_use]
     pub fn of(calls: &[RecordedCall]) -> Option<Self> {
         let first = calls.first().filter(|call| !call.is_task)?;
@@ -142,7 +137,6 @@ impl Turn {
         Some(turn)
     }
 
-    /// Returns when the first decision was made (ms); `None` without decisions.
     #[must_use]
     pub fn at_ms(&self) -> Option<i64> {
         self.decisions.first().map(|decision| decision.at_ms)
@@ -185,8 +179,8 @@ impl Turn {
             }
             at += count;
         }
-        // Decisions are in order of time, unless the clock was set back. A decision that then seems earlier than the
-        // previous decision gets the previous decision's time.
+        // Decisions are in order of time, unless the clock was set back. A decision that seems earlier than the
+        // previous one gets the previous decision's time.
         let mut last_ms = i64::MIN;
         for decision in &mut self.decisions {
             decision.at_ms = decision.at_ms.max(last_ms);
@@ -227,8 +221,7 @@ fn context(policy_inputs: &PolicyInputs) -> TurnContext {
     }
 }
 
-/// Returns true if two entries state the same admission. Debits of limits are ignored, because entries of older
-/// versions do not state them.
+/// Debits of limits are ignored, because entries of older versions do not state them.
 fn is_one_admission(one: &str, other: &str) -> bool {
     let is_of_both = |note: &&str| !note.starts_with('D');
     one == other || one.split(';').filter(is_of_both).eq(other.split(';').filter(is_of_both))

@@ -9,24 +9,23 @@ use tickfleet_proof::verify::{Expected, ExportVerdict, FindingKind, Verifier};
 
 use super::{Export, export, signer, verify, verify_as};
 
-/// An edit of the first line that seems to excuse missing lines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Edit {
-    /// The first line claims a single tenant, and the other tenants' lines are removed.
+    /// Claims a single tenant. The other tenants' lines are removed.
     Tenant,
-    /// The first line claims a single tenant, but the other tenants' lines are still there.
+    /// Claims a single tenant. The other tenants' lines are still there.
     TenantAlone,
-    /// The first line names another fleet, and the newest seals and their entries are removed.
+    /// Names another fleet. The newest seals and their entries are removed.
     Fleet,
-    /// The first line claims to continue after this seal, and all entries before the seal are removed.
+    /// Claims to continue after this seal. All entries before the seal are removed.
     Follows,
-    /// The first line claims to continue after the last entry, and all entries are removed.
+    /// Claims to continue after the last entry. All entries are removed.
     FollowsAll,
 }
 
 pub(crate) const HEADERS: [Edit; 5] = [Edit::Tenant, Edit::TenantAlone, Edit::Fleet, Edit::Follows, Edit::FollowsAll];
 
-/// Edits the header. The verifier must report at least one of the returned kinds of findings.
+/// The verifier must report at least one of the returned kinds of findings.
 pub(crate) fn edit_header(lines: &mut Vec<String>, way: Edit, seal: usize) -> Vec<FindingKind> {
     let Some(Line::Header(mut header)) = Line::read(&lines[0]) else { panic!("a header") };
     let ids: Vec<EntryId> = lines.iter().filter_map(|line| entry_id(line)).collect();
@@ -198,8 +197,8 @@ fn a_log_trimmed_within_a_seal_is_intact_from_the_declared_time() {
     }
 }
 
-/// Returns an export from `from_ms` until `until_ms`, and its anchors. In the log, each tenant has entries at the
-/// `written` times. Each entry was sealed half a second after it was written.
+/// In the log, each tenant has entries at the `written` times. Each entry was sealed half a second after it was
+/// written.
 fn exported_from(from_ms: i64, until_ms: Option<i64>, written: &[(&str, &[u64])]) -> (Vec<String>, Vec<Anchor>) {
     let signer = signer();
     let mut anchors = Vec::new();
@@ -234,15 +233,13 @@ fn an_export_from_a_time_is_intact_for_anchors_from_that_time() {
     let of: Vec<_> = verdict.chains.iter().map(|chain| (&*chain.tenant, chain.first_seal, chain.last_seal)).collect();
     assert_eq!(of, [("a", 2, 3), ("quiet", 2, 2)]);
     assert!(!verify_as(&made, &anchors, expected(4_900)).intact, "what was sealed before has to be there as well");
-    // This export also has an end, `until_ms`.
     let (made, _) = exported_from(5_000, Some(9_000), quiet);
     assert_eq!(made.len(), 4, "{made:?}");
     let (made, _) = exported_from(5_000, Some(4_600), quiet);
     assert!(made.is_empty(), "{made:?}");
 }
 
-/// Rewrites the export as an export of another fleet. The rewritten export is signed with a forger's key, and its first
-/// line names that key.
+/// The rewritten export is signed with a forger's key, and its first line names that key.
 fn as_fleet(made: &Export, fleet: &str) -> Export {
     let forger = Signer::new("x", &"09".repeat(32)).unwrap();
     let mut heads: BTreeMap<String, Head> = BTreeMap::new();

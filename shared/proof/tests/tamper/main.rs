@@ -29,7 +29,7 @@ struct Export {
     anchors: Vec<Anchor>,
 }
 
-/// Creates an export with `batches` batches of sealed entries of three tenants, followed by `unsealed` entries.
+/// Sealed entries of three tenants, followed by `unsealed` entries.
 fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
     let mut rng = StdRng::seed_from_u64(seed);
     let signer = signer();
@@ -76,17 +76,17 @@ fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
     Export { lines, anchors }
 }
 
-/// The arguments of one signature check: a key, a head, and the head's signature.
+/// A key, a head, and the head's signature.
 type Question = (String, [u8; 32], String);
 
-/// Checks a signature. Results are cached, because most lines of an edited export are unchanged.
+/// Cached, because most lines of an edited export are unchanged.
 fn is_signed_once(key: &str, head: &[u8; 32], signature: &str) -> bool {
     thread_local! { static CHECKED: RefCell<HashMap<Question, bool>> = RefCell::default(); }
     let question = (key.to_owned(), *head, signature.to_owned());
     CHECKED.with_borrow_mut(|known| *known.entry(question).or_insert_with(|| is_signed(key, head, signature)))
 }
 
-/// Verifies an export that must contain every anchored seal, as if the log had never been trimmed.
+/// The export must contain every anchored seal, as if the log had never been trimmed.
 fn verify(lines: &[String], anchors: &[Anchor]) -> ExportVerdict {
     verify_as(lines, anchors, Expected { anchors_from_ms: Some(0), ..Expected::default() })
 }
@@ -98,7 +98,7 @@ fn verify_as(lines: &[String], anchors: &[Anchor], expected: Expected) -> Export
     verifier.finish(anchors, None)
 }
 
-/// Returns the line indexes of the sealed entries, and the line indexes of the seals.
+/// Line indexes of the sealed entries, and of the seals.
 fn places(export: &Export) -> (Vec<usize>, Vec<usize>) {
     let is_seal = |at: &usize| matches!(Line::read(&export.lines[*at]), Some(Line::Seal(_)));
     let all = 1..export.lines.len() - 1;
@@ -112,13 +112,13 @@ fn id_of(line: &str) -> String {
     entry.id.into_owned()
 }
 
-/// The kinds of findings and the entries that the verifier must report after an edit.
+/// The verifier must report one of these kinds of findings, and these entries.
 enum Named {
     Entry(Vec<FindingKind>, Vec<String>),
     Seal(Vec<FindingKind>),
 }
 
-/// Changes one byte of the line to an ASCII digit, so that the line stays valid UTF-8.
+/// The new byte is an ASCII digit, so that the line stays valid UTF-8.
 fn edit(rng: &mut StdRng, line: &str) -> String {
     let mut bytes = line.as_bytes().to_vec();
     let at = rng.random_range(0..bytes.len());
@@ -139,7 +139,7 @@ fn swap_texts(lines: &mut [String], entry: usize, other: usize) -> Named {
     Named::Entry(vec![FindingKind::Edited], ids)
 }
 
-/// Removes a seal. In half of the cases, removes the seal's entries too.
+/// In half of the cases, removes the seal's entries too.
 fn take_seal(rng: &mut StdRng, lines: &mut Vec<String>, seal: usize) -> Named {
     let gone = lines.remove(seal);
     let Some(Line::Seal(gone)) = Line::read(&gone) else { panic!("a seal") };
@@ -160,7 +160,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
     let lines = &mut export.lines;
     match rng.random_range(0..9) {
         0 => {
-            // Change a byte anywhere in an entry's line: in the text, ID or a name.
+            // The byte can be in the text, the ID or a name.
             let id = id_of(&lines[entry]);
             lines[entry] = edit(rng, &lines[entry]);
             Named::Entry(vec![FindingKind::Edited, FindingKind::Missing], vec![id])
@@ -170,7 +170,6 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             Named::Entry(vec![FindingKind::Missing], vec![id])
         }
         2 => {
-            // Swap two entries.
             let other = entries[rng.random_range(0..entries.len())];
             if other == entry {
                 return Named::Entry(Vec::new(), Vec::new());
@@ -184,7 +183,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             swap_texts(lines, entry, other)
         }
         4 => {
-            // Insert an entry that was never written, or a second entry with the same ID.
+            // The entry was never written, or has the ID of another entry.
             let id: EntryId = id_of(&lines[entry]).parse().unwrap();
             // The insertion must be before the last sealed entry, because an entry after it would only count as not
             // sealed yet.
@@ -195,7 +194,6 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             Named::Entry(vec![FindingKind::Inserted], vec![id.to_string()])
         }
         5 => {
-            // Change a byte in the body or signature of a seal.
             lines[seal] = edit(rng, &lines[seal]);
             Named::Seal(vec![FindingKind::SealBroken, FindingKind::Unreadable])
         }
@@ -256,7 +254,6 @@ fn a_thousand_tampered_exports_are_detected_and_located() {
             })
         };
         match named {
-            // The findings must name each of these entries.
             Named::Entry(kinds, ids) => {
                 for id in ids {
                     assert!(

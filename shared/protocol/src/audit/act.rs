@@ -1,29 +1,26 @@
-//! Writes audit entries for actions of operators. These entries have their own `action` and, unlike entries of calls,
-//! no `meta.turn`. So a search for the calls of a turn does not return them.
+//! Audit entries for actions of operators. These entries have their own `action` and, unlike entries of calls, no
+//! `meta.turn`. So a search for the calls of a turn does not return them.
 
 use crate::write::{Object, time};
 use tickfleet_model::{Redactor, TenantId};
 
-/// A reset of a limit's counter to zero.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitReset<'a> {
-    /// The time of the reset, in milliseconds since the epoch by the shard's clock.
+    /// Since the epoch, by the shard's clock.
     pub timestamp_ms: i64,
     /// The operator's name, as the request states it.
     pub by: &'a str,
     pub reason: &'a str,
     pub limit: &'a str,
     pub counter: &'a str,
-    /// The tenant of the counter; `None` if the tenant is unknown, or if the counter does not belong to a single
-    /// tenant.
+    /// `None` if the tenant is unknown, or if the counter does not belong to a single tenant.
     pub tenant: Option<&'a TenantId>,
-    /// The unit of the counter: `calls`, `tokens`, `millionths`, or `unknown`.
+    /// `calls`, `tokens`, `millionths`, or `unknown`.
     pub unit: &'a str,
     pub redactor: &'a Redactor,
 }
 
-/// Returns the audit entry of a reset as JSON. When the reset is committed, the store adds `used_before` and
-/// `window_ends_ms` to `meta`.
+/// When the reset is committed, the store adds `used_before` and `window_ends_ms` to `meta`.
 #[must_use]
 pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
     let LimitReset { limit, counter, redactor, .. } = *reset;
@@ -51,22 +48,21 @@ pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
     entry.end()
 }
 
-/// An operator's action on a tenant, an agent, or turns.
 #[derive(Debug, Clone, Copy)]
 pub struct OperatorAct<'a> {
-    /// The time of the action, in milliseconds since the epoch by the shard's clock.
+    /// Since the epoch, by the shard's clock.
     pub timestamp_ms: i64,
-    /// The action, for example `PAUSE`.
+    /// For example `PAUSE`.
     pub action: &'static str,
-    /// The type of the action's target, for example `agent`.
+    /// For example `agent`.
     pub entity_type: &'static str,
     pub entity_id: &'a str,
-    /// The verb for the message, in the past tense, for example `paused`.
+    /// For the message, in the past tense, for example `paused`.
     pub verb: &'static str,
     /// The operator's name, as the request states it.
     pub by: &'a str,
     pub reason: &'a str,
-    /// The tenant of the target; `None` if the target does not belong to a single tenant, or if the tenant is unknown.
+    /// `None` if the target does not belong to a single tenant, or if the tenant is unknown.
     pub tenant: Option<&'a TenantId>,
     /// Further members of `meta`, by name.
     pub details: &'a [(&'static str, String)],
@@ -98,16 +94,15 @@ pub fn act_entry(act: &OperatorAct<'_>) -> String {
     entry.end()
 }
 
-/// Repairs of a shard that an operator requested.
 #[derive(Debug, Clone, Copy)]
 pub struct ShardRepair<'a> {
-    /// The time of the repairs, in milliseconds since the epoch by the shard's clock.
+    /// Since the epoch, by the shard's clock.
     pub timestamp_ms: i64,
     /// The operator's name, as the request states it.
     pub by: &'a str,
     pub shard: u32,
     pub repaired: usize,
-    /// Descriptions of some of the repaired faults. Each description names the stored record that was faulty.
+    /// Descriptions of some of the repaired faults. Each names the stored record that was faulty.
     pub named: &'a [String],
     pub redactor: &'a Redactor,
 }
@@ -135,19 +130,17 @@ pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
     entry.end()
 }
 
-/// A person's decision about a call that needs approval.
 #[derive(Debug, Clone, Copy)]
 pub struct ApprovalDecision<'a> {
-    /// The time of the decision, in milliseconds since the epoch by the shard's clock.
+    /// Since the epoch, by the shard's clock.
     pub timestamp_ms: i64,
     pub tenant: &'a TenantId,
     /// The person's name, as the request states it.
     pub by: &'a str,
-    /// True if the person approved the call.
     pub agrees: bool,
     pub reason: &'a str,
     pub approval: &'a str,
-    /// The call, as `<turn>/<position>`.
+    /// `<turn>/<position>`.
     pub call: &'a str,
     pub agent: &'a str,
     pub tool: &'a str,
@@ -156,8 +149,8 @@ pub struct ApprovalDecision<'a> {
     pub redactor: &'a Redactor,
 }
 
-/// Returns the audit entry of a person's decision as JSON. When the decision is committed, the store adds two members
-/// to `meta`: `state`, the state of the approval, and `missing`, the number of approvals that are still required.
+/// When the decision is committed, the store adds two members to `meta`: `state`, the state of the approval, and
+/// `missing`, the number of approvals that are still required.
 #[must_use]
 pub fn approval_entry(decision: &ApprovalDecision<'_>) -> String {
     let by = decision.redactor.text(decision.by);

@@ -11,11 +11,11 @@ use crate::json::with_numbers_as_text;
 /// The action of entries that describe calls and tasks.
 pub const CALL_ACTION: &str = "TOOL_CALL";
 
-/// An entry of a call, of a task, or of an operator's action. Members that the entry lacks are empty or `None`.
+/// Describes a call, a task, or an operator's action. Members that the entry lacks are empty or `None`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct AuditEntry<'a> {
-    /// The time of the entry in RFC 3339, by the shard's clock.
+    /// RFC 3339, by the shard's clock.
     #[serde(borrow)]
     pub timestamp: Cow<'a, str>,
     #[serde(borrow)]
@@ -40,7 +40,7 @@ pub struct AuditEntry<'a> {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct AuditMeta<'a> {
-    /// The call, as `<turn>/<position>`.
+    /// `<turn>/<position>`.
     #[serde(borrow)]
     pub call: Cow<'a, str>,
     #[serde(borrow)]
@@ -50,49 +50,47 @@ pub struct AuditMeta<'a> {
     #[serde(borrow)]
     pub arguments: Option<&'a RawValue>,
     pub result: Option<String>,
-    /// Duration of the last attempt, in milliseconds.
+    /// Of the last attempt.
     pub duration_ms: u64,
     pub retry_count: u32,
     #[serde(borrow)]
     pub outcome: Cow<'a, str>,
     #[serde(borrow)]
     pub error: Option<AuditError<'a>>,
-    /// The rules in shadow mode that would have denied the call.
+    /// Rules in shadow mode that would have denied the call.
     pub shadow: Vec<AuditDenial>,
-    /// The equal call whose outcome this call got, as `<turn>/<position>`. `None` if this call did not repeat an equal
-    /// call.
+    /// Set if this call got the outcome of this equal call (`<turn>/<position>`).
     pub repeats: Option<String>,
     #[serde(borrow)]
     pub policy_inputs: Option<&'a RawValue>,
     pub effect: Option<AuditEffect>,
-    /// The ID of the tool that ran, if the entry describes a call.
+    /// If the entry describes a call.
     #[serde(borrow)]
     pub tool_id: Cow<'a, str>,
-    /// The tool of the call, if the entry describes an approver's decision.
+    /// If the entry describes an approver's decision.
     #[serde(borrow)]
     pub tool: Cow<'a, str>,
-    /// In the entry of a call: an object with the approval. In the entry of an approver's decision: the approval's ID.
+    /// In the entry of a call: an object with the approval. In the entry of an approver's decision: the approval's
+    /// ID.
     #[serde(borrow)]
     pub approval: Option<&'a RawValue>,
     pub policy_version: Option<u64>,
     #[serde(borrow)]
     pub policy_digest: Cow<'a, str>,
-    /// When the call's slice returned its permits, in milliseconds by the shard's clock.
+    /// When the call's slice returned its permits, by the shard's clock.
     pub ended_ms: Option<i64>,
     #[serde(borrow)]
     pub places: Cow<'a, str>,
-    /// The limit to which the counter belongs, if the entry describes the reset of a counter.
+    /// If the entry describes the reset of a counter.
     #[serde(borrow)]
     pub limit: Cow<'a, str>,
-    /// The counter's key, if the entry describes the reset of a counter.
+    /// If the entry describes the reset of a counter.
     #[serde(borrow)]
     pub counter: Cow<'a, str>,
-    /// The end of the counter's window, if the entry describes the reset of a counter. `None` if the counter was
-    /// unreadable.
+    /// If the entry describes the reset of a counter. `None` if the counter was unreadable.
     pub window_ends_ms: Option<i64>,
 }
 
-/// The error of a call.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct AuditError<'a> {
@@ -100,12 +98,12 @@ pub struct AuditError<'a> {
     pub code: Cow<'a, str>,
     #[serde(borrow)]
     pub message: Cow<'a, str>,
-    /// The details as any JSON value, because each tool writes its own details.
+    /// Any JSON value, because each tool writes its own details.
     #[serde(borrow)]
     pub details: Option<&'a RawValue>,
 }
 
-/// A denial by a rule in shadow mode.
+/// By a rule in shadow mode.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct AuditDenial {
@@ -114,23 +112,21 @@ pub struct AuditDenial {
     pub message: String,
 }
 
-/// The effect that a call claimed.
 #[derive(Debug, Clone, Deserialize)]
 pub struct AuditEffect {
     /// A hash of the values that are equal for two calls with the same effect.
     pub key: String,
-    /// How long the claim stays valid after the end of the call, in milliseconds.
+    /// How long the claim stays valid after the end of the call.
     pub window_ms: i64,
 }
 
 impl<'a> AuditEntry<'a> {
-    /// Parses an entry; `None` if the text is not an entry.
     #[must_use]
     pub fn read(text: &'a str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
-    /// Parses the entry of a call or task; `None` if the text is anything else.
+    /// `None` unless the entry describes a call or task.
     #[must_use]
     pub fn read_call(text: &'a str) -> Option<Self> {
         // Skip other entries, such as those of operators, without parsing them.
@@ -138,13 +134,13 @@ impl<'a> AuditEntry<'a> {
         may_be_call.then(|| Self::read(text)).flatten().filter(|entry| entry.action == CALL_ACTION)
     }
 
-    /// Returns the agent that made the call, or that executed the task.
+    /// The agent that made the call, or that executed the task.
     #[must_use]
     pub fn agent(&self) -> &str {
         self.meta.agent.as_deref().unwrap_or(&self.actor_id)
     }
 
-    /// Returns the tenant; empty if the entry has none.
+    /// Empty if the entry has no tenant.
     #[must_use]
     pub fn tenant(&self) -> &str {
         self.tenant.as_deref().unwrap_or_default()
@@ -152,14 +148,12 @@ impl<'a> AuditEntry<'a> {
 }
 
 impl<'a> AuditMeta<'a> {
-    /// Returns the call's position in its turn.
     #[must_use]
     pub fn position(&self) -> &str {
         self.call.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Returns the arguments with which approvers replaced the model's arguments. `None` if no approver changed the
-    /// arguments.
+    /// `None` if no approver changed the arguments.
     #[must_use]
     pub fn approved_arguments(&self) -> Option<&'a RawValue> {
         #[derive(Deserialize)]
@@ -172,20 +166,20 @@ impl<'a> AuditMeta<'a> {
 }
 
 impl AuditError<'_> {
-    /// Returns the details. Numbers beyond the range of doubles become strings. `None` if the error has no details.
+    /// Numbers beyond the range of doubles become strings.
     #[must_use]
     pub fn details(&self) -> Option<Value> {
         serde_json::from_str(&with_numbers_as_text(self.details?.get())).ok()
     }
 
-    /// Returns the string member `name` of the details. `None` if there is no such string.
+    /// `None` unless the details have a string member `name`.
     #[must_use]
     pub fn detail(&self, name: &str) -> Option<String> {
         self.details()?.get(name)?.as_str().map(str::to_owned)
     }
 }
 
-/// Returns the tenant of an entry; empty if the text is not an entry, or has no tenant.
+/// Empty if the text is not an entry, or has no tenant.
 #[must_use]
 pub fn tenant_of(text: &str) -> String {
     #[derive(Deserialize)]

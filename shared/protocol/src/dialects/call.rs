@@ -12,17 +12,15 @@ use tickfleet_model::{Call, RejectionCode, limits};
 
 pub(crate) struct Element<'a, 'd> {
     pub(super) fields: Fields<'a, 'd>,
-    /// The name of the list that contains the element, for error messages.
     pub(super) list: &'static str,
     pub(super) index: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedCall {
-    /// The provider's ID of the call, unchanged.
     pub provider_id: Option<String>,
-    /// The tool's name as the model wrote it. A name of more than [`limits::TOOL_NAME_BYTES_MAX`] bytes is cut and ends
-    /// with `…`. Empty if the name cannot be read.
+    /// A name of more than [`limits::TOOL_NAME_BYTES_MAX`] bytes is cut and ends with `…`. Empty if the name cannot be
+    /// read.
     pub tool: String,
     /// True for a call of a custom tool (OpenAI Responses). Only an item of the matching output type can answer such a
     /// call.
@@ -30,15 +28,14 @@ pub struct RejectedCall {
 }
 
 impl RejectedCall {
-    /// Converts a completely readable call of a rejected turn.
     #[must_use]
     pub fn of(call: Call) -> Self {
         let tool = bounded(&call.tool, limits::TOOL_NAME_BYTES_MAX).into_owned();
         Self { provider_id: call.provider_id, tool, custom: false }
     }
 
-    /// Returns a call with this ID and this tool; `None` if neither can be read. The ID stays unchanged and at full
-    /// length, because the conversation can continue only with this ID. The size of the message already bounds the ID.
+    /// `None` if neither can be read. The ID keeps its full length, because the conversation can continue only with
+    /// this ID.
     pub(super) fn read(id: Option<Value<'_, '_>>, tool: Option<Value<'_, '_>>) -> Option<Self> {
         let text = |value: Option<Value<'_, '_>>| value.and_then(text_of);
         let provider_id = text(id);
@@ -51,7 +48,7 @@ impl RejectedCall {
     }
 }
 
-/// Reads the calls in the value `held`, which is a list of calls or contains such a list.
+/// `held` is a list of calls or contains such a list.
 pub(super) fn read_list<R: DialectRules + ?Sized>(
     rules: &R,
     name: &'static str,
@@ -84,7 +81,6 @@ fn too_many(name: &str) -> MessageProblem {
     MessageProblem::new(RejectionCode::TooManyCalls, format!("{name} has more than {max} calls; split the turn"))
 }
 
-/// Reads the calls from the plain-text answer in the member `name`, within the bounds that apply to every dialect.
 pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result<Vec<Call>, MessageProblem> {
     let answer = fields.string(name, limits::TURN_BYTES_MAX)?;
     let answer = answer.ok_or_else(|| fields.missing(name))?;
@@ -111,8 +107,7 @@ pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result
     Ok(calls)
 }
 
-/// Returns the text of the arguments: the content of a string, or the JSON of any other value. If the member is missing
-/// or null, returns `absent`.
+/// Returns `absent` if the member is missing or null.
 pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Result<String, MessageProblem> {
     let max = limits::ARGUMENTS_BYTES_MAX;
     let Some(value) = fields.get(name) else { return Ok(absent.to_owned()) };
@@ -126,20 +121,18 @@ pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Re
     Ok(text.to_owned())
 }
 
-/// Returns the provider's ID of a call, at full length, because a conversation can continue only with this ID. The size
-/// of the message already bounds the ID. If the ID is not a string, returns its JSON text, so that the call remains
-/// valid.
+/// Keeps the full length, because a conversation can continue only with this ID, and the size of the message bounds it.
+/// An ID that is not a string becomes its JSON text, so that the call remains valid.
 pub(super) fn id(fields: &Fields<'_, '_>, name: &str) -> Option<String> {
     fields.get(name).and_then(text_of)
 }
 
-/// Returns the tool's name in a call. A missing, long or unusual name matches no tool, so only this call fails.
+/// A missing, long or unusual name matches no tool, so only this call fails.
 pub(super) fn tool(fields: &Fields<'_, '_>, name: &str) -> String {
     let name = fields.get(name).and_then(text_of).unwrap_or_default();
     bounded(&name, limits::TOOL_NAME_BYTES_MAX).into_owned()
 }
 
-/// Returns the content of a string, or the JSON of any other value; `None` for null.
 fn text_of(value: Value<'_, '_>) -> Option<String> {
     match value.kind() {
         Kind::Null => None,
@@ -152,7 +145,6 @@ fn text_of(value: Value<'_, '_>) -> Option<String> {
 /// character, so no call runs with such arguments.
 const CUT: char = '…';
 
-/// Marks the arguments of a cut-off response as incomplete, so that no call runs with these arguments.
 pub fn cut_off(arguments: &mut String) {
     if is_cut(arguments) {
         return;
@@ -162,13 +154,11 @@ pub fn cut_off(arguments: &mut String) {
     arguments.push(CUT);
 }
 
-/// Returns true if the response that contained the arguments was cut off. Valid JSON never ends with `CUT`.
 #[must_use]
 pub fn is_cut(arguments: &str) -> bool {
     arguments.ends_with(CUT)
 }
 
-/// Returns the error message for a call in a cut-off response.
 #[must_use]
 pub fn cut_response(tool: &str) -> String {
     let tool = bounded(tool, limits::NAME_BYTES_MAX);
@@ -178,8 +168,8 @@ pub fn cut_response(tool: &str) -> String {
     )
 }
 
-/// Writes arguments as a JSON value that is nested `depth` levels deep in a turn. Text that is not a JSON value is
-/// written as a string, so that only the call with this text is rejected.
+/// `depth` counts the levels around the arguments in a turn. Text that is not JSON is written as a string, so that only
+/// this call is rejected.
 pub(super) fn push_arguments(object: &mut Object, name: &'static str, arguments: &str, depth: usize) {
     if stands_alone(arguments, depth) {
         object.raw(name, arguments);

@@ -11,7 +11,6 @@ use tickfleet_model::{CallResult, limits};
 /// The text before and after the results, for dialects that put all results into one user message.
 pub(super) const IN_ONE_USER_MESSAGE: (&str, &str) = (r#"[{"role":"user","content":["#, "]}]");
 
-/// Returns the provider's ID, or the fleet's ID if the provider gave no ID.
 pub(super) fn id_of(result: &CallResult) -> &str {
     result.tool_call_id.as_deref().unwrap_or(&result.call)
 }
@@ -21,8 +20,8 @@ pub(super) fn push_text_part(object: &mut Object, text: &str) {
     object.text("text", text);
 }
 
-/// Returns the text for the model: the content of a string output, the JSON of any other output, or the error. Notes
-/// follow in parentheses. For example, a model that repeats a call needs the note that the call did not run again.
+/// Notes follow in parentheses. For example, a model that repeats a call needs the note that the call did not run
+/// again.
 pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     let text = said(result);
     match beside(result) {
@@ -31,15 +30,13 @@ pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     }
 }
 
-/// Returns the parts of a result with images, for dialects whose results can contain images. Notes are the last part.
-/// `None` if the result is only text.
+/// Notes are the last part. `None` if the result is only text.
 pub(super) fn parts(result: &CallResult) -> Option<Vec<ContentBlock>> {
     let mut blocks = content_blocks(result)?;
     blocks.extend(beside(result).map(|text| ContentBlock::Text { text: format!("({text})") }));
     Some(blocks)
 }
 
-/// Writes parts as a JSON list. `push` writes a part into its object.
 pub(super) fn list_of(parts: &[ContentBlock], push: impl Fn(&mut Object, &ContentBlock)) -> String {
     let written = parts.iter().map(|part| {
         let mut object = Object::new(64);
@@ -49,9 +46,6 @@ pub(super) fn list_of(parts: &[ContentBlock], push: impl Fn(&mut Object, &Conten
     format!("[{}]", written.collect::<Vec<_>>().join(","))
 }
 
-/// Returns the notes for the model about a result. Notes state that people approved the call with other arguments, that
-/// an equal call ran instead, or that the result comes from the cache. The fleet's own note comes last. `None` without
-/// notes.
 pub(super) fn beside(result: &CallResult) -> Option<String> {
     let narrowed = result.approval.as_ref().and_then(|approval| {
         let given = approval.arguments.as_ref()?;
@@ -71,7 +65,6 @@ pub(super) fn beside(result: &CallResult) -> Option<String> {
     (!said.is_empty()).then(|| said.join(" "))
 }
 
-/// Returns the text for a result without its notes: the output, or the error with its details.
 fn said(result: &CallResult) -> Cow<'_, str> {
     if let Some(error) = &result.error {
         return match &error.details {

@@ -11,12 +11,11 @@ pub struct Definitions {
     /// A JSON array for the field `tools` of a request; for [`Dialect::Text`](tickfleet_model::Dialect::Text) a string
     /// for its prompt.
     pub tools: Value,
-    /// Tools that are not strict although strict mode was requested, and why.
     pub not_strict: Vec<(String, NotStrict)>,
 }
 
 impl Definitions {
-    /// Builds the list of definitions. `define` makes one definition for each tool, under the name that `rules` permit.
+    /// `define` makes one definition for each tool, under the name that `rules` permit.
     pub(super) fn of_each(
         rules: Option<NameRules>,
         tools: &[&ToolSpec],

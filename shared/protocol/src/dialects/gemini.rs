@@ -14,7 +14,6 @@ use super::content::{beside, content, list_of};
 use super::{CALLS, Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
-/// The member of a turn that can contain the model's content, named as in the provider's response.
 const CONTENT: &str = "content";
 
 /// The member of a part that contains a call: its name in JSON, and its name in the output of the Python SDK.
@@ -23,7 +22,6 @@ const FUNCTION_CALL: [&str; 2] = ["functionCall", "function_call"];
 /// Members of a call that are true if more of the call's arguments follow.
 const TO_FOLLOW: [&str; 2] = ["willContinue", "will_continue"];
 
-/// Members of a call that contain pieces of its arguments.
 const PIECES: [&str; 2] = ["partialArgs", "partial_args"];
 
 pub(super) struct Rules;
@@ -37,7 +35,6 @@ impl DialectRules for Rules {
         name == CALLS || name == CONTENT
     }
 
-    /// Returns the list of parts: `held` itself, or its member `parts` if `held` is a content object.
     fn list<'a, 'd>(&self, name: &'static str, held: Value<'a, 'd>) -> (&'static str, Value<'a, 'd>) {
         match parts(held) {
             Some(parts) => (if name == CONTENT { "content.parts" } else { "calls.parts" }, parts),
@@ -100,8 +97,8 @@ impl DialectRules for Rules {
         part.end()
     }
 
-    /// Writes a `functionResponse` part. If the model gave no ID, the part has no ID either, and Gemini matches parts
-    /// by order and name. Images are parts of the response, and the output text marks the position of each image.
+    /// If the model gave no ID, the part has no ID either, and Gemini matches parts by order and name. Images are parts
+    /// of the response, and the output text marks the position of each image.
     fn message(&self, result: &CallResult) -> Option<String> {
         let output = result.output.as_ref().map_or("null", |output| output.get());
         let blocks = content_blocks(result);
@@ -136,7 +133,6 @@ impl DialectRules for Rules {
         Some((r#"[{"role":"user","parts":["#, "]}]"))
     }
 
-    /// Returns one `Tool` with the declarations of all tools. Without tools, returns an empty list.
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
         let each = Definitions::of_each(
             self.names(),
@@ -177,7 +173,7 @@ fn parts<'a, 'd>(content: Value<'a, 'd>) -> Option<Value<'a, 'd>> {
     content.member("parts").filter(|parts| parts.kind() != Kind::Null)
 }
 
-/// Returns the error for a call with arguments in pieces. One piece alone might be a valid but different call.
+/// One piece alone might be a valid but different call.
 fn in_pieces(call: &Fields<'_, '_>, name: &str) -> MessageProblem {
     call.invalid(name, "the arguments of a streamed call must be put together first")
 }
@@ -192,7 +188,6 @@ mod tests {
     use crate::definitions::test_tool;
     use crate::{NameMap, RejectedId, RejectionStatus, define, messages, parse_turn, rejection_reply};
 
-    /// Returns a content object from `generateContent`: a thought, a call without an ID, a call with an ID, and text.
     fn content() -> Value {
         json!({"role": "model", "parts": [
             {"text": "The user asks for the weather.", "thought": true},
@@ -228,7 +223,6 @@ mod tests {
             let weather = (None, "get_weather", r#"{"city":"Paris","days":2}"#);
             assert_eq!(calls, [weather, (Some("fc-2"), "get_time", "{}")]);
         }
-        // The output of the Python SDK for a part.
         let part =
             json!([{"text": null, "function_call": {"id": null, "name": "a", "args": {}, "will_continue": null}}]);
         assert_eq!(read(&turn("calls", &part)).calls[0].tool, "a");

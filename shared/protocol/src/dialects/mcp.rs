@@ -69,8 +69,7 @@ impl DialectRules for Rules {
     }
 }
 
-/// Writes the unstructured result: one part of text, or the content blocks of an output with images. Returns false for
-/// content blocks, which have no structured form.
+/// Returns false for content blocks, which have no structured form.
 pub(super) fn push_content(object: &mut Object, result: &CallResult) -> bool {
     let blocks = parts(result);
     let is_structured = blocks.is_none();
@@ -79,7 +78,6 @@ pub(super) fn push_content(object: &mut Object, result: &CallResult) -> bool {
     is_structured
 }
 
-/// Writes the flag `isError`, and the ID of the call.
 pub(super) fn push_ending(object: &mut Object, result: &CallResult) {
     object.raw("isError", if result.success { "false" } else { "true" });
     let mut meta = Object::new(result.call.len() + 64);
@@ -88,8 +86,7 @@ pub(super) fn push_ending(object: &mut Object, result: &CallResult) {
     object.raw("_meta", &meta.end());
 }
 
-/// Returns a `Tool` with hints derived from the tool's effect. The fleet does not know whether a tool is destructive,
-/// so the tool has no hint about that.
+/// The fleet does not know whether a tool is destructive, so the tool has no hint about that.
 pub(super) fn definition(name: &str, tool: &ToolSpec, output: Option<&Json>) -> Json {
     let mut definition = json!({
         "name": name,

@@ -19,8 +19,8 @@ impl DialectRules for Rules {
         DialectInfo { option: "mcp-2026-07-28", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
-    /// Reads the same parameters as in earlier revisions. Rejects `inputResponses` and `requestState`: a client sends
-    /// them in answer to a result that asks for input, and the fleet does not return such results.
+    /// Rejects `inputResponses` and `requestState`. A client sends them in answer to a result that asks for input, and
+    /// the fleet does not return such results.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         mcp::Rules.read_call(element)
     }
@@ -33,8 +33,7 @@ impl DialectRules for Rules {
         mcp::Rules.write_call(call)
     }
 
-    /// Writes a `CallToolResult` with the result type `complete`. Every output becomes structured content, unless it
-    /// was cut: a cut output does not match the tool's output schema.
+    /// Every output becomes structured content, except a cut output, which does not match the tool's output schema.
     fn message(&self, result: &CallResult) -> Option<String> {
         let mut object = Object::new(256);
         object.text("resultType", "complete");
@@ -47,8 +46,7 @@ impl DialectRules for Rules {
         Some(object.end())
     }
 
-    /// Includes every output schema that is a JSON object. Unlike in earlier revisions, the schema may describe any
-    /// JSON type, not only an object.
+    /// Unlike in earlier revisions, the schema may describe any JSON type, not only an object.
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
         Definitions::of_each(self.names(), tools, |name, tool| {
             definition(name, tool, tool.output_schema.as_ref().filter(|schema| schema.is_object()))
@@ -70,7 +68,6 @@ mod tests {
     use crate::definitions::test_tool;
     use crate::{RejectedId, RejectionStatus, cut_output, define, messages, parse_turn, rejection_reply};
 
-    /// Returns the parameters of a request, with the members of `_meta` that the revision requires.
     fn params() -> Value {
         json!({
             "_meta": {

@@ -1,5 +1,5 @@
-//! One module per dialect. Each module defines how to recognize its dialect, how to read and write calls, how to write
-//! results as messages, and how to define tools. It also defines the tool names that the dialect permits.
+//! One module per dialect: how to recognize the dialect, read and write calls, write results and define tools, and
+//! which tool names it permits.
 //!
 //! To add a dialect, add a line to [`tickfleet_model::for_each_dialect`] and a module here. The compiler reports what
 //! else is missing.
@@ -26,46 +26,39 @@ use super::message::problem::MessageProblem;
 use super::names::NameRules;
 use tickfleet_model::{Call, CallResult, Dialect, ToolSpec};
 
-/// The member of a turn that can contain calls of any dialect. The turn's member `format` names the dialect.
+/// Can contain calls of any dialect. The turn's member `format` names the dialect.
 pub(super) const CALLS: &str = "calls";
 
-/// The description of a dialect, for command-line help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DialectInfo {
-    /// The name in command-line options.
     pub option: &'static str,
-    /// Other names that command-line options accept.
     pub aliases: &'static [&'static str],
-    /// One line of help.
     pub summary: &'static str,
     /// True if the dialect's definitions can force a model to follow a schema.
     pub has_strict: bool,
-    /// True if the model answers in plain text. In this case a prompt describes the tools. An answer can have no calls,
-    /// and a call in an answer can be unreadable.
+    /// True if the model answers in plain text. A prompt then describes the tools, and an answer can have no calls or
+    /// an unreadable call.
     pub in_words: bool,
 }
 
 pub(super) trait DialectRules: Sync {
     fn info(&self) -> DialectInfo;
 
-    /// Returns the name of the turn's member with calls of this dialect if `format` is absent, and the term for the
-    /// member's content in error messages. `None` if the dialect requires `format`.
+    /// The turn's member with calls of this dialect if `format` is absent, and the term for its content in error
+    /// messages. `None` if the dialect requires `format`.
     fn member(&self) -> Option<(&'static str, &'static str)> {
         None
     }
 
-    /// Returns true if the member `name` of a turn can contain calls of this dialect.
     fn takes(&self, name: &str) -> bool {
         name == CALLS || self.member().is_some_and(|(own, _)| own == name)
     }
 
-    /// Returns the list of calls in `held`, the value of the turn's member `name`, and the list's name in error
-    /// messages.
+    /// `held` is the value of the turn's member `name`. The returned name is the list's name in error messages.
     fn list<'a, 'd>(&self, name: &'static str, held: Value<'a, 'd>) -> (&'static str, Value<'a, 'd>) {
         (name, held)
     }
 
-    /// Reads the calls in `held`, the value of the member `name` of `turn`.
     fn read(
         &self,
         name: &'static str,
@@ -75,50 +68,47 @@ pub(super) trait DialectRules: Sync {
         read_list(self, name, held, turn)
     }
 
-    /// Reads a call from an element of a list; `None` if the element is not a call.
+    /// `None` if the element is not a call.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem>;
 
-    /// Returns true if `held`, the value of the turn's member `name`, ends with a call. If the response was cut off,
-    /// that last call is incomplete.
+    /// Returns true if `held` ends with a call. If the response was cut off, that last call is incomplete.
     fn ends_with_call(&self, name: &'static str, held: Value<'_, '_>) -> bool {
         let last = self.list(name, held).1.elements().last();
         last.is_some_and(|element| self.salvage_call(element).is_some())
     }
 
-    /// Returns the end of the error sentence about a list without calls, such as `is empty`.
+    /// Ends the error sentence about a list without calls.
     fn without_calls(&self) -> &'static str {
         "is empty"
     }
 
-    /// Returns the readable calls of a rejected turn in `held`, the value of the turn's member `name`.
+    /// Returns the readable calls of a rejected turn.
     fn salvage(&self, name: &'static str, held: Value<'_, '_>) -> Vec<RejectedCall> {
         self.list(name, held).1.elements().filter_map(|element| self.salvage_call(element)).collect()
     }
 
-    /// Returns the ID and tool of a list's element. `None` if the element is not a call, or if neither can be read.
+    /// `None` if the element is not a call, or if neither its ID nor its tool can be read.
     fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall>;
 
-    /// Writes a call in the form that [`Self::read_call`] reads.
     fn write_call(&self, call: &Call) -> String;
 
     /// Writes the message, or the part of a message, that reports a result to a model. `None` if the dialect has no
     /// messages.
     ///
-    /// The message has the provider's ID unchanged. If the provider gave no ID, it has the fleet's ID.
+    /// The message has the provider's ID, or the fleet's ID if the provider gave none.
     fn message(&self, result: &CallResult) -> Option<String>;
 
     fn rejection_message(&self, result: &CallResult, _call: &RejectedCall) -> Option<String> {
         self.message(result)
     }
 
-    /// Returns the text before and after a turn's messages, which are joined with commas. `None` if the dialect has no
+    /// The text before and after a turn's messages, which are joined with commas. `None` if the dialect has no
     /// messages.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some(("[", "]"))
     }
 
-    /// Returns the definitions of `tools` for a request. With `strict`, each definition is strict if the dialect and
-    /// the tool's schema permit it.
+    /// With `strict`, each definition is strict if the dialect and the tool's schema permit it.
     fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions;
 
     fn names(&self) -> Option<NameRules>;
@@ -141,8 +131,7 @@ pub fn dialect_info(dialect: Dialect) -> DialectInfo {
     rules(dialect).info()
 }
 
-/// Returns the members of a turn that can contain calls, as triples: the member's name, its dialect if `format` is
-/// absent, and the term for its content in error messages.
+/// Triples of a member's name, its dialect if `format` is absent, and the term for its content in error messages.
 pub(super) fn members() -> impl Iterator<Item = (&'static str, Dialect, &'static str)> {
     Dialect::ALL.into_iter().filter_map(|dialect| rules(dialect).member().map(|(name, of)| (name, dialect, of)))
 }

@@ -5,14 +5,12 @@ use super::rules;
 use tickfleet_model::Dialect;
 
 impl NameMap {
-    /// Builds the map of the tool names `names` for the strictest dialects. The map can also resolve the wire names of
-    /// all other dialects.
+    /// The map is for the strictest dialects, but resolves the wire names of all dialects.
     pub fn new<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> Self {
         let names: Vec<N> = names.into_iter().collect();
         let names = || names.iter().map(AsRef::as_ref);
         let mut map = Self::within(Some(NameRules::STRICTEST), names());
-        // Dialects have different rules, so their shortened forms of a long name can differ. Add the forms of all
-        // dialects.
+        // Dialects shorten a long name in different ways.
         for dialect in Dialect::ALL {
             map.add_aliases(&Self::of(dialect, names()));
         }

@@ -91,8 +91,7 @@ impl DialectRules for Rules {
     }
 }
 
-/// Returns the schema of a tool's arguments, and true if the schema is strict. If `strict` is requested but impossible,
-/// adds the reason to `not_strict`.
+/// The flag is true if the schema is strict. If `strict` is requested but impossible, adds the reason to `not_strict`.
 pub(super) fn parameters(tool: &ToolSpec, strict: bool, not_strict: &mut Vec<(String, NotStrict)>) -> (Json, bool) {
     match strict.then(|| strict_schema(&tool.input_schema)) {
         Some(Ok(schema)) => (schema, true),

@@ -15,7 +15,7 @@ use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 const FUNCTION: &str = "function_call";
-/// The type of an item that calls a custom tool. Only an item of the matching output type can answer such a call.
+/// Only an item of the matching output type can answer such a call.
 const CUSTOM: &str = "custom_tool_call";
 
 pub(super) struct Rules;
@@ -31,9 +31,8 @@ impl DialectRules for Rules {
         }
     }
 
-    /// Reads `{type: "function_call", call_id, name, arguments, status?}`. Items of other types are not calls:
-    /// messages, reasoning, and calls of tools that the provider runs itself. A custom tool's call is rejected, because
-    /// the fleet cannot return the item type that such a call requires.
+    /// Items other than `function_call` are not calls: messages, reasoning, and calls of tools that the provider runs
+    /// itself. A custom tool's call is rejected, because the fleet cannot return the item type that it requires.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields;
         let kind = fields.get("type").and_then(|kind| kind.as_str()).unwrap_or_default();
@@ -96,7 +95,7 @@ impl DialectRules for Rules {
         Some(item.end())
     }
 
-    /// Writes flat definitions that always state `strict`, because OpenAI assumes true if the field is missing.
+    /// Always states `strict`, because OpenAI assumes true if the field is missing.
     fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions {
         let mut not_strict = Vec::new();
         let definitions = Definitions::of_each(self.names(), tools, |name, tool| {

@@ -11,7 +11,7 @@ use super::content::{IN_ONE_USER_MESSAGE, content, push_text_part};
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
-/// The member that contains a model's answer unchanged.
+/// Contains a model's answer unchanged.
 const ANSWER: &str = "answer";
 
 pub(super) struct Rules;
@@ -35,8 +35,6 @@ impl DialectRules for Rules {
         if name == ANSWER { read_answer(turn, name) } else { read_list(self, name, held, turn) }
     }
 
-    /// Reads `{id?, tool, reason?, arguments?}`, the form of the calls that [`calls_in`](crate::text::calls_in) finds
-    /// in an answer.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields.only(&["id", "tool", "reason", "arguments"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;

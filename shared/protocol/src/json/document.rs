@@ -14,19 +14,18 @@ pub struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// Scans `text` under the same rules as [`super::check`] and indexes its values down to depth `levels`
-    /// (0: the whole value only).
+    /// Scans `text` under the rules of [`super::check`] and indexes its values down to depth `levels` (0: the whole
+    /// value only).
     ///
-    /// If the scan finds a problem, the document contains everything before the problem. If the scan can still
-    /// recognize the structure after the problem, the document also contains the text that follows. So the caller can
-    /// still reply with the readable parts.
+    /// If the scan finds a problem, the document contains everything before the problem, and also the text after it if
+    /// the structure is still clear. So the caller can reply with the readable parts.
     #[must_use]
     pub fn read(text: &'a str, depth_max: usize, levels: usize) -> (Self, Option<JsonError>) {
         let (nodes, problem) = Scan::new(text, depth_max, IndexDepth::Levels(levels)).run();
         (Self { text, nodes }, problem)
     }
 
-    /// Returns the root value; `None` if the text contains no value.
+    /// `None` if the text contains no value.
     #[must_use]
     pub fn root(&self) -> Option<Value<'a, '_>> {
         self.nodes.first().map(|_| Value { document: self, at: 0 })
@@ -49,13 +48,13 @@ impl<'a, 'd> Value<'a, 'd> {
         self.node().map_or(Kind::Null, |node| node.kind)
     }
 
-    /// Returns the value exactly as written; `None` if the text ends inside the value.
+    /// The value exactly as written; `None` if the text ends inside the value.
     #[must_use]
     pub fn text(&self) -> Option<&'a str> {
         self.node().and_then(|node| self.document.text.get(node.start..node.end))
     }
 
-    /// Returns the text of a string; `None` for any other kind, and for a string with a lone surrogate.
+    /// `None` if the value is not a string, or has a lone surrogate.
     #[must_use]
     pub fn as_str(&self) -> Option<Cow<'a, str>> {
         if self.kind() != Kind::String {
@@ -64,8 +63,8 @@ impl<'a, 'd> Value<'a, 'd> {
         self.text().and_then(|quoted| quoted.strip_prefix('"')?.strip_suffix('"')).and_then(unescape)
     }
 
-    /// Returns the members of an object, in order. Empty for any other kind, and for an object below the indexed
-    /// levels. The text of a key with a lone surrogate is empty.
+    /// Empty for any other kind than an object, and for an object below the indexed levels. A key with a lone surrogate
+    /// is empty.
     pub fn members(&self) -> impl Iterator<Item = (Cow<'a, str>, Value<'a, 'd>)> + use<'a, 'd> {
         let text = self.document.text;
         self.children(Kind::Object).map(move |value| {
@@ -81,7 +80,7 @@ impl<'a, 'd> Value<'a, 'd> {
         self.members().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// Returns the elements of an array, in order. Empty for any other kind, and for an array below the indexed levels.
+    /// Empty for any other kind than an array, and for an array below the indexed levels.
     pub fn elements(&self) -> impl Iterator<Item = Value<'a, 'd>> + use<'a, 'd> {
         self.children(Kind::Array)
     }
@@ -100,7 +99,6 @@ impl<'a, 'd> Value<'a, 'd> {
         })
     }
 
-    /// Returns true if the text contains the end of the value.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.node().is_some_and(Node::is_closed)

@@ -13,28 +13,22 @@ pub(super) const ECHO_BYTES_MAX: usize = 120;
 pub enum JsonProblem {
     TooLarge {
         bytes: usize,
-        /// Longest permitted length, in bytes.
         max: usize,
     },
-    /// Arrays and objects nest deeper than permitted.
     TooDeep {
-        /// Deepest permitted nesting.
         max: usize,
     },
     NotUtf8,
-    /// The text ends inside a value.
     Ended {
         /// The syntax that should have followed.
         expected: &'static str,
     },
-    /// The text has a character that does not match the expected syntax.
     Syntax {
         expected: &'static str,
         found: char,
     },
-    /// More text follows the value.
     Trailing,
-    /// An object has the same key twice. Parsers disagree on which value counts.
+    /// Parsers disagree on which value counts.
     DuplicateKey(String),
     /// A `\u` escape is half of a surrogate pair, which is not a character.
     LoneSurrogate,
@@ -71,16 +65,15 @@ impl fmt::Display for JsonProblem {
     }
 }
 
-/// A problem with its position. The length of the error's text is bounded for any input.
+/// The length of the error's text is bounded for any input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{problem} (at {place}line {line}, column {column})", place = PathPrefix(path))]
 pub struct JsonError {
     pub problem: JsonProblem,
     /// The path of the value that contains the problem, such as `calls[0].arguments`; empty for the whole text.
     pub path: String,
-    /// Byte offset, from 0.
     pub byte: usize,
-    /// Line, from 1.
+    /// From 1.
     pub line: usize,
     /// Column in bytes, from 1.
     pub column: usize,
@@ -95,7 +88,6 @@ impl fmt::Display for PathPrefix<'_> {
 }
 
 impl JsonError {
-    /// Returns the error for a problem in the text `bytes` at offset `byte`, inside the value at `path`.
     pub(super) fn at(problem: JsonProblem, path: &str, bytes: &[u8], byte: usize) -> Self {
         let before = bytes.get(..byte).unwrap_or(bytes);
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
@@ -103,12 +95,10 @@ impl JsonError {
         Self { problem, path: bounded(path, ECHO_BYTES_MAX).into_owned(), byte, line, column }
     }
 
-    /// Returns the error for a text of `bytes` bytes, which are more than `max`.
     pub(super) fn too_large(bytes: usize, max: usize) -> Self {
         Self { problem: JsonProblem::TooLarge { bytes, max }, path: String::new(), byte: max, line: 1, column: 1 }
     }
 
-    /// Returns the error for bytes that are not UTF-8 from offset `byte` on.
     pub(super) fn not_utf8(bytes: &[u8], byte: usize) -> Self {
         Self::at(JsonProblem::NotUtf8, "", bytes, byte)
     }

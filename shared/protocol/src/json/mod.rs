@@ -1,11 +1,11 @@
-//! Reads hostile JSON under bounds. One pass over the text checks everything and allocates almost nothing.
+//! Reads hostile JSON under bounds, in one pass that allocates almost nothing.
 //!
-//! serde_json alone keeps only the last of two equal keys, turns integers beyond 64 bits into floats, and accepts
-//! lone surrogates in values that it skips. [`check`] rejects duplicate keys and lone surrogates. Numbers keep their
-//! exact text, because this module does not convert them.
+//! serde_json alone keeps only the last of two equal keys, turns integers beyond 64 bits into floats, and accepts lone
+//! surrogates in values that it skips. [`check`] rejects duplicate keys and lone surrogates. Numbers keep their exact
+//! text, because this module does not convert them.
 //!
-//! [`Document::read`] scans the text in the same way, and also keeps an index of the outer levels. Thus the envelope of
-//! a message is read without a second pass. If the text is broken, the index has all values that can be read.
+//! [`Document::read`] also keeps an index of the outer levels, so that the envelope of a message needs no second pass.
+//! If the text is broken, the index has all values that can be read.
 
 mod document;
 mod error;
@@ -23,17 +23,13 @@ pub use strings::{push_quoted, unescape};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Longest text, in bytes.
     pub bytes_max: usize,
-    /// Deepest nesting of arrays and objects; a scalar has depth 0, `[]` has 1.
+    /// A scalar has depth 0, `[]` has 1.
     pub depth_max: usize,
 }
 
-/// Checks that `bytes` contain exactly one JSON value in UTF-8, with valid syntax and within `bounds`. The value must
-/// have no duplicate key at any depth, and no lone surrogate. Builds no index.
-///
-/// # Errors
-/// The first [`JsonError`], with its path and position.
+/// Checks that `bytes` contain exactly one JSON value in UTF-8, within `bounds`. The value must have no duplicate key
+/// at any depth, and no lone surrogate.
 pub fn check(bytes: &[u8], bounds: Bounds) -> Result<(), JsonError> {
     if bytes.len() > bounds.bytes_max {
         return Err(JsonError::too_large(bytes.len(), bounds.bytes_max));
@@ -44,9 +40,6 @@ pub fn check(bytes: &[u8], bounds: Bounds) -> Result<(), JsonError> {
 
 /// Returns the length in bytes of the JSON value at the start of `text`, under the rules of [`check`]. The text after
 /// the value is not examined.
-///
-/// # Errors
-/// The first [`JsonError`]. The text after the error's position is not examined.
 pub fn leading(text: &str, depth_max: usize) -> Result<usize, JsonError> {
     scan::Scan::new(text, depth_max, scan::IndexDepth::Nothing).leading()
 }
@@ -172,7 +165,6 @@ mod tests {
         assert!(error.to_string().len() < 500);
     }
 
-    /// Returns true if serde_json accepts the syntax and the text is UTF-8.
     fn serde_accepts(bytes: &[u8]) -> bool {
         serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() && std::str::from_utf8(bytes).is_ok()
     }

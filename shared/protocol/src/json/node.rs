@@ -1,6 +1,6 @@
 //! Nodes of the index: the positions of values in a text.
 
-/// The content of a string between its quotes, as byte offsets in the text.
+/// Byte offsets of a string's content, without the quotes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Span {
     pub(super) start: usize,
@@ -9,7 +9,6 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Returns the content of the string as written, with escapes.
     pub(super) fn of(self, text: &str) -> &str {
         text.get(self.start..self.end).unwrap_or_default()
     }
@@ -50,8 +49,7 @@ impl Kind {
     }
 }
 
-/// One value of the index. The nodes of the value's children follow this node. `next` is the index of the first node
-/// after all these children.
+/// The nodes of the value's children follow this node. `next` is the index of the first node after all these children.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) key: Span,
@@ -62,12 +60,12 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Creates a node for a value that has no known end yet. If the text ends inside the value, the end stays unknown.
+    /// If the text ends inside the value, its end stays unknown.
     pub(super) const fn open(key: Span, start: usize, kind: Kind) -> Self {
         Self { key, start, end: usize::MAX, next: usize::MAX, kind }
     }
 
-    /// Sets the end of the value to byte `end`. `next` is the index of the first node after the value's children.
+    /// `next` is the index of the first node after the value's children.
     pub(super) const fn close(&mut self, end: usize, next: usize) {
         self.end = end;
         self.next = next;

@@ -11,9 +11,8 @@ use super::node::Kind;
 use super::strings::{hex4, push_quoted};
 use super::{Bounds, check};
 
-/// Returns `text` as JSON that meets the rules of [`check`]. Half of a surrogate pair becomes the replacement
-/// character. If keys are equal, the last key is kept, because most readers do the same. Numbers keep all digits.
-/// `None` if `text` is not JSON or is nested deeper than `depth_max`.
+/// Half of a surrogate pair becomes the replacement character. If keys are equal, the last key is kept, because most
+/// readers do the same. Numbers keep all digits. `None` if `text` is not JSON or is nested deeper than `depth_max`.
 #[must_use]
 pub fn repaired(text: &str, depth_max: usize) -> Option<Cow<'_, str>> {
     let bounds = Bounds { bytes_max: usize::MAX, depth_max };
@@ -39,7 +38,6 @@ const fn is_repairable(problem: &JsonProblem) -> bool {
     matches!(problem, JsonProblem::DuplicateKey(_) | JsonProblem::LoneSurrogate)
 }
 
-/// Replaces each half of a surrogate pair in the strings of a JSON text with the replacement character.
 fn with_whole_characters(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
     let unit = |at: usize| {
@@ -70,7 +68,7 @@ fn with_whole_characters(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Writes a value so that each key occurs once. If keys are equal, the last key is kept.
+/// If keys are equal, the last key is kept.
 fn write(value: Value<'_, '_>, to: &mut String) -> Option<()> {
     match value.kind() {
         Kind::Object => {
@@ -110,7 +108,7 @@ pub fn with_numbers_as_text(text: &str) -> Cow<'_, str> {
     replace_beyond(text, |number| format!("\"{number}\""))
 }
 
-/// Replaces each number beyond the range of doubles with the result of `with`. Text that is not JSON is not repaired.
+/// Text that is not JSON is not repaired.
 #[must_use]
 pub fn replace_beyond(text: &str, with: impl Fn(&str) -> String) -> Cow<'_, str> {
     let bytes = text.as_bytes();

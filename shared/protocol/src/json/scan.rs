@@ -1,4 +1,4 @@
-//! Scans a text in a single pass: a recursive descent with bounded depth. The text is already known to be UTF-8.
+//! Scans a text in a single pass: a recursive descent with bounded depth. The text must be UTF-8.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +6,10 @@ use super::error::{ECHO_BYTES_MAX, JsonError, JsonProblem};
 use super::node::{Kind, Node, Span};
 use super::strings::{ENDS_RUN, bounded, hex4, unescape};
 
-/// Maximum number of keys of an object that are compared one by one. For objects with more keys, a set finds
-/// duplicates, so that the time does not grow with the square of the number of keys.
+/// Objects with more keys use a set to find duplicates, so that the time does not grow with the square of the number of
+/// keys.
 const FEW_KEYS: usize = 24;
 
-/// The depth of the index that a scan builds, if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IndexDepth {
     /// No index; the scan stops at the first problem.
@@ -23,7 +22,7 @@ pub(super) enum IndexDepth {
 /// The scan cannot continue; the problem is in [`Scan::problem`].
 struct ScanStopped;
 
-/// The position of the scan inside one open container.
+/// The position inside one open container.
 enum PathStep {
     Member(Span),
     Element(usize),
@@ -36,7 +35,7 @@ pub(super) struct Scan<'a> {
     depth_max: usize,
     keep: IndexDepth,
     path: Vec<PathStep>,
-    /// The keys of all open objects. The keys of the innermost object come last.
+    /// The keys of all open objects, the innermost object's last.
     keys: Vec<Span>,
     nodes: Vec<Node>,
     problem: Option<JsonError>,
@@ -58,7 +57,6 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Scans the whole text. Returns the nodes of the index and the first problem.
     pub(super) fn run(mut self) -> (Vec<Node>, Option<JsonError>) {
         if self.value(Span::default()).is_ok() {
             self.blanks();
@@ -69,7 +67,7 @@ impl<'a> Scan<'a> {
         (self.nodes, self.problem)
     }
 
-    /// Scans the value at the start of the text, and returns the offset after the value. Later text is not examined.
+    /// Returns the offset after the value at the start of the text. Later text is not examined.
     pub(super) fn leading(mut self) -> Result<usize, JsonError> {
         match self.value(Span::default()) {
             Ok(()) => Ok(self.at),
@@ -79,7 +77,6 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Scans one value and the whitespace before it. `key` is the value's key, if the value is a member of an object.
     fn value(&mut self, key: Span) -> Result<(), ScanStopped> {
         self.blanks();
         let kept = matches!(self.keep, IndexDepth::Levels(levels) if self.path.len() <= levels);
@@ -162,7 +159,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Adds a key to the open object whose keys begin at index `first`. Reports a duplicate key.
+    /// The keys of the innermost open object begin at index `first`.
     fn new_key(
         &mut self,
         first: usize,
@@ -177,7 +174,7 @@ impl<'a> Scan<'a> {
             if seen.is_empty() {
                 seen.extend(siblings.iter().filter_map(|span| unescape(span.of(text))));
             }
-            // A key with a lone surrogate has no text. The surrogate has already been reported as a problem.
+            // A key with a lone surrogate has no text; the surrogate is already reported.
             unescape(key.of(text)).is_some_and(|key| !seen.insert(key))
         };
         self.keys.push(key);
@@ -188,7 +185,6 @@ impl<'a> Scan<'a> {
         self.soft(JsonProblem::DuplicateKey(bounded(&name, ECHO_BYTES_MAX).into_owned()), key.start)
     }
 
-    /// Scans the string whose opening quote is at the current position.
     fn string(&mut self) -> Result<Span, ScanStopped> {
         self.at += 1;
         let start = self.at;
@@ -209,7 +205,6 @@ impl<'a> Scan<'a> {
         Ok(Span { start, end: self.at - 1, escaped })
     }
 
-    /// Scans the escape that starts with the backslash at the current position.
     fn escape(&mut self) -> Result<(), ScanStopped> {
         self.at += 1;
         match self.peek() {
@@ -240,7 +235,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Scans four hexadecimal digits after the `u` at the current position.
+    /// The current position is the `u` before the digits.
     fn hex(&mut self) -> Result<u32, ScanStopped> {
         self.at += 1;
         let rest = self.bytes.get(self.at..).unwrap_or_default();
@@ -289,7 +284,7 @@ impl<'a> Scan<'a> {
         if same == word.len() { Ok(()) } else { Err(self.unexpected("true, false or null")) }
     }
 
-    /// Skips a container that is nested too deep. Only its brackets are counted; its content is not read.
+    /// Skips a container that is nested too deep, and counts only its brackets.
     fn too_deep(&mut self) -> Result<(), ScanStopped> {
         self.soft(JsonProblem::TooDeep { max: self.depth_max }, self.at)?;
         let mut open = 0usize;
@@ -353,7 +348,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Returns the path of the current value, such as `calls[0].arguments`. The path's length is bounded.
+    /// A path such as `calls[0].arguments`, of bounded length.
     fn place(&self) -> String {
         let mut place = String::new();
         for step in &self.path {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// The bytes that end a run of plain text inside a JSON string: quote, backslash and control characters.
+/// The bytes that end a run of plain text: quote, backslash and control characters.
 pub(super) static ENDS_RUN: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -15,8 +15,7 @@ pub(super) static ENDS_RUN: [bool; 256] = {
     table
 };
 
-/// Returns the text of a JSON string, given its content between the quotes. `None` if an escape is broken or is a lone
-/// surrogate. The result is borrowed if nothing is escaped.
+/// `inner` is the content between the quotes. `None` if an escape is broken or is a lone surrogate.
 #[must_use]
 pub fn unescape(inner: &str) -> Option<Cow<'_, str>> {
     let Some(first) = inner.find('\\') else { return Some(Cow::Borrowed(inner)) };
@@ -47,8 +46,7 @@ pub fn unescape(inner: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(text))
 }
 
-/// Returns the character of a `\u` escape, and the number of bytes that the escape takes after the `u` (4, or 10 for a
-/// pair).
+/// `after` follows the `u`. The number counts the bytes of the escape after the `u`: 4, or 10 for a pair.
 fn unicode_escape(after: &[u8]) -> Option<(char, usize)> {
     let high = hex4(after)?;
     match high {
@@ -66,14 +64,14 @@ pub(super) fn hex4(bytes: &[u8]) -> Option<u32> {
     digits.iter().try_fold(0, |value, digit| Some(value * 16 + char::from(*digit).to_digit(16)?))
 }
 
-/// Appends `text` to `to` as a JSON string, with its quotes.
+/// Appends `text` as a JSON string, with its quotes.
 pub fn push_quoted(to: &mut String, text: &str) {
     to.push('"');
     push_escaped(to, text);
     to.push('"');
 }
 
-/// Appends `text` to `to` as the content of a JSON string, without quotes.
+/// Appends `text` as the content of a JSON string, without quotes.
 pub(crate) fn push_escaped(to: &mut String, text: &str) {
     let mut from = 0;
     for (at, byte) in text.bytes().enumerate() {
@@ -104,7 +102,7 @@ fn push_escape(to: &mut String, byte: u8) {
     }
 }
 
-/// Returns the number of bytes that a character takes in a JSON string as [`push_quoted`] writes it.
+/// The bytes that a character takes in a JSON string as [`push_quoted`] writes it.
 pub(crate) const fn escaped_len(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' => 2,
@@ -113,8 +111,7 @@ pub(crate) const fn escaped_len(character: char) -> usize {
     }
 }
 
-/// Returns the start of `text`: at most `bytes_max` bytes, followed by `…` if the rest was cut. Never splits a
-/// character.
+/// The result has at most `bytes_max` bytes, and then `…` if the rest was cut.
 pub(crate) fn bounded(text: &str, bytes_max: usize) -> Cow<'_, str> {
     if text.len() <= bytes_max {
         return Cow::Borrowed(text);
@@ -122,7 +119,7 @@ pub(crate) fn bounded(text: &str, bytes_max: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{}…", prefix(text, bytes_max)))
 }
 
-/// Returns the longest start of `text` with at most `bytes_max` bytes that does not split a character.
+/// Never splits a character.
 pub(crate) fn prefix(text: &str, bytes_max: usize) -> &str {
     let mut end = bytes_max.min(text.len());
     while !text.is_char_boundary(end) {

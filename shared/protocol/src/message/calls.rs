@@ -7,7 +7,7 @@ use super::fields::Fields;
 use super::problem::MessageProblem;
 use tickfleet_model::{Call, Dialect, RejectionCode, limits};
 
-/// Reads the calls and their dialect. Exactly one member of the turn must contain calls.
+/// Exactly one member of the turn must contain calls.
 pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>), MessageProblem> {
     let format = format(fields)?;
     let mut present = members().filter_map(|(name, own, _)| Some((name, own, fields.get(name)?)));
@@ -33,8 +33,8 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     if is_cut && !rules.info().in_words && rules.ends_with_call(name, held) {
         calls.last_mut().into_iter().for_each(|call| cut_off(&mut call.arguments));
     }
-    // An empty list is an error, except in plain text: a client that submits a plain-text answer cannot know whether
-    // the answer contains a call. In the other dialects, the provider reports whether there are calls.
+    // An empty list is an error, except in plain text: there, the client cannot know whether the answer contains a
+    // call. In other dialects, the provider reports it.
     if calls.is_empty() && !rules.info().in_words {
         let what = rules.without_calls();
         return Err(MessageProblem::new(
@@ -45,7 +45,6 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     Ok((dialect, calls))
 }
 
-/// Returns the text of the rule that exactly one member contains calls.
 fn one_of() -> String {
     let mut names: Vec<String> = members().map(|(name, _, of)| format!("{name} ({of})")).collect();
     let last = names.pop().unwrap_or_default();
@@ -60,7 +59,6 @@ fn format(fields: &Fields<'_, '_>) -> Result<Option<Dialect>, MessageProblem> {
         .ok_or_else(|| fields.invalid("format", &format!("{text:?} is not one of {}", known())))
 }
 
-/// Writes calls into a turn in the form that [`read_calls`] reads.
 pub(crate) fn write_calls(turn: &mut Object, dialect: Dialect, calls: &[Call]) {
     let rules = rules(dialect);
     let own = rules.member().map(|(name, _)| name).filter(|_| !rules.info().in_words);

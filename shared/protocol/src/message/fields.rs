@@ -1,5 +1,4 @@
-//! Reads the fields of a message. Each kind of field has its own function, and the function's error names the expected
-//! value.
+//! Reads the fields of a message. Each error names the expected value.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -11,20 +10,17 @@ use super::super::json::{Kind, Value, bounded};
 use super::problem::MessageProblem;
 use tickfleet_model::{Context, IdError, Priority, RejectionCode, SessionName, limits};
 
-/// The position of an object in a message. It is converted to text only for an error.
+/// Converted to text only for an error.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ObjectPath {
     Message,
-    /// A member of the message.
     Member(&'static str),
-    /// An element of a list in the message.
     Element(&'static str, usize),
-    /// A member of an element of a list.
     Inside(&'static str, usize, &'static str),
 }
 
 impl fmt::Display for ObjectPath {
-    /// Writes the text before the name of a member: empty, or for example `calls[0].`.
+    /// Empty, or for example `calls[0].`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message => Ok(()),
@@ -57,7 +53,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    /// Rejects members that are not in `allowed`.
     pub(crate) fn only(self, allowed: &[&str]) -> Result<Self, MessageProblem> {
         match self.members.iter().find(|(key, _)| !allowed.contains(&key.as_ref())) {
             None => Ok(self),
@@ -73,22 +68,19 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    /// Returns the member `name`; null counts as absent.
+    /// Null counts as absent.
     pub(crate) fn get(&self, name: &str) -> Option<Value<'a, 'd>> {
         self.get_or_null(name).filter(|value| value.kind() != Kind::Null)
     }
 
-    /// Returns the member `name`, even if it is null.
     pub(crate) fn get_or_null(&self, name: &str) -> Option<Value<'a, 'd>> {
         self.members.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
     }
 
-    /// Returns the error for a member with an invalid value.
     pub(crate) fn invalid(&self, name: &str, what: &str) -> MessageProblem {
         MessageProblem::new(RejectionCode::InvalidField, format!("{}{name}: {what}", self.place))
     }
 
-    /// Returns the error for a member that is too long.
     pub(crate) fn too_large(&self, name: &str, bytes: usize, bytes_max: usize) -> MessageProblem {
         let place = &self.place;
         MessageProblem::new(
@@ -105,7 +97,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         value.ok_or_else(|| self.missing(name))
     }
 
-    /// Reads a string of at most `bytes_max` bytes.
     pub(crate) fn string(&self, name: &str, bytes_max: usize) -> Result<Option<Cow<'a, str>>, MessageProblem> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let text = value
@@ -126,7 +117,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         text.map(|text| new(text).map_err(|e| self.invalid(name, &e.to_string()))).transpose()
     }
 
-    /// Reads a boolean; false if absent.
+    /// False if absent.
     pub(crate) fn flag(&self, name: &str) -> Result<bool, MessageProblem> {
         match self.get(name) {
             None => Ok(false),
@@ -135,7 +126,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    /// Reads a list of at most `count_max` names of at most `bytes_max` bytes each.
     pub(crate) fn names(
         &self,
         name: &str,
@@ -160,14 +150,14 @@ impl<'a, 'd> Fields<'a, 'd> {
         number.map(Some).ok_or_else(|| self.invalid(name, "expected a whole number from 0 to 4294967295"))
     }
 
-    /// Reads the priority; `normal` if absent.
+    /// `normal` if absent.
     pub(crate) fn priority(&self) -> Result<Priority, MessageProblem> {
         let Some(text) = self.string("priority", limits::NAME_BYTES_MAX)? else { return Ok(Priority::default()) };
         let expected = || self.invalid("priority", &format!("{text:?} is not one of urgent, high, normal, low"));
         Priority::parse(&text).ok_or_else(expected)
     }
 
-    /// Reads the deadline, in milliseconds since the epoch. Only its format is checked here.
+    /// In milliseconds since the epoch. Only the format is checked here.
     pub(crate) fn deadline(&self) -> Result<Option<i64>, MessageProblem> {
         let Some(text) = self.string("deadline", limits::NAME_BYTES_MAX)? else { return Ok(None) };
         let expected = |_| {
@@ -177,7 +167,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         chrono::DateTime::parse_from_rfc3339(&text).map(|time| Some(time.timestamp_millis())).map_err(expected)
     }
 
-    /// Returns a JSON value of at most `bytes_max` bytes, exactly as written.
+    /// The value exactly as written.
     pub(crate) fn raw(&self, name: &str, bytes_max: usize) -> Result<Option<Box<RawValue>>, MessageProblem> {
         let Some(text) = self.get(name).and_then(|value| value.text()) else { return Ok(None) };
         if text.len() > bytes_max {
@@ -186,8 +176,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         raw_value(text).map(Some).map_err(|e| self.invalid(name, &e.to_string()))
     }
 
-    /// Reads the context fields. `user_context`, `session_data` and `correlation_id` together have at most
-    /// [`limits::CONTEXT_BYTES_MAX`] bytes.
+    /// `user_context`, `session_data` and `correlation_id` together have at most [`limits::CONTEXT_BYTES_MAX`] bytes.
     pub(crate) fn context(&self) -> Result<Context, MessageProblem> {
         let context = Context {
             user_context: self.raw("user_context", limits::CONTEXT_BYTES_MAX)?,
@@ -212,14 +201,13 @@ impl<'a, 'd> Fields<'a, 'd> {
         Ok(context)
     }
 
-    /// Returns the W3C trace context. As the standard requires, a malformed trace context is ignored, and the turn is
-    /// still accepted.
+    /// A malformed W3C trace context is ignored, as the standard requires.
     fn traceparent(&self) -> Option<String> {
         let text = self.get("traceparent")?.as_str()?;
         super::super::traceparent::is_traceparent(&text).then(|| text.into_owned())
     }
 
-    /// Returns the `tracestate` of the trace context. Without a valid `traceparent`, it is ignored.
+    /// Ignored without a valid `traceparent`.
     fn tracestate(&self) -> Option<String> {
         self.traceparent()?;
         let text = self.get("tracestate")?.as_str()?;
@@ -227,12 +215,12 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 }
 
-/// Wraps JSON text that the scan has already checked, without changing the text.
+/// The scan has already checked `text`.
 fn raw_value(text: &str) -> Result<Box<RawValue>, serde_json::Error> {
     RawValue::from_string(text.to_owned())
 }
 
-/// Returns true if `text` can be sent as a W3C `tracestate` header: a list of `key=value`, in printable ASCII.
+/// The format of a W3C `tracestate` header: a list of `key=value`, in printable ASCII.
 fn is_tracestate(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= limits::TRACESTATE_BYTES_MAX

@@ -1,13 +1,11 @@
-//! Adds the owner (tenant and agent) to a message without an owner. The caller is the process that forwards the message
-//! and knows the owner.
+//! Adds the owner (tenant and agent) to a message. The process that forwards the message knows its owner.
 
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 use tickfleet_model::{AgentId, TenantId, TurnId};
 
-/// Adds tenant and agent to a message that lacks them, for example a provider's response. A null member counts as
-/// absent, as in all optional fields.
+/// A null member counts as absent, as in all optional fields.
 #[must_use]
 pub fn with_owner(mut bytes: Vec<u8>, tenant: Option<&TenantId>, agent: Option<&AgentId>) -> Vec<u8> {
     // IDs need no escaping, because their characters are restricted.
@@ -19,7 +17,6 @@ pub fn with_owner(mut bytes: Vec<u8>, tenant: Option<&TenantId>, agent: Option<&
     bytes
 }
 
-/// Adds `turn_id` to a report about a claimed local call, if the report has none.
 #[must_use]
 pub fn with_turn(bytes: Vec<u8>, turn: &TurnId) -> Vec<u8> {
     with_member(bytes, "turn_id", turn.as_str())
@@ -33,8 +30,8 @@ fn with_member(bytes: Vec<u8>, name: &str, id: &str) -> Vec<u8> {
     }
 }
 
-/// Returns the edit that adds a member: the offset, the number of bytes to replace, and the new text. `None` if the
-/// message already has the member.
+/// The edit that adds a member: the offset, the number of bytes to replace, and the new text. `None` if the message
+/// already has the member.
 fn addition(bytes: &[u8], name: &str, id: &str) -> Option<(usize, usize, String)> {
     let members = serde_json::from_slice::<BTreeMap<String, &RawValue>>(bytes).ok()?;
     match members.get(name).map(|value| value.get()) {

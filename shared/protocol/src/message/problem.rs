@@ -1,6 +1,5 @@
 use tickfleet_model::RejectionCode;
 
-/// The broken rule, as the code and text of the rejection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MessageProblem {
     pub(crate) code: RejectionCode,

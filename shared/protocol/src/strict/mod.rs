@@ -15,13 +15,12 @@ use serde_json::Value;
 pub use nulls::without_nulls;
 pub use schema::strict_schema;
 
-/// Maximum number of `$ref`s that are followed for one value, because a schema can refer to itself.
+/// Bounds the `$ref`s that are followed for one value, because a schema can refer to itself.
 const HOPS_MAX: usize = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct NotStrict {
-    /// The path of the argument whose schema cannot be strict, such as `filter.tags[]`; empty for the arguments as a
-    /// whole.
+    /// A path such as `filter.tags[]`; empty for the arguments as a whole.
     pub at: String,
     pub why: String,
 }
@@ -33,7 +32,6 @@ impl fmt::Display for NotStrict {
     }
 }
 
-/// Returns the schema to which a local reference points: `#`, `#/$defs/name` or `#/definitions/name`.
 fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     if reference == "#" {
         return Some(root);
@@ -42,8 +40,7 @@ fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     matches!(folder, "$defs" | "definitions").then(|| root.get(folder)?.get(name)).flatten()
 }
 
-/// Returns true if `schema`, a part of `root`, accepts null. Also returns true if this cannot be determined, so that no
-/// meaningful null is dropped.
+/// Also returns true if this cannot be determined, so that no meaningful null is dropped.
 fn allows_null(schema: &Value, root: &Value, hops: usize) -> bool {
     let Value::Object(members) = schema else { return schema != &Value::Bool(false) };
     if hops == 0 {

@@ -8,12 +8,12 @@ use super::super::json::{Document, Kind, Value, push_quoted};
 use super::{HOPS_MAX, allows_null, resolve};
 use tickfleet_model::limits;
 
-/// Returns `arguments` without the nulls that mean an omitted argument. A null is removed if its member is optional in
-/// `schema` and `schema` does not allow null there. A strict model must name every argument, and sends null for an
-/// argument that it omits. All other bytes stay unchanged. Text that is not JSON is returned unchanged.
+/// A strict model must name every argument, and sends null for an argument that it omits. Removes a null if its member
+/// is optional in `schema` and `schema` does not allow null there.
+///
+/// All other bytes stay unchanged. Text that is not JSON is returned unchanged.
 #[must_use]
 pub fn without_nulls<'a>(schema: &Schema, arguments: &'a str) -> Cow<'a, str> {
-    // Without a null, there is nothing to drop.
     if !arguments.contains("null") {
         return Cow::Borrowed(arguments);
     }
@@ -22,7 +22,6 @@ pub fn without_nulls<'a>(schema: &Schema, arguments: &'a str) -> Cow<'a, str> {
     root.and_then(|value| strip(value, schema, schema)).map_or(Cow::Borrowed(arguments), Cow::Owned)
 }
 
-/// Returns the text of `value` without the dropped members; `None` if nothing is dropped.
 fn strip(value: Value<'_, '_>, schema: &Schema, root: &Schema) -> Option<String> {
     let schema = plain(schema, root)?;
     match value.kind() {
@@ -70,8 +69,7 @@ fn strip_array(array: Value<'_, '_>, items: &Schema, root: &Schema) -> Option<St
     })
 }
 
-/// Returns the schema after all references are followed. A choice between a schema and null counts as the schema
-/// without null.
+/// A choice between a schema and null counts as the schema without null.
 fn plain<'a>(schema: &'a Schema, root: &'a Schema) -> Option<&'a Schema> {
     let mut schema = schema;
     for _ in 0..HOPS_MAX {

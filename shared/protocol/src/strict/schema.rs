@@ -4,15 +4,14 @@ use serde_json::{Map, Value, json};
 
 use super::{HOPS_MAX, NotStrict, allows_null, resolve};
 
-/// OpenAI's bounds on a strict schema: levels, properties, enum values, and the characters of names and values
-/// together.
+/// OpenAI's bounds: levels, properties, enum values, and the characters of names and values together.
 const LEVELS_MAX: usize = 10;
 const PROPERTIES_MAX: usize = 5_000;
 const ENUM_VALUES_MAX: usize = 1_000;
 const NAME_CHARS_MAX: usize = 120_000;
 
-/// Keywords that a grammar cannot express. If such a keyword were omitted, the model would follow a different schema,
-/// so a schema with it cannot be strict.
+/// A grammar cannot express these keywords. Without them, the model would follow a different schema, so the tool cannot
+/// be strict.
 const NEEDED: [&str; 11] = [
     "patternProperties",
     "prefixItems",
@@ -27,8 +26,7 @@ const NEEDED: [&str; 11] = [
     "$recursiveRef",
 ];
 
-/// Keywords that only narrow a value or inform. The strict schema omits these keywords, and the description mentions
-/// them.
+/// Keywords that only narrow a value or inform. The description mentions them instead.
 const MENTIONED: [&str; 9] = [
     "default",
     "minLength",
@@ -41,10 +39,8 @@ const MENTIONED: [&str; 9] = [
     "contentEncoding",
 ];
 
-/// Maximum bytes of a value that a description mentions.
 const MENTIONED_BYTES_MAX: usize = 120;
 
-/// Keywords that stay unchanged next to a type.
 const KEPT: [&str; 12] = [
     "title",
     "enum",
@@ -60,13 +56,8 @@ const KEPT: [&str; 12] = [
     "format",
 ];
 
-/// Values of `format` that strict mode enforces.
 const FORMATS: [&str; 9] = ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
 
-/// Returns the strict form of a tool's input schema.
-///
-/// # Errors
-/// [`NotStrict`] if the subset cannot express the schema.
 pub fn strict_schema(schema: &Value) -> Result<Value, NotStrict> {
     let mut walk = SchemaWalk { root: schema, properties: 0, enum_values: 0, name_chars: 0 };
     let mut strict = walk.schema(schema, "", 1)?;
@@ -130,8 +121,7 @@ impl SchemaWalk<'_> {
         }
     }
 
-    /// Converts a `$ref`. In the subset, `$ref` has no siblings, so a reference with a description is wrapped in
-    /// `anyOf`.
+    /// In the subset, `$ref` has no siblings, so a reference with a description is wrapped in `anyOf`.
     fn reference(&mut self, members: &Map<String, Value>, at: &str) -> Result<Value, NotStrict> {
         let to = members.get("$ref").and_then(Value::as_str).unwrap_or_default();
         if resolve(self.root, to).is_none() {
@@ -149,7 +139,7 @@ impl SchemaWalk<'_> {
         })
     }
 
-    /// Converts an `allOf` with a single schema, which generators write to add a description.
+    /// Generators write an `allOf` with a single schema to add a description.
     fn only_one(
         &mut self,
         members: &Map<String, Value>,
@@ -169,7 +159,7 @@ impl SchemaWalk<'_> {
         self.schema(&merged.into(), at, level)
     }
 
-    /// Converts a schema without a type: a choice between schemas.
+    /// The schema has no type.
     fn choice(&mut self, members: &Map<String, Value>, at: &str, level: usize) -> Result<Value, NotStrict> {
         let choices = ["anyOf", "oneOf"].iter().find_map(|name| members.get(*name)?.as_array());
         let Some(choices) = choices else { return Err(refuse(at, "takes any value")) };
@@ -179,7 +169,6 @@ impl SchemaWalk<'_> {
         Ok(strict.into())
     }
 
-    /// Converts a schema with several types to a choice between the types.
     fn any_type(
         &mut self,
         members: &Map<String, Value>,
@@ -282,7 +271,7 @@ impl SchemaWalk<'_> {
     }
 }
 
-/// Returns the types that a schema names, or that its values or members imply. Empty if any type is possible.
+/// Empty if any type is possible.
 fn types(members: &Map<String, Value>) -> Vec<String> {
     let named = |kind: &Value| kind.as_str().map(str::to_owned);
     match members.get("type") {
@@ -317,7 +306,6 @@ fn is_known_format(format: &Value) -> bool {
     format.as_str().is_some_and(|format| FORMATS.contains(&format))
 }
 
-/// Returns the description, followed by the keywords that the subset does not have.
 fn described(members: &Map<String, Value>) -> Option<String> {
     let unknown_format = members.get("format").filter(|format| !is_known_format(format)).map(|value| ("format", value));
     let mentions = MENTIONED.iter().filter_map(|name| Some((*name, members.get(*name)?)));
@@ -336,7 +324,6 @@ fn described(members: &Map<String, Value>) -> Option<String> {
     }
 }
 
-/// Returns a schema that accepts null or a value of `strict`.
 fn nullable(mut strict: Value) -> Value {
     let null = || json!({"type": "null"});
     let Some(members) = strict.as_object_mut() else { return strict };
@@ -374,7 +361,7 @@ mod tests {
         json!({"type": "object", "properties": properties, "required": required})
     }
 
-    /// Returns the strict form of the single property `p`. The property is optional unless `required` is set.
+    /// The property is optional unless `required` is set.
     fn property(schema: Value, required: bool) -> Value {
         let names = if required { json!(["p"]) } else { json!([]) };
         strict_schema(&object(json!({"p": schema}), names)).unwrap()["properties"]["p"].clone()

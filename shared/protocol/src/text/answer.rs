@@ -1,9 +1,8 @@
 //! Finds the tool calls in a model's plain-text answer, and describes the problem of a call that cannot be read.
 //!
-//! An answer is read from left to right, with two rules. First, an incomplete call is never completed or repaired,
-//! because the model did not finish it. Second, nothing after broken JSON counts as a call: if a quote is missing or
-//! superfluous, the content of a string can look like a call. So if the model is asked to fix a call, neither this call
-//! nor a later call has run.
+//! Two rules apply. First, an incomplete call is never completed or repaired, because the model did not finish it.
+//! Second, nothing after broken JSON counts as a call: after a missing or superfluous quote, the content of a string
+//! can look like a call. So if the model is asked to fix a call, neither this call nor a later call has run.
 
 use std::borrow::Cow;
 
@@ -12,18 +11,16 @@ use super::forms::{self, CallForm};
 use super::meaning::{self, collect, unreadable};
 use tickfleet_model::{Call, limits};
 
-/// The depth to which the JSON in an answer is indexed: list, call, `function`, members of `function`.
+/// The levels of the JSON in an answer: list, call, `function`, members of `function`.
 const LEVELS: usize = 4;
 
-/// Maximum bytes of a call's text that an error message quotes.
 const FORM_BYTES_MAX: usize = 60;
 
-/// Number of bytes to examine after the position where JSON is broken. These bytes show whether the JSON is a broken
-/// call, or prose with braces.
+/// The bytes after the position where JSON is broken show whether it is a broken call, or prose with braces.
 const LOOK_AHEAD_BYTES: usize = 256;
 
-/// Start and end of text that contains no calls: thoughts, and text for the user. The flag is true if a prompt can end
-/// with the start mark, so that the answer contains only the end mark.
+/// Start and end of text that contains no calls. The flag is true if the start mark can be in the prompt, so that the
+/// answer contains only the end mark.
 const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<think>", "</think>", true),
     ("[THINK]", "[/THINK]", true),
@@ -32,14 +29,14 @@ const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<|channel>thought", "<channel|>", true),
 ];
 
-/// The start of text for the user. Such text needs no end mark.
+/// Text for the user, which needs no end mark.
 const TO_THE_USER: &str = "<|channel|>final<|message|>";
 
-/// Special tokens of a model that mark the start of a call, in addition to the tags that [`forms::tag`] recognizes.
-/// After the mark comes JSON, or a markup that this module does not read.
+/// Special tokens that mark the start of a call, in addition to the tags that [`forms::tag`] recognizes. JSON follows,
+/// or a markup that this module does not read.
 const MARKS: [&str; 3] = ["[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>"];
 
-/// Marks of calls in markups that this module does not read, because they have the tool's name outside the JSON.
+/// Markups that this module does not read, because they have the tool's name outside the JSON.
 const FOREIGN: [&str; 11] = [
     "<|tool_call>",
     "<|tool_calls_section_begin|>",
@@ -54,25 +51,22 @@ const FOREIGN: [&str; 11] = [
     RECIPIENT,
 ];
 
-/// The start of the recipient in a message that calls a tool. The tool's name follows.
+/// The tool's name follows.
 const RECIPIENT: &str = "to=functions.";
 
-/// Starts of a message's header. The header can name the recipient.
+/// Starts of a message's header, which can name the recipient.
 const HEADERS: [&str; 2] = ["<|start|>", "<|channel|>"];
-/// The end of a message's header.
 const HEADER_ENDS: &str = "<|message|>";
 
-/// Returns the calls in a model's answer, in order; at most one more than a turn may have. Empty if the answer has no
-/// calls.
+/// The calls are in order, at most one more than a turn may have.
 ///
-/// An unreadable call is the last call in the result, because nothing after it is read. Its arguments are the broken
-/// text, so that the call never runs. [`problem`] describes the problem of such a call.
+/// An unreadable call is the last one, because nothing after it is read. Its arguments are the broken text, so that the
+/// call never runs. [`problem`] describes its problem.
 #[must_use]
 pub fn calls_in(answer: &str) -> Vec<Call> {
     calls_up_to(answer, limits::CALLS_PER_TURN_MAX + 1)
 }
 
-/// Works like [`calls_in`], but returns at most `calls_max` calls.
 pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     let forms = forms::find(answer);
     let at = thought_in_prompt(answer);
@@ -86,7 +80,7 @@ pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
         next_form: 0,
         open_thought: None,
     };
-    // If the prompt ends with the start of a message header, the answer begins in the middle of this header.
+    // A prompt can end with the start of a message header; the answer then begins in the middle of this header.
     let start = answer.trim_start();
     if start.starts_with(RECIPIENT) {
         reader.give_up(answer.len() - start.len());
@@ -95,7 +89,7 @@ pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     reader.calls
 }
 
-/// Returns the offset after a thought whose start was in the prompt; 0 if there is no such thought.
+/// Returns 0 if no thought began in the prompt.
 fn thought_in_prompt(answer: &str) -> usize {
     let ends = THOUGHTS.into_iter().filter(|(.., may_be_prompted)| *may_be_prompted).filter_map(|(start, end, _)| {
         let at = answer.find(end)?;
@@ -109,16 +103,16 @@ struct AnswerReader<'a> {
     answer: &'a str,
     at: usize,
     calls: Vec<Call>,
-    /// The offset of broken JSON that did not look like a call. A call after this offset may be inside a string of the
-    /// broken JSON.
+    /// The offset of broken JSON that does not look like a call. A later call may be inside a string of the broken
+    /// JSON.
     doubt: Option<usize>,
     /// The offset of a mark after which JSON must follow.
     marked: Option<usize>,
-    /// The lines of the answer that announce a call, or that are calls in a form other than JSON, in order.
+    /// In the order of the answer.
     forms: Vec<CallForm>,
-    /// The index of the first form in `forms` that is not before the current position.
+    /// The first of `forms` that is not before the current position.
     next_form: usize,
-    /// The offset of the start of a thought that has no end.
+    /// The start of a thought that has no end.
     open_thought: Option<usize>,
 }
 
@@ -127,7 +121,6 @@ impl<'a> AnswerReader<'a> {
         self.answer.get(self.at..).unwrap_or_default()
     }
 
-    /// Reads up to the end of the next form, mark, thought or JSON. Returns false at the end of the answer.
     fn step(&mut self) -> bool {
         let next = |c: char| matches!(c, '{' | '[' | '<') || self.marked.is_some() && !c.is_whitespace();
         let found = self.rest().find(next);
@@ -162,8 +155,8 @@ impl<'a> AnswerReader<'a> {
         self.at < self.answer.len()
     }
 
-    /// Handles a line in `forms`. If the line only announces a call, reading continues after the announcement. If the
-    /// line is itself the call, the call is unreadable, and reading stops.
+    /// If the line only announces a call, reading continues after the announcement. If the line is itself the call, the
+    /// call is unreadable, and reading stops.
     fn form(&mut self, form: CallForm) -> bool {
         let Some(bytes) = form.announces else {
             self.give_up(self.marked.unwrap_or(form.at));
@@ -177,8 +170,7 @@ impl<'a> AnswerReader<'a> {
         self.at < self.answer.len()
     }
 
-    /// Skips the model's thoughts. If a thought has no end, the model may have intended a call in it, so the text after
-    /// the thought's start is read.
+    /// If a thought has no end, the model may have intended a call in it, so the text after its start is read.
     fn thought(&mut self, rest: &str) -> bool {
         if self.open_thought.is_some() {
             return false;
@@ -195,7 +187,7 @@ impl<'a> AnswerReader<'a> {
                 return true;
             }
             if may_be_prompted && rest.starts_with(end) {
-                // The start of the thought was in the prompt, so everything before its end was part of the thought.
+                // The start of the thought was in the prompt, so everything before its end belongs to the thought.
                 self.calls.clear();
                 (self.doubt, self.marked) = (None, None);
                 self.at += end.len();
@@ -205,7 +197,7 @@ impl<'a> AnswerReader<'a> {
         false
     }
 
-    /// Remembers the offset of a mark. Stops at a markup that this module does not read.
+    /// Stops at a markup that this module does not read.
     fn mark(&mut self, rest: &str) -> bool {
         if FOREIGN.iter().any(|mark| rest.starts_with(mark)) || names_a_recipient(rest) {
             self.give_up(self.marked.unwrap_or(self.at));
@@ -238,7 +230,7 @@ impl<'a> AnswerReader<'a> {
             self.calls.truncate(before);
             return self.give_up(doubt);
         }
-        // The error message states that nothing after the unreadable call has run, so drop the later calls.
+        // The error message states that nothing after the unreadable call has run.
         if let Some(bad) = self.calls.iter().skip(before).position(needs_repair) {
             self.calls.truncate(before + bad + 1);
             self.at = self.answer.len();
@@ -250,11 +242,9 @@ impl<'a> AnswerReader<'a> {
         }
     }
 
-    /// Handles broken JSON, which is either a call that the model must fix or other text in braces.
     fn broken(&mut self, rest: &str, error: &JsonError) {
         let read = rest.get(..error.byte).unwrap_or(rest);
-        // A list of calls in Python syntax counts only at the start of the answer. Later in the answer, brackets
-        // around a function are prose.
+        // Later in the answer, brackets around a Python call are prose.
         let python =
             || forms::is_python(rest) && self.answer.get(..self.at).is_some_and(|before| before.trim().is_empty());
         if self.marked.is_some() || python() || looks_like_a_call(prefix(rest, read.len() + LOOK_AHEAD_BYTES)) {
@@ -263,12 +253,11 @@ impl<'a> AnswerReader<'a> {
         if read.contains(':') {
             self.doubt.get_or_insert(self.at);
         }
-        // Continue after the broken part, so that no byte is scanned twice. If nothing was read, skip the opening
-        // bracket, which is a single byte.
+        // Continue after the broken part, so that no byte is scanned twice.
         self.at += read.len().max(1);
     }
 
-    /// Adds everything from `start` on as one unreadable call, and stops reading.
+    /// The unreadable call is everything from `start` on.
     fn give_up(&mut self, start: usize) {
         let start = self.open_thought.unwrap_or(start);
         let raw = self.answer.get(start..).unwrap_or_default();
@@ -277,7 +266,7 @@ impl<'a> AnswerReader<'a> {
     }
 }
 
-/// Returns true if a message header names a tool as the recipient, such as `<|channel|>commentary to=functions.add`.
+/// For example `<|channel|>commentary to=functions.add`.
 fn names_a_recipient(rest: &str) -> bool {
     let Some(header) = HEADERS.iter().find_map(|start| rest.strip_prefix(start)) else { return false };
     let header = prefix(header, LOOK_AHEAD_BYTES);
@@ -286,12 +275,11 @@ fn names_a_recipient(rest: &str) -> bool {
     recipient.is_some_and(|recipient| !matches!(recipient, "" | "user" | "assistant" | "all"))
 }
 
-/// Returns true if broken JSON was probably meant as a call. The first key decides. Quotes of any kind can surround the
-/// key.
+/// The first key decides, and quotes of any kind can surround it.
 fn looks_like_a_call(text: &str) -> bool {
     let quotes = ['"', '\'', '`', '“', '”', '\\', ' ', '\n', '\r', '\t'];
     let inside = text.strip_prefix('[').unwrap_or(text).trim_start();
-    // Some prompt templates show one brace as two, and models copy the two braces.
+    // Some prompt templates show one brace as two, and models copy both.
     let inside = inside.strip_prefix('{').map_or(inside, |inside| inside.strip_prefix('{').unwrap_or(inside));
     let inside = inside.trim_start_matches(quotes);
     let inside = inside.strip_prefix("&quot;").unwrap_or(inside);
@@ -301,33 +289,29 @@ fn looks_like_a_call(text: &str) -> bool {
     (after.is_empty() || after.starts_with(':')) && meaning::begins_a_call(key, inside)
 }
 
-/// Returns broken text without the mark or fence at its start.
 fn unmarked(raw: &str) -> &str {
     raw.get(mark_bytes(raw).max(forms::fence(raw))..).unwrap_or(raw).trim_start()
 }
 
-/// Returns the length in bytes of the mark at the start of a text; 0 if the text has none.
+/// Returns 0 if the text has no mark.
 fn mark_bytes(text: &str) -> usize {
     let tag = || forms::tag(text).filter(|tag| !tag.is_foreign).map(|tag| tag.bytes);
     MARKS.iter().find(|mark| text.starts_with(**mark)).map(|mark| mark.len()).or_else(tag).unwrap_or(0)
 }
 
-/// Returns the name of the tool in broken text; empty if the name cannot be read.
 fn named(raw: &str) -> String {
     let (document, _) = Document::read(prefix(unmarked(raw), LOOK_AHEAD_BYTES), limits::JSON_DEPTH_MAX, 1);
     let name = document.root().and_then(meaning::name_of).unwrap_or_default();
     bounded(&name, limits::NAME_BYTES_MAX).into_owned()
 }
 
-/// Returns true if the model must fix the call, so that no later call may run. Empty arguments count as the empty
-/// object, as in all dialects.
+/// No later call may run if the model must fix this one. Empty arguments count as the empty object, as in all dialects.
 fn needs_repair(call: &Call) -> bool {
     if call.arguments.is_empty() { call.tool.is_empty() } else { problem(call).is_some() }
 }
 
-/// Returns the problem of an unreadable call from [`calls_in`], as a message that the model can act on. The message has
-/// at most [`limits::ERROR_BYTES_MAX`] bytes. `None` for a call whose arguments are JSON, even if the tool rejects
-/// them.
+/// Describes an unreadable call from [`calls_in`] for the model, in at most [`limits::ERROR_BYTES_MAX`] bytes. `None`
+/// for a call with JSON as arguments, even if the tool rejects them.
 #[must_use]
 pub fn problem(call: &Call) -> Option<String> {
     const BOUNDS: Bounds = Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
@@ -357,8 +341,8 @@ pub fn problem(call: &Call) -> Option<String> {
     Some(bounded(&error_text, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned())
 }
 
-/// Returns the description, for the model, of the unreadable form at the start of broken text: a mark, fence, tag,
-/// Python list, or the first line. `None` if the text is JSON, or if JSON follows a mark that this module reads.
+/// Describes the unreadable form at the start of the text. `None` if the text is JSON, or if JSON follows a mark that
+/// this module reads.
 fn mark_of(raw: &str) -> Option<Cow<'_, str>> {
     if let Some((start, ..)) = THOUGHTS.iter().find(|(start, ..)| raw.starts_with(start)) {
         return Some(Cow::Owned(format!("it is inside {start}, which does not end")));
@@ -384,7 +368,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns the tool and arguments of each readable call. For an unreadable call, returns the word `unreadable`.
     fn read(answer: &str) -> Vec<String> {
         let error_text = |call: &Call| match problem(call) {
             None => format!("{} {}", call.tool, call.arguments),

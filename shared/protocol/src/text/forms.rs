@@ -1,27 +1,24 @@
 //! Forms of calls other than plain JSON: tags, fences and lines of certain model families and agent frameworks. A form
-//! either announces a call in JSON, or is itself the call. A form that is itself the call is recognized but not read,
-//! because its meaning also depends on the tool's own definition.
+//! announces a call in JSON, or is itself the call. The second kind is recognized but not read, because its meaning
+//! also depends on the tool's definition.
 
 use tickfleet_model::limits;
 
 use super::super::json::prefix;
 
-/// Maximum bytes of a tag that are examined.
 const TAG_BYTES_MAX: usize = 200;
-/// Maximum number of lines from a tool's name to the start of its arguments.
+/// Bounds the lines from a tool's name to the start of its arguments.
 const LINES_BETWEEN_MAX: usize = 4;
-/// Maximum lines of an answer that are examined.
 const LINES_MAX: usize = 10_000;
 
-/// Words in the name of a tag that announces a call, in lower case without punctuation.
+/// Tags that announce a call, in lower case without punctuation.
 const CALLS: [&str; 8] =
     ["toolcall", "functioncall", "tooluse", "toolcode", "usetool", "calltool", "toolinvocation", "usemcptool"];
-/// Tags whose content is not JSON in the fleet's format.
+/// Tags with content that is not JSON in the fleet's format.
 const FOREIGN: [&str; 6] = ["invoke", "toolname", "toolinput", "toolarguments", "usemcptool", "recipient"];
-/// Words in the name of a tag that ends a call or reports a result.
+/// Tags that end a call or report a result.
 const NO_CALLS: [&str; 5] = ["result", "response", "output", "error", "end"];
 
-/// Labels of a line that names a tool, in lower case without punctuation.
 const NAME_LABELS: [&str; 11] = [
     "action",
     "tool",
@@ -35,7 +32,6 @@ const NAME_LABELS: [&str; 11] = [
     "usetool",
     "nextaction",
 ];
-/// Labels of a line with the arguments.
 const INPUT_LABELS: [&str; 12] = [
     "actioninput",
     "arguments",
@@ -53,7 +49,6 @@ const INPUT_LABELS: [&str; 12] = [
 /// Values that mean that no tool is called.
 const NO_TOOLS: [&str; 6] = ["none", "null", "na", "no", "finalanswer", "finish"];
 
-/// A line that is a call, or that announces a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CallForm {
     pub(super) at: usize,
@@ -62,13 +57,11 @@ pub(super) struct CallForm {
 }
 
 pub(super) struct CallTag {
-    /// The length of the tag, in bytes.
     pub(super) bytes: usize,
     /// True if this module does not read the tag's content.
     pub(super) is_foreign: bool,
 }
 
-/// Returns the tag of a call at the start of a text.
 pub(super) fn tag(text: &str) -> Option<CallTag> {
     let inside = prefix(text.strip_prefix('<')?, TAG_BYTES_MAX);
     let (tag, _) = inside.split_once('>')?;
@@ -86,7 +79,7 @@ pub(super) fn tag(text: &str) -> Option<CallTag> {
     is_call.then_some(CallTag { bytes: 1 + tag.len() + 1, is_foreign: is_foreign || has_more })
 }
 
-/// Returns the length in bytes of the fence line at the start of a text, if the fence begins a call; 0 otherwise.
+/// The length of the fence line in bytes; 0 if the fence begins no call.
 pub(super) fn fence(text: &str) -> usize {
     let line = text.lines().next().unwrap_or_default();
     let info = line.strip_prefix("```").map(folded).unwrap_or_default();
@@ -94,7 +87,6 @@ pub(super) fn fence(text: &str) -> usize {
     if is_call { line.len() } else { 0 }
 }
 
-/// Returns the lines of an answer that announce calls or that are calls, in order.
 pub(super) fn find(answer: &str) -> Vec<CallForm> {
     let mut forms = Vec::new();
     let lines: Vec<(usize, &str)> = lines(answer).take(LINES_MAX).collect();
@@ -128,8 +120,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns true if `line` names a tool and one of the next lines, `behind`, has arguments: `Action: add`, `Action
-/// Input: {…}`.
+/// Two lines such as `Action: add`, `Action Input: {…}`. `behind` has the lines after `line`.
 fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn() -> Lines) -> bool {
     let Some((label, value)) = labelled(line).filter(|(label, _)| NAME_LABELS.contains(&label.as_str())) else {
         return false;
@@ -151,8 +142,7 @@ fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn
     }
 }
 
-/// Returns the label of a line in lower case without punctuation, and the text after the label's colon. Markdown is
-/// removed.
+/// The label is in lower case without punctuation and Markdown.
 fn labelled(line: &str) -> Option<(String, &str)> {
     let marks = ['*', '#', '>', '-', '_', '`', '"', '\'', ' ', '\t'];
     let (label, value) = line.trim_start_matches(marks).split_once(':')?;
@@ -163,7 +153,7 @@ fn labelled(line: &str) -> Option<(String, &str)> {
     Some((label, value.trim_matches(|c: char| c.is_whitespace() || marks.contains(&c))))
 }
 
-/// Returns true for a line `>>>name` before a line of JSON.
+/// A line `>>>name` before a line of JSON.
 fn is_functionary<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn() -> Lines) -> bool {
     let Some(name) = line.strip_prefix(">>>").map(str::trim_end) else { return false };
     !name.is_empty()
@@ -172,14 +162,14 @@ fn is_functionary<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl 
         && behind().next().is_some_and(|line| line.starts_with('{'))
 }
 
-/// Returns true for `functions.name(…)` and `functions.name:0{…}`.
+/// `functions.name(…)` and `functions.name:0{…}`.
 fn is_expression_of_functions(line: &str) -> bool {
     let Some(rest) = line.strip_prefix("functions.") else { return false };
     let name = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')).count();
     name > 0 && rest.get(name..).is_some_and(|after| after.starts_with(['(', ':', '{', '[']))
 }
 
-/// Returns the offset of the call, if the answer consists of a single call in Python syntax, with or without a fence.
+/// The answer consists of a single call in Python syntax, with or without a fence.
 fn lone_expression(answer: &str) -> Option<usize> {
     let trimmed = answer.trim();
     let inside = trimmed.strip_prefix("```").and_then(|text| text.strip_suffix("```"));
@@ -191,7 +181,7 @@ fn lone_expression(answer: &str) -> Option<usize> {
     (name > 0 && is_call).then(|| answer.len() - answer.trim_start().len())
 }
 
-/// Returns true if the text is a list of calls in Python syntax: `[add(a=1)]`.
+/// A list of calls in Python syntax: `[add(a=1)]`.
 pub(super) fn is_python(text: &str) -> bool {
     let Some(inside) = text.strip_prefix('[') else { return false };
     let name = inside
@@ -202,7 +192,7 @@ pub(super) fn is_python(text: &str) -> bool {
     name > 0 && inside.as_bytes().get(name) == Some(&b'(')
 }
 
-/// Returns true if the first call of a Python list has keyword arguments or no arguments.
+/// Also true for a call without arguments.
 fn has_keywords(text: &str) -> bool {
     text.split_once('(').is_some_and(|(_, arguments)| arguments.starts_with(')') || begins_with_keyword(arguments))
 }
@@ -217,7 +207,6 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':')
 }
 
-/// Returns a word in lower case without punctuation.
 pub(super) fn folded(word: &str) -> String {
     word.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }

@@ -15,7 +15,6 @@ const NAMES_BESIDE_ARGUMENTS: [&str; 2] = ["function", "action"];
 const WRAPPERS: [&str; 7] = ["function", "tool", "toolcall", "functioncall", "tooluse", "call", "action"];
 /// Keys that always mean a list of calls.
 const LISTS: [&str; 3] = ["toolcalls", "functioncalls", "tooluses"];
-/// Keys that always mean arguments.
 const ARGUMENTS: [&str; 9] = [
     "arguments",
     "toolinput",
@@ -36,20 +35,17 @@ const ASIDE: [&str; 10] =
 /// Action names that LangChain agents use for their final answer.
 const FINAL_ANSWERS: [&str; 3] = ["finalanswer", "finish", "none"];
 
-/// Builds a call that [`super::problem`] reports as unreadable: the call has no tool name, or its arguments are not
-/// JSON.
+/// [`super::problem`] reports such a call: it has no tool name, or its arguments are not JSON.
 pub(super) fn unreadable(raw: &str, tool: String) -> Call {
     Call { provider_id: None, tool, arguments: prefix(raw, limits::ARGUMENTS_BYTES_MAX).to_owned() }
 }
 
 enum ObjectMeaning {
     Call(Call),
-    /// A call whose name or arguments could not be read.
     Unreadable,
     Other,
 }
 
-/// Adds the calls of a complete value: an object, a list of objects, or an object that contains such a list.
 pub(super) fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
     if value.kind() == Kind::Array {
         return value.elements().for_each(|element| add(element, false, calls));
@@ -68,7 +64,7 @@ pub(super) fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
     }
 }
 
-/// Adds the call in a value. `is_announced` is true if the value is in a list under a key of [`LISTS`].
+/// `is_announced` is true if the value is in a list under a key of [`LISTS`].
 fn add(value: Value<'_, '_>, is_announced: bool, calls: &mut Vec<Call>) {
     match meaning_of(value) {
         ObjectMeaning::Call(call) => calls.push(call),
@@ -134,14 +130,13 @@ fn meaning_of(object: Value<'_, '_>) -> ObjectMeaning {
     }
 }
 
-/// Returns true if an object has a string under a key that was probably meant as the key of the tool's name.
+/// A key was probably meant as the key of the tool's name.
 fn is_misspelt(object: Value<'_, '_>) -> bool {
     object.members().any(|(key, value)| {
         value.kind() == Kind::String && suggest::closest(&key, ["tool", "tool_name", "function", "name"]).is_some()
     })
 }
 
-/// Returns true if an object has only the tool's name and members from [`ASIDE`].
 fn is_alone(object: Value<'_, '_>) -> bool {
     object.members().all(|(key, _)| {
         let key = folded(&key);
@@ -154,8 +149,7 @@ pub(super) fn name_of<'a>(object: Value<'a, '_>) -> Option<Cow<'a, str>> {
     name.or_else(|| object.member("name")).and_then(text)
 }
 
-/// Returns true if an incomplete object was probably meant as a call. The object's first key `key` and the text `seen`
-/// decide.
+/// The object is incomplete. Its first key `key` and the text `seen` decide.
 pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
     let key = folded(key);
     let key = key.as_str();
@@ -170,7 +164,7 @@ pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
     may_begin && ["arguments", "parameters", "tool", "action_input", "\"args\""].iter().any(|word| seen.contains(word))
 }
 
-/// Returns the first member whose key is in `names`. Case and punctuation of the key are ignored.
+/// Case and punctuation of the key are ignored.
 fn member<'a, 'd>(object: Value<'a, 'd>, names: &[&str]) -> Option<Value<'a, 'd>> {
     object.members().find(|(key, _)| names.contains(&folded(key).as_str())).map(|(_, value)| value)
 }

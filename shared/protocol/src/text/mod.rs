@@ -1,5 +1,4 @@
-//! Tools in plain text, for models without function calling: the prompt that describes the tools, how calls are read
-//! from an answer, and how results are written.
+//! Tools in plain text, for models without function calling: prompts, calls in an answer, and results.
 
 mod answer;
 mod forms;
@@ -12,8 +11,7 @@ pub(super) use answer::calls_up_to;
 pub use answer::{calls_in, problem};
 pub use prompts::{PromptError, Prompts};
 
-/// Escapes `text` for the content of a block or of an attribute, so that the text can end neither the block nor the
-/// attribute.
+/// Escapes `text`, so that it can end neither a block nor an attribute.
 pub(super) fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(['&', '<', '>', '"']) {
         return Cow::Borrowed(text);
@@ -30,7 +28,6 @@ pub(super) fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Writes a result as a block of text. Escapes `content`, so that it cannot end the block.
 pub(super) fn result_block(tool: &str, success: bool, content: &str) -> String {
     let content = escape(content);
     let mut block = String::with_capacity(content.len() + tool.len() + 64);

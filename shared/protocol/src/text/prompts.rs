@@ -2,7 +2,7 @@
 
 use tickfleet_model::ToolSpec;
 
-/// The texts that describe tools to a model. The built-in texts are in `config/prompts`.
+/// The built-in texts are in `config/prompts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompts {
     tools: String,
@@ -25,19 +25,20 @@ impl Default for Prompts {
 }
 
 impl Prompts {
-    /// The files of the folder `prompts`, each with its built-in text. `tools.txt` explains how to call tools; the list
-    /// of tools replaces its placeholder `{tools}`. `tool.txt` describes one tool, with `{name}`, `{description}` and
-    /// `{arguments}`. `no_tools.txt` has the sentence for a request without tools.
+    /// Each file with its built-in text. `tools.txt` explains how to call tools, with the placeholder `{tools}`.
+    /// `tool.txt` describes one tool, with `{name}`, `{description}` and `{arguments}`. `no_tools.txt` is for a request
+    /// without tools.
     pub const BUILT_IN: [(&'static str, &'static str); 3] = [
         ("tools.txt", include_str!("../../../../config/prompts/tools.txt")),
         ("tool.txt", include_str!("../../../../config/prompts/tool.txt")),
         ("no_tools.txt", include_str!("../../../../config/prompts/no_tools.txt")),
     ];
 
-    /// Builds prompts from the texts of the files in [`Self::BUILT_IN`], in that order.
+    /// `texts` have the order of [`Self::BUILT_IN`].
     ///
     /// # Errors
-    /// [`PromptError`] for the first text without a required placeholder.
+    ///
+    /// The first text without a required placeholder.
     pub fn new(texts: [String; 3]) -> Result<Self, PromptError> {
         let [tools, tool, none] = texts;
         for (file, text, placeholder) in
@@ -50,8 +51,7 @@ impl Prompts {
         Ok(Self { tools, tool, none })
     }
 
-    /// Describes `tools` in plain text, sorted by name. For an empty list, returns the sentence for a request without
-    /// tools.
+    /// Sorts the tools by name. An empty list gives the sentence for a request without tools.
     #[must_use]
     pub fn describe(&self, tools: &[&ToolSpec]) -> String {
         if tools.is_empty() {
@@ -71,7 +71,7 @@ impl Prompts {
     }
 }
 
-/// Replaces the placeholders of `template`. A placeholder inside an inserted value is not replaced.
+/// A placeholder inside an inserted value is not replaced.
 fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(template.len() + values.iter().map(|(_, value)| value.len()).sum::<usize>());
     let mut rest = template;

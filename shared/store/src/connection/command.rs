@@ -10,7 +10,6 @@ macro_rules! redis_commands {
         impl RedisCommand {
             pub(crate) const WORDS: &[&str] = &[$($word),*];
 
-            /// Returns the command's name in errors and metrics.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -24,17 +23,14 @@ macro_rules! redis_commands {
 redis_commands! {
     Read: "read",
     Look: "look",
-    /// Checks whether the server runs scripts and accepts writes.
+    /// Checks that the server runs scripts and accepts writes.
     Probe: "probe",
     Now: "now",
     Backlog: "backlog",
-    /// Checks that unfinished turns have a timer.
     Sweep: "sweep",
-    /// Trims the audit log and the dead stream.
     Housekeep: "housekeep",
     Held: "held",
     Entry: "entry",
-    /// Waits until writes are safe from a failure of one server.
     Confirm: "confirm",
     Watch: "watch",
     AuditLog: "audit_log",

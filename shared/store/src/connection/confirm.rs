@@ -24,10 +24,10 @@ pub enum Confirmed {
     CannotTell(String),
 }
 
-/// The connection for writes that need confirmation. It is opened on first use.
+/// For writes that need confirmation. Opened on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Confirming {
-    /// The connection, and the value of `Connection::moves` when the connection was opened.
+    /// With the value of `Connection::moves` when the connection was opened.
     kept: Mutex<Option<(OpenConnection, u64)>>,
 }
 
@@ -38,12 +38,12 @@ impl std::fmt::Debug for OpenConnection {
 }
 
 impl Connection {
-    /// Runs a function on the connection of `confirming`. Then waits for up to `at_most` until the function's writes
-    /// are confirmed. `read` parses the reply, and also returns true if the function wrote anything.
+    /// Runs a function on the connection of `confirming`, and then waits for up to `at_most` until its writes are
+    /// confirmed. `read` parses the reply, and also returns true if the function wrote anything.
     ///
     /// # Errors
-    /// The errors of [`Connection::run_function`]. The writes may have happened, but are not confirmed. The caller may
-    /// repeat the call.
+    ///
+    /// After an error, the writes may have happened, but are not confirmed. The caller may repeat the call.
     pub(crate) async fn run_function_confirmed<T>(
         &self,
         confirming: &Confirming,
@@ -52,7 +52,7 @@ impl Connection {
         read: impl FnOnce(Value) -> Result<(T, bool), StoreError>,
     ) -> Result<(T, Confirmed), StoreError> {
         let mut kept = confirming.kept.lock().await;
-        // During a command, the future owns the connection. If the future is dropped, its connection is dropped, too.
+        // During a command, the future owns the connection, so dropping the future drops the connection.
         let live = match kept.take().filter(|(_, moves)| *moves == self.moves()) {
             Some(live) => live,
             None => {
@@ -101,8 +101,7 @@ impl Connection {
     }
 }
 
-/// Returns the number of servers that have the writes. The reply to `WAITAOF` is a list of two numbers; the first is
-/// for the primary's disk.
+/// The number of servers that have the writes. `WAITAOF` replies with two numbers; the first is for the primary's disk.
 fn count(answer: &Value) -> i64 {
     match answer {
         Value::Int(count) => *count,

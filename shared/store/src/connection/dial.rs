@@ -9,38 +9,34 @@ use redis::{AsyncConnectionConfig, RedisError, RedisResult};
 
 #[async_trait]
 pub trait Dial: fmt::Debug + Send + Sync {
-    /// # Errors
-    /// The server cannot be reached in time, or refuses the login.
     async fn dial(&self, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection>;
 
-    /// Returns the host and port, or the socket path. For sentinels or a cluster, returns the addresses of the nodes to
-    /// ask. The result never contains a password.
+    /// Host and port, or the socket path; for sentinels or a cluster, the nodes to ask. Never contains a password.
     fn address(&self) -> String;
 
-    /// Returns the primary's address at the last search, or why the search failed. `None` if the address is fixed, or
-    /// before the first search has ended.
+    /// The primary at the last search, or why the search failed. `None` if the address is fixed, or before the first
+    /// search has ended.
     fn primary(&self) -> Option<Result<String, String>> {
         None
     }
 
-    /// Returns the interval between checks of whether the primary has changed. `None` if the address is fixed.
+    /// Interval between checks of whether the primary has changed. `None` if the address is fixed.
     fn check_interval(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns true if sentinels or nodes now report a server other than `from` as the primary. The reported server
-    /// must also confirm that it is the primary.
+    /// True if sentinels or nodes report a server other than `from` as the primary, and that server confirms it.
     async fn has_moved(&self, _from: &str) -> bool {
         false
     }
 
-    /// Returns the redirection if the slot is moving or has moved to another node of the cluster. Then keys that are
-    /// missing here are on the other node, and are not lost. Returns `None` if this server has all keys of the slot.
+    /// The redirection if the slot is moving or has moved to another node. Keys that are missing here are then on the
+    /// other node, and are not lost.
     async fn migration_redirect(&self, _connection: &mut MultiplexedConnection) -> Option<RedisError> {
         None
     }
 
-    /// Returns the primary that each sentinel reports now; empty without sentinels.
+    /// The primary that each sentinel reports now.
     async fn sentinels(&self) -> Vec<SentinelReport> {
         Vec::new()
     }

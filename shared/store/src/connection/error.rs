@@ -6,27 +6,25 @@ pub enum StoreError {
     Url(#[source] redis::RedisError),
     #[error("Redis at {address} cannot be reached: {source}")]
     Connect {
-        /// The server's host and port, or the socket path; never a password.
+        /// Never contains a password.
         address: String,
         source: redis::RedisError,
     },
-    /// A verb (a request to Redis) failed. If the connection broke, Redis may have applied the verb. The caller may
-    /// repeat it.
+    /// A request to Redis failed. If the connection broke, Redis may have applied it. The caller may repeat it.
     #[error("{verb} failed in Redis: {source}")]
     Verb { verb: &'static str, source: redis::RedisError },
-    /// The streams or groups of the shard are missing, for example after a flush. The fleet creates them again, but
-    /// their content is lost.
+    /// For example after a flush. The fleet creates them again, but their content is lost.
     #[error("the shard's streams or groups are missing: {0}")]
     StateLost(String),
     #[error(
         "this process has {ours} shards, the data was written with {stored}; all processes must have the same number"
     )]
     Shards { ours: u32, stored: String },
-    /// The reply has a form that no version of the script returns.
+    /// No version of the script returns such a reply.
     #[error("unexpected reply to {verb}: {found}")]
     Reply {
         verb: &'static str,
-        /// The reply, truncated.
+        /// Truncated.
         found: String,
     },
     #[error("cannot {doing} {}: {source}", path.display())]
@@ -36,23 +34,21 @@ pub enum StoreError {
     #[error("{} is damaged at byte {at}; restore the data directory from a backup, or remove it", path.display())]
     DataDamaged {
         path: std::path::PathBuf,
-        /// Number of readable bytes at the start of the file.
+        /// The number of readable bytes at the start of the file.
         at: u64,
     },
-    /// The Redis user lacks a permission that a transaction needs. Other transactions of the batch may have been
-    /// committed.
+    /// The Redis user lacks a permission. Other transactions of the batch may have been committed.
     #[error("Redis refused a transaction: {0}")]
     Refused(String),
-    /// A test injected this failure. The store may have applied the call.
+    /// The store may have applied the call.
     #[error("the store did not answer: {0}")]
     Unanswered(&'static str),
-    /// A decision has no result: a record cannot be read, or too many commits conflicted. Nothing was written.
+    /// A record cannot be read, or too many commits conflicted. Nothing was written.
     #[error("{0}")]
     Undecided(String),
-    /// The process that owns the store does not answer. The store may have applied the call.
+    /// The store may have applied the call.
     #[error("the fleet at {} does not answer: {source}", path.display())]
     DevSocket { path: std::path::PathBuf, source: std::io::Error },
-    /// The process that owns the store returned this error.
     #[error("{0}")]
     Remote(String),
     #[error("this fleet has no Redis: its state is in the memory of one process")]
@@ -60,11 +56,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns true if repeating the same batch cannot help. For example, a script failed because of its input (a bug
-    /// or foreign data), or a command found a key of another type.
+    /// Returns true if repeating the same batch cannot help. For example, a script failed because of its input, or a
+    /// command found a key of another type.
     ///
-    /// All other errors are about the connection, the state of Redis or its permissions, and not about the items of the
-    /// batch. In this case, the caller repeats the batch until it succeeds.
+    /// All other errors are about the connection, the state of Redis or its permissions. The caller then repeats the
+    /// batch until it succeeds.
     #[must_use]
     pub fn is_script_error(&self) -> bool {
         match self {
@@ -74,7 +70,7 @@ impl StoreError {
         }
     }
 
-    /// Returns true if the error is `BUSYGROUP`: the group to create already exists.
+    /// `BUSYGROUP`: the group to create already exists.
     pub(super) fn is_expected(&self) -> bool {
         matches!(self, Self::Verb { source, .. } if source.code() == Some("BUSYGROUP"))
     }
@@ -88,19 +84,18 @@ impl StoreError {
     }
 }
 
-/// The cause of a failure. The cause determines which remedy can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FaultSource {
     /// The input of a script, or the data that a command found. Repeating cannot help.
     Data,
     /// The connection is broken, its server is not a primary, or the login is lost. Another connection may help.
     Connection,
-    /// The state of the server, or its permissions. Waiting helps, or an operator must change the permissions.
+    /// The state of the server, or its permissions. Waiting or an operator may help.
     Server,
 }
 
-/// Classifies a failure. If several commands of a pipeline failed, a connection error takes precedence, because all
-/// commands may succeed on another connection.
+/// If several commands of a pipeline failed, a connection error takes precedence, because all commands may succeed on
+/// another connection.
 pub(super) fn fault_source(error: &redis::RedisError) -> FaultSource {
     if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() || error.is_unrecoverable_error() {
         return FaultSource::Connection;
@@ -117,17 +112,15 @@ pub(super) fn fault_source(error: &redis::RedisError) -> FaultSource {
 }
 
 fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
-    // Only a replica replies `UNBLOCKED` or `MASTERDOWN`. `ASK` is not in the list, because it means that the slot is
-    // migrating. During the migration, neither server has all keys of a shard, so a script must wait for `MOVED`.
+    // Only a replica replies `UNBLOCKED` or `MASTERDOWN`. `ASK` is not in the list: while a slot is migrating, neither
+    // server has all keys of a shard, so a script must wait for `MOVED`.
     const ELSEWHERE: [&str; 6] = ["READONLY", "MOVED", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
     let is_not_allowed = is_right_missing(said) || said.contains("Unknown Redis command called from script");
     match code {
         _ if ELSEWHERE.contains(&code) => FaultSource::Connection,
-        // A key of another type is an error of the data, for scripts and single commands.
         "WRONGTYPE" => FaultSource::Data,
-        // Lua raised the error, or a command raised it because of its data. In both cases, the error contains the
-        // position in the script. The position is also present if the script has no permission for a command. That
-        // error is not about the data.
+        // If Lua or a command raised the error because of data, the text contains the position in the script. The error
+        // about a command without permission contains it, too, but is not about data.
         "ERR" if said.contains("user_script:") && !is_not_allowed => FaultSource::Data,
         _ => FaultSource::Server,
     }
@@ -141,20 +134,17 @@ pub(super) fn is_unknown_command(error: &redis::RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.starts_with("unknown command"))
 }
 
-/// The first words of error replies from servers that are not ready, or that do not own the key. Metrics use these
-/// words as labels.
+/// The first words of replies from servers that are not ready, or that do not own the key. Metrics use them as labels.
 pub(crate) const ANSWERS: [&str; 8] =
     ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "UNBLOCKED"];
 
-/// Returns the word of [`ANSWERS`] with which the error (or, for a pipeline, one of its error replies) begins.
 pub(super) fn answer_of(error: &redis::RedisError) -> Option<&'static str> {
     let replies = error.clone().into_server_errors();
     let replies = replies.as_deref().unwrap_or_default();
     ANSWERS.into_iter().find(|answer| replies.iter().any(|(_, reply)| reply.code() == *answer))
 }
 
-/// Returns the replies of a pipeline if none of them begins with a word of [`ANSWERS`]. Otherwise returns the first
-/// such reply as the error.
+/// Fails with the first reply that begins with a word of [`ANSWERS`].
 pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisResult<super::PipelineReplies> {
     let sent_away = |answer: &redis::RedisResult<_>| matches!(answer, Err(error) if answer_of(error).is_some());
     match answers.iter().position(sent_away) {
@@ -163,8 +153,7 @@ pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisRes
     }
 }
 
-/// Returns true if a server refused a script before running it: the slot is on another server, is migrating, or is
-/// unavailable.
+/// The slot is on another server, is migrating, or is unavailable.
 pub(super) fn was_not_run(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"))
         && !error.detail().is_some_and(|said| said.contains("user_script"))
@@ -177,16 +166,15 @@ mod tests {
     use super::FaultSource::{Connection, Data, Server};
     use super::*;
 
-    /// Error replies of Redis and Valkey, word for word, and their classification.
     const REPLIES: [(&str, FaultSource); 26] = [
-        // The shard has another primary, or this server is no longer a primary.
+        // This server is not the shard's primary.
         ("MOVED 866 10.0.0.7:6379", Connection),
         ("READONLY You can't write against a read only replica.", Connection),
         ("READONLY You can't write against a read only replica. script: 5f3, on @user_script:41.", Connection),
         ("READONLY Can not run script with write flag on readonly replica.", Connection),
         ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", Connection),
         ("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", Connection),
-        // The connection has lost its login, or never had one.
+        // The connection has no login.
         ("NOAUTH Authentication required.", Connection),
         ("WRONGPASS invalid username-password pair or user is disabled.", Connection),
         // A slot is migrating, or the cluster is incomplete.
@@ -202,7 +190,6 @@ mod tests {
         ("NOREPLICAS Not enough good replicas to write.", Server),
         ("NOSCRIPT No matching script. Please use EVAL.", Server),
         ("EXECABORT Transaction discarded because of previous errors.", Server),
-        // An operator must grant more permissions to the user.
         ("NOPERM User fleet has no permissions to run the 'evalsha' command", Server),
         (
             "ERR The user executing the script can't run this command or subcommand script: 5f3, on @user_script:3.",
@@ -214,7 +201,6 @@ mod tests {
             Server,
         ),
         ("ERR Unknown Redis command called from script script: 5f3, on @user_script:3.", Server),
-        // The script failed because of its input.
         ("ERR user_script:12: bad argument #1 to 'unpack' script: 5f3, on @user_script:12.", Data),
         ("ERR value is not an integer or out of range script: 5f3, on @user_script:12.", Data),
         ("WRONGTYPE Operation against a key holding the wrong kind of value", Data),

@@ -1,6 +1,5 @@
-//! Connections to Redis: one multiplexed connection that reconnects, and dedicated connections for blocking reads.
-//!
-//! This module also has [`Backoff`]. Only this module and `model/retry` use the crate `backoff`.
+//! Connections to Redis: one multiplexed connection that reconnects, dedicated connections for blocking reads, and
+//! [`Backoff`].
 
 pub(crate) mod cluster;
 pub(crate) mod command;
@@ -31,38 +30,33 @@ use command::RedisCommand;
 use dial::Dial;
 use error::{StoreError, answer_of, is_of_this_connection, is_unknown_command, was_not_run};
 
-/// Longest wait for the reply to one script. A batch takes about 2 ms, and a lease is much longer than this wait.
+/// A batch takes about 2 ms, and a lease is much longer than this wait.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest time for retries of a command while servers redirect it or are not ready.
+/// For retries of a command while servers redirect it or are not ready.
 const REDIRECTED_MAX: Duration = Duration::from_secs(1);
-/// Additional wait for the reply to a blocking read, after the read's own timeout.
+/// Wait for the reply to a blocking read, after the read's own timeout.
 const BLOCK_MARGIN: Duration = Duration::from_secs(5);
 
-/// Observes all commands to Redis, for metrics.
 pub trait Observer: Send + Sync {
-    /// Called after Redis replied to `verb`. `took` is the time until the reply; it is `None` for a blocking read.
+    /// `took` is `None` for a blocking read.
     fn answered(&self, verb: &'static str, took: Option<Duration>);
-    /// Called after `verb` failed: no connection, no reply in time, or an error.
     fn failed(&self, verb: &'static str);
-    /// Called after a search for the primary of `what` has ended. Sentinels or cluster nodes report the primary.
-    /// `found` is the primary's address, or `None` if the search failed.
+    /// Sentinels or cluster nodes report the primary of `what`. `found` is its address, or `None` if the search failed.
     fn sought_primary(&self, what: &str, found: Option<&str>);
-    /// Called after a server replied that it is not ready, or that it does not own the key. `answer` is the first word
-    /// of the reply.
+    /// A server is not ready, or does not own the key. `answer` is the first word of its reply.
     fn redirected(&self, answer: &'static str);
 }
 
-/// A multiplexed connection. It is opened on first use, and opened again after it breaks. Blocking commands never use
-/// it, because they would delay all later commands on it.
+/// A multiplexed connection, which is opened on first use and again after it breaks. Blocking commands never use it,
+/// because they would delay all later commands on it.
 #[derive(Clone)]
 pub struct Connection {
     dial: Arc<dyn Dial>,
     current: Arc<Mutex<Option<OpenConnection>>>,
-    /// The primary's address at the last connect, if sentinels or a cluster reported it.
+    /// The primary at the last connect, if sentinels or a cluster reported it.
     led_to: Arc<Mutex<Option<String>>>,
-    /// Number of changes of the primary. A dedicated connection that was opened before a change still leads to the old
-    /// primary.
+    /// Counts the changes of the primary. A dedicated connection from before a change still leads to the old primary.
     moves: Arc<AtomicU64>,
     observer: Option<Arc<dyn Observer>>,
 }
@@ -70,10 +64,9 @@ pub struct Connection {
 #[derive(Clone)]
 struct OpenConnection {
     connection: MultiplexedConnection,
-    /// The run ID of the server, once it was read. A restart of Redis closes the connection, so the ID is valid while
-    /// the connection is open.
+    /// A restart of Redis closes the connection, so the ID is valid while the connection is open.
     run_id: Arc<OnceCell<String>>,
-    /// True if the connection's user may not use functions, or if the server does not support functions.
+    /// True if the user may not use functions, or if the server does not support them.
     without_functions: Arc<AtomicBool>,
 }
 
@@ -82,8 +75,7 @@ impl OpenConnection {
         Self { connection, run_id: Arc::default(), without_functions: Arc::default() }
     }
 
-    /// Returns the `run_id` of the server. If Redis does not report the ID, returns an empty text. Scripts then read
-    /// the ID themselves.
+    /// Empty if Redis does not report the ID. Scripts then read the ID themselves.
     async fn run_id(&self) -> Result<&str, redis::RedisError> {
         let ask = || async {
             let info = redis::cmd("INFO").arg("server").query_async::<String>(&mut self.connection.clone()).await?;
@@ -108,8 +100,6 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// # Errors
-    /// [`StoreError::Url`].
     pub fn open(url: &str) -> Result<Self, StoreError> {
         Ok(Self::over(url::dial_to(url)?))
     }
@@ -122,10 +112,10 @@ impl Connection {
         Self { observer: Some(observer), ..self }
     }
 
-    /// Waits for the reply to `verb`, and reports the reply to the observer. `timed` is false for blocking reads.
+    /// `timed` is false for blocking reads.
     ///
-    /// The future of a round trip takes 3 kB. It is boxed: otherwise every caller's future would contain these 3 kB,
-    /// and each move of a future would copy them.
+    /// Boxed, because the future of a round trip takes 3 kB. Otherwise every caller's future would contain these 3 kB,
+    /// and each move would copy them.
     pub(crate) fn observe<T>(
         &self,
         verb: &'static str,
@@ -145,21 +135,18 @@ impl Connection {
         }
     }
 
-    /// Returns the host and port, or the socket path. The result never contains a password.
     #[must_use]
     pub fn address(&self) -> String {
         self.dial.address()
     }
 
-    /// Returns the primary's address at the last search, or why the search failed. `None` if the address is fixed, or
-    /// before the first search has ended.
+    /// The primary at the last search, or why the search failed. `None` if the address is fixed, or before the first
+    /// search has ended.
     #[must_use]
     pub fn primary(&self) -> Option<Result<String, String>> {
         self.dial.primary()
     }
 
-    /// # Errors
-    /// [`StoreError::Connect`].
     pub async fn get(&self) -> Result<MultiplexedConnection, StoreError> {
         Ok(self.live().await?.connection)
     }
@@ -181,9 +168,8 @@ impl Connection {
         Ok(made)
     }
 
-    /// Checks periodically, while the connection `made` is in use, whether the connection still leads to the primary.
-    /// If not, drops the connection. Commands do not detect the change, because an old primary accepts commands until
-    /// other nodes notify it of its replacement.
+    /// Drops the connection `made` when it no longer leads to the primary. Commands do not detect this, because an old
+    /// primary accepts commands until other nodes notify it of its replacement.
     fn watch(&self, made: &OpenConnection, primary: String) {
         let Some(every) = self.dial.check_interval() else { return };
         let dial = Arc::clone(&self.dial);
@@ -213,12 +199,8 @@ impl Connection {
         self.moves.load(Ordering::Relaxed)
     }
 
-    /// Opens a connection for blocking reads of up to `block`. Its response timeout is longer than `block`. With the
-    /// library's default of 500 ms, blocking reads would time out. Redis would then deliver entries to a connection
-    /// without a reader.
-    ///
-    /// # Errors
-    /// [`StoreError::Connect`].
+    /// For blocking reads of up to `block`. The response timeout must be longer than `block` (the library's default is
+    /// 500 ms). Otherwise Redis would deliver entries to a connection without a reader.
     pub async fn dedicated(&self, block: Duration) -> Result<MultiplexedConnection, StoreError> {
         self.connect(block + BLOCK_MARGIN).await
     }
@@ -234,9 +216,8 @@ impl Connection {
         made.map_err(|source| StoreError::Connect { address: self.address(), source })
     }
 
-    /// Drops the connection `from` that caused `error`, if a new connection may help. If another caller has already
-    /// replaced `from`, keeps the new connection. Otherwise each caller that failed on the old connection would open
-    /// another one.
+    /// Keeps the connection if another caller has already replaced `from`. Otherwise each caller that failed on the old
+    /// connection would open another one.
     async fn drop_if_failed(&self, from: &OpenConnection, error: &redis::RedisError) {
         self.notify_observer(error);
         if !is_of_this_connection(error) {
@@ -248,9 +229,8 @@ impl Connection {
         }
     }
 
-    /// Drops the multiplexed connection if a dedicated connection reported that its server is no longer a primary. Such
-    /// a server sends `UNBLOCKED` to blocked readers first. The multiplexed connection is not blocked, so it may get no
-    /// such message.
+    /// Drops the multiplexed connection if the server of a dedicated connection is no longer a primary. Such a server
+    /// sends `UNBLOCKED` to blocked readers, but may send nothing to the multiplexed connection.
     pub(crate) async fn handle_reader_error(&self, error: &redis::RedisError) {
         self.notify_observer(error);
         if is_of_this_connection(error) && !error.is_io_error() {
@@ -265,15 +245,13 @@ impl Connection {
         }
     }
 
-    /// Checks whether keys that a reader cannot find on `connection` have moved. Returns the redirection to the other
-    /// server. `None` if the keys are lost.
+    /// Checks whether keys that a reader cannot find on `connection` have moved. `None` if the keys are lost.
     pub(crate) async fn migration_redirect(&self, connection: &mut MultiplexedConnection) -> Option<redis::RedisError> {
         self.dial.migration_redirect(connection).await
     }
 
-    /// Runs a function. Retries for up to `REDIRECTED_MAX` if the server redirects the call, or if no server owns the
-    /// slot at the moment. `arguments` adds the function's arguments to a command; its second parameter is the server's
-    /// run ID.
+    /// Retries for up to `REDIRECTED_MAX` if the server redirects the call, or if no server owns the slot. The second
+    /// parameter of `arguments` is the server's run ID.
     pub(crate) async fn run_function(
         &self,
         function: &Function,
@@ -287,7 +265,7 @@ impl Connection {
                 let live = self.live().await?;
                 let answer = match live.run_id().await {
                     Err(error) if is_of_this_connection(&error) => self.check_reply(verb, &live, Err(error)).await,
-                    // If the Redis user may not read the run ID, continue without it.
+                    // The Redis user may not be permitted to read the run ID.
                     known => {
                         let run_id = known.unwrap_or_default();
                         self.call(&live, function, |command| arguments(command, run_id)).await
@@ -306,11 +284,11 @@ impl Connection {
         self.observe(verb, true, run).await
     }
 
-    /// Calls a function. If Redis does not know the function, loads it first. Runs the function's text as a script if
-    /// functions are not supported or not permitted, or if memory is full.
+    /// Loads the function if Redis does not know it. Runs its text as a script if functions are not supported or not
+    /// permitted, or if memory is full.
     ///
-    /// If the user may load neither the function nor the script, the next call tries the function again. That call
-    /// succeeds after another process has loaded the function.
+    /// If the user may load neither, the next call tries the function again, because another process may have loaded
+    /// it.
     async fn call(
         &self,
         live: &OpenConnection,
@@ -334,8 +312,8 @@ impl Connection {
                 };
             }
             match answer {
-                // The next call tries the function again, because Redis may have free memory then, or another process
-                // may have loaded the function.
+                // The next call tries the function again: Redis may have free memory then, or another process may have
+                // loaded it.
                 Err(error) if error.code() == Some("OOM") || !may_load => {}
                 Err(error) if error.code() == Some("NOPERM") || is_unknown_command(&error) => live.refuse_functions(),
                 answer => return self.check_reply(function.script.verb, live, answer).await,
@@ -350,8 +328,7 @@ impl Connection {
         answer
     }
 
-    /// Runs `command`, which calls a script by its digest. If Redis does not know the script, loads it and runs the
-    /// command again.
+    /// Loads the script if Redis does not know it.
     async fn evaluate(
         &self,
         live: &OpenConnection,
@@ -372,7 +349,6 @@ impl Connection {
         self.check_reply(script.verb, live, answer).await
     }
 
-    /// Adds the verb to an error. If the error means that the connection `from` is broken, drops the connection.
     async fn check_reply<T>(
         &self,
         verb: &'static str,
@@ -388,8 +364,6 @@ impl Connection {
         }
     }
 
-    /// # Errors
-    /// [`StoreError::Verb`] with the name of the command.
     pub async fn query<T: redis::FromRedisValue>(
         &self,
         name: RedisCommand,
@@ -403,10 +377,7 @@ impl Connection {
         self.observe(name.as_str(), true, ask).await
     }
 
-    /// Runs a pipeline of reads, or of one-time setup.
-    ///
-    /// # Errors
-    /// [`StoreError::Verb`] with the name of the command.
+    /// For reads, or one-time setup.
     pub async fn pipeline<T: redis::FromRedisValue>(
         &self,
         name: RedisCommand,
@@ -420,12 +391,8 @@ impl Connection {
         self.observe(name.as_str(), true, ask).await
     }
 
-    /// Runs a pipeline, and returns a result for each command. A key of the wrong type affects only the result of its
-    /// own command. If the server does not own a key (for example because its slot is migrating), the whole pipeline
-    /// fails. Otherwise the key would seem to be missing.
-    ///
-    /// # Errors
-    /// [`StoreError::Verb`] with the name of the command.
+    /// Returns a result for each command, so that a key of the wrong type affects only its own command. If the server
+    /// does not own a key, the whole pipeline fails. Otherwise the key would seem to be missing.
     pub(crate) async fn replies(
         &self,
         name: RedisCommand,
@@ -447,8 +414,7 @@ fn run_id_of(info: &str) -> &str {
     info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default().trim_end()
 }
 
-/// The delays between attempts while Redis is unavailable: from 50 ms to 2 s, with jitter. The number of attempts is
-/// not limited.
+/// Delays from 50 ms to 2 s, with jitter, without a limit on attempts.
 pub struct Backoff {
     policy: backoff::ExponentialBackoff,
 }
@@ -472,7 +438,7 @@ impl Backoff {
         self.policy.next_backoff().unwrap_or(Duration::from_secs(2))
     }
 
-    /// Resets the delays. Call this after Redis replied, so that the next failure starts with short delays.
+    /// For calls after Redis replied, so that the next failure starts with short delays.
     pub fn reset(&mut self) {
         self.policy.reset();
     }

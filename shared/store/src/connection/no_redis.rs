@@ -1,4 +1,4 @@
-//! The connection of a shard without Redis: all commands to Redis fail.
+//! A shard without Redis: all commands to Redis fail.
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;

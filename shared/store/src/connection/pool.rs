@@ -1,5 +1,5 @@
 //! A small connection pool for occasional commands: the CLI, checks, administration. Frequent operations use the
-//! store's own multiplexed connection, because each use of a pooled connection costs an extra round trip.
+//! store's multiplexed connection, because each use of a pooled connection costs an extra round trip.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,11 +19,11 @@ use super::url::{Target, target_of};
 use crate::{Keys, StoreError};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest wait for a connection, new or pooled, including the search for the primary.
+/// Includes the search for the primary.
 const GET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for a pooled connection to confirm that it still leads to a primary.
+/// For a pooled connection to confirm that it still leads to a primary.
 const RECYCLE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest wait for a reply. Administrative commands may scan much data.
+/// Administrative commands may scan much data.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Manager {
     dial: Arc<dyn Dial>,
 }
 
-/// A connection, and the primary that it leads to. The primary is known if sentinels or a cluster reported it.
+/// The primary is known if sentinels or a cluster reported it.
 struct PooledConnection {
     connection: MultiplexedConnection,
     primary: Option<String>,
@@ -50,14 +50,13 @@ impl managed::Manager for Manager {
     }
 
     async fn recycle(&self, pooled: &mut PooledConnection, _: &Metrics) -> managed::RecycleResult<RedisError> {
-        // A replaced primary reports that it is a primary until other nodes notify it of its replacement. So ask the
-        // other nodes.
+        // A replaced primary does not know that it is replaced until other nodes notify it.
         if let Some(primary) = &pooled.primary
             && self.dial.has_moved(primary).await
         {
             return Err(managed::RecycleError::message("another server is the primary"));
         }
-        // A server that is no longer a primary still replies to PING and reads, so ask for its role.
+        // A server that is no longer a primary still replies to PING and reads.
         match role(&mut pooled.connection).await? {
             Role::Other(role) => Err(managed::RecycleError::message(format!("the server has become a {role}"))),
             Role::Primary | Role::Unreported => Ok(()),
@@ -65,13 +64,13 @@ impl managed::Manager for Manager {
     }
 }
 
-/// Connections that are opened on demand, pooled, and checked before each use. Cheap to clone.
+/// Connections are opened on demand, and checked before each use. Cheap to clone.
 #[derive(Clone)]
 pub struct Pool {
     pool: managed::Pool<Manager>,
     dial: Arc<dyn Dial>,
     target: Arc<Target>,
-    /// For a cluster: the pools of the slots in use.
+    /// In a cluster: the pools of the slots in use.
     slots: Arc<Mutex<HashMap<u16, Self>>>,
 }
 
@@ -82,19 +81,13 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// # Errors
-    /// [`StoreError::Url`] if the URL is invalid.
     pub fn open(url: &str, size: usize) -> Result<Self, StoreError> {
         let target = target_of(url)?;
         let dial = target.dial(None);
         Ok(Self { pool: pool_of(&dial, size)?, dial, target: Arc::new(target), slots: Arc::default() })
     }
 
-    /// Returns the pool for the shard with these keys. In a cluster, its connections lead to the primary of the shard's
-    /// slot.
-    ///
-    /// # Errors
-    /// The pool cannot be made.
+    /// In a cluster, connections lead to the primary of the shard's slot.
     pub fn at(&self, keys: &Keys) -> Result<Self, StoreError> {
         if matches!(*self.target, Target::One(_)) {
             return Ok(self.clone());
@@ -111,29 +104,22 @@ impl Pool {
         Ok(found)
     }
 
-    /// Returns the cluster as its nodes report it, and the placement of the shards with these keys. `None` if the URL
-    /// is not for a cluster.
+    /// `None` if the URL is not for a cluster.
     pub async fn cluster(&self, keys: &[Keys]) -> Option<ClusterView> {
         let Target::Cluster(cluster) = &*self.target else { return None };
         let prefixes: Vec<String> = keys.iter().map(|keys| keys.prefix().to_owned()).collect();
         Some(cluster.view(&prefixes).await)
     }
 
-    /// Returns the host and port, or the socket path. The result never contains a password.
     #[must_use]
     pub fn address(&self) -> String {
         self.dial.address()
     }
 
-    /// Returns the primary that each sentinel of the URL reports; empty without sentinels.
     pub async fn sentinels(&self) -> Vec<SentinelReport> {
         self.dial.sentinels().await
     }
 
-    /// Runs a command. `what` is the command's name in errors.
-    ///
-    /// # Errors
-    /// [`StoreError::Connect`] if no connection can be made, [`StoreError::Verb`] if the command fails.
     pub(crate) async fn query<T: FromRedisValue>(
         &self,
         what: &'static str,
@@ -144,10 +130,6 @@ impl Pool {
         answer.map_err(|source| failed(connection, what, source))
     }
 
-    /// Runs a pipeline in one round trip. `what` is the pipeline's name in errors.
-    ///
-    /// # Errors
-    /// The same as [`Self::query`].
     pub(crate) async fn pipeline<T: FromRedisValue>(
         &self,
         what: &'static str,
@@ -180,8 +162,7 @@ fn pool_of(dial: &Arc<dyn Dial>, size: usize) -> Result<managed::Pool<Manager>, 
         .map_err(|error| StoreError::Connect { address: dial.address(), source: io_error(&error.to_string()) })
 }
 
-/// Adds the name of the command to an error. If another connection may help, removes the failed connection from the
-/// pool.
+/// Removes the connection from the pool if another connection may help.
 fn failed(connection: managed::Object<Manager>, what: &'static str, source: RedisError) -> StoreError {
     if is_of_this_connection(&source) {
         drop(managed::Object::take(connection));

@@ -6,23 +6,21 @@ use crate::StoreError;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// The server cannot write to its disk (`MISCONF`).
     Disk,
-    /// The server is a replica (`READONLY`).
     Replica,
-    /// The server has too few replicas (`NOREPLICAS`).
+    /// `NOREPLICAS`: the server has too few replicas.
     Replicas,
-    /// The user lacks a permission (`NOPERM`).
+    /// `NOPERM`.
     Rights,
-    /// The login is missing or wrong (`NOAUTH`, `WRONGPASS`).
+    /// `NOAUTH`, `WRONGPASS`.
     Login,
-    /// The server's memory is full (`OOM`).
+    /// `OOM`.
     Memory,
-    /// The server is still loading its files (`LOADING`, `MASTERDOWN`).
+    /// `LOADING`, `MASTERDOWN`: the server is still loading its files.
     Loading,
-    /// A script is running for too long (`BUSY`).
+    /// `BUSY`: a script is running for too long.
     Busy,
-    /// The server is a node of a cluster and does not own the key's slot (`MOVED`, `CLUSTERDOWN`).
+    /// `MOVED`, `CLUSTERDOWN`: the node does not own the key's slot.
     Cluster,
 }
 
@@ -90,14 +88,12 @@ impl Refusal {
     }
 }
 
-/// Returns true if a script failed with this message because its user may not run a command, or may not use a key. The
-/// first text is from Redis 7.0, the second from Valkey.
+/// A user may not run a command, or may not use a key. The first text is from Redis 7.0, the second from Valkey.
 pub(crate) fn is_right_missing(message: &str) -> bool {
     message.contains("The user executing the script") || message.contains("ACL failure in script")
 }
 
 impl StoreError {
-    /// Returns why Redis refused the command, if Redis replied.
     #[must_use]
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
@@ -108,7 +104,6 @@ impl StoreError {
     }
 }
 
-/// Returns why Redis refused a command, if a refusal is the error or one of its causes.
 #[must_use]
 pub fn refusal_in(error: &(dyn std::error::Error + 'static)) -> Option<Refusal> {
     let causes = std::iter::successors(Some(error), |error| error.source());

@@ -1,5 +1,4 @@
-//! Asks a server for its role. The check is necessary because a server that is no longer a primary still replies to
-//! reads.
+//! Asks a server for its role, because a server that is no longer a primary still replies to reads.
 
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
@@ -10,15 +9,12 @@ use crate::script::reply::text_of;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Role {
     Primary,
-    /// The server is a replica or a sentinel, so it does not accept writes. The text is the role as the server reports
-    /// it.
+    /// A replica or a sentinel, as the server reports it.
     Other(String),
-    /// The role is unknown: the user may not run the command `ROLE`, or the server does not have this command.
+    /// The user may not run the command `ROLE`, or the server does not have it.
     Unreported,
 }
 
-/// # Errors
-/// The connection is broken, or has lost its login.
 pub(super) async fn role(connection: &mut MultiplexedConnection) -> RedisResult<Role> {
     match redis::cmd("ROLE").query_async::<Vec<Value>>(connection).await {
         Ok(said) => Ok(match said.first().and_then(text_of).as_deref() {

@@ -1,9 +1,8 @@
-//! Connections to the primary that sentinels report. To open a connection, this module asks all sentinels. The reported
-//! server must then confirm that it is the primary.
+//! Connections to the primary that sentinels report. The reported server must confirm that it is the primary.
 //!
-//! After a failover, a sentinel and the server that it reports may both be out of date. If the network separates both
-//! from the other nodes, they stay out of date. So this module prefers the server with the newest configuration (the
-//! highest `config-epoch`), as sentinels do among themselves.
+//! After a failover, a sentinel and the server that it reports may both be out of date. They stay so if the network
+//! separates them from the other nodes. So this module prefers the server with the newest configuration (the highest
+//! `config-epoch`), as sentinels do among themselves.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,33 +21,31 @@ use super::dial::{Dial, SentinelReport};
 use super::role::{Role, role};
 use super::tls::{Server, TlsFiles};
 
-/// Longest time for one sentinel to accept a connection and reply.
+/// For one sentinel to accept a connection and reply.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Additional wait for the remaining sentinels after most of them have replied, so that an unavailable sentinel causes
-/// little delay.
+/// Wait for the remaining sentinels after most of them have replied, so that an unavailable sentinel causes little
+/// delay.
 const GRACE: Duration = Duration::from_millis(250);
 /// Interval between checks of whether the primary has changed. An old primary accepts writes until other nodes notify
-/// it of its replacement, and then loses these writes. This process writes to an old primary for at most this interval.
+/// it of its replacement, and then loses these writes. This interval bounds the loss.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Longest time for the reported server to accept a connection and confirm that it is the primary.
+/// For the reported server to accept a connection and confirm that it is the primary.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Connects to the primary that sentinels report under one name.
 pub(super) struct Sentinels {
     sentinels: Vec<Server>,
     name: String,
-    /// Connection settings of the primary, with a placeholder as the address.
+    /// Has a placeholder as the address.
     primary: ConnectionInfo,
     tls: TlsFiles,
     kept: Vec<ReusedConnection>,
-    /// The primary's address at the last search, or why the primary was not found. `None` before the first search has
-    /// ended.
+    /// The primary at the last search, or why the search failed. `None` before the first search has ended.
     found: watch::Sender<Option<Result<String, String>>>,
 }
 
 type ReusedConnection = Mutex<Option<MultiplexedConnection>>;
 
-/// A query to a sentinel. If the query fails or is dropped, its connection is dropped, too.
+/// If the query fails or is dropped, its connection is dropped, too.
 struct SentinelQuery<'a> {
     kept: &'a ReusedConnection,
     was_answered: bool,
@@ -70,15 +67,13 @@ fn locked(kept: &ReusedConnection) -> MutexGuard<'_, Option<MultiplexedConnectio
 struct ReportedPrimary {
     host: String,
     port: u16,
-    /// The epoch of the primary's configuration. It increases with each failover. 0 if the sentinel does not report it.
+    /// Increases with each failover. 0 if the sentinel does not report it.
     epoch: u64,
 }
 
-/// The report of each sentinel, or why the sentinel did not report.
 type PrimaryReports = Vec<Result<ReportedPrimary, String>>;
 
-/// Returns the reported servers, without duplicates. Servers of the newest configuration come first. Within a
-/// configuration, the servers that most sentinels report come first.
+/// Without duplicates. The newest configuration comes first, and within it the servers that most sentinels report.
 fn ranked(answers: &PrimaryReports) -> Vec<(String, u16)> {
     let mut found: Vec<(u64, usize, (String, u16))> = Vec::new();
     for named in answers.iter().flatten() {
@@ -115,7 +110,7 @@ impl Sentinels {
         Self { sentinels, name, primary, tls, kept, found: watch::Sender::new(None) }
     }
 
-    /// Asks all sentinels. After most have replied, waits at most `grace` for the others.
+    /// After most sentinels have replied, waits at most `grace` for the others.
     async fn ask_all(&self, grace: Duration) -> PrimaryReports {
         let mut answers: PrimaryReports = self.sentinels.iter().map(|_| Err(silent())).collect();
         let ask = |index: usize| async move { (index, self.ask(index).await) };
@@ -135,8 +130,7 @@ impl Sentinels {
         answers
     }
 
-    /// Returns the primary that this sentinel reports, or why it reports none. Reuses the open connection to the
-    /// sentinel.
+    /// Reuses the open connection to the sentinel.
     async fn ask(&self, index: usize) -> Result<ReportedPrimary, String> {
         let (Some(sentinel), Some(kept)) = (self.sentinels.get(index), self.kept.get(index)) else {
             return Err(silent());
@@ -173,12 +167,12 @@ impl Sentinels {
         );
         let (host, port) =
             place.map_err(|error| error.to_string())?.ok_or_else(|| format!("it does not monitor {:?}", self.name))?;
-        // Most users are not permitted to run this command. For them, the epoch counts as 0.
+        // Most users are not permitted to run this command.
         let epoch = state.ok().and_then(|state| state.get("config-epoch")?.parse().ok());
         Ok(ReportedPrimary { host, port, epoch: epoch.unwrap_or(0) })
     }
 
-    /// Connects to the server at `place`. Fails if the server does not confirm that it is the primary.
+    /// Fails if the server does not confirm that it is the primary.
     async fn connect(
         &self,
         place: ConnectionAddr,
@@ -199,7 +193,6 @@ impl Sentinels {
         }
     }
 
-    /// Returns the address for connections to the server `host`. The address includes TLS if the URL does.
     fn place(&self, host: String, port: u16) -> ConnectionAddr {
         match self.primary.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -209,8 +202,7 @@ impl Sentinels {
         }
     }
 
-    /// Returns a connection to the primary that the sentinels report, and the primary's address. The error contains the
-    /// reason of each sentinel.
+    /// The error contains the reason of each sentinel.
     async fn find(&self, config: &AsyncConnectionConfig) -> Result<(MultiplexedConnection, String), String> {
         let answers = self.ask_all(GRACE).await;
         let mut refused = HashMap::new();

@@ -1,6 +1,5 @@
-//! The files that a TLS connection uses to authenticate itself and to verify the server. The URL contains the paths of
-//! these files, so every connection uses them. They are read for each connection, so a renewed certificate needs no
-//! restart.
+//! The files with which a TLS connection authenticates itself and verifies the server. They are read for each
+//! connection, so a renewed certificate needs no restart.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,16 +16,15 @@ const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TlsFiles {
-    /// The client certificate, with the intermediate certificates of its authority.
+    /// With the intermediate certificates of its authority.
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
-    /// The certificates of the authorities that verify the server, instead of the system's authorities.
+    /// Verifies the server, instead of the system's authorities.
     ca: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// Removes the pairs `tls_cert`, `tls_key` and `tls_ca` from a URL's query. Returns the files, and the rest of the
-    /// query.
+    /// Removes `tls_cert`, `tls_key` and `tls_ca` from a URL's query, and returns the rest of the query.
     pub(super) fn take(query: &str) -> RedisResult<(Self, String)> {
         let mut files = Self::default();
         let mut rest = Vec::new();
@@ -55,9 +53,10 @@ impl TlsFiles {
         *self == Self::default()
     }
 
-    /// Returns a client of the server at `info`. The client uses the current content of the files.
+    /// Uses the current content of the files.
     ///
     /// # Errors
+    ///
     /// A file cannot be read or has the wrong content, or the URL does not use TLS. The message contains neither the
     /// content of a file nor the path of the key.
     pub(super) fn client(&self, info: ConnectionInfo) -> RedisResult<Client> {
@@ -75,7 +74,7 @@ impl TlsFiles {
         if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
             return Err(refused("tls_cert, tls_key and tls_ca need rediss://", ""));
         }
-        // The library's message might contain lines of the key, so it is replaced.
+        // The library's message might contain lines of the key.
         let built = Client::build_with_tls(info, TlsCertificates { client_tls, root_cert });
         built.map_err(|_| {
             refused("tls_cert, tls_key, tls_ca", "expected certificates and a key without password, in PEM")
@@ -83,8 +82,7 @@ impl TlsFiles {
     }
 }
 
-/// Reads a file of certificates. The read blocks the thread, because for a few KiB per connection, another thread would
-/// cost more.
+/// Blocks the thread: a file has a few KiB, so another thread would cost more.
 fn certificates(name: &'static str, path: &Path) -> RedisResult<Vec<u8>> {
     let invalid = |why: &str| refused("a file of certificates", &format!("{name}={}: {why}", path.display()));
     let text = std::fs::read(path).map_err(|error| invalid(&error.to_string()))?;
@@ -114,8 +112,7 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// # Errors
-    /// The same as [`TlsFiles::client`].
+    /// Fails like [`TlsFiles::client`].
     pub(super) fn new(info: ConnectionInfo, tls: TlsFiles) -> RedisResult<Self> {
         // Report a missing file at the start, and not at the first connection.
         tls.client(info.clone())?;

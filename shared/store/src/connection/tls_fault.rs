@@ -1,23 +1,21 @@
 use crate::StoreError;
 
-/// Why a TLS handshake with a server fails. If the server does not use TLS, it does not reply at all.
+/// Why a TLS handshake fails. A server without TLS does not reply at all, so it is not in this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsFault {
-    /// The authority of the server's certificate is not trusted.
+    /// The authority of the certificate is not trusted.
     UnknownIssuer,
     Expired,
     NotYetValid,
-    /// The server's certificate is for another name.
+    /// The certificate is for another name.
     WrongName,
-    /// The server's certificate is invalid for another reason.
     Invalid,
-    /// The server rejects this client's certificate, or requires a certificate that this client does not have.
+    /// The server rejects this client's certificate, or requires one that this client does not have.
     OurCertificate,
 }
 
 impl TlsFault {
-    /// Each fault, with a part of its error message. The messages come from rustls, and the libraries in between pass
-    /// them on unchanged. The first match counts.
+    /// Parts of rustls's messages, which the libraries in between pass on unchanged. The first match counts.
     const MESSAGES: [(Self, &str); 12] = [
         (Self::UnknownIssuer, "invalid peer certificate: UnknownIssuer"),
         (Self::Expired, "invalid peer certificate: certificate expired"),
@@ -33,7 +31,6 @@ impl TlsFault {
         (Self::OurCertificate, "received fatal alert: CertificateExpired"),
     ];
 
-    /// Returns the fault that an error message describes; `None` for any other error.
     #[must_use]
     pub fn of(message: &str) -> Option<Self> {
         Self::MESSAGES.iter().find(|(_, text)| message.contains(text)).map(|(fault, _)| *fault)
@@ -66,7 +63,6 @@ impl TlsFault {
 }
 
 impl StoreError {
-    /// Returns the remedy, if the cause is known: Redis refuses commands, or the TLS connection fails.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         let of_tls = || match self {

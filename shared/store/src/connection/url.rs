@@ -10,20 +10,18 @@ use super::tls::{Server, TlsFiles};
 
 const SENTINEL_PORT: u16 = 26379;
 const NODE_PORT: u16 = 6379;
-/// URL schemes for sentinels, each with the scheme of the servers that the sentinels report.
 const SCHEMES: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
 
-/// URL schemes for clusters, each with the scheme of the nodes.
 const CLUSTER_SCHEMES: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
 
 pub(crate) enum Target {
-    /// One primary with all keys. It is found by its address or through sentinels.
+    /// Found by its address or through sentinels.
     One(Arc<dyn Dial>),
     Cluster(Arc<Cluster>),
 }
 
 impl Target {
-    /// Connects to the primary of `key`. If `key` is `None`, connects to any primary.
+    /// Without `key`, connects to any primary.
     pub(crate) fn dial(&self, key: Option<&str>) -> Arc<dyn Dial> {
         match self {
             Self::One(dial) => Arc::clone(dial),
@@ -32,10 +30,7 @@ impl Target {
     }
 }
 
-/// Parses `url`. Does not connect yet.
-///
-/// # Errors
-/// [`StoreError::Url`] if the URL is invalid.
+/// Does not connect yet.
 pub(crate) fn target_of(url: &str) -> Result<Target, StoreError> {
     let of = |schemes: &[(&'static str, &'static str)]| {
         schemes.iter().find_map(|(ours, plain)| Some((url.strip_prefix(ours)?.to_owned(), *plain)))
@@ -48,20 +43,16 @@ pub(crate) fn target_of(url: &str) -> Result<Target, StoreError> {
     target.map_err(StoreError::Url)
 }
 
-/// Parses `url` for commands that may use any key. Does not connect yet.
-///
-/// # Errors
-/// The same as [`target_of`].
 pub(super) fn dial_to(url: &str) -> Result<Arc<dyn Dial>, StoreError> {
     Ok(target_of(url)?.dial(None))
 }
 
-/// Parses a URL of the redis library. The query may also contain the paths of this crate's TLS files.
+/// The query may also contain the paths of this crate's TLS files.
 fn server_of(url: &str) -> RedisResult<Server> {
     let (place, query) = url.rsplit_once('?').unwrap_or((url, ""));
     let (files, rest) = TlsFiles::take(query)?;
     let kept = match rest.as_str() {
-        // The `?` may be part of a password that should have been escaped. The library checks the URL.
+        // The `?` may be part of a password that is not escaped. The library checks the URL.
         _ if files.is_empty() => url.to_owned(),
         "" => place.to_owned(),
         rest => format!("{place}?{rest}"),
@@ -106,12 +97,12 @@ fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
     };
     let sentinels: Vec<Server> = hosts.split(',').map(sentinel).collect::<RedisResult<_>>()?;
     let login = if login.is_empty() { String::new() } else { format!("{login}@") };
-    // The host is a placeholder. The host that the sentinels report replaces it.
+    // The host that the sentinels report replaces the placeholder.
     let primary = format!("{scheme}{login}primary.invalid/{db}{protocol}").into_connection_info()?;
     Ok(Sentinels::new(sentinels, name.to_owned(), primary, files))
 }
 
-/// Parses `[user:password@]host[:port],…[/0][?query]`. The parts have the same meaning as in [`sentinels_of`].
+/// `[user:password@]host[:port],…[/0][?query]`, as in [`sentinels_of`].
 fn cluster_of(rest: &str, scheme: &str) -> RedisResult<Cluster> {
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (login, place) = place.rsplit_once('@').unwrap_or(("", place));
@@ -128,7 +119,7 @@ fn cluster_of(rest: &str, scheme: &str) -> RedisResult<Cluster> {
     let login = if login.is_empty() { String::new() } else { format!("{login}@") };
     let seed = |host: &str| {
         let info = format!("{scheme}{login}{}/{protocol}", with_port(host, NODE_PORT)).into_connection_info()?;
-        // Report missing TLS files at the start, and not at the first connection.
+        // Report a missing file at the start, and not at the first connection.
         Server::new(info.clone(), files.clone())?;
         match info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -215,7 +206,7 @@ mod tests {
             ("rediss+cluster://u:p%40ss@[::1],[::2]:7?protocol=resp3", "any slot (cluster ::1:6379, ::2:7)"),
         ] {
             let parsed = dial_to(url).unwrap().address();
-            // The process ID determines the first node to ask. The displayed address must not depend on the process ID.
+            // The displayed address must not depend on the process ID, although it determines the first node to ask.
             assert_eq!(parsed, address, "{url}");
         }
         let Ok(Target::Cluster(cluster)) = target_of("rediss+cluster://u:p%40%2Fss@a:1,b") else { unreachable!() };

@@ -1,6 +1,5 @@
-//! Searches the audit log for the entries of one turn. The log has no index by turn, because an index would cost a
-//! write for every call. The ID of an entry contains the time of its write, so a search in a few likely time ranges
-//! finds the entries.
+//! Searches the audit log for the entries of one turn. An index by turn would cost a write for every call. The ID of an
+//! entry contains the time of its write, so a search in a few likely time ranges finds the entries.
 
 mod dead_letters;
 pub(crate) mod seals;
@@ -14,30 +13,26 @@ use super::field;
 use crate::seam::inspect::Range;
 use crate::{Store, StoreError, TurnName};
 
-/// Number of entries per round trip.
 const PAGE: usize = 1_000;
 
 #[derive(Debug, Clone)]
 pub struct AuditSearch {
-    /// Earliest time of an entry, by the store's clock.
     pub from_ms: i64,
-    /// Latest time of an entry, by the store's clock.
     pub until_ms: i64,
-    /// Times after which entries are likely, in order. The search reads forward from each time.
+    /// Entries are likely after these times. The search reads forward from each.
     pub likely_ms: Vec<i64>,
-    /// True if the search first goes backward from the end of the range. The last entry of a turn is committed with the
-    /// turn's end.
+    /// True if the search first goes backward from the end of the range, because the last entry of a turn is committed
+    /// with the turn's end.
     pub from_the_end: bool,
-    /// The position of the call, if the search is for the entry of one call.
+    /// Set if the search is for the entry of one call.
     pub position: Option<usize>,
-    /// The number of entries that exist for the turn or call; `None` if unknown.
+    /// The number of entries of the turn or call; `None` if unknown.
     pub expected: Option<usize>,
     pub read_max: usize,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditSearchResult {
-    /// The entries as JSON, in the order in which they were written.
     pub entries: Vec<String>,
     pub complete: bool,
     pub read: usize,
@@ -53,20 +48,16 @@ struct Search<'a> {
 
 #[derive(PartialEq, Eq)]
 enum SearchEnd {
-    /// All entries are found, or there are no more entries to read in this direction.
+    /// All entries are found, or none are left in this direction.
     Complete,
     /// The maximum number of entries was read before the search was complete.
     ReadMax,
 }
 
 impl Store {
-    /// Returns the audit entries of a turn, as far as a bounded search finds them.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Reads at most a bounded number of entries.
     pub async fn audit_of(&self, name: &TurnName, wanted: &AuditSearch) -> Result<AuditSearchResult, StoreError> {
-        // Compare texts without parsing. This is safe, because IDs need no escaping, and the writer puts no blanks
-        // between members.
+        // Comparing unparsed text is safe, because IDs need no escaping, and the writer puts no blanks between members.
         let mut needles = vec![format!("\"tenant\":\"{}\"", name.tenant)];
         needles.push(match wanted.position {
             Some(position) => format!("\"call\":\"{}/{position}\"", name.turn),
@@ -80,7 +71,7 @@ impl Store {
 }
 
 impl Search<'_> {
-    /// Returns true if all entries were found, or if the whole time range was searched.
+    /// True if all entries were found, or if the whole time range was searched.
     async fn run(&mut self, wanted: &AuditSearch) -> Result<bool, StoreError> {
         let begin = from_ms(wanted.from_ms);
         let end = upto_ms(wanted.until_ms);
@@ -90,11 +81,9 @@ impl Search<'_> {
         if wanted.from_the_end && self.backwards(&begin, end.clone(), share).await? == SearchEnd::Complete {
             return Ok(true);
         }
-        // If the first range starts at the earliest time and every range was read to its end, the whole time range was
-        // searched.
+        // True if the ranges cover the whole time range, and each is read to its end.
         let mut whole = likely.first().is_some_and(|first| *first <= wanted.from_ms.max(0));
         for (at, start) in likely.iter().enumerate() {
-            // A range ends at the next likely time, because the next range starts there.
             let next = likely.get(at + 1).filter(|next| *next > start).map(|next| upto_ms(*next));
             let next = next.as_ref().unwrap_or(&end);
             whole &= self.forwards(from_ms(*start), next, share).await? == SearchEnd::Complete;
@@ -141,7 +130,7 @@ impl Search<'_> {
         Ok(SearchEnd::ReadMax)
     }
 
-    /// Reads a page. Returns the last entry of the page if more entries may follow.
+    /// Returns the last entry of the page if more entries may follow.
     async fn page(&mut self, range: Range) -> Result<Option<EntryId>, StoreError> {
         let page = self.store.seam().entries(&keys::audit(), &range).await?;
         self.read += page.len();
@@ -156,18 +145,15 @@ impl Search<'_> {
     }
 }
 
-/// Returns the bound for entries at or after a time (ms).
 fn from_ms(at_ms: i64) -> Bound<EntryId> {
     Bound::Included(EntryId::new(format!("{}-0", at_ms.max(0))))
 }
 
-/// Returns the bound for entries at or before a time (ms).
 fn upto_ms(at_ms: i64) -> Bound<EntryId> {
     Bound::Included(EntryId::new(format!("{}-{}", at_ms.max(0), u64::MAX)))
 }
 
-/// Returns the range between two texts. Each text is an ID, a time in ms, `-` or `+`. `(` before an ID excludes that
-/// entry.
+/// Each text is an ID, a time in ms, `-` or `+`. `(` before an ID excludes that entry.
 fn range_of(from: &str, until: &str, count: usize) -> Range {
     let bound = |text: &str, sequence: u64| {
         let id =
@@ -183,7 +169,7 @@ fn range_of(from: &str, until: &str, count: usize) -> Range {
     Range { from: bound(from, 0), upto: bound(until, u64::MAX), ..Range::oldest(count) }
 }
 
-/// Returns an ID as numbers: the time in ms, and the sequence number within the millisecond.
+/// The time in ms, and the sequence number within the millisecond.
 fn number(id: &str) -> (u64, u64) {
     let (ms, seq) = id.split_once('-').unwrap_or((id, "0"));
     (ms.parse().unwrap_or_default(), seq.parse().unwrap_or_default())

@@ -12,65 +12,56 @@ use crate::seam::inspect::{QueueState, Range, ShardStats};
 use crate::{Store, StoreError, TurnName};
 
 const TENANTS_MAX: usize = 1_000;
-/// Number of timers to read in order to find throttle queues. The first turns in these queues are the sample for the
-/// age of waiting turns.
+/// Timers to read in order to find throttle queues. The first turns in these queues are the sample for the age of
+/// waiting turns.
 const TIMERS_SAMPLED: usize = 256;
 
-/// The number of waiting items, by where they wait. Ages of entries are by the store's clock, because the IDs of
-/// entries contain its time.
+/// Ages of entries are by the store's clock, because the IDs of entries contain its time.
 #[derive(Debug, Clone, Default)]
 pub struct ShardBacklog {
-    /// Turns on the inbound stream that no scheduler has decided yet: unread, or taken by a scheduler.
+    /// Turns that no scheduler has decided yet, including turns that a scheduler has taken.
     pub inbound: u64,
     pub tasks: u64,
-    /// Unread slices, and turns that wait for their tenant's share of the slots. More slots would let them start.
+    /// Unread slices, and turns that wait for their tenant's share of the slots: more slots would let them start.
     pub ready: u64,
-    /// Unread slices of the suspect queues. An earlier worker crashed while it ran such a slice. Each worker runs at
-    /// most one such slice at once.
+    /// Unread slices that are redelivered after a crash of their worker. Each worker runs at most one such slice at
+    /// once.
     pub suspect: u64,
     pub running: u64,
-    /// Turns that wait until a retry.
+    /// Turns that wait for a retry.
     pub delayed: u64,
-    /// Turns that wait until their next call is approved or denied.
     pub approval: u64,
-    /// Other turns of the requested tenants that no worker can run yet. Some wait in throttle queues. Others end only
-    /// after the lease that follows a restart.
+    /// Other turns of the requested tenants that no worker can run yet: in throttle queues, or until the lease after a
+    /// restart ends.
     pub parked: u64,
-    /// Number of timers. Each timer belongs to a throttle queue or a turn.
+    /// Each timer belongs to a throttle queue or a turn.
     pub timers: u64,
     pub dead: u64,
     pub audit: u64,
-    /// Age of the oldest undecided inbound turn or task message.
+    /// Of undecided inbound turns and task messages.
     pub oldest_inbound_ms: i64,
-    /// Age of the oldest unread slice.
     pub oldest_ready_ms: i64,
-    /// Age of the oldest unread slice in the suspect queues.
     pub oldest_suspect_ms: i64,
-    /// Age of the oldest slice that a worker has taken, counted from its dispatch.
+    /// Of slices that a worker has taken, counted from their dispatch.
     pub oldest_pending_ms: i64,
-    /// Age of the oldest turn in a sample of throttle queues, counted from the turn's admission.
+    /// Of turns in a sample of throttle queues, counted from their admission.
     pub oldest_parked_ms: i64,
-    /// Longest time that a turn has been waiting for a retry.
     pub oldest_delayed_ms: i64,
-    /// Longest time that an approval has been waiting.
     pub oldest_approval_ms: i64,
     pub oldest_dead_ms: i64,
-    /// Lateness of the oldest due timer.
+    /// How late the oldest due timer is.
     pub late_ms: i64,
     pub now_ms: i64,
     pub memory: MemoryUsage,
-    /// True if new work is refused because memory is nearly full.
+    /// True if memory is nearly full, so that new work is refused.
     pub pressure: bool,
 }
 
 impl Store {
-    /// Counts the waiting items, in a few round trips. Reads only counters and the ends of streams. Throttled turns are
-    /// counted only for `tenants`, from the tenants' counters.
+    /// Reads only counters and the ends of streams, in a few round trips. Throttled turns are counted only for
+    /// `tenants`, from the tenants' counters.
     ///
     /// The limits `shares` divide the slots between tenants. Turns in the queues of these limits count as ready.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn backlog(&self, tenants: &[TenantId], shares: &[&str]) -> Result<ShardBacklog, StoreError> {
         let shard_stats = self.seam().shard_stats().await?;
         let mut backlog = ShardBacklog {
@@ -114,8 +105,8 @@ impl Store {
         Ok(())
     }
 
-    /// Counts the unfinished turns and tasks of `tenants` that have no dispatched slice. Also returns the number of
-    /// turns in the throttle queues of `shares`, and the names of these queues.
+    /// Counts the unfinished turns and tasks without a dispatched slice, and the turns in the throttle queues of
+    /// `shares`. Also returns these queues.
     async fn unfinished_and_not_out(
         &self,
         tenants: &[TenantId],
@@ -148,7 +139,7 @@ impl Store {
         Ok((waiting, turns_for_slots, for_slots))
     }
 
-    /// Returns the throttle queues among the earliest timers, without the queues in `for_slots`.
+    /// Leaves out the queues in `for_slots`.
     async fn sampled_queues(&self, for_slots: &[SetKey]) -> Result<Vec<SetKey>, StoreError> {
         let timers = Query::First { set: keys::timers(), upto: None, count: TIMERS_SAMPLED };
         let found = self.values(&[timers]).await?.flat_map(|value| members(Some(value)));
@@ -157,7 +148,7 @@ impl Store {
         Ok(queues.filter(|queue| !for_slots.contains(queue)).collect())
     }
 
-    /// Returns the admission time of the oldest turn among the first turns of `queues`, in shard time (ms).
+    /// In shard time (ms).
     async fn oldest_in(&self, queues: &[SetKey]) -> Result<Option<i64>, StoreError> {
         let mut oldest: Option<i64> = None;
         for some in queues.chunks(TENANTS_MAX) {
@@ -167,8 +158,7 @@ impl Store {
             let records: Vec<_> = turns.map(|name| name.record()).collect();
             let queries: Vec<Query> = records.iter().map(|record| Query::Record(record.clone())).collect();
             let found = self.values(&queries).await?;
-            // A turn that was dispatched after the queue was read is not waiting any more. An unreadable turn is
-            // omitted.
+            // A turn that was dispatched in the meantime is not waiting. An unreadable turn is omitted.
             let since = records.iter().zip(found).filter_map(|(record, value)| {
                 let stored: Option<Stored<Turn>> = super::stored(record, Some(value)).ok()?;
                 Some(stored?.value.admitted_ms)

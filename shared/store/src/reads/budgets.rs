@@ -4,16 +4,13 @@ use tickfleet_core::{CounterKey, CounterState, Query};
 use super::counter;
 use crate::{Store, StoreError};
 
-/// The usage of an agent. The usage of a window is only valid until the window ends.
+/// The usage of a window is valid until the window ends, in shard time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentBudget {
     pub tick_used: i64,
-    /// When the tick ends, in shard time.
     pub tick_ends_ms: i64,
     pub day_used: i64,
-    /// When the day ends, in shard time.
     pub day_ends_ms: i64,
-    /// When the tick began, in shard time.
     pub tick_began_ms: i64,
 }
 
@@ -29,7 +26,7 @@ impl AgentBudget {
     }
 }
 
-/// Returns the queries for the arguments of [`AgentBudget::of`]. `agent` is `<tenant>:<agent>`.
+/// The arguments of [`AgentBudget::of`]. `agent` is `<tenant>:<agent>`.
 pub(crate) fn of_agent(agent: &str) -> [Query; 2] {
     [limits::TICK, limits::DAY].map(|limit| Query::Counter(CounterKey::new(limit, agent)))
 }
@@ -38,33 +35,28 @@ pub(crate) fn amount(used: u64) -> i64 {
     i64::try_from(used).unwrap_or(i64::MAX)
 }
 
-/// The usage of an agent and its tenant, and a turn's position in its throttle queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetFacts {
     pub tick_used: i64,
-    /// When the tick ends, in shard time.
     pub tick_ends_ms: i64,
-    /// True if the store has restarted since the tick began. Then no more calls are admitted in this tick.
+    /// True if the store has restarted since the tick began. No more calls are then admitted in this tick.
     pub tick_is_closed: bool,
     pub day_used: i64,
-    /// When the day ends, in shard time.
     pub day_ends_ms: i64,
-    /// Calls used by all agents of the tenant in the tenant's day.
+    /// Calls of all agents of the tenant.
     pub tenant_day_used: i64,
-    /// When the tenant's day ends, in shard time.
     pub tenant_day_ends_ms: i64,
-    /// Number of turns ahead of this turn in its throttle queue. `None` if the turn is in no throttle queue.
+    /// Turns ahead of this turn in its throttle queue; `None` if it is in no throttle queue.
     pub ahead_on_lane: Option<u64>,
     pub counter: Option<CounterFacts>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CounterFacts {
-    /// The amount used in the window: calls, or millionths of a unit.
+    /// Calls, or millionths of a unit.
     pub used: u64,
-    /// When the window ends, in shard time.
     pub ends_ms: i64,
-    /// Number of permits in use, if the counter has no window.
+    /// Permits in use, if the counter has no window.
     pub held: u64,
 }
 
@@ -79,11 +71,7 @@ impl From<CounterState> for CounterFacts {
 }
 
 impl Store {
-    /// Returns the usage of an agent and its tenant, and the position of the agent's turn in the throttle queue of
-    /// `waits`.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Also finds the position of the agent's turn in the throttle queue of `waits`.
     pub async fn budget(
         &self,
         agent: &str,

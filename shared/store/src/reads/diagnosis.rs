@@ -14,25 +14,24 @@ use crate::{Store, StoreError, TurnName};
 
 #[derive(Debug, Clone, Default)]
 pub struct ShardFacts {
-    /// Shard time in milliseconds since 1970.
+    /// Shard time.
     pub now_ms: i64,
-    /// True if a process has announced a policy.
     pub used: bool,
     pub policy_generation: u64,
     pub policy_digest: String,
-    /// The fleet's number of shards when the shard's data was written.
+    /// The number of shards when the shard's data was written.
     pub shards: Option<u32>,
-    /// Shard time minus the store's clock, in milliseconds.
+    /// Shard time minus the store's clock.
     pub offset_ms: i64,
-    /// Number of times that the store's clock was set back, and the size of the last such change in milliseconds.
+    /// How often the store's clock was set back, and by how many milliseconds the last time.
     pub steps: (u64, i64),
-    /// True if new work is refused because memory is short.
+    /// True if memory is short, so that new work is refused.
     pub pressure: bool,
-    /// The processes that have sent a heartbeat and not signed off. Each has the end of its lease in shard time (ms).
+    /// The processes that have sent a heartbeat and not signed off, each with the end of its lease in shard time (ms).
     pub beats: HashMap<String, i64>,
     /// A prefix of the digest of each process's policy.
     pub policies: HashMap<String, String>,
-    /// Tools that are switched off at run time.
+    /// Switched off at run time.
     pub tools_off: Vec<String>,
     pub consumers: Vec<ConsumerFacts>,
 }
@@ -46,53 +45,39 @@ impl ShardFacts {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerFacts {
-    /// The queue (`turns`, `ready:normal`).
     pub stream: String,
     pub name: String,
-    /// Number of entries that the consumer has taken and not acknowledged.
+    /// Entries that the consumer has taken and not acknowledged.
     pub pending: u64,
-    /// Time since the consumer last took an entry.
     pub idle_ms: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// The ID in the log of dead letters.
     pub id: String,
-    /// When the dead letter was added, in milliseconds since 1970.
     pub at_ms: i64,
     pub from: String,
-    /// The ID of the entry in the stream of origin.
     pub entry: String,
-    /// The reason, as a word that stays the same across versions.
+    /// A word that stays the same across versions.
     pub reason: String,
-    /// The tenant of the entry, if known.
     pub tenant: String,
     pub raw: String,
 }
 
-/// The progress of a turn whose ID was given by a producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GivenIdProgress {
-    /// The turn waits for a scheduler.
+    /// Waits for a scheduler.
     Queued,
     Admitted,
-    /// The turn has ended, or was rejected.
     Ended,
 }
 
 impl Store {
-    /// Returns the fleet's number of shards when the shard's data was written. `None` if no process has announced a
-    /// policy.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The number of shards when the shard's data was written. `None` if no process has announced a policy.
     pub async fn shard_count(&self) -> Result<Option<u32>, StoreError> {
         Ok(self.record_of::<Policies>(&policy::key()).await?.map(|stored| stored.value.shards))
     }
 
-    /// # Errors
-    /// [`StoreError`].
     pub async fn facts(&self) -> Result<ShardFacts, StoreError> {
         let shard_stats = self.seam().shard_stats().await?;
         let stored: Option<Stored<Policies>> = self.record_of(&policy::key()).await?;
@@ -122,7 +107,6 @@ impl Store {
         Ok(facts)
     }
 
-    /// Returns the tools that are switched off at run time, by name or ID.
     async fn tools_off(&self) -> Result<Vec<String>, StoreError> {
         let Value::AllParts(parts) = self.query(Query::AllParts(settings::key())).await? else { return Ok(Vec::new()) };
         let off = |(part, _): &(std::sync::Arc<str>, _)| match Setting::parse(part) {
@@ -143,18 +127,12 @@ impl Store {
         Ok(consumers.into_iter().map(consumer).collect())
     }
 
-    /// Returns the runtimes that have taken entries from a queue of external tasks.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The runtimes that have taken entries from the queue.
     pub async fn runtimes(&self, queue: &str) -> Result<Vec<ConsumerFacts>, StoreError> {
         self.consumers_of(&StreamKey::new(queue)).await
     }
 
-    /// Returns true if an inbound entry still exists. Such an entry has not been decided by a scheduler.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Such an entry has not been decided by a scheduler.
     pub async fn is_inbound(&self, from: Inbound, entry: &str) -> Result<bool, StoreError> {
         // A text that is not an entry ID cannot match an entry.
         if entry_ms(entry).is_none() {
@@ -164,10 +142,7 @@ impl Store {
         Ok(matches!(found, Value::Entry(Some(_))))
     }
 
-    /// Returns the progress of a turn whose ID was given by a producer. `None` if the ID is unknown or has expired.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `None` if the ID is unknown or has expired.
     pub async fn remembered(&self, name: &TurnName) -> Result<Option<GivenIdProgress>, StoreError> {
         let stored = self.record_of::<GivenId>(&name.given()).await?;
         Ok(stored.map(|stored| match stored.value.state {
@@ -177,18 +152,12 @@ impl Store {
         }))
     }
 
-    /// Returns true if schedulers admit no new work because memory is short.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// True if memory is short, so that schedulers admit no new work.
     pub async fn pressure(&self) -> Result<bool, StoreError> {
         Ok(self.seam().shard_stats().await?.shard.pressure)
     }
 
-    /// Returns shard time minus the store's clock (ms).
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Shard time minus the store's clock.
     pub async fn clock_offset_ms(&self) -> Result<i64, StoreError> {
         Ok(self.seam().shard_stats().await?.offset_ms)
     }

@@ -1,10 +1,8 @@
-//! A producer's access to its replies: reads an inbox, and removes the replies that were read.
+//! Reads an inbox for a producer, and removes the replies that were read.
 //!
-//! An inbox is a log with one reader, and the reader keeps its own position. If a store has lost its last writes, and
-//! its clock is behind, new entries get IDs below the reader's position. So if the reader receives no entry although
-//! the newest entry is unread, or if replies are missing, it starts again from the beginning.
-//!
-//! Replies are removed by the IDs of their entries.
+//! An inbox is a log with one reader, which keeps its own position. If a store has lost its last writes, and its clock
+//! is behind, new entries get IDs below this position. So the reader starts again from the beginning if replies are
+//! missing, or if the newest entry is unread and no entry arrives.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,11 +20,9 @@ const REMOVED_MAX: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboxEntry {
-    /// The ID of the entry.
     pub id: String,
-    /// The reply's number within the inbox, from 1 without gaps; 0 if the reply has no number.
+    /// Counts from 1 without gaps; 0 if the reply has no number.
     pub seq: u64,
-    /// The reply as JSON.
     pub reply: String,
 }
 
@@ -34,7 +30,7 @@ pub struct InboxEntry {
 pub struct InboxReader {
     store: Store,
     inbox: StreamKey,
-    /// The last entry that was read. `None` before the first entry was read.
+    /// `None` before the first entry was read.
     last: Option<EntryId>,
     seq: u64,
     /// Entries that were read but not yet removed, each with its number.
@@ -44,7 +40,6 @@ pub struct InboxReader {
 }
 
 impl Store {
-    /// Returns a reader of an inbox that starts with the oldest reply.
     #[must_use]
     pub fn inbox(&self, tenant: &TenantId, inbox: &InboxName) -> InboxReader {
         let store = self.clone();
@@ -52,11 +47,8 @@ impl Store {
         InboxReader { store, inbox, last: None, seq: 0, kept: BTreeSet::new(), looks_back: false }
     }
 
-    /// Removes an inbox with its replies. Callers use this for an inbox that they created for a single request. A later
-    /// reply creates a new inbox, which exists until it expires.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// For an inbox that the caller created for a single request. A later reply creates a new inbox, which exists until
+    /// it expires.
     pub async fn forget_inbox(&self, tenant: &TenantId, inbox: &InboxName) -> Result<(), StoreError> {
         self.seam().drop_stream(&stream_of(tenant, inbox)).await?;
         let mut transaction = Transaction::new(self.versions().draw());
@@ -73,11 +65,8 @@ fn stream_of(tenant: &TenantId, inbox: &InboxName) -> StreamKey {
 }
 
 impl InboxReader {
-    /// Waits for new replies: for at most `block`, and never longer than five seconds. Can return an empty list
-    /// earlier.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the next read continues without a gap.
+    /// Waits at most `block`, and never longer than five seconds. Can return an empty list earlier. After an error, the
+    /// next read continues without a gap.
     pub async fn wait(&mut self, block: Duration) -> Result<Vec<InboxEntry>, StoreError> {
         let wait_ms = u64::try_from(block.min(BLOCK_MAX).as_millis()).unwrap_or(u64::MAX).max(1);
         let follow = FollowRequest { log: self.inbox.clone(), after: self.last.clone(), count: COUNT, wait_ms };
@@ -88,14 +77,13 @@ impl InboxReader {
         Ok(self.unread(found))
     }
 
-    /// Returns true if the newest entry is unread. If the caller has also found no entry after its position, the
-    /// position is wrong.
+    /// The newest entry is unread. If the caller finds no entry after its position, the position is wrong.
     async fn is_behind(&self) -> Result<bool, StoreError> {
         let newest = self.store.seam().entries(&self.inbox, &Range::newest(1)).await?;
         Ok(newest.iter().any(|(id, _)| !self.kept.iter().any(|(kept, _)| kept == id.as_str())))
     }
 
-    /// Returns the entries in `found` that were not read before, and marks them as read.
+    /// Marks the returned entries as read.
     fn unread(&mut self, found: Vec<InboxEntry>) -> Vec<InboxEntry> {
         let Some(newest) = found.last() else { return found };
         self.last = Some(EntryId::new(&newest.id));
@@ -109,18 +97,15 @@ impl InboxReader {
         if self.looks_back {
             self.looks_back = !is_end;
         } else if !follows {
-            // The missing replies may be before the position, so read the inbox again from its start.
+            // The missing replies may be before the position.
             (self.last, self.looks_back) = (None, true);
         }
         self.seq = fresh.last().map_or(self.seq, |entry| entry.seq);
         fresh
     }
 
-    /// Removes replies from the inbox. Replies that are not removed count as unread. If an inbox has too many unread
-    /// replies, new turns that reply to it are refused.
-    ///
-    /// # Errors
-    /// [`StoreError`]; replies that were not removed expire later.
+    /// Replies that are not removed count as unread, and an inbox with too many of them accepts no new turns. After an
+    /// error, replies that were not removed expire later.
     pub async fn remove(&mut self, ids: &[String]) -> Result<(), StoreError> {
         for ids in ids.chunks(REMOVED_MAX) {
             let mut transaction = Transaction::new(self.store.versions().draw());

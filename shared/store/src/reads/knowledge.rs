@@ -11,10 +11,10 @@ use super::{field, passages};
 use crate::seam::inspect::Range;
 use crate::{Store, StoreError, TurnName};
 
-/// Generations and sizes of an agent's knowledge. If a generation is unchanged, the contents are unchanged, too.
+/// If a generation is unchanged, the contents are unchanged, too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KnowledgeState {
-    /// The generation of the tenant's documents; 0 if the tenant never had a document.
+    /// 0 if the tenant never had a document.
     pub documents: u64,
     pub bytes: u64,
     pub memories: u64,
@@ -24,13 +24,10 @@ pub struct KnowledgeState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
     pub id: String,
-    /// The entry as JSON.
     pub json: String,
 }
 
 impl Store {
-    /// # Errors
-    /// [`StoreError`].
     pub async fn knowledge_state(
         &self,
         tenant: &TenantId,
@@ -55,10 +52,7 @@ impl Store {
         })
     }
 
-    /// Returns all documents of a tenant, without their texts. An unreadable document is omitted.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Without their texts. An unreadable document is omitted.
     pub async fn documents(&self, tenant: &TenantId) -> Result<Vec<Document>, StoreError> {
         let Value::AllParts(parts) = self.query(Query::AllParts(documents_key(tenant))).await? else {
             return Ok(Vec::new());
@@ -70,11 +64,8 @@ impl Store {
         Ok(parts.into_iter().filter_map(read).collect())
     }
 
-    /// Returns the passages of the documents `ids`, in order; `None` for a removed document. Callers should request few
-    /// documents per call, because the passages of a document may have several megabytes.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// In the order of `ids`; `None` for a removed document. Callers should request few documents per call, because the
+    /// passages of a document may have several megabytes.
     pub async fn passages(&self, tenant: &TenantId, ids: &[&str]) -> Result<Vec<Option<Passages>>, StoreError> {
         let names = ids.iter().map(|id| (*id).into()).collect();
         match self.query(Query::Parts(passages_key(tenant), names)).await? {
@@ -83,10 +74,7 @@ impl Store {
         }
     }
 
-    /// Returns the memories of an agent, the newest first.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The newest first.
     pub async fn memories(&self, tenant: &TenantId, agent: &AgentId) -> Result<Vec<Memory>, StoreError> {
         let Value::AllParts(parts) = self.query(Query::AllParts(memories_key(tenant, agent))).await? else {
             return Ok(Vec::new());
@@ -100,11 +88,7 @@ impl Store {
         Ok(memories)
     }
 
-    /// Returns entries of the audit log, the newest first. If `before` is given, returns only older entries. If `after`
-    /// is given, returns only newer entries.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The newest first: only entries older than `before` and newer than `after`.
     pub async fn newest_audit(
         &self,
         before: Option<&str>,
@@ -114,17 +98,14 @@ impl Store {
         let bound = |id: Option<&str>| id.map_or(Bound::Unbounded, |id| Bound::Excluded(EntryId::new(id)));
         let range = Range { from: bound(after), upto: bound(before), ..Range::newest(count) };
         let page = self.seam().entries(&keys::audit(), &range).await?;
-        // Keep entries without text, because callers use the ID of the last entry to request the next page.
+        // Keep entries without text, because callers use the last ID to request the next page.
         Ok(page
             .into_iter()
             .map(|(id, fields)| AuditEntry { id: id.to_string(), json: field(&fields, "audit") })
             .collect())
     }
 
-    /// Returns one value for each turn or task in `names`, in order: true if the turn or task is unfinished.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// One value for each turn or task in `names`, in order.
     pub async fn are_under_way(&self, names: &[TurnName]) -> Result<Vec<bool>, StoreError> {
         let queries: Vec<Query> = names.iter().map(|name| Query::Record(name.record())).collect();
         Ok(self.values(&queries).await?.map(|value| matches!(value, Value::Record(Some(_)))).collect())

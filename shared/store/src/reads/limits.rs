@@ -12,38 +12,30 @@ use super::{counter, size};
 use crate::keys::CounterName;
 use crate::{Store, StoreError, TurnName};
 
-/// Approximate number of counters per round trip.
 const PAGE: usize = 500;
 
-/// Some or all counters of a limit in a shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenCounters {
     pub counters: BTreeMap<String, CounterFacts>,
-    /// True if `counters` has all counters of the limit.
+    /// True if `counters` is complete.
     pub complete: bool,
 }
 
-/// The call budget of an unfinished task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskBudget {
-    /// The task, as `<tenant>:<task>`.
+    /// `<tenant>:<task>`.
     pub task: String,
-    /// The agent that runs the task.
     pub agent: String,
-    /// Calls that the task has used, or has passed to tasks that it delegated.
+    /// Includes the calls that the task has passed to tasks that it delegated.
     pub used: i64,
-    /// The task's budget of calls.
+    /// In calls.
     pub allowed: i64,
-    /// The deadline in shard time.
     pub deadline_ms: i64,
 }
 
 impl Store {
-    /// Reads the counters of a limit page by page, until it has read all counters, or at least `seen_max` counters. For
-    /// a limit of permits (`is_held`), returns only counters with permits in use.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Reads page by page, until it has read all counters, or at least `seen_max`. For a limit of permits (`is_held`),
+    /// returns only counters with permits in use.
     pub async fn counters(&self, limit: &str, is_held: bool, seen_max: usize) -> Result<SeenCounters, StoreError> {
         let (states, complete) = self.states_of(limit, seen_max).await?;
         let counters = states.into_iter().map(|(name, state)| (name, CounterFacts::from(state)));
@@ -69,11 +61,8 @@ impl Store {
         Ok((seen, false))
     }
 
-    /// Returns the usage of agents by name (`tenant:agent`). The flag is true if the result has all agents. The number
-    /// of agents can exceed `seen_max` because pages are read as a whole.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// By name (`tenant:agent`). The flag is true if the result has all agents. Pages are read as a whole, so the
+    /// result can have more than `seen_max` agents.
     pub async fn budgets(&self, seen_max: usize) -> Result<(BTreeMap<String, AgentBudget>, bool), StoreError> {
         let (ticks, all_ticks) = self.states_of(limits::TICK, seen_max).await?;
         let (days, all_days) = self.states_of(limits::DAY, seen_max).await?;
@@ -84,10 +73,7 @@ impl Store {
         Ok((ticks.keys().chain(days.keys()).map(budget).collect(), all_ticks && all_days))
     }
 
-    /// Returns the usage of the agents `names`. An agent that has never made a call is omitted.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Omits an agent that has never made a call.
     pub async fn budgets_of(&self, names: &[String]) -> Result<BTreeMap<String, AgentBudget>, StoreError> {
         let mut seen = BTreeMap::new();
         for page in names.chunks(PAGE) {
@@ -103,10 +89,7 @@ impl Store {
         Ok(seen)
     }
 
-    /// Returns for each tenant the number of calls in the tenant's day, and the end of the day in shard time (ms).
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// For each tenant the number of calls in its day, and the end of the day in shard time (ms).
     pub async fn tenant_days(&self, tenants: &[TenantId]) -> Result<Vec<(i64, i64)>, StoreError> {
         let mut days = Vec::with_capacity(tenants.len());
         for page in tenants.chunks(PAGE) {
@@ -117,11 +100,8 @@ impl Store {
         Ok(days)
     }
 
-    /// Returns the budgets of unfinished tasks, among the newest `of_tenant` tasks of each tenant. Also returns the
-    /// number of tasks that were read, and true if every tenant has fewer than `of_tenant` tasks.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Reads the newest `of_tenant` tasks of each tenant. Also returns the number of tasks that were read, and true if
+    /// every tenant has fewer than `of_tenant` tasks.
     pub async fn task_budgets(
         &self,
         tenants: &[TenantId],
@@ -162,17 +142,12 @@ impl Store {
         Ok((budgets, names.len() as u64, complete))
     }
 
-    /// # Errors
-    /// [`StoreError`].
     pub async fn waiting_on(&self, agent: &str) -> Result<u64, StoreError> {
         let queue = |limit: &str| Query::Size(keys::throttle_queue(&CounterKey::new(limit, agent)));
         Ok(self.values(&[limits::TICK, limits::DAY].map(queue)).await?.map(|value| size(Some(value))).sum())
     }
 
-    /// Returns the number of turns in the throttle queue of each counter in `counters`, in order.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The number of turns in each throttle queue, in the order of `counters`.
     pub async fn waiting_for(&self, counters: &[CounterName]) -> Result<Vec<u64>, StoreError> {
         let queue =
             |name: &CounterName| Query::Size(keys::throttle_queue(&CounterKey::new(&name.limit, &name.counter)));

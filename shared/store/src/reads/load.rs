@@ -1,4 +1,4 @@
-//! Reads the workers of a fleet, their slots, and the slices for these workers. Limits on slots use these numbers.
+//! Reads the workers of a fleet, their slots, and the slices for these workers, for limits on slots.
 
 use std::collections::BTreeMap;
 
@@ -13,29 +13,25 @@ use crate::{Store, StoreError, worker_of};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FleetLoad {
-    /// Number of slots of all workers with a lease.
+    /// Of workers with a lease.
     pub slots: u64,
-    /// Number of slices that wait on queues or that workers have taken.
+    /// Slices that wait on queues or that workers have taken.
     pub in_flight: u64,
-    /// Number of slices that workers have ever taken.
+    /// Slices that workers have ever taken.
     pub read: Option<u64>,
     pub now_ms: i64,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct ShardWorkers {
-    /// Consumers of workers that are alive, or whose lease ended within the last five minutes, by name.
+    /// Workers with a lease, or with a lease that ended within the last five minutes, by name.
     pub consumers: Vec<NodeView>,
-    /// The operator and reason of each drained worker, by the worker's name. Some of these workers may no longer exist.
+    /// By the worker's name. Some of these workers may no longer exist.
     pub drained: BTreeMap<String, Pause>,
     pub now_ms: i64,
 }
 
 impl Store {
-    /// Counts the slots of workers with a lease, and the slices for these workers.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn fleet_load(&self) -> Result<FleetLoad, StoreError> {
         let now_ms = self.now_ms().await?;
         let alive = self.nodes(now_ms).await?.into_iter().filter(|node| node.lease_left_ms > 0);
@@ -47,8 +43,6 @@ impl Store {
         Ok(FleetLoad { slots, in_flight, read: Some(read), now_ms })
     }
 
-    /// # Errors
-    /// [`StoreError`].
     pub async fn workers(&self) -> Result<ShardWorkers, StoreError> {
         let now_ms = self.now_ms().await?;
         let consumers = self.nodes(now_ms).await?.into_iter().filter(|node| worker_of(&node.name).is_some()).collect();
@@ -61,7 +55,7 @@ impl Store {
             match stored.map(|stored| stored.map(|stored| stored.value)) {
                 Ok(Some(DrainFlag::Drained { note })) => Some((worker.to_owned(), note)),
                 Ok(Some(DrainFlag::Lifted { .. }) | None) => None,
-                // If the stored flag is unreadable, the worker still counts as drained.
+                // With an unreadable flag, the worker still counts as drained.
                 Err(_) => Some((worker.to_owned(), Pause::default())),
             }
         };

@@ -1,15 +1,14 @@
-/// The server's memory use, as the server reports it.
+/// As the server reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryUsage {
-    /// Bytes in use.
     pub used: u64,
-    /// `maxmemory` in bytes; 0 means unlimited.
+    /// In bytes; 0 means unlimited.
     pub max: u64,
 }
 
 impl MemoryUsage {
-    /// Returns true if at least 80 % of `maxmemory` is in use. Then no new work is admitted, so that admitted work can
-    /// be finished (rule 13).
+    /// At least 80 % of `maxmemory` is in use. New work is not admitted, so that admitted work can be finished (rule
+    /// 13).
     #[must_use]
     pub const fn is_tight(self) -> bool {
         self.max > 0 && self.used / 4 >= self.max / 5

@@ -24,8 +24,7 @@ use tickfleet_model::Priority;
 
 use crate::{Store, StoreError};
 
-/// Returns the queues of workers: first the ready queues, then the suspect queues, each group from the most urgent
-/// priority to the least urgent.
+/// The ready queues come first, each group from the most urgent priority to the least urgent.
 pub(crate) fn worker_queues() -> impl Iterator<Item = StreamKey> {
     let suspects = Priority::ALL.into_iter().map(keys::suspect);
     Priority::ALL.into_iter().map(keys::ready).chain(suspects)
@@ -35,19 +34,16 @@ pub(crate) fn queues() -> Vec<StreamKey> {
     [keys::turns(), keys::tasks()].into_iter().chain(worker_queues()).collect()
 }
 
-/// Returns the time at which an entry was written, in milliseconds by the store's clock. The time is part of the
-/// entry's ID. `None` if the text is not an entry ID.
+/// When an entry was written, by the store's clock. The time is part of the ID. `None` if the text is not an entry ID.
 #[must_use]
 pub fn entry_ms(id: &str) -> Option<i64> {
     id.split_once('-')?.0.parse().ok()
 }
 
-/// Returns the age of an entry in milliseconds. 0 if `entry` is `None`.
 pub(crate) fn age(entry: Option<&EntryId>, clock_ms: i64) -> i64 {
     entry.and_then(|entry| entry_ms(entry.as_str())).map_or(0, |at| (clock_ms - at).max(0))
 }
 
-/// Converts the score of a member of a sorted set to shard time (ms).
 pub(crate) fn score_ms(score: u64) -> i64 {
     i64::try_from(score).unwrap_or(i64::MAX)
 }
@@ -58,8 +54,7 @@ impl Store {
     }
 }
 
-/// # Errors
-/// [`StoreError::Undecided`] if the record cannot be read.
+/// Fails with [`StoreError::Undecided`] if the record cannot be read.
 pub(crate) fn stored<T: Record>(key: &RecordKey, value: Option<Value>) -> Result<Option<Stored<T>>, StoreError> {
     match value {
         Some(Value::Record(Some(stored))) => Stored::read(&stored)
@@ -73,7 +68,6 @@ pub(crate) fn size(value: Option<Value>) -> u64 {
     if let Some(Value::Size(size)) = value { size } else { 0 }
 }
 
-/// Returns the score of a member, as shard time (ms).
 pub(crate) fn score(value: Option<Value>) -> Option<i64> {
     if let Some(Value::Score(score)) = value { score.map(score_ms) } else { None }
 }
@@ -82,17 +76,16 @@ pub(crate) fn members(value: Option<Value>) -> Vec<(std::sync::Arc<str>, u64)> {
     if let Some(Value::Members(members)) = value { members } else { Vec::new() }
 }
 
-/// Returns the counter in a value; all zero if the counter does not exist.
+/// All zero if the counter does not exist.
 pub(crate) fn counter(value: Option<Value>) -> tickfleet_core::CounterState {
     if let Some(Value::Counter(Some(state))) = value { state } else { tickfleet_core::CounterState::default() }
 }
 
-/// Converts bytes to text. Invalid bytes are replaced.
+/// Replaces invalid bytes.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Returns a field of an entry; empty if the field is missing.
 pub(crate) fn field(fields: &tickfleet_core::view::Fields, name: &str) -> String {
     fields.iter().find(|(field, _)| &**field == name).map(|(_, value)| text(value)).unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use crate::{Store, StoreError};
 pub use tickfleet_core::workers::Slots;
 
 const CONSUMERS_MAX: usize = 10_000;
-/// Maximum time in milliseconds since the end of a consumer's lease. A consumer with a longer expired lease is omitted.
+/// A consumer with an earlier end of its lease is omitted.
 const GONE_MS_MAX: i64 = 300_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,11 +18,11 @@ pub struct NodeView {
     pub name: String,
     /// Time since the last heartbeat.
     pub heartbeat_age_ms: Option<i64>,
-    /// Remaining time of the lease; negative after the end of the lease.
+    /// Negative after the end of the lease.
     pub lease_left_ms: i64,
     /// `None` for a scheduler.
     pub slots: Option<Slots>,
-    /// True if the node takes no new work.
+    /// Takes no new work.
     pub drained: bool,
 }
 
@@ -43,7 +43,7 @@ impl NodeView {
 }
 
 impl Store {
-    /// Returns the consumers that have sent a heartbeat and not signed off, by name. Unreadable records are omitted.
+    /// Consumers that have sent a heartbeat and not signed off, by name. Unreadable records are omitted.
     pub(crate) async fn consumer_records(&self) -> Result<Vec<(String, Consumer)>, StoreError> {
         let sets = [workers::consumers(), workers::silent()];
         let queries = sets.map(|set| Query::First { set, upto: None, count: CONSUMERS_MAX });
@@ -61,17 +61,12 @@ impl Store {
         Ok(names.into_iter().zip(found).filter_map(read).collect())
     }
 
-    /// Returns the schedulers and workers of the shard, by name. Omits a node if its lease ended more than five minutes
-    /// ago.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// By name. Omits a node if its lease ended more than five minutes ago.
     pub async fn nodes(&self, now_ms: i64) -> Result<Vec<NodeView>, StoreError> {
         Ok(nodes(&self.consumer_records().await?, now_ms))
     }
 }
 
-/// Converts consumers to nodes. Omits a node if its lease ended more than `GONE_MS_MAX` ago.
 pub(crate) fn nodes(consumers: &[(String, Consumer)], now_ms: i64) -> Vec<NodeView> {
     let nodes = consumers.iter().map(|(name, consumer)| NodeView::of(name, consumer, now_ms));
     nodes.filter(|node| node.lease_left_ms > -GONE_MS_MAX).collect()

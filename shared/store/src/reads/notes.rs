@@ -5,37 +5,30 @@ pub use tickfleet_model::AdmissionNote;
 use tickfleet_core::keys::limits;
 use tickfleet_core::turn::Note;
 
-/// A failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct FailedAttempt {
-    /// When the attempt failed, in shard time (ms).
+    /// In shard time.
     pub at_ms: i64,
-    /// The call's position.
     pub position: usize,
-    /// The number of the attempt, from 1. 0 for a query about an earlier attempt with an unknown outcome.
+    /// From 1. 0 for a query about an earlier attempt with an unknown outcome.
     pub attempt: u32,
-    /// The delay before the next attempt (ms).
     pub delay_ms: i64,
-    /// Why the attempt failed.
     pub cause: String,
 }
 
 /// Consecutive waits of a call for a circuit breaker or a paused tool.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct BreakerWait {
-    /// When the first wait began, in shard time (ms).
+    /// When the first wait began, in shard time.
     pub at_ms: i64,
-    /// The call's position.
     pub position: usize,
-    /// Number of consecutive waits.
     pub times: u32,
-    /// When the last wait ends, in shard time (ms).
+    /// When the last wait ends, in shard time.
     pub until_ms: i64,
-    /// Why the call waits.
     pub why: String,
 }
 
-/// Returns the admissions of a turn, each with the agent's caps and usage. A cap that did not apply is 0.
+/// Each with the agent's caps and usage. A cap that did not apply is 0.
 #[must_use]
 pub fn admissions(notes: &[Note]) -> Vec<AdmissionNote> {
     notes.iter().filter_map(admission).collect()
@@ -75,7 +68,7 @@ pub fn breaker_waits(notes: &[Note]) -> Vec<BreakerWait> {
     notes.iter().filter_map(breaker_wait).collect()
 }
 
-/// Returns the wait of a turn for a circuit breaker or paused tool, if that wait is the turn's last event.
+/// `None` if the turn's last event is not such a wait.
 #[must_use]
 pub fn current_breaker_wait(notes: &[Note]) -> Option<BreakerWait> {
     notes.last().and_then(breaker_wait)

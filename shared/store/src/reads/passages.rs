@@ -1,5 +1,4 @@
-//! The stored format of a document's passages: one line of JSON, then the vectors, one after the other. Each number of
-//! a vector is one byte.
+//! The stored format of a document's passages: one line of JSON, then the vectors. Each number of a vector is one byte.
 
 use tickfleet_model::knowledge::{Passage, Passages};
 use tickfleet_model::limits;
@@ -13,8 +12,8 @@ pub(crate) fn write(passages: &Passages) -> Vec<u8> {
     bytes
 }
 
-/// Parses the stored format; `None` if it is invalid. If the vectors have the wrong size, returns the passages without
-/// vectors, because a search by words does not need them.
+/// `None` if the format is invalid. If the vectors have the wrong size, returns the passages without vectors, because a
+/// search by words does not need them.
 pub(crate) fn read(bytes: &[u8]) -> Option<Passages> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let passages: Vec<Passage> = serde_json::from_slice(&bytes[..end]).ok()?;

@@ -1,5 +1,4 @@
-//! Checks whether a Redis server is suitable for a fleet's state, from the server's own report. `doctor` shows the
-//! results.
+//! Checks for `doctor` whether a Redis server is suitable for a fleet's state, from the server's own report.
 
 use std::collections::HashMap;
 
@@ -8,12 +7,11 @@ use crate::connection::pool::Pool;
 use crate::connection::refusal::Refusal;
 use crate::{Store, StoreError};
 
-/// Other products with Redis's protocol, and the field of `INFO` that identifies each product.
+/// Other products with Redis's protocol, and the field of `INFO` that identifies them.
 const STAND_INS: [(&str, &str); 3] =
     [("Valkey", "valkey_version"), ("Dragonfly", "dragonfly_version"), ("Kvrocks", "kvrocks_version")];
 
-/// The values that a server reports. A value that the server does not report is `None`; managed services hide some
-/// values.
+/// `None` if the server does not report a value: managed services hide some.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerFacts {
     /// `Redis`, `Valkey`, or another compatible product.
@@ -24,47 +22,43 @@ pub struct ServerFacts {
     pub mode: String,
     /// `master` or `slave`.
     pub role: String,
-    /// The server's policy for full memory. Only `noeviction` removes no data.
+    /// Only `noeviction` removes no data.
     pub maxmemory_policy: String,
-    /// Bytes in use.
     pub used_memory: u64,
-    /// Bytes allowed; 0 means unlimited.
+    /// In bytes; 0 means unlimited.
     pub maxmemory: u64,
-    /// True if the server writes an append-only file; `None` if the server does not report whether it does.
+    /// True if the server writes an append-only file.
     pub aof: Option<bool>,
-    /// When the append-only file is synced to disk: `always`, `everysec` or `no`.
+    /// `always`, `everysec` or `no`.
     pub fsync: Option<String>,
-    /// True if the server's last write to the append-only file succeeded.
+    /// True if the last write to the append-only file succeeded.
     pub aof_write_ok: bool,
-    /// When the server saves snapshots (`3600 1 300 100`); empty means never.
+    /// For example `3600 1 300 100`; empty means never.
     pub save: Option<String>,
-    /// Number of the server's replicas; `None` if the server does not report the number.
     pub replicas: Option<u64>,
-    /// The server's clock in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub time_ms: i64,
-    /// Whether the user `default` may run the commands in the append-only file; see [`Pool::default_user`].
     pub default_user: DefaultUser,
-    /// Commands about the server that the server refused, each with its reply.
+    /// Each with its reply.
     pub refused: Vec<String>,
 }
 
-/// Whether the user `default` may run the commands in the append-only file. At its start, a server reads the file with
-/// the permissions of this user.
+/// Whether the user `default` may run the commands in the append-only file, which a server reads with the permissions
+/// of this user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum DefaultUser {
-    /// The server does not have the command that checks the permissions.
+    /// The server cannot check the permissions.
     #[default]
     Unknown,
-    /// The user of the connection is not permitted to check the permissions.
+    /// The user of the connection may not check the permissions.
     NotAllowed,
-    /// The user `default` is permitted to run the commands.
     Loads,
-    /// The user `default` is not permitted to run the commands. The text is the reason.
+    /// The reason.
     Refuses(String),
 }
 
 impl ServerFacts {
-    /// Returns the first two numbers of the version; zeros if they cannot be read.
+    /// The first two numbers of the version; zeros if they cannot be read.
     #[must_use]
     pub fn release(&self) -> (u32, u32) {
         let mut numbers = self.version.split('.').map(|part| part.parse().unwrap_or(0));
@@ -73,8 +67,6 @@ impl ServerFacts {
 }
 
 impl Pool {
-    /// # Errors
-    /// [`StoreError`].
     pub async fn server(&self) -> Result<ServerFacts, StoreError> {
         let mut refused = Vec::new();
         let info = self.query::<String>("server", &redis::cmd("INFO")).await;
@@ -91,18 +83,15 @@ impl Pool {
         })
     }
 
-    /// Returns the value of a setting. `None` if the server does not have the setting.
+    /// `None` if the server does not have the setting.
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
         let command = redis::cmd("CONFIG").arg("GET").arg(name).to_owned();
         Ok(self.query::<HashMap<String, String>>("setting", &command).await?.remove(name))
     }
 
-    /// Checks whether the user `default` may run the commands that scripts write to an append-only file.
-    ///
-    /// # Errors
-    /// [`StoreError`] if the connection is broken, or has no login.
+    /// Fails if the connection is broken, or has no login.
     pub async fn default_user(&self) -> Result<DefaultUser, StoreError> {
-        // A key that no fleet uses. Nothing is written: Redis only reports whether it would permit the command.
+        // No fleet uses this key, and nothing is written: Redis only reports whether it would permit the command.
         const KEY: &str = "{tickfleet-doctor}:dry-run";
         const LOGGED: [&[&str]; 9] = [
             &["MULTI"],
@@ -130,20 +119,17 @@ impl Pool {
         Ok(DefaultUser::Loads)
     }
 
-    /// Returns the server's time in milliseconds since 1970.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// In milliseconds since 1970.
     pub async fn time_ms(&self) -> Result<i64, StoreError> {
         let (seconds, micros): (i64, i64) = self.query("time", &redis::cmd("TIME")).await?;
         Ok(seconds * 1_000 + micros / 1_000)
     }
 
-    /// Loads the commit function. If the server does not support or permit functions, loads the function's text as a
-    /// script.
+    /// If the server does not support or permit functions, loads the function's text as a script.
     ///
     /// # Errors
-    /// [`StoreError::Verb`] if the server compiles neither.
+    ///
+    /// The server accepts neither.
     pub async fn load_function(&self) -> Result<(), StoreError> {
         let function = crate::seam::redis::function();
         let word = "commit";
@@ -156,14 +142,14 @@ impl Pool {
 }
 
 impl Store {
-    /// Checks that the primary of the shard replies, and accepts writes and commits. The only change is that shard time
-    /// advances.
+    /// Checks that the primary of the shard replies, and accepts writes and commits. Only shard time changes.
     ///
-    /// The test write is a `SET` of the shard's bare prefix on condition that this key exists. It writes nothing,
-    /// because no such key exists. Full memory does not count as a failure, because accepted work still runs.
+    /// The test write is a `SET` of the shard's bare prefix on condition that this key exists, and no such key exists.
+    /// Full memory does not count as a failure, because accepted work still runs.
     ///
     /// # Errors
-    /// [`StoreError`]; [`StoreError::refusal`] has the reason of a refusal.
+    ///
+    /// [`StoreError::refusal`] has the reason of a refusal.
     pub async fn probe(&self) -> Result<(), StoreError> {
         self.run_time_config().await?;
         if self.is_in_memory() {
@@ -177,11 +163,8 @@ impl Store {
     }
 }
 
-/// Returns the reply to a command about the server. If the server refuses the command, returns `None` and adds a line
-/// to `refused`. Managed services rename or forbid some commands, and users may lack permissions.
-///
-/// # Errors
-/// [`StoreError`] if the connection is broken, or has no login.
+/// If the server refuses the command, returns `None` and adds a line to `refused`: managed services rename or forbid
+/// some commands, and users may lack permissions. Fails if the connection is broken, or has no login.
 fn if_allowed<T>(
     command: &str,
     answer: Result<T, StoreError>,

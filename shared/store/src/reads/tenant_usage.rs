@@ -10,25 +10,21 @@ use crate::{Store, StoreError};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TenantUsage {
-    /// Shard time in milliseconds since 1970.
     pub now_ms: i64,
-    /// Number of unfinished turns and tasks.
+    /// Turns and tasks.
     pub unfinished: u64,
-    /// Number of slices that wait on queues or that workers have taken.
+    /// Slices that wait on queues or that workers have taken.
     pub in_flight: u64,
-    /// Number of calls of all the tenant's agents in its current day; 0 if the last day with calls has ended.
+    /// Calls of all agents in the tenant's current day; 0 if the last day with calls has ended.
     pub day_used: u64,
-    /// When the current day ends, in shard time. `None` if no call was counted on this day.
+    /// In shard time; `None` if no call was counted on this day.
     pub day_ends_ms: Option<i64>,
-    /// The usage of the requested agents, in their order. All zero for an agent that has never made a call.
+    /// In the order of the request. All zero for an agent that has never made a call.
     pub agents: Vec<AgentBudget>,
 }
 
 impl Store {
-    /// Reads the usage of a tenant and of `agents`. The caller must limit the number of agents.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The caller must limit the number of agents.
     pub async fn tenant_usage(&self, tenant: &TenantId, agents: &[AgentId]) -> Result<TenantUsage, StoreError> {
         let of_tenant = |limit: &str| Query::Counter(CounterKey::new(limit, tenant.as_str()));
         let mut queries = [limits::UNFINISHED, limits::IN_FLIGHT, limits::TENANT_DAY].map(of_tenant).to_vec();

@@ -17,51 +17,47 @@ use crate::{Store, StoreError, TurnName};
 /// Approximate number of keys per step of a scan.
 const KEYS_PER_STEP: usize = 128;
 
-/// An unfinished turn or task.
 #[derive(Debug, Clone)]
 pub struct LiveTurn {
     pub turn: Turn,
-    /// The reason for the cancellation, if it was requested.
+    /// The reason, if the cancellation was requested.
     pub canceled: Option<String>,
-    /// The entry of the turn's slice, while the slice waits on a queue or a consumer runs it.
+    /// Set while the slice waits on a queue or a consumer runs it.
     pub entry: Option<EntryId>,
     /// The known calls as JSON, by position.
     pub calls: Vec<Option<String>>,
-    /// The results so far as JSON, in the order of the calls.
+    /// JSON, in the order of the calls.
     pub results: Vec<String>,
-    /// When the turn's timer is due, in shard time.
+    /// In shard time.
     pub timer_ms: Option<i64>,
-    /// When the turn's throttle queue is evaluated next, in shard time. `None` if the turn is in no throttle queue.
+    /// When the turn's throttle queue is evaluated next, in shard time; `None` if the turn is in no throttle queue.
     pub throttle_due_ms: Option<i64>,
     pub holder: Option<String>,
     /// Time since the consumer took the slice.
     pub held_ms: Option<i64>,
-    /// The progress that the tool of the running call has reported.
     pub progress: Option<CallProgress>,
 }
 
 impl LiveTurn {
-    /// Returns the next call without a result, as JSON.
     #[must_use]
     pub fn next_call(&self) -> Option<&str> {
         self.calls.get(self.turn.position)?.as_deref()
     }
 
-    /// Returns the first call as JSON. The first call of a task is the task's work.
+    /// The first call of a task is the task's work.
     #[must_use]
     pub fn first_call(&self) -> Option<&str> {
         self.calls.first()?.as_deref()
     }
 
-    /// Returns the tools of the calls without a result. Unreadable calls are omitted.
+    /// The tools of the calls without a result. Unreadable calls are omitted.
     #[must_use]
     pub fn tools_left(&self) -> BTreeSet<String> {
         let calls = self.calls.iter().skip(self.turn.position).flatten();
         calls.filter_map(|call| serde_json::from_str::<Call>(call).ok()).map(|call| call.tool).collect()
     }
 
-    /// Returns the name of the queue of the turn's slices, for display. Ignores the separate queue for redelivery after
-    /// a crash.
+    /// For display: ignores the separate queue for redelivery after a crash.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> String {
         match self.turn.destination {
@@ -74,15 +70,13 @@ impl LiveTurn {
 #[derive(Debug, Clone)]
 pub enum TurnView {
     Live(Box<LiveTurn>),
-    /// The turn has ended, and its record is kept.
+    /// The record of the ended turn is kept.
     Finished(Box<Finished>),
-    /// The turn was never admitted, or its record has expired.
+    /// Never admitted, or the record has expired.
     Unknown,
 }
 
 impl Store {
-    /// # Errors
-    /// [`StoreError`].
     pub async fn turn_view(&self, name: &TurnName) -> Result<TurnView, StoreError> {
         let mut view = self.record(name).await?;
         if let TurnView::Live(live) = &mut view {
@@ -91,15 +85,12 @@ impl Store {
         Ok(view)
     }
 
-    /// Returns the state of a turn or task, read in one round trip. Unlike [`Self::turn_view`], the result has no
-    /// holder, no time of the throttle queue's next evaluation, and no calls of the dispatched slice.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Takes one round trip. Unlike [`Self::turn_view`], the result has no holder, no time of the throttle queue's next
+    /// evaluation, and no calls of the dispatched slice.
     pub async fn record(&self, name: &TurnName) -> Result<TurnView, StoreError> {
         let record = name.record();
         let finished = name.finished();
-        // Read the finished record last: if the turn ends between two of these reads, it is found as finished.
+        // Read the finished record last, so that a turn that ends between these reads is found.
         let queries = [
             Query::Record(record.clone()),
             Query::AllParts(record.clone()),
@@ -141,7 +132,7 @@ impl Store {
         })))
     }
 
-    /// Reads where an unfinished turn waits: in its throttle queue, or with the consumer that has taken its slice.
+    /// Finds where an unfinished turn waits: in its throttle queue, or with the consumer that has taken its slice.
     async fn complete_view(&self, name: &TurnName, live: &mut LiveTurn) -> Result<(), StoreError> {
         if let State::Throttled { counter, .. } = &live.turn.state {
             let timer = Query::Score(keys::timers(), keys::throttle_timer(counter).into());
@@ -153,8 +144,8 @@ impl Store {
             (live.holder, live.held_ms) = (Some(consumer.to_string()), Some(held_ms));
         }
         if let Value::Entry(Some(fields)) = self.query(Query::Entry(queue, entry)).await? {
-            // The last call of the entry is at position `upto - 1`. The first calls of the slice may already have
-            // results and be missing in the entry, so count backward from the last call.
+            // The last call of the entry is at position `upto - 1`. Count backward from it, because the first calls of
+            // the slice may have results and be missing in the entry.
             let in_slice: Vec<&Bytes> = calls_of(&fields).collect();
             for (back, call) in in_slice.into_iter().rev().enumerate() {
                 let slot = upto.checked_sub(back + 1).and_then(|at| live.calls.get_mut(at));
@@ -166,20 +157,14 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the agent of an unfinished task, the task's grant, and its deadline in shard time (ms).
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The time is the task's deadline in shard time.
     pub async fn task_grant(&self, task: &TurnName) -> Result<Option<(AgentId, TaskGrant, i64)>, StoreError> {
         let Some(stored) = self.record_of::<Turn>(&task.record()).await? else { return Ok(None) };
         let Turn { head, task, .. } = stored.value;
         Ok(task.and_then(|_| Some((head.agent, head.task?.1, head.deadline_ms))))
     }
 
-    /// Returns the reason for the requested cancellation of an unfinished turn or task. `None` if none was requested.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `None` if no cancellation was requested.
     pub async fn cancelled_because(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
         let Some(stored) = self.record_of::<Turn>(&name.record()).await? else { return Ok(None) };
         let cancellation = self.record_of::<Cancellation>(&name.cancellation()).await?;
@@ -187,20 +172,13 @@ impl Store {
         Ok(stored.value.canceled.or(asked))
     }
 
-    /// Returns true if a message named the tenant within the last minute, although the tenant is not configured. Such a
-    /// tenant has no inbox for the rejection.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// True if a message named the tenant within the last minute, although it is not configured. Such a tenant has no
+    /// inbox for the rejection.
     pub async fn is_absent(&self, tenant: &TenantId) -> Result<bool, StoreError> {
         Ok(self.record_of::<AbsentTenant>(&absent_tenant(tenant)).await?.is_some())
     }
 
-    /// Makes one step of a scan for unfinished turns and tasks. Returns the cursor of the next step (0 at the end) and
-    /// the names of the turns and tasks.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Makes one step of a scan. Returns the cursor of the next step, which is 0 at the end.
     pub async fn scan_turns(&self, tenant: Option<&TenantId>, cursor: u64) -> Result<(u64, Vec<TurnName>), StoreError> {
         let prefix = tenant.map_or_else(|| "turn:".to_owned(), |tenant| format!("turn:{tenant}:"));
         let (records, next) = self.seam().scan(&prefix, cursor, KEYS_PER_STEP).await?;
@@ -209,8 +187,7 @@ impl Store {
     }
 }
 
-/// Reads the record of a turn. If the store added the counters of the last admission to the record, copies them into
-/// the turn.
+/// If the store added the counters of the last admission to the record, copies them into the turn.
 pub(super) fn read_turn(key: &RecordKey, value: Option<Value>) -> Result<Option<Stored<Turn>>, StoreError> {
     let mut stored: Option<Stored<Turn>> = super::stored(key, value)?;
     if let Some(stored) = &mut stored

@@ -7,19 +7,15 @@ use tickfleet_model::TenantId;
 
 use crate::{Store, StoreError};
 
-/// Approximate number of counters per step of a scan.
 const STEP: usize = 1_000;
 
-/// The model usage of a tenant or agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Used {
-    /// Number of requests that models have answered.
+    /// Requests that models have answered.
     pub requests: u64,
-    /// Input tokens (of requests).
     pub input_tokens: u64,
-    /// Output tokens (of responses).
     pub output_tokens: u64,
-    /// Cost, in millionths of the currency.
+    /// In millionths of the currency.
     pub cost: u64,
 }
 
@@ -28,7 +24,7 @@ pub struct DayUsage {
     /// The start of the day in shard time.
     pub day_ms: i64,
     pub total: Used,
-    /// The usage by agent. If a day has more agents than the maximum, the others share the name `~`.
+    /// If a day has more agents than the maximum, the others share the name `~`.
     pub agents: BTreeMap<String, Used>,
 }
 
@@ -45,12 +41,8 @@ impl Used {
 }
 
 impl Store {
-    /// Returns the model usage of a tenant on the days `days_ms`. Each day is given by its start in shard time (ms), as
-    /// returned by [`day_bounds`](tickfleet_model::day::day_bounds) for the tenant's time zone. A day without usage is
-    /// all zero.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `days_ms` are the starts of the days in shard time, from [`day_bounds`](tickfleet_model::day::day_bounds) for
+    /// the tenant's time zone. A day without usage is all zero.
     pub async fn usage(&self, tenant: &TenantId, days_ms: &[i64]) -> Result<Vec<DayUsage>, StoreError> {
         let mut found = Vec::with_capacity(days_ms.len());
         for day_ms in days_ms {

@@ -2,10 +2,8 @@ pub(crate) mod reply;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
-    /// The script's name in errors and metrics.
     pub(crate) verb: &'static str,
     pub(crate) source: String,
-    /// The digest that identifies the script in Redis.
     pub(crate) digest: String,
 }
 
@@ -16,21 +14,19 @@ impl Script {
     }
 }
 
-/// A Redis function, and a script with the same text. The script is for servers without functions, and for Redis users
-/// without the permission to call functions.
+/// A Redis function, and a script with the same text for servers without functions, and for Redis users without
+/// permission for them.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
-    /// The name of the function and of its library. It contains the text's digest, so that several releases can
-    /// coexist.
+    /// Contains the text's digest, so that several releases can coexist.
     pub(crate) name: String,
     pub(crate) source: String,
     pub(crate) script: Script,
 }
 
 impl Function {
-    /// Creates a function from `text`. Loaded as a library, the text registers a function named `NAME`. Run as a
-    /// script, the text runs that function at once. The first line of the text is only for the script; the library gets
-    /// another first line.
+    /// Loaded as a library, `text` registers a function named `NAME`. Run as a script, it runs that function at once.
+    /// The first line is only for the script; the library gets another first line.
     pub(crate) fn new(verb: &'static str, text: &str) -> Self {
         let script = Script::new(verb, text.to_owned());
         let name = format!("tickfleet_{verb}_{}", script.digest);

@@ -12,7 +12,7 @@ pub(crate) fn text_of(value: &Value) -> Option<String> {
     }
 }
 
-/// Moves the text out of a value. Valid UTF-8 is not copied, and the fleet writes only valid UTF-8.
+/// Valid UTF-8 is not copied, and the fleet writes only valid UTF-8.
 pub(crate) fn into_text(value: Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => {
@@ -30,7 +30,7 @@ pub(crate) fn number_of(value: &Value) -> Option<i64> {
     }
 }
 
-/// Returns the error for an unexpected reply: no version of the script returns such a reply.
+/// No version of the script returns this reply.
 pub(crate) fn unexpected(verb: &'static str, value: &Value) -> StoreError {
     let mut found = format!("{value:?}");
     if found.len() > 200 {

@@ -1,9 +1,8 @@
-//! The seam: the interface between decisions and a store. Its methods are `read`, `commit`, `take`, and the upkeep of
-//! streams.
+//! The seam: the interface between decisions and a store.
 //!
-//! Two stores implement the interface: [`memory`] and [`redis`]. [`socket`] serves either store to other processes.
-//! Code above the seam does not depend on which store is used. A conformance suite (`tests/conformance.rs`) runs random
-//! transactions on both stores, and compares results and contents.
+//! Two stores implement it: [`memory`] and [`redis`]. [`socket`] serves either store to other processes. Code above the
+//! seam does not depend on the store. A conformance suite (`tests/conformance.rs`) runs random transactions on both
+//! stores, and compares results and contents.
 //!
 //! [`run`] makes decisions in a loop: read, decide, commit. After a conflict, the loop starts again.
 
@@ -32,15 +31,13 @@ use inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 
 pub const GROUP: &str = "workers";
 
-/// The state of a shard, as every commit returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ShardState {
-    /// Shard time in milliseconds.
+    /// Shard time.
     pub now_ms: i64,
     pub epoch: u64,
-    /// When the epoch began, in shard time (ms). 0 for the first epoch.
+    /// In shard time; 0 for the first epoch.
     pub epoch_began_ms: i64,
-    /// Generation of the policy.
     pub policy: u64,
     pub settings: u64,
     /// True if memory was short at the last sample.
@@ -64,19 +61,19 @@ impl ShardState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchResult {
     pub shard: ShardState,
-    /// One result for each transaction, in order.
+    /// In the order of the transactions.
     pub results: Vec<Result<Committed, Conflict>>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TakeRequest {
-    /// The consumer that takes the entries. It holds them until a transaction acknowledges them.
+    /// Holds the entries until a transaction acknowledges them.
     pub consumer: Arc<str>,
-    /// The queues to take entries from, in order of preference.
+    /// In order of preference.
     pub queues: Vec<StreamKey>,
-    /// Maximum number of entries, over all queues.
+    /// Over all queues.
     pub count: usize,
-    /// Maximum wait for the first entry, in milliseconds. If this is 0, the call does not wait.
+    /// Longest wait for the first entry; 0 does not wait.
     pub wait_ms: u64,
 }
 
@@ -99,36 +96,36 @@ pub struct QueueCounts {
 pub struct Consumer {
     pub name: Arc<str>,
     pub held: u64,
-    /// Time since the consumer's last take (ms). A store in memory does not know takes before its own start, and counts
-    /// from its start instead.
+    /// Time since the consumer's last take. A store in memory does not know takes before its own start, and counts from
+    /// its start instead.
     pub idle_ms: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TrimBounds {
-    /// Maximum age of entries in milliseconds, by the store's clock at the time they were appended. 0 means unlimited.
+    /// Maximum age by the store's clock; 0 means unlimited.
     pub age_ms: i64,
-    /// Maximum number of entries; the oldest are removed first; 0 means unlimited.
+    /// The oldest entries are removed first; 0 means unlimited.
     pub entries: u64,
-    /// The ID of the last entry that the readers have confirmed, as `<ms> << 64 | <sequence>`. Entries up to this ID
-    /// are removed.
+    /// Removes entries up to this ID, the last one that the readers have confirmed, as `<ms> << 64 | <sequence>`.
     ///
     /// If the stream has never reached this ID, the store has lost entries, and the readers have not read the present
-    /// entries. Then `read_upto` removes nothing.
+    /// entries. `read_upto` then removes nothing.
     pub read_upto: Option<u128>,
 }
 
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Answers queries, in order, in one round trip. Reads run no script, and are not isolated from each other. The
-    /// guards of a later commit detect changes between the reads.
+    /// Answers queries, in order, in one round trip. Reads are not isolated from each other, but the guards of a later
+    /// commit detect changes.
     async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError>;
 
     /// Commits a batch in one round trip. Each transaction is atomic, and sees the earlier transactions of the batch.
     ///
     /// # Errors
-    /// [`StoreError`] if the outcome of the batch is unknown. The caller may commit the batch again. If a transaction
-    /// with a dedupe record was committed before, its result is then [`Committed::was_committed`].
+    ///
+    /// The outcome of the batch is unknown. The caller may commit the batch again. The result of a transaction with a
+    /// dedupe record that was committed before is then [`Committed::was_committed`].
     async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError>;
 
     /// Works like [`Self::commit`], but also waits up to `at_most` until this batch and all earlier commits have the
@@ -140,10 +137,10 @@ pub trait Store: Send + Sync {
         at_most: Duration,
     ) -> Result<(BatchResult, Confirmed), StoreError>;
 
-    /// Takes entries from queues. The consumer holds the entries until a transaction acknowledges them.
+    /// The consumer holds the entries until a transaction acknowledges them.
     async fn take(&self, take: &TakeRequest) -> Result<Vec<TakenEntry>, StoreError>;
 
-    /// Returns the shard's state. The call also advances shard time.
+    /// Also advances shard time.
     async fn shard(&self) -> Result<ShardState, StoreError> {
         Ok(self.commit(&[]).await?.shard)
     }
@@ -152,40 +149,37 @@ pub trait Store: Send + Sync {
 
     async fn backlog(&self, queue: &StreamKey) -> Result<QueueCounts, StoreError>;
 
-    /// Returns the consumers of a queue, by name. Consumers without entries may be omitted.
+    /// By name. Consumers without entries may be omitted.
     async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError>;
 
-    /// Removes a consumer that holds no entries. Returns false if the consumer holds entries, and true if the consumer
-    /// was removed or does not exist.
+    /// Returns false if the consumer holds entries, and true if it was removed or does not exist.
     async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError>;
 
     async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError>;
 
-    /// Finds delivered entries whose consumer was deleted, among the oldest entries of a queue. Assigns at most `count`
-    /// of these entries to `consumer`, and returns the number of assigned entries. A store in memory never has such
-    /// entries.
+    /// Finds delivered entries of deleted consumers, among the oldest entries of a queue. Assigns at most `count` of
+    /// them to `consumer`, and returns their number. A store in memory never has such entries.
     async fn adopt_lost(&self, _queue: &StreamKey, _consumer: &str, _count: usize) -> Result<usize, StoreError> {
         Ok(0)
     }
 
-    /// Returns the highest ID up to which every consumer group of the inbox has acknowledged every entry, in the format
-    /// of [`TrimBounds::read_upto`]. Returns `None` if the inbox has no groups. In a memory store, no inbox has groups.
+    /// The highest ID up to which every consumer group of the inbox has acknowledged every entry, in the format of
+    /// [`TrimBounds::read_upto`]. `None` if the inbox has no groups, as in every memory store.
     async fn acknowledged(&self, _log: &StreamKey) -> Result<Option<u128>, StoreError> {
         Ok(None)
     }
 
-    /// Samples the memory, and sets the flag that [`tickfleet_core::Guard::MemoryAvailable`] checks. Returns two
-    /// numbers of bytes: in use, and allowed (0 means unlimited).
+    /// Sets the flag that [`tickfleet_core::Guard::MemoryAvailable`] checks. Returns the bytes in use and the bytes
+    /// allowed (0 means unlimited).
     async fn sample_memory(&self) -> Result<(u64, u64), StoreError>;
 
-    /// Returns the approximate size of a stream in bytes.
     async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError>;
 
-    /// Returns a page of about `count` records whose keys begin with `prefix`, and the cursor of the next page. Cursor
-    /// 0 begins a scan. If the returned cursor is 0, the scan is complete.
+    /// Returns about `count` records with keys that begin with `prefix`, and the cursor of the next page. Cursor 0
+    /// begins a scan, and a returned 0 ends it.
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError>;
 
-    /// Returns a page of about `count` counters of a limit. Cursors work as in [`Self::scan`].
+    /// Cursors and `count` work as in [`Self::scan`].
     async fn scan_counters(
         &self,
         limit: &str,
@@ -193,8 +187,7 @@ pub trait Store: Send + Sync {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, tickfleet_core::CounterState)>, u64), StoreError>;
 
-    /// Returns a page of about `count` members of a set, all with names that begin with `prefix`. Cursors work as in
-    /// [`Self::scan`].
+    /// Members with names that begin with `prefix`. Cursors and `count` work as in [`Self::scan`].
     async fn scan_members(
         &self,
         set: &SetKey,
@@ -203,26 +196,24 @@ pub trait Store: Send + Sync {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError>;
 
-    /// Returns members of a set, from the last to the first. Skips the last `skip` members, and returns up to `count`
-    /// members before them.
+    /// From the last member to the first.
     async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError>;
 
-    /// Returns the number of members of the set before `member`. `None` if `member` is not in the set.
+    /// The number of members before `member`; `None` if it is not in the set.
     async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError>;
 
     async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError>;
 
-    /// Returns entries of a stream, and the stream's counts at the same moment.
+    /// The entries and the counts are from the same moment.
     async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError>;
 
-    /// Waits for entries of a log or inbox, and returns them. The entries stay in the stream.
+    /// The entries stay in the stream.
     async fn follow(&self, follow: &FollowRequest) -> Result<Vec<Entry>, StoreError>;
 
-    /// Returns one state for each queue, in the order of `queues`.
     async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError>;
 
-    /// Returns the consumer that holds an entry, and for how long (ms). A store in memory does not know takes before
-    /// its own start. For an entry from such a take, it returns the time since the start.
+    /// The holder, and for how long (ms). A store in memory does not know takes before its own start, and counts from
+    /// its start instead.
     async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError>;
 
     async fn shard_stats(&self) -> Result<ShardStats, StoreError>;
@@ -231,7 +222,7 @@ pub trait Store: Send + Sync {
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError>;
 }
 
-/// Generates the versions of records. Versions are globally unique, because each process uses a random prefix.
+/// Versions are globally unique, because each process uses a random prefix.
 #[derive(Debug)]
 pub struct Versions {
     prefix: String,
@@ -239,7 +230,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Creates a generator with this prefix. Processes use a random prefix, and tests a fixed prefix.
+    /// Tests use a fixed prefix, processes a random one.
     #[must_use]
     pub fn new(prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), next: AtomicU64::new(1) }
@@ -254,40 +245,40 @@ impl Versions {
 pub enum RunError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A record cannot be read. Only the decision that needs the record fails.
+    /// Only the decision that needs the record fails.
     #[error("record {key} cannot be read: {why}")]
     Unreadable { key: RecordKey, why: tickfleet_core::record::Unreadable },
     #[error("the store refused the transaction: {0}")]
     Failed(String),
-    /// The decision was given up after this many conflicts or reads.
+    /// The number of conflicts or reads.
     #[error("no result after {0} conflicts or reads")]
     Contended(usize),
 }
 
-/// Maximum number of conflicts of a decision, apart from conflicts with changed records.
+/// Apart from conflicts with changed records.
 const CONFLICTS_MAX: usize = 16;
-/// Maximum number of conflicts of a decision with changed records. Each such conflict means that another decision was
-/// committed. The number of conflicts therefore depends on how many processes write the same record.
+/// Each conflict with a changed record means that another decision was committed. Their number depends on how many
+/// processes write the same record.
 const RECORD_CONFLICTS_MAX: usize = 1_024;
-/// Maximum number of repeated reads of an unreadable record before the decision fails.
+/// Bounds the repeated reads of an unreadable record before the decision fails.
 const REREADS_MAX: usize = 3;
 
 struct Pending<'a, D: Decision> {
     decision: &'a D,
     context: Context,
     conflicts: usize,
-    /// The number of conflicts among `conflicts` that occurred because a record had changed.
+    /// Conflicts with a changed record, among `conflicts`.
     overtaken: usize,
     rereads: usize,
     outcome: Option<Result<Receipt<D::Output>, RunError>>,
 }
 
-/// Runs a batch of decisions: reads, decides and commits until each decision has a result. In each round, all reads are
-/// one round trip, and all commits are one round trip. Results are in the order of the decisions.
+/// Reads, decides and commits until each decision has a result. In each round, all reads are one round trip, and all
+/// commits are one round trip. Results are in the order of the decisions.
 ///
 /// # Errors
-/// [`StoreError`] if the store failed. Then the outcome of the last batch is unknown. The caller may run the same
-/// decisions again.
+///
+/// The outcome of the last batch is unknown. The caller may run the same decisions again.
 pub async fn run<D: Decision>(
     store: &dyn Store,
     versions: &Versions,
@@ -302,9 +293,6 @@ pub async fn run<D: Decision>(
 
 /// Works like [`run`], but starts with a view that the caller has filled, for example with a record that it has just
 /// written.
-///
-/// # Errors
-/// The same as [`run`].
 pub async fn run_with<D: Decision>(
     store: &dyn Store,
     versions: &Versions,
@@ -317,9 +305,6 @@ pub async fn run_with<D: Decision>(
 }
 
 /// Works like [`run_with`], but with durable commits: see [`Store::commit_durably`].
-///
-/// # Errors
-/// The same as [`run`].
 pub async fn run_durably<D: Decision>(
     store: &dyn Store,
     versions: &Versions,
@@ -335,7 +320,7 @@ pub async fn run_durably<D: Decision>(
 struct Committer<'a> {
     store: &'a dyn Store,
     durably: Option<(Durability, Duration)>,
-    /// Whether the last batch with a commit, and all earlier batches, have the requested durability.
+    /// About the last batch with a commit, and all earlier batches.
     confirmed: Confirmed,
 }
 
@@ -404,8 +389,7 @@ async fn run_by<D: Decision>(
             }
         }
         for item in pending.iter_mut().filter(|item| item.outcome.is_none()) {
-            // A version identifies one content. The next attempt may write different content, so it needs a new
-            // version.
+            // A version identifies one content, and the next attempt may write different content.
             item.context.version = versions.draw();
             item.context.now_ms = shard.now_ms;
             item.context.epoch = shard.epoch;
@@ -423,7 +407,7 @@ fn is_of_same_record(one: &Conflict, other: &Conflict) -> bool {
     }
 }
 
-/// Decides all items without a result, and reads missing values. Returns the transactions to commit, by index.
+/// Decides the items without a result, and reads missing values. Returns the transactions by index.
 async fn decide_all<D: Decision>(
     store: &dyn Store,
     view: &mut View,
@@ -444,7 +428,7 @@ async fn decide_all<D: Decision>(
                 Err(Undecided::Unreadable { key, why }) if item.rereads >= REREADS_MAX || reads == READS_MAX => {
                     item.outcome = Some(Err(RunError::Unreadable { key, why }));
                 }
-                // The record may have changed between its own read and the reads of its parts, so read it again.
+                // The record may have changed between its own read and the reads of its parts.
                 Err(Undecided::Unreadable { key, .. }) => {
                     item.rereads += 1;
                     view.forget(&key);

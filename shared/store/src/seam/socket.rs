@@ -1,11 +1,11 @@
 //! A store that another process on this machine serves over a Unix socket.
 //!
-//! `tickfleet dev` keeps its fleet in memory and serves the fleet on a socket. So commands in other terminals can use
-//! the fleet as if it were on Redis. Both processes must have the same version, because they share the message types.
+//! `tickfleet dev` keeps its fleet in memory, and commands in other terminals use it as if it were on Redis. Both
+//! processes must have the same version, because they share the message types.
 //!
-//! After a greeting from the server, a connection carries requests one after another. The client waits for each reply.
-//! A request is a frame with the shard's number and a `SocketRequest`. The reply is one frame. A frame is its length (4
-//! bytes, little endian) and a postcard message.
+//! After a greeting from the server, a connection carries one request at a time. A request is a frame with the shard's
+//! number and a `SocketRequest`, and the reply is one frame. A frame is its length (4 bytes, little endian) and a
+//! postcard message.
 
 use std::fs::Permissions;
 use std::io;
@@ -26,12 +26,10 @@ use super::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, Stream
 use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
-/// The scheme of URLs: `tickfleet+unix://` and the socket's path.
 pub const SCHEME: &str = "tickfleet+unix://";
 
-/// Maximum size of a frame in bytes. A page of entries is the largest message.
+/// In bytes. A page of entries is the largest message.
 const FRAME_MAX: u32 = 1 << 30;
-/// The server's first frame.
 const GREETING: &str = concat!("tickfleet ", env!("CARGO_PKG_VERSION"));
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -63,7 +61,7 @@ enum SocketRequest {
     DropStream(StreamKey),
 }
 
-/// Serves shards on a socket. Only processes of the same user may connect.
+/// Only processes of the same user may connect.
 #[derive(Debug)]
 pub struct SocketServer {
     listener: UnixListener,
@@ -72,10 +70,11 @@ pub struct SocketServer {
 }
 
 impl SocketServer {
-    /// Listens on a socket at `path`. Replaces the socket file of a process that has ended.
+    /// Replaces the socket file of a process that has ended.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`] if another process serves the socket. Other errors if the socket cannot be created.
+    ///
+    /// [`io::ErrorKind::AddrInUse`] if another process serves the socket.
     pub fn bind(path: &Path) -> io::Result<Self> {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -117,12 +116,12 @@ impl SocketServer {
 
 impl Drop for SocketServer {
     fn drop(&mut self) {
-        // If the file cannot be removed, the next start replaces it.
+        // The next start replaces a file that cannot be removed.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Handles the requests of one connection. If the client disconnects, drops the request in progress.
+/// If the client disconnects, drops the request in progress.
 async fn serve_connection(mut stream: UnixStream, shards: &[crate::Store]) -> io::Result<()> {
     write_frame(&mut stream, GREETING.as_bytes()).await?;
     let (mut from, mut to) = stream.split();
@@ -131,7 +130,8 @@ async fn serve_connection(mut stream: UnixStream, shards: &[crate::Store]) -> io
         let answer = match shards.get(shard) {
             Some(store) => tokio::select! {
                 answer = answer(store.seam(), ask) => answer,
-                // A client sends nothing while it waits for a reply. So if this read ends, the client has disconnected.
+                // A client sends nothing while it waits for a reply, so the end of this read means that it has
+                // disconnected.
                 _ = from.read_u8() => return Ok(()),
             },
             None => encoded::<()>(Err(StoreError::Shards {
@@ -209,7 +209,7 @@ pub struct SocketStore {
 }
 
 impl SocketStore {
-    /// Returns shard `shard` of the process that serves the socket at `path`. Connects on first use.
+    /// Connects on first use.
     #[must_use]
     pub fn new(path: &Path, shard: u32) -> Self {
         Self { path: path.to_owned(), shard: shard as usize, idle: Mutex::default() }

@@ -1,5 +1,5 @@
-//! Operations of producers, schedulers and operators on a shard: methods of [`Store`](crate::Store) that run decisions
-//! of the core.
+//! Operations of producers, schedulers and operators: methods of [`Store`](crate::Store) that run decisions of the
+//! core.
 
 pub(crate) mod turns {
     mod cancel;
@@ -31,7 +31,7 @@ pub(crate) mod tasks {
     pub use renew_lease::*;
 }
 
-/// Messages: between people and agents in sessions, and between agents.
+/// Between people and agents in sessions, and between agents.
 pub(crate) mod conversations {
     mod messages;
     mod sessions;
@@ -40,13 +40,12 @@ pub(crate) mod conversations {
     pub use sessions::*;
 }
 
-/// Drained workers and missing queues.
 pub(crate) mod recovery {
     mod drain;
     mod ensure_groups;
 }
 
-/// Changes while the fleet runs: the policy in force, tenants, disabled tools, pauses, resets of counters.
+/// Changes while the fleet runs.
 pub(crate) mod run_time {
     mod announce;
     mod pause;

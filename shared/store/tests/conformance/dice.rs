@@ -13,7 +13,7 @@ impl Dice<'_> {
         (self.0.next_u32() as usize) % end
     }
 
-    /// Draws a number from `begin` to `end`, exclusive.
+    /// `end` is exclusive.
     pub fn within(&mut self, begin: i64, end: i64) -> i64 {
         begin + self.below(usize::try_from(end - begin).unwrap()) as i64
     }
@@ -39,9 +39,8 @@ impl Dice<'_> {
     }
 }
 
-/// Draws plans with this number of steps. If a game fails, removes only steps, transactions, guards, writes and
-/// queries. The generic strategies of proptest need more time to prepare a plan for shrinking than both stores need to
-/// play it.
+/// If a game fails, removes only steps, transactions, guards, writes and queries. The generic strategies of proptest
+/// need more time to prepare a plan for shrinking than both stores need to play it.
 #[derive(Debug)]
 pub struct Games(pub usize);
 
@@ -55,7 +54,6 @@ impl Strategy for Games {
     }
 }
 
-/// A failed game, and the smaller game that is tried next.
 #[derive(Debug)]
 pub struct SmallerGames {
     failing: Vec<Step>,
@@ -95,7 +93,6 @@ impl ValueTree for SmallerGames {
         self.try_next()
     }
 
-    /// Called if the current game does not fail.
     fn complicate(&mut self) -> bool {
         self.removal += 1;
         self.try_next()
@@ -111,7 +108,7 @@ fn size(steps: &[Step]) -> usize {
     steps.iter().map(parts).sum()
 }
 
-/// Returns the game after the removal with this number. `None` if there is no such removal.
+/// `None` if there is no removal with this number.
 fn without(steps: &[Step], removal: usize) -> Option<Vec<Step>> {
     let mut left = removal;
     // Try halves first, single steps last.
@@ -163,8 +160,7 @@ fn remove_of_batch(drafts: &[Draft], left: &mut usize) -> Option<Vec<Draft>> {
     None
 }
 
-/// Returns the list without the item at index `left`. If the list is too short, returns `None` and subtracts the list's
-/// length from `left`.
+/// If the list is too short, returns `None` and subtracts its length from `left`.
 fn remove<T: Clone>(items: &[T], left: &mut usize) -> Option<Vec<T>> {
     if *left >= items.len() {
         *left -= items.len();

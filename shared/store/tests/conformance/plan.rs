@@ -1,5 +1,4 @@
-//! A game as a plan without versions, entry IDs and times. So a failed game can be reduced by removing parts of the
-//! plan.
+//! A game as a plan without versions, entry IDs and times, so that a failed game can be reduced by removing parts.
 
 use super::dice::Dice;
 use super::universe::{
@@ -10,7 +9,7 @@ use super::universe::{
 #[derive(Debug, Clone)]
 pub enum Step {
     Commit(Vec<Draft>),
-    /// Commits an earlier batch again: this many batches back.
+    /// Commits an earlier batch again, this many batches back.
     Repeat(usize),
     Take {
         consumer: usize,
@@ -18,7 +17,7 @@ pub enum Step {
         count: usize,
     },
     Read(Vec<QueryDraft>),
-    /// Moves the clock by this number of milliseconds.
+    /// By this number of milliseconds.
     Clock(i64),
     /// Moves the clock to the end of a current window, rounded down to an even millisecond.
     ClockToEnd(usize),
@@ -49,29 +48,29 @@ pub enum Step {
 #[derive(Debug, Clone, Copy)]
 pub enum MemoryLevel {
     Plenty,
-    /// Memory in use is close to the bound.
+    /// Close to the bound.
     Short,
-    /// Memory in use exceeds the bound, so a server refuses to write.
+    /// Beyond the bound, so that a server refuses to write.
     Full,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub enum Age {
     Ms(i64),
-    /// The age of an entry, plus a number of milliseconds. The first field selects the entry, counted from the newest.
+    /// The age of an entry plus a number of milliseconds. The first field counts the entries from the newest.
     OfEntry(usize, i64),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub enum ReadUpto {
     Entry(Pick),
-    /// An entry later than all existing ones: the store never had it, or lost it in a restart.
+    /// Later than all existing entries: the store never had it, or lost it in a restart.
     Lost,
 }
 
 #[derive(Debug, Clone)]
 pub struct Draft {
-    /// True if the first record that the transaction puts is its dedupe record.
+    /// True if the first record of the transaction is its dedupe record.
     pub dedupe_record: bool,
     pub stamped: bool,
     pub guards: Vec<GuardDraft>,
@@ -102,7 +101,7 @@ pub enum GuardDraft {
     Record(usize, Belief),
     Present(usize),
     Debit(DebitDraft),
-    /// `Before` and `Since` contain a time relative to shard time, in milliseconds.
+    /// `Before` and `Since` are relative to shard time, in milliseconds.
     Before(i64),
     Since(i64),
     /// Relative to the current generations.
@@ -136,14 +135,14 @@ pub enum GuardDraft {
 pub struct DebitDraft {
     pub limit: usize,
     pub counter: usize,
-    /// The kind of the window, by the variant's number. Each limit starts with its own kind; its settings may change.
+    /// A variant's number. Each limit starts with its own kind of window, but settings may change it.
     pub kind: usize,
     pub amount: u64,
     pub max: u64,
-    /// Selects the window's length and begin. Both vary, because settings and time zones change.
+    /// Selects the window's length and begin, which vary because settings and time zones change.
     pub length: usize,
     pub phase: i64,
-    /// Number of windows by which the decision is too early or too late.
+    /// Windows by which the decision is too early or too late.
     pub shift: i64,
     pub behind_queue: bool,
     pub shadow: bool,
@@ -183,7 +182,7 @@ pub enum WriteDraft {
         set: usize,
         member: usize,
     },
-    /// Adds an amount to a counter: without a window, in the current one, or in another.
+    /// Without a window, in the current one, or in another.
     Add {
         limit: usize,
         counter: usize,
@@ -281,9 +280,9 @@ fn step(dice: &mut Dice<'_>) -> Step {
     }
 }
 
-/// Draws a step of the clock: mostly small, sometimes an hour forward or back. Steps are even and lifetimes are odd, so
-/// that no step ends in the millisecond in which a lifetime ends. In that millisecond, a server has already removed new
-/// parts, but still has the record.
+/// Mostly small, sometimes an hour forward or back. Steps are even and lifetimes are odd, so that no step ends in the
+/// millisecond in which a lifetime ends. In that millisecond, a server has already removed new parts, but still has the
+/// record.
 fn clock(dice: &mut Dice<'_>) -> i64 {
     2 * match dice.weighted(&[6, 6, 2, 1, 2, 1, 1]) {
         0 => dice.within(0, 20),
@@ -296,7 +295,7 @@ fn clock(dice: &mut Dice<'_>) -> i64 {
     }
 }
 
-/// Draws a transaction. Few guards are more frequent than many, so that about half of the transactions are committed.
+/// Few guards are more frequent than many, so that about half of the transactions are committed.
 fn draft(dice: &mut Dice<'_>) -> Draft {
     let (least, most) = [(0, 1), (1, 3), (3, 5)][dice.weighted(&[2, 3, 1])];
     Draft {
@@ -353,7 +352,7 @@ fn debit(dice: &mut Dice<'_>) -> DebitDraft {
     let limit = dice.below(LIMITS.len());
     DebitDraft {
         limit,
-        // One counter is more frequent than the others, so that several debits use the same window.
+        // One counter is more frequent, so that several debits use the same window.
         counter: dice.weighted(&[3, 1, 1, 1]),
         kind: if dice.chance(94) { limit } else { dice.below(LIMITS.len()) },
         amount: dice.below(4) as u64,

@@ -16,14 +16,14 @@ use super::universe::{
     CONSUMERS, COUNTERS, LIMITS, PREFIXES, QUEUES, RECORDS, SETS, STREAMS, counter, queue, record, set, stream,
 };
 
-/// A store whose clock, memory and restarts a game controls.
+/// A game controls the store's clock, memory and restarts.
 #[async_trait(?Send)]
 pub trait Subject {
     fn store(&self) -> &dyn Store;
     async fn set_clock(&mut self, now_ms: i64);
-    /// Restarts the store, which keeps its contents.
+    /// The store keeps its contents.
     async fn restart(&mut self);
-    /// Samples the memory at this level. After the sample, memory is not short any more.
+    /// After the sample, memory is not short any more.
     async fn sample_memory(&mut self, memory: MemoryLevel) -> Result<(), StoreError>;
 }
 
@@ -34,9 +34,9 @@ pub struct Table<'a, A, B> {
     pub second: &'a mut B,
     clock_ms: i64,
     known: StoreModel,
-    /// The epoch of the second store. The stores number their epochs differently, so only the counts are compared.
+    /// The stores number their epochs differently, so only the counts are compared.
     second_epoch: u64,
-    /// Committed batches, so that steps can repeat them.
+    /// Kept for steps that repeat them.
     batches: Vec<Vec<Transaction>>,
     pub seen: Seen,
 }
@@ -46,7 +46,7 @@ pub struct Table<'a, A, B> {
 pub struct Seen(BTreeMap<String, usize>);
 
 impl Seen {
-    /// Counts one event of `kind`, for example `wrote Put`.
+    /// For example `wrote Put`.
     fn count(&mut self, kind: &str, of: &impl Debug) {
         let text = format!("{of:?}");
         let name = text.trim_matches('"').split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
@@ -64,7 +64,7 @@ impl Seen {
     }
 }
 
-/// Calls both stores, and compares the results. If a call of a store fails, the game fails.
+/// Calls both stores, and compares the results. An error of a call fails the game.
 macro_rules! both {
     ($table:expr, $what:expr, $store:ident => $call:expr) => {{
         let first = {
@@ -92,7 +92,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
     pub async fn play(&mut self, steps: &[Step]) -> Result<(), Differs> {
         let queues: Vec<_> = (0..QUEUES.len()).map(queue).collect();
         both!(self, "ensure_queues", store => store.ensure_queues(&queues[..2]));
-        // Uses some memory, so that a sample can report that memory is short.
+        // Ballast, so that a sample can report that memory is short.
         let mut ballast = Transaction::new(Version::new("ballast"));
         ballast.write(Write::Put { key: RecordKey::new("ballast"), content: Bytes::from_static(b"1{}"), ttl_ms: None });
         self.commit(vec![ballast]).await?;
@@ -101,7 +101,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
             self.compare_contents().await.map_err(|differs| format!("after step {index}: {differs}"))?;
         }
         self.compare_lists().await.map_err(|differs| format!("at the end: {differs}"))?;
-        // Advances the clock until all lifetimes and windows have ended.
+        // Lets all lifetimes and windows end.
         for ahead in [50, 500, 10_000] {
             self.clock(ahead).await?;
             self.compare_contents().await.map_err(|differs| format!("{ahead} ms after the end: {differs}"))?;
@@ -224,7 +224,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
                 && let Some(held) = self.known.held.get_mut(queue)
                 && held.len() > 2
             {
-                // Keep some acknowledged entries in the list `held`, so that the game tries to acknowledge them again.
+                // Some acknowledged entries stay in `held`, so that the game tries to acknowledge them again.
                 held.retain(|other| other != entry);
             }
         }
@@ -294,8 +294,8 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         for queue in (0..QUEUES.len()).map(queue) {
             both!(self, format!("backlog of {queue}"), store => store.backlog(&queue));
             both!(self, format!("consumers of {queue}"), store => async {
-                // Stores may list a consumer without entries, or omit it. Idle times are not compared, because on Redis
-                // a read that returns nothing does not end the idle time.
+                // Stores may omit a consumer without entries. Idle times are not compared, because on Redis a read that
+                // returns nothing does not end the idle time.
                 let held = store.consumers(&queue).await?.into_iter().filter(|one| one.held > 0);
                 Ok::<_, StoreError>(held.map(|one| Consumer { idle_ms: 0, ..one }).collect::<Vec<Consumer>>())
             });
@@ -310,7 +310,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         Ok(())
     }
 
-    /// Compares everything that can be read in a single round trip.
+    /// Everything that can be read in one round trip.
     async fn compare_contents(&mut self) -> Result<(), Differs> {
         let mut queries = Vec::new();
         for key in (0..RECORDS.len()).map(record) {
@@ -396,7 +396,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
     }
 }
 
-/// Returns a batch result without texts and numbers that differ between stores.
+/// Drops texts and numbers that differ between stores.
 fn comparable(batch: &BatchResult) -> BatchResult {
     let mut batch = batch.clone();
     batch.shard = comparable_shard(batch.shard);
@@ -414,12 +414,12 @@ fn comparable_shard(shard: ShardState) -> ShardState {
     ShardState { epoch: count_of(shard.epoch), ..shard }
 }
 
-/// Returns the count in an epoch number. On Redis, the count is in the upper bits, and the lower bits are a time.
+/// On Redis, the count is in the upper bits, and the lower bits are a time.
 fn count_of(epoch: u64) -> u64 {
     if epoch >> 32 == 0 { epoch } else { epoch >> 32 }
 }
 
-/// Returns a copy of a batch in which guards of the current epoch have this store's number of the epoch.
+/// Guards of the current epoch get this store's number of the epoch.
 fn with_epoch(batch: &[Transaction], epoch: u64) -> Vec<Transaction> {
     let mut batch = batch.to_vec();
     for guard in batch.iter_mut().flat_map(|transaction| &mut transaction.guards) {

@@ -18,11 +18,10 @@ use super::universe::{
 
 #[derive(Default)]
 pub struct StoreModel {
-    /// The shard's state, as the last batch reported it.
     pub shard: ShardState,
-    /// Entries that were enqueued, by queue, in order.
+    /// In order.
     pub enqueued: HashMap<StreamKey, Vec<EntryId>>,
-    /// Entries that were taken and not acknowledged, by queue.
+    /// Taken and not acknowledged.
     pub held: HashMap<StreamKey, Vec<EntryId>>,
     pub drawn: usize,
     versions: HashMap<RecordKey, Version>,
@@ -30,7 +29,6 @@ pub struct StoreModel {
 }
 
 impl StoreModel {
-    /// Reads the state that plans refer to: versions, counters, and the entries of logs and inboxes.
     pub async fn refresh(&mut self, store: &dyn Store) {
         let records = (0..RECORDS.len()).map(record);
         let counters: Vec<_> =
@@ -50,7 +48,7 @@ impl StoreModel {
                     self.counters.insert(key, state);
                 }
                 (Query::Entries { stream, .. }, Value::Entries(entries)) if !entries.is_empty() => {
-                    // The list also keeps entries that were removed.
+                    // The list keeps entries that were removed.
                     let known = self.enqueued.entry(stream).or_default();
                     known.extend(entries.into_iter().map(|(entry, _)| entry));
                     known.sort_by_key(number);
@@ -61,7 +59,6 @@ impl StoreModel {
         }
     }
 
-    /// Returns the end of one of the current windows (ms).
     pub fn end_of_window(&self, number: usize) -> Option<i64> {
         let ends = self.counters.values().map(|state| state.ends_ms);
         let mut ends: Vec<i64> = ends.filter(|end_ms| *end_ms > self.shard.now_ms).collect();
@@ -69,12 +66,12 @@ impl StoreModel {
         ends.get(number.checked_rem(ends.len())?).copied()
     }
 
-    /// Returns the end of a counter's window (ms), or 0 without a window.
+    /// 0 without a window.
     fn ends_ms(&self, counter: &CounterKey) -> i64 {
         self.counters.get(counter).map_or(0, |state| state.ends_ms)
     }
 
-    /// Returns the transactions of a batch. Later transactions assume that the earlier ones are committed.
+    /// Later transactions assume that the earlier ones are committed.
     pub fn transactions(&mut self, drafts: &[Draft]) -> Vec<Transaction> {
         drafts.iter().map(|draft| self.transaction(draft)).collect()
     }
@@ -141,7 +138,7 @@ impl StoreModel {
             }
             GuardDraft::Unread(index, entry) => Guard::Unread(queue(*index), self.entry(&queue(*index), *entry)),
             GuardDraft::Held(index, entry) => {
-                // If the draft needs a held entry, uses a queue with a held entry, if there is one.
+                // If the draft needs a held entry, use a queue with one.
                 let queue = (*index..index + QUEUES.len())
                     .map(|index| queue(index % QUEUES.len()))
                     .find(|queue| matches!(entry, Pick::Held(back) if self.held.get(queue).is_some_and(|held| held.len() > *back)))
@@ -269,7 +266,7 @@ impl StoreModel {
         }
     }
 
-    /// Returns an entry of a stream. If the game knows no matching entry, returns an entry that does not exist.
+    /// If the game knows no matching entry, returns an entry that does not exist.
     pub fn entry(&self, stream: &StreamKey, pick: Pick) -> EntryId {
         let newest = |entries: &HashMap<StreamKey, Vec<EntryId>>, back: usize| {
             entries.get(stream).and_then(|entries| entries.iter().rev().nth(back)).cloned()

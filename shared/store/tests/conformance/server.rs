@@ -1,4 +1,4 @@
-//! A real server that uses a wall clock set by the game, so that times and entry IDs can be compared exactly.
+//! A real server with a wall clock that the game sets, so that times and entry IDs can be compared exactly.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -13,7 +13,7 @@ const SOURCE: &str = include_str!("clock.c");
 /// Environment variable with the path of the server's program, as in all tests of the project.
 const PROGRAM: &str = "TICKFLEET_REDIS_SERVER";
 
-/// A server in its own directory. Dropping it ends the server and removes the directory.
+/// Dropping it ends the server and removes its directory.
 pub struct Server {
     child: Child,
     clock: File,
@@ -84,12 +84,12 @@ impl Server {
         Self::url_in(&self.dir)
     }
 
-    /// Returns a connection for the test's own commands. It is valid until the server restarts.
+    /// For the test's own commands, until the server restarts.
     pub fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
     }
 
-    /// Sets the clock, and waits until the server uses the new time: Valkey reads the clock once a millisecond.
+    /// Waits until the server uses the new time: Valkey reads the clock once a millisecond.
     pub async fn set_clock(&mut self, now_ms: i64) {
         self.clock.write_all_at(&now_ms.to_ne_bytes(), 0).unwrap();
         loop {
@@ -101,7 +101,7 @@ impl Server {
         }
     }
 
-    /// Stops the server, which saves its data. Then starts it with this data.
+    /// The server keeps its data.
     pub async fn restart(&mut self) {
         let _ended: redis::RedisResult<()> = redis::cmd("SHUTDOWN").arg("SAVE").query_async(&mut self.connection).await;
         self.child.wait().unwrap();

@@ -27,7 +27,7 @@ impl InMemory {
         Self { store: MemoryStore::new(options(&clock)), clock, dir: None }
     }
 
-    /// Creates an empty store that reloads its directory after a restart.
+    /// Reloads its directory after a restart.
     pub fn on_disk(now_ms: i64) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder");
         let clock = Arc::new(ManualClock::new(now_ms));
@@ -43,7 +43,7 @@ fn open(dir: &TempDir, clock: &Arc<ManualClock>) -> MemoryStore {
     loop {
         match MemoryStore::open_dir(dir.path(), FsyncPolicy::Never, options(clock)) {
             Ok(store) => return store,
-            // If another test starts a server at this moment, the child process inherits the lock until its exec.
+            // A server that another test starts at this moment inherits the lock until its exec.
             Err(StoreError::DataInUse(_)) => std::thread::yield_now(),
             Err(error) => panic!("{error}"),
         }
@@ -62,7 +62,7 @@ impl Subject for InMemory {
 
     async fn restart(&mut self) {
         let Some(dir) = &self.dir else { return self.store.restart().await.unwrap() };
-        // Only one store can have the directory open, so drop the old store first.
+        // Only one store can have the directory open.
         self.store = MemoryStore::default();
         self.store = open(dir, &self.clock);
     }
@@ -81,7 +81,7 @@ impl Subject for InMemory {
     }
 }
 
-/// A store in memory that is used over a socket, as if by another process.
+/// Used over a socket, as if by another process.
 pub struct OverSocket {
     memory: InMemory,
     store: SocketStore,
@@ -132,7 +132,7 @@ pub struct OnRedis<'a> {
 }
 
 impl<'a> OnRedis<'a> {
-    /// Creates an empty store. Removes all data from the server.
+    /// Removes all data from the server.
     pub async fn new(server: &'a mut Server, now_ms: i64) -> Self {
         server.set_clock(now_ms).await;
         let mut connection = server.connection();

@@ -1,4 +1,4 @@
-//! The names that games use. There are few of each kind, so that transactions conflict.
+//! The names that games use: few of each kind, so that transactions conflict.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use tickfleet_core::keys::throttle_queue;
 use tickfleet_core::view::Fields;
 use tickfleet_core::{CounterKey, InboxKey, RecordKey, SetKey, StreamKey};
 
-/// Records: unfinished turns of three tenants, and finished turns.
+/// Unfinished turns of three tenants, and finished turns.
 pub const RECORDS: [&str; 8] =
     ["turn:a:1", "turn:b:2", "turn:c:3", "turn:a:4", "turn:b:5", "turn:c:6", "done:a:1", "done:b:2"];
 pub const PREFIXES: [&str; 4] = ["turn:", "turn:b:", "done:", "nothing:"];
 pub const PARTS: [&str; 3] = ["call:1", "call:2", "result"];
-/// A limit for each kind of window, in the order of the variants of `Window`.
+/// One limit for each kind of window, in the order of the variants of `Window`.
 pub const LIMITS: [&str; 5] = ["tick", "day", "rolling", "permits", "budget"];
-/// Counters of a limit: four agents.
+/// Four agents.
 pub const COUNTERS: [&str; 4] = ["a:x", "a:w", "b:y", "c:z"];
 pub const QUEUES: [&str; 3] = ["turns", "ready:normal", "ready:suspect:normal"];
 pub const LOGS: [&str; 2] = ["audit", "dead"];
@@ -23,11 +23,9 @@ pub const TIMERS: [&str; 3] = ["turn:a:1", "turn:b:2", "throttle:tick@a:x"];
 pub const MEMBERS: [&str; 4] = ["a:1", "b:2", "c:3", "a:4"];
 pub const CONSUMERS: [&str; 2] = ["worker-1", "worker-2"];
 
-/// Number of sets: two indexes, the inboxes of two tenants, then the throttle queues of some counters.
+/// Two indexes, the inboxes of two tenants, then the throttle queues of some counters.
 pub const SETS: usize = 8;
-/// Number of streams: queues, then logs, then inboxes.
 pub const STREAMS: usize = QUEUES.len() + LOGS.len() + INBOXES.len();
-/// Number of contents of records, parts and messages.
 pub const CONTENTS: usize = 6;
 
 pub fn record(index: usize) -> RecordKey {
@@ -42,7 +40,7 @@ pub fn counter(limit: usize, counter: usize) -> CounterKey {
     CounterKey::new(LIMITS[limit], COUNTERS[counter])
 }
 
-/// Returns a set. If the set is a throttle queue, also returns its counter.
+/// A throttle queue comes with its counter.
 pub fn set(index: usize) -> (SetKey, Option<CounterKey>) {
     match index {
         0 => (SetKey::new("under:a:1"), None),
@@ -80,7 +78,7 @@ pub fn stream(index: usize) -> StreamKey {
     }
 }
 
-/// Returns the content with this index. Some contents are empty, contain blanks, are not text, or look like a number.
+/// Some contents are empty, contain blanks, are not text, or look like a number.
 pub fn content(index: usize) -> Bytes {
     let contents: [&'static [u8]; CONTENTS] =
         [b"1{\"n\":1}", b"1{\"n\":2}", b"", b"a b  c\r\n", b"\x00\xff\xfe", b"007"];

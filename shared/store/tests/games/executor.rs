@@ -1,5 +1,5 @@
-//! A deterministic executor. It polls one actor at a time, chosen by a seeded generator. A crash drops an actor at its
-//! current await. A pause stops an actor at its current await while other actors run.
+//! A deterministic executor, which polls one actor at a time, chosen by a seeded generator. A crash drops an actor at
+//! its current await. A pause stops an actor there while other actors run.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,7 +28,7 @@ impl Future for Yield {
     }
 }
 
-/// The clock that all actors and stores of a game share, in milliseconds.
+/// Shared by all actors and stores of a game.
 #[derive(Clone, Default)]
 pub struct VirtualClock(Arc<AtomicI64>);
 
@@ -48,7 +48,7 @@ impl VirtualClock {
 
 type Body = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Starts an actor. The argument is the number of its starts so far.
+/// The argument is the number of the actor's starts so far.
 pub type Start = Box<dyn Fn(u32) -> Body>;
 
 struct Actor {
@@ -59,7 +59,7 @@ struct Actor {
     can_crash: bool,
 }
 
-/// Probabilities of events, per 10,000 polls.
+/// Per 10,000 polls.
 #[derive(Debug, Clone, Copy)]
 pub struct Chances {
     pub crash: u32,
@@ -87,7 +87,7 @@ impl Executor {
         self.actors.push(Actor { start, body, incarnation: 0, paused_until_ms: 0, can_crash });
     }
 
-    /// Polls one actor. If the actor has returned or crashed, starts it again.
+    /// If the polled actor has returned or crashed, starts it again.
     pub fn step(&mut self, chances: Chances) {
         self.polls += 1;
         if self.rng.random_range(0..10_000) < chances.advance {

@@ -44,23 +44,22 @@ use crate::watched::Watched;
 pub const LEASE_MS: i64 = 800;
 pub const TICK_MS: i64 = 500;
 pub const CALLS_PER_TICK: u32 = 3;
-/// Maximum number of payments within the window of their limit.
+/// Within the window of the limit.
 pub const PAYMENTS_MAX: u64 = 4;
 pub const PAYMENTS_MS: i64 = 2_000;
-/// A restart of the store loses the writes of at most this many milliseconds.
+/// A restart loses at most the writes of this time.
 pub const LOST_MS_MAX: i64 = 600;
-/// Retention of confirmed entries in workers' journals, in milliseconds.
+/// Retention of confirmed entries in workers' journals.
 const KEPT_MS: i64 = 4_000;
 const STEP_MS_MAX: i64 = 3_000;
-/// Maximum number of polls without faults. If turns are still unfinished after them, the game fails. This many polls
-/// take longer than a deadline.
+/// Polls without faults before a game with unfinished turns fails. They take longer than a deadline.
 const POLLS_MAX: u64 = 150_000;
 pub const DEADLINE_MS: i64 = 60_000;
 const BEGIN_MS: i64 = 1_000_000_000;
 const AGENTS: [&str; 3] = ["kelly", "robin", "sam"];
 const TOOLS: [&str; 3] = ["look", "note", "pay"];
 
-/// The parameters of a game. Chances of events are per 10,000 polls. Chances of store faults are per 1,000 calls.
+/// Chances of events are per 10,000 polls, chances of store faults per 1,000 calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub turns: usize,
@@ -70,16 +69,16 @@ pub struct Plan {
     pub pause: u32,
     /// Percentage of turns that are canceled at submission.
     pub cancel: u32,
-    /// Number of turns that are canceled after their submission, per 1,000 polls of the producer.
+    /// Turns that are canceled after their submission, per 1,000 polls of the producer.
     pub cancel_later: u32,
     pub refused: u64,
     pub unanswered: u64,
-    /// Chance that the store restarts without its last writes.
+    /// The store restarts without its last writes.
     pub lose: u32,
-    /// Chance that time passes, by at most 10 ms.
+    /// Time passes, by at most 10 ms.
     pub advance: u32,
     pub step: u32,
-    /// Chance that memory becomes short, or stops being short.
+    /// Memory becomes short, or stops being short.
     pub short: u32,
     pub governed: bool,
 }
@@ -207,14 +206,13 @@ pub struct Process {
     pub state: Arc<Mutex<ProcessState>>,
 }
 
-/// The state that all slots of a worker share. Other processes have one slot.
+/// Shared by all slots of a worker. Other processes have one slot.
 pub struct ProcessState {
     pub heartbeat_ms: i64,
     /// The calls that the process reports after a restart of the store.
     pub journal: Journal<()>,
     /// True while a slot sends a heartbeat.
     pub beats: bool,
-    /// The slices that run.
     pub running: HashSet<Delivery>,
     pub canceled: HashSet<Delivery>,
     /// Entries that the worker held at the last check without running them.
@@ -237,7 +235,7 @@ impl Default for ProcessState {
     }
 }
 
-/// The error of a process that ends, because its store failed or it lost its lease.
+/// Its store failed, or it lost its lease.
 pub struct ProcessEnded;
 
 impl From<StoreError> for ProcessEnded {
@@ -286,8 +284,7 @@ impl Process {
         self.state.lock().unwrap()
     }
 
-    /// Sends a heartbeat if one is due, and handles its report. At most one slot of a process sends a heartbeat at
-    /// once.
+    /// At most one slot of a process sends a heartbeat at once.
     pub async fn heartbeat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
         let sent_ms = self.shared.clock.now_ms();
         {
@@ -337,7 +334,7 @@ async fn produce(shared: Arc<Shared>, incarnation: u32, seed: u64, plan: Plan) {
     while process.produce(seed, plan).await.is_ok() {}
 }
 
-/// Returns the content of the turn with this number. The content does not depend on crashes of the producer.
+/// The content does not depend on crashes of the producer.
 fn message_of(seed: u64, number: usize, governed: bool) -> Message {
     let mut rng = StdRng::seed_from_u64(seed ^ 0x5eed ^ number as u64);
     let calls = rng.random_range(1..=4);
@@ -350,8 +347,7 @@ fn message_of(seed: u64, number: usize, governed: bool) -> Message {
 }
 
 impl Process {
-    /// Submits the turns that are not accepted yet. After a restart of the store, also submits accepted turns again,
-    /// because the store may have lost them.
+    /// After a restart of the store, also submits accepted turns again, because the store may have lost them.
     async fn produce(&mut self, seed: u64, plan: Plan) -> Result<(), ProcessEnded> {
         let all_accepted = self.shared.oracle.lock().unwrap().accepted.len() == plan.turns;
         let numbers = if all_accepted { 0..0 } else { 0..plan.turns };
@@ -390,7 +386,7 @@ impl Process {
     }
 }
 
-/// Returns true for a tool that must not run twice for one call.
+/// The tool must not run twice for one call.
 pub fn is_once(tool: &str) -> bool {
     !["look", "note"].contains(&tool)
 }
@@ -558,7 +554,7 @@ impl Process {
         Ok(())
     }
 
-    /// Lists consumers again if they took entries after the reaper had removed them from the list of consumers.
+    /// Some consumers take entries after the reaper has removed them from the list of consumers.
     async fn list_holders(&mut self) -> Result<(), ProcessEnded> {
         for queue in [keys::turns(), keys::ready(Priority::Normal), keys::suspect(Priority::Normal)] {
             let consumers = self.shared.store.consumers(&queue).await?;
@@ -647,7 +643,7 @@ pub struct Game {
     manual: Arc<ManualClock>,
     plan: Plan,
     pub words: BTreeMap<String, u64>,
-    /// Number of calls that no guarantee covers, because two faults coincided.
+    /// No guarantee covers these calls, because two faults coincided.
     pub excused: u64,
     /// The store's clock minus the other clocks.
     offset_ms: i64,
@@ -689,7 +685,7 @@ impl Game {
         Self { executor, oracle, shared, manual, plan, words: BTreeMap::new(), excused: 0, offset_ms: 0 }
     }
 
-    /// Plays until all turns have ended, first with faults, then without.
+    /// First with faults, then without, until all turns have ended.
     pub fn play(&mut self) {
         let plan = self.plan;
         let faults =
@@ -732,7 +728,7 @@ impl Game {
         chance > 0 && self.executor.rng.random_range(0..10_000) < chance
     }
 
-    /// Restarts the store without its last writes, if the lease after the previous restart has ended.
+    /// Does nothing during the lease after the previous restart.
     fn lose(&mut self) {
         let now_ms = self.executor.clock.now_ms();
         let lost_ms = self.executor.rng.random_range(0..=LOST_MS_MAX);
@@ -774,7 +770,7 @@ impl Game {
             let text = tickfleet_core::record::RecordText::parse(&stored).unwrap();
             let finished = Finished::decode(&text.content).unwrap();
             let of_turn = replies.get(turn).cloned().unwrap_or_default();
-            // Read the reply in the inbox. If the turn ended while memory was short, the finished record has no reply.
+            // If the turn ended while memory was short, the finished record has no reply, so read the inbox.
             let [reply] = of_turn.as_slice() else {
                 violations.push(format!("{turn}: replies {of_turn:?}, finished {}", finished.reply));
                 continue;
@@ -793,8 +789,8 @@ impl Game {
                 let is_once = ran.first().is_some_and(|one| is_once(&one.tool));
                 let fits = match word {
                     "ok" => !ran.is_empty(),
-                    // Calls wait only for future events, so `late` can occur only in two cases. Either a clock stepped,
-                    // or failed store calls ended so many processes that the reaper was late by a whole deadline.
+                    // Calls wait only for future events, so `late` has two causes: a clock stepped, or failed store
+                    // calls made the reaper late by a whole deadline.
                     "late" => ran.is_empty() && (self.plan.step > 0 || self.plan.refused > 0),
                     "not_run" | "refused" | "same" => ran.is_empty(),
                     "tried" | "failed" => !is_once || ran.is_empty(),
@@ -846,7 +842,7 @@ impl Game {
         violations
     }
 
-    /// Returns a summary of the contents that remain in the store, for debugging.
+    /// For debugging.
     pub fn left(&self) -> String {
         let store = self.shared.store.inner.inner();
         let of = |queue: StreamKey| {

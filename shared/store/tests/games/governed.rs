@@ -1,4 +1,4 @@
-//! Governed calls. A purchase needs a quote (facts). Equal charges by any callers happen only once (claims). People
+//! Governed calls: a purchase needs a quote (facts), equal charges by any callers happen only once (claims), and people
 //! approve some calls.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ use crate::executor::yield_now;
 use crate::fleet::{DEADLINE_MS, Process, ProcessEnded, Shared};
 
 pub const TOOLS: [&str; 8] = ["quote", "quote", "buy", "sign", "sign", "charge0", "charge1", "charge2"];
-/// Retention of facts and claims in milliseconds, which is longer than a game.
+/// Of facts and claims; longer than a game.
 const KEPT_MS: i64 = 3_600_000;
 
 pub fn tenant() -> TenantId {
@@ -52,7 +52,7 @@ impl Governed {
             governed.facts = Some(CheckFacts { session, conditions: Vec::new(), changes: changes(true) });
         } else if tool == "buy" {
             let quoted = Condition { fact: "quoted".into(), required: true, shadow: false };
-            // On a retry, the conditions are not evaluated again.
+            // A retry does not evaluate the conditions again.
             let conditions = if slice.turn.attempts > 0 { Vec::new() } else { vec![quoted] };
             governed.facts = Some(CheckFacts { session, conditions, changes: changes(false) });
         } else if tool == "sign" {
@@ -66,8 +66,7 @@ impl Governed {
         governed
     }
 
-    /// Returns the changes of facts and claims at the end of a call. `ran` is `None` if it is unknown whether the call
-    /// ran.
+    /// Changes facts and claims at the end of a call. `ran` is `None` if it is unknown whether the call ran.
     pub fn ends(&self, slice: &Slice, ran: Option<bool>, result: &str) -> Vec<Box<dyn Section>> {
         let mut sections: Vec<Box<dyn Section>> = Vec::new();
         if let Some(facts) = &self.facts {
@@ -117,7 +116,7 @@ impl Governed {
     }
 }
 
-/// Returns the changes of facts and claims when a worker ends a turn while a call has no reported result.
+/// A worker ends a turn while a call has no reported result.
 pub fn unreported(slice: &Slice) -> Vec<Box<dyn Section>> {
     let mut sections: Vec<Box<dyn Section>> = Vec::new();
     if let Some(ends) = EndCalls::unreported(&tenant(), &slice.name.turn, &slice.turn) {
@@ -143,7 +142,7 @@ impl Section for VoidSection {
 }
 
 impl Process {
-    /// Parks a call that waits. Either an event wakes the call, or its turn expires.
+    /// An event wakes the parked call, or its turn expires.
     pub async fn wait(
         &mut self,
         slice: &Slice,
@@ -156,7 +155,7 @@ impl Process {
             WaitReason::Fact { .. } if is_own => 500,
             // The park checks the facts again. If it finds a deadlock, no other turn wakes this call, as for `is_own`.
             WaitReason::Fact { .. } => 20_000,
-            // A scheduler that ends a canceled turn does not know the turn's claim. So it wakes no call that waits for
+            // A scheduler that ends a canceled turn does not know the turn's claim, so it wakes no call that waits for
             // the claim.
             WaitReason::EqualCall { .. } => 5_000,
             _ => 2 * DEADLINE_MS,
@@ -180,16 +179,14 @@ impl Process {
     }
 }
 
-/// The approvers' decisions by call, and the store's replies.
 #[derive(Default)]
 pub struct ApproverDecisions {
     /// Calls that an approver tried to approve.
     pub meant: BTreeSet<String>,
-    /// Calls that the store reported as denied.
     pub denied: BTreeSet<String>,
 }
 
-/// Runs an approver. It approves most requests, and sometimes denies one, even after it was approved.
+/// Approves most requests, and sometimes denies one, even after it was approved.
 pub async fn approve(shared: Arc<Shared>, incarnation: u32, seed: u64) {
     let mut process = Process::new(&shared, "a", 0, incarnation, seed);
     loop {
@@ -237,7 +234,7 @@ impl Process {
     }
 }
 
-/// Checks governed calls. `executions` are the tools' executions in order: turn, position, tool, agent.
+/// `executions` are in order: turn, position, tool, agent.
 pub fn check(executions: &[(String, usize, String, String)], people: &ApproverDecisions) -> Vec<String> {
     let mut violations = Vec::new();
     let mut charged: BTreeMap<&str, Vec<(&str, usize)>> = BTreeMap::new();

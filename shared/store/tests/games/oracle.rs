@@ -24,7 +24,6 @@ pub struct Execution {
     pub completed: bool,
 }
 
-/// A restart of the store that lost its last writes.
 pub struct Loss {
     pub at_ms: i64,
     lost_ms: i64,
@@ -38,16 +37,16 @@ pub struct Oracle {
     number: u64,
     pub people: crate::governed::ApproverDecisions,
     known: BTreeSet<(String, usize)>,
-    /// The first dispatch of each call to a queue: time, agent and tool.
+    /// Of each call, the first dispatch to a queue: time, agent and tool.
     dispatches: Vec<(i64, String, String)>,
     pub commits: u64,
-    /// Number of batches with a lost reply. If such a batch dispatched a call, the oracle sees the call only when the
-    /// call is redelivered.
+    /// Batches with a lost reply. If such a batch dispatched a call, the oracle sees the call only when it is
+    /// redelivered.
     pub unseen: u64,
     pub conflicts: u64,
     pub debits: HashMap<CounterKey, Vec<Debit>>,
     pub executions: BTreeMap<(String, usize), Vec<Execution>>,
-    /// Turns whose acceptance was reported to a producer, with the number of their calls.
+    /// Turns that a producer knows to be accepted, with the number of their calls.
     pub accepted: BTreeMap<String, usize>,
     pub violations: Vec<String>,
 }
@@ -75,20 +74,20 @@ impl Oracle {
         }
     }
 
-    /// Records that a producer's turn was accepted. `losses` is the number of restarts of the store before the request.
+    /// `losses` is the number of restarts of the store before the request.
     pub fn accepted(&mut self, turn: String, calls: usize, losses: usize) {
         if losses == self.losses.len() {
             self.accepted.insert(turn, calls);
         }
     }
 
-    /// Records a restart of the store. Accepted turns may be lost, so producers submit all turns again.
+    /// Accepted turns may be lost, so producers submit all turns again.
     pub fn lost(&mut self, at_ms: i64, lost_ms: i64) {
         self.accepted.clear();
         self.losses.push(Loss { at_ms, lost_ms, reported: BTreeSet::new() });
     }
 
-    /// Records that a worker has reported its journal. `losses` is the number of restarts before the report.
+    /// `losses` is the number of restarts before the report.
     pub fn reported(&mut self, by: &str, losses: usize, at_ms: i64) {
         let Some(at) = losses.checked_sub(1) else { return };
         for loss in self.losses.iter_mut().take(at + 1).skip(at) {
@@ -98,8 +97,8 @@ impl Oracle {
         }
     }
 
-    /// Returns the executions whose worker did not report its journal in time. These executions ran between one lease
-    /// before the lost writes and one lease after the restart.
+    /// Executions between one lease before the lost writes and one lease after the restart, if the worker did not
+    /// report its journal in time.
     pub fn excused(&self) -> BTreeSet<u64> {
         let is_excused = |one: &&Execution| {
             self.losses.iter().any(|loss| {
@@ -118,8 +117,8 @@ impl Oracle {
         }
     }
 
-    /// Checks caps by the first dispatches. Within the length of a tick, an agent has at most the calls of two ticks.
-    /// Within the length of the payment limit, there are at most that limit's number of payments.
+    /// Within the length of a tick, an agent has at most the calls of two ticks. Within the length of the payment
+    /// limit, there are at most that limit's number of payments.
     fn check_dispatches(&mut self) {
         for (at_ms, agent, tool) in &self.dispatches {
             let within = |length_ms: i64| {
@@ -139,15 +138,14 @@ impl Oracle {
         }
     }
 
-    /// Checks that the debits in each fixed window, each day and each rolling window length stay within the bound.
+    /// Checks each fixed window, each day and each rolling window length.
     pub fn check_caps(&mut self) {
         self.check_dispatches();
         for (counter, debits) in &self.debits {
             for debit in debits {
                 let (from, to) = match debit.window {
                     Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } => (start_ms, end_ms),
-                    // A restart blocks only fixed windows of at most 60 s. After a restart, a rolling window may exceed
-                    // its bound.
+                    // A restart blocks only fixed windows of at most 60 s, so a rolling window may exceed its bound.
                     Window::Rolling { .. } if !self.losses.is_empty() => continue,
                     Window::Rolling { length_ms } => (debit.at_ms - length_ms + 1, debit.at_ms + 1),
                     Window::Concurrency | Window::Total => continue,
@@ -179,7 +177,7 @@ impl Oracle {
         executions.len() - 1
     }
 
-    /// Returns all executions in the order in which they ran: turn, position, tool, agent.
+    /// In the order of execution: turn, position, tool, agent.
     pub fn in_order(&self) -> Vec<(String, usize, String, String)> {
         let all = self.executions.iter().flat_map(|(call, all)| all.iter().map(move |one| (one.number, call, one)));
         let mut all: Vec<_> = all.collect();

@@ -1,5 +1,5 @@
-//! Workers: they send heartbeats, take slices, begin calls, run tools and settle. Each worker has one journal, and
-//! reports it after a restart of the store.
+//! Workers: they send heartbeats, take slices, begin calls, run tools and settle. Each worker has one journal, which it
+//! reports after a restart of the store.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,11 +26,9 @@ use crate::fleet::{
 };
 use crate::governed::{Governed, unreported};
 
-/// Maximum number of slices that a worker runs at once.
 const SLOTS: u64 = 2;
 
-/// Runs a worker. If it loses its lease or the store fails, it takes no more slices, and continues under another name,
-/// with the same journal.
+/// After a lost lease or a failure of the store, the worker continues under another name, with the same journal.
 pub async fn work(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64) {
     let state = Arc::<Mutex<ProcessState>>::default();
     for again in 0.. {
@@ -50,12 +48,11 @@ pub async fn work(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64
     }
 }
 
-/// The next step of a call that a worker is about to run.
 enum Next {
     Run(Box<Slice>),
-    /// The call must not run, because the store may have lost the record that the call began.
+    /// The store may have lost the record that the call began, so the call must not run.
     Lost(Box<Slice>),
-    /// The call ends with this result. The flag is true if the call ran, and `None` if that is unknown.
+    /// The flag is true if the call ran, and `None` if that is unknown.
     Result(RenderedCall, Option<bool>),
     Waits(WaitReason),
     /// An equal call ended without effect.
@@ -100,7 +97,7 @@ impl Process {
         let slices: Vec<Slice> = taken
             .into_iter()
             .map(|one| Slice::read(one.queue, one.entry, &one.fields).unwrap())
-            // After a restart, the store may deliver an entry again that the worker still runs.
+            // After a restart, the store may deliver an entry that the worker still runs.
             .filter(|slice| self.state().running.insert(slice.delivery()))
             .collect();
         let mut ended = Ok(());
@@ -116,8 +113,8 @@ impl Process {
         ended
     }
 
-    /// Requeues slices that the store assigns to this worker although the worker does not run them. A restart of the
-    /// store has lost the end of these slices.
+    /// Requeues slices that the store assigns to this worker although it does not run them: a restart of the store has
+    /// lost their end.
     async fn give_back_strays(&mut self) -> Result<(), ProcessEnded> {
         let queues = [keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
         let held = self.held(&queues, &self.consumer).await?.into_iter().filter(|one| !one.fields.is_empty());
@@ -127,7 +124,7 @@ impl Process {
             slices.retain(|slice| !state.running.contains(&slice.delivery()));
             let seen = slices.iter().map(|slice| slice.entry.clone()).collect();
             let before = std::mem::replace(&mut state.strays, seen);
-            // An entry that was not found at the last check may belong to a take in progress.
+            // An entry that is new since the last check may belong to a take in progress.
             slices.retain(|slice| before.contains(&slice.entry));
         }
         for slice in slices {
@@ -136,7 +133,6 @@ impl Process {
         Ok(())
     }
 
-    /// Reports the journal if the store has restarted.
     pub async fn report(&mut self) -> Result<(), ProcessEnded> {
         while self.shard.epoch > self.state().journal.epoch() {
             let epoch = self.shard.epoch;
@@ -154,12 +150,12 @@ impl Process {
         Ok(())
     }
 
-    /// Returns the name of the process, which has several consumer names over time.
+    /// The name of the process, which has several consumer names over time.
     fn worker(&self) -> String {
         self.consumer.split_once('-').unwrap_or_default().1.to_owned()
     }
 
-    /// Runs a slice. `taken_epoch` is the restart epoch of the worker's journal when the worker took the slice.
+    /// `taken_epoch` is the epoch of the worker's journal when the worker took the slice.
     async fn run_slice(&mut self, mut slice: Slice, taken_epoch: u64) -> Result<(), ProcessEnded> {
         let mut results: Vec<RenderedCall> = Vec::new();
         let mut nothing: Option<Claimant> = None;
@@ -260,8 +256,8 @@ impl Process {
         Ok(())
     }
 
-    /// Begins a call. The journal records every call that runs, whatever its type of effect. Otherwise, if the store
-    /// lost the result of a read that ran, the read would be reported as not run.
+    /// The journal records every call that runs, even reads. Otherwise, a read would be reported as not run after the
+    /// store lost its result.
     async fn begin(
         &mut self,
         slice: &Slice,
@@ -316,7 +312,7 @@ impl Process {
         }
     }
 
-    /// Records that a begun call did nothing, and reports this if the call was reported as begun.
+    /// The begun call did nothing. Reports this if the call was reported as begun.
     async fn undo(&mut self, slice: &Slice, position: usize) -> Result<(), ProcessEnded> {
         let undone = self.state().journal.undo(&slice.delivery(), position);
         if let Some(assert) = undone {
@@ -325,7 +321,7 @@ impl Process {
         Ok(())
     }
 
-    /// Reports the results of a slice that another worker may hold, so that the other worker finds them.
+    /// Another worker may hold the slice, and needs the results.
     async fn report_results(&mut self, slice: &Slice, upto: usize) -> Result<(), ProcessEnded> {
         if self.shard.epoch_began_ms == 0 {
             return Ok(());
@@ -343,7 +339,7 @@ impl Process {
         Ok(())
     }
 
-    /// Handles the end of an equal call. If the equal call may have taken effect, this call ends with the same result.
+    /// If the equal call may have taken effect, this call ends with the same result.
     async fn take_over(
         &mut self,
         governed: &Governed,
@@ -361,11 +357,11 @@ impl Process {
         Ok(Next::Again(None))
     }
 
-    /// Runs the tool. Returns false if the tool failed and certainly had no effect.
+    /// Returns false if the tool failed and certainly had no effect.
     async fn execute(&mut self, slice: &Slice, position: usize, call: &Call) -> bool {
         // The lease was checked at this time. No worker can check again at the moment of the effect.
         let at_ms = self.shared.clock.now_ms();
-        // Some tools are slow. Meanwhile the other slot continues.
+        // Some tools are slow, while the other slot continues.
         let polls = if self.rng.random_range(0..8) == 0 { self.rng.random_range(1..200) } else { 1 };
         for _ in 0..polls {
             yield_now().await;
@@ -388,7 +384,7 @@ impl Process {
         true
     }
 
-    /// Parks the call for a retry. After its last attempt, ends the call. Returns the slice if calls remain.
+    /// After its last attempt, the call ends. Returns the slice if calls remain.
     async fn retry(
         &mut self,
         slice: &Slice,
@@ -410,15 +406,13 @@ impl Process {
         let reason = ParkReason::Retry { attempts, delay_ms, cause, keeps_begun: false };
         let park = Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
         if let Some(ParkResult::Canceled) = self.decide(park).await? {
-            // Use `end`, because another worker may have reported that it began this call, although the store lost that
-            // record.
+            // Another worker may have reported that it began this call, although the store lost that record.
             self.end(slice, Vec::new(), EndReason::Canceled).await?;
         }
         Ok(None)
     }
 
-    /// Settles the calls that ran, and ends the other calls. First reads whether another worker has begun one of these
-    /// other calls.
+    /// Settles the calls that ran, and ends the others. First reads whether another worker has begun one of them.
     async fn end(&mut self, slice: Slice, mut results: Vec<RenderedCall>, why: EndReason) -> Result<(), ProcessEnded> {
         let ran = results.len();
         loop {
@@ -485,7 +479,7 @@ impl Process {
         Ok(Some(next))
     }
 
-    /// Settles results until the store reports their outcome.
+    /// Tries again until the store reports the outcome.
     async fn settled(
         &mut self,
         slice: &Slice,
@@ -516,7 +510,6 @@ impl Process {
                 }
                 Ok(None) => return Err(ProcessEnded),
                 Err(ProcessEnded) => {
-                    // The store failed, so settle the same results again.
                     yield_now().await;
                 }
             }

@@ -27,12 +27,12 @@ use tickfleet_store::seam::{RunError, ShardState, Store, TakeRequest, Versions, 
 pub const BEGIN_MS: i64 = 1_000_000_000;
 pub const TICK_MS: i64 = 5_000;
 
-/// The rules of the test: caps and limits. Each limit counts the calls of the tool with the same name.
+/// Each limit counts the calls of the tool with the same name.
 pub struct Table {
     pub caps: Caps,
     pub resolved_limits: Vec<Arc<ResolvedLimit>>,
     pub generations: Generations,
-    /// If set, every evaluation of the rules returns this decision.
+    /// If set, the decision of every evaluation.
     pub fixed: Option<LimitDecision>,
 }
 
@@ -104,7 +104,7 @@ pub struct Fleet {
     pub store: MemoryStore,
     pub versions: Versions,
     pub shard: ShardState,
-    /// The epoch in which entries were taken. By default, the store's epoch.
+    /// The epoch in which entries were taken; by default the store's.
     pub taken_epoch: Option<u64>,
     pub bounds: Bounds,
     pub table: Arc<Table>,
@@ -150,7 +150,7 @@ impl Fleet {
         }
     }
 
-    /// Runs decisions. If `by` is given, uses that scheduler's last known counters, which may be stale.
+    /// With `by`, uses that scheduler's last known counters, which may be stale.
     pub async fn run<D: Decision>(&mut self, by: Option<usize>, decisions: &[D]) -> Vec<(D::Output, i64)> {
         self.try_run(by, decisions).await.into_iter().map(Result::unwrap).collect()
     }
@@ -240,7 +240,7 @@ impl Fleet {
         results.into_iter().map(|(admitted, _)| admitted).collect()
     }
 
-    /// Releases, as scheduler `by`, all throttle queues that are due. Returns the outcome of each turn, in order.
+    /// As scheduler `by`, releases all throttle queues that are due. Outcomes are in the order of the turns.
     pub async fn release(&mut self, by: usize) -> Vec<(TurnName, ReleaseResult)> {
         let mut all = Vec::new();
         self.shard = self.store.shard().await.unwrap();
@@ -303,7 +303,7 @@ impl Fleet {
         }
     }
 
-    /// Takes a slice as a worker, and parks it. The call waits for an approval, and its permits are returned.
+    /// Takes a slice, and parks it for an approval. Its permits are returned.
     pub async fn park(&mut self, most_ms: i64) {
         let queues = Priority::ALL.map(keys::ready).to_vec();
         let take = TakeRequest { consumer: "w".into(), queues, count: 1, wait_ms: 0 };
@@ -373,8 +373,8 @@ impl Fleet {
         self.store.commit(&[transaction]).await.unwrap().results.remove(0).unwrap();
     }
 
-    /// Checks that a turn is only in the throttle queue of its state, and has the matching timers. A turn without a
-    /// record must be finished.
+    /// A turn is only in the throttle queue of its state, and has the matching timers. A turn without a record must be
+    /// finished.
     pub async fn check_place(&self, name: &TurnName) {
         let counters = [
             CounterKey::new(limits::TICK, "acme:kelly"),
@@ -410,8 +410,7 @@ impl Fleet {
     }
 }
 
-/// Checks the stamp of a slice, the counters after its debits: each limit in the last note has a usage within its
-/// bound.
+/// A stamp has the counters after the debits: each limit in the last note has a usage within its bound.
 fn check_stamp(slice: &Slice) {
     let Some(Note::Admitted { limits, .. }) = slice.turn.notes.last() else { return };
     if slice.debited.is_empty() {
@@ -430,7 +429,7 @@ pub fn ended(admitted: &AdmitResult) -> Option<&EndReason> {
     }
 }
 
-/// Returns the position of a turn in a throttle queue. The turn's name must be derived from its entry.
+/// The turn's name must be derived from its entry.
 pub fn place(name: &TurnName) -> u64 {
     place_of(&EntryId::new(name.turn.as_str().trim_start_matches('t')))
 }

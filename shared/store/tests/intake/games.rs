@@ -114,7 +114,7 @@ impl Game {
         }
     }
 
-    /// Returns the turns that wait, each with the counter that it waits for.
+    /// Each turn has the counter that it waits for.
     async fn waiting(&self) -> HashMap<TurnName, CounterKey> {
         let mut waiting = HashMap::new();
         for (name, _) in &self.turns {
@@ -129,8 +129,7 @@ impl Game {
         let before = self.waiting().await;
         let from = self.fleet.dispatched.len();
         let released = self.fleet.release(by).await;
-        // Ignore turns that this release moved to another queue. They may have returned to the first queue at a new
-        // position.
+        // Ignore turns that this release moved: they may have returned to the first queue at a new position.
         let moved = |name: &TurnName| released.iter().any(|(of, released)| of == name && released.has_left());
         let after = self.waiting().await;
         for Dispatched { name, .. } in &self.fleet.dispatched[from..] {
@@ -220,11 +219,11 @@ fn play(seed: u64) {
         for limit in [limits::UNFINISHED, limits::BYTES, limits::IN_FLIGHT] {
             assert_eq!(game.fleet.counter(limit, "acme").await.used, 0, "{limit}");
         }
-        // If a queue became empty without a release, the queue's timer stays until it fires.
+        // If a queue became empty without a release, its timer stays until it fires.
         game.fleet.clock.step(86_400_000);
         game.fleet.release(0).await;
         let timers = game.fleet.members(keys::timers(), None).await;
-        // Only timers of cascades may remain, because this game does not run them.
+        // This game does not run cascades.
         assert!(timers.iter().all(|timer| timer.starts_with("cascade:")), "{timers:?}");
         let replies = transaction::StreamKey::new("replies:acme:box");
         assert_eq!(game.fleet.entries(replies).await, game.turns.len());

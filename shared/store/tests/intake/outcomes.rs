@@ -391,7 +391,7 @@ fn a_rejecting_limit_ends_only_its_own_calls() {
             reply_text.contains("[\"ok 0\",\"LimitReached") && reply_text.contains(" 1\",\"ok 2\"]"),
             "{reply_text}"
         );
-        // A new turn's calls are rejected in the transaction that admits the turn.
+        // The calls are rejected in the transaction that admits the turn.
         let (name, admitted) = arrive(&mut fleet, kelly(), calls[1..].to_vec()).await;
         assert_eq!(admitted, dispatched(1));
         fleet.work(1).await;
@@ -466,7 +466,7 @@ fn a_resumed_slice_retakes_permits_without_debiting_the_tick_again() {
         table.resolved_limits = vec![resolved("browse", 1, WindowKind::Concurrency, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let (name, _) = arrive(&mut fleet, kelly(), vec![call("browse", ""), call("other", "")]).await;
-        // Simulates a parked slice whose call waits for an external event.
+        // A parked slice, and a call that waits for an external event.
         let mut turn = fleet.turn(&name).await.unwrap();
         let mut park = Transaction::new(fleet.versions.draw());
         return_permits(&mut park, &turn, BEGIN_MS);
@@ -794,8 +794,7 @@ fn an_inbound_entry_is_decided_only_in_its_epoch() {
     an_entry_that_was_taken_before_a_restart_is_not_decided();
 }
 
-/// A restart loses the admission of a turn that has already run calls. When the turn is admitted again, limits of the
-/// fleet would refuse it.
+/// A restart loses the admission of a turn that has already run calls. The fleet's limits would refuse the turn now.
 fn what_has_begun_is_never_refused() {
     block_on(async {
         for reason in ["bounds", "agent", "task"] {

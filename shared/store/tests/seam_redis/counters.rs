@@ -66,8 +66,7 @@ async fn windows_open_and_end() {
         let state_g = state(&b, "g").await.unwrap();
         assert_eq!((state_g.used, state_g.ends_ms), (1, now + 199_900));
         assert!(state_g.began_ms >= now);
-        // Counter `d`: only the time zone changed, so the day continues. Counter `e`: the day has ended, so a new day
-        // opens.
+        // `d`: only the time zone changed, so the day continues. `e`: the day has ended, so a new day opens.
         let day = Window::Day { start_ms: now - 1_000, end_ms: now + 80_000_000 };
         store_counter(&b, "d", 3.0, now - 50, now - 500).await;
         store_counter(&b, "e", 3.0, now - 1_000, now - 5_000).await;
@@ -103,7 +102,7 @@ async fn a_rolling_counter_drops_amounts_older_than_its_window() {
         tokio::time::sleep(std::time::Duration::from_millis(120)).await;
         assert!(b.commit(guarded(rolling(1))).await.is_ok());
         assert_eq!(state(&b, "r").await.map(|state| (state.used, state.ends_ms)), Some((3, first.ends_ms)));
-        // A returned amount goes to the bucket of its debit. Without an end, it goes to the newest bucket.
+        // A returned amount goes to the bucket of its debit, or without an end to the newest bucket.
         let add = |amount, ends_ms| with(vec![], vec![Write::Add { counter: counter("r"), amount, ends_ms }]);
         b.commit(add(-1, Some(first.ends_ms))).await.unwrap();
         b.commit(add(-5, None)).await.unwrap();
@@ -169,7 +168,6 @@ async fn counters_beyond_the_bound_share_one_overflow_counter() {
         let found = (b.used("a").await, b.used("b").await, b.used("c").await, b.used("d").await, b.used("~").await);
         assert_eq!(found, (Some(1), Some(1), None, None, Some(3)));
         assert_eq!(b.commit(guarded(limited("e", 1))).await, no_room("e", 3));
-        // After one counter is deleted, the limit permits another counter.
         let gone = with(vec![], vec![Write::DeleteCounter(counter("a"))]);
         assert!(b.commit_all(&[gone, guarded(limited("e", 1))]).await.iter().all(Result::is_ok));
         assert_eq!((b.used("a").await, b.used("e").await), (None, Some(1)));

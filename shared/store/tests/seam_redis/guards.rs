@@ -1,5 +1,4 @@
-//! Tests each guard in a case where it holds, and in a case where it fails. If any guard fails, the transaction has no
-//! effect.
+//! Tests each guard in a case where it holds, and in a case where it fails.
 
 use super::*;
 
@@ -85,7 +84,7 @@ async fn entry_guards_check_unread_and_held_entries() {
         assert_eq!(b.commit(held()).await, Err(Conflict::NotHeld));
         assert_eq!(b.take("q", 5).await, vec![entry.clone()]);
         assert_eq!(b.commit(unread()).await, Err(Conflict::Read));
-        // If an entry is acknowledged in a batch, later transactions of the batch do not find it.
+        // Later transactions of the batch do not find the acknowledged entry.
         let results = b.commit_all(&[held(), unread(), with(vec![Guard::Within(queue("q"), 1)], vec![])]).await;
         assert!(results[0].is_ok() && results[2].is_ok(), "{results:?}");
         assert_eq!(results[1], Err(Conflict::Read));

@@ -1,5 +1,4 @@
-//! Tests the Redis store behind the seam on real servers: each guard, each write, batches, repetitions, clock and
-//! epoch.
+//! Tests the Redis store behind the seam on real servers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 

@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 use tickfleet_store::seam::redis::RedisStore;
 
-/// A server on a Unix socket in its own directory. Dropping it ends the server and removes the directory.
+/// Dropping it ends the server and removes its directory.
 pub struct Server {
     child: Child,
     program: PathBuf,
@@ -14,7 +14,7 @@ pub struct Server {
     persists: bool,
 }
 
-/// Returns the servers to test: `TICKFLEET_REDIS_SERVERS` (programs separated by `:`), or `redis-server` by default.
+/// `TICKFLEET_REDIS_SERVERS` has programs separated by `:`; `redis-server` by default.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside it")]
 pub fn programs() -> Vec<PathBuf> {
     let named = std::env::var("TICKFLEET_REDIS_SERVERS").unwrap_or_else(|_| "redis-server".to_owned());
@@ -46,7 +46,7 @@ impl Server {
         RedisStore::open(&self.url(), 0, "test", 10_000).unwrap()
     }
 
-    /// Stops the server, which saves its data, and starts it again.
+    /// The server keeps its data.
     pub async fn restart(&mut self) {
         let mut connection = self.connection().await;
         let _ = redis::cmd("SHUTDOWN").query_async::<()>(&mut connection).await;

@@ -168,7 +168,7 @@ async fn data_loss_starts_a_new_restart_epoch() {
         assert_ne!(after.epoch, before.epoch);
         assert_eq!(after.epoch_began_ms, after.now_ms, "a client that knows another epoch shows that data was lost");
         assert_eq!(b.store.shard().await.unwrap().epoch, after.epoch);
-        // Simulate the restore of a backup. The next epoch must be new, too. The server's clock has to advance first.
+        // The next epoch must be new, even after the restore of a backup. The server's clock has to advance first.
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         change_state(&b, 1, "").await;
         change_state(&b, 2, "0").await;
@@ -189,7 +189,7 @@ async fn change_state(b: &Bench, at: usize, value: &str) {
 async fn shard_time_never_steps_back() {
     on_each(false, async |b| {
         let first = b.store.shard().await.unwrap().now_ms;
-        // Simulate that the server's clock was an hour ahead until now.
+        // As if the server's clock was an hour ahead until now.
         let ahead = first + 3_600_000;
         let _: i64 = b.command(&["HSET", &b.full("meta"), "last_ms", &ahead.to_string()]).await;
         assert_eq!(b.store.shard().await.unwrap().now_ms, ahead);

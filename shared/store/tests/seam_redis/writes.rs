@@ -136,7 +136,6 @@ async fn queues_are_taken_in_order_of_preference() {
         assert_eq!(b.read(holds).await, Value::Holds(vec![taken[0].entry.clone(), taken[1].entry.clone()]));
         assert_eq!(b.read(Query::Holder(queue("low"), taken[2].entry.clone())).await, Value::Holder(Some("w".into())));
         assert_eq!(b.store.take(&take(9, 0)).await.unwrap().len(), 1);
-        // A read that is already blocked receives the new entry.
         let waiting = take(9, 5_000);
         let (taken, ()) = tokio::join!(b.store.take(&waiting), async {
             // The take has to be blocked before the entry arrives.
@@ -306,8 +305,7 @@ async fn only_entries_of_a_deleted_consumer_are_adopted() {
     .await;
 }
 
-/// Many acknowledged entries are deleted by one trim. The trim must not delete an entry that was lost with a deleted
-/// consumer.
+/// One trim deletes many acknowledged entries. It must not delete an entry that was lost with a deleted consumer.
 #[tokio::test]
 async fn a_trim_of_acknowledged_entries_keeps_lost_entries() {
     on_each(false, async |b| {

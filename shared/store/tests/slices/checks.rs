@@ -34,7 +34,6 @@ impl Game {
         Ok(())
     }
 
-    /// Ends all turns: workers crash, timers fire.
     pub(super) fn finish(&mut self) {
         self.clock.step(LEASE_MS);
         for worker in 0..WORKERS {
@@ -48,7 +47,7 @@ impl Game {
                 }
             }
         }
-        // If a worker still has slices, they are stale.
+        // Slices that a worker still has are stale.
         for worker in 0..WORKERS {
             for held in (0..self.workers[worker].len()).rev() {
                 self.settle(worker, held, 4);
@@ -73,8 +72,7 @@ impl Game {
         self.check_replies()
     }
 
-    /// Checks that each turn has one reply, and each call one result and one audit entry. No call that ran is reported
-    /// as not run.
+    /// Each turn has one reply, and each call one result and one audit entry. No call that ran is reported as not run.
     pub(super) fn check_replies(&self) -> Result<(), TestCaseError> {
         let inbox = tickfleet_core::StreamKey::new("replies:acme:inbox");
         let Value::Entries(replies) = self.read(&Query::Entries { stream: inbox, after: None, count: 100 }) else {

@@ -39,12 +39,12 @@ use tickfleet_store::seam::{ShardState, Store, TakeRequest, Versions, run_with};
 
 const LEASE_MS: i64 = 100;
 const DEADLINE_MS: i64 = 2_000;
-/// A restart of the store loses the writes of at most this many milliseconds.
+/// A restart loses at most the writes of this time.
 const LOST_MS_MAX: i64 = 300;
 const TURNS: usize = 3;
 const WORKERS: usize = 3;
 
-/// Polls a future once, because the futures of a store in memory are ready at once.
+/// The futures of a store in memory are ready at once.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {
@@ -77,7 +77,7 @@ fn bounds() -> tickfleet_core::bounds::Bounds {
     tickfleet_core::bounds::Bounds { lease_ms: LEASE_MS, ..Default::default() }
 }
 
-/// Returns true for every second call: it calls a `once` tool.
+/// Every second call calls a `once` tool.
 const fn is_once(position: usize) -> bool {
     position % 2 == 1
 }
@@ -114,7 +114,7 @@ fn result(position: usize) -> RenderedCall {
     RenderedCall { result: text.clone().into(), message: Bytes::new(), audit: text.into(), failed: false }
 }
 
-/// A decision of this game. It makes the record changes of admission, release, begin or recovery, in a simplified form.
+/// Makes the record changes of admission, release, begin or recovery, in a simplified form.
 struct Play<'a, F>(&'a TurnName, F);
 
 impl<F> Decision for Play<'_, F>
@@ -138,9 +138,9 @@ where
 #[derive(Clone)]
 struct HeldSlice {
     slice: Slice,
-    /// Calls that ran and are not yet settled.
+    /// Not yet settled.
     ran: BTreeSet<usize>,
-    /// The begun call by position. The flag is true if the call was sent to its tool.
+    /// By position. The flag is true if the call was sent to its tool.
     begun: Option<(usize, bool)>,
     nonce: String,
     /// The restart epoch in which the worker last confirmed that it owns the slice.
@@ -158,7 +158,7 @@ struct Game {
     workers: Vec<Vec<HeldSlice>>,
     calls: Vec<usize>,
     ran: BTreeSet<(usize, usize)>,
-    /// The workers' journal: the calls that workers ran, each with the attempt's nonce.
+    /// Each call with the attempt's nonce.
     journal: Vec<(usize, usize, String)>,
     sent: BTreeSet<(usize, usize)>,
     canceled: BTreeSet<usize>,
@@ -187,8 +187,7 @@ impl Game {
         for turn in 0..calls.len() {
             game.admit(turn);
         }
-        // Admissions happened so long ago that no restart loses them. The game covers only turns that were reported as
-        // accepted.
+        // No restart loses admissions: the game covers only turns that were reported as accepted.
         game.clock.step(LOST_MS_MAX + 1);
         game
     }
@@ -229,7 +228,7 @@ impl Game {
         view.record::<Turn>(&key).unwrap().map(|stored| stored.value)
     }
 
-    /// Admits a turn without dispatching a slice: the turn waits in the throttle queue of its agent's tick.
+    /// The turn waits in the throttle queue of its agent's tick.
     fn admit(&mut self, turn: usize) {
         let name = name(turn);
         let now_ms = self.shard().now_ms;
@@ -269,7 +268,7 @@ impl Game {
         self.commit(transaction).unwrap();
     }
 
-    /// Dispatches calls of a turn that waits in a throttle queue, with a permit for each call.
+    /// Dispatches calls with a permit each.
     fn release(&self, turn: usize, count: usize) {
         let turn_name = name(turn);
         let total = self.calls[turn];
@@ -328,7 +327,6 @@ fn each_call_gets_one_result_in_any_order_of_events() {
     }
 }
 
-/// A worker repeats its commit if the reply to the first commit was lost.
 #[test]
 fn a_repeated_settle_is_recognized() {
     let mut game = Game::new(&[1, 2, 3]);
@@ -358,7 +356,6 @@ fn a_repeated_settle_is_recognized() {
     game.check().unwrap();
 }
 
-/// Each guard protects an invariant: if the guard is removed, a game fails.
 #[test]
 fn a_game_detects_each_missing_guard() {
     let guards = [

@@ -55,7 +55,7 @@ pub(super) enum Act {
     },
     Rest,
     Requeue,
-    /// The worker cannot read the slice, or has no record of the slice that the store assigned to it.
+    /// The worker cannot read the slice, or has no record of it.
     RequeueUntouched {
         unreadable: bool,
     },

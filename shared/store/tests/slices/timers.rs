@@ -1,10 +1,9 @@
-//! Operations of schedulers and operators: recovery, timers and cancellations. Also restarts of the store.
+//! Operations of schedulers and operators, and restarts of the store.
 
 use super::*;
 
 impl Game {
-    /// Redelivers the slices of a dead worker. If the worker was only slow, it continues with its slices, which are
-    /// stale.
+    /// Redelivers the slices of a dead worker. A worker that was only slow continues with its slices, which are stale.
     pub(super) fn crash(&mut self, worker: usize) {
         let consumer: Arc<str> = format!("w{worker}").into();
         let heartbeat = RecordKey::new(format!("beat:{consumer}"));
@@ -31,7 +30,7 @@ impl Game {
         }
     }
 
-    /// Reads a turn for its timer. The decision follows later, when the read may be stale.
+    /// The decision follows later, when the read may be stale.
     pub(super) fn look(&mut self, turn: usize) {
         let name = name(turn);
         let mut view = View::default();
@@ -58,7 +57,7 @@ impl Game {
         }
     }
 
-    /// Restarts the store without its last writes. Workers then report the calls that they ran.
+    /// Workers then report the calls that they ran.
     pub(super) fn restart(&mut self, lost_ms: i64) {
         self.store.lose(lost_ms);
         for (turn, position, by) in &self.journal {

@@ -40,7 +40,7 @@ impl Game {
         self.journal.push((call.0, position, one.nonce.clone()));
     }
 
-    /// Runs the next call. A `once` call is begun first.
+    /// A `once` call is begun first.
     pub(super) fn run_call(&mut self, worker: usize, held: usize, once: bool, sent: bool) {
         let Some(one) = self.held(worker, held) else { return };
         let slice = &one.slice;
@@ -49,10 +49,9 @@ impl Game {
             return;
         }
         let mut turn = slice.turn.clone();
-        // If another worker began a call, that call is resolved, and not run again.
+        // A call that another worker began is resolved, and not run again.
         let Some(upto) = turn.state.in_flight_upto().filter(|_| turn.begun.is_none()) else { return };
-        // Two kinds of slices begin before any of their calls runs: redelivered slices, and slices that were taken
-        // before a restart.
+        // Redelivered slices, and slices that were taken before a restart, begin before any of their calls runs.
         let is_begun = turn.crashes == 0 || matches!(turn.state, State::Running { .. });
         let is_begun = is_begun && one.epoch == self.shard().epoch;
         if !once && is_begun {
@@ -93,7 +92,7 @@ impl Game {
         }
     }
 
-    /// Returns true if a worker reported that it ran the call.
+    /// A worker has reported that it ran the call.
     pub(super) fn is_recovered(&self, name: &TurnName, position: usize) -> bool {
         let key = keys::recovered_calls(name);
         let mut view = View::default();
@@ -172,7 +171,7 @@ impl Game {
         {
             return;
         }
-        // If the call began a turn, that turn is the next one by index. Its end wakes the call.
+        // If the call began a turn, that turn is the next one by index, and its end wakes the call.
         let turn = name(if begins { Self::index(&one.slice) + 1 } else { for_turn }).turn;
         let reason = if begins { WaitReason::Child { turn } } else { WaitReason::EqualCall { turn } };
         let cause = String::new();

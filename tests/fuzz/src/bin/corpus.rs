@@ -1,4 +1,4 @@
-//! Writes the corpora and dictionaries for libFuzzer: `corpus <folder of the data sets> <folder to write to>`.
+//! `corpus <folder of the data sets> <folder to write to>` writes the corpora and dictionaries for libFuzzer.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use tickfleet_fuzz::{TARGETS, Target, corpus, play};
 
-/// Maximum number of inputs from each source of third-party data.
 const AT_MOST: usize = 1_000;
 
 fn main() -> io::Result<()> {
@@ -28,7 +27,6 @@ fn write(target: &Target, data: &Path, out: &Path) -> io::Result<()> {
     fs::write(out.join(format!("{}.dict", target.name)), dictionary(target.words))
 }
 
-/// Returns the words in libFuzzer's dictionary format.
 fn dictionary(words: &[&str]) -> String {
     let mut lines = String::new();
     for word in words {

@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use tickfleet_model::limits;
 use tickfleet_tools_knowledge::documents::{FileFormat, read};
 
-/// Maximum characters of a passage. A passage may repeat up to 200 characters from the end of the previous passage.
+/// A passage may repeat up to 200 characters from the end of the previous passage.
 const PASSAGE_CHARS_MAX: usize = limits::PASSAGE_CHARS + 200;
 
-/// Parses a document. The first byte selects the format of the file. Accepted documents must be within bounds, and no
-/// text may be lost.
+/// The first byte selects the format of the file. Accepted documents must be within bounds, and no text may be lost.
 pub(super) fn document(bytes: &[u8]) {
     let Some((first, content)) = bytes.split_first() else { return };
     let form = match first {
@@ -36,7 +35,6 @@ pub(super) fn document(bytes: &[u8]) {
     }
 }
 
-/// Asserts that every word of the text is in a passage, except words that were cut.
 fn nothing_is_lost<'a>(content: &[u8], passages: impl Iterator<Item = &'a str>) {
     let text = String::from_utf8_lossy(content);
     let kept: BTreeSet<&str> = passages.flat_map(str::split_whitespace).collect();

@@ -19,7 +19,7 @@ const TOOLS: &str = "tools.yaml";
 const FILES: [&str; 7] =
     ["tickfleet.yaml", "agents.yaml", TOOLS, "permissions.yaml", "tenants.yaml", "mcp.yaml", MCP_LOCK_FILE];
 
-/// A folder with one configuration file. All other files are the built-in ones.
+/// One configuration file. All other files are the built-in ones.
 pub(super) struct Folder(TempDir);
 
 thread_local! {
@@ -36,8 +36,6 @@ impl Folder {
         self.0.path()
     }
 
-    /// Returns the folder, and the further sources that the built-in files need. `schema_check` checks the schemas in
-    /// the files.
     fn sources(&self, schema_check: SchemaCheck) -> Sources {
         let environment: Environment = [("SET".to_owned(), "from the environment".to_owned())].into();
         Sources {
@@ -50,7 +48,6 @@ impl Folder {
         }
     }
 
-    /// Asserts that written pins are read back unchanged.
     pub(super) fn assert_pins_come_back(&self, pins: &McpPins) {
         let text = pins.to_yaml();
         fs::write(self.path().join(MCP_LOCK_FILE), &text).expect("a file");
@@ -59,8 +56,7 @@ impl Folder {
     }
 }
 
-/// Parses a configuration file. The first byte selects the file, and the rest is its text. Errors must name file and
-/// line.
+/// The first byte selects the file, and the rest is its text. Errors must name file and line.
 pub(super) fn config(bytes: &[u8]) {
     let Some((by, yaml)) = bytes.split_first() else { return };
     let name = FILES[usize::from(by.wrapping_sub(b'0')) % FILES.len()];
@@ -94,7 +90,7 @@ fn assert_errors_are_located(errors: &ConfigErrors, name: &str, yaml: &str) {
     }
 }
 
-/// Parses pins. Accepted pins must be the same after they are written and read again.
+/// Accepted pins must be the same after they are written and read again.
 pub(super) fn mcp_lock(bytes: &[u8]) {
     FOLDER.with(|folder| {
         fs::write(folder.path().join(MCP_LOCK_FILE), bytes).expect("a file");
@@ -110,7 +106,7 @@ fn importer_of_tools() -> Importer {
     Importer::default()
 }
 
-/// Imports an OpenAPI document. Imported tools must have valid names, and a configuration must accept these tools.
+/// Imported tools must have valid names, and a configuration must accept these tools.
 pub(super) fn openapi(bytes: &[u8]) {
     let document = text(bytes);
     let made = IMPORTER.with(|importer| importer.get_or_init(importer_of_tools).import(&document));

@@ -8,8 +8,8 @@ use tickfleet_protocol::{
 
 use crate::bounds::{assert_calls, assert_json, assert_refusal, head_and_rest, text};
 
-/// Plays a turn. An accepted turn must be within bounds, and must be the same after it is written and read. A rejected
-/// turn must get a reply.
+/// An accepted turn must be within bounds, and must be the same after it is written and read. A rejected turn must get
+/// a reply.
 pub(super) fn turn(bytes: &[u8]) {
     let seen = glance(bytes);
     match parse_turn(bytes) {
@@ -90,8 +90,7 @@ fn assert_lease(lease: &str) {
     assert!(lease.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'), "{lease}");
 }
 
-/// Plays the calls of one dialect. The first line has the dialect's name, and the list of calls follows. Every call
-/// must get an answer with its own ID.
+/// The first line has the dialect's name, and the list of calls follows. Every call must get an answer with its own ID.
 pub(super) fn dialect(bytes: &[u8]) {
     let (word, calls) = head_and_rest(bytes);
     let Some(dialect) = Dialect::parse(&text(word)) else { return };
@@ -109,7 +108,6 @@ pub(super) fn dialect(bytes: &[u8]) {
     }
 }
 
-/// Asserts that results of every kind become valid messages in the turn's dialect, one per call.
 fn assert_answers(turn: &Turn) {
     let id = TurnId::new("t").unwrap();
     let outcomes = [Outcome::Denied, Outcome::Ok, Outcome::InvalidArguments];

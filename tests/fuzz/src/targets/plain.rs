@@ -10,8 +10,7 @@ use crate::bounds::{assert_json, depth, text};
 
 const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
 
-/// Plays a plain answer. No call may be invented, no call may follow an invalid call, and the error message must be
-/// short.
+/// No call may be invented, no call may follow an invalid call, and the error message must be short.
 pub(super) fn answer(bytes: &[u8]) {
     let answer = text(bytes);
     let calls = calls_in(&answer);
@@ -32,7 +31,7 @@ pub(super) fn answer(bytes: &[u8]) {
     }
 }
 
-/// Plays JSON. If our reader accepts JSON, other readers must accept it too. An error must have a position.
+/// If our reader accepts JSON, other readers must accept it too. An error must have a position.
 pub(super) fn json(bytes: &[u8]) {
     let judged = check(bytes, BOUNDS);
     let Ok(given) = std::str::from_utf8(bytes) else {

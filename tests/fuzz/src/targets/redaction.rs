@@ -1,4 +1,4 @@
-//! Redaction of secrets in any text that is stored or logged.
+//! Texts that are stored or logged must contain no secret.
 
 use serde_json::Value;
 use tickfleet_model::Redactor;
@@ -8,13 +8,11 @@ use crate::bounds::{assert_json, text};
 
 /// This secret has no known shape. Only its key shows that it is a secret.
 const VALUE: &str = "Tr0ub4dor9canary";
-/// This secret is recognized by its shape.
 const SHAPED: &str = "ghp_canary0canary1canary2canary3canary4";
 
 const BOUNDS: Bounds = Bounds { bytes_max: 1 << 20, depth_max: 48 };
 
-/// Redacts a text. A second redaction must change nothing. JSON must stay JSON. A secret next to any input must be
-/// removed.
+/// A second redaction must change nothing, JSON must stay JSON, and a secret next to any input must be removed.
 pub(super) fn redaction(bytes: &[u8]) {
     let redactor = Redactor::new(["iban"]);
     let given = text(bytes);

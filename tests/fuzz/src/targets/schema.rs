@@ -12,8 +12,7 @@ use tickfleet_tools::{ArgumentCheck, ValueCheck, check_schema};
 
 use crate::bounds::{head_and_rest, text};
 
-/// Plays a schema (the first line) and a value. If the schema compiles, each check of the value must have the same
-/// result, without a panic.
+/// If the schema compiles, each check of the value must have the same result, without a panic.
 pub(super) fn schema(bytes: &[u8]) {
     let (schema, value) = head_and_rest(bytes);
     let Ok(schema) = serde_json::from_slice::<Value>(schema) else { return };
@@ -51,7 +50,6 @@ fn assert_judges(check: &ValueCheck, schema: &Value, value: &str) {
     }
 }
 
-/// Returns true if the text is JSON within the bounds of arguments.
 fn readable(value: &str) -> bool {
     let bounds =
         tickfleet_protocol::json::Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
@@ -73,7 +71,6 @@ fn assert_arguments(check: &ArgumentCheck, schema: &Value, value: &str) {
     }
 }
 
-/// Asserts that the definition of a tool with this schema is valid in every dialect.
 fn assert_definitions(schema: &Value) {
     let tool = tool(schema.clone());
     for dialect in Dialect::ALL {

@@ -65,7 +65,6 @@ impl Tools {
 
 const SERVER: &str = "servers:\n  files:\n    url: https://mcp.example.com/mcp\n    prefix: fs_\n";
 
-/// Returns tools that read answers and make requests in different ways.
 fn declared() -> Vec<HttpTool> {
     let schema = json!({"type": "object", "required": ["id"], "properties":
         {"id": {}, "q": {}, "tag": {}, "note": {}, "whole": {}}});
@@ -98,8 +97,7 @@ fn declared() -> Vec<HttpTool> {
     .collect()
 }
 
-/// Parses an answer. Its first line has a byte that selects the tool, and the status. Then come headers, an empty line
-/// and the body.
+/// The first line has a byte that selects the tool, and the status. Then come headers, an empty line and the body.
 fn answer(bytes: &[u8]) -> Option<(u8, reqwest::Response)> {
     let (first, mut rest) = head_and_rest(bytes);
     let (by, status) = first.split_first()?;
@@ -115,7 +113,7 @@ fn answer(bytes: &[u8]) -> Option<(u8, reqwest::Response)> {
     Some((*by, answer.body(Bytes::copy_from_slice(rest)).ok()?.into()))
 }
 
-/// Plays a service's answer. The outcome must be within bounds and must not contain a secret of the request.
+/// The outcome must be within bounds and must not contain a secret of the request.
 pub(super) fn http_answer(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((by, answer)) = answer(bytes) else { return };
@@ -124,8 +122,7 @@ pub(super) fn http_answer(bytes: &[u8]) {
     });
 }
 
-/// Plays a token service's answer. The result must be a token that is a valid header value, or a short error without a
-/// secret.
+/// The result must be a token that is a valid header value, or a short error without a secret.
 pub(super) fn token(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((_, answer)) = answer(bytes) else { return };
@@ -142,8 +139,7 @@ pub(super) fn token(bytes: &[u8]) {
     });
 }
 
-/// Makes a request from a model's arguments. The request must go to the declared address, must have no second header,
-/// and must have a JSON body.
+/// The request must go to the declared address, must have no second header, and must have a JSON body.
 pub(super) fn http_request(bytes: &[u8]) {
     let Some((by, arguments)) = bytes.split_first() else { return };
     with_tools(|tools| {
@@ -169,8 +165,7 @@ pub(super) fn http_request(bytes: &[u8]) {
     });
 }
 
-/// Plays a message of an MCP server. The result must be an outcome within bounds, or tools that can be pinned and read
-/// back.
+/// The result must be an outcome within bounds, or tools that can be pinned and read back.
 pub(super) fn mcp(bytes: &[u8]) {
     with_tools(|tools| match read_message(&tools.server, bytes, &tools.secrets) {
         Some(ServerMessage::Outcome(outcome)) => assert_outcome(&outcome),

@@ -11,8 +11,6 @@ use tickfleet_store::{AdmissionNote, Queue, TurnName, entry_ms, fuzzing};
 
 use crate::bounds::text;
 
-/// Parses the bytes as a record, as a finished record, as an entry of a queue (lines of `<field> <value>`), and as a
-/// tenant's policy.
 pub(super) fn records(bytes: &[u8]) {
     if let Some((turn, admissions, tries)) = fuzzing::turn(bytes) {
         assert!(admissions.len() + tries.len() <= turn.notes.len());
@@ -44,7 +42,7 @@ fn field(line: &[u8]) -> (std::sync::Arc<str>, bytes::Bytes) {
     (text(name).into(), value.to_vec().into())
 }
 
-/// Parses a short value in each format. If the value parses, its written form must parse to the same value.
+/// If the value parses, its written form must parse to the same value.
 pub(super) fn words(bytes: &[u8]) {
     let word = text(bytes);
     macro_rules! ids {
@@ -87,7 +85,6 @@ pub(super) fn words(bytes: &[u8]) {
     let _ = (Guard::parse(word.split(',')), entry_ms(&word));
 }
 
-/// Asserts that the password in a URL such as `scheme://user:password@host` is not shown.
 fn assert_password_is_masked(url: &RedisUrl, word: &str) {
     let Some((_, rest)) = word.split_once("://") else { return };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

@@ -51,15 +51,13 @@ async fn a_call_denied_by_facts_does_not_use_its_approval() {
     assert_eq!((outcomes(&reply), bank.paid()), (vec!["denied"], 0), "{reply}");
     assert_eq!(result["error"]["details"]["reason"], "fact_forbidden", "{reply}");
     assert_eq!(state(&fleet, &id).await, "approved", "it was used up by a call that did not run");
-    // From now on, no approval is requested, because facts deny the call first.
     fleet.submit(&[pay(700)]).await;
     assert_eq!(outcomes(&fleet.reply().await), ["denied"]);
     assert!(Client::over(vec![fleet.store.clone()]).approvals(&acme(), 10).await.unwrap().is_empty());
     fleet.stop().await;
 }
 
-/// Returns a plan in which payments need approval, and at most one per recipient is made. Each payment waits at the
-/// gate. A payment of 1 then fails.
+/// Each payment waits at the gate. A payment of 1 then fails.
 fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semaphore>) -> Plan {
     let paid = Arc::clone(paid);
     let gate = Arc::clone(gate);
@@ -79,15 +77,14 @@ fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semapho
     Plan { tools: vec![pay], policy: people, slots: 2, ..Plan::default() }
 }
 
-/// Submits two equal payments and approves both. The first runs, and the second waits for the first. Returns the second
-/// turn and its approval.
+/// Approves both of two equal payments. The first runs, and the second waits for it. Returns the second turn and its
+/// approval.
 async fn waits_for_an_equal(fleet: &mut Fleet) -> (String, String) {
     let first = fleet.submit(&[pay(1)]).await;
     let agreed = asked(fleet).await.id;
     approve(fleet, "ann", &agreed).await;
     while state(fleet, &agreed).await != "used" {
-        // The call uses its consent when it gets its claim. No event reports the claim, so this polls. The test ends
-        // after a minute.
+        // The call uses its consent when it gets its claim. No event reports the claim, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let second = fleet.submit(&[pay(2)]).await;
@@ -135,7 +132,7 @@ async fn an_approval_expires_while_its_call_waits_for_an_equal_call() {
     let demand = ApprovalDemand { expires_ms: Some(6_000), ..of(1, &["finance"]) };
     let mut fleet = Fleet::start(pays_once(demand, &paid, &gate)).await;
     let (second, _) = waits_for_an_equal(&mut fleet).await;
-    // Waits until the consent has expired, 6 s after the decision.
+    // The consent expires 6 s after the decision.
     tokio::time::sleep(Duration::from_millis(6_100)).await;
     gate.add_permits(2);
     let one = fleet.reply().await;

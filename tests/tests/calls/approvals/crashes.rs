@@ -55,8 +55,8 @@ async fn a_changed_tool_or_rule_voids_the_approval_and_requests_a_new_one() {
     fleet.stop().await;
 }
 
-/// Returns the turn and the approval of a call that waits. The fleet has no worker any more, so the call is leased only
-/// after it is approved.
+/// The fleet has no worker any more, so the call is leased only after it is approved. Returns the call's turn and
+/// approval.
 async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
     let first = KillableProcess::start(fleet, "first");
     let turn = fleet.submit(&[pay(700)]).await;
@@ -65,7 +65,7 @@ async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
     (turn, asked)
 }
 
-/// Leases the only slice under the name of a worker that then does nothing.
+/// Leases the only slice under the name of a worker that does nothing.
 async fn leased_by_a_ghost(fleet: &Fleet) -> Slice {
     let role = Role::Worker { worker: "ghost".into(), slots: Slots { busy: 0, all: 1 } };
     let lease_ms = fleet.plan().store.lease_ms;
@@ -83,7 +83,7 @@ async fn leased_by_a_ghost(fleet: &Fleet) -> Slice {
     Slice::read(queue, taken.entry, &taken.fields).unwrap()
 }
 
-/// Begins the first call of a slice with this consent, like a worker that dies afterward.
+/// The worker of this call dies after the call has begun.
 async fn begins(fleet: &Fleet, slice: &Slice, id: &str) {
     let key = approval::key(&slice.name.tenant, id);
     let asked = fleet.store.record_of::<approval::Approval>(&key).await.unwrap().unwrap().value;
@@ -156,7 +156,7 @@ async fn the_result_of_a_lost_call_names_its_approval() {
     }
 }
 
-/// Checks that the call ends as unknown, and that its result and its audit entry name the consent.
+/// The result and the audit entry must both name the consent.
 async fn check(fleet: &mut Fleet, asked: &Approval, turn: &str) {
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["outcome_unknown"], "{reply}");

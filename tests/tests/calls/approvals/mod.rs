@@ -47,7 +47,7 @@ impl Bank {
         Plan { tools: vec![self.pay().approval(demand)], policy: people, ..Plan::default() }
     }
 
-    /// Returns a plan in which payments of more than 500 need consent.
+    /// Payments of more than 500 need consent.
     fn ruled(&self) -> Plan {
         Plan { tools: vec![self.pay()], policy: large_payments_ask, ..Plan::default() }
     }
@@ -57,8 +57,8 @@ impl Bank {
     }
 }
 
-/// Adds the approvers. Ann and Bob have the role `finance`. Bob also has the role `legal`. Eve has no role. One
-/// approver has the name of the agent `kelly`.
+/// Ann and Bob have the role `finance`. Bob also has the role `legal`. Eve has no role. One approver has the name of
+/// the agent `kelly`.
 fn people(policy: &mut Policy) {
     let approver = |name: &str, roles: &[&str]| (name.to_owned(), roles.iter().map(ToString::to_string).collect());
     let all = [
@@ -204,7 +204,6 @@ async fn a_call_waits_for_approval_without_a_slot_and_then_runs() {
     fleet.stop().await;
 }
 
-/// Returns the event and the approval of each entry in the tenant's stream of approvals.
 async fn events(fleet: &Fleet) -> Vec<Vec<String>> {
     let found: Vec<(String, Vec<String>)> = fleet.ask("XRANGE", "approvals:acme", &["-", "+"]).await;
     let field =
@@ -398,7 +397,6 @@ async fn pending_approvals_are_limited_per_tenant_and_agent() {
         let of_agent = fleet.store.keys().key(format_args!("asked:acme:{agent}"));
         let _: u32 = fleet.ask("DEL", "asked:acme", &[&of_agent]).await;
     }
-    // Approvals of another agent and expired approvals are not counted for this agent.
     many_wait(&fleet, "fran", of_agent).await;
     let over = ["0", "apr-over-1", "0", "apr-over-2"];
     let _: u32 = fleet.ask("ZADD", "asked:acme", &over).await;

@@ -1,5 +1,3 @@
-//! Tests approvers who change the agent's arguments.
-
 use serde_json::json;
 use tickfleet_client::ApprovalError;
 use tickfleet_model::ApprovalDemand;

@@ -8,7 +8,6 @@ use tickfleet_tests::inspect::outcomes;
 
 use super::{Bank, VerdictInput, acme, approve, asked, of, pay};
 
-/// Returns the value of this field in each entry of the stream for observers.
 async fn notices(fleet: &Fleet, name: &str) -> Vec<String> {
     let found: Vec<(String, Vec<String>)> = fleet.ask("XRANGE", "approvals:acme", &["-", "+"]).await;
     let field = |fields: &[String]| fields.iter().skip_while(|field| *field != name).nth(1).cloned();
@@ -39,7 +38,6 @@ async fn approvers_see_complete_arguments_and_lists_show_a_short_form() {
     }
     let reply = fleet.reply().await;
     assert_eq!((outcomes(&reply), &reply["results"][0]["output"]["to"]), (vec!["ok"], &json!(to)));
-    // Observers have seen no secret, and the approval's record no longer contains a secret.
     let reported = notices(&fleet, "arguments").await;
     assert!(
         reported

@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 const SHARDS: u32 = 4;
-/// Maximum time in which a cluster on a busy machine detects a dead node (1.5 s) and elects the next primary.
+/// A cluster on a busy machine needs this time to detect a dead node (1.5 s) and to elect the next primary.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize, JsonSchema)]
@@ -43,7 +43,6 @@ struct Ran {
 
 type Runs = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// Returns a `once` tool that counts each run.
 fn act(runs: &Runs) -> TypedTool {
     let runs = runs.clone();
     TypedTool::new("act", "Notes that it ran.", Effect::Once, move |context: CallContext, args: RecoveredCall| {
@@ -68,7 +67,7 @@ fn options() -> StoreOptions {
     StoreOptions { shards: SHARDS, lease_ms: 6_000, ..StoreOptions::default() }
 }
 
-/// Repeats a request until it succeeds. Each node has one second to respond, which is too short on a stalled machine.
+/// Each node has one second to respond, which is too short on a stalled machine.
 async fn in_the_end<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -79,7 +78,7 @@ async fn in_the_end<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>
     }
 }
 
-/// A scheduler and a worker for each shard, and a producer. They know only the addresses of the cluster.
+/// All parts know only the addresses of the cluster.
 struct Fleet {
     cluster: Cluster,
     runs: Runs,
@@ -120,22 +119,19 @@ impl Fleet {
         Self { cluster, runs, client, metrics, parts }
     }
 
-    /// Submits turns `<prefix>0…` of a tenant, each repeatedly until it is accepted.
     async fn submit(&self, tenant: &TenantId, prefix: &str, count: usize) {
         for i in 0..count {
             submit(&self.client, tenant, &format!("{prefix}{i}")).await;
         }
     }
 
-    /// Waits until `count` turns of a tenant have a reply. Each turn must have exactly one reply, and its call must
-    /// succeed.
+    /// Each turn must have exactly one reply, and its call must succeed.
     async fn until_replied(&self, tenant: &TenantId, count: usize) {
         let said = self.until_ended(tenant, count).await;
         assert!(said.iter().all(|outcome| outcome == "ok"), "{tenant}: {said:?}");
     }
 
-    /// Waits until `count` turns of a tenant have a reply. Each turn must have exactly one reply. Returns the outcomes
-    /// of the calls.
+    /// Each turn must have exactly one reply. Returns the outcomes of the calls.
     async fn until_ended(&self, tenant: &TenantId, count: usize) -> Vec<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -153,7 +149,7 @@ impl Fleet {
         }
     }
 
-    /// Returns the replies by turn ID, or `None` while the tenant's slot moves.
+    /// Replies by turn ID; `None` while the tenant's slot moves.
     async fn replies(&self, tenant: &TenantId) -> Option<BTreeMap<String, Vec<Value>>> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let store = self.client.store(tenant);
@@ -200,7 +196,7 @@ impl Fleet {
     }
 }
 
-/// Returns the run ID of a shard's Redis and the number of restart epochs, from the field `state` of `meta`.
+/// From the field `state` of `meta`: the run ID of a shard's Redis and the number of restart epochs.
 pub(super) fn run_and_epoch(state: &str) -> (String, u64) {
     let mut words = state.split(' ').skip(1);
     let run = words.next().unwrap().to_owned();
@@ -209,7 +205,7 @@ pub(super) fn run_and_epoch(state: &str) -> (String, u64) {
     (run, epoch >> 32)
 }
 
-/// Repeats the submit until it is accepted. An ID is accepted only once.
+/// An ID is accepted only once, so a repeated submit is harmless.
 async fn submit(client: &Client, tenant: &TenantId, id: &str) {
     let calls = json!([{"id": "c", "name": "act", "arguments": {"mark": format!("{tenant}/{id}")}}]);
     let turn = json!({"tenant": tenant, "agent": "kelly", "reply_to": "box", "turn_id": id, "calls": calls});

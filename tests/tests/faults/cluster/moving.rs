@@ -22,11 +22,9 @@ use tokio::time::{Instant, sleep};
 use super::{Fleet, SHARDS, everybody, options, plenty, submit, tenants};
 
 const CAP: usize = 10;
-/// Length of a tick that does not end during the test.
 const LONG_TICK_MS: i64 = 600_000;
 
 impl Fleet {
-    /// Submits `count` turns `during0…`, spread over the time of a move.
     fn load(&self, tenant: &TenantId, count: usize) -> JoinHandle<()> {
         let client = self.client.clone();
         let tenant = tenant.clone();
@@ -40,7 +38,7 @@ impl Fleet {
     }
 }
 
-/// Moves the slot's keys in random order, with pauses, so that turns arrive in every state of the move.
+/// Keys move in random order, with pauses, so that turns arrive in every state of the move.
 async fn move_under_load(fleet: &Fleet, slot: u16, from: usize, to: usize) {
     let cluster = &fleet.cluster;
     let mut order = StdRng::seed_from_u64(14);
@@ -74,7 +72,7 @@ async fn moving_a_loaded_slot_key_by_key_loses_nothing_and_keeps_caps() {
     fleet.until_replied(&tenant, 4).await;
     let before = fleet.epoch(&tenant).await;
 
-    // Turns arrive throughout the move. There are three times as many as the cap allows.
+    // Three times as many turns as the cap allows arrive throughout the move.
     let load = fleet.load(&tenant, 30);
     move_under_load(&fleet, slot, from, to).await;
     let moved = Instant::now();
@@ -85,7 +83,6 @@ async fn moving_a_loaded_slot_key_by_key_loses_nothing_and_keeps_caps() {
     let ran = said.iter().filter(|outcome| *outcome == "ok").count();
     assert_eq!(ran, CAP, "the cap holds, and is used up: {said:?}");
     assert!(said.iter().all(|outcome| matches!(outcome.as_str(), "ok" | "daily_cap_reached" | "capped")), "{said:?}");
-    // Other shards must not be delayed.
     fleet.submit(&other, "others", 3).await;
     fleet.until_replied(&other, 3).await;
     fleet.each_ran_once(CAP + 3);
@@ -131,7 +128,7 @@ struct LongWindow<'a> {
 }
 
 impl<'a> LongWindow<'a> {
-    /// Of the first shard's tenants, selects the one whose window began last.
+    /// Selects the tenant whose window began last, so that most of the window remains.
     async fn find(fleet: &'a Fleet) -> Self {
         let now_ms = fleet.client.store(&tenants()[0]).now_ms().await.unwrap();
         let since = |tenant: &TenantId| {
@@ -149,7 +146,6 @@ impl<'a> LongWindow<'a> {
         command.query_async(&mut store.connection().get().await.unwrap()).await.unwrap()
     }
 
-    /// Returns the counter of the agent's calls in a tick.
     fn counter(&self) -> CounterKey {
         CounterKey::new(limits::TICK, format!("{}:kelly", self.tenant))
     }
@@ -166,7 +162,6 @@ impl<'a> LongWindow<'a> {
         self.ask("ZCARD", &keys::throttle_queue(&self.counter()).to_string(), &[]).await
     }
 
-    /// Waits until each submitted turn has its reply or waits for the counter. Returns the number of replies.
     async fn settled(&self) -> usize {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -206,7 +201,7 @@ async fn a_slot_move_during_a_window_keeps_its_cap_and_queue() {
     let load = fleet.load(&tenant, 30);
     move_under_load(&fleet, slot, from, to).await;
     load.await.unwrap();
-    // One more turn arrives after the move. The window admits no more calls, even if it had room before the move.
+    // The window admits no more calls after the move, even if it had room before.
     fleet.submit(&tenant, "after", 1).await;
     window.submitted = 4 + 30 + 1;
     let admitted = window.settled().await;
@@ -216,7 +211,7 @@ async fn a_slot_move_during_a_window_keeps_its_cap_and_queue() {
     let timer: i64 = window.ask("ZSCORE", "timers", &[&keys::throttle_timer(&window.counter())]).await;
     assert!(timer <= before.ends_ms, "the throttle queue is looked at when the window has ended, or before");
 
-    // Each later window releases as many turns as it allows, in order, until the queue is empty.
+    // Each later window releases as many turns as it allows, in order.
     let mut replied = admitted;
     while replied < window.submitted {
         window.let_it_end().await;
@@ -260,7 +255,7 @@ async fn a_script_that_follows_an_ask_redirect_loses_its_counter() {
     assert_eq!(followed, (1,), "ten were used up, and the script that followed counts from nothing");
 }
 
-/// Returns the error code if a server reported that a key is on another server, otherwise `None`.
+/// The code of an error that names another server.
 fn sent_away(error: &StoreError) -> Option<&str> {
     if let StoreError::Verb { source, .. } = error { source.code() } else { None }
 }
@@ -282,8 +277,7 @@ async fn a_watch_during_a_slot_move_reports_no_missing_keys() {
     cluster.move_keys(&keys, from, to).await;
     assert_eq!(sent_away(&watch.poll().await.unwrap_err()), Some("ASK"));
     cluster.end_move(slot, from, to).await;
-    // The watch has its own connection. The connection gets an error from the old primary, and then reconnects to the
-    // new primary.
+    // The watch's own connection gets an error from the old primary, and then reconnects to the new one.
     assert_eq!(sent_away(&watch.poll().await.unwrap_err()), Some("MOVED"));
     assert_eq!(watch.poll().await.unwrap().policy_generation, generation);
 }

@@ -19,7 +19,6 @@ async fn durable_calls_run_once_when_an_isolated_primary_is_replaced() {
     let key = fleet.client.store(tenant).keys().key("nobody");
 
     fleet.cluster.network().isolate(&[holder], fleet.cluster.servers.len());
-    // Either primary may accept these turns. If turns are lost with the old primary, the producer submits them again.
     fleet.submit(tenant, "during", 5).await;
     assert_eq!(fleet.cluster.another_holder(slot, holder).await, fleet.cluster.partner(holder));
     fleet.cluster.refuses(holder, &key, "CLUSTERDOWN").await;

@@ -16,7 +16,6 @@ use super::{lease_ms, places, steps};
 
 #[derive(Debug)]
 struct ApprovalRun {
-    /// The number of commits about the turn.
     commits: usize,
     result: Value,
     paid: usize,
@@ -33,7 +32,7 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
     pay.requires_approval()
 }
 
-/// Approves every waiting call as ann, until the task is aborted. Counts the approvals in `given`.
+/// `given` counts the approvals.
 async fn agrees(store: Store, given: Arc<AtomicUsize>) {
     let client = Client::over(vec![store]);
     let acme = TenantId::new("acme").unwrap();
@@ -59,7 +58,7 @@ async fn agrees(store: Store, given: Arc<AtomicUsize>) {
     }
 }
 
-/// Runs the turn. After `kill_after` commits, all processes except ann die, and new processes start.
+/// After `kill_after` commits, all processes except ann die, and new processes start.
 async fn play(kill_after: usize) -> ApprovalRun {
     let paid = Arc::new(AtomicUsize::new(0));
     let given = Arc::new(AtomicUsize::new(0));
@@ -89,7 +88,6 @@ async fn an_approved_payment_is_made_at_most_once_after_a_kill_at_any_step() {
         let played = play(kill_after).await;
         let outcome = played.result["outcome"].as_str().unwrap_or_default();
         assert!(played.paid <= 1, "killed after {kill_after}: paid twice: {played:?}");
-        // Ann's decision is not lost, so she is asked only once.
         assert_eq!(played.given, 1, "killed after {kill_after}: {played:?}");
         assert!(["ok", "outcome_unknown"].contains(&outcome), "killed after {kill_after}: {played:?}");
         assert!(outcome != "ok" || played.paid == 1, "killed after {kill_after}: told wrongly: {played:?}");

@@ -13,7 +13,7 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// Returns a tool that must not run twice. Its ledger is outside the fleet.
+/// The tool's ledger is outside the fleet, and shows whether the tool ran twice.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Value| {
@@ -22,7 +22,6 @@ fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// Returns a tool that posts, calls another tool that itself makes a call, and posts again.
 fn announce() -> TypedTool {
     TypedTool::new("announce", "Announces.", Effect::Idempotent, |context: CallContext, _: Value| async move {
         let first = context.call("post", json!({})).await?;
@@ -41,16 +40,14 @@ fn greet() -> TypedTool {
 
 #[derive(Debug)]
 struct ComposedRun {
-    /// The number of commits about the turn.
     commits: usize,
     reply: Value,
     posts: usize,
-    /// The number of audit entries of each turn.
     audits: BTreeMap<String, usize>,
     killed: bool,
 }
 
-/// Runs the turn. After `kill_after` commits, all processes die, and new processes start.
+/// After `kill_after` commits, all processes die, and new processes start.
 async fn play(kill_after: usize) -> ComposedRun {
     let posts = Arc::new(AtomicUsize::new(0));
     let plan = Plan {

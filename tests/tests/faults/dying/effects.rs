@@ -28,14 +28,13 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
 
 #[derive(Debug)]
 struct EffectRun {
-    /// The number of commits about the turns.
     commits: usize,
     results: Vec<Value>,
     paid: usize,
     killed: bool,
 }
 
-/// Runs both turns. After `kill_after` commits, all processes die, and new processes start.
+/// After `kill_after` commits, all processes die, and new processes start.
 async fn play(kill_after: usize) -> EffectRun {
     let paid = Arc::new(AtomicUsize::new(0));
     let plan = Plan {
@@ -67,7 +66,6 @@ async fn equal_payments_are_made_at_most_once_after_a_kill_at_any_step() {
         let played = play(kill_after).await;
         let outcomes: Vec<&str> = played.results.iter().filter_map(|result| result["outcome"].as_str()).collect();
         assert!(played.paid <= 1, "killed after {kill_after}: paid twice: {played:?}");
-        // Both turns get the same outcome: the payment was made, or it is unknown whether it was made.
         assert_eq!(outcomes[0], outcomes[1], "killed after {kill_after}: {played:?}");
         assert!(["ok", "outcome_unknown"].contains(&outcomes[0]), "killed after {kill_after}: {played:?}");
         assert!(outcomes[0] != "ok" || played.paid == 1, "killed after {kill_after}: told wrongly: {played:?}");

@@ -13,15 +13,13 @@ use super::{lease_ms, places, steps};
 
 #[derive(Debug)]
 struct LocalRun {
-    /// The number of commits about the turn.
     commits: usize,
     result: Value,
     ran: usize,
     killed: bool,
 }
 
-/// Runs the call. After `kill_after` commits, all processes of the fleet die, and new ones start. The caller's process
-/// lives.
+/// After `kill_after` commits, all processes of the fleet die, and new ones start. The caller's process lives.
 async fn play(kill_after: usize) -> LocalRun {
     let declared = json!({"tools": {"pay": {
         "description": "Pays.", "input_schema": {"type": "object"}, "effect": "once", "local": {"lease_ms": 20_000},
@@ -45,7 +43,6 @@ async fn play(kill_after: usize) -> LocalRun {
     LocalRun { commits, result: replies[0]["results"][0].take(), ran: ran.load(Ordering::SeqCst), killed }
 }
 
-/// Starts a caller that runs each call that it can claim.
 async fn caller(fleet: &Fleet, ran: Arc<AtomicUsize>) -> tokio::task::JoinHandle<()> {
     let mut connection = fleet.server.connection().await;
     let (local, tasks) = (fleet.store.keys().key("local:acme:t1"), fleet.store.keys().key("tasks"));

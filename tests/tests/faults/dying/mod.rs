@@ -15,20 +15,18 @@ use tickfleet_tests::killable::KillableProcess;
 
 #[derive(Debug)]
 struct DyingRun {
-    /// The number of commits about the turns and tasks.
     commits: usize,
     replies: Vec<Value>,
     killed: bool,
 }
 
-/// Returns true if a line of MONITOR is a commit about turns or tasks of the tenant `acme`. Heartbeats can come at any
-/// time, so they do not count.
+/// MONITOR's lines of heartbeats do not count, because heartbeats can come at any time.
 fn is_commit(line: &str) -> bool {
     ["] \"FCALL\" ", "] \"EVALSHA\" "].iter().any(|command| line.contains(command)) && line.contains(":acme:")
 }
 
-/// Runs the work that `submit` submits until there are `replies` replies. The fleet has no schedulers and workers of
-/// its own. After `kill_after` commits, all processes die, and new processes start.
+/// The fleet has no schedulers and workers of its own. After `kill_after` commits, all processes die, and new processes
+/// start.
 async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl AsyncFnOnce(&Fleet)) -> DyingRun {
     let monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();
     let mut commits_made = monitor.into_on_message::<String>().filter(|line| future::ready(is_commit(line)));
@@ -54,18 +52,18 @@ async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl
     DyingRun { commits, replies: received, killed: second.is_some() }
 }
 
-/// Returns the lease (ms). It is short if all processes die, because the test must then wait for its end.
+/// Milliseconds. If all processes die, the test must wait for the end of a lease, so the lease is short.
 fn lease_ms(kill_after: usize) -> i64 {
     if kill_after == usize::MAX { 10_000 } else { 1_500 }
 }
 
-/// Returns the number of steps at which all processes die. `TICKFLEET_STEPS` sets another number.
+/// `TICKFLEET_STEPS` sets another number.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside it")]
 fn steps(usual: usize) -> usize {
     std::env::var("TICKFLEET_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(usual)
 }
 
-/// Returns numbers of commits, spread evenly from the first commit to the last.
+/// Spread evenly from the first commit to the last.
 fn places(commits: usize, steps: usize) -> impl Iterator<Item = usize> {
     (1..=commits).step_by((commits / steps).max(1))
 }

@@ -21,7 +21,7 @@ use tickfleet_tools::{ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// If no process dies, each of the two agents sends two requests to the model.
+/// Each of the two agents sends two requests if no process dies.
 const ASKED: usize = 4;
 const TASK: &str = "ses-news-1";
 const ANSWER: &str = "Kelly has seen to it.";
@@ -49,7 +49,7 @@ struct Posted {
     posted: String,
 }
 
-/// Returns a tool that must not run twice. Its ledger is outside the fleet.
+/// The tool's ledger is outside the fleet, and shows whether the tool ran twice.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
@@ -61,8 +61,8 @@ fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// Starts the model. With it, atlas sends kelly a message, delegates a post to her, waits for her, and reports. Each of
-/// kelly's requests must contain the message exactly once. `confused` counts the other requests.
+/// atlas sends kelly a message, delegates a post to her, waits for her, and reports. Each of kelly's requests must
+/// contain the message exactly once; `confused` counts the others.
 async fn model(confused: &Arc<AtomicUsize>) -> ScriptedModel {
     let confused = Arc::clone(confused);
     ScriptedModel::start(move |asked: &ModelRequest| {
@@ -118,20 +118,17 @@ fn plan(model: &ScriptedModel, posts: &Arc<AtomicUsize>, lease_ms: i64) -> Plan 
 
 #[derive(Debug)]
 struct TaskRun {
-    /// The number of commits about the task.
     commits: usize,
     reply: Value,
     posts: usize,
     asked: usize,
-    /// The number of requests in which the message was missing or occurred twice.
     confused: usize,
-    /// The number of responses that the model budget counted.
     counted: u64,
     said: Option<String>,
     killed: bool,
 }
 
-/// Runs the task. After `kill_after` commits, all processes die, and new processes start.
+/// After `kill_after` commits, all processes die, and new processes start.
 async fn play(kill_after: usize) -> TaskRun {
     let posts = Arc::new(AtomicUsize::new(0));
     let confused = Arc::new(AtomicUsize::new(0));
@@ -172,7 +169,7 @@ async fn a_task_of_two_agents_reaches_the_same_end_after_a_kill_at_any_step() {
         assert_eq!(played.confused, 0, "killed after {kill_after}, a message was lost or came twice: {played:?}");
         assert_eq!(played.counted, ASKED as u64, "killed after {kill_after}, use is not counted once: {played:?}");
         assert!(played.posts <= 1, "killed after {kill_after}, it was posted twice: {played:?}");
-        // At most one response was pending when all processes died.
+        // When all processes died, at most one response was pending.
         assert!(played.asked <= ASKED + 1, "killed after {kill_after}, asked too often: {played:?}");
         if played.posts == 0 {
             unknown.insert(kill_after, played);

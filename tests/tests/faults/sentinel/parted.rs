@@ -5,13 +5,11 @@ use tickfleet_testkit::Network;
 
 use super::*;
 
-/// `PRIMARY` is the network number of the initial primary. `FIRST_SENTINEL` is the number of the Sentinel that all URLs
-/// name first.
+/// `PRIMARY` is a network number. All URLs name `FIRST_SENTINEL` first.
 const PRIMARY: usize = 0;
 const FIRST_SENTINEL: usize = 2;
 
-/// Starts a setup whose network can be cut. Returns `None` if servers on this system cannot connect from their own
-/// addresses.
+/// `None` if servers on this system cannot connect from their own addresses.
 async fn apart(extra_args: &[&str]) -> Option<SentinelSetup> {
     if Network::is_possible().await {
         return Some(SentinelSetup::start_apart(1, extra_args).await);
@@ -21,15 +19,15 @@ async fn apart(extra_args: &[&str]) -> Option<SentinelSetup> {
 }
 
 impl Fleet {
-    /// Cuts the primary and the first Sentinel off from the other servers. Waits until the other Sentinels have
-    /// promoted the replica. The fleet and its producers still reach all servers that they know.
+    /// Waits until the other Sentinels have promoted the replica. The fleet and its producers still reach all servers
+    /// that they know.
     async fn cut_off(&self) {
         self.trio.replicated(PRIMARY, 1).await;
         self.trio.network().isolate(&[PRIMARY, FIRST_SENTINEL], self.trio.on_network());
         assert_eq!(self.trio.another_primary(PRIMARY).await, 1);
     }
 
-    /// Restores the network. Waits until the old primary follows the new primary and the producer uses the new primary.
+    /// Waits until the old primary follows the new primary and the producer uses the new primary.
     async fn join(&self) {
         self.trio.network().join();
         self.trio.replicated(1, 1).await;
@@ -42,8 +40,6 @@ impl Fleet {
     }
 }
 
-/// Checks that each turn with this prefix has one reply, with one of these outcomes. Returns the number of `ok`
-/// outcomes.
 fn good(replies: &BTreeMap<String, Vec<Value>>, prefix: &str, words: &[&str]) -> usize {
     let mut good = 0;
     for (turn, replies) in replies.iter().filter(|(turn, _)| turn.starts_with(prefix)) {
@@ -58,15 +54,13 @@ fn good(replies: &BTreeMap<String, Vec<Value>>, prefix: &str, words: &[&str]) ->
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_reaches_another_sentinel_moves_to_the_new_primary() {
     let Some(trio) = apart(&[]).await else { return };
-    // The client knows one Sentinel on each side of the cut. The first Sentinel in the URL names the old primary, and
-    // the second names the new primary.
+    // The first Sentinel in the URL names the old primary, and the second names the new one.
     let url = trio.url_by(0..2);
     let fleet = Fleet::start_on(trio, url, Durability::None).await;
     fleet.submit("before").await;
     fleet.until_replied(PRIMARY, TURNS).await;
 
     fleet.cut_off().await;
-    // The old primary also claims to be the primary.
     let first = Store::open(&fleet.trio.url_by(0..1), 0, Arc::new(StoreOptions::default())).unwrap();
     first.now_ms().await.unwrap();
     assert!(first.connection().primary().unwrap().unwrap().ends_with(fleet.trio.port(PRIMARY)));
@@ -86,12 +80,10 @@ async fn a_client_that_reaches_another_sentinel_moves_to_the_new_primary() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn durable_calls_do_not_run_on_a_partitioned_primary() {
     let Some(trio) = apart(&[]).await else { return };
-    // A client that knows no other Sentinel stays with the old primary.
     let url = trio.url_by(0..1);
     let fleet = Fleet::start_on(trio, url, Durability::Replica).await;
     fleet.cut_off().await;
 
-    // The old primary accepts turns that it will lose.
     fleet.submit("cut-off").await;
     let replies = fleet.until_replied(PRIMARY, TURNS).await;
     assert_eq!(good(&replies, "", &["transient"]), 0);

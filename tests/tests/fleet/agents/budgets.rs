@@ -7,9 +7,8 @@ use tickfleet_tests::killable::KillableProcess;
 
 use super::*;
 
-/// Number of tokens that the scripted model reports for each answer.
 const TOKENS_PER_ANSWER: u64 = 110;
-/// The tokens per day in the test with killed workers: about half of what the tasks need.
+/// About half of what the tasks need.
 const TOKENS_MAX: u64 = 6_000;
 const TASKS: usize = 100;
 
@@ -45,7 +44,6 @@ async fn counted(fleet: &Fleet, limit: &str) -> u64 {
 async fn model_usage_is_counted_once_per_tenant_and_agent_even_if_the_task_fails() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match (asked.system.as_str(), asked.answers()) {
         ("You are atlas.", 0) => ModelReply::call("echo", json!({"text": "hi"})),
-        // The model is called again, and the second call also uses tokens.
         ("You are kelly.", _) => ModelReply::words("  "),
         _ => ModelReply::words("Done."),
     })

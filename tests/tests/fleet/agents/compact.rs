@@ -2,13 +2,11 @@
 
 use super::*;
 
-/// The number of tool results until the model answers.
 const ROUNDS: usize = 10;
 const KEEPER: &str = "You keep the notes of an agent";
 const NOTES: &str = "Notes on your earlier steps";
 
-/// Returns a plan with an agent that makes one call per answer. Each result has 1,900 bytes, and a request has at most
-/// 6,000 bytes of results.
+/// Each result has 1,900 bytes, and a request has at most 6,000 bytes of results.
 fn forgetful(model: &ScriptedModel) -> Plan {
     let find = TypedTool::new("find", "Finds.", Effect::Read, |_, args: Value| async move {
         Ok::<_, ToolError>(json!({"n": args["n"], "text": "x".repeat(1_850)}))
@@ -23,7 +21,7 @@ fn forgetful(model: &ScriptedModel) -> Plan {
     plan
 }
 
-/// Returns the requests to the agent's own model, without the requests for summaries.
+/// Without requests for summaries.
 fn requests(model: &ScriptedModel) -> Vec<ModelRequest> {
     model.seen().into_iter().filter(|asked| !asked.system.starts_with(KEEPER)).collect()
 }
@@ -34,7 +32,7 @@ fn says(asked: &ModelRequest, words: &str) -> bool {
 
 #[tokio::test]
 async fn old_steps_are_summarized_once_and_summaries_count_as_usage() {
-    // The model counts its calls itself, because its requests no longer show all of them.
+    // The requests no longer show all calls, so the model counts its calls itself.
     let calls = AtomicUsize::new(0);
     let notes = AtomicUsize::new(0);
     let model = ScriptedModel::start(move |asked: &ModelRequest| {
@@ -62,11 +60,9 @@ async fn old_steps_are_summarized_once_and_summaries_count_as_usage() {
     assert!(seen.iter().all(|asked| results(asked) <= 3), "{:?}", seen.iter().map(results).collect::<Vec<_>>());
     let last = seen.last().unwrap();
     assert!(says(last, NOTES) && says(last, "notes number 3") && !says(last, "notes number 2"), "{last:?}");
-    // The model that summarizes reads the former notes and the steps since then.
     let keepers: Vec<ModelRequest> =
         model.seen().into_iter().filter(|asked| asked.system.starts_with(KEEPER)).collect();
     assert!(says(&keepers[1], "notes number 1") && says(&keepers[1], "Find all.") && keepers[1].tools.is_empty());
-    // Operators can see the summaries.
     let name = tickfleet_store::TurnName::parse("acme:job-1").unwrap();
     let story = tickfleet_client::tasks::task_details(&fleet.store, &name).await.unwrap().unwrap();
     let reported =

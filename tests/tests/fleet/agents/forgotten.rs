@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// Duration of the call that occupies the slot. It is longer than the time for which records are kept.
+/// Longer than the time for which records are kept.
 const SLEEP_MS: u64 = 1_500;
 
 fn forgetful(plan: Plan) -> Plan {
@@ -14,7 +14,7 @@ fn forgetful(plan: Plan) -> Plan {
     Plan { slots: 1, store, ..plan }
 }
 
-/// Submits a turn that takes the slot as soon as it is free. Only when this turn is queued may the post return.
+/// The turn takes the slot as soon as it is free. Only when this turn is queued may the post return.
 async fn keep_busy(fleet: &Fleet, may_end: &CancellationToken) {
     let calls = json!([{"name": "sleep", "arguments": {"ms": SLEEP_MS}}]);
     let turn = json!({"turn_id": "busy", "tenant": "acme", "agent": "atlas", "priority": "urgent", "calls": calls});
@@ -23,7 +23,6 @@ async fn keep_busy(fleet: &Fleet, may_end: &CancellationToken) {
     may_end.cancel();
 }
 
-/// Returns a tool that posts, and returns when another turn is queued.
 fn slow_post(posts: &Arc<AtomicUsize>, may_end: &CancellationToken) -> TypedTool {
     let posts = Arc::clone(posts);
     let may_end = may_end.clone();

@@ -10,9 +10,7 @@ use tickfleet_tests::fleet::PATIENCE;
 use super::*;
 
 const TASKS: usize = 1_000;
-/// Maximum number of calls of the tool `count` that may run at the same time.
 const PLACES: u64 = 5;
-/// Number of the long task's answers before its last answer.
 const ROUNDS: usize = 200;
 const RESULT_BYTES: usize = 65_000;
 

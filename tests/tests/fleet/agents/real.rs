@@ -1,7 +1,7 @@
-//! Runs an agent on a real provider, which environment variables configure. The test uses the provider's key only on
-//! request:
+//! Runs an agent on a real provider, but only on request:
 //!
-//! `OPENAI_API_KEY=… OPENAI_MODEL=gpt-4.1-mini cargo nextest run -p tickfleet-tests --run-ignored only -E 'test(agents::real)'`
+//! `OPENAI_API_KEY=… OPENAI_MODEL=gpt-4.1-mini cargo nextest run -p tickfleet-tests --run-ignored only -E
+//! 'test(agents::real)'`
 
 use tickfleet_config::{ModelDef, Prices};
 

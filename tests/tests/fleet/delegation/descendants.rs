@@ -18,8 +18,8 @@ async fn fleet() -> Fleet {
     Fleet::start(Plan { tools: plan.tools.into_iter().chain([hang()]).collect(), slots: 8, ..plan }).await
 }
 
-/// Delegates archy's task `job` with a child task of link. The child has a task of emma and a turn, which both never
-/// end.
+/// archy's task `job` has a child task of link, which has a task of emma and a turn. The task of emma and the turn
+/// never end.
 async fn family(fleet: &Fleet, job: Value) -> LeasedTask {
     fleet.delegate("archy", job).await;
     let leased = fleet.lease_task("archy", "r1").await;
@@ -50,7 +50,6 @@ async fn a_cancel_message_also_cancels_the_tasks_descendants() {
     family(&fleet, json!({"task_id": "job"})).await;
     fleet.say(json!({"op": "cancel", "task_id": "job", "reason": "wrong customer"})).await;
     both_are_cancelled(&mut fleet, "wrong customer").await;
-    // The child's runtime has not noticed the cancel yet, and submits another turn.
     let turn = json!({"agent": "link", "turn_id": "late", "task_id": "child", "calls": [{"name": "echo"}]});
     fleet.submit_turn(turn).await;
     let reply = fleet.reply().await;
@@ -65,7 +64,6 @@ async fn a_cancel_message_also_cancels_the_tasks_descendants() {
     }
 }
 
-/// Checks that the task and the turn under `child` are canceled with this reason.
 async fn both_are_cancelled(fleet: &mut Fleet, why: &str) {
     let replies = fleet.replies(2).await;
     for id in ["grandchild", "work"] {
@@ -101,10 +99,9 @@ async fn a_successful_task_does_not_cancel_its_descendants() {
 async fn descendants_of_a_task_expire_with_it() {
     let mut fleet = fleet().await;
     let deadline = tickfleet_engine::time::rfc3339(fleet.store.now_ms().await.unwrap() + 12_000);
-    // All of this runs before the deadline.
     family(&fleet, json!({"task_id": "job", "deadline": deadline})).await;
     let replies = fleet.replies(2).await;
-    // The deadline interrupts a running attempt. The result states this.
+    // The deadline interrupts a running attempt.
     for id in ["grandchild", "work"] {
         let outcome = &replies[id]["results"][0]["outcome"];
         assert!(["transient", "expired"].contains(&outcome.as_str().unwrap()), "{id}: {:#}", replies[id]);

@@ -8,7 +8,7 @@ async fn the_first_task_creates_the_consumer_group_of_an_external_runtime() {
     fleet.delegate("archy", json!({"task_id": "job"})).await;
     let has_stream = async |fleet: &Fleet| fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await == 1;
     fleet.until("its stream is there", has_stream).await;
-    // If the group does not exist, Redis returns an error here.
+    // Redis returns an error if the group does not exist.
     let pending: (u64, redis::Value, redis::Value, redis::Value) =
         fleet.ask("XPENDING", "external:acme:archy", &["workers"]).await;
     assert_eq!(pending.0, 0);
@@ -40,7 +40,6 @@ async fn an_external_stream_drops_ended_tasks_and_is_deleted_with_its_agent() {
     fleet.say(json!({"op": "cancel", "task_id": "silent"})).await;
     fleet.reply().await;
     assert_eq!(waiting(&fleet).await, 0, "what has ended is not kept");
-    // The stream stays while a task waits in it, even if no more tasks can be added.
     fleet.delegate("archy", json!({"task_id": "last"})).await;
     fleet.until("it waits", async |fleet| waiting(fleet).await == 1).await;
     let mut active = (*fleet.active.load()).clone();
@@ -80,7 +79,6 @@ async fn an_external_runtime_leases_a_task_submits_turns_and_finishes_it() {
     fleet.delegate("archy", json!({"task_id": "job", "budget": 3, "input": [1], "capabilities": ["read_files"]})).await;
     let leased = fleet.lease_task("archy", "r1").await;
     assert_eq!((leased.id(), &leased.task["input"], &leased.task["budget"]), ("job", &json!([1]), &json!(3)));
-    // There are four calls, but the task's budget is three. The task also has fewer capabilities than the agent.
     let calls = json!([
         {"name": "read_files"}, {"name": "send_mail"}, {"name": "echo"}, {"name": "echo"}
     ]);
@@ -95,7 +93,6 @@ async fn an_external_runtime_leases_a_task_submits_turns_and_finishes_it() {
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["output"], json!({"n": 12345678901234567890u64}));
     assert!(result(&reply)["duration_ms"].as_u64().unwrap() > 0, "since the task was offered: {reply:#}");
-    // The task has ended. Messages about it have no effect, and no turn can run under it.
     fleet.say(leased.message("finish", json!({"output": 2}))).await;
     fleet.submit_turn(json!({"agent": "archy", "task_id": "job", "calls": [{"name": "echo"}]})).await;
     assert_eq!(fleet.reply().await["error"]["code"], "unknown_task");
@@ -143,7 +140,6 @@ async fn a_silent_runtime_loses_its_lease_and_its_late_result_is_ignored() {
     let third = fleet.lease_task("archy", "r3").await;
     fleet.say(third.message("finish", json!({"output": 3}))).await;
     assert_eq!(result(&fleet.reply().await)["output"], 3);
-    // Even if every runtime is silent, the task must end.
     fleet.delegate("link", json!({"task_id": "cursed"})).await;
     for name in ["r1", "r2", "r3"] {
         assert_eq!(fleet.lease_task("link", name).await.id(), "cursed");

@@ -1,4 +1,4 @@
-//! Checks recording rules and alerts with promtool.
+//! promtool checks recording rules and alerts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -115,7 +115,7 @@ fn every_alert_has_a_firing_and_a_silent_test_case() {
     assert_eq!(keeps_still, alerts, "alerts that a case keeps from firing");
 }
 
-/// promtool evaluates groups that are not listed in any order. So alerts could see old recorded values.
+/// Without an order in the test case, promtool may evaluate alerts before the recordings that they read.
 #[test]
 fn test_cases_evaluate_recording_rules_first_and_cover_every_group() {
     let all: BTreeSet<String> = groups().into_iter().map(|group| group.name).collect();

@@ -8,7 +8,7 @@ use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, RuleMode
 use super::rules::{asked, with_rules};
 use super::*;
 
-/// Tools whose calls rules cannot distinguish. Each has a fact, which may refer to an argument.
+/// Rules cannot distinguish the calls of these tools. Each tool has a fact, which may refer to an argument.
 const ONCE_A_SESSION: [(&str, &str); 5] = [
     ("slack.get_channels", "slack_channels"),
     ("slack.read_channel_messages", "slack_messages(/channel)"),
@@ -16,9 +16,9 @@ const ONCE_A_SESSION: [(&str, &str); 5] = [
     ("travel.get_hotels_prices", "travel_prices(/hotel_names)"),
     ("banking.get_scheduled_transactions", "banking_scheduled"),
 ];
-/// If a user is added to a channel, the list of channels changes, so the list may be requested again.
+/// A user who is added to a channel changes the list of channels, so the list may be requested again.
 const MAKES_STALE: (&str, &str) = ("slack.add_user_to_channel", "slack_channels");
-/// Tools whose results can contain text of other people.
+/// Results of these tools can contain text of other people.
 const UNTRUSTED: [&str; 16] = [
     "slack.get_channels",
     "slack.get_users_in_channel",
@@ -57,8 +57,8 @@ fn with_facts(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// Inserts the calls of the attack into the user's own calls, after the first result that can contain the attack. Also
-/// returns the position of the first inserted call.
+/// The attack's calls come after the first result that can contain the attack. Also returns the position of the first
+/// of these calls.
 fn hijacked(user: &Task, attack: &Task) -> (usize, Vec<Value>) {
     let mut calls = user.turn_calls();
     let carries = |call: &Value| UNTRUSTED.iter().any(|tool| call["name"] == *tool);
@@ -69,12 +69,12 @@ fn hijacked(user: &Task, attack: &Task) -> (usize, Vec<Value>) {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct AttackCounts {
-    /// Number of users' calls in sessions without an attack. All of them run.
+    /// All calls in sessions without an attack run.
     legitimate: usize,
     /// Attackers' calls that grants and rules let through. Facts deny the `stopped` calls, and the `passed` calls run.
     stopped: usize,
     passed: usize,
-    /// Number of the user's own calls that repeat a call of the attacker. Facts deny them.
+    /// Facts deny the user's own calls that repeat a call of the attacker.
     repeated: usize,
     attacks: usize,
 }

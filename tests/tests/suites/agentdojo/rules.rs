@@ -6,7 +6,6 @@ use tickfleet_model::policy::Rule;
 use super::*;
 
 const RULES: &str = include_str!("rules.yaml");
-/// The longest value that a user could name.
 const NAME_BYTES_MAX: usize = 100;
 
 pub(super) fn with_rules(dojo: &AgentDojo, users: &[&Task]) -> Plan {
@@ -19,7 +18,6 @@ pub(super) fn with_rules(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// Returns the request of a task's user: the values in the expected calls, by tool and argument.
 pub(super) fn asked(user: &Task) -> Value {
     let mut asked = json!({});
     for call in &user.calls {

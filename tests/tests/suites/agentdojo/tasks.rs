@@ -10,7 +10,7 @@ use tickfleet_tests::llm::{ModelReply, ModelRequest, ScriptedModel};
 
 use super::*;
 
-/// Maximum number of answers per task. The longest task has eighteen calls, and four answers with attackers' calls.
+/// The longest task has eighteen calls, and four answers with attackers' calls.
 const ITERATIONS_MAX: u32 = 40;
 const HIJACKED: &str = "hijacked";
 
@@ -20,12 +20,11 @@ struct Script {
 }
 
 impl Script {
-    /// Returns the attackers' tasks against `suite`. Each task has the calls of one answer.
     fn attacks(&self, suite: &str) -> Vec<&Task> {
         self.attacks.iter().filter(|attack| attack.suite == suite && !attack.calls.is_empty()).collect()
     }
 
-    /// Returns the calls in each of the model's answers to this task. The last answer has none and is left out.
+    /// The model's last answer has no calls and is left out.
     fn answers(&self, task: &Task, is_hijacked: bool) -> Vec<Vec<(String, Value)>> {
         let call = |call: &Value| {
             let name = mangle(call["name"].as_str().unwrap());

@@ -13,7 +13,6 @@ const DYNAMIC: &str = "a reference that is resolved while validating";
 /// A tool names the draft of its schema, and only published drafts are known.
 const METASCHEMA: &str = "a meta-schema of its own, which would have to be fetched";
 
-/// Groups whose schema is rejected when a tool is registered.
 pub(super) const REFUSED: &[(&str, &str)] = &[
     ("draft2020-12/anchor: Location-independent identifier", NAMED),
     ("draft2020-12/anchor: same $anchor with different base uri", RESOURCE),
@@ -63,7 +62,6 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     ("draft7/refRemote: ", REMOTE),
 ];
 
-/// Tests whose verdict differs from the suite's verdict.
 pub(super) const OTHER_VERDICT: &[(&str, &str)] = &[
     ("draft2020-12/optional/format/", "the draft makes `format` a remark unless a schema's own meta-schema asserts it"),
     ("draft7/optional/format/idn-email: ", "internationalised names are not looked into"),

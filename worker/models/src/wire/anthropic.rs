@@ -1,4 +1,4 @@
-//! Anthropic's Messages.
+//! Anthropic's Messages API.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -56,8 +56,8 @@ pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedReques
     })
 }
 
-/// Converts the conversation to Anthropic's messages. Roles must alternate, so consecutive messages of one role are
-/// joined. The results of calls thus come before the user's next text in the same message.
+/// Roles must alternate, so consecutive messages of one role are joined. The results of calls thus come before the
+/// user's next text in the same message.
 fn messages(messages: &[ChatMessage]) -> Vec<RequestMessage<'_>> {
     let mut joined: Vec<RequestMessage<'_>> = Vec::new();
     for message in messages {
@@ -91,7 +91,7 @@ struct Reply {
     usage: Option<Tokens>,
 }
 
-/// One struct for all kinds of parts. Serde would read an enum through a buffer, which loses digits of numbers.
+/// One struct, because serde would read an enum through a buffer, which loses digits of numbers.
 #[derive(Deserialize)]
 struct Part {
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! Google's `generateContent`.
+//! Google's `generateContent` API.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -69,8 +69,8 @@ pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedReques
     })
 }
 
-/// Joins consecutive messages of one role into one content. If calls are in one content, their responses must also be
-/// in one content.
+/// If calls are in one content, their responses must also be in one content. So consecutive messages of one role are
+/// joined.
 fn contents(messages: &[ChatMessage]) -> Vec<Content<'_>> {
     let mut contents: Vec<Content<'_>> = Vec::new();
     for message in messages {
@@ -170,7 +170,7 @@ pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, St
         }
     }
     let word = candidate.finish_reason.as_deref();
-    // The model failed to write a valid call. The response is not an answer, and a repeated request can succeed.
+    // The model failed to write a valid call, so a repeated request can succeed.
     if word == Some("MALFORMED_FUNCTION_CALL") {
         return Err("the model wrote a call that cannot be read".to_owned());
     }

@@ -15,7 +15,7 @@ use crate::message::{ModelAnswer, ModelRequest, StopReason, ToolCall};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProviderApi {
-    /// Chat Completions of OpenAI, and of the many compatible servers.
+    /// Also the API of many compatible servers.
     OpenAi,
     Responses,
     Anthropic,
@@ -23,16 +23,15 @@ pub enum ProviderApi {
 }
 
 pub(crate) struct EncodedRequest {
-    /// The path after the base address.
+    /// Relative to the base address.
     pub(crate) path: String,
-    /// The header for the key, and the prefix of its value.
+    /// The header's name, and the prefix of its value.
     pub(crate) key: (&'static str, &'static str),
     pub(crate) headers: &'static [(&'static str, &'static str)],
     pub(crate) body: String,
 }
 
 impl ProviderApi {
-    /// Returns the name in configuration and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -52,7 +51,7 @@ impl ProviderApi {
         }
     }
 
-    /// Writes a request in the format of the API. The caller must have checked the request.
+    /// The caller must have checked the request.
     pub(crate) fn write(
         self,
         request: &ModelRequest,
@@ -67,10 +66,7 @@ impl ProviderApi {
         }
     }
 
-    /// Reads the body of a successful response.
-    ///
-    /// # Errors
-    /// The problem. The message repeats no part of the body.
+    /// The error message repeats no part of the body.
     pub(crate) fn read(self, request: &ModelRequest, body: &[u8]) -> Result<ModelAnswer, String> {
         // A cut-off answer can end in the middle of a character.
         let body = String::from_utf8_lossy(body);
@@ -84,8 +80,7 @@ impl ProviderApi {
     }
 }
 
-/// A text field. Some servers write null or another JSON value instead of text. Such a value affects only its own call,
-/// not the whole answer.
+/// Some servers write null or another JSON value instead of text, which affects only its own call.
 #[derive(Debug, Default)]
 struct LooseText(String);
 
@@ -114,8 +109,7 @@ fn call(
     ToolCall { id: request.call_id(index), tool, arguments, signature }
 }
 
-/// Determines why an answer ended, from the provider's stop reason and the answer's content. If the answer was cut off
-/// and ends with a call, marks this call so that it is never carried out.
+/// If the answer was cut off and ends with a call, marks this call so that it is never carried out.
 fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_call: bool) -> StopReason {
     if is_refused {
         return StopReason::Refused;
@@ -129,7 +123,6 @@ fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_
     if calls.is_empty() { StopReason::Answer } else { StopReason::Calls }
 }
 
-/// Describes a format error without repeating any of the text.
 fn unexpected(error: &serde_json::Error) -> String {
     format!("the response does not have this provider's format (line {}, column {})", error.line(), error.column())
 }
@@ -151,7 +144,7 @@ mod tests {
     fn truncated_or_odd_answers_are_parsed_call_by_call() {
         let cases = include_str!("../../../../tests/data/trouble/model-answers.json");
         for case in serde_json::from_str::<Vec<Box<RawValue>>>(cases).unwrap() {
-            // Keep the members as text, because parsed values would round the numbers of the body.
+            // Parsed values would round the numbers of the body.
             let members: std::collections::BTreeMap<String, Box<RawValue>> = serde_json::from_str(case.get()).unwrap();
             let read = |name: &str| serde_json::from_str::<Value>(members[name].get()).unwrap();
             let about = read("about");

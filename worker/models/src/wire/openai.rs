@@ -1,4 +1,4 @@
-//! OpenAI's Chat Completions.
+//! OpenAI's Chat Completions API.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -9,7 +9,7 @@ use tickfleet_protocol::{cut_off, is_unfinished};
 use super::{EncodedRequest, LooseText, call, stop, unexpected};
 use crate::message::{ChatMessage, ModelAnswer, ModelRequest, TokenUsage, ToolCall};
 
-/// Minimum token limit for an answer. The provider rejects a lower limit.
+/// The provider rejects a lower limit.
 const TOKENS_MIN: u32 = 16;
 
 pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedRequest, serde_json::Error> {
@@ -34,7 +34,7 @@ pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedReques
     Ok(EncodedRequest { path, key: ("authorization", "Bearer "), headers: &[], body: serde_json::to_string(&body)? })
 }
 
-/// Writes the items of one message. The model's text and each of its calls are separate items.
+/// The model's text and each of its calls are separate items.
 fn items(message: &ChatMessage) -> Vec<Value> {
     match message {
         ChatMessage::User(text) => vec![json!({ "role": "user", "content": text })],
@@ -63,8 +63,7 @@ struct Incomplete {
     reason: Option<String>,
 }
 
-/// One struct for all kinds of items. Unknown items, such as thoughts and kinds added later, are skipped without
-/// reading their content.
+/// Unknown items, such as thoughts and kinds added later, are skipped without reading their content.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Item {

@@ -11,18 +11,17 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tickfleet_models::ProviderApi;
 
-/// The key that the stand-in accepts. It does not look like a real provider's key.
+/// Does not look like a real provider's key.
 pub const KEY: &str = "test-key-of-the-stand-in";
 
 #[derive(Debug, Clone)]
 pub enum Reply {
-    /// Two calls. One call has a number that a double cannot represent.
+    /// One of the two calls has a number that a double cannot represent.
     Calls,
     Words(&'static str),
     /// Status, body, and the `Retry-After` header. An empty header is not sent.
     Status(u16, Value, &'static str),
     Raw(&'static str),
-    /// More bytes than the client may read.
     Endless,
 }
 
@@ -114,7 +113,7 @@ fn said(api: ProviderApi, text: &str) -> String {
     body.to_string()
 }
 
-/// Returns the body of an answer with calls. It is text, because `json!` cannot represent a number with 23 digits.
+/// Text, because `json!` cannot represent a number with 23 digits.
 fn calls(api: ProviderApi) -> &'static str {
     match api {
         ProviderApi::OpenAi => {

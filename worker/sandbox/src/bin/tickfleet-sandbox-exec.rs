@@ -1,4 +1,4 @@
-//! The launcher as a separate program. The tests of this crate use it.
+//! The launcher as a separate program for the tests of this crate.
 
 use std::process::ExitCode;
 

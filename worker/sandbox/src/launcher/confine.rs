@@ -21,13 +21,11 @@ use crate::cgroup::CgroupHandle;
 use crate::spec::{Level, PATH};
 use crate::wire::Request;
 
-/// Added to the nice value of commands, to lower their priority.
+/// Lowers the priority of commands.
 const NICE: i32 = 10;
 
-/// A child that the launcher has released to run, and the pipes for the child's reports.
 #[derive(Debug)]
 pub(super) struct StartedChild {
-    /// The direct child of the launcher: the command, or the first process of its namespace.
     pub(super) child: Pid,
     /// Closed without data when the command is executed. If a step fails, the pipe contains the step and the reason.
     pub(super) failure: PipeReader,
@@ -41,8 +39,7 @@ pub(super) struct Owner {
     pub(super) gid: Gid,
 }
 
-/// If the launcher is root, returns the owner of the workspace. Commands run as this unprivileged user. If the launcher
-/// is not root, returns `None`, and commands run as the launcher's user.
+/// The owner of the workspace, as which commands run if the launcher is root. `None` if the launcher is not root.
 pub(super) fn owner(workspace: &Path) -> Result<Option<Owner>, Refusal> {
     if !unistd::geteuid().is_root() {
         return Ok(None);
@@ -87,19 +84,17 @@ pub(super) fn start(
     Ok(StartedChild { child, failure, ended: None })
 }
 
-/// Puts a waiting child into its cgroup. All processes that the child starts later inherit the cgroup.
 pub(super) fn admit(cgroup_handle: Option<&CgroupHandle>, child: Pid) -> Result<(), Refusal> {
     cgroup_handle.map_or(Ok(()), |cgroup_handle| cgroup_handle.admit(child.as_raw())).map_err(step("enter the cgroup"))
 }
 
-/// Waits in the child until the launcher sends a byte. If the launcher died before the child asked for the death
-/// signal, the byte never arrives and this function fails.
+/// The launcher opens the gate with one byte. If it died before the child asked for the death signal, the byte never
+/// arrives and this function fails.
 pub(super) fn wait_for_gate(mut gate: PipeReader) -> Result<(), Refusal> {
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(step("die with the launcher"))?;
     gate.read_exact(&mut [0]).map_err(step("wait for the launcher"))
 }
 
-/// Gives up root permanently.
 pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
     let Some(Owner { uid, gid }) = owner else { return Ok(()) };
     unistd::setgroups(&[]).map_err(step("leave all groups"))?;
@@ -107,9 +102,8 @@ pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
     unistd::setresuid(uid, uid, uid).map_err(step("change the user"))
 }
 
-/// Switches a launcher that is root to the command user's view of files and processes. The kernel shows a process's
-/// descriptors to the process's own user. The kernel shows them to root only with a capability that containers do not
-/// have. Signals are still sent as root.
+/// The kernel shows a process's descriptors to the process's own user. The kernel shows them to root only with a
+/// capability that containers do not have. Signals are still sent as root.
 fn use_file_ids_of(owner: Option<Owner>) -> Result<(), Refusal> {
     let Some(Owner { uid, gid }) = owner else { return Ok(()) };
     // Each call returns the previous ID and reports no error. So a second pair of calls reads the IDs.
@@ -121,7 +115,6 @@ fn use_file_ids_of(owner: Option<Owner>) -> Result<(), Refusal> {
     }
 }
 
-/// Reports to the launcher why the command was not started. Ends the child.
 pub(super) fn report_failure(failure_writer: PipeWriter, failed: Result<(), Refusal>) -> ! {
     let (mark, why) = match failed {
         Ok(()) => ("S", "the confined process went on".to_owned()),
@@ -138,7 +131,6 @@ pub(super) fn end(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Confines this process and executes the command. Returns only after a failure.
 pub(super) fn run(
     request: &Request,
     stdin: &File,
@@ -168,8 +160,8 @@ pub(super) fn run(
     Err(execute(&spec.argv[0], &argv, &environment))
 }
 
-/// Unblocks all signals and restores the default action of `SIGPIPE`, as commands expect. The launcher may have been
-/// started with blocked signals, and Rust programs ignore `SIGPIPE`.
+/// The launcher may have been started with blocked signals, and Rust programs ignore `SIGPIPE`; commands expect the
+/// defaults.
 fn default_signals() -> Result<(), Refusal> {
     let all = SigSet::all();
     nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&all), None).map_err(step("unblock signals"))?;
@@ -190,7 +182,7 @@ fn strings<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<CString>, Ref
     texts.map(CString::new).collect::<Result<_, NulError>>().map_err(step("write the command"))
 }
 
-/// Executes a program. A name without `/` is searched for in [`PATH`].
+/// A name without `/` is searched for in [`PATH`].
 fn execute(program: &str, argv: &[CString], environment: &[CString]) -> Refusal {
     let folders = if program.contains('/') { vec![""] } else { PATH.split(':').collect() };
     let mut worst = Errno::ENOENT;

@@ -1,31 +1,30 @@
-//! Processor time of a process tree. Its processes can start and end between two samples.
+//! Processes of the tree can start and end between two samples.
 
 use std::collections::HashMap;
 
 use super::tree::Stat;
 
-/// Process ID and start time, which together identify a process permanently.
+/// The start time distinguishes processes that have the same ID one after the other.
 type Identity = (i32, u64);
 
 #[derive(Debug, Default)]
 pub(super) struct CpuSample {
     pub(super) processes: HashMap<Identity, Stat>,
-    /// Processor time of the processes that the launcher itself has reaped, in ticks.
+    /// Processes that the launcher itself has reaped, in ticks.
     pub(super) reaped: u64,
 }
 
-/// Adds up the processor time of live processes, reaped processes, and processes that disappeared without being reaped.
 #[derive(Debug, Default)]
 pub(super) struct CpuMeter {
     older: CpuSample,
     before: CpuSample,
-    /// Processor time that the kernel dropped because a parent ignores the end of its children, in ticks. This is the
-    /// last sampled time of these children.
+    /// In ticks, the last sampled time of children whose parent ignores their end. The kernel drops the time of such
+    /// children.
     dropped: u64,
 }
 
 impl CpuMeter {
-    /// Adds a sample. Returns the total processor time of all processes, in ticks.
+    /// Returns the total of all processes, in ticks.
     pub(super) fn add(&mut self, now: CpuSample) -> u64 {
         let has_gone = |(identity, _): &(&Identity, &Stat)| !self.before.processes.contains_key(identity);
         let gone: u64 = self.older.processes.iter().filter(has_gone).map(|(_, stat)| stat.own + stat.reaped).sum();
@@ -69,8 +68,7 @@ mod tests {
     fn a_child_reaped_during_a_sample_is_not_counted_twice() {
         let mut meter = CpuMeter::default();
         meter.add(sample(0, &[(1, 5, 0), (2, 10, 0)]));
-        // The second sample read process 1 before process 1 reaped process 2. Process 2 no longer existed when the
-        // sample reached it.
+        // The second sample read process 1 before process 1 reaped process 2, and no longer found process 2.
         meter.add(sample(0, &[(1, 5, 0)]));
         assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);
         assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);

@@ -1,9 +1,8 @@
 //! Files of the machine that every command needs: programs, libraries, and data without secrets.
 
-/// Folders of programs and libraries. Readable and executable.
 pub(super) const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
-/// Readable files and folders of `/etc` that programs look for. None of them contains a secret.
+/// Readable. None of them contains a secret.
 pub(super) const ETC: [&str; 16] = [
     "/etc/alternatives",
     "/etc/ca-certificates",
@@ -23,7 +22,6 @@ pub(super) const ETC: [&str; 16] = [
     "/etc/ssl/certs",
 ];
 
-/// Readable and writable devices.
 pub(super) const DEVICES: [&str; 4] = ["/dev/null", "/dev/full", "/dev/random", "/dev/urandom"];
 
 /// Read-only: a command that can write to this device could map it as shared memory without a file. Such memory is not

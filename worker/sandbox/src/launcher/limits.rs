@@ -24,11 +24,10 @@ const CPU_SECONDS_MAX: u64 = u32::MAX as u64;
 pub(super) enum ThreadAllowance {
     /// Only this command uses the user, or the user's ID in this namespace.
     Own,
-    /// The worker and other commands share the user. The user currently has this many threads.
+    /// The worker and other commands also use the user. The user currently has this many threads.
     Shared(u64),
 }
 
-/// Returns the number of threads of `uid`, as the kernel counts them for its limit.
 pub(super) fn running(uid: Uid) -> u64 {
     let Ok(processes) = fs::read_dir("/proc") else { return 0 };
     let of_uid = processes.flatten().filter(|entry| {

@@ -16,67 +16,64 @@ use crate::spec::{Level, Network, Spec};
 /// Maximum bytes that the kernel buffers for one socket of a pair: 208 KiB by default, plus one message. A sandboxed
 /// command cannot raise this limit.
 const SOCKET_BYTES: u64 = 320 << 10;
-/// The file with the machine's default size of a socket buffer.
+/// Holds the machine's default size of a socket buffer in bytes.
 const SOCKET_DEFAULT: &str = "/proc/sys/net/core/wmem_default";
-/// Capacity of a pipe in bytes. A sandboxed command cannot raise the capacity.
+/// A sandboxed command cannot raise the capacity.
 const PIPE_BYTES: u64 = 64 << 10;
-/// Bytes that the kernel uses for each descriptor that an `epoll` watches, and for each lock on a file.
+/// The kernel uses these bytes for each descriptor that an `epoll` watches, and for each lock on a file.
 const WATCH_BYTES: u64 = 256;
 const EPOLL: &str = "anon_inode:[eventpoll]";
-/// The end of a line in `maps` if the mapped file no longer has a name.
+/// Ends a line in `maps` if the mapped file no longer has a name.
 const DELETED: &[u8] = b" (deleted)";
-/// In-memory file systems at the level `strict`. They have their own size limits.
+/// In memory at the level `strict`, with size limits of their own.
 const SCRATCH: [&[u8]; 2] = [b"/tmp/", b"/dev/shm/"];
-/// Bytes that the kernel uses for each mapping of a process, even if the process never touches the mapping.
+/// The kernel uses these bytes even if the process never touches the mapping.
 const MAPPING_BYTES: u64 = 256;
-/// Mappings that the kernel permits per process by default.
+/// The kernel's default per process.
 const MAPPINGS_MAX: u64 = 65_530;
 
 /// Device and inode number.
 type FileId = (u64, u64);
 
-/// The charges per descriptor and per hidden process, in bytes of memory.
 #[derive(Debug)]
 pub(super) struct Charges {
     socket: u64,
-    /// The charge for an `epoll` or another object without a file. An `epoll` can watch every descriptor of its
-    /// process.
+    /// For an `epoll` or another object without a file. An `epoll` can watch every descriptor of its process.
     object: u64,
-    /// The charge for a process that hides its descriptors and mappings. The charge assumes the maximum number of both,
-    /// and that every descriptor is a socket.
+    /// For a process that hides its descriptors and mappings. Assumes the maximum number of both, and that every
+    /// descriptor is a socket.
     hidden: u64,
     device: Option<u64>,
     has_tcp: bool,
 }
 
-/// The sum of the charges of one check.
 #[derive(Debug, Default)]
 pub(super) struct Charged {
     /// Bytes of memory.
     pub(super) bytes: u64,
-    /// Disk bytes of open files that have no name.
+    /// Disk usage of open files that have no name.
     pub(super) nameless: u64,
-    /// Pipes and sockets that are already charged, because processes can share them.
+    /// Processes can share pipes and sockets, which are charged once.
     seen: HashSet<FileId>,
     /// Open files without a name.
     files: HashSet<FileId>,
     has_sockets: bool,
 }
 
-/// Usage that is counted less often, because counting takes longer: mappings, watches of each `epoll`, locks on files,
-/// and files without a name that are mapped but not open.
+/// Counted less often, because counting takes longer: mappings, watches of each `epoll`, locks on files, and files
+/// without a name that are mapped but not open.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// Bytes of memory that the kernel uses for mappings, watches and locks.
+    /// Memory of the kernel for mappings, watches and locks.
     pub(super) bytes: u64,
-    /// Number of mapped files without a name that this scan and the previous scan found, and that no process had open.
+    /// Mapped files without a name that this scan and the previous scan found, and that no process had open.
     pub(super) mapped_only: u64,
     mapped: HashSet<FileId>,
 }
 
 impl Scan {
-    /// Adds a process. Stops when the scan exceeds `max` bytes, because a process with thousands of mappings takes
-    /// milliseconds to scan.
+    /// Stops when the scan exceeds `max` bytes, because a process with thousands of mappings takes milliseconds to
+    /// scan.
     pub(super) fn process(&mut self, folder: &Path, level: Level, max: u64) {
         self.lines(&folder.join("maps"), MAPPING_BYTES, max, &|line| nameless_mapping(line, level));
         for entry in fs::read_dir(folder.join("fd")).into_iter().flatten().flatten() {
@@ -89,7 +86,7 @@ impl Scan {
         }
     }
 
-    /// Charges `bytes` for each line of a file. Stores the mapped files that `see` finds in the lines.
+    /// Charges `bytes` for each line, and stores the files that `see` finds in the lines.
     fn lines(&mut self, path: &Path, bytes: u64, max: u64, see: &dyn Fn(&[u8]) -> Option<FileId>) {
         let Ok(file) = fs::File::open(path) else { return };
         let mut file = BufReader::with_capacity(16 << 10, file);
@@ -101,8 +98,7 @@ impl Scan {
         }
     }
 
-    /// Removes the open files from the mapped files. A file counts only if two scans in a row found it, because a file
-    /// can be opened during a scan.
+    /// A file counts only if two scans in a row found it, because a file can be opened during a scan.
     pub(super) fn end(&mut self, charges: &Charges, charged: &Charged, before: &Self) {
         // For mapped files, some file systems report a different device number. So a file of the workspace also matches
         // by its inode number alone.
@@ -112,8 +108,7 @@ impl Scan {
     }
 }
 
-/// Returns the device and inode number of the file in a line of `maps`. Returns `None` if the file has a name, or is on
-/// a file system in memory.
+/// `None` if the file has a name, or is on a file system in memory.
 fn nameless_mapping(line: &[u8], level: Level) -> Option<FileId> {
     let line = line.strip_suffix(DELETED)?;
     let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
@@ -163,7 +158,7 @@ impl Charges {
     }
 
     fn descriptor(&self, path: &Path, charged: &mut Charged) {
-        // If a descriptor can no longer be examined, it was closed in the meantime.
+        // The descriptor was closed in the meantime.
         let Ok(found) = fs::metadata(path) else { return };
         let kind = found.file_type();
         let identity = (found.dev(), found.ino());
@@ -194,7 +189,6 @@ impl Charges {
         }
     }
 
-    /// Charges the data in the send and receive queues of the run's TCP connections.
     pub(super) fn connections(&self, charged: &mut Charged) {
         if !self.has_tcp || !charged.has_sockets {
             return;
@@ -210,8 +204,7 @@ impl Charges {
     }
 }
 
-/// Returns the resident, swapped-out, page-table and huge-page memory of a process, in bytes. `status` is the content
-/// of the process's file `status` in `/proc`.
+/// Resident, swapped-out, page-table and huge-page memory in bytes. `status` is a file of the process in `/proc`.
 fn kept(status: &str) -> u64 {
     let of = |line: &str| {
         let (name, value) = line.split_once(':')?;
@@ -221,7 +214,7 @@ fn kept(status: &str) -> u64 {
     status.lines().filter_map(of).fold(0, |sum, kib| sum.saturating_add(kib.saturating_mul(1_024)))
 }
 
-/// Parses the inode number and the number of queued bytes from a line in the kernel's table of TCP connections.
+/// The inode number and the number of queued bytes.
 fn queue(line: &str) -> Option<(u64, u64)> {
     let mut fields = line.split_whitespace().skip(4);
     let (sent, received) = fields.next()?.split_once(':')?;

@@ -38,7 +38,6 @@ use crate::wire::{self, Report, Request};
 #[derive(Debug)]
 pub(crate) enum Refusal {
     Step(String),
-    /// The program cannot be executed.
     Program(String),
 }
 
@@ -46,13 +45,13 @@ pub(crate) fn step<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -
     move |error| Refusal::Step(format!("{what}: {error}"))
 }
 
-/// Returns the version of Landlock's ABI in the running kernel. Returns 0 if Landlock is unavailable.
+/// 0 if Landlock is unavailable.
 #[must_use]
 pub fn landlock_abi() -> i32 {
     raw::landlock_abi()
 }
 
-/// Runs the launcher. Call this function from `main`, before any thread is started.
+/// Call this function from `main`, before any thread is started.
 #[must_use]
 pub fn main() -> ExitCode {
     // Commands inherit this score: if memory runs out, the kernel kills commands before their worker. Set the score
@@ -66,14 +65,12 @@ pub fn main() -> ExitCode {
         Err(Refusal::Step(why)) => Report::Refused(why),
         Err(Refusal::Program(why)) => Report::NotStarted(why),
     };
-    // If the worker has ended, the report is lost.
     match wire::write(&mut control, &report) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-/// Moves the socket from standard input to a descriptor that no command inherits.
 fn take_control() -> io::Result<OwnedFd> {
     let control = io::stdin().as_fd().try_clone_to_owned()?;
     unistd::dup2_stdin(File::open("/dev/null")?)?;
@@ -103,7 +100,7 @@ fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
     watch::watch_until_end(started, control, &request, cgroup_handle.as_ref())
 }
 
-/// Creates the command's standard input as a file without a name.
+/// The file has no name.
 fn in_memory(content: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create("stdin", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all(content)?;

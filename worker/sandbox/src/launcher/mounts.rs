@@ -14,13 +14,13 @@ use super::files::{DEVICES, ETC, SYSTEM, ZERO};
 use super::{Refusal, raw, step};
 use crate::spec::{Spec, WORKSPACE};
 
-/// Folders over which the new root can be mounted. The mount hides their content.
+/// The mount of the new root hides the content of one of these folders.
 const STAGES: [&str; 4] = ["/tmp", "/mnt", "/run", "/var"];
-/// Size of `/tmp`, and of `/dev/shm`, in bytes. If the run's limits permit less, the size is smaller.
+/// In bytes, for each of `/tmp` and `/dev/shm`. If the run's limits permit less, the size is smaller.
 const SCRATCH_BYTES: u64 = 64 << 20;
 const NONE: Option<&str> = None;
 
-/// A file or folder of the machine, opened before the new root hides it.
+/// Opened before the new root hides it.
 struct BindSource {
     file: File,
     target: PathBuf,
@@ -30,7 +30,6 @@ struct BindSource {
 }
 
 impl BindSource {
-    /// Opens a path of the machine. Returns `None` if the path does not exist.
     fn open(path: &Path, target: &Path, write: bool) -> Option<Self> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()?;
         let is_folder = file.metadata().ok()?.is_dir();
@@ -38,7 +37,7 @@ impl BindSource {
     }
 }
 
-/// Creates the new root and changes to it. Returns true if the root has a `/proc`.
+/// Returns true if the root has a `/proc`.
 pub(super) fn make_root(spec: &Spec) -> Result<bool, Refusal> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(step("make a mount namespace"))?;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).map_err(step("keep mounts to oneself"))?;
@@ -69,7 +68,6 @@ pub(super) fn make_root(spec: &Spec) -> Result<bool, Refusal> {
     Ok(proc)
 }
 
-/// Returns the bind mounts. The workspace is last.
 fn sources(spec: &Spec) -> Result<Vec<BindSource>, Refusal> {
     let is_link = |path: &&&str| Path::new(path).is_symlink();
     let system = SYSTEM.iter().filter(|path| !is_link(path)).chain(&ETC);
@@ -91,8 +89,8 @@ fn sources(spec: &Spec) -> Result<Vec<BindSource>, Refusal> {
     Ok(all)
 }
 
-/// Returns the symbolic links of the new root, each with its target. These are device links such as `/dev/fd`, and the
-/// system folders that are links on the machine, such as `/bin`.
+/// Device links such as `/dev/fd`, and the system folders that are links on the machine, such as `/bin`. Each with its
+/// target.
 fn links() -> Vec<(PathBuf, PathBuf)> {
     let devices = [("/dev/fd", "/proc/self/fd"), ("/dev/stdin", "/proc/self/fd/0"), ("/dev/stdout", "/proc/self/fd/1")];
     let devices = devices.into_iter().chain([("/dev/stderr", "/proc/self/fd/2")]);
@@ -101,7 +99,6 @@ fn links() -> Vec<(PathBuf, PathBuf)> {
     system.chain(devices).collect()
 }
 
-/// Returns the location of `path` below `stage`. Creates the parent folders.
 fn below(stage: &Path, path: &Path) -> PathBuf {
     let inner = stage.join(path.strip_prefix("/").unwrap_or(path));
     if let Some(above) = inner.parent() {
@@ -141,7 +138,7 @@ fn bind(stage: &Path, source: &BindSource) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns the mounts at `target` and below, with their inherited flags. A remount must keep these flags.
+/// Includes the mounts below `target`. A remount must keep the inherited flags.
 fn mounted_at(target: &Path) -> Result<Vec<(PathBuf, MsFlags)>, Refusal> {
     let text = fs::read_to_string("/proc/self/mountinfo").map_err(step("read the mounts"))?;
     let all = text.lines().filter_map(mount_of).filter(|(path, _)| path.starts_with(target)).collect();
@@ -165,8 +162,7 @@ fn mount_of(line: &str) -> Option<(PathBuf, MsFlags)> {
     Some((path.into(), fields.next()?.split(',').map(flag).fold(MsFlags::empty(), |all, one| all | one)))
 }
 
-/// Mounts a `/proc` for the new process namespace. Returns true if this succeeded. The kernel forbids the mount if the
-/// machine's own `/proc` is partly hidden, as in most containers.
+/// Returns false if the kernel forbids the mount: the machine's own `/proc` is partly hidden, as in most containers.
 fn proc(stage: &Path) -> Result<bool, Refusal> {
     let path = stage.join("proc");
     fs::create_dir_all(&path).map_err(step("make a folder"))?;

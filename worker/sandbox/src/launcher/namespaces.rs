@@ -21,7 +21,7 @@ use crate::cgroup::CgroupHandle;
 use crate::spec::{Level, Network, WORKSPACE};
 use crate::wire::Request;
 
-/// The user and group ID of commands inside their namespace.
+/// User and group ID of commands inside their namespace.
 const USER: u32 = 1_000;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,7 +32,6 @@ pub(super) struct CommandEnd {
 }
 
 impl CommandEnd {
-    /// Reads the report of the first process. Returns `None` if there is no report.
     pub(super) fn read(mut from: PipeReader) -> Option<Self> {
         let mut text = String::new();
         from.read_to_string(&mut text).ok()?;
@@ -71,7 +70,7 @@ pub(super) fn start(
     Ok(StartedChild { child, failure, ended: Some(ended) })
 }
 
-/// Enters new namespaces. The next child becomes the first process of a new process namespace.
+/// The next child becomes the first process of a new process namespace.
 fn enter(network: &Network) -> Result<(), Refusal> {
     let uid = unistd::geteuid();
     let gid = unistd::getegid();
@@ -91,8 +90,7 @@ fn enter(network: &Network) -> Result<(), Refusal> {
     unistd::sethostname("sandbox").map_err(step("name the host"))
 }
 
-/// Starts the command, reaps processes until the command has ended, reports the end, and exits. The kernel then kills
-/// all remaining processes.
+/// Reports the command's end and exits. The kernel then kills all remaining processes.
 fn first_process(
     request: &Request,
     stdin: &File,

@@ -5,10 +5,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, Signal};
 use nix::unistd::{ForkResult, Pid};
 
-/// Forks this process. Returns the child's process ID in the parent, and `None` in the child.
-///
-/// # Errors
-/// The system cannot create another process.
+/// `None` in the child.
 pub(super) fn fork() -> nix::Result<Option<Pid>> {
     // SAFETY: the launcher never starts a thread, so all locks and all memory of the child are in a consistent state.
     match unsafe { nix::unistd::fork() }? {
@@ -17,7 +14,7 @@ pub(super) fn fork() -> nix::Result<Option<Pid>> {
     }
 }
 
-/// Makes `exec` close all descriptors except standard input, output and error, even if other code opened them.
+/// Also closes descriptors that other code opened.
 ///
 /// # Errors
 /// The kernel is older than 5.11.
@@ -27,7 +24,7 @@ pub(super) fn close_others_on_exec() -> nix::Result<()> {
     Errno::result(answer).map(drop)
 }
 
-/// Returns the version of Landlock's ABI. Returns 0 if Landlock is unavailable or disabled.
+/// 0 if Landlock is unavailable or disabled.
 pub(super) fn landlock_abi() -> i32 {
     const VERSION: u32 = 1;
     // SAFETY: with this flag, the call takes no attributes, creates nothing, and returns a number.
@@ -36,10 +33,7 @@ pub(super) fn landlock_abi() -> i32 {
     i32::try_from(answer).unwrap_or(0).max(0)
 }
 
-/// Sets the action for a signal to `action`, which must be one of the kernel's own actions.
-///
-/// # Errors
-/// The signal cannot be handled.
+/// `action` must be one of the kernel's own actions.
 pub(super) fn default_action(signal: Signal, action: SigHandler) -> nix::Result<()> {
     // SAFETY: callers pass the kernel's own actions, never a function of this program.
     unsafe { nix::sys::signal::signal(signal, action) }.map(drop)

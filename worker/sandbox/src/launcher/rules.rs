@@ -12,13 +12,13 @@ use super::files::{DEVICES, ETC, SYSTEM, ZERO};
 use super::{Refusal, raw, step};
 use crate::spec::{Level, Network, Spec};
 
-/// The newest Landlock ABI that this crate was tested with. An older kernel enforces the rights that it supports.
+/// The newest Landlock ABI that tests cover. An older kernel enforces the rights that it supports.
 const NEWEST: ABI = ABI::V6;
 
 /// Restricts this process and its children permanently.
 pub(super) fn restrict(spec: &Spec, paths: &CommandPaths<'_>) -> Result<(), Refusal> {
     if raw::landlock_abi() == 0 {
-        // At the level `strict`, the command has its own root, so the mounts already restrict its files.
+        // The command has its own root, so the mounts already restrict its files.
         return match paths.level {
             Level::Strict => Ok(()),
             _ => Err(Refusal::Step("Landlock: the kernel has none, or it is switched off".into())),
@@ -72,7 +72,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, paths: &CommandPaths<'_>) 
     Ok(rules)
 }
 
-/// Permits `access` to a path and everything below the path. A path that does not exist needs no rule.
+/// A path that does not exist needs no rule.
 fn beneath(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, Refusal> {
     let Ok(found) = PathFd::new(path) else { return Ok(rules) };
     let allowed = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };

@@ -19,7 +19,7 @@ use crate::support::ABI_SCOPES;
 
 type Rules = BTreeMap<libc::c_long, Vec<SeccompRule>>;
 
-/// The lowest Landlock ABI that restricts `truncate`.
+/// Lower ABIs do not restrict `truncate`.
 const ABI_TRUNCATE: i32 = 3;
 const NEW_NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWNS,
@@ -30,8 +30,8 @@ const NEW_NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWPID,
     libc::CLONE_NEWNET,
 ];
-/// Forbidden options of `prctl`. A command could use them to outlive its launcher, keep its orphans, let another
-/// process trace it, or hide its descriptors.
+/// A command could use these options to outlive its launcher, keep its orphans, let another process trace it, or hide
+/// its descriptors.
 const PRCTL: [libc::c_int; 5] = [
     libc::PR_SET_PDEATHSIG,
     libc::PR_SET_CHILD_SUBREAPER,
@@ -39,26 +39,24 @@ const PRCTL: [libc::c_int; 5] = [
     libc::PR_SET_MM,
     libc::PR_SET_DUMPABLE,
 ];
-/// Forbidden requests of `ioctl`: typing into a terminal, and choosing the process that receives signals.
+/// For typing into a terminal, and for choosing the process that receives signals.
 const IOCTL: [u64; 4] = [0x5412, 0x541C, 0x8901, 0x8902];
-/// A flag that sends data with the first packet of a connection. Such a connection would bypass Landlock's check of
-/// `connect`.
+/// Sends data with the first packet of a connection, which would bypass Landlock's check of `connect`.
 const FASTOPEN: u64 = 0x2000_0000;
-/// The bits of a socket's type argument that hold the type. The other bits are flags.
+/// The other bits of a socket's type argument are flags.
 const TYPE_MASK: u64 = 0xf;
 
-/// Forbidden flags of `mmap`. Shared memory without a file and huge pages do not appear in the resident pages of a
-/// process.
+/// Shared memory without a file and huge pages do not appear in the resident pages of a process.
 const MAPPINGS: [libc::c_int; 2] = [libc::MAP_SHARED | libc::MAP_ANONYMOUS, libc::MAP_HUGETLB];
-/// Ignored options of `setsockopt`: the sizes of a socket's buffers.
+/// Sizes of a socket's buffers.
 const BUFFERS: [libc::c_int; 4] = [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
 
-/// Restricts this process and its children permanently. `shared` is true if the worker runs as the same user.
+/// The restriction is permanent, and children inherit it. `shared` is true if the worker runs as the same user.
 pub(super) fn restrict(level: Level, network: &Network, shared: bool) -> Result<(), Refusal> {
     let errno = |code: libc::c_int| SeccompAction::Errno(code.unsigned_abs());
     let forbidden = forbidden(level, network, shared).map_err(step("write the seccomp filter"))?;
     let buffers = buffers().map_err(step("write the seccomp filter"))?;
-    // Query Landlock's ABI before the first filter is applied, because the filter blocks the query.
+    // The first filter blocks the query of Landlock's ABI.
     let known = syscalls::allowed().map(|call| (call, Vec::new())).collect();
     apply(known, errno(libc::ENOSYS), SeccompAction::Allow)?;
     apply(forbidden, SeccompAction::Allow, errno(libc::EPERM))?;
@@ -80,9 +78,9 @@ fn buffers() -> Result<Rules, seccompiler::BackendError> {
     Ok(rules)
 }
 
-/// Returns the calls that fail as unsupported. `fallocate` would take gigabytes of disk within milliseconds, before the
-/// next check of the workspace. Some of its modes allocate beyond the end of a file, where the limit on the file's size
-/// does not apply. If `fallocate` is not supported, programs write the data, which takes longer.
+/// `fallocate` would take gigabytes of disk within milliseconds, before the next check of the workspace. Some of its
+/// modes allocate beyond the end of a file, where the limit on the file's size does not apply. If `fallocate` is not
+/// supported, programs write the data, which takes longer.
 fn unsupported() -> Rules {
     [(libc::SYS_fallocate, Vec::new())].into()
 }
@@ -131,7 +129,6 @@ fn forbidden(level: Level, network: &Network, shared: bool) -> Result<Rules, sec
     Ok(rules)
 }
 
-/// Forbids memory and descriptors that [`super::memory`] does not see.
 fn uncounted_memory(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
     for flags in MAPPINGS {
         let flags = u64::from(flags.unsigned_abs());
@@ -146,9 +143,8 @@ fn uncounted_memory(rules: &mut Rules) -> Result<(), seccompiler::BackendError> 
     when(rules, libc::SYS_close_range, &[(2, Op::MaskedEq(unshare), unshare)])
 }
 
-/// Restricts calls that change or inspect a process given by its number: only 0, the caller itself, is permitted. If
-/// the worker is not root, commands run as the worker's user, and the kernel alone would let a command change the
-/// worker's limits.
+/// Permits only 0, the caller itself. If the worker is not root, commands run as the worker's user, and the kernel
+/// alone would let a command change the worker's limits.
 fn others_by_number(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
     for call in [
         libc::SYS_prlimit64,

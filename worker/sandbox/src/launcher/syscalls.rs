@@ -202,7 +202,6 @@ const EVERYWHERE: &[libc::c_long] = &[
     libc::SYS_writev,
 ];
 
-/// Additional calls of older architectures. Most are variants with fewer arguments.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[libc::c_long] = &[
     libc::SYS_access,
@@ -248,8 +247,7 @@ pub(super) fn allowed() -> impl Iterator<Item = libc::c_long> {
     EVERYWHERE.iter().chain(OLDER).copied()
 }
 
-/// Returns the calls that change a file's mode, owner, times or attributes by its path. Landlock does not check these
-/// calls.
+/// They change a file's mode, owner, times or attributes, and Landlock does not check them.
 pub(super) fn metadata_by_path() -> Vec<libc::c_long> {
     let mut all = vec![
         libc::SYS_fchmodat,
@@ -271,7 +269,7 @@ pub(super) fn metadata_by_path() -> Vec<libc::c_long> {
     all
 }
 
-/// Calls that send a signal to a process chosen by the caller.
+/// Calls that send a signal to a process of the caller's choice.
 pub(super) const SIGNALS: [libc::c_long; 6] = [
     libc::SYS_kill,
     libc::SYS_tkill,
@@ -281,17 +279,16 @@ pub(super) const SIGNALS: [libc::c_long; 6] = [
     libc::SYS_pidfd_send_signal,
 ];
 
-/// Calls that need a network socket, and calls that send descriptors. Sent descriptors that are not yet received are
-/// not counted for any process, and neither is the data in them.
+/// Also calls that send descriptors: until a descriptor is received, neither it nor the data in it is counted for any
+/// process.
 pub(super) const SOCKETS: [libc::c_long; 5] =
     [libc::SYS_socket, libc::SYS_connect, libc::SYS_accept4, libc::SYS_sendmsg, libc::SYS_sendmmsg];
 
-/// Calls that put pages of a file into pipes and sockets. One byte in a pipe can keep megabytes of memory, even after
-/// the file was truncated.
+/// One byte of a file's page in a pipe can keep megabytes of memory, even after the file was truncated.
 pub(super) const SPLICES: [libc::c_long; 3] = [libc::SYS_splice, libc::SYS_tee, libc::SYS_sendfile];
 
-/// Returns the calls that fail as forbidden (`EPERM`) instead of unknown (`ENOSYS`). With `EPERM`, programs print
-/// better messages, and tests can distinguish the two filters.
+/// They fail with `EPERM` instead of `ENOSYS`: programs print better messages, and tests can distinguish the two
+/// filters.
 pub(super) fn forbidden() -> Vec<libc::c_long> {
     let mut all = vec![
         libc::SYS_add_key,

@@ -5,33 +5,31 @@ use std::path::PathBuf;
 
 use nix::unistd::Pid;
 
-/// Maximum number of processes that one walk visits. Every permitted number of processes is smaller.
+/// Every permitted number of processes is smaller.
 const VISITED_MAX: usize = 20_000;
 
-/// Values from a process's `stat` file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// Live threads. 0 if the process has ended and its parent has not reaped it.
+    /// 0 if the process has ended and its parent has not reaped it.
     pub(super) threads: u64,
-    /// True if the process's first thread has ended. The process's own folder then shows neither memory nor
-    /// descriptors.
+    /// The first thread has ended, so the process's own folder shows neither memory nor descriptors.
     pub(super) is_headless: bool,
-    /// The start time. The process ID and the start time together identify the process permanently.
+    /// Identifies the process permanently, together with its ID.
     pub(super) started: u64,
-    /// The process's own processor time, in ticks.
+    /// In ticks, without children.
     pub(super) own: u64,
-    /// The processor time of the children that the process has reaped, in ticks.
+    /// In ticks, of reaped children.
     pub(super) reaped: u64,
 }
 
-/// Returns the child processes of a process's first thread. The result is empty if the process no longer exists.
+/// Children of the first thread. Empty if the process no longer exists.
 pub(super) fn children(pid: Pid) -> Vec<Pid> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|word| word.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// Passes every descendant of `root` to `see`, parents before their children, until `see` returns false. Returns false
-/// if the walk stopped early and may have skipped descendants.
+/// Visits parents before their children, until `see` returns false. Returns false if the walk stopped early and may
+/// have skipped descendants.
 pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) -> bool {
     let mut waiting = children(root);
     let mut visited = 0;
@@ -50,13 +48,11 @@ pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) -> bool {
     true
 }
 
-/// Reads the `stat` file of a process. Returns `None` if the process no longer exists.
 pub(super) fn stat(pid: Pid) -> Option<Stat> {
     parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Returns the folder that shows a process's usage: its own folder or, if its first thread has ended, that of a live
-/// thread.
+/// The process's own folder or, if its first thread has ended, that of a live thread.
 pub(super) fn folder(pid: Pid, stat: &Stat) -> PathBuf {
     let own = PathBuf::from(format!("/proc/{pid}"));
     if !stat.is_headless {
@@ -68,8 +64,7 @@ pub(super) fn folder(pid: Pid, stat: &Stat) -> PathBuf {
     threads.find(lives).unwrap_or(own)
 }
 
-/// Parses a `stat` line. The name, in brackets, may contain any characters. The fields after the last bracket are
-/// numbered from 3.
+/// The name, in brackets, may contain any characters. The fields after the last bracket are numbered from 3.
 fn parse(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();

@@ -26,15 +26,15 @@ use crate::spec::{Level, Limits};
 use crate::usage::{exceeded_limit, folder_size};
 use crate::wire::{Report, Request};
 
-/// The wait before the first check. Each later wait is twice as long, up to [`CHECK_EVERY`].
+/// Each later wait is twice as long, up to [`CHECK_EVERY`].
 const FIRST_CHECK: Duration = Duration::from_millis(5);
 const CHECK_EVERY: Duration = Duration::from_millis(25);
-/// One of every `SCAN_EVERY` checks also scans the mappings and watches of the processes, which takes longer.
+/// Scans of mappings and watches take longer than the other checks, so only one of `SCAN_EVERY` checks makes one.
 const SCAN_EVERY: u32 = 4;
 /// Checks of the workspace take at most `1 / WORKSPACE_SHARE` of all time.
 const WORKSPACE_SHARE: u32 = 10;
 
-/// Waits until the command ends or must be stopped. Then kills all remaining processes.
+/// Returns only when all processes are dead.
 pub(super) fn watch_until_end(
     started: StartedChild,
     control: &UnixStream,
@@ -47,7 +47,7 @@ pub(super) fn watch_until_end(
     let own = sweep(child);
     let stopped = waited?;
     let mut why = String::new();
-    // This read does not block, because every process that could write to the pipe has ended.
+    // Does not block, because every process that could write to the pipe has ended.
     failure.read_to_string(&mut why).map_err(step("read the launcher's report"))?;
     match why.split_at_checked(1) {
         Some(("P", why)) => return Err(Refusal::Program(why.to_owned())),
@@ -69,19 +69,17 @@ pub(super) fn watch_until_end(
 struct CommandWatch<'a> {
     limits: &'a Limits,
     workspace: &'a std::path::Path,
-    /// The launcher's direct child: the command, or the first process of its namespace.
     child: Pid,
     /// At the level `strict`, `child` is the first process of a namespace, which runs the launcher's program.
     level: Level,
-    /// True if the command was executed. Until then, `child` runs the launcher's program.
+    /// Until the command is executed, `child` runs the launcher's program.
     is_executed: bool,
     charges: Charges,
     cpu: CpuMeter,
     began: Instant,
     workspace_at: Instant,
     workspace_bytes: u64,
-    /// If the workspace exceeds its limits at the start, its initial size is the limit. The command can then still
-    /// delete files.
+    /// At least the workspace's initial size, so that the command can still delete files.
     workspace_limits: Limits,
     scan: Scan,
     checks: u32,
@@ -110,8 +108,7 @@ impl<'a> CommandWatch<'a> {
         }
     }
 
-    /// Waits until the child has ended, a limit is exceeded, or the worker closes the socket. Returns the reason to
-    /// stop the run, or `None` if the child has ended. `failure` is closed when the command is executed.
+    /// `None` if the child has ended. `failure` is closed when the command is executed.
     fn wait(&mut self, failure: &PipeReader, control: &UnixStream) -> Result<Option<StopCause>, Refusal> {
         let pid = rustix::process::Pid::from_raw(self.child.as_raw()).ok_or(Errno::ESRCH).map_err(step("watch"))?;
         let ended = pidfd_open(pid, PidfdFlags::empty()).map_err(step("watch the command"))?;
@@ -202,8 +199,8 @@ impl<'a> CommandWatch<'a> {
         exceeded_limit(counted, &self.workspace_limits)
     }
 
-    /// Returns the processor limit if the kernel ended the command because of it, or a workspace limit that the last
-    /// check found exceeded.
+    /// The kernel may have ended the command because of the processor limit, or the last check found the workspace too
+    /// large.
     fn at_the_end(&mut self, signal: Option<i32>) -> Option<StopCause> {
         if signal == Some(Signal::SIGXCPU as i32) {
             return Some(StopCause::Cpu);
@@ -212,8 +209,7 @@ impl<'a> CommandWatch<'a> {
     }
 }
 
-/// Returns the limits that apply during the run. If the workspace already exceeds its limits, its current size is the
-/// limit: the workspace must not grow.
+/// The current size is the limit if it already exceeds the limits, because the workspace must not grow.
 fn workspace_limits(request: &Request) -> Limits {
     let mut limits = request.spec.limits.clone();
     // If the workspace is far larger than its limits, the count stops early.
@@ -224,7 +220,7 @@ fn workspace_limits(request: &Request) -> Limits {
     limits
 }
 
-/// Returns the processor time of the processes that the launcher has reaped (orphans of the command), in milliseconds.
+/// Only orphans of the command.
 fn reaped_ms() -> u64 {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return 0 };
     let ms = |time: nix::sys::time::TimeVal| {
@@ -238,25 +234,25 @@ fn is_readable(pipe: &PipeReader) -> bool {
     poll(&mut waited, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// Returns the current time of a clock on which no decision of the fleet depends.
+/// No decision of the fleet depends on this clock.
 #[allow(clippy::disallowed_methods, reason = "the launcher has no runtime whose clock it could ask")]
 fn now() -> Instant {
     Instant::now()
 }
 
-/// Reaps orphans that have ended, because dead processes count toward the kernel's limit. `child` is reaped at the end.
+/// Dead processes count toward the kernel's limit. `child` is reaped at the end.
 fn reap_orphans(child: Pid) {
     for orphan in tree::children(Pid::this()).into_iter().filter(|pid| *pid != child) {
         let _ = waitpid(orphan, Some(WaitPidFlag::WNOHANG));
     }
 }
 
-/// Kills and reaps until no descendant is left. Returns how `child` ended. Orphans become children of this process,
-/// which is a subreaper, so no orphan escapes. The next round finds processes that one walk missed.
+/// Orphans become children of this process, which is a subreaper, so no orphan escapes. The next round finds processes
+/// that one walk missed.
 fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
     let mut ended = (None, Some(Signal::SIGKILL as i32));
     loop {
-        // If a process has ended in the meantime, sending the signal fails, which does no harm.
+        // The process may have ended in the meantime.
         let _ = tree::each(Pid::this(), |one| {
             let _ = kill(one, Signal::SIGKILL);
             true
@@ -267,7 +263,6 @@ fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
                 Ok(WaitStatus::Signaled(pid, signal, _)) if pid == child => ended = (None, Some(signal as i32)),
                 Ok(WaitStatus::StillAlive) => break,
                 Ok(_) | Err(Errno::EINTR) => {}
-                // No child is left.
                 Err(_) => return ended,
             }
         }

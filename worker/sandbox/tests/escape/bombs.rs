@@ -80,7 +80,7 @@ shutil.copyfile('f', 'g'); print(subprocess.run('cp g h && cat h - < g | cat', s
     }
 }
 
-/// Attacks that take memory outside the attacker's resident pages and do not free it.
+/// This memory is outside the attacker's resident pages, and the attacker does not free it.
 const HIDDEN_MEMORY: [(&str, &str); 8] = [
     (
         "mappings that are not touched",
@@ -470,7 +470,7 @@ async fn a_cgroup_limits_the_memory_of_a_command() {
             continue;
         }
         let folder = workspace();
-        // Each process stays below the limit of a single process. The kernel acts before a check detects the usage.
+        // Each process stays below the limit of a single process, and the kernel acts before a check detects the usage.
         let script = "
 for _ in range(6):
     if os.fork() == 0: x = bytearray(b'x') * (100 << 20); time.sleep(60)

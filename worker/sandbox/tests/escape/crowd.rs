@@ -17,21 +17,20 @@ use tokio::time::Instant;
 use crate::support::*;
 
 const AT_ONCE: usize = 200;
-/// Rounds at each level, unless `TICKFLEET_ROUNDS` is set.
+/// Rounds at each level; `TICKFLEET_ROUNDS` sets another number.
 const ROUNDS: usize = 10;
 
-/// Everything that commands could leave on a machine. Other processes are not counted, so the machine can be busy.
+/// Other processes are not counted, so the machine can be busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counts {
     /// Processes with the commands' mark in their command line, processes of the commands' users, and children of the
     /// test. A dead process that is not reaped has no command line, and only the children include it.
     processes: usize,
-    /// Open descriptors of the test's own process, which acts as the worker.
+    /// Descriptors of the test's own process, which acts as the worker.
     descriptors: usize,
     mounts: usize,
-    /// Files in the workspaces, without the folder for temporary files of commands at the level `basic`.
+    /// Without the folder for temporary files of commands at the level `basic`.
     files: usize,
-    /// Disk usage of `files`.
     bytes: u64,
 }
 
@@ -84,8 +83,7 @@ fn rounds() -> usize {
     std::env::var("TICKFLEET_ROUNDS").map_or(ROUNDS, |text| text.parse().expect("TICKFLEET_ROUNDS is a number"))
 }
 
-/// Runs one command in each folder, all at once. Each command leaves a process behind, and creates a file for a short
-/// time.
+/// Each command leaves a process behind, and creates a file for a short time.
 async fn round(sandbox: &Sandbox, level: Level, mark: &str, folders: &[TempDir]) {
     let runs = folders.iter().map(|folder| {
         let sandbox = sandbox.clone();
@@ -99,8 +97,7 @@ async fn round(sandbox: &Sandbox, level: Level, mark: &str, folders: &[TempDir])
     }
 }
 
-/// Makes thousands of runs, two hundred at once. Only `make escape` runs this test. `TICKFLEET_ROUNDS=180` makes 72,000
-/// runs at two levels.
+/// Only `make escape` runs this test. `TICKFLEET_ROUNDS=180` makes 72,000 runs at two levels.
 #[tokio::test]
 #[ignore = "it takes a minute, and both processors"]
 async fn thousands_of_concurrent_runs_leak_nothing() {
@@ -122,7 +119,7 @@ async fn thousands_of_concurrent_runs_leak_nothing() {
     }
 }
 
-/// Counts until `is_reached` returns true, for at most ten seconds. Returns the last count.
+/// Gives up after ten seconds. Returns the last count.
 async fn counted(mark: &str, folders: &[TempDir], is_reached: impl Fn(Counts) -> bool) -> Counts {
     for _ in 0..200 {
         let now = Counts::now(mark, folders);
@@ -135,7 +132,7 @@ async fn counted(mark: &str, folders: &[TempDir], is_reached: impl Fn(Counts) ->
     Counts::now(mark, folders)
 }
 
-/// Checks that the counts include what a running command leaves behind. Otherwise, the test above would prove nothing.
+/// Otherwise, the test above would prove nothing.
 #[tokio::test]
 async fn leftovers_of_a_running_command_are_counted() {
     for (level, sandbox) in each_level().await {

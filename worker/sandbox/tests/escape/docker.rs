@@ -9,8 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
 
-/// Creates an engine client: a script that records its arguments in the file `log`, and then runs the shell code
-/// `rest`.
+/// An engine client that records its arguments in the file `log`, and then runs the shell code `rest`.
 fn recorder(folder: &Path, rest: &str) -> Engine {
     let program = folder.join("engine");
     let log = folder.join("log");

@@ -33,7 +33,7 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Creates a workspace like those of a worker. If the suite runs as root, the workspace belongs to a separate user.
+/// Like a worker's workspace. If the suite runs as root, a separate user owns the workspace.
 pub fn workspace() -> TempDir {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let folder = tempfile::tempdir().unwrap();
@@ -44,7 +44,7 @@ pub fn workspace() -> TempDir {
     folder
 }
 
-/// Returns a sandbox of this machine. If the machine does not support `level`, prints the reason and returns `None`.
+/// If this machine does not support `level`, prints the reason and returns `None`.
 pub async fn sandbox(level: Level) -> Option<Sandbox> {
     let scratch = workspace();
     let sandbox = Sandbox::probe(launcher(), None, scratch.path()).await;
@@ -57,7 +57,6 @@ pub async fn sandbox(level: Level) -> Option<Sandbox> {
     }
 }
 
-/// Returns a sandbox for each level that this machine supports without a container engine.
 pub async fn each_level() -> Vec<(Level, Sandbox)> {
     let mut all = Vec::new();
     for level in [Level::Basic, Level::Strict] {
@@ -78,12 +77,11 @@ pub fn shell(script: &str, workspace: &Path) -> Spec {
     Spec::new(["/bin/sh", "-c", script], workspace)
 }
 
-/// Returns the command that runs `PRELUDE` and then `script`.
 pub fn python(script: &str, workspace: &Path) -> Spec {
     Spec::new([PYTHON, "-c", &format!("{PRELUDE}\n{script}")], workspace)
 }
 
-/// Runs a Python attack and returns its output. Panics if the attack itself fails.
+/// Panics if the attack itself fails.
 pub async fn attack(sandbox: &Sandbox, level: Level, script: &str, workspace: &Path) -> String {
     attack_with(sandbox, level, python(script, workspace)).await
 }
@@ -102,7 +100,7 @@ pub fn err(outcome: &RunOutcome) -> String {
     String::from_utf8_lossy(&outcome.stderr).into_owned()
 }
 
-/// Returns the workspace's path as the sandboxed command sees it.
+/// The workspace's path as the sandboxed command sees it.
 pub fn seen(level: Level, workspace: &Path) -> PathBuf {
     match level {
         Level::Basic => workspace.to_owned(),

@@ -35,7 +35,7 @@ impl ResultCache {
         Self { store: common.store.clone(), metrics: common.metrics.clone() }
     }
 
-    /// Returns the cache lookup for a call. Returns `None` if the call's result must not be cached.
+    /// `None` if the call's result must not be cached.
     pub(in crate::calls) fn lookup_of(
         &self,
         attempt: &CallAttempt<'_>,
@@ -60,8 +60,7 @@ impl ResultCache {
         Some(CacheLookup { name, ttl_ms: cache.ttl_ms, requested_ms: self.store.state().now_ms })
     }
 
-    /// Returns the outcome of a call if its result is cached, otherwise `None`. Also returns `None` for a call that has
-    /// begun work elsewhere, because the call continues with that work.
+    /// `None` also for a call that has begun work elsewhere, because the call continues with that work.
     pub(in crate::calls) fn cached_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -85,8 +84,7 @@ impl ResultCache {
         })
     }
 
-    /// Prepares a result that is cached when the call is settled. Returns `None` if the call failed, or if its output
-    /// is too large to be cached.
+    /// `None` if the call failed, or if its output is too large to be cached.
     pub(in crate::calls) fn fill(
         &self,
         attempt: &CallAttempt<'_>,

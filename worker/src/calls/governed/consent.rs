@@ -42,11 +42,8 @@ pub(in crate::calls) fn uses(attempt: &CallAttempt<'_>, passed: &CheckedCall) ->
 }
 
 impl Calls {
-    /// Checks whether people have approved a call that has passed all other guards, and whether people have changed
-    /// the call's arguments. Reads the approval from `view`. Returns the call with the changed arguments, if any.
-    ///
-    /// # Errors
-    /// The outcome of a call that cannot run with the changed arguments.
+    /// Returns the call with the arguments that people changed, if any. Reads the approval from `view`. The error is
+    /// the outcome of a call that cannot run with the changed arguments.
     pub(in crate::calls) async fn consented(
         &self,
         attempt: &CallAttempt<'_>,
@@ -70,7 +67,7 @@ impl Calls {
         Ok((ConsentCheck { uses: uses.clone(), narrowed }, again))
     }
 
-    /// Counts an approved call. Every attempt checks the approval, but only the first attempt counts it.
+    /// Every attempt checks the approval, but only the first attempt counts it.
     pub(in crate::calls) fn count_agreed(&self, attempt: &CallAttempt<'_>) {
         if attempt.is_first() {
             self.metrics.approval(ApprovalEvent::Approved);
@@ -106,8 +103,8 @@ impl Calls {
         attempt.refused(Outcome::ApprovalRefused, error)
     }
 
-    /// Returns the call with the arguments that people changed. The changed arguments pass every guard again, and must
-    /// not need an approval that the original arguments did not need.
+    /// The changed arguments pass every guard again, and must not need an approval that the original arguments did not
+    /// need.
     async fn narrowed(
         &self,
         attempt: &CallAttempt<'_>,
@@ -143,9 +140,8 @@ impl Calls {
         Ok(again)
     }
 
-    /// Returns the outcome of a call that requests approval and waits for the approval. If too many calls are waiting
-    /// for people, the call ends instead. `before` is the ID and state of the approval that was requested for an
-    /// earlier form of the call.
+    /// If too many calls are waiting for people, the call ends instead. `before` is the ID and state of the approval
+    /// that was requested for an earlier form of the call.
     pub(in crate::calls) async fn request_approval(
         &self,
         attempt: &CallAttempt<'_>,
@@ -196,8 +192,7 @@ impl Calls {
         AttemptOutcome::WaitToBegin(Box::new(BeginWait { reason, at_most, wait, waits_while }))
     }
 
-    /// Returns how long a call waits for an approval that was requested earlier. Also returns the guard of the wait:
-    /// the approval's record must stay unchanged.
+    /// How long the call waits, and the guard of the wait: the approval's record must stay unchanged.
     pub(in crate::calls) fn waits_for_people(
         &self,
         attempt: &CallAttempt<'_>,
@@ -208,13 +203,12 @@ impl Calls {
         let stored = view.record::<Approval>(&key).ok().flatten();
         let until_ms = stored.as_ref().and_then(|stored| stored.value.state.until_ms());
         let until_ms = until_ms.unwrap_or(attempt.head().deadline_ms);
-        // The estimated clock may be ahead. Without `CLOCK_ERROR`, the call could wake before the approval has expired.
         let at_most = self.store.clock().until(until_ms) + CLOCK_ERROR;
         (at_most, stored.map(|stored| Guard::Version(key, stored.version)))
     }
 
-    /// Returns the arguments without secrets and truncated, for lists, notices and people who may not decide. Returns
-    /// `None` if this short form equals the exact arguments.
+    /// Removes secrets and truncates the text, for lists, notices and people without the right to decide. `None` if
+    /// this short form equals the exact arguments.
     fn short(&self, arguments: &RawValue) -> Option<String> {
         let clean = self.redactor.json(arguments.get()).into_owned();
         let short = match RawValue::from_string(clean) {
@@ -224,7 +218,7 @@ impl Calls {
         (short != arguments.get()).then_some(short)
     }
 
-    /// Returns the reasons why the call needs approval, as JSON. Reasons beyond [`WHY_BYTES_MAX`] are only counted.
+    /// The JSON only counts reasons beyond [`WHY_BYTES_MAX`].
     fn why_asked(&self, asked: &[ApprovalReason], before: Option<(String, &'static str)>) -> String {
         let again = before.filter(|(_, state)| matches!(*state, "waiting" | "approved")).map(|(before, _)| {
             let why = format!("{before} was asked for before; the call, its tool or what asks has changed since then");
@@ -243,8 +237,6 @@ impl Calls {
     }
 }
 
-/// Returns the key of the turn's inbox and the early message about the pending approval. Returns `None` if the turn
-/// does not request early messages.
 fn early(attempt: &CallAttempt<'_>, id: &str, tool: &str) -> Option<(InboxKey, String)> {
     let name = &attempt.slice.name;
     let head = attempt.head();
@@ -253,7 +245,7 @@ fn early(attempt: &CallAttempt<'_>, id: &str, tool: &str) -> Option<(InboxKey, S
     Some((keys::inbox(&name.tenant, inbox), message))
 }
 
-/// Returns the approvers that each reason demands, without duplicates.
+/// Without duplicates.
 fn demands(asked: &[ApprovalReason]) -> Vec<Demand> {
     let demand = |asked: &ApprovalReason| Demand {
         quorum: asked.demand.quorum,

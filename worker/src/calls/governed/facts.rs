@@ -29,8 +29,6 @@ use crate::tools::{RegisteredTool, Toolbox};
 /// this time.
 pub(in crate::calls) const RECHECK_AFTER: Duration = Duration::from_secs(2);
 
-/// Returns the facts in the tool's row of the permission matrix. Returns `None` for a task, an unknown tool, or a row
-/// without facts.
 pub(crate) fn row_of<'c>(config: &'c WorkerConfig, slice: &Slice, name: &str) -> Option<&'c FactRow> {
     if slice.turn.is_task() {
         return None;
@@ -46,9 +44,8 @@ pub(in crate::calls) fn session_of(slice: &Slice, row: &FactRow) -> SessionName 
     SessionName::new(&slice.name.tenant, &session)
 }
 
-/// Returns the changes of facts at the end of a call. Returns `None` for a task, or if the tool is unknown or changes
-/// no facts. If it is unknown whether the call ran, the returned changes are `None`: each of the tool's changes may
-/// have happened.
+/// `None` for a task, or if the tool is unknown or changes no facts. If it is unknown whether the call ran, the
+/// returned changes are `None`: each of the tool's changes may have happened.
 pub(in crate::calls) fn end_of(
     config: &WorkerConfig,
     slice: &Slice,
@@ -73,7 +70,7 @@ pub(in crate::calls) fn end_of(
     Some((session_of(slice, row), EndedCall { call, changes }))
 }
 
-/// Parses arguments. Unreadable arguments become null, because such a call does not run.
+/// Unreadable arguments become null, because such a call does not run.
 fn arguments_of(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap_or_default()
 }
@@ -84,8 +81,6 @@ pub(in crate::calls) struct FactsCheck<'a> {
     conditions: Vec<(&'a FactCondition, bool)>,
 }
 
-/// Returns the facts check of a call. If people have changed arguments of the call, `changed` contains the changed
-/// arguments.
 pub(in crate::calls) fn check_of<'a>(
     attempt: &CallAttempt<'_>,
     row: &'a FactRow,
@@ -113,7 +108,6 @@ pub(in crate::calls) fn check_of<'a>(
 }
 
 impl FactsCheck<'_> {
-    /// Returns the conditions in shadow mode that would have denied the call.
     pub(in crate::calls) fn in_shadow(
         &self,
         attempt: &CallAttempt<'_>,
@@ -166,7 +160,6 @@ impl UnmetCondition<'_> {
         }
     }
 
-    /// Returns the path of the condition in the configuration.
     fn rule(&self) -> String {
         let list = if self.required { "require" } else { "forbid" };
         format!("permissions.{}.facts.{list}.{}", self.tool.spec.name, self.condition.fact.name)
@@ -200,7 +193,7 @@ impl UnmetCondition<'_> {
         CallError { details: Some(details), ..messages::error(Outcome::Denied, message) }
     }
 
-    /// Returns advice for the model: the tools with which it can meet the condition.
+    /// For the model: the tools with which it can meet the condition.
     fn advice(&self) -> String {
         let tenant = &self.attempt.slice.name.tenant;
         let agent = &self.attempt.head().agent;
@@ -237,7 +230,6 @@ fn explain(known: &KnownFact, required: bool) -> String {
     }
 }
 
-/// Returns the outcome of a call if its session already has the maximum number of facts.
 pub(in crate::calls) fn session_full(attempt: &CallAttempt<'_>, name: &str) -> AttemptOutcome {
     let max = limits::FACTS_PER_SESSION_MAX;
     let message = format!("You may not call {name:?} now: its session already has the maximum of {max} facts.");

@@ -18,11 +18,10 @@ use crate::calls::messages;
 
 #[derive(Debug, Clone)]
 pub struct LoopOptions {
-    /// Number of equal calls in a row after which the agent gets a note.
+    /// Equal calls in a row after which the agent gets a note.
     pub warn_after: u32,
-    /// The number of repetitions after which a call is denied, and the duration of the denial.
+    /// Repetitions after which a call is denied, and the duration of the denial.
     pub bounds: StreakBounds,
-    /// Tools that may be called repeatedly, by name.
     pub except: Arc<BTreeSet<String>>,
 }
 
@@ -36,9 +35,7 @@ impl LoopBreaker {
         Self { options, metrics: Arc::clone(metrics) }
     }
 
-    /// Returns the streak check of a call. Returns `None` if the loop breaker is off, for a task, and for a tool in
-    /// `except`. Also returns `None` in turns that the model loop or a tool has begun: these calls do not count as the
-    /// agent's own.
+    /// `None` also in turns that the model loop or a tool has begun: these calls do not count as the agent's own.
     pub(in crate::calls) fn check_of(&self, attempt: &CallAttempt<'_>) -> Option<StreakCheck> {
         let options = self.options.as_ref()?;
         let head = attempt.head();
@@ -57,8 +54,7 @@ impl LoopBreaker {
         Some(StreakCheck { name, hash: call_hash(tool, &attempt.call.arguments, &attempt.context) })
     }
 
-    /// Returns the outcome of a call if it is denied because of earlier calls of its slice. The results of these
-    /// earlier calls are not settled yet.
+    /// Denies a call because of earlier calls of its slice. Their results are not settled yet.
     pub(in crate::calls) fn refused_by_unsettled(
         &self,
         check: &StreakCheck,
@@ -94,7 +90,7 @@ impl LoopBreaker {
         attempt.refused(Outcome::Denied, error)
     }
 
-    /// Counts the end of a call in its streak. A call that continues elsewhere has no result yet, so it is not counted.
+    /// A call that continues elsewhere has no result yet, so it is not counted.
     pub(in crate::calls) fn count_end(
         &self,
         check: Option<StreakCheck>,

@@ -59,8 +59,7 @@ impl Calls {
         self.wait_or_use_known_result(attempt, tool, arguments, unavailable).await
     }
 
-    /// Handles a call of a tool that an operator has paused. The call waits until the pause ends, at most until its
-    /// deadline.
+    /// The call waits until the pause ends, at most until its deadline.
     async fn wait_for_resume<'a>(
         &'a self,
         attempt: &'a CallAttempt<'_>,
@@ -86,7 +85,6 @@ impl Calls {
         self.wait_or_use_known_result(attempt, tool, arguments, unavailable).await
     }
 
-    /// Lets a call wait, unless its result is known without the tool.
     async fn wait_or_use_known_result<'a>(
         &self,
         attempt: &CallAttempt<'_>,
@@ -102,8 +100,7 @@ impl Calls {
         }
     }
 
-    /// Returns true if the call's result is known without its tool: the result is cached, or an equal call has the
-    /// result.
+    /// The result is cached, or an equal call has the result.
     async fn has_known_result(&self, attempt: &CallAttempt<'_>, tool: &RegisteredTool, arguments: &RawValue) -> bool {
         if tool.spec.effect == Effect::Once {
             return self.claims.is_end_known(attempt, tool, arguments).await;
@@ -114,7 +111,6 @@ impl Calls {
         }
     }
 
-    /// Counts the end of a call that has waited for its tool as long as allowed.
     pub(in crate::calls) fn count_exhausted_wait(&self, tool: &str, final_result: &CallResult) {
         self.metrics.breaker(tool, BreakerEvent::GaveUp);
         // A call that never ran is counted when its result is rendered.

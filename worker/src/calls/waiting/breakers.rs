@@ -21,11 +21,11 @@ use crate::tools::ToolFailure;
 /// Maximum number of tenants with their own breaker for a failing tool. Failures of further tenants count only for
 /// the tool.
 const TENANTS_MAX: usize = 1_000;
-/// While a trial of the tool is in progress, the wait before the next check of another call is a breaker's open time
-/// divided by this number.
+/// While a trial of the tool is in progress, another call is checked again after a fraction of a breaker's open time.
+/// This number is the divisor.
 const RECHECKS_PER_COOLDOWN: u32 = 4;
 
-/// The circuit breakers of a process's tools. Clones share their state.
+/// Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Breakers {
     /// `None` disables circuit breakers: every tool is called.
@@ -34,26 +34,24 @@ pub struct Breakers {
     since: Instant,
 }
 
-/// The breakers of one tool that has failed recently.
 #[derive(Debug, Default)]
 struct ToolBreakers {
     /// The breaker of the whole tool: consecutive failures of all tenants. One tenant contributes at most half of the
     /// failures that open this breaker.
     all: Breaker,
     of_tenants: HashMap<TenantId, Breaker>,
-    /// The longest duration of the attempts that failed in a row.
+    /// The longest of the attempts that failed in a row.
     slowest: Duration,
 }
 
-/// A permit to call a tool once. If the permit is dropped without a report, the call counts neither as success nor as
-/// failure.
+/// If the permit is dropped without a report, the call counts neither as success nor as failure.
 #[derive(Debug)]
 pub(crate) struct CallPermit<'a> {
     breakers: &'a Breakers,
     tool: &'a str,
     tenant: &'a TenantId,
-    /// The permit of the whole tool and the permit of the tenant. `None` if breakers are disabled, or after a result
-    /// was reported.
+    /// The permits of the whole tool and of the tenant. `None` if breakers are disabled, or after a result was
+    /// reported.
     given: Option<(BreakerPermit, BreakerPermit)>,
 }
 
@@ -61,15 +59,13 @@ pub(crate) struct CallPermit<'a> {
 pub(crate) struct OpenBreaker {
     /// The time until the tool may be called.
     pub(crate) left: Duration,
-    /// The number of failures that open the breaker, and how long the breaker stays open.
     pub(crate) settings: BreakerSettings,
-    /// The longest duration of the attempts that failed in a row.
     pub(crate) slowest: Duration,
 }
 
 impl OpenBreaker {
-    /// Returns the time until a call that is not sent is checked again. The checks are spread over half of the
-    /// breaker's open time, so that a recovered tool does not receive all calls at once.
+    /// The checks are spread over half of the breaker's open time, so that a recovered tool does not receive all calls
+    /// at once.
     pub(crate) fn recheck_after(&self, call: &CallId) -> Duration {
         let spread = self.settings.cooldown / 2;
         let place = crc32fast::hash(call.to_string().as_bytes());
@@ -129,14 +125,13 @@ impl Breakers {
     }
 }
 
-/// Returns the number of tools with a breaker that is open for at least one tenant.
 fn open_count(tools: &HashMap<String, ToolBreakers>, now: Duration) -> usize {
     let has_open = |of: &&ToolBreakers| of.all.is_open(now) || of.of_tenants.values().any(|own| own.is_open(now));
     tools.values().filter(has_open).count()
 }
 
 impl<'a> CallPermit<'a> {
-    /// Creates a permit for a call to which breakers do not apply.
+    /// Breakers do not apply to the call.
     pub(crate) const fn always(breakers: &'a Breakers, tool: &'a str, tenant: &'a TenantId) -> Self {
         Self { breakers, tool, tenant, given: None }
     }
@@ -184,7 +179,7 @@ impl<'a> CallPermit<'a> {
 }
 
 impl ToolBreakers {
-    /// Counts a failure. Returns true if the failure opens a breaker that was closed.
+    /// True if the failure opens a breaker that was closed.
     fn failed(
         &mut self,
         tenant: &TenantId,
@@ -203,7 +198,7 @@ impl ToolBreakers {
         of_own.is_some_and(|(opened, _)| opened)
     }
 
-    /// Counts a success, and removes a tenant's breaker once it has no failures.
+    /// Removes a tenant's breaker once it has no failures.
     fn answered(&mut self, tenant: &TenantId, (all, own): (BreakerPermit, BreakerPermit), now: Duration) {
         self.all.record_success(all, now);
         if let Some(breaker) = self.of_tenants.get_mut(tenant) {
@@ -235,9 +230,8 @@ impl Drop for CallPermit<'_> {
     }
 }
 
-/// Returns the health of a tool as shown by one attempt. A tool that asks for a retry at a certain time counts as
-/// responding. An attempt shows nothing if its time limit was shorter than the tool's timeout and the attempt timed
-/// out.
+/// A tool that asks for a retry at a certain time counts as responding. An attempt that timed out shows nothing if its
+/// time limit was shorter than the tool's timeout.
 pub(crate) fn health_of(ran: &HandlerEnd, was_cut_short: bool) -> ToolHealth {
     match ran {
         HandlerEnd::TimedOut if was_cut_short => ToolHealth::Unknown,

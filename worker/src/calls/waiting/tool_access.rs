@@ -9,8 +9,7 @@ pub(in crate::calls) enum ToolAccess<'a> {
 }
 
 impl<'a> ToolAccess<'a> {
-    /// Returns the permit to call the tool. If only a known result was allowed and this result was not found, returns
-    /// the outcome of the waiting call.
+    /// If only a known result was allowed and it was not found, the error is the outcome of the waiting call.
     pub(in crate::calls) fn into_permit(self) -> Result<CallPermit<'a>, AttemptOutcome> {
         match self {
             Self::Call(permit) => Ok(permit),

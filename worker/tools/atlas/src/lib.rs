@@ -14,14 +14,10 @@ use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_store::Store;
 use tickfleet_tools::{Environment, TypedTool};
 
-/// The names of the Atlas tools.
 pub const NAMES: [&str; 4] = ["get_subscription_info", "get_team_members", "post_to_x", "search_x"];
 
-/// Makes the Atlas tools for the shard of `store`. `home` is the shard that stores the access and refresh tokens of X.
-/// Every worker of the fleet uses the same `home`.
-///
-/// # Errors
-/// Returns the name of an environment variable that cannot be used, and the reason.
+/// `home` is the shard that stores the access and refresh tokens of X. Every worker of the fleet uses the same `home`.
+/// The error names an environment variable that cannot be used.
 pub fn all(
     store: &Store,
     home: &Store,

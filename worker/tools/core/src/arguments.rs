@@ -115,17 +115,16 @@ pub struct OutputCheck(ValueCheck);
 #[derive(Debug)]
 struct CompiledSchema {
     validator: Validator,
-    /// The top-level arguments that the schema names, for hints.
+    /// For hints: the top-level arguments that the schema names.
     names: Vec<String>,
-    /// A copy of the schema, kept only if the schema declares integers.
+    /// Kept only if the schema declares integers.
     whole_numbers: Option<Value>,
     /// The places of patterns that no available engine supports. These patterns are not checked.
     unread: Vec<String>,
 }
 
-/// Compiled schemas by digest. Compilation depends only on the schema, so the process can share the results. After a
-/// configuration reload, unchanged schemas are found here. The references are weak: a schema is freed when no tool uses
-/// it.
+/// Compilation depends only on the schema, so the process can share the results. The references are weak: a schema is
+/// freed when no tool uses it.
 static COMPILED: LazyLock<Mutex<HashMap<[u8; 32], Weak<CompiledSchema>>>> = LazyLock::new(Mutex::default);
 
 impl ArgumentCheck {
@@ -286,8 +285,8 @@ impl ValueCheck {
         RawValue::from_string(text.into_owned()).map_err(|e| not_json(e.to_string()))
     }
 
-    /// Explains why `value` does not fit the schema. Returns `None` if the only errors are patterns that took too many
-    /// steps, because the value is then not known to be wrong.
+    /// `None` if the only errors are patterns that took too many steps, because the value is then not known to be
+    /// wrong.
     fn explain(&self, value: &Value, subject: &CheckedValueName, all: bool) -> Option<ArgumentError> {
         let validator = &self.0.validator;
         let names = &self.0.names;
@@ -297,8 +296,7 @@ impl ValueCheck {
     }
 }
 
-/// Returns true if the error comes from the regex engine: a pattern took too many steps, or the engine failed. The tool
-/// must then decide whether the value matches.
+/// A pattern took too many steps, or the regex engine failed. The tool must then decide whether the value matches.
 fn is_of_engine(error: &ValidationError<'_>) -> bool {
     use ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
     matches!(error.kind(), BacktrackLimitExceeded { .. } | RegexEngineFailure { .. })

@@ -10,7 +10,7 @@ use tickfleet_model::Effect;
 use super::{CallContext, ToolError, TypedTool, wording};
 
 const SLEEP_MS_MAX: u64 = 600_000;
-/// Maximum bytes of a task's description in the result of `note`.
+/// For a task's description in the result of `note`.
 const NOTE_BYTES_MAX: usize = 2_000;
 
 /// Returns all built-in tools: `echo`, `sleep`, `fail`, `fail_once` and `note`.
@@ -147,7 +147,7 @@ struct Noted {
     task_description: String,
 }
 
-/// Makes the sample task handler. An agent bound to this tool acknowledges its tasks and does nothing else.
+/// An agent bound to this tool acknowledges its tasks and does nothing else.
 fn note() -> TypedTool {
     TypedTool::new(
         "note",

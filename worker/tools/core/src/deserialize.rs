@@ -8,11 +8,8 @@ use serde_path_to_error::{Path, Segment};
 
 use super::arguments::{found, is_secret};
 
-/// Deserializes the arguments into the struct.
-///
-/// # Errors
-/// The message for a model: the argument and its problem. The message has no position in the text (`line 1 column 77`),
-/// because a model cannot use one.
+/// The error is for a model: the argument and its problem. It has no position in the text (`line 1 column 77`), because
+/// a model cannot use one.
 pub(super) fn read<Args: DeserializeOwned>(arguments: &RawValue) -> Result<Args, String> {
     // Arguments are parsed a second time, with paths, only after a failure.
     serde_json::from_str(arguments.get()).map_err(|error| {

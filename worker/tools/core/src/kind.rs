@@ -48,7 +48,7 @@ impl ToolKind<ShellDef> for NoShell {
     }
 }
 
-/// The handler of a tool that cannot run in this process: every call fails with `message`.
+/// Every call fails with `message`.
 pub(crate) struct NotConfigured {
     pub(crate) message: String,
 }

@@ -194,7 +194,7 @@ pub enum RegistryError {
 pub struct Registry {
     /// The newest version of each tool.
     by_name: BTreeMap<String, Arc<RegisteredTool>>,
-    /// All versions of each tool that has several, newest first.
+    /// The versions of each tool that has several, newest first.
     versions: BTreeMap<String, Vec<Arc<RegisteredTool>>>,
     name_of_id: BTreeMap<String, String>,
     /// Maps the names shown by dialects to the names of tools. Built on first use. A dialect shortens long names, and
@@ -419,8 +419,8 @@ impl RegistryError {
     }
 }
 
-/// Returns the problem with an effect key. The keys of typed tools are checked only here. When the configuration is
-/// read, declared keys are also checked, and their window must be at least 1 s.
+/// The keys of typed tools are checked only here. When the configuration is read, declared keys are also checked, and
+/// their window must be at least 1 s.
 fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     if effect != Effect::Once {
         return Some("an effect key is for a tool whose effect is once: any other may run again");
@@ -431,8 +431,7 @@ fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     (key.window_ms < 1 || key.window_ms > EFFECT_WINDOW_MS_MAX).then_some("an effect key's window is 1 ms to 31 days")
 }
 
-/// Returns the problem with a tool's cache. If a declaration makes a typed tool's effect stricter than `read`, the
-/// typed tool's own cache becomes an error.
+/// If a declaration makes a typed tool's effect stricter than `read`, the typed tool's own cache becomes an error.
 fn wrong_cache(cache: &ReadCache, spec: &ToolSpec) -> Option<&'static str> {
     if spec.effect != Effect::Read {
         return Some("a cache requires the effect read: a cached output would skip the effect of any other tool");
@@ -496,13 +495,12 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
     })
 }
 
-/// Returns true if a schema requires the argument that a JSON pointer names.
 fn is_required(pointer: &str, schema: &Value) -> bool {
     let name = pointer.split('/').nth(1).unwrap_or_default().replace("~1", "/").replace("~0", "~");
     schema.get("required").and_then(Value::as_array).is_some_and(|required| required.iter().any(|other| *other == name))
 }
 
-/// Returns the stricter effect: neither the author nor the operator can set a less strict effect than the other did.
+/// Neither the author nor the operator can set a less strict effect than the other did.
 fn stricter(one: Effect, other: Effect) -> Effect {
     match (one, other) {
         (Effect::Once, _) | (_, Effect::Once) => Effect::Once,
@@ -579,8 +577,7 @@ fn declared(
     RegisteredTool::new(spec, Arc::new(NotConfigured { message: format!("The tool '{name}' cannot run: {missing}.") }))
 }
 
-/// Describes how a declared tool runs. Approvals are bound to this text. It contains only references to secrets, never
-/// the values of secrets.
+/// Approvals are bound to this text. It contains only references to secrets, never the values of secrets.
 fn runs(def: &ToolDef) -> String {
     // The pattern has no `..`. If a new field is added to `ToolDef`, the compiler reports this place.
     let ToolDef {
@@ -621,7 +618,7 @@ mod tests {
 
     const DEFAULT: Duration = Duration::from_secs(7);
 
-    /// A kind of test tools that accepts only `GET`, and requires every variable in the address to be set.
+    /// Accepts only `GET`, and requires every variable in the address to be set.
     struct Stub;
 
     impl ToolKind<HttpDef> for Stub {

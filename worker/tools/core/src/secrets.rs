@@ -16,7 +16,7 @@ use super::Environment;
 use super::percent;
 
 const REDACTED: &str = "[REDACTED]";
-/// Maximum bytes of a secret file. A larger file counts as unreadable.
+/// A larger file counts as unreadable.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The secrets of one request.
@@ -24,7 +24,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 pub struct Secrets {
     /// Secrets by the names that templates use.
     named: BTreeMap<String, SecretString>,
-    /// An access token. Templates cannot use it. As with the secrets, the token is removed from responses.
+    /// Templates cannot use the token. As with the secrets, the token is removed from responses.
     token: Option<SecretString>,
 }
 
@@ -122,8 +122,7 @@ impl Secrets {
     }
 }
 
-/// Replaces `{tenant}` in a secret's reference with the tenant, encoded by `encoded`. Returns `None` if the reference
-/// contains `{tenant}` but `tenant` is `None`.
+/// `None` if the reference contains `{tenant}` but `tenant` is `None`.
 fn for_tenant(reference: &str, tenant: Option<&TenantId>, encoded: fn(&TenantId) -> String) -> Option<String> {
     match tenant {
         Some(tenant) => Some(reference.replace(TENANT, &encoded(tenant))),
@@ -131,8 +130,8 @@ fn for_tenant(reference: &str, tenant: Option<&TenantId>, encoded: fn(&TenantId)
     }
 }
 
-/// Encodes a tenant's name for use in a variable's name: letters and digits stay, every other byte becomes `_` and two
-/// hexadecimal digits (`atlas-ux` becomes `atlas_2Dux`). `_` is encoded too, so that no two tenants share a variable.
+/// Letters and digits stay, every other byte becomes `_` and two hexadecimal digits (`atlas-ux` becomes `atlas_2Dux`).
+/// `_` is encoded too, so that no two tenants share a variable.
 fn in_variable(tenant: &TenantId) -> String {
     percent::percent_encoded(tenant.as_str(), "").chars().fold(String::new(), |mut name, c| {
         match c {
@@ -145,15 +144,13 @@ fn in_variable(tenant: &TenantId) -> String {
     })
 }
 
-/// Percent-encodes a tenant's name for use in a path. A leading `.` (a hidden file, or the parent folder) becomes
-/// `%2E`.
+/// A leading `.` (a hidden file, or the parent folder) becomes `%2E`.
 fn in_path(tenant: &TenantId) -> String {
     let name = percent::percent_encoded(tenant.as_str(), "");
     name.strip_prefix('.').map(|rest| format!("%2E{rest}")).unwrap_or(name)
 }
 
-/// Reads a secret from a file, without the final line breaks. Returns `None` if the file is too large or cannot be read
-/// as text.
+/// Drops the final line breaks. `None` if the file is too large or cannot be read as text.
 async fn read(path: &str) -> Option<String> {
     let size = tokio::fs::metadata(path).await.ok().filter(std::fs::Metadata::is_file)?.len();
     if size > FILE_BYTES_MAX {

@@ -11,7 +11,7 @@ use tokio::process::ChildStderr;
 use super::{Secrets, wording};
 
 const LINE_BYTES_MAX: usize = 1_024;
-/// Maximum number of logged lines per run. Further lines are dropped, because no one would read them.
+/// Further lines of a run are dropped, because no one would read them.
 const LINES_MAX: usize = 1_000;
 
 /// Number of final lines that are reported when a process fails, and maximum bytes of each.
@@ -67,8 +67,8 @@ pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: A
     }
 }
 
-/// Returns the next line, cut to twice the logged length. If the cut splits a secret, the partial secret is beyond the
-/// logged length and is not logged. Returns `None` at the end, or if reading fails.
+/// Cuts the line to twice the logged length. If the cut splits a secret, the partial secret is beyond the logged length
+/// and is not logged. `None` at the end, or if reading fails.
 async fn next_line(from: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     loop {

@@ -30,7 +30,7 @@ impl ToolSecrets {
         self.0.as_ref().map_or_else(|| text.to_owned(), |set| set.scrub(text))
     }
 
-    /// Reads the secrets that do not depend on a tenant, for hooks that run before any call.
+    /// Only secrets that do not depend on a tenant, for hooks that run before any call.
     pub(super) async fn at_startup(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> Self {
         let mut there = BTreeMap::new();
         for (name, reference) in references {
@@ -43,8 +43,8 @@ impl ToolSecrets {
     }
 }
 
-/// Returns true if all secrets are set, as far as this can be checked. Secrets that differ by tenant are not checked.
-/// Secret files are not checked either, because a file can still be created later.
+/// Does not check secrets that differ by tenant. Does not check secret files either, because a file can still be
+/// created later.
 pub(super) fn are_set(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> bool {
     references.values().all(|reference| match reference {
         SecretRef::Env(variable) => variable.contains(TENANT) || environment.get(variable).is_some(),
@@ -85,8 +85,8 @@ pub fn without_secrets(ran: Result<ToolOutput, ToolFailure>, set: &Secrets) -> R
     ran.map(|output| scrubbed_output(output, set)).map_err(|failure| scrubbed_failure(failure, set))
 }
 
-/// Removes the secrets from the output. If a secret was outside a JSON string, the cleaned output is no longer JSON and
-/// is returned as text. Such output is not an error: the tool has run, so the call needs a result.
+/// If a secret was outside a JSON string, the cleaned output is no longer JSON and is returned as text. Such output is
+/// not an error: the tool has run, so the call needs a result.
 fn scrubbed_output(output: ToolOutput, set: &Secrets) -> ToolOutput {
     let clean = set.scrub(output.json.get());
     if let Ok(json) = RawValue::from_string(clean.clone()) {

@@ -144,7 +144,6 @@ pub struct TypedTool {
     clones: Arc<()>,
 }
 
-/// A check of the arguments that a schema cannot express.
 type Validate = dyn Fn(&RawValue) -> Result<(), String> + Send + Sync;
 
 impl fmt::Debug for TypedTool {
@@ -427,8 +426,8 @@ impl TypedTool {
     }
 }
 
-/// Finds the members of an object schema that have no description, including members of nested objects and lists.
-/// Schemas generated from types are inlined, so they contain no references, and the recursion ends.
+/// Includes members of nested objects and lists. Schemas generated from types are inlined, so they contain no
+/// references, and the recursion ends.
 fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {
     for (name, member) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -459,7 +458,7 @@ impl Handler for Validated {
     }
 }
 
-/// Generates the schema of a type for models. Subschemas are inlined, and members that do not help a model are removed.
+/// Subschemas are inlined, and members that do not help a model are removed.
 fn schema_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
     let settings = settings.with(|s| {
         s.inline_subschemas = true;

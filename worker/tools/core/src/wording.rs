@@ -38,7 +38,7 @@ pub fn closest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>, count
     near.into_iter().take(count).map(|(_, name)| name).collect()
 }
 
-/// Counts the edits between two names: characters to insert, delete, replace or swap with a neighbor.
+/// An edit inserts, deletes or replaces a character, or swaps it with its neighbor.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

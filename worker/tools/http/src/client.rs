@@ -12,56 +12,44 @@ use reqwest::{Method, Response, StatusCode, Url};
 use tickfleet_outbound::{Blocked, ConnectOptions, Guard, HostTrust, client};
 use tickfleet_tools::Secrets;
 
-/// Maximum time that idle connections are kept, for tools that may run twice.
+/// For tools that may run twice.
 const IDLE: Duration = Duration::from_secs(30);
-/// Maximum time that idle connections are kept, for `once` tools. Shorter than the shortest common keep-alive (5 s): a
-/// connection that the service closes during a request leaves an unknown outcome.
+/// For `once` tools. Shorter than the shortest common keep-alive (5 s): a connection that the service closes during a
+/// request leaves an unknown outcome.
 const IDLE_ONCE: Duration = Duration::from_secs(4);
 
-/// A request with all values filled in.
 #[derive(Debug)]
 pub struct Request {
-    /// The method.
     pub method: Method,
-    /// The address. It is checked before the request is sent.
+    /// Checked before the request is sent.
     pub url: Url,
-    /// The headers. Headers that contain a secret are marked as sensitive.
+    /// Headers that contain a secret are marked as sensitive.
     pub headers: HeaderMap,
-    /// The body.
     pub body: Option<Bytes>,
-    /// True if the body contains a secret.
     pub body_is_secret: bool,
 }
 
-/// Why a request got no usable response. Messages name only the host of a URL.
+/// Messages name only the host of a URL.
 #[derive(Debug)]
 pub enum SendError {
-    /// The address is not allowed.
     Blocked(Blocked),
-    /// Nothing was sent.
     NotSent {
-        /// The host that the request was meant for.
         host: String,
-        /// The reason why nothing was sent.
         why: &'static str,
     },
     /// The request was sent, or may have been sent.
     Lost {
-        /// The host that the request went to.
         host: String,
-        /// The known cause.
         why: &'static str,
     },
-    /// The response is a redirect that was not followed.
     Redirect(Box<UnfollowedRedirect>),
 }
 
-/// A redirect that was not followed. Such a response does not show whether the request took effect: after a successful
-/// POST, services often redirect to a page that shows the result.
+/// A redirect does not show whether the request took effect: after a successful POST, services often redirect to a page
+/// that shows the result.
 pub struct UnfollowedRedirect {
-    /// The response.
     pub answer: Response,
-    /// The reason why the redirect was not followed, worded for a model.
+    /// Worded for a model.
     pub why: String,
 }
 
@@ -71,8 +59,8 @@ impl fmt::Debug for UnfollowedRedirect {
     }
 }
 
-/// The HTTP clients for one guard. There are two clients, because a resolver knows the host name but not the port.
-/// `named` sends requests to a host and port that are allowed by name. `stranger` sends all other requests.
+/// There are two clients, because a resolver knows the host name but not the port. `named` sends requests to a host and
+/// port that are allowed by name. `stranger` sends all other requests.
 pub struct Client {
     guard: Arc<Guard>,
     stranger: reqwest::Client,
@@ -86,10 +74,7 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Makes the clients under `guard`. `once` is true if requests must not be sent twice.
-    ///
-    /// # Errors
-    /// The reason why TLS cannot be set up: no crypto provider or no trust roots.
+    /// `once` is true if requests must not be sent twice.
     pub fn new(guard: Guard, once: bool, connect_timeout: Duration) -> Result<Self, String> {
         let guard = Arc::new(guard);
         let connecting = ConnectOptions { timeout: connect_timeout, idle: Some(if once { IDLE_ONCE } else { IDLE }) };
@@ -98,11 +83,8 @@ impl Client {
         Ok(Self { guard, stranger, named })
     }
 
-    /// Sends a request and follows at most `redirects_max` redirects. A redirect is not followed if it would send one
-    /// of `secrets` to another host.
-    ///
-    /// # Errors
-    /// [`SendError`] if no response arrived, or if the last response is a redirect.
+    /// Follows at most `redirects_max` redirects, but none that would send one of `secrets` to another host. A last
+    /// response that is a redirect is an error.
     pub async fn send(
         &self,
         mut request: Request,
@@ -129,8 +111,8 @@ impl Client {
         }
     }
 
-    /// Sends one request and follows no redirect. `again` is true if this call has already sent a request: a failed
-    /// connection then does not prove that nothing was sent.
+    /// Follows no redirect. `again` is true if this call has already sent a request: a failed connection then does not
+    /// prove that nothing was sent.
     async fn send_one(&self, request: &Request, again: bool) -> Result<Response, SendError> {
         let standing = self.guard.check(&request.url).map_err(SendError::Blocked)?;
         let client = match (standing, &self.named) {
@@ -190,19 +172,14 @@ fn redirected(
     Ok(request)
 }
 
-/// Why a body could not be read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BodyError {
-    /// The body is larger than allowed. Reading stopped.
     TooLarge,
     /// The connection ended before the end of the body.
     Lost,
 }
 
-/// Reads a body of at most `bytes_max` bytes. Memory use is at most `bytes_max` and one chunk.
-///
-/// # Errors
-/// [`BodyError`].
+/// Memory use is at most `bytes_max` and one chunk.
 pub async fn read_body(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, BodyError> {
     let announced = response.content_length().unwrap_or(0);
     if announced > u64::try_from(bytes_max).unwrap_or(u64::MAX) {
@@ -218,7 +195,6 @@ pub async fn read_body(response: &mut Response, bytes_max: usize) -> Result<Vec<
     Ok(body)
 }
 
-/// Returns the first error of type `T` in the chain of sources.
 fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(error);
     while let Some(this) = next {

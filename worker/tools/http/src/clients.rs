@@ -14,9 +14,8 @@ use super::tokens::Tokens;
 /// Time limit for resolving, connecting and the TLS handshake. It is shorter than the tool's timeout. An unreachable
 /// host is therefore reported as unreachable (nothing was sent), and not as a timeout (outcome unknown).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The clients of a set of tools. Tools with the same guard and the same kind of effect share a client with its
-/// connections and trust roots. Loading trust roots takes tens of milliseconds. Tools with equal sign-ins share their
-/// access tokens.
+/// Tools with the same guard and the same kind of effect share a client with its connections and trust roots. Loading
+/// trust roots takes tens of milliseconds. Tools with equal sign-ins share their access tokens.
 #[derive(Default)]
 pub struct HttpClients {
     clients: Mutex<BTreeMap<(Guard, bool), Arc<Client>>>,
@@ -30,10 +29,7 @@ impl fmt::Debug for HttpClients {
 }
 
 impl HttpClients {
-    /// Returns the client for tools with this guard. `once` is true for tools that must not run twice.
-    ///
-    /// # Errors
-    /// The reason why TLS cannot be set up: no crypto provider or no trust roots.
+    /// `once` is true for tools that must not run twice.
     pub(super) fn get(&self, guard: Guard, once: bool) -> Result<Arc<Client>, String> {
         let mut clients = self.clients.lock();
         let key = (guard, once);

@@ -16,7 +16,7 @@ use super::outcome::OutcomeRules;
 use super::template::Template;
 
 const RESPONSE_BYTES_MAX_DEFAULT: usize = 1024 * 1024;
-/// Largest response limit that a declaration may set. All slots of a worker can store a response at the same time.
+/// A declaration may set a limit up to this size. All slots of a worker can store a response at the same time.
 const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Headers that belong to the connection. A template that sets such a header could smuggle in a second request or
 /// remove a bound.
@@ -35,7 +35,6 @@ const HEADERS_REFUSED: [HeaderName; 8] = [
 /// contain the argument.
 pub(super) type Defaults = Vec<(String, Option<Box<RawValue>>)>;
 
-/// The arguments and secrets that templates may refer to.
 pub(super) struct References<'a> {
     pub(super) schema: &'a Value,
     pub(super) secrets: &'a BTreeMap<String, SecretRef>,
@@ -146,7 +145,7 @@ pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
     Ok(name)
 }
 
-/// Makes a header value. An error message names only the header, because the value may be a secret.
+/// An error message names only the header, because the value may be a secret.
 pub(super) fn header_value(name: &HeaderName, text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_bytes(text.as_bytes()).map_err(|_| format!("The header '{name}' would not be valid."))
 }

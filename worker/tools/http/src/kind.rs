@@ -7,7 +7,6 @@ use tickfleet_tools::{DeclarationError, DeclaredHandler, Environment, ToolKind};
 
 use super::{HttpClients, HttpTool};
 
-/// Makes HTTP tools that share their clients and access tokens.
 #[derive(Debug)]
 pub struct HttpKind {
     environment: Environment,
@@ -15,7 +14,6 @@ pub struct HttpKind {
 }
 
 impl HttpKind {
-    /// Makes a kind of tools that looks up variables and secrets in `environment`.
     #[must_use]
     pub fn new(environment: Environment) -> Self {
         Self { environment, clients: HttpClients::default() }

@@ -8,7 +8,6 @@ use serde_json::value::RawValue;
 use tickfleet_config::tools::{AnswerMeaning, OutcomeRule};
 use tickfleet_tools::json::with_numbers_as_text;
 
-/// The rules of one tool, in declared order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Mapping(Vec<Rule>);
 
@@ -21,7 +20,7 @@ pub(super) struct Rule {
     retry_after: Option<String>,
 }
 
-/// The condition on the value at a JSON pointer.
+/// A test of the value at a JSON pointer.
 #[derive(Debug, Clone)]
 enum Test {
     OneOf(Vec<Value>),
@@ -29,21 +28,16 @@ enum Test {
 }
 
 impl Mapping {
-    /// Reads the declared rules.
-    ///
-    /// # Errors
-    /// The invalid rule and the reason.
     pub(super) fn new(rules: &[OutcomeRule]) -> Result<Self, String> {
         rules.iter().map(Rule::new).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns the first rule that matches a response. `body` is `None` if the body is not JSON.
+    /// Returns the first rule that matches. `body` is `None` if the body is not JSON.
     pub(super) fn rule(&self, status: u16, body: Option<&RawValue>) -> Option<&Rule> {
         self.0.iter().find(|rule| rule.concerns(status) && rule.fits(body))
     }
 
-    /// Returns true if a rule can interpret a response with this status as success, even if the status alone would mean
-    /// failure.
+    /// True if a rule can interpret this status as success, even if the status alone would mean failure.
     pub(super) fn may_succeed(&self, status: u16) -> bool {
         self.0.iter().any(|rule| rule.concerns(status) && rule.meaning == AnswerMeaning::Ok)
     }
@@ -97,8 +91,7 @@ impl Rule {
         Some(found.as_str().map_or_else(|| found.to_string(), str::to_owned))
     }
 
-    /// Returns the wait that the response requests, in seconds. The value at the rule's pointer may be a number or
-    /// text. Fractions are rounded up.
+    /// The value at the rule's pointer may be a number or text. Fractions are rounded up.
     pub(super) fn retry_after_s(&self, body: Option<&Value>) -> Option<u64> {
         let found = body?.pointer(self.retry_after.as_deref()?)?;
         #[allow(
@@ -111,7 +104,7 @@ impl Rule {
     }
 }
 
-/// Returns true if a value is neither null nor empty. Some services send an empty `errors` on success.
+/// False for null and empty values: some services send an empty `errors` on success.
 fn is_something(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -122,7 +115,7 @@ fn is_something(value: &Value) -> bool {
     }
 }
 
-/// Returns the value at `pointer` with every digit preserved.
+/// Preserves every digit.
 pub(super) fn pointed<'a>(whole: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     let mut here = whole;
     for token in pointer.split('/').skip(1) {

@@ -22,12 +22,12 @@ use super::error::field;
 use super::outcome;
 use super::template::{Template, TemplatePosition, Values};
 
-/// Maximum bytes of a token service's response. Tokens have a few kilobytes.
+/// Tokens have a few kilobytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 const CODE_BYTES_MAX: usize = 64;
-/// Lifetime of a token if the response does not state one.
+/// Applies if the response states no lifetime.
 const LIFE_DEFAULT: Duration = Duration::from_secs(300);
-/// Maximum lifetime of a token, even if the response states a longer one.
+/// Applies even if the response states a longer lifetime.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// A token is no longer used this long before its expiry, because it must still be valid when the request arrives.
 const MARGIN: Duration = Duration::from_secs(30);
@@ -45,10 +45,6 @@ pub(super) struct OAuth2 {
 }
 
 impl OAuth2 {
-    /// Reads a declared sign-in.
-    ///
-    /// # Errors
-    /// [`DeclarationError`] names the invalid field and the problem with it.
     pub(super) fn new(def: &OAuth2Def, environment: &Environment, guard: &Guard) -> Result<Self, DeclarationError> {
         let template = |name: &str, text: &str| Template::parse(text).map_err(field(format!("oauth2.{name}")));
         let optional = |name: &str, text: &Option<String>| text.as_deref().map(|t| template(name, t)).transpose();
@@ -85,10 +81,7 @@ impl OAuth2 {
         own.into_iter().flatten().chain(self.fields.iter().map(|(_, template)| template))
     }
 
-    /// Returns the credentials, filled in with the secrets in `values`.
-    ///
-    /// # Errors
-    /// A message that names the missing secret.
+    /// Fills in the secrets in `values`. The error names the missing secret.
     pub(super) fn credentials(&self, values: &Values<'_>) -> Result<Credentials, String> {
         let text = |template: &Template| template.render(values, TemplatePosition::Text).map(Option::unwrap_or_default);
         let secret =
@@ -106,7 +99,6 @@ impl OAuth2 {
     }
 }
 
-/// The credentials of a sign-in: the client, the token service, and the requested grant.
 pub struct Credentials {
     grant: Grant,
     token_url: Url,
@@ -117,22 +109,19 @@ pub struct Credentials {
     fields: Vec<(String, SecretString)>,
 }
 
-/// A hash that identifies a sign-in without containing its secrets.
+/// Identifies a sign-in without containing its secrets.
 pub(super) type SignInDigest = [u8; 32];
 
-/// The grant that the token service returned.
 pub struct TokenGrant {
-    /// The access token.
     pub token: SecretString,
     /// Time from now during which the token may be used.
     pub life: Duration,
-    /// The refresh token that replaces the one that was just used.
+    /// Replaces the refresh token that was just used.
     pub refresh_token: Option<SecretString>,
 }
 
 impl Credentials {
-    /// Makes credentials for the grant `refresh_token`, for tools that store their grants themselves. A client without
-    /// a secret is a public client. It identifies itself in the body.
+    /// For tools that store their grants themselves. A client without a secret is a public client.
     #[must_use]
     pub fn refreshing(
         token_url: Url,
@@ -151,8 +140,8 @@ impl Credentials {
         }
     }
 
-    /// Returns a hash that is equal for the same client, request and service. Credentials with different secrets, such
-    /// as those of two tenants, have different hashes.
+    /// The digest is equal for the same client, request and service. Credentials with different secrets, such as those
+    /// of two tenants, have different digests.
     pub(super) fn identity(&self) -> SignInDigest {
         let expose = |secret: &Option<SecretString>| secret.as_ref().map(|s| s.expose_secret().to_owned());
         let fields: Vec<_> = self.fields.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect();
@@ -167,11 +156,8 @@ impl Credentials {
         Sha256::digest(whole.to_string().as_bytes()).into()
     }
 
-    /// Requests a token. If `rotated` is given, it replaces the declared refresh token.
-    ///
-    /// # Errors
-    /// [`ToolFailure`]. If the service is unavailable, the failure is transient and not executed. If the service
-    /// rejects the request, the failure is permanent.
+    /// If `rotated` is given, it replaces the declared refresh token. If the service is unavailable, the failure is
+    /// transient and not executed. If the service rejects the request, the failure is permanent.
     pub async fn request_grant(
         &self,
         client: &Client,
@@ -219,8 +205,7 @@ impl Credentials {
     }
 }
 
-/// Returns the failure if no token could be obtained now. The tool's own request was never sent, so the call counts as
-/// not executed.
+/// The tool's own request was never sent, so the call counts as not executed.
 fn away(why: &str, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message: format!("The tool could not sign in: {why}."), retry_after, not_executed: true }
 }
@@ -239,7 +224,7 @@ fn unanswered(error: SendError) -> ToolFailure {
     }
 }
 
-/// A successful response of a token service (RFC 6749, section 5.1).
+/// See RFC 6749, section 5.1.
 #[derive(Deserialize)]
 struct Grants {
     access_token: String,
@@ -275,8 +260,8 @@ pub(super) async fn parse_grant(mut answer: Response) -> Result<TokenGrant, Tool
     })
 }
 
-/// Returns the error code (RFC 6749, section 5.2), if it is short and has only plain characters. No other part of an
-/// error response appears in messages.
+/// See RFC 6749, section 5.2. The code must be short and have only plain characters. No other part of an error response
+/// appears in messages.
 fn code(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let code = body.get("error")?.as_str()?;
@@ -284,7 +269,7 @@ fn code(body: &[u8]) -> Option<String> {
     (code.len() <= CODE_BYTES_MAX && code.chars().all(plain)).then(|| code.to_owned())
 }
 
-/// Returns how long a token may be used: its lifetime minus a margin. The margin is at most half of the lifetime.
+/// The token's lifetime minus a margin. The margin is at most half of the lifetime.
 fn life(expires_in: Option<&Value>) -> Duration {
     // Some services send the number as text.
     let seconds = expires_in.and_then(|e| e.as_u64().or_else(|| e.as_str()?.parse().ok()));

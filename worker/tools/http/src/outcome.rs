@@ -21,7 +21,6 @@ use tickfleet_tools::{ContentBlock, Secrets, ToolFailure, ToolOutput, wording};
 
 /// Maximum bytes of an error response that are read to find an error message.
 const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
-/// Maximum bytes of a service's error message that the model receives.
 const MESSAGE_BYTES_MAX: usize = 600;
 
 const POINTER_BYTES_MAX: usize = 200;
@@ -30,21 +29,21 @@ const POINTER_BYTES_MAX: usize = 200;
 pub(super) struct OutcomeRules {
     /// Statuses, in addition to 429, which mean that nothing took effect.
     pub(super) not_executed: BTreeSet<u16>,
-    /// Rules about the body of a response. A matching rule takes precedence over the status.
+    /// A matching rule takes precedence over the status.
     pub(super) mapping: Mapping,
-    /// The JSON pointer to the tool's result.
+    /// A JSON pointer to the tool's result.
     pub(super) result: Option<String>,
     pub(super) response_bytes_max: usize,
-    /// The tool's effect, which determines whether the call may be repeated. If a `read` tool's response is too large
-    /// to be read, the call fails, because a repetition does no harm.
+    /// Determines whether the call may be repeated. If a `read` tool's response is too large to be read, the call
+    /// fails, because a repetition does no harm.
     pub(super) effect: Effect,
 }
 
 pub(super) struct ToolResponse {
     pub(super) answer: Response,
-    /// The reason why a redirect was not followed. `None` if the response is not a redirect.
+    /// `None` if the response is not a redirect.
     unfollowed: Option<String>,
-    /// The id of the call, for logs.
+    /// For logs.
     call: Option<CallId>,
 }
 
@@ -67,10 +66,7 @@ impl From<UnfollowedRedirect> for ToolResponse {
 }
 
 impl OutcomeRules {
-    /// Converts a response to the outcome of the call. All secrets are removed from the response's text.
-    ///
-    /// # Errors
-    /// [`ToolFailure`], depending on the status and on whether the body could be read.
+    /// All secrets are removed from the response's text.
     pub(super) async fn interpret(&self, answered: ToolResponse, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
         let ToolResponse { mut answer, unfollowed, call } = answered;
         let status = answer.status().as_u16();
@@ -148,8 +144,8 @@ impl OutcomeRules {
         }
     }
 
-    /// Returns the output of a call if the response has no value at the result pointer. The model does not receive the
-    /// rest of the response: a declaration that selects a part excludes everything else.
+    /// The response has no value at the result pointer. The model does not receive the rest of the response: a
+    /// declaration that selects a part excludes everything else.
     fn nothing_at(&self, pointer: &str, answer: &Response, call: Option<&CallId>) -> Result<ToolOutput, ToolFailure> {
         let status = answer.status().as_u16();
         let host = answer.url().host_str().unwrap_or_default();
@@ -166,8 +162,8 @@ impl OutcomeRules {
         raw(output.to_string()).map(as_json)
     }
 
-    /// Returns the failure for a redirect that was not followed and that no rule matches. The service may have executed
-    /// the request. If the tool must not run twice, the failure therefore says that the outcome is unknown.
+    /// For a redirect that was not followed and that no rule matches. The service may have executed the request. If the
+    /// tool must not run twice, the failure therefore says that the outcome is unknown.
     fn led_on(&self, why: String) -> ToolFailure {
         if self.effect != Effect::Once {
             return permanent(why);
@@ -189,7 +185,7 @@ impl OutcomeRules {
     }
 }
 
-/// Converts a binary body to an output: an image becomes a content block, any other body becomes a note about it.
+/// An image becomes a content block, any other body becomes a note about it.
 fn binary(body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
     if let Some(image) = ContentBlock::image(body) {
         return Ok(ToolOutput::content(&[image]));
@@ -226,9 +222,8 @@ fn failure_message(status: u16, service_message: Option<String>) -> String {
     wording::cut(&message, limits::ERROR_BYTES_MAX)
 }
 
-/// Rewrites JSON text so that every parser accepts it, with every digit preserved. Returns `None` if the text is not
-/// JSON, or is nested deeper than the fleet's parsers accept. Deeper JSON would make the reply unreadable, so the
-/// caller sends it as text.
+/// Preserves every digit. `None` if the text is not JSON, or is nested deeper than the fleet's parsers accept. Deeper
+/// JSON would make the reply unreadable, so the caller sends it as text.
 fn as_raw(text: &str) -> Option<Box<RawValue>> {
     let json = repaired(text, limits::JSON_DEPTH_MAX)?;
     RawValue::from_string(json.into_owned()).ok()
@@ -248,7 +243,7 @@ pub(super) fn not_sent(host: &str, why: &str) -> ToolFailure {
     ToolFailure::Transient { message, retry_after: None, not_executed: true }
 }
 
-/// Returns the failure for a request without a response. The request was sent, or may have been sent.
+/// The request was sent, or may have been sent.
 pub(super) fn lost(host: &str, why: &str) -> ToolFailure {
     let message = format!("No answer from {host}: {why}.");
     ToolFailure::Transient { message, retry_after: None, not_executed: false }
@@ -292,10 +287,8 @@ fn clean(service_message: &str) -> String {
     wording::cut(&line, MESSAGE_BYTES_MAX)
 }
 
-/// Returns the wait that a service requests: `Retry-After` in seconds or as a date, or `parameters.retry_after` in the
-/// body, as Telegram sends it.
-///
-/// A date is compared with the response's own `Date`, so that an incorrect local clock has no influence.
+/// `Retry-After` in seconds or as a date, or `parameters.retry_after` in the body, as Telegram sends it. A date is
+/// compared with the response's own `Date`, so that an incorrect local clock has no influence.
 pub fn retry_after(headers: &HeaderMap, body: Option<&Value>) -> Option<Duration> {
     let text = |name| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
     let date = |text: &str| DateTime::parse_from_rfc2822(text).ok();

@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::percent::{SECRET_KEEPS, percent_encoded};
 
-/// The arguments of one call by name, as the model wrote them.
+/// By name, as the model wrote them.
 pub(super) type Arguments = BTreeMap<String, Box<RawValue>>;
 
-/// The position of a template in the request. It determines how values are encoded.
+/// Determines how values are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TemplatePosition {
     Path,
@@ -32,10 +32,7 @@ enum Part {
 pub(super) struct Template(Vec<Part>);
 
 impl Template {
-    /// Parses a template. `{{` and `${` always begin a reference.
-    ///
-    /// # Errors
-    /// The problem with a reference.
+    /// `{{` and `${` always begin a reference.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -72,10 +69,8 @@ impl Template {
         }
     }
 
-    /// Fills in the template. Returns `None` if one of its arguments is absent or null.
-    ///
-    /// # Errors
-    /// The problem with an argument, worded for a model and without secrets.
+    /// `None` if one of the template's arguments is absent or null. An error is worded for a model and contains no
+    /// secrets.
     pub(super) fn render(&self, values: &Values<'_>, place: TemplatePosition) -> Result<Option<String>, String> {
         let mut text = String::new();
         let mut segment = Segment::default();
@@ -150,8 +145,8 @@ pub(super) struct Values<'a> {
     pub(super) secrets: &'a Secrets,
 }
 
-/// Converts an argument to text. Strings stay as they are, numbers and booleans stay as written, and an object becomes
-/// JSON. The items of a list are converted and joined with commas. Returns `None` for null.
+/// Strings stay as they are, numbers and booleans stay as written, and an object becomes JSON. The items of a list are
+/// converted and joined with commas. `None` for null.
 fn as_text(name: &str, raw: &RawValue) -> Result<Option<String>, String> {
     let unreadable = |_| format!("Argument '{name}' cannot be read.");
     let json = raw.get();
@@ -187,11 +182,11 @@ fn encoded(name: &str, value: &str, place: TemplatePosition) -> Result<String, S
     }
 }
 
-/// Maximum number of times that a path value is percent-decoded when it is checked.
+/// For the check of a path value.
 const DECODINGS_MAX: usize = 5;
 
-/// Checks that a value remains a single path segment. A proxy or a service may process the value before routing. Many
-/// proxies decode `%2F`. Some decode twice, resolve dots, treat `\\` as `/`, or drop parameters after `;`.
+/// The value must remain a single path segment. A proxy or a service may process the value before routing. Many proxies
+/// decode `%2F`. Some decode twice, resolve dots, treat `\\` as `/`, or drop parameters after `;`.
 fn one_segment(value: &str) -> Result<(), &'static str> {
     if value.is_empty() {
         return Err("must not be empty");
@@ -216,7 +211,7 @@ fn one_segment(value: &str) -> Result<(), &'static str> {
     Err("must not be percent-encoded again and again")
 }
 
-/// Decodes percent-encoding once. Bytes that are not UTF-8 become U+FFFD.
+/// Decodes once. Bytes that are not UTF-8 become U+FFFD.
 fn percent_decoded(text: &str) -> String {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -231,23 +226,17 @@ fn percent_decoded(text: &str) -> String {
 
 #[derive(Debug, Clone)]
 pub(super) enum Body {
-    /// A value without references.
     Fixed(Value),
     /// A string that is exactly one argument. The string becomes the argument's JSON value, as the model wrote it.
     Whole(String),
-    /// A string with references.
     Text(Template),
-    /// A list. If an item's argument is absent, the item is left out.
+    /// If an item's argument is absent, the item is left out.
     List(Vec<Body>),
-    /// An object. If a member's argument is absent, the member is left out.
+    /// If a member's argument is absent, the member is left out.
     Object(Vec<(String, Body)>),
 }
 
 impl Body {
-    /// Parses the declared body of a request.
-    ///
-    /// # Errors
-    /// The problem with a reference.
     pub(super) fn parse(value: &Value) -> Result<Self, String> {
         Ok(match value {
             Value::String(text) => {
@@ -283,10 +272,7 @@ impl Body {
         }
     }
 
-    /// Fills in the body. Returns `None` if the body is a single string with an absent argument.
-    ///
-    /// # Errors
-    /// The problem with an argument, worded for a model.
+    /// `None` if the body is a single string with an absent argument. An error is worded for a model.
     pub(super) fn render(&self, values: &Values<'_>) -> Result<Option<String>, String> {
         Ok(match self {
             Self::Fixed(value) => Some(value.to_string()),

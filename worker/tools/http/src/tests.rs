@@ -20,7 +20,6 @@ mod answers;
 #[path = "tests_oauth2.rs"]
 mod oauth2;
 
-/// A server that sends scripted responses and records its requests.
 #[derive(Clone, Default)]
 struct Service {
     answers: Arc<Mutex<VecDeque<Answer>>>,
@@ -28,7 +27,7 @@ struct Service {
 }
 
 impl Service {
-    /// Starts the server, and returns its address (`127.0.0.1:port`).
+    /// The address is `127.0.0.1:port`.
     async fn start(answers: impl IntoIterator<Item = Answer>) -> (Self, String) {
         let service = Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() };
         let router = Router::new().fallback(Self::answer).with_state(service.clone());
@@ -91,7 +90,6 @@ fn environment() -> Environment {
     Environment::of([("BOT", "12:secret/token"), ("KEY", "key-secret")])
 }
 
-/// Makes a tool with the arguments `a`, `b`, `c` and `n`. Only `a` is required.
 fn tool_for(def: Value, effect: Effect) -> Result<HttpTool, DeclarationError> {
     tickfleet_outbound::install_crypto_provider();
     let schema = json!({
@@ -101,7 +99,7 @@ fn tool_for(def: Value, effect: Effect) -> Result<HttpTool, DeclarationError> {
     HttpTool::new(&serde_json::from_value(def).unwrap(), &schema, effect, &environment(), &HttpClients::default())
 }
 
-/// Makes a GET tool at `address`. The address is allowed, and `more` is merged into the declaration.
+/// The address is allowed, and `more` is merged into the declaration.
 fn get(address: &str, more: Value) -> HttpTool {
     tool_for(with(address, "GET", more), Effect::Read).unwrap()
 }
@@ -132,8 +130,7 @@ fn message(result: Result<ToolOutput, ToolFailure>) -> String {
     }
 }
 
-/// Returns whether a transient failure certainly had no effect. Returns `None` for a permanent failure, and panics for
-/// any other result.
+/// True if the transient failure certainly had no effect. `None` for a permanent failure.
 fn transient(result: Result<ToolOutput, ToolFailure>) -> Option<bool> {
     match result {
         Err(ToolFailure::Transient { not_executed, .. }) => Some(not_executed),
@@ -348,7 +345,6 @@ async fn an_endless_response_is_read_only_up_to_its_limit() {
             read_head(&mut stream).await;
             let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
             let mut written = stream.write_all(head).await;
-            // Write until the client closes the connection.
             while written.is_ok() {
                 written = stream.write_all(b"4\r\nabcd\r\n").await;
             }

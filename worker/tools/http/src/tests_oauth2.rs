@@ -15,13 +15,12 @@ use super::*;
 struct TokenService {
     requests: Arc<Mutex<Vec<BTreeMap<String, String>>>>,
     basic: Arc<Mutex<Vec<String>>>,
-    /// Responses that are sent instead of a grant, in order.
+    /// Sent instead of a grant, in order.
     refusals: Arc<Mutex<VecDeque<Answer>>>,
-    /// Permits for responding. A test that withholds permits delays the sign-in.
+    /// A test that withholds these permits delays the sign-in.
     gate: Arc<Semaphore>,
     asked: Arc<Semaphore>,
     revoked: Arc<Mutex<Vec<String>>>,
-    /// The challenge in the response if a token is rejected.
     challenge: &'static str,
     calls: Arc<Mutex<Vec<String>>>,
     granted: Arc<AtomicUsize>,
@@ -96,7 +95,7 @@ impl TokenService {
     }
 }
 
-/// Makes a tool that uses the service at `address`, with `more` merged into its `oauth2`.
+/// `more` is merged into the tool's `oauth2`.
 fn tool(address: &str, effect: Effect, more: Value) -> HttpTool {
     let mut oauth2 = json!({"grant": "client_credentials", "token_url": format!("http://{address}/token"),
         "client_id": "me", "client_secret": "${PASSWORD}", "scope": "read write"});

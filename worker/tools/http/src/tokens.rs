@@ -18,7 +18,7 @@ use tickfleet_tools::ToolFailure;
 
 /// Maximum number of sign-ins in memory. Further sign-ins work, but calls do not share their tokens.
 const TOKENS_MAX: usize = 4_096;
-/// Time limit of one sign-in. It is shorter than the usual timeout of a call.
+/// Shorter than the usual timeout of a call.
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Minimum interval between replacements of rejected tokens. It limits the load if a service rejects every token. Each
 /// call would otherwise send two requests to the service and one to its token service.
@@ -44,7 +44,7 @@ struct SignInEntry {
 #[derive(Default)]
 struct SignInState {
     token: Option<Arc<Token>>,
-    /// The last refresh token that the service returned. Replaces the declared refresh token.
+    /// The last refresh token that the service returned. It replaces the declared one.
     rotated: Option<SecretString>,
     failure: Option<ToolFailure>,
     granted: u64,
@@ -59,10 +59,7 @@ pub(super) struct Token {
 }
 
 impl Tokens {
-    /// Returns a valid token: a stored token or a new one.
-    ///
-    /// # Errors
-    /// [`ToolFailure`] if the sign-in failed. All calls that waited for the sign-in return the same failure.
+    /// All calls that waited for a failed sign-in return the same failure.
     pub(super) async fn get(&self, client: &Arc<Client>, credentials: Credentials) -> Result<Arc<Token>, ToolFailure> {
         let entry = self.entry(credentials.identity());
         let tried = entry.tried.load(Ordering::SeqCst);
@@ -76,11 +73,8 @@ impl Tokens {
         }
     }
 
-    /// Returns a token to use instead of `refused`: a newer token that another call has obtained, or a new one. Returns
-    /// `None` if a token was replaced less than [`REPLACE_PAUSE`] ago.
-    ///
-    /// # Errors
-    /// [`ToolFailure`] if the sign-in failed.
+    /// Returns a newer token that another call has obtained, or a new one. `None` if a token was replaced less than
+    /// [`REPLACE_PAUSE`] ago.
     pub(super) async fn replace(
         &self,
         client: &Arc<Client>,
@@ -120,8 +114,8 @@ impl SignInState {
     }
 }
 
-/// Signs in, in a separate task. The task continues if the call that started it is dropped, because other calls wait
-/// for its result. Also, a service that rotates refresh tokens may already have replaced the old one.
+/// Runs in a separate task. The task continues if the call that started it is dropped, because other calls wait for its
+/// result. Also, a service that rotates refresh tokens may already have replaced the old one.
 async fn sign_in(
     entry: Arc<SignInEntry>,
     mut slot: OwnedMutexGuard<SignInState>,

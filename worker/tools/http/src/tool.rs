@@ -35,7 +35,6 @@ use super::tokens::{Token, Tokens};
 
 const REDIRECTS_MAX: u8 = 10;
 
-/// Runs calls of one declared HTTP tool.
 pub struct HttpTool {
     method: Method,
     base: Url,
@@ -64,11 +63,7 @@ impl fmt::Debug for HttpTool {
 }
 
 impl HttpTool {
-    /// Checks a declaration and gets its client from `clients`. Parses every template. The templates' arguments must be
-    /// in `input_schema`, and their secrets in the declaration.
-    ///
-    /// # Errors
-    /// [`DeclarationError`] names the invalid field and the reason.
+    /// The templates' arguments must be in `input_schema`, and their secrets in the declaration.
     pub fn new(
         def: &HttpDef,
         input_schema: &Value,
@@ -152,9 +147,9 @@ impl HttpTool {
         Ok(self)
     }
 
-    /// Returns the name of a secret that is missing for every call: an environment variable that is not set. Secret
-    /// files are not checked, because a file can still be created later. A secret that differs by tenant is not checked
-    /// either, because a missing one does not affect other tenants.
+    /// The name of a secret with an environment variable that is not set. Secret files are not checked, because a file
+    /// can still be created later. A secret that differs by tenant is not checked either, because a missing one does
+    /// not affect other tenants.
     #[must_use]
     pub fn missing_secret(&self) -> Option<&str> {
         let missing = |reference: &SecretRef| match reference {
@@ -288,7 +283,7 @@ impl HttpTool {
         Ok(answered.for_call(&context.call))
     }
 
-    /// Runs a call that signs in. If the service rejects the token, retries once with another token.
+    /// If the service rejects the token, retries once with another token.
     async fn signed_in(
         &self,
         sign_in: &OAuth2,
@@ -314,9 +309,9 @@ impl HttpTool {
         }
     }
 
-    /// Returns true if the service has rejected the token, and therefore has not executed the request. For a `once`
-    /// tool, a bare 401 is not sufficient. The response must contain `invalid_token` (RFC 6750), or the declaration
-    /// must list 401 under `not_executed`.
+    /// The service has rejected the token, and therefore has not executed the request. For a `once` tool, a bare 401 is
+    /// not sufficient. The response must contain `invalid_token` (RFC 6750), or the declaration must list 401 under
+    /// `not_executed`.
     fn refuses_token(&self, answered: &ToolResponse) -> bool {
         let answer = &answered.answer;
         let says_so = |challenge: &HeaderValue| {
@@ -331,7 +326,7 @@ impl HttpTool {
     }
 }
 
-/// Adds the headers of the trace context. Headers that the declaration sets take precedence.
+/// Headers that the declaration sets take precedence.
 fn traced(mut request: Request, context: &Context) -> Request {
     let Some(outgoing) = traces::outgoing(context) else { return request };
     let state = outgoing.tracestate.map(|state| ("tracestate", state));

@@ -11,13 +11,10 @@ use tickfleet_protocol::AuditEntry;
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::wording;
 
-/// Number of entries read by a single command.
 const PAGE: usize = 500;
-/// Maximum number of entries per read. If there are more new entries, the oldest are skipped.
+/// If there are more new entries, a read skips the oldest.
 const READ_MAX: usize = 5_000;
-/// Maximum number of a shard's entries that are kept in memory.
 const HELD_MAX: usize = 20_000;
-/// Maximum number of one agent's entries that a search covers.
 const OF_AGENT_MAX: usize = 500;
 const TEXT_BYTES_MAX: usize = 1_500;
 /// A search ignores calls of these tools. Their arguments contain the question of a search, so these calls would be
@@ -29,7 +26,7 @@ pub(crate) struct AuditedAction {
     pub(crate) turn: String,
     /// True for a whole task that the agent carried out.
     pub(crate) is_task: bool,
-    /// When the call or task ended, as written in the log.
+    /// As written in the log.
     pub(crate) at: String,
     pub(crate) text: String,
     pub(crate) brief: String,
@@ -48,10 +45,7 @@ struct ShardLog {
 }
 
 impl AuditLogs {
-    /// Returns the agent's most recent actions, newest first.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Newest first.
     pub(crate) async fn of_agent(
         &self,
         store: &Store,
@@ -67,7 +61,7 @@ impl AuditLogs {
 }
 
 impl ShardLog {
-    /// Reads the entries written since the last read. The first read begins with the newest entries.
+    /// Continues after the last read. The first read begins with the newest entries.
     async fn read_on(&mut self, store: &Store) -> Result<(), StoreError> {
         let mut before: Option<String> = None;
         let mut found: Vec<String> = Vec::new();

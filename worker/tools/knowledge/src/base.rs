@@ -16,7 +16,7 @@ use crate::words::words;
 const STEP_PASSAGES: usize = 512;
 /// Number of vectors that are compared before the search lets the worker's other tasks run.
 const STEP_VECTORS: usize = 2_048;
-/// Minimum similarity to the question. A passage with a lower similarity counts as unrelated.
+/// A passage with a lower similarity to the question counts as unrelated.
 const LIKE_MIN: f32 = 0.1;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct CachedDocument {
     pub(crate) passages: Passages,
 }
 
-/// A passage: its document, and its index in the document.
+/// The document, and the passage's index in it.
 pub(crate) type PassageRef = (Arc<CachedDocument>, usize);
 
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ pub(crate) struct KnowledgeBase {
 
 #[derive(Debug, Default)]
 struct Index {
-    /// The stored generation when the index was last refreshed.
+    /// When the index was last refreshed.
     generation: u64,
     documents: HashMap<String, Vec<usize>>,
     lexicon: Lexicon,
@@ -47,10 +47,7 @@ struct Index {
 }
 
 impl KnowledgeBase {
-    /// Refreshes the base from Redis. If nothing has changed, this takes one request.
-    ///
-    /// # Errors
-    /// [`StoreError`]. Documents that were read before the error are kept.
+    /// If nothing has changed, this takes one request. Documents that were read before an error are kept.
     pub(crate) async fn refresh(&self, store: &Store, tenant: &TenantId) -> Result<(), StoreError> {
         let _refreshing = self.refreshing.lock().await;
         // Read the generation before the documents. If the documents change in between, the next refresh sees a new
@@ -79,7 +76,6 @@ impl KnowledgeBase {
         Ok(())
     }
 
-    /// Returns the approximate memory use in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let index = self.index.read();
         index.bytes + index.lexicon.bytes()
@@ -90,7 +86,7 @@ impl KnowledgeBase {
         index.places.iter().flatten().any(|(held, _)| held.document.model == model && !held.passages.vectors.is_empty())
     }
 
-    /// Returns the passages that contain at least one word of the question, best first.
+    /// Finds passages that contain at least one word of the question, best first.
     pub(crate) fn by_words(&self, asked: &[String], category: Option<&str>, most: usize) -> Vec<(PassageRef, f32)> {
         let index = self.index.read();
         let wanted = |text: usize| index.places[text].as_ref().is_some_and(|(held, _)| is_of(held, category));
@@ -98,8 +94,8 @@ impl KnowledgeBase {
         found.into_iter().filter_map(|(text, score)| Some((index.places[text].clone()?, score))).collect()
     }
 
-    /// Returns the passages that are most similar to `vector`, an embedding of `model`, best first. Lets other tasks
-    /// run after every `STEP_VECTORS` comparisons.
+    /// Finds passages that are most similar to `vector`, an embedding of `model`, best first. Lets other tasks run
+    /// after every `STEP_VECTORS` comparisons.
     pub(crate) async fn by_meaning(
         &self,
         vector: &[i8],
@@ -149,8 +145,8 @@ fn steps(documents: Vec<Document>) -> Vec<Vec<Document>> {
 }
 
 impl Index {
-    /// Drops the documents that are not listed, or that are listed in a different version. Returns the listed documents
-    /// that are not in memory.
+    /// Also drops documents that are listed in a different version. Returns the listed documents that are not in
+    /// memory.
     fn forget_all_but(&mut self, listed: &[Document]) -> Vec<Document> {
         let held = |places: &Vec<Option<PassageRef>>, texts: &[usize]| {
             texts.first().and_then(|text| places[*text].as_ref().map(|(held, _)| held.document.clone()))
@@ -199,7 +195,6 @@ impl Index {
         }
     }
 
-    /// Rebuilds the index without the removed texts.
     fn rebuild(&mut self) {
         let held: Vec<Arc<CachedDocument>> =
             self.places.iter().flatten().filter(|(_, number)| *number == 0).map(|(held, _)| Arc::clone(held)).collect();

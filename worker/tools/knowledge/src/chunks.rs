@@ -4,9 +4,8 @@
 use tickfleet_model::knowledge::Passage;
 use tickfleet_model::limits;
 
-/// Maximum characters that a passage repeats from the end of the previous passage.
+/// Characters that are repeated from the end of the previous passage.
 const OVERLAP_CHARS: usize = 120;
-/// Maximum bytes of a heading. Longer headings are cut.
 const HEADING_BYTES_MAX: usize = 200;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -16,7 +15,7 @@ pub(crate) struct SplitDocument {
     pub(crate) passages: Vec<Passage>,
 }
 
-/// Splits Markdown. A line in a code block is not a heading.
+/// A line in a code block is not a heading.
 pub(crate) fn markdown(text: &str) -> SplitDocument {
     let mut cutter = Cutter::default();
     let mut fence: Option<&str> = None;
@@ -44,7 +43,7 @@ pub(crate) fn plain(text: &str) -> SplitDocument {
     cutter.end()
 }
 
-/// Returns the text without its front matter.
+/// Without the front matter.
 fn body(text: &str) -> &str {
     let text = text.trim_start_matches('\u{feff}');
     let matter = text.strip_prefix("---\n").and_then(|rest| rest.split_once("\n---\n"));
@@ -61,11 +60,11 @@ fn heading(line: &str) -> Option<(usize, &str)> {
 #[derive(Default)]
 struct Cutter {
     cut: SplitDocument,
-    /// The headings that apply to the current position, with their levels.
+    /// Headings that apply to the current position, with their levels.
     headings: Vec<(usize, String)>,
     block: String,
     passage: String,
-    /// True if the passage contains more than the text that it repeats from the previous passage.
+    /// The passage contains more than the text that it repeats from the previous passage.
     is_new: bool,
 }
 
@@ -88,8 +87,7 @@ impl Cutter {
         self.headings.push((level, words));
     }
 
-    /// Adds a whole paragraph to the passage, or begins a new passage with the paragraph. A paragraph that is longer
-    /// than a passage is split.
+    /// A paragraph that is longer than a passage is split.
     fn end_block(&mut self) {
         let block = std::mem::take(&mut self.block);
         let block = block.trim_end();
@@ -157,8 +155,8 @@ fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     found
 }
 
-/// Returns at most `most` characters from the end of a text. The result begins at the start of a sentence if possible,
-/// otherwise at the start of a word.
+/// At most `most` characters from the end. They begin at the start of a sentence if possible, otherwise at the start of
+/// a word.
 fn tail(text: &str, most: usize) -> &str {
     let from = text.char_indices().rev().nth(most.saturating_sub(1)).map_or(0, |(at, _)| at);
     let end = &text[from..];

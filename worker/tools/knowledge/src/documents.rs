@@ -10,12 +10,11 @@ use crate::chunks::{self, SplitDocument};
 /// documents.
 const CUT_VERSION: &str = "1";
 
-/// A document that was read but is not stored yet.
+/// Read but not stored yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draft {
     /// The document's entry in lists.
     pub document: Document,
-    /// The document's passages.
     pub passages: Vec<Passage>,
 }
 
@@ -24,11 +23,9 @@ pub struct Draft {
 pub struct Problem {
     /// The file, and the line number if known.
     pub place: String,
-    /// The reason.
     pub why: String,
 }
 
-/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileFormat {
     /// One document with headings.
@@ -40,7 +37,7 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// Returns the format of a file according to its name. Returns `None` for other files.
+    /// By the file's name. `None` for other files.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
@@ -51,7 +48,6 @@ impl FileFormat {
         }
     }
 
-    /// Returns the maximum bytes of a file of this format.
     #[must_use]
     pub const fn bytes_max(self) -> u64 {
         match self {
@@ -72,8 +68,7 @@ struct DocumentLine {
     source: Option<String>,
 }
 
-/// Reads the documents of a file, in order. `file` is the file's name. A document without its own category gets
-/// `category`.
+/// The documents are in order. `file` is the file's name. A document without its own category gets `category`.
 #[must_use]
 pub fn read(file: &str, form: FileFormat, content: &[u8], category: &str) -> Vec<Result<Draft, Problem>> {
     let problem = |why: String| vec![Err(Problem { place: file.to_owned(), why })];

@@ -13,11 +13,9 @@ use tickfleet_tools::Environment;
 use tokio::time::Instant;
 
 const OPENAI: &str = "https://api.openai.com/v1";
-/// Maximum number of texts in one request.
 pub(crate) const TEXTS_MAX: usize = 64;
-/// Maximum bytes of a response: `TEXTS_MAX` vectors of the maximum length, with all digits.
+/// `TEXTS_MAX` vectors of the maximum length, with all digits.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after a failure. Questions do not call the endpoint during the pause, so that they do not wait for another
 /// failure.
@@ -25,7 +23,7 @@ const REST: Duration = Duration::from_secs(15);
 /// The value to which the largest number of a vector is scaled.
 const LARGEST: f32 = 127.0;
 
-/// An embeddings endpoint and its model. The endpoint's key is never printed.
+/// The endpoint's key is never printed.
 #[derive(Debug)]
 pub struct Embedder {
     url: String,
@@ -54,12 +52,9 @@ struct Embedding {
 }
 
 impl Embedder {
-    /// Returns the endpoint that the environment configures. `EMBEDDINGS_MODEL` names the model; if it is not set,
-    /// returns `None`. The address is `EMBEDDINGS_BASE_URL` with the key `EMBEDDINGS_API_KEY`. Without this address,
-    /// OpenAI's variables apply. `OPENAI_API_KEY` is never sent to `EMBEDDINGS_BASE_URL`.
-    ///
-    /// # Errors
-    /// The problem with a variable. If the variable's value is secret, the message does not contain it.
+    /// `None` if `EMBEDDINGS_MODEL` is not set. The address is `EMBEDDINGS_BASE_URL` with the key `EMBEDDINGS_API_KEY`.
+    /// Without this address, OpenAI's variables apply. `OPENAI_API_KEY` is never sent to `EMBEDDINGS_BASE_URL`. An
+    /// error does not contain the value of a secret variable.
     pub fn from_environment(environment: &Environment) -> Result<Option<Self>, String> {
         let value = |name: &str| environment.get(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
         let Some(model) = value("EMBEDDINGS_MODEL") else { return Ok(None) };
@@ -88,10 +83,7 @@ impl Embedder {
         &self.model
     }
 
-    /// Returns the embedding of a question.
-    ///
-    /// # Errors
-    /// The reason why the embedding is missing: the endpoint failed now, or it failed recently and is in its pause.
+    /// Fails at once during the pause after a failure.
     pub(crate) async fn embed_query(&self, question: &str, timeout: Duration) -> Result<Vec<i8>, String> {
         if self.rests_until.lock().is_some_and(|until| Instant::now() < until) {
             return Err("the embeddings endpoint failed recently and is not called yet".to_owned());
@@ -102,11 +94,7 @@ impl Embedder {
         answer?.pop().ok_or_else(|| "the endpoint returned no vector".to_owned())
     }
 
-    /// Returns the embeddings of at most [`TEXTS_MAX`] texts. There is one vector for each text, and all have the same
-    /// length.
-    ///
-    /// # Errors
-    /// The reason why no response arrived, or the problem with the response.
+    /// Takes at most [`TEXTS_MAX`] texts. Returns one vector for each text, all of the same length.
     pub(crate) async fn embed_texts(&self, texts: &[String], timeout: Duration) -> Result<Vec<Vec<i8>>, String> {
         let asked = tokio::time::timeout(timeout, self.request(texts));
         let body = asked.await.map_err(|_| format!("no answer within {} ms", timeout.as_millis()))??;
@@ -162,8 +150,8 @@ pub(crate) fn clean(text: &str) -> String {
     if text.trim().is_empty() { "-".to_owned() } else { text }
 }
 
-/// Scales a vector to one byte per number, which is a quarter of its size. Only the vector's direction is compared, and
-/// scaling preserves the direction.
+/// One byte per number takes a quarter of the size. Only the vector's direction is compared, and scaling preserves the
+/// direction.
 fn in_bytes(vector: &[f32]) -> Result<Vec<i8>, String> {
     if vector.is_empty() || vector.len() > limits::EMBEDDING_NUMBERS_MAX {
         return Err(format!("an embedding has {} numbers; at most {}", vector.len(), limits::EMBEDDING_NUMBERS_MAX));
@@ -175,7 +163,7 @@ fn in_bytes(vector: &[f32]) -> Result<Vec<i8>, String> {
     Ok(vector.iter().map(|number| (number / largest * LARGEST).round() as i8).collect())
 }
 
-/// Returns the cosine similarity of two vectors, -1 to 1. If the vectors cannot be compared, returns 0.
+/// From -1 to 1, and 0 if the vectors cannot be compared.
 pub(crate) fn cosine_similarity(a: &[i8], b: &[i8]) -> f32 {
     if a.len() != b.len() {
         return 0.0;

@@ -11,17 +11,13 @@ use crate::documents::Draft;
 use crate::embeddings::{Embedder, TEXTS_MAX, clean};
 
 const EMBED_TIMEOUT: Duration = Duration::from_secs(60);
-/// Waits before the retries of a request. A busy endpoint often responds a moment later.
+/// Before the retries of a request. A busy endpoint often responds a moment later.
 const EMBED_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
-/// The result of importing a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Imported {
-    /// The document is new.
     New,
-    /// The document replaced an older version.
     Replaced,
-    /// The same document was already stored.
     Unchanged,
     /// An earlier document of this import has the same source and title. The later document is not stored.
     Twice,
@@ -29,7 +25,6 @@ pub enum Imported {
     Refused(KeepResult),
 }
 
-/// An import into the knowledge base of one tenant.
 pub struct Import<'a> {
     store: &'a Store,
     tenant: &'a TenantId,
@@ -37,15 +32,11 @@ pub struct Import<'a> {
     known: HashMap<String, Document>,
     seen: HashSet<String>,
     at_ms: i64,
-    /// The reason why the import no longer embeds passages. Set when the endpoint fails.
+    /// Set when the endpoint fails. The import then no longer embeds passages.
     without_meaning: Option<String>,
 }
 
 impl<'a> Import<'a> {
-    /// Begins an import. If there is an embeddings endpoint, passages are embedded.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn begin(
         store: &'a Store,
         tenant: &'a TenantId,
@@ -64,10 +55,6 @@ impl<'a> Import<'a> {
         self.without_meaning.as_deref()
     }
 
-    /// Stores a document, unless the same version is already stored.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn keep(&mut self, draft: Draft) -> Result<Imported, StoreError> {
         if !self.seen.insert(draft.document.id.clone()) {
             return Ok(Imported::Twice);
@@ -111,8 +98,8 @@ impl<'a> Import<'a> {
         gone
     }
 
-    /// Returns the embeddings of the passages. Empty if embeddings are not available. After a failure, the rest of the
-    /// import gets no embeddings: each further request would also take the full time and fail.
+    /// Empty if embeddings are not available. After a failure, the rest of the import gets no embeddings: each further
+    /// request would also take the full time and fail.
     async fn vectors(&mut self, draft: &Draft) -> Vec<Vec<i8>> {
         let Some(embedder) = self.embedder.filter(|_| self.without_meaning.is_none()) else { return Vec::new() };
         let texts: Vec<String> = draft

@@ -19,7 +19,7 @@ struct Posting {
 #[derive(Debug, Default)]
 pub(crate) struct Lexicon {
     words: HashMap<Box<str>, Vec<Posting>>,
-    /// The number of words of each text. `None` if the text was removed.
+    /// Words of each text. `None` if the text was removed.
     lengths: Vec<Option<u32>>,
     live: usize,
     length: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Lexicon {
 }
 
 impl Lexicon {
-    /// Adds a text, given as its words. Returns the text's number.
+    /// Returns the text's number.
     pub(crate) fn add(&mut self, words: &[String]) -> usize {
         let number = self.lengths.len();
         let text = u32::try_from(number).unwrap_or(u32::MAX);
@@ -54,7 +54,7 @@ impl Lexicon {
         number
     }
 
-    /// Removes a text. Its number is not used again.
+    /// The text's number is not used again.
     pub(crate) fn remove(&mut self, number: usize) {
         if let Some(length) = self.lengths.get_mut(number).and_then(Option::take) {
             self.live -= 1;
@@ -70,8 +70,8 @@ impl Lexicon {
         self.bytes
     }
 
-    /// Returns at most `most` texts that contain at least one of the words `asked`, best first. Considers only texts
-    /// for which `wanted` returns true. Scores are relative to an upper bound, so they are below 1.
+    /// Finds texts that contain at least one of the words `asked`, best first. Scores are relative to an upper bound,
+    /// so they are below 1.
     pub(crate) fn find(&self, asked: &[String], most: usize, wanted: impl Fn(usize) -> bool) -> Vec<(usize, f32)> {
         let mean = (self.length as f32 / self.live.max(1) as f32).max(1.0);
         let mut scores = HashMap::<u32, f32>::new();
@@ -99,7 +99,7 @@ impl Lexicon {
     }
 }
 
-/// Sorts results by score, highest first, and keeps at most `most` of them. Equal scores are sorted by text number.
+/// Equal scores are sorted by text number.
 pub(crate) fn best_first(found: &mut Vec<(usize, f32)>, most: usize) {
     found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     found.truncate(most);

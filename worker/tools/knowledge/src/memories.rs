@@ -19,7 +19,7 @@ const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct AgentMemories {
     generation: u64,
-    /// The memories, newest first. The lexicon has the same order.
+    /// Newest first. The lexicon has the same order.
     pub(crate) memories: Vec<Memory>,
     pub(crate) lexicon: Lexicon,
 }
@@ -52,10 +52,7 @@ impl AgentMemories {
 }
 
 impl MemoryCaches {
-    /// Returns the memories of an agent. Takes one request to Redis if nothing has changed, otherwise two.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Takes one request to Redis if nothing has changed, otherwise two.
     pub(crate) async fn of(
         &self,
         store: &Store,
@@ -83,8 +80,7 @@ impl MemoryCache {
         Some(Arc::clone(notes))
     }
 
-    /// Stores an agent's memories. If there is not enough room, the memories of the agents that searched least recently
-    /// are dropped.
+    /// If there is not enough room, the memories of the agents that searched least recently are dropped.
     fn insert(&mut self, owner: (TenantId, AgentId), notes: Arc<AgentMemories>) {
         self.of_agent.insert(owner, (notes, self.asked));
         let mut bytes: usize = self.of_agent.values().map(|(notes, _)| notes.bytes()).sum();

@@ -17,9 +17,7 @@ use crate::words::{query_words, words};
 
 /// Time limit for one source. If the search takes longer, the source's findings are left out.
 const SOURCE_DEADLINE: Duration = Duration::from_secs(2);
-/// Maximum number of findings that are considered from one source.
 const CONSIDERED: usize = 50;
-/// Maximum bytes of a turn's summary.
 const STORY_BYTES_MAX: usize = 2_000;
 
 /// A source to search.
@@ -74,7 +72,6 @@ pub struct Recollection {
 
 type SourceResult = Result<(Vec<Recalled>, Ranking), StoreError>;
 
-/// A search in one shard, and the agent that searches.
 #[derive(Clone, Copy)]
 struct RecallQuery<'a> {
     knowledge: &'a Knowledge,
@@ -86,8 +83,8 @@ struct RecallQuery<'a> {
 }
 
 impl Knowledge {
-    /// Searches the given sources of an agent, or all sources if `sources` is empty. If a source fails or is slow, the
-    /// findings of the other sources are still returned.
+    /// Searches all sources if `sources` is empty. If a source fails or is slow, the findings of the other sources are
+    /// still returned.
     pub async fn recall(
         &self,
         store: &Store,
@@ -105,7 +102,6 @@ impl Knowledge {
     }
 }
 
-/// Runs the searches concurrently, each with the time limit `deadline`.
 async fn gathered(
     searches: Vec<(Source, BoxFuture<'_, SourceResult>)>,
     deadline: Duration,
@@ -139,7 +135,7 @@ async fn gathered(
     all
 }
 
-/// Keeps only the best one of findings that have the same text or are about the same turn.
+/// Findings are the same if they have the same text or are about the same turn.
 fn keep_first_of_same(results: &mut Vec<Recalled>) {
     let mut seen = std::collections::HashSet::new();
     results.retain(|found| {
@@ -189,7 +185,7 @@ impl<'a> RecallQuery<'a> {
         Ok((found.collect(), Ranking::Words))
     }
 
-    /// Searches the ended turns and tasks. A turn's text is made from its calls.
+    /// A turn's text is made from its calls.
     async fn workflows(self) -> SourceResult {
         let actions = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
         let (mut stories, mut of_turn): (Vec<Recalled>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
@@ -239,7 +235,7 @@ impl<'a> RecallQuery<'a> {
         Ok((passages.collect(), found.ranking))
     }
 
-    /// Returns the indexes and scores of the texts that match the question best, best first.
+    /// Indexes and scores, best first.
     fn best(self, texts: impl Iterator<Item = Vec<String>>) -> Vec<(usize, f32)> {
         let mut lexicon = Lexicon::default();
         for text in texts {
@@ -251,7 +247,7 @@ impl<'a> RecallQuery<'a> {
     }
 }
 
-/// Formats a time (ms since the epoch) as RFC 3339.
+/// `ms` are milliseconds since the epoch.
 pub(crate) fn rfc3339(ms: i64) -> Option<String> {
     let time = chrono::DateTime::from_timestamp_millis(ms)?;
     Some(time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true))

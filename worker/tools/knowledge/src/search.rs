@@ -19,15 +19,14 @@ use crate::words::query_words;
 
 /// Approximate maximum bytes of all knowledge bases in a process's memory. The most recently searched bases are kept.
 const BASES_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// Time limit for the embedding of a question. If the embedding takes longer, the search ranks by words only.
+/// If the embedding of a question takes longer, the search ranks by words only.
 const QUESTION_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// Number of passages of each ranking that a search considers.
 const CONSIDERED: usize = 50;
 /// How slowly a rank's weight decreases with its position: the usual constant of reciprocal rank fusion.
 const RANK_DAMPING: f32 = 60.0;
 
-/// The state that the knowledge tools of all shards of a process share: knowledge bases, the audit logs of the shards,
-/// and the embeddings endpoint. The state is kept while the process runs, so a reload does not read all data again.
+/// Shared by the knowledge tools of all shards of a process. The state is kept while the process runs, so a reload does
+/// not read all data again.
 #[derive(Debug)]
 pub struct Knowledge {
     embedder: Result<Option<Embedder>, String>,
@@ -72,7 +71,7 @@ pub struct FoundPassage {
     pub(crate) fit: f32,
 }
 
-/// A passage, its score, and its `fit` (see [`FoundPassage`]).
+/// With the score and the `fit` (see [`FoundPassage`]).
 type RankedPassage = (PassageRef, f32, f32);
 
 /// The result of a search.
@@ -88,26 +87,19 @@ pub struct Findings {
 }
 
 impl Knowledge {
-    /// Makes the shared state without reading or requesting anything. If the environment names an unusable endpoint,
-    /// [`Self::embedder`] reports the problem.
+    /// Reads and requests nothing. If the environment names an unusable endpoint, [`Self::embedder`] reports the
+    /// problem.
     #[must_use]
     pub fn new(environment: &Environment) -> Self {
         let embedder = Embedder::from_environment(environment);
         Self { embedder, bases: Mutex::default(), logs: AuditLogs::default(), notes: MemoryCaches::default() }
     }
 
-    /// Returns the embeddings endpoint, if there is one.
-    ///
-    /// # Errors
-    /// The problem with the variables that name the endpoint.
+    /// The error is a problem with the variables that name the endpoint.
     pub fn embedder(&self) -> Result<Option<&Embedder>, String> {
         self.embedder.as_ref().map(Option::as_ref).map_err(Clone::clone)
     }
 
-    /// Searches a tenant's knowledge base.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn search(
         &self,
         store: &Store,
@@ -142,8 +134,7 @@ impl Knowledge {
         }
     }
 
-    /// Returns the knowledge base of a tenant. If the bases exceed the memory limit, drops the least recently searched
-    /// bases.
+    /// If the bases exceed the memory limit, drops the least recently searched bases.
     fn base(&self, tenant: &TenantId) -> Arc<KnowledgeBase> {
         let mut bases = self.bases.lock();
         bases.asked += 1;
@@ -164,7 +155,7 @@ impl Knowledge {
     }
 }
 
-/// Joins two rankings. Passages with high ranks in both come first. A passage that is first in both has the score 1.
+/// Passages with high ranks in both come first. A passage that is first in both has the score 1.
 fn joined(one: Vec<(PassageRef, f32)>, other: Vec<(PassageRef, f32)>) -> Vec<RankedPassage> {
     let mut found: Vec<RankedPassage> = Vec::new();
     for (rank, (place, own)) in one.into_iter().enumerate().chain(other.into_iter().enumerate()) {
@@ -197,7 +188,7 @@ fn shown(found: Vec<RankedPassage>, most: usize) -> Vec<FoundPassage> {
     found.into_iter().take(most).filter_map(passage).collect()
 }
 
-/// Rounds a score to three decimal places. More places would not be meaningful.
+/// More than three decimal places would not be meaningful.
 pub(crate) fn rounded(score: f32) -> f32 {
     (score * 1_000.0).round() / 1_000.0
 }

@@ -17,10 +17,8 @@ const PASSAGES_MAX: usize = 20;
 const MEMORIES_DEFAULT: usize = 10;
 const MEMORIES_FOUND_MAX: usize = 50;
 const QUERY_CHARS_MAX: usize = 1_000;
-/// Maximum characters of a tag or category.
 const TAG_CHARS_MAX: usize = 64;
 
-/// Makes the tools for the shard of `store`.
 #[must_use]
 pub fn all(store: &Store, knowledge: &Arc<Knowledge>) -> Vec<TypedTool> {
     vec![
@@ -30,7 +28,6 @@ pub fn all(store: &Store, knowledge: &Arc<Knowledge>) -> Vec<TypedTool> {
     ]
 }
 
-/// The names of the tools.
 pub const NAMES: [&str; 3] = ["search_atlasux_knowledge", "search_my_memories", "remember"];
 
 #[derive(Deserialize, JsonSchema)]
@@ -158,11 +155,7 @@ async fn note(store: &Store, context: &CallContext, args: Remember) -> Result<No
     }
 }
 
-/// Cleans a memory's text and tags for storage: removes control characters except line feeds and tabs, surrounding
-/// spaces, and empty tags.
-///
-/// # Errors
-/// The problem with the text or the tags.
+/// Removes control characters except line feeds and tabs, surrounding spaces, and empty tags.
 pub fn sound(text: &str, tags: &[String]) -> Result<(String, Vec<String>), String> {
     let clean =
         |text: &str| -> String { text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect() };
@@ -183,7 +176,7 @@ pub fn sound(text: &str, tags: &[String]) -> Result<(String, Vec<String>), Strin
     }
 }
 
-/// Returns the error for a failed store request. Retries are safe: running a lookup or `remember` twice does no harm.
+/// Retries are safe: running a lookup or `remember` twice does no harm.
 fn passing(error: StoreError) -> ToolError {
     ToolError::Transient(error.to_string())
 }

@@ -1,7 +1,7 @@
 //! Normalizes the words of texts and questions for comparison: lower case, without English endings. In scripts that do
 //! not separate words with spaces, pairs of characters count as words.
 
-/// Maximum bytes of a word that are compared. A longer string is data, not a word.
+/// A longer string is data, not a word.
 const WORD_BYTES_MAX: usize = 48;
 
 /// English words that do not help to find an answer.
@@ -21,7 +21,7 @@ pub(crate) fn words(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns the distinct words of a question that help to find an answer. If no word helps, returns all words.
+/// Returns only the distinct words that help to find an answer. If no word helps, returns all words.
 pub(crate) fn query_words(question: &str) -> Vec<String> {
     let mut telling: Vec<String> = Vec::new();
     let mut all: Vec<String> = Vec::new();
@@ -41,8 +41,8 @@ pub(crate) fn query_words(question: &str) -> Vec<String> {
     if telling.is_empty() { all } else { telling }
 }
 
-/// Splits a run of letters and digits into words, depending on the script. A run with underscores, such as `max_calls`,
-/// is added both as a whole and in parts.
+/// A run consists of letters, digits and underscores. The split depends on the script. A run with underscores, such as
+/// `max_calls`, is added both as a whole and in parts.
 fn each_word(run: &str, found: &mut Vec<String>) {
     let parts = run.split('_').filter(|part| !part.is_empty());
     if run.contains('_') {
@@ -80,7 +80,7 @@ fn end_dense(dense: &mut Vec<char>, found: &mut Vec<String>) {
     }
 }
 
-/// Returns true if the script of this character does not separate words with spaces.
+/// The script of this character does not separate words with spaces.
 const fn is_dense(c: char) -> bool {
     matches!(c, '\u{0e00}'..='\u{0eff}' | '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{f900}'..='\u{faff}'
         | '\u{20000}'..='\u{3ffff}')
@@ -94,8 +94,7 @@ fn bounded(word: &str) -> String {
     word[..end].to_owned()
 }
 
-/// Returns the stem of an English word: `limits`, `limited` and `limiting` become equal, and `policies` becomes
-/// `policy`.
+/// `limits`, `limited` and `limiting` become equal, and `policies` becomes `policy`.
 fn stem(word: &str) -> String {
     if word.len() < 4 || !word.bytes().all(|b| b.is_ascii_lowercase()) {
         return word.to_owned();
@@ -123,7 +122,7 @@ fn has_vowel(text: &str) -> bool {
     text.bytes().any(|b| b"aeiouy".contains(&b))
 }
 
-/// Removes a doubled final consonant: `stopp` becomes `stop`. Some letters stay doubled: `fall` stays unchanged.
+/// `stopp` becomes `stop`. Some letters stay doubled: `fall` stays unchanged.
 fn one_consonant(text: &str) -> &str {
     let bytes = text.as_bytes();
     let doubled = bytes.len() > 3 && bytes[bytes.len() - 1] == bytes[bytes.len() - 2];

@@ -121,7 +121,7 @@ async fn an_unchanged_import_writes_nothing_and_workers_see_changes_at_once() {
     assert_eq!(store.knowledge_state(&tenant("acme"), None).await.unwrap().bytes, 0);
 }
 
-/// An embeddings endpoint. Its vectors show only whether a text mentions whales, mentions bread, or mentions neither.
+/// The vectors show only whether a text mentions whales, mentions bread, or mentions neither.
 struct Endpoint {
     url: String,
     asked: Arc<AtomicUsize>,

@@ -48,8 +48,8 @@ const QUESTIONS: [(&str, &[&str]); 20] = [
 /// were written, the number was 20 by words and 19 by meaning. The pages change over time, so the minimum is lower.
 const WITHIN_FIVE: usize = 15;
 
-/// Returns the pages of the documentation, as paths relative to its folder. The page about searching is left out,
-/// because it shows searches of these pages. Decision records are also left out.
+/// Paths relative to the documentation's folder. The page about searching is left out, because it shows searches of
+/// these pages. Decision records are also left out.
 fn pages(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![String::new()];
@@ -69,8 +69,7 @@ fn pages(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Imports the pages and asks the questions. Returns how many questions the first five passages answered, how many the
-/// first passage answered, and the ranking.
+/// Returns how many questions the first five passages answered, how many the first passage answered, and the ranking.
 async fn asked(environment: Environment) -> (usize, usize, Ranking) {
     tickfleet_outbound::install_crypto_provider();
     let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));

@@ -19,19 +19,16 @@ use tickfleet_tools::{Environment, Secrets};
 const ENDS_IN: Duration = Duration::from_secs(2);
 /// Maximum time for a server to exit after SIGTERM.
 const TERMINATES_IN: Duration = Duration::from_secs(1);
-/// A running server. Dropping it kills the process. [`ServerProcess::end`] gives the process time to exit.
+/// Dropping it kills the process. [`ServerProcess::end`] gives the process time to exit.
 pub(super) struct ServerProcess {
     child: Child,
-    /// The process group: the server and all processes that it started.
+    /// The server and all processes that it started.
     group: Option<Pid>,
-    /// The task that reads the server's standard error.
+    /// Reads the server's standard error.
     listening: Option<JoinHandle<()>>,
 }
 
-/// Starts the server. Its environment contains only `PATH` and the configured variables.
-///
-/// # Errors
-/// The reason why the server could not be started.
+/// The server's environment contains only `PATH` and the configured variables.
 pub(super) fn start(
     name: &str,
     transport: &McpTransport,
@@ -72,8 +69,8 @@ pub(super) fn start(
 }
 
 impl ServerProcess {
-    /// Ends a server after its input was closed: waits for the server to exit, then sends SIGTERM. Finally kills the
-    /// whole process group, even if the server has exited. Returns the exit status, if known.
+    /// Call it after the server's input was closed. Waits for the server to exit, then sends SIGTERM. Finally kills the
+    /// whole process group, even if the server has exited.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         if status.is_none() {

@@ -9,7 +9,6 @@ const WORD_BYTES_MAX: usize = 1_024;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Data {
     Bytes(Vec<u8>),
-    /// The event is larger than a message may be.
     TooLarge,
 }
 
@@ -22,7 +21,7 @@ pub(super) struct Events {
     event: Option<String>,
     id: Option<String>,
     retry: Option<u64>,
-    /// True if the last byte was a carriage return. If a line feed follows, both bytes together end one line.
+    /// The last byte was a carriage return. If a line feed follows, both bytes together end one line.
     after_return: bool,
 }
 
@@ -45,7 +44,7 @@ impl Events {
         complete
     }
 
-    /// Adds a part of a line. If the event exceeds the bound, drops its content and marks it as too large.
+    /// If the event exceeds the bound, drops its content and marks it as too large.
     fn add(&mut self, part: &[u8]) {
         if self.line.len() + self.data.len() + part.len() <= limits::MCP_MESSAGE_BYTES_MAX + WORD_BYTES_MAX {
             self.line.extend_from_slice(part);

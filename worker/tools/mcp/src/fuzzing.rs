@@ -12,18 +12,14 @@ use super::listing::Listing;
 use super::outcome;
 use super::wire::{Decoded, Decoder};
 
-/// The interpretation of a server's message.
 #[derive(Debug)]
 pub enum ServerMessage {
-    /// The response to a call, as the outcome of the call.
     Outcome(Result<ToolOutput, ToolFailure>),
-    /// The list of the server's tools, reduced to importable ones.
     ServerTools(ServerTools),
     /// A notification, or a request from the server.
     Other,
 }
 
-/// Reads a message of the server that `def` describes. Returns `None` if the bytes are not a message.
 #[must_use]
 pub fn read_message(def: &McpServerDef, message: &[u8], secrets: &Secrets) -> Option<ServerMessage> {
     let message = match Decoder::default().decode(message) {

@@ -32,9 +32,9 @@ const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
-/// Maximum bytes of a session id. The session id is sent with every request.
+/// The session id is sent with every request.
 const SESSION_BYTES_MAX: usize = 1_024;
-/// Maximum bytes of an unsuccessful response.
+/// For an unsuccessful response.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Clone)]
@@ -118,7 +118,7 @@ impl StreamableClient {
         }
     }
 
-    /// Interprets an unsuccessful response. Its body may contain a protocol error.
+    /// The body of an unsuccessful response may contain a protocol error.
     async fn refusal(&self, response: Response, asked: Option<u64>) -> Outcome<StreamableHttpPostResponse> {
         let status = response.status();
         let challenge =
@@ -158,7 +158,7 @@ impl StreamableClient {
 }
 
 impl ResponseReader {
-    /// Returns the response to the request `asked` from a single JSON body, regardless of the id in the body.
+    /// The id in the body is ignored.
     fn answer(&self, body: &[u8], asked: u64) -> ServerJsonRpcMessage {
         match self.decoder.decode(body.trim_ascii()) {
             Decoded::Message(JsonRpcMessage::Response(mut response)) => {
@@ -174,8 +174,8 @@ impl ResponseReader {
         }
     }
 
-    /// Returns a message of a stream. `asked` is the request that the stream responds to. Returns `None` for an empty
-    /// event, an unused message, or an invalid message without a known request.
+    /// `asked` is the request that the stream responds to. `None` for an empty event, an unused message, or an invalid
+    /// message without a known request.
     fn message(&self, data: Data, asked: Option<u64>) -> Option<ServerJsonRpcMessage> {
         let bytes = match data {
             Data::Bytes(bytes) => bytes,
@@ -231,7 +231,7 @@ fn kind(headers: &HeaderMap) -> Option<String> {
     headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase())
 }
 
-/// Reads a body. Returns `None` if the body has more than `bytes_max` bytes.
+/// `None` if the body has more than `bytes_max` bytes.
 async fn body(mut response: Response, bytes_max: usize) -> Outcome<Option<Vec<u8>>> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(StreamableHttpError::Client)? {

@@ -29,15 +29,14 @@ pub(super) struct StdioTransport<R, W> {
     decoder: Decoder,
     output: BufReader<R>,
     input: Arc<tokio::sync::Mutex<Option<W>>>,
-    /// The line being read, up to the size limit.
+    /// Up to the size limit.
     line: Vec<u8>,
     /// Set if the line exceeds the size limit. The line is then only scanned, and its bytes are not stored.
     excess: Option<MessageScan>,
     /// A message that began in an earlier line and is still incomplete.
     spread: Option<SplitMessage>,
-    /// Requests without a response.
     waiting: BTreeSet<u64>,
-    /// Messages that were read but not yet delivered.
+    /// Read but not yet delivered.
     ready: VecDeque<ServerJsonRpcMessage>,
     noise: u64,
 }
@@ -45,7 +44,7 @@ pub(super) struct StdioTransport<R, W> {
 #[derive(Default)]
 struct SplitMessage {
     scan: MessageScan,
-    /// True if the request of this message has already been ended with an error.
+    /// The request of this message has already been ended with an error.
     is_reported: bool,
 }
 
@@ -68,8 +67,8 @@ impl<R: AsyncRead, W> StdioTransport<R, W> {
 }
 
 impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
-    /// Reads a line. Returns false at the end of the stream, or if reading fails. If the future is dropped, the next
-    /// call continues with the same line.
+    /// Returns false at the end of the stream, or if reading fails. If the future is dropped, the next call continues
+    /// with the same line.
     async fn read_line(&mut self) -> bool {
         loop {
             let available = match self.output.fill_buf().await {
@@ -190,7 +189,7 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
         }
     }
 
-    /// Logs noise lines, but only the first, the tenth, the hundredth, and so on.
+    /// Logs only the first noise line, the tenth, the hundredth, and so on.
     fn noise(&mut self, text: &[u8]) {
         self.noise += 1;
         if self.noise == 10_u64.pow(self.noise.ilog10()) {

@@ -35,11 +35,9 @@ use tickfleet_tools::Environment;
 use tickfleet_tools::Secrets;
 use tickfleet_tools::standard_error::StderrTail;
 
-/// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum concurrent requests on one connection. A worker has fewer slots than this.
+/// On one connection. A worker has fewer slots than this.
 const REQUESTS_MAX: usize = 256;
-/// Maximum number of resumptions of a broken stream.
 const RESUMPTIONS_MAX: usize = 3;
 const RESUMED_AFTER: Duration = Duration::from_millis(250);
 
@@ -57,26 +55,25 @@ pub(super) enum PinStatus {
 
 pub(super) struct ToolsCheck {
     pub(super) verdicts: Arc<PinStatuses>,
-    /// The tools that cannot be read, pinned or not.
     pub(super) malformed: Vec<Malformed>,
 }
 
-/// Pin statuses by the tools' names on the server.
+/// By the tools' names on the server.
 pub(super) type PinStatuses = BTreeMap<String, PinStatus>;
 
-/// The state that notifications from the server update.
+/// Notifications from the server update it.
 #[derive(Debug)]
 struct NotificationState {
-    /// Calls that wait for a response, by their progress tokens.
+    /// Calls that wait for a response.
     progress: Mutex<HashMap<ProgressToken, Arc<Notify>>>,
-    /// The pin statuses. `None` while the tools are being checked.
+    /// `None` while the tools are being checked.
     verdicts: watch::Sender<Option<Arc<PinStatuses>>>,
     changed: Notify,
-    /// True if the server announces changes so often that calls no longer wait for each check.
+    /// The server announces changes so often that calls no longer wait for each check.
     is_noisy: AtomicBool,
 }
 
-/// The client side of the protocol. It offers the server no capabilities.
+/// Offers the server no capabilities.
 #[derive(Debug, Clone)]
 struct NotificationHandler(Arc<NotificationState>);
 
@@ -105,11 +102,10 @@ impl rmcp::ClientHandler for NotificationHandler {
     }
 }
 
-/// An open connection to a server. Dropping it closes the connection and ends the server's child process, if any.
+/// Dropping it closes the connection and ends the server's child process, if any.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) peer: Peer<RoleClient>,
-    /// The secrets with which the connection was made.
     pub(super) secrets: Arc<Secrets>,
     notifications: Arc<NotificationState>,
     /// Canceled when no more messages can arrive.
@@ -122,18 +118,12 @@ pub(super) struct Link {
     _stops: DropGuard,
 }
 
-/// Connects and performs the handshake.
-///
-/// # Errors
-/// The reason, worded for an operator, without secrets.
+/// An error is worded for an operator, without secrets.
 pub(super) async fn connect(name: &str, connection: &McpConnection, environment: &Environment) -> Result<Link, String> {
     connect_with_tail(name, connection, environment, &Arc::default()).await
 }
 
 /// Like [`connect`]. While connecting, `tail` receives the last lines that a child process writes to standard error.
-///
-/// # Errors
-/// The errors of [`connect`].
 pub(super) async fn connect_with_tail(
     name: &str,
     connection: &McpConnection,
@@ -202,7 +192,6 @@ fn handshake_failure(error: &ClientInitializeError) -> String {
     }
 }
 
-/// Returns an error of the connection together with its causes. Omits the name of the type that wraps the error.
 fn causes(error: &DynamicTransportError) -> String {
     let mut message = error.error.to_string();
     let mut source = error.error.source();
@@ -217,8 +206,7 @@ fn causes(error: &DynamicTransportError) -> String {
     message
 }
 
-/// Returns the policy for resuming a broken stream. The number of resumptions is low, so that the end of a server is
-/// detected soon.
+/// The number of resumptions is low, so that the end of a server is detected soon.
 fn resumptions() -> ExponentialBackoff {
     let mut policy = ExponentialBackoff::default();
     policy.max_times = Some(RESUMPTIONS_MAX);
@@ -267,13 +255,11 @@ impl Link {
         !self.closed.is_cancelled() && !self.stale.is_cancelled()
     }
 
-    /// Marks the session as ended, so that the next call uses a new connection. Use it also if the session may have
-    /// ended.
+    /// The next call then uses a new connection. Call it also if the session may have ended.
     pub(super) fn mark_stale(&self) {
         self.stale.cancel();
     }
 
-    /// Waits until a call has found that the session has ended, or may have ended.
     pub(super) async fn found_stale(&self) {
         self.stale.cancelled().await;
     }
@@ -282,18 +268,17 @@ impl Link {
         self.closed.cancelled().await;
     }
 
-    /// Closes the connection, and waits until the child process has exited.
     pub(super) async fn stop(&self) {
         self.stop.cancel();
         self.gone.cancelled().await;
     }
 
-    /// Requests a check of the tools after a call got no response. The check shows whether the server still responds.
+    /// For a call that got no response. The check shows whether the server still responds.
     pub(super) fn request_check(&self) {
         self.notifications.changed.notify_one();
     }
 
-    /// Waits until the server announces changed tools, or until a call has requested a check.
+    /// Also returns if a call has requested a check.
     pub(super) async fn changed(&self) {
         self.notifications.changed.notified().await;
     }
@@ -305,10 +290,7 @@ impl Link {
         version.filter(|version| !version.is_empty())
     }
 
-    /// Requests the list of all tools.
-    ///
-    /// # Errors
-    /// The reason. If the server lists more tools than allowed, the request also fails.
+    /// Fails also if the server lists more tools than allowed.
     pub(super) async fn tools(&self) -> Result<Listing, String> {
         let reason = |what: String| printable(&what, &self.secrets, REASON_BYTES_MAX);
         let mut listing = Listing::default();
@@ -343,11 +325,7 @@ impl Link {
         }
     }
 
-    /// Lists the server's tools, and compares them with the pinned tools. Calls that wait for this check then continue.
-    /// Returns the pin statuses.
-    ///
-    /// # Errors
-    /// The errors of [`Self::tools`].
+    /// Calls that wait for this check then continue.
     pub(super) async fn check(&self, pinned: &BTreeMap<String, McpDefinition>) -> Result<ToolsCheck, String> {
         let Listing { tools: live, malformed, .. } = self.tools().await?;
         let judge = |(name, tool): (&String, &McpDefinition)| {
@@ -366,14 +344,12 @@ impl Link {
         Ok(ToolsCheck { verdicts, malformed })
     }
 
-    /// Sets whether the server announces changes too often. Calls do not wait for a check after such a server announces
-    /// a change.
+    /// Calls do not wait for a check after a noisy server announces a change.
     pub(super) fn set_noisy(&self, is_noisy: bool) {
         self.notifications.is_noisy.store(is_noisy, Ordering::Release);
     }
 
-    /// Returns the pin status of a tool. While the tools are being checked, waits for the result. Returns `None` if the
-    /// connection ends first.
+    /// While the tools are being checked, waits for the result. `None` if the connection ends first.
     pub(super) async fn verdict(&self, tool: &str) -> Option<PinStatus> {
         let mut verdicts = self.notifications.verdicts.subscribe();
         let known = tokio::select! {
@@ -383,13 +359,12 @@ impl Link {
         Some(known?.get(tool).cloned().unwrap_or(PinStatus::Gone))
     }
 
-    /// Returns the number of pinned tools that the last check found changed, malformed or missing.
+    /// Pinned tools that the last check found changed, malformed or missing.
     pub(super) fn quarantined(&self) -> usize {
         let verdicts = self.notifications.verdicts.borrow();
         verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != PinStatus::AsPinned).count())
     }
 
-    /// Subscribes to a call's progress until the subscription is dropped.
     pub(super) fn progress_of(self: &Arc<Self>, token: ProgressToken) -> ProgressSubscription {
         let progress = Arc::new(Notify::new());
         let mut waiting = self.notifications.progress.lock();

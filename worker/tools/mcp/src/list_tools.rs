@@ -13,24 +13,18 @@ use tickfleet_tools::Environment;
 use tickfleet_tools::standard_error::StderrTail;
 use tickfleet_tools::{ArgumentCheck, OutputCheck, wording};
 
-/// Default time limit for the whole request.
 pub const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The tools that a server offers, and its version.
 #[derive(Debug, Clone)]
 pub struct ServerTools {
-    /// The version that the server reports.
     pub version: Option<String>,
-    /// The tools that can be imported, in the server's order.
+    /// Only the tools that can be imported, in the server's order.
     pub tools: Vec<McpDefinition>,
     /// The tools that cannot be imported: their names on the server, and the reasons.
     pub refused: Vec<(String, String)>,
 }
 
-/// Connects to a server, requests its tools, and closes the connection. All of this takes at most `limit`.
-///
-/// # Errors
-/// The reason, worded for an operator, without secrets.
+/// All steps together take at most `limit`. An error is worded for an operator, without secrets.
 pub async fn list_tools(
     name: &str,
     def: &McpServerDef,
@@ -97,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes a tool with a schema that is nested `depth` levels deep and has a key of `key_bytes` bytes.
+    /// The schema is nested `depth` levels deep and has a key of `key_bytes` bytes.
     fn nested(name: &str, depth: usize, key_bytes: usize) -> Value {
         let key = "\u{1}".repeat(key_bytes);
         let inside = (2..depth).fold(json!({key: 1}), |inner, _| json!([inner]));

@@ -15,17 +15,14 @@ use tickfleet_tools::{Secrets, wording};
 use super::printable::{REASON_BYTES_MAX, printable};
 use super::scan;
 
-/// Maximum bytes of a name or cursor that a message quotes.
+/// For a name or cursor that a message quotes.
 const WORDS_BYTES_MAX: usize = 100;
-/// Maximum bytes of the name that is reported for an unreadable tool.
 const NAME_BYTES_MAX: usize = 128;
 
-/// The tools of a server that have been read so far.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     pub(super) tools: Vec<McpDefinition>,
     pub(super) malformed: Vec<Malformed>,
-    /// Number of tools so far, including malformed ones.
     count: usize,
     bytes: usize,
     values: usize,
@@ -49,7 +46,7 @@ struct Page<'a> {
     next_cursor: Option<&'a RawValue>,
 }
 
-/// A tool in the page. Icons and metadata are not read, because only programs that show tools to people use them.
+/// Icons and metadata are not read, because only programs that show tools to people use them.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Tool<'a> {
@@ -68,10 +65,8 @@ struct Tool<'a> {
 }
 
 impl Listing {
-    /// Reads the next page. Returns the cursor of the page that follows, if there is one.
-    ///
-    /// # Errors
-    /// The reason why the list as a whole cannot be used.
+    /// Returns the cursor of the page that follows, if there is one. An error means that the list as a whole cannot be
+    /// used.
     pub(super) fn take(&mut self, page: &str) -> Result<Option<String>, String> {
         self.bytes += page.len();
         if self.bytes > limits::MCP_LIST_BYTES_MAX {
@@ -112,7 +107,7 @@ impl Listing {
         Ok(Some(cursor))
     }
 
-    /// Removes the connection's secrets from the server's texts. Definitions are pinned in a file and read by models.
+    /// Definitions are pinned in a file and read by models, so they must not contain the connection's secrets.
     pub(super) fn scrub(&mut self, secrets: &Secrets) {
         for tool in &mut self.tools {
             for words in [&mut tool.title, &mut tool.description, &mut tool.annotations.title].into_iter().flatten() {
@@ -127,10 +122,7 @@ impl Listing {
         }
     }
 
-    /// Reads one tool. The inner error is the reason why the tool is malformed.
-    ///
-    /// # Errors
-    /// The list as a whole is too large.
+    /// The outer error means that the list as a whole is too large, the inner error that the tool is malformed.
     fn tool(&mut self, tool: &str) -> Result<Result<McpDefinition, Malformed>, String> {
         let number = format!("#{}", self.count);
         let malformed = |name: &str, why: String| Ok(Err(Malformed { name: name.to_owned(), why }));
@@ -189,7 +181,7 @@ fn schema(member: &str, value: Option<&RawValue>) -> Result<Option<Value>, Strin
     }
 }
 
-/// Reads a tool's annotations. A hint that is not a boolean is ignored. If a tool has no hints, its effect is `once`.
+/// A hint that is not a boolean is ignored. If a tool has no hints, its effect is `once`.
 fn annotations(value: Option<&RawValue>) -> Result<McpAnnotations, String> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -212,7 +204,7 @@ fn annotations(value: Option<&RawValue>) -> Result<McpAnnotations, String> {
     })
 }
 
-/// Removes secrets from the descriptions and other texts in a schema. Constraints on values stay unchanged.
+/// Only descriptions and other texts. Constraints on values stay unchanged.
 fn scrub_words(schema: &mut Value, secrets: &Secrets) {
     match schema {
         Value::Object(members) => {
@@ -234,8 +226,7 @@ fn quoted(text: &str) -> String {
     format!("{:?}", wording::cut(text, WORDS_BYTES_MAX))
 }
 
-/// The items of an array, each as JSON text. Stores one item more than the limit of tools, so that an excess is
-/// detected.
+/// Each item is JSON text. Stores one item more than the limit of tools, so that an excess is detected.
 struct Items<'a>(Vec<&'a RawValue>);
 
 impl<'de> Deserialize<'de> for Items<'de> {

@@ -17,10 +17,9 @@ use super::{scan, wire};
 use tickfleet_tools::{ContentBlock, Secrets, content_text};
 use tickfleet_tools::{ToolFailure, ToolOutput, without_secrets, wording};
 
-/// Maximum bytes of a name or media type in a message.
 const WORD_BYTES_MAX: usize = 200;
 
-/// A failure. `stale` is true if the connection should be re-established.
+/// `stale` is true if the connection should be re-established.
 pub(super) struct CallFailure {
     pub(super) failure: ToolFailure,
     pub(super) stale: bool,
@@ -30,7 +29,6 @@ pub(super) fn permanent(message: &str) -> ToolFailure {
     ToolFailure::permanent(wording::cut(message, limits::ERROR_BYTES_MAX), None)
 }
 
-/// Returns the failure of a call to a tool that differs from its pinned definition.
 pub(super) fn quarantined(own: &str, what: &str, changed: &[&str]) -> ToolFailure {
     let message = format!(
         "The tool '{}' is quarantined: {what}. It was not called. An operator has to look at it and pin it again; use \
@@ -41,12 +39,9 @@ pub(super) fn quarantined(own: &str, what: &str, changed: &[&str]) -> ToolFailur
     ToolFailure::permanent(wording::cut(&message, limits::ERROR_BYTES_MAX), Some(details))
 }
 
-/// Returns the output of a response: the structured content, or otherwise the content. Content with images becomes
-/// content blocks, other content becomes text. `is_structured` is true if the tool declares an output schema.
-///
-/// # Errors
-/// The failure that the tool reports. A response that is not a result is also an error. So is a response without
-/// structured content if the tool declares an output schema.
+/// The structured content, or otherwise the content. Content with images becomes content blocks, other content becomes
+/// text. `is_structured` is true if the tool declares an output schema: a response without structured content is then
+/// an error.
 pub(super) fn output(
     answer: ServerResult,
     effect: Effect,
@@ -95,10 +90,7 @@ struct CallResult<'a> {
 }
 
 impl<'a> CallResult<'a> {
-    /// Reads the members of a result.
-    ///
-    /// # Errors
-    /// A description of what the server sent instead of a result.
+    /// The error describes a response that is not a result.
     fn read(text: &'a str) -> Result<Self, &'static str> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -147,15 +139,15 @@ impl<'a> CallResult<'a> {
         Ok(Self { is_error, content, structured })
     }
 
-    /// Returns the content: texts and images. A text describes a block of any other type.
+    /// A text describes a block that is neither text nor image.
     fn blocks(&self) -> Vec<ContentBlock> {
         let content = self.content.and_then(|content| serde_json::from_str::<Content>(content).ok());
         content.map(|Content(blocks)| blocks).unwrap_or_default()
     }
 }
 
-/// The content of a result. Blocks are parsed one after another, because a parsed list of short blocks would take many
-/// times the text's size. Adjacent texts become one block, one line per text.
+/// Blocks are parsed one after another, because a parsed list of short blocks would take many times the text's size.
+/// Adjacent texts become one block, one line per text.
 struct Content(Vec<ContentBlock>);
 
 impl<'de> Deserialize<'de> for Content {
@@ -267,9 +259,8 @@ fn block(block: &str) -> ContentBlock {
     })
 }
 
-/// Returns the failure for a response that could not be read. A retry would not help, and it is unknown whether the
-/// tool took effect. A permanent failure would mean that nothing took effect, so the failure is transient if the tool
-/// must not run twice. Otherwise it is permanent.
+/// A retry would not help, and it is unknown whether the tool took effect. A permanent failure would mean that nothing
+/// took effect, so the failure is transient if the tool must not run twice. Otherwise it is permanent.
 fn unread(message: String, effect: Effect) -> ToolFailure {
     if effect == Effect::Once { lost(message) } else { permanent(&message) }
 }
@@ -313,8 +304,8 @@ fn not_sent(message: String, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message, retry_after, not_executed: true }
 }
 
-/// Returns true if the error means that the server does not know the session. After a restart, a server with the
-/// transport of the TypeScript SDK returns this error before it looks for the tool.
+/// The server does not know the session. After a restart, a server with the transport of the TypeScript SDK returns
+/// this error before it looks for the tool.
 fn is_no_session(error: &ErrorData) -> bool {
     error.code == ErrorCode(-32000) && error.message.starts_with("Bad Request:")
 }
@@ -323,8 +314,8 @@ fn no_session(server: &str) -> ToolFailure {
     not_sent(format!("The session with the MCP server '{server}' is over; the call was not run."), None)
 }
 
-/// Returns the failure for an error response. An error about the request is permanent. An internal failure of the
-/// server is transient, because the call may have partly taken effect.
+/// An error about the request is permanent. An internal failure of the server is transient, because the call may have
+/// partly taken effect.
 fn answered(server: &str, error: &ErrorData, secrets: &Secrets) -> ToolFailure {
     /// Codes that servers use for internal failures. -32000 is used for any failure, and -32001 for a timeout in the
     /// server.
@@ -334,8 +325,7 @@ fn answered(server: &str, error: &ErrorData, secrets: &Secrets) -> ToolFailure {
     if OWN_FAILURES.contains(&error.code) { lost(message) } else { permanent(&message) }
 }
 
-/// Returns the failure for a message without a usable HTTP response: the message could not be sent, got no response, or
-/// got an HTTP error.
+/// The message could not be sent, got no response, or got an HTTP error.
 fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &Secrets) -> CallFailure {
     type Http = StreamableHttpError<reqwest::Error>;
     let of = |failure| CallFailure { failure, stale: true };
@@ -366,7 +356,7 @@ fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &S
     }
 }
 
-/// Returns true if `response` begins with `HTTP 4xx`, except for statuses after which a retry is useful.
+/// A status `HTTP 4xx`, except for statuses after which a retry is useful.
 fn is_refusal(response: &str) -> bool {
     let status =
         response.strip_prefix("HTTP ").and_then(|rest| rest.get(..3)).and_then(|code| code.parse::<u16>().ok());

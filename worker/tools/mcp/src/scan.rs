@@ -3,13 +3,11 @@
 
 use tickfleet_model::limits;
 
-/// Maximum nesting depth that is passed to JSON parsers. A deeper text could overflow the stack.
+/// A deeper text could overflow the stack of a JSON parser.
 const DEPTH_MAX: usize = 128;
-/// Maximum bytes of a member's name that are compared.
 const NAME_BYTES_MAX: usize = 8;
 
-/// Returns the problem with syntactically valid JSON, if any: it is nested too deeply, or a string is not valid
-/// Unicode.
+/// `json` has valid syntax. A flaw is nesting that is too deep, or a string that is not valid Unicode.
 pub(super) fn flaw(json: &str) -> Option<String> {
     if depth(json) > DEPTH_MAX {
         return Some(format!("it nests deeper than {DEPTH_MAX} levels"));
@@ -45,7 +43,7 @@ pub(super) fn depth(json: &str) -> usize {
     most
 }
 
-/// Returns the approximate number of values. The result is at least half of the actual number.
+/// Approximate: at least half of the actual number.
 pub(super) fn values(json: &str) -> usize {
     let mut values = 1;
     outside_texts(json, |byte| values += usize::from(matches!(byte, b',' | b':' | b'[' | b'{')));
@@ -74,7 +72,7 @@ fn has_half_pair(json: &str) -> bool {
     false
 }
 
-/// Removes the whitespace outside of strings, with every digit preserved.
+/// Removes only the whitespace outside of strings. Preserves every digit.
 pub(super) fn compact(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
     let mut in_text = false;
@@ -102,7 +100,6 @@ pub(super) struct MessageScan {
     escaped: bool,
     /// The beginning of the last string at the top level of the message.
     text: Vec<u8>,
-    /// The member that is being read.
     member: Member,
     id: Option<u64>,
     has_result: bool,
@@ -145,7 +142,7 @@ impl MessageScan {
         }
     }
 
-    /// Handles a character of a string, which may be a member's name.
+    /// The string may be a member's name.
     fn letter(&mut self, byte: u8) {
         if self.depth == 1 && self.text.len() < NAME_BYTES_MAX {
             self.text.push(byte);
@@ -171,18 +168,17 @@ impl MessageScan {
         }
     }
 
-    /// Returns the request that the message responds to. Returns `None` if the message is not a response, or if the
-    /// request is unclear.
+    /// `None` if the message is not a response, or if the request is unclear.
     pub(super) fn response_id(&self) -> Option<u64> {
         self.id.filter(|_| self.is_answer())
     }
 
-    /// Returns true if the message is a response, even if its request is unknown.
+    /// The request may be unknown.
     pub(super) fn is_answer(&self) -> bool {
         self.has_result && !self.is_odd
     }
 
-    /// Returns true while the message is incomplete and within the size limit.
+    /// Incomplete and within the size limit.
     pub(super) fn is_open(&self) -> bool {
         self.depth > 0 && self.bytes <= limits::MCP_MESSAGE_BYTES_MAX
     }

@@ -31,12 +31,11 @@ const STEADY: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time that a call waits while the server is being connected. A longer wait would waste the call's slot.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Interval of the regular checks of the tools. Not every server announces changes.
+/// Not every server announces changes.
 const RECHECK_EVERY: Duration = Duration::from_secs(300);
-/// Time limit for listing the tools of a connected server.
 const RECHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One server. Its connection is closed when the last tool of the server is dropped.
+/// The connection is closed when the last tool of the server is dropped.
 pub(super) struct Server {
     inner: Arc<ServerShared>,
     started: AtomicBool,
@@ -62,16 +61,15 @@ enum State {
     Stopped,
 }
 
-/// Why a call cannot be sent. Nothing was sent.
+/// Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LinkUnavailable {
     Away,
-    /// The process is about to exit.
     Stopped,
 }
 
 impl Server {
-    /// Makes the server `name` without connecting. Secrets and `PATH` are looked up in `environment`.
+    /// Does not connect. Secrets and `PATH` are looked up in `environment`.
     pub(super) fn new(name: &str, def: &McpServerDef, environment: Environment) -> Self {
         let stop = CancellationToken::new();
         let inner = ServerShared {
@@ -90,7 +88,6 @@ impl Server {
         &self.inner.name
     }
 
-    /// Returns the server's current state: whether it is connected, and the number of its quarantined tools.
     pub(super) fn now(&self) -> McpServer {
         let state = self.inner.state.borrow();
         let (up, quarantined) = match &*state {
@@ -100,7 +97,7 @@ impl Server {
         McpServer { name: self.inner.name.clone(), up, quarantined }
     }
 
-    /// Starts connecting. Only the first call has an effect. Requires a running runtime.
+    /// Only the first call has an effect. Requires a running runtime.
     pub(super) fn start(&self) {
         if !self.started.swap(true, Ordering::AcqRel) {
             tokio::spawn(supervise(Arc::clone(&self.inner)));
@@ -117,11 +114,7 @@ impl Server {
         }
     }
 
-    /// Returns the connection as soon as it is available.
-    ///
-    /// # Errors
-    /// [`LinkUnavailable`] if the server is not connected. While a connection is being made, the function waits for at
-    /// most `PATIENCE` first.
+    /// While a connection is being made, waits for at most `PATIENCE`.
     pub(super) async fn link(&self) -> Result<Arc<Link>, LinkUnavailable> {
         self.start();
         let mut state = self.inner.state.subscribe();
@@ -137,7 +130,7 @@ impl Server {
     }
 }
 
-/// Connects, monitors and reconnects until the last tool of the server is dropped or this process stops.
+/// Ends when the last tool of the server is dropped or this process stops.
 async fn supervise(server: Arc<ServerShared>) {
     let mut rung = 0;
     loop {
@@ -162,7 +155,7 @@ async fn supervise(server: Arc<ServerShared>) {
     server.ended.cancel();
 }
 
-/// Runs one connection from start to end. Returns the time when the connection was established, if it was.
+/// Returns the time when the connection was established, if it was.
 async fn run_once(server: &Arc<ServerShared>) -> Option<Instant> {
     let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected(server)).await;
     let link = match connected.unwrap_or_else(|_| Err(format!("not ready within {} s", CONNECT_TIMEOUT.as_secs()))) {
@@ -187,8 +180,8 @@ async fn connected(server: &ServerShared) -> Result<Arc<Link>, String> {
     Ok(Arc::new(link))
 }
 
-/// Monitors a connection. Returns the reason why it can no longer be used for new calls. Running calls continue on the
-/// connection as long as possible.
+/// Returns the reason why the connection can no longer be used for new calls. Running calls continue on the connection
+/// as long as possible.
 async fn monitor(server: &ServerShared, link: &Arc<Link>) -> String {
     let mut throttle = Throttle::default();
     loop {

@@ -18,10 +18,10 @@ use super::tool::McpTool;
 const TIMEOUT_MAX_DEFAULT: Duration = Duration::from_secs(300);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Identifies a connection: the server's name, how the server is reached, and the pins.
+/// The server's name, the way to reach the server, and the pins.
 type Key = (String, McpConnection, Vec<String>);
 
-/// The MCP servers of a process. Registries built from the same configuration share their connections.
+/// Registries built from the same configuration share their connections.
 pub struct Servers {
     environment: Environment,
     known: Mutex<KnownServers>,
@@ -41,17 +41,13 @@ impl fmt::Debug for Servers {
 }
 
 impl Servers {
-    /// Makes an empty set of servers. Secrets and `PATH` are looked up in `environment`.
     #[must_use]
     pub fn new(environment: Environment) -> Self {
         Self { environment, known: Mutex::default() }
     }
 
-    /// Returns the imported tools of all servers in `file`, without connecting to the servers. `timeout_default` is the
-    /// longest time without a message during a call, if the configuration sets no timeout.
-    ///
-    /// # Errors
-    /// One error for each tool with an unusable schema.
+    /// Does not connect to the servers. `timeout_default` is the longest time without a message during a call, if the
+    /// configuration sets no timeout.
     pub fn tools(&self, file: &McpFile, timeout_default: Duration) -> Result<Vec<RegisteredTool>, Vec<RegistryError>> {
         let mut tools = Vec::new();
         let mut errors = Vec::new();
@@ -71,7 +67,7 @@ impl Servers {
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
     }
 
-    /// Returns true if a secret is missing. Secret files are not checked, because a file can still be created later.
+    /// Secret files are not checked, because a file can still be created later.
     fn is_missing(&self, secret: &SecretRef) -> bool {
         match secret {
             SecretRef::Env(variable) => self.environment.get(variable).is_none(),
@@ -95,8 +91,7 @@ impl Servers {
         server
     }
 
-    /// Returns the current state of each server. During a reload, a server may have two connections. If one of them is
-    /// up, the server counts as up.
+    /// During a reload, a server may have two connections. If one of them is up, the server counts as up.
     #[must_use]
     pub fn state(&self) -> Vec<McpServer> {
         let known = self.known.lock();
@@ -111,16 +106,14 @@ impl Servers {
         by_name.into_values().collect()
     }
 
-    /// Connects to all servers now. Servers that are added later connect when their tools are built. Requires a running
-    /// runtime.
+    /// Servers that are added later connect when their tools are built. Requires a running runtime.
     pub fn start(&self) {
         let mut known = self.known.lock();
         known.eager = true;
         known.servers.values().filter_map(Weak::upgrade).for_each(|server| server.start());
     }
 
-    /// Closes all connections, and waits at most 5 s until the child processes have exited. After that, no server is
-    /// connected again.
+    /// Waits at most 5 s until the child processes have exited. After that, no server is connected again.
     pub async fn stop(&self) {
         let servers: Vec<Arc<Server>> = {
             let known = self.known.lock();
@@ -134,8 +127,7 @@ impl Servers {
     }
 }
 
-/// Registers the tool. If the output schema that the server declares cannot be checked, the tool is registered without
-/// an output schema.
+/// If the output schema that the server declares cannot be checked, the tool is registered without an output schema.
 fn registered(spec: ToolSpec, handler: Arc<McpTool>) -> Result<RegisteredTool, RegistryError> {
     match RegisteredTool::new(spec.clone(), Arc::clone(&handler) as _) {
         Err(error @ RegistryError::Schema { which: "output", .. }) => {

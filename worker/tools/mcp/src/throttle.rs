@@ -20,7 +20,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Counts an announcement. Returns the time to wait before listing the tools.
+    /// Counts an announcement. Returns the wait before the tools are listed.
     pub(super) fn pause(&mut self, now: Instant) -> Duration {
         if self.quiet_at.is_none_or(|quiet_at| now >= quiet_at) {
             self.announced = 0;
@@ -34,12 +34,12 @@ impl Throttle {
         pause
     }
 
-    /// Returns true if the tools are not listed immediately after the next announcement.
+    /// The tools are not listed immediately after the next announcement.
     pub(super) fn is_noisy(&self) -> bool {
         self.announced >= AT_ONCE
     }
 
-    /// Returns true if the last announcement was the first one with a delayed listing.
+    /// The last announcement was the first one with a delayed listing.
     pub(super) fn has_become_noisy(&self) -> bool {
         self.announced == AT_ONCE + 1
     }

@@ -24,9 +24,7 @@ pub(super) struct McpTool {
     server: Arc<Server>,
     /// The tool's name on the server.
     own: String,
-    /// The tool's effect, which determines whether the tool may run again.
     effect: Effect,
-    /// True if the tool declares an output schema.
     is_structured: bool,
     /// Maximum silence of a call. Each progress notification restarts this limit. The worker's own timeout limits the
     /// whole call.
@@ -38,7 +36,7 @@ impl McpTool {
         Self { server, own: tool.name.clone(), effect, is_structured: tool.output_schema.is_some(), silence_max }
     }
 
-    /// Returns the connection if the tool's current definition equals the pinned one.
+    /// Fails unless the tool's current definition equals the pinned one.
     async fn admitted(&self) -> Result<Arc<Link>, ToolFailure> {
         let link = self.server.link().await.map_err(|why| self.away(why))?;
         let looked = tokio::time::timeout(self.silence_max, link.verdict(&self.own)).await;
@@ -117,15 +115,14 @@ impl Handler for McpTool {
     }
 }
 
-/// A request in progress. If this value is dropped before the response arrives, the server is asked to cancel the
-/// request.
+/// If this value is dropped before the response arrives, the server is asked to cancel the request.
 struct PendingRequest {
     link: Arc<Link>,
     handle: Option<RequestHandle<RoleClient>>,
 }
 
 impl PendingRequest {
-    /// Waits for the response. Returns `None` if the server was silent for too long.
+    /// `None` if the server was silent for too long.
     async fn answer(
         mut self,
         silence_max: Duration,

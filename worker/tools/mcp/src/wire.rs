@@ -27,17 +27,13 @@ const TOO_LARGE: &str = "too large";
 const UNREADABLE: &str = "unreadable";
 /// Maximum bytes of messages that are parsed into values: handshake responses, errors, notifications and requests.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
-/// Maximum bytes of server text that an error message quotes.
 const WORDS_BYTES_MAX: usize = 200;
 
-/// The arguments of a call as text, so that no number is rounded. Stored in the extensions of the request.
+/// Text, so that no number is rounded. Stored in the extensions of the request.
 #[derive(Debug, Clone)]
 pub(super) struct RawArguments(pub(super) Arc<str>);
 
-/// Encodes a message to a server as JSON.
-///
-/// # Errors
-/// None in practice: messages that this client sends can always be encoded.
+/// Does not fail in practice: messages that this client sends can always be encoded.
 pub(super) fn encoded(message: &ClientJsonRpcMessage) -> serde_json::Result<Vec<u8>> {
     #[derive(Serialize)]
     struct Call<'a> {
@@ -74,7 +70,6 @@ pub(super) fn request_id(message: &ClientJsonRpcMessage) -> Option<u64> {
     }
 }
 
-/// Returns the number in an id that this client assigned.
 pub(super) fn number(id: &RequestId) -> Option<u64> {
     match id {
         NumberOrString::Number(number) => u64::try_from(*number).ok(),
@@ -87,7 +82,7 @@ pub(super) fn id_of(number: u64) -> RequestId {
     NumberOrString::Number(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-/// Makes an error that is delivered in place of the response to a request.
+/// Delivered in place of the response to a request.
 fn in_its_place(id: u64, kind: &str, why: &str) -> ServerJsonRpcMessage {
     let error = ErrorData::new(ErrorCode(-32000), why.to_owned(), Some(json!({ MARK: kind })));
     ServerJsonRpcMessage::Error(JsonRpcError::new(Some(id_of(id)), error))
@@ -110,7 +105,7 @@ pub(super) fn is_too_large(error: &ErrorData) -> bool {
     is_marked(error, TOO_LARGE)
 }
 
-/// Returns true if this error replaces a response that could not be read. The error's message is the reason.
+/// This error replaces a response that could not be read. The error's message is the reason.
 pub(super) fn is_unreadable(error: &ErrorData) -> bool {
     is_marked(error, UNREADABLE)
 }
@@ -126,13 +121,12 @@ pub(super) enum Decoded {
     Unreadable(DecodeError),
 }
 
-/// Why bytes are not a message.
 #[derive(Debug)]
 pub(super) struct DecodeError {
-    /// The id of the request that the bytes respond to, if it could be read.
+    /// The request that the bytes respond to, if its id could be read.
     pub(super) id: Option<u64>,
     pub(super) why: String,
-    /// True if the text ends too early.
+    /// The text ends too early.
     pub(super) is_cut: bool,
 }
 
@@ -142,7 +136,7 @@ impl DecodeError {
     }
 }
 
-/// The members of a message. A member that is `null` counts as present.
+/// A member that is `null` counts as present.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
@@ -161,12 +155,12 @@ fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D:
 
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    /// The id of the handshake request. Its response is parsed for the protocol library.
+    /// The handshake request. Its response is parsed for the protocol library.
     handshake: Mutex<Option<u64>>,
 }
 
 impl Decoder {
-    /// Remembers the id of a sent handshake request, so that the response to it is recognized.
+    /// Keeps the id of a sent handshake request, so that the response to it is recognized.
     pub(super) fn note(&self, message: &ClientJsonRpcMessage) {
         if let JsonRpcMessage::Request(request) = message
             && matches!(request.request, ClientRequest::InitializeRequest(_))
@@ -212,12 +206,12 @@ impl Decoder {
     }
 }
 
-/// Returns the number in an id. This client's ids are integers, but some servers return them as strings.
+/// This client's ids are integers, but some servers return them as strings.
 fn own_id(id: &str) -> Option<u64> {
     id.trim_matches('"').parse().ok()
 }
 
-/// Decodes an error response. The error's details are not read, because they can be any JSON.
+/// The error's details are not read, because they can be any JSON.
 fn refusal(id: Option<u64>, error: &str) -> Decoded {
     #[derive(Deserialize)]
     struct Refusal {
@@ -265,10 +259,7 @@ fn from_server(text: &str, id: Option<&RawValue>, method: &RawValue) -> Decoded 
     }
 }
 
-/// Decodes the response to `initialize`. Only the protocol revision, and the server's name and version, are used.
-///
-/// # Errors
-/// The problem with the response.
+/// Only the protocol revision, and the server's name and version, are used.
 fn initialized(result: &str) -> Result<InitializeResult, String> {
     if result.len() > SMALL_BYTES_MAX {
         return Err(format!("its response to `initialize` has more than {SMALL_BYTES_MAX} bytes"));

@@ -71,7 +71,7 @@ fn environment() -> Environment {
     Environment::of([("PATH", std::env::var("PATH").unwrap_or_default().as_str())])
 }
 
-/// Returns the tools by their names on the server.
+/// By their names on the server.
 async fn started(folder: &Path) -> (Servers, BTreeMap<String, RegisteredTool>) {
     std::fs::write(folder.join("server.py"), SERVER).unwrap();
     let script = folder.join("server.py");
@@ -101,7 +101,7 @@ async fn call_with(tool: &RegisteredTool, arguments: &str) -> Result<ToolOutput,
     tokio::time::timeout(TIMEOUT / 5, answer).await.unwrap()
 }
 
-/// Returns the message of a failure. The flag is true if the call may have taken effect.
+/// The flag is true if the call may have taken effect.
 fn failure(answer: Result<ToolOutput, ToolFailure>) -> (String, bool) {
     match answer {
         Err(ToolFailure::Transient { message, not_executed: false, .. }) => (message, true),
@@ -202,7 +202,7 @@ async fn a_handshake_rejects_an_unsupported_revision_with_the_reason() {
     }
 }
 
-/// Returns the peak memory use of this process, in bytes.
+/// Peak memory use of this process, in bytes.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Why an address is not public.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotPublic {
     /// An address in a private network or of this machine. A host that is allowed by name may resolve to such an
@@ -22,7 +21,7 @@ impl NotPublic {
     }
 }
 
-/// Returns the address to check. An IPv4 address inside IPv6 (mapped, NAT64) becomes IPv4.
+/// An IPv4 address inside IPv6 (mapped, NAT64) becomes IPv4.
 pub(crate) fn plain(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => match v6.segments() {
@@ -37,7 +36,6 @@ fn v4(high: u16, low: u16) -> Ipv4Addr {
     Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low))
 }
 
-/// Returns why an address is not public. Returns `None` if the address is public.
 pub(crate) fn special(address: IpAddr) -> Option<NotPublic> {
     match plain(address) {
         IpAddr::V4(v4) => special_v4(v4),
@@ -93,7 +91,7 @@ fn special_v6(address: Ipv6Addr) -> Option<NotPublic> {
     })
 }
 
-/// A block of addresses such as `10.1.0.0/16`, or a single address.
+/// A block such as `10.1.0.0/16`, or a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AddressBlock {
     network: IpAddr,
@@ -101,7 +99,6 @@ pub(crate) struct AddressBlock {
 }
 
 impl AddressBlock {
-    /// Parses `address/bits` or a single address. Returns `None` for any other text.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits.parse::<u8>().ok()?)),

@@ -5,8 +5,7 @@ use std::io;
 
 use rustls::CertificateError;
 
-/// Returns the cause of a failed connection, including the problem with a certificate. Unknown causes are reported as
-/// "the connection failed".
+/// Includes the problem with a certificate. Unknown causes are reported as "the connection failed".
 #[must_use]
 pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
     let request = find::<reqwest::Error>(error);
@@ -29,8 +28,7 @@ pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
     }
 }
 
-/// Returns the first TLS error in a chain of errors. The sources of an I/O error do not include its wrapped error, so
-/// the wrapped error is searched separately.
+/// The sources of an I/O error do not include its wrapped error, so the wrapped error is searched separately.
 fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(this) = next {
@@ -61,7 +59,6 @@ fn tls_failure(error: &rustls::Error) -> &'static str {
     }
 }
 
-/// Returns the first error of type `T` in a chain of errors.
 fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(error);
     while let Some(this) = next {

@@ -12,27 +12,23 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::address::{self, AddressBlock, NotPublic};
 
-/// Why a host must not be reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Blocked {
     #[error("the address does not start with http:// or https://")]
     Scheme,
     #[error("the address has no host")]
     NoHost,
-    /// The URL contains a user name or password.
     #[error("the address carries a user name or password")]
     Userinfo,
     /// All addresses of the host are special and not allowed.
     #[error("'{host}' is {what}, which this tool may not reach (allow_private)")]
     Special {
-        /// The host.
         host: String,
         /// Why the address is special, in words.
         what: &'static str,
     },
 }
 
-/// Whether a host is allowed by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostTrust {
     /// The host is not named in `allow_private`. Only public addresses and allowed blocks can be reached.
@@ -41,7 +37,6 @@ pub enum HostTrust {
     Named,
 }
 
-/// The parsed `allow_private` of one tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Guard {
     names: BTreeSet<(String, Option<u16>)>,
@@ -49,10 +44,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Parses `host`, `host:port`, `[v6]:port`, addresses and CIDR blocks.
-    ///
-    /// # Errors
-    /// The first entry that has none of these formats.
+    /// An entry is `host`, `host:port`, `[v6]:port`, an address or a CIDR block. The error is the first other entry.
     pub fn parse<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut guard = Self::default();
         for entry in entries.into_iter().map(str::trim).filter(|e| !e.is_empty()) {
@@ -75,15 +67,11 @@ impl Guard {
         Some(())
     }
 
-    /// Returns true if at least one host is allowed by name.
     pub fn names_any(&self) -> bool {
         !self.names.is_empty()
     }
 
-    /// Performs all checks that are possible before a name is resolved: scheme, user name, literal address.
-    ///
-    /// # Errors
-    /// [`Blocked`] gives the reason.
+    /// Makes all checks that are possible before a name is resolved: scheme, user name, literal address.
     pub fn check(&self, url: &Url) -> Result<HostTrust, Blocked> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Blocked::Scheme);
@@ -105,7 +93,7 @@ impl Guard {
         Ok(standing)
     }
 
-    /// Checks that a client may connect to an address. If not, returns why the address is special.
+    /// Checks whether a client may connect to an address. The error says why the address is special.
     fn admits(&self, address: IpAddr, standing: HostTrust) -> Result<(), &'static str> {
         let allowed = |address| self.blocks.iter().any(|block| block.contains(address));
         match address::special(address) {
@@ -129,8 +117,7 @@ impl Guard {
     }
 }
 
-/// Returns the host of a URL in the form used for comparison: without a final dot. URL parsing has already made the
-/// host lower case.
+/// Removes a final dot, for comparisons. URL parsing has already made the host lower case.
 fn host_of(url: &Url) -> Option<String> {
     let host = url.host_str()?.trim_end_matches('.');
     (!host.is_empty()).then(|| host.to_owned())

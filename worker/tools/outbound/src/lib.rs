@@ -20,22 +20,18 @@ pub use guard::{Blocked, Guard, HostTrust};
 
 use guard::Resolver;
 
-/// Connection settings of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectOptions {
-    /// Time limit for resolving, connecting and the TLS handshake.
+    /// Limits resolving, connecting and the TLS handshake.
     pub timeout: Duration,
     /// Maximum time that an idle connection is kept. `None` for reqwest's default.
     pub idle: Option<Duration>,
 }
 
-/// Builds a client for hosts with the trust `standing`. The client resolves names only to addresses that `guard` allows
-/// for such hosts. It follows no redirects, retries nothing and uses no proxy from the environment.
+/// The client reaches hosts with the trust `standing`. It resolves names only to addresses that `guard` allows for such
+/// hosts. It follows no redirects, retries nothing and uses no proxy from the environment.
 ///
 /// Literal addresses do not use the resolver: call [`Guard::check`] for each URL before sending a request.
-///
-/// # Errors
-/// The reason why TLS cannot be set up: no crypto provider or no trust roots.
 pub fn client(guard: &Arc<Guard>, standing: HostTrust, connecting: ConnectOptions) -> Result<reqwest::Client, String> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         return Err("no crypto provider is installed in this process".to_owned());
@@ -54,10 +50,8 @@ pub fn client(guard: &Arc<Guard>, standing: HostTrust, connecting: ConnectOption
     builder.build().map_err(|e| format!("TLS setup failed ({}); check ca-certificates or SSL_CERT_FILE", deepest(&e)))
 }
 
-/// Builds a client for requests to `url` only. The address is checked once, by this function.
-///
-/// # Errors
-/// The problem with the address, with `allow_private`, or with the setup of TLS. Contains no secrets.
+/// The client is for requests to `url` only. The address is checked once, by this function. An error contains no
+/// secrets.
 pub fn client_for(
     url: &str,
     allow_private: &BTreeSet<String>,
@@ -70,7 +64,7 @@ pub fn client_for(
     client(&Arc::new(guard), standing, ConnectOptions { timeout: connect_timeout, idle: None })
 }
 
-/// Installs the crypto provider that TLS needs, once per process. Later calls have no effect.
+/// Later calls have no effect.
 pub fn install_crypto_provider() {
     drop(rustls::crypto::ring::default_provider().install_default());
 }

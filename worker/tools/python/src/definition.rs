@@ -18,7 +18,6 @@ use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey, ToolSpec, l
 /// Longest time limit of one attempt (ms). Longer work should be a task.
 const TIMEOUT_MS_MAX: u64 = 3_600_000;
 
-/// One tool, as the host describes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Definition {
     pub(crate) name: String,
@@ -47,11 +46,11 @@ pub(crate) struct Definition {
     durable: Option<Durability>,
 }
 
-/// The lookup that determines whether a call with an unknown outcome took effect.
+/// Determines whether a call with an unknown outcome took effect.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Lookup {
     tool: String,
-    /// The arguments as `tools.yaml` writes them.
+    /// As `tools.yaml` writes them.
     #[serde(default)]
     arguments: BTreeMap<String, Value>,
     happened: String,
@@ -76,11 +75,8 @@ impl Definition {
         self.timeout_ms.map(Duration::from_millis)
     }
 
-    /// Checks the fields that the registry does not check. The Python and TypeScript packages make the same checks, and
-    /// their messages name the function.
-    ///
-    /// # Errors
-    /// The field, its value, and what is allowed.
+    /// Checks only fields that the registry does not check. The Python and TypeScript packages make the same checks,
+    /// and their messages name the function.
     pub(crate) fn check(&self) -> Result<(), String> {
         let refuse = |field: &str, found: &dyn fmt::Display, allowed: &str| {
             Err(format!("the tool '{}': {field} is {found}; expected {allowed}", self.name))
@@ -126,12 +122,11 @@ impl Definition {
         }
     }
 
-    /// Returns the name of the tool that looks up whether a call took effect.
     pub(crate) fn reconciled_by(&self) -> Option<&str> {
         self.reconcile.as_ref().map(|lookup| lookup.tool.as_str())
     }
 
-    /// Makes the tool's specification. `configured` is false if a secret of the tool's processes is missing.
+    /// `configured` is false if a secret of the tool's processes is missing.
     pub(crate) fn spec(&self, timeout: Duration, configured: bool) -> ToolSpec {
         ToolSpec {
             id: self.id.clone().unwrap_or_else(|| default_id(&self.name)),
@@ -173,7 +168,6 @@ impl Lookup {
     }
 }
 
-/// Returns a digest of the definitions. Two lists with the same digest define the same tools.
 pub(crate) fn digest(tools: &[Definition]) -> String {
     // Maps of strings and numbers can always be serialized.
     let text = serde_json::to_vec(tools).unwrap_or_default();

@@ -14,23 +14,18 @@ use crate::machine::Machine;
 /// Maximum time for an interpreter to close its socket after it was asked to exit.
 const SAYS_BYE_IN: Duration = Duration::from_secs(5);
 
-/// Why the modules of an entry cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{name}: {why}")]
 pub struct DescribeError {
-    /// The entry: `<section>.<name>`.
+    /// `<section>.<name>`.
     pub name: String,
-    /// The reason, worded for an operator. If an import fails, the reason contains the traceback lines of the user's
-    /// own code.
+    /// Worded for an operator. If an import fails, the reason contains the traceback lines of the user's own code.
     pub why: String,
 }
 
-/// Starts an interpreter, lists its tools, and ends it. Blocks until done, even if the caller is inside a runtime.
-/// Blocking is acceptable, because configurations are read at startup or outside of the runtime. A missing secret is
-/// not an error here, because a configuration may be checked on a machine without its secrets.
-///
-/// # Errors
-/// [`DescribeError`].
+/// Blocks until done, even if the caller is inside a runtime. Blocking is acceptable, because configurations are read
+/// at startup or outside of the runtime. A missing secret is not an error here, because a configuration may be checked
+/// on a machine without its secrets.
 pub(crate) fn describe(name: &str, def: &ModulesDef, machine: &Machine) -> Result<Vec<Definition>, DescribeError> {
     let failed = |why: String| DescribeError { name: name.to_owned(), why };
     let ask = || {

@@ -6,7 +6,7 @@ use std::io;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Maximum bytes of a frame's JSON. The host has the same limit. A model receives a far shorter part of a result.
+/// The host has the same limit. A model receives a far shorter part of a result.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -19,10 +19,6 @@ pub(crate) enum FrameError {
     Socket(#[from] io::Error),
 }
 
-/// Encodes a message as a frame.
-///
-/// # Errors
-/// [`FrameError::TooLarge`] if the message is too long.
 pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     let mut frame = vec![0; 4];
     serde_json::to_writer(&mut frame, message)?;
@@ -32,11 +28,8 @@ pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Reads the body of the next frame. Returns `None` if the other side has closed the socket between two frames. Memory
-/// is allocated only for bytes that have arrived, not for the announced length.
-///
-/// # Errors
-/// [`FrameError`].
+/// `None` if the other side has closed the socket between two frames. Memory is allocated only for bytes that have
+/// arrived, not for the announced length.
 pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<Vec<u8>>, FrameError> {
     let mut length = [0; 4];
     if from.read(&mut length[..1]).await? == 0 {

@@ -24,19 +24,16 @@ use crate::machine::Machine;
 use crate::messages::{CallFacts, Failure, FromHost, PROTOCOL, ToHost};
 use crate::process::{self, Process};
 
-/// The result of a call: the output as JSON text, or the failure.
 pub(crate) type CallReply = Result<HostOutput, Failure>;
 
-/// The output of a tool's function.
 #[derive(Debug)]
 pub(crate) struct HostOutput {
-    /// JSON.
     pub(crate) json: String,
-    /// True if the output is a list of texts and images.
+    /// The output is a list of texts and images.
     pub(crate) content_blocks: bool,
 }
 
-/// A running interpreter. [`Process`] is the process in which it runs.
+/// [`Process`] is the process in which it runs.
 pub(crate) struct Interpreter {
     pub(crate) secrets: Arc<Secrets>,
     /// The process id, if the interpreter is a process of the worker.
@@ -54,17 +51,15 @@ pub(crate) struct Interpreter {
     next: AtomicU64,
 }
 
-/// A call that was sent. If the interpreter is lost, `answer` fails.
+/// If the interpreter is lost, `answer` fails.
 pub(crate) struct PendingCall {
     pub(crate) id: u64,
     pub(crate) answer: oneshot::Receiver<CallReply>,
-    /// The call's inner calls to other tools.
     pub(crate) inner: mpsc::Receiver<InnerCall>,
-    /// The latest progress of the call.
     pub(crate) progress: watch::Receiver<Progress>,
 }
 
-/// A report of progress: a fraction from 0 to 1, if known, and a text.
+/// A fraction from 0 to 1, if known, and a text.
 pub(crate) type Progress = (Option<f64>, String);
 
 pub(crate) struct InnerCall {
@@ -80,10 +75,8 @@ struct CallChannels {
     progress: watch::Sender<Progress>,
 }
 
-/// Starts an interpreter. Returns it together with the tools of its modules.
-///
-/// # Errors
-/// The reason, worded for an operator. If an import fails, the reason contains the user's own lines of the traceback.
+/// Also returns the tools of the modules. An error is worded for an operator. If an import fails, the error contains
+/// the user's own lines of the traceback.
 pub(crate) async fn start(
     name: &str,
     def: &ModulesDef,
@@ -111,8 +104,7 @@ pub(crate) async fn start(
     }
 }
 
-/// Waits until all modules are imported, then lists the tools. The error is `None` if the host has closed the
-/// connection.
+/// Waits until all modules are imported. The error is `None` if the host has closed the connection.
 async fn greet(socket: UnixStream) -> Result<(UnixStream, Vec<Definition>), Option<String>> {
     let mut socket = socket;
     let in_words = |error: FrameError| Some(format!("it sent {error}"));
@@ -171,10 +163,8 @@ impl Interpreter {
         interpreter
     }
 
-    /// Sends a call. If the interpreter has exited, sends nothing and returns `None`.
-    ///
-    /// # Errors
-    /// [`FrameError::TooLarge`] if the call is too long for a frame. Nothing was sent in that case.
+    /// If the interpreter has exited, sends nothing and returns `None`. If the call is too long for a frame, sends
+    /// nothing and fails.
     pub(crate) fn call(
         &self,
         tool: &str,
@@ -203,7 +193,7 @@ impl Interpreter {
         self.send(&ToHost::Cancel { id });
     }
 
-    /// Sends the result of an inner call to the host. If the result is too long for a frame, sends a failure instead.
+    /// If the result is too long for a frame, sends a failure instead.
     pub(crate) fn inner_ended(&self, id: u64, number: u64, result: &InnerResult) {
         let output = result.output.as_deref().map(RawValue::get);
         let ended = ToHost::Inner { id, number, outcome: &result.outcome, output, error: result.error.as_deref() };
@@ -227,7 +217,6 @@ impl Interpreter {
         }
     }
 
-    /// Fails all waiting calls, because no more responses can arrive.
     fn close(&self) {
         let lost = {
             let mut calls = self.calls.lock();
@@ -238,7 +227,7 @@ impl Interpreter {
     }
 }
 
-/// Writes frames as they arrive. Frames that are queued during one write are sent with the next write.
+/// Frames that are queued during one write are sent with the next write.
 async fn send(mut to: OwnedWriteHalf, mut frames: mpsc::UnboundedReceiver<Vec<u8>>, closed: CancellationToken) {
     loop {
         let frame = tokio::select! {
@@ -256,7 +245,7 @@ async fn send(mut to: OwnedWriteHalf, mut frames: mpsc::UnboundedReceiver<Vec<u8
     }
 }
 
-/// Reads messages until the host closes the connection or violates the protocol.
+/// Ends when the host closes the connection or violates the protocol.
 async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) {
     let mut from = BufReader::new(from);
     let redactor = Redactor::default();
@@ -279,7 +268,6 @@ async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Inter
             }
             Ok(FromHost::Inner { id, number, tool, arguments }) => {
                 let asks = interpreter.calls.lock().get(&id).map(|call| call.inner.clone());
-                // If no one waits for the call anymore, its inner calls are not made.
                 let Some(asks) = asks else { continue };
                 if let Err(mpsc::error::TrySendError::Full(_)) = asks.try_send(InnerCall { number, tool, arguments }) {
                     tracing::error!(name, "tool process exceeds the limit of inner calls; stopping it");
@@ -287,7 +275,6 @@ async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Inter
                 }
             }
             Ok(FromHost::Progress { id, fraction, message }) => {
-                // If no one waits for the call anymore, no one sees its progress.
                 if let Some(call) = interpreter.calls.lock().get(&id) {
                     call.progress.send_replace((fraction, interpreter.secrets.scrub(&message)));
                 }

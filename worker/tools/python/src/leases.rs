@@ -12,36 +12,35 @@ use tokio_util::task::TaskTracker;
 use crate::interpreter::Interpreter;
 use crate::machine::Machine;
 
-/// The state shared by the pool, its slots and its calls.
 pub(crate) struct PoolShared {
     pub(crate) name: String,
     pub(crate) def: ModulesDef,
     pub(crate) machine: Arc<Machine>,
-    /// Digest of the tools when the configuration was read. A process with different tools is not used.
+    /// The digest of the tools when the configuration was read. A process with different tools is not used.
     pub(crate) digest: String,
     pub(crate) stop: CancellationToken,
     /// The tasks of the slots, and the tasks that end the slots' processes.
     pub(crate) tasks: TaskTracker,
     state: Mutex<State>,
-    /// Permits for idle slots. Each permit lets one idle slot start a process.
+    /// Each permit lets one idle slot start a process.
     wanted: Semaphore,
 }
 
 #[derive(Default)]
 struct State {
-    /// True if processes are started before calls need them.
+    /// Processes are started before calls need them.
     eager: bool,
     live: Vec<LiveInterpreter>,
-    /// Calls that wait for capacity, oldest first.
+    /// Oldest first.
     waiting: VecDeque<oneshot::Sender<Lease>>,
-    /// Number of slots that wait until a process is needed.
+    /// Slots that wait until a process is needed.
     idle: usize,
     starting: usize,
 }
 
 struct LiveInterpreter {
     interpreter: Arc<Interpreter>,
-    /// Number of calls that run on the interpreter now. `served` also counts the calls that have ended.
+    /// Calls that run now. `served` also counts the calls that have ended.
     running: usize,
     served: u64,
 }
@@ -52,10 +51,9 @@ pub(crate) struct Lease {
     shared: Arc<PoolShared>,
 }
 
-/// Why no interpreter accepts a call. Nothing was sent.
+/// Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoLease {
-    /// No interpreter is running.
     Away,
     Busy,
 }
@@ -74,21 +72,16 @@ impl PoolShared {
         }
     }
 
-    /// Returns the name of the entry without its section.
     pub(crate) fn entry_name(&self) -> &str {
         self.name.split_once('.').map_or(&self.name, |(_, name)| name)
     }
 
-    /// Starts processes before calls need them, from now on.
     pub(crate) fn be_eager(&self) {
         self.state.lock().eager = true;
         self.wanted.add_permits(self.def.processes);
     }
 
-    /// Returns a lease on an interpreter with free capacity.
-    ///
-    /// # Errors
-    /// A receiver for a later lease, if all interpreters are busy or none is available yet.
+    /// The error is a receiver for a later lease, if all interpreters are busy or none is available yet.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Lease, oneshot::Receiver<Lease>> {
         let mut state = self.state.lock();
         match self.pick(&mut state) {
@@ -128,8 +121,8 @@ impl PoolShared {
         lease
     }
 
-    /// Assigns free capacity to waiting calls. Each lease is sent after the lock is released. If the receiver no longer
-    /// exists, the lease is dropped, and dropping needs the lock.
+    /// Each lease is sent after the lock is released. If the receiver no longer exists, the lease is dropped, and
+    /// dropping needs the lock.
     fn serve(self: &Arc<Self>) {
         loop {
             let (give, lease) = {
@@ -148,7 +141,6 @@ impl PoolShared {
         }
     }
 
-    /// Waits until a slot should start a process.
     pub(crate) async fn until_needed(&self) {
         {
             let mut state = self.state.lock();
@@ -178,7 +170,7 @@ impl PoolShared {
         self.serve();
     }
 
-    /// Records that a process could not be started. If no other process is running or starting, all waiting calls fail.
+    /// If no other process is running or starting, all waiting calls fail.
     pub(crate) fn failed(&self) {
         let given_up = {
             let mut state = self.state.lock();

@@ -22,15 +22,11 @@ impl fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// Makes the description of this machine. `launcher` starts the sandboxes.
     pub(crate) fn new(environment: Environment, launcher: Launcher) -> Self {
         Self { environment, launcher, sandbox: OnceCell::new() }
     }
 
-    /// Returns the sandbox. The first call probes the machine's sandbox support, which takes some tens of milliseconds.
-    ///
-    /// # Errors
-    /// The folder for the probe cannot be created.
+    /// The first call probes the machine's sandbox support, which takes some tens of milliseconds.
     pub(crate) async fn sandbox(&self) -> Result<&Sandbox, String> {
         let probe = async || {
             let scratch =

@@ -15,9 +15,9 @@ pub(crate) const PROTOCOL: u32 = 1;
 pub(crate) enum ToHost<'a> {
     /// Requests the list of tools.
     Describe,
-    /// Runs a tool. The arguments are JSON text, so that numbers keep their digits.
+    /// The arguments are JSON text, so that numbers keep their digits.
     Call { id: u64, tool: &'a str, arguments: &'a str, context: &'a CallFacts<'a> },
-    /// The result of inner call number `number` of call `id`. The output is JSON text.
+    /// The result of inner call `number` of call `id`. The output is JSON text.
     Inner { id: u64, number: u64, outcome: &'a str, output: Option<&'a str>, error: Option<&'a str> },
     /// No one waits for the result of this call anymore.
     Cancel { id: u64 },
@@ -37,8 +37,7 @@ pub(crate) enum FromHost {
     Refused { message: String },
     /// The response to `describe`.
     Tools { tools: Vec<Definition> },
-    /// The end of a call: the output as JSON text, or an error. If `content_blocks` is true, the output is a list of
-    /// texts and images.
+    /// The output is JSON text. If `content_blocks` is true, the output is a list of texts and images.
     Result {
         id: u64,
         output: Option<String>,
@@ -48,20 +47,19 @@ pub(crate) enum FromHost {
     },
     /// Inner call number `number` of call `id`, to another tool. The arguments are JSON text.
     Inner { id: u64, number: u64, tool: String, arguments: String },
-    /// The progress of a running call: `fraction` from 0 to 1, if known.
+    /// `fraction` is from 0 to 1.
     Progress { id: u64, fraction: Option<f64>, message: String },
     /// A line of a tool's log.
     Log { call: String, level: String, message: String },
 }
 
-/// Why a call has no output.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Failure {
     pub(crate) kind: FailureKind,
     pub(crate) message: String,
     #[serde(default)]
     pub(crate) details: Option<Value>,
-    /// The minimum wait before a retry, in seconds.
+    /// Minimum wait before a retry, in seconds.
     #[serde(default)]
     pub(crate) retry_after: Option<f64>,
     #[serde(default)]
@@ -77,11 +75,10 @@ pub(crate) enum FailureKind {
     Transient,
     /// The call was canceled at the worker's request.
     Cancelled,
-    /// A bug. The message contains the traceback.
+    /// The message contains the traceback.
     Internal,
 }
 
-/// The data about a call that its tool receives.
 #[derive(Debug, Serialize)]
 pub(crate) struct CallFacts<'a> {
     tenant: &'a str,
@@ -94,9 +91,8 @@ pub(crate) struct CallFacts<'a> {
     correlation_id: Option<&'a str>,
     traceparent: Option<String>,
     task: Option<&'a str>,
-    /// The call's deadline, in milliseconds since the epoch. `None` if the call has no deadline.
+    /// Milliseconds since the epoch. `None` if the call has no deadline.
     deadline_ms: Option<i64>,
-    /// The time limit of this attempt, in milliseconds.
     timeout_ms: u64,
 }
 

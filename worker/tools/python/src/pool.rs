@@ -11,7 +11,7 @@ use crate::leases::{Lease, NoLease, PoolShared};
 use crate::machine::Machine;
 use crate::slot;
 
-/// A pool. When the last tool of the pool is dropped, its processes are ended.
+/// When the last tool of the pool is dropped, its processes are ended.
 pub(crate) struct Pool {
     pub(crate) shared: Arc<PoolShared>,
     started: AtomicBool,
@@ -19,20 +19,18 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Makes the pool, but starts no process.
     pub(crate) fn new(name: &str, def: &ModulesDef, digest: String, machine: Arc<Machine>) -> Self {
         let shared = Arc::new(PoolShared::new(name, def, digest, machine));
         let stops = shared.stop.clone().drop_guard();
         Self { shared, started: AtomicBool::new(false), _stops: stops }
     }
 
-    /// Starts the pool's processes now instead of on demand. Requires a running runtime.
+    /// Starts the processes now instead of on demand. Requires a running runtime.
     pub(crate) fn start(&self) {
         self.shared.be_eager();
         self.slots();
     }
 
-    /// Ends the pool's processes, and waits until they have exited.
     pub(crate) async fn stop(&self) {
         self.shared.stop.cancel();
         self.shared.tasks.close();
@@ -47,10 +45,7 @@ impl Pool {
         }
     }
 
-    /// Leases the interpreter with the fewest running calls for one call. Waits at most `wait`.
-    ///
-    /// # Errors
-    /// [`NoLease`] gives the reason.
+    /// Selects the interpreter with the fewest running calls. Waits at most `wait`.
     pub(crate) async fn lease(&self, wait: Duration) -> Result<Lease, NoLease> {
         self.slots();
         let coming = match self.shared.take() {

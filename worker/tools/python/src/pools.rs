@@ -21,10 +21,9 @@ use crate::tool::ModuleTool;
 
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Identifies the tools of an entry: its `<section>.<name>`, its configuration, and the fingerprint of its code files.
+/// The entry's `<section>.<name>`, its configuration, and the fingerprint of its code files.
 type Key = (String, ModulesDef, String);
 
-/// The pools of a process.
 pub struct Pools {
     machine: Arc<Machine>,
     /// True if a configuration entry is skipped while its tool host is absent. Otherwise, an absent host is an error.
@@ -34,11 +33,11 @@ pub struct Pools {
 
 #[derive(Default)]
 struct KnownPools {
-    /// True if processes are started before calls need them.
+    /// Processes are started before calls need them.
     eager: bool,
-    /// The pools, by entry and digest of the entry's tools.
+    /// By entry and digest of the entry's tools.
     pools: BTreeMap<(Key, String), Weak<Pool>>,
-    /// The tools of the described modules, by entry. Only entries of the latest configuration are kept.
+    /// By entry. Only entries of the latest configuration are kept.
     described: BTreeMap<Key, Arc<Vec<Definition>>>,
     /// Entries without tools, because their tool host was absent when the modules were last described.
     left_out: BTreeSet<String>,
@@ -51,39 +50,33 @@ impl fmt::Debug for Pools {
 }
 
 impl Pools {
-    /// Makes an empty set of pools. Secrets, and the few variables that an interpreter inherits, are looked up in
-    /// `environment`.
+    /// Secrets, and the few variables that an interpreter inherits, are looked up in `environment`.
     #[must_use]
     pub fn new(environment: Environment) -> Self {
         Self::launched_by(Launcher::this_program(), environment)
     }
 
-    /// Like `new`, with another program as the launcher of sandboxes.
     #[must_use]
     pub fn launched_by(launcher: Launcher, environment: Environment) -> Self {
         let machine = Arc::new(Machine::new(environment, launcher));
         Self { machine, may_lack_hosts: false, known: Mutex::default() }
     }
 
-    /// Tolerates absent tool hosts, for a process that only inspects the configuration. If an entry's host is absent,
-    /// the entry has no tools. Without this setting, the process waits for the host and then rejects the entry.
+    /// For a process that only inspects the configuration. If an entry's tool host is absent, the entry has no tools.
+    /// Without this setting, the process waits for the host and then rejects the entry.
     #[must_use]
     pub fn that_may_lack_hosts(self) -> Self {
         Self { may_lack_hosts: true, ..self }
     }
 
-    /// Returns the entries that were left out when the modules were last described, because their tool host was absent.
     #[must_use]
     pub fn left_out(&self) -> BTreeSet<String> {
         self.known.lock().left_out.clone()
     }
 
-    /// Lists the tools of the modules of all entries. Returns the tools' names. Each entry's modules are imported in a
-    /// separate interpreter, which then exits. Unchanged entries are not imported again. Entries of tool hosts are
-    /// always imported, because the worker cannot see their code. Blocks until done.
-    ///
-    /// # Errors
-    /// One error for each entry with modules that cannot be imported.
+    /// Returns the tools' names. Each entry's modules are imported in a separate interpreter, which then exits.
+    /// Unchanged entries are not imported again. Entries of tool hosts are always imported, because the worker cannot
+    /// see their code. Blocks until done.
     pub fn describe(&self, defs: &BTreeMap<String, ModulesDef>) -> Result<BTreeSet<String>, Vec<DescribeError>> {
         let mut described = BTreeMap::new();
         let mut left_out = BTreeSet::new();
@@ -112,13 +105,13 @@ impl Pools {
         Ok(names)
     }
 
-    /// Returns true if a tool of this name was found when the modules were last described.
+    /// Considers the tools found when the modules were last described.
     #[must_use]
     pub fn offers(&self, name: &str) -> bool {
         self.known.lock().described.values().flat_map(|tools| tools.iter()).any(|tool| tool.name == name)
     }
 
-    /// Returns true if one of the last described tools looks up its unknown outcomes with the tool `name`.
+    /// True if one of the last described tools looks up its unknown outcomes with the tool `name`.
     #[must_use]
     pub fn reconciles_by(&self, name: &str) -> bool {
         let known = self.known.lock();
@@ -134,11 +127,8 @@ impl Pools {
         Ok(tools)
     }
 
-    /// Returns the tools of all entries. If the modules were already described, starts no process. `timeout_default`
-    /// limits one attempt of a tool that sets no timeout.
-    ///
-    /// # Errors
-    /// One error for each entry with modules that cannot be imported.
+    /// If the modules were already described, starts no process. `timeout_default` limits one attempt of a tool that
+    /// sets no timeout.
     pub fn tools(
         &self,
         defs: &BTreeMap<String, ModulesDef>,
@@ -168,7 +158,7 @@ impl Pools {
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
     }
 
-    /// Returns true if a secret is missing. Secret files are not checked, because a file can still be created later.
+    /// Secret files are not checked, because a file can still be created later.
     fn is_missing(&self, secret: &SecretRef) -> bool {
         match secret {
             SecretRef::Env(variable) => self.machine.environment.get(variable).is_none(),
@@ -192,15 +182,14 @@ impl Pools {
         pool
     }
 
-    /// Starts the processes of all pools now. Processes of later pools start when their tools are built. Requires a
-    /// running runtime.
+    /// Processes of later pools start when their tools are built. Requires a running runtime.
     pub fn start(&self) {
         let mut known = self.known.lock();
         known.eager = true;
         known.pools.values().filter_map(Weak::upgrade).for_each(|pool| pool.start());
     }
 
-    /// Ends all processes, and waits at most 5 s until they have exited. After that, no process is started again.
+    /// Waits at most 5 s until the processes have exited. After that, no process is started again.
     pub async fn stop(&self) {
         let pools: Vec<Arc<Pool>> = {
             let known = self.known.lock();

@@ -9,7 +9,6 @@ use tickfleet_config::{ModulesDef, ToolRuntime};
 /// The place of the host in the package for Node.js.
 const NODE_HOST: &str = "node_modules/tickfleet/dist/host/main.js";
 
-/// The descriptor on which a host receives its socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SocketAt {
     StandardInput = 0,
@@ -17,9 +16,8 @@ pub(crate) enum SocketAt {
 }
 
 impl SocketAt {
-    /// Returns the shell's command that starts a host for Node.js, which cannot move descriptors itself. The command
-    /// moves the socket to descriptor 3, which child processes of tools do not inherit, and redirects standard output
-    /// to standard error.
+    /// A host for Node.js cannot move descriptors itself. This shell command moves the socket to descriptor 3, which
+    /// child processes of tools do not inherit, and redirects standard output to standard error.
     const fn start_of_node(self) -> &'static str {
         match self {
             Self::StandardInput => r#"exec "$@" 3<&0 0</dev/null 1>&2"#,
@@ -28,7 +26,7 @@ impl SocketAt {
     }
 }
 
-/// Returns the name of the runtime for people.
+/// The name for people.
 pub(crate) const fn name(runtime: ToolRuntime) -> &'static str {
     match runtime {
         ToolRuntime::Python => "Python",
@@ -36,7 +34,7 @@ pub(crate) const fn name(runtime: ToolRuntime) -> &'static str {
     }
 }
 
-/// Returns the name of an interpreter's process for logs.
+/// The name for logs.
 pub(crate) const fn process(runtime: ToolRuntime) -> &'static str {
     match runtime {
         ToolRuntime::Python => "a Python process",
@@ -44,7 +42,6 @@ pub(crate) const fn process(runtime: ToolRuntime) -> &'static str {
     }
 }
 
-/// Returns the variables that an interpreter needs, besides the ones that it inherits.
 pub(crate) const fn variables(def: &ModulesDef) -> &'static [(&'static str, &'static str)] {
     match (def.runtime, &def.sandbox) {
         (ToolRuntime::Python, _) => &[("PYTHONUNBUFFERED", "1")],
@@ -54,7 +51,6 @@ pub(crate) const fn variables(def: &ModulesDef) -> &'static [(&'static str, &'st
     }
 }
 
-/// Returns true if the file at `path` is code of a module.
 pub(crate) fn is_code(runtime: ToolRuntime, path: &Path) -> bool {
     path.extension().and_then(OsStr::to_str).is_some_and(|ending| match runtime {
         ToolRuntime::Python => ending == "py",
@@ -62,7 +58,7 @@ pub(crate) fn is_code(runtime: ToolRuntime, path: &Path) -> bool {
     })
 }
 
-/// Returns true if a folder of this name contains no code of modules, such as a cache or installed packages.
+/// Caches and installed packages contain no code of modules.
 pub(crate) fn is_beside_code(runtime: ToolRuntime, folder: &OsStr) -> bool {
     folder
         == match runtime {
@@ -71,11 +67,7 @@ pub(crate) fn is_beside_code(runtime: ToolRuntime, folder: &OsStr) -> bool {
         }
 }
 
-/// Returns the command that starts the host for the modules of `def`. `interpreter` is its program, and `folders` are
-/// the folders of the modules.
-///
-/// # Errors
-/// The host is not installed.
+/// `interpreter` is the program, and `folders` are the folders of the modules. Fails if the host is not installed.
 pub(crate) fn command(
     def: &ModulesDef,
     interpreter: String,
@@ -106,8 +98,8 @@ pub(crate) fn command(
     Ok(argv)
 }
 
-/// Returns the folders of an entry's modules. An entry for Node.js without folders uses the working directory, because
-/// Node.js searches for packages from a folder upwards.
+/// An entry for Node.js without folders uses the working directory, because Node.js searches for packages from a folder
+/// upwards.
 pub(crate) fn folders(def: &ModulesDef) -> Vec<PathBuf> {
     match def.runtime {
         ToolRuntime::Node if def.path.is_empty() => vec![PathBuf::from(def.cwd.as_deref().unwrap_or("."))],
@@ -115,10 +107,7 @@ pub(crate) fn folders(def: &ModulesDef) -> Vec<PathBuf> {
     }
 }
 
-/// Returns the paths, besides the folders of the modules, that a confined host reads.
-///
-/// # Errors
-/// The host is not installed.
+/// Paths, besides the folders of the modules, that a confined host reads. Fails if the host is not installed.
 pub(crate) fn reads(def: &ModulesDef, interpreter: &Path, folders: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     match def.runtime {
         ToolRuntime::Python => Ok(virtual_environment(interpreter).into_iter().collect()),
@@ -143,8 +132,8 @@ fn virtual_environment(interpreter: &Path) -> Option<PathBuf> {
     folder.join("pyvenv.cfg").is_file().then(|| folder.canonicalize().ok()).flatten()
 }
 
-/// Finds the package as Node.js does for a module in one of `folders`. The modules then register their tools with the
-/// host's own copy of the package.
+/// Searches as Node.js does for a module in one of `folders`. The modules then register their tools with the host's own
+/// copy of the package.
 fn node_host(folders: &[PathBuf]) -> Result<PathBuf, String> {
     let above = folders.iter().flat_map(|folder| folder.ancestors());
     let host = above.map(|folder| folder.join(NODE_HOST)).find(|host| host.is_file());
@@ -157,11 +146,8 @@ fn node_host(folders: &[PathBuf]) -> Result<PathBuf, String> {
     })
 }
 
-/// Finds the interpreter. If `name` contains a `/`, it is the path. Otherwise the worker's `PATH` is searched. Links
-/// are not followed, because Python recognizes a virtual environment by the path of the link.
-///
-/// # Errors
-/// There is no such program.
+/// If `name` contains a `/`, it is the path. Otherwise the worker's `PATH` is searched. Links are not followed, because
+/// Python recognizes a virtual environment by the path of the link.
 pub(crate) fn interpreter(name: &str, path: &str) -> Result<PathBuf, String> {
     let found = match name.contains('/') {
         true => Some(PathBuf::from(name)),

@@ -14,16 +14,12 @@ use tickfleet_sandbox::removal;
 const FIRST_USER: u32 = 0x6000_0000;
 const USERS: u32 = 0x1000_0000;
 
-/// A folder. Dropping it removes the folder and its contents, which blocks.
+/// Dropping it removes the folder and its contents, which blocks.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes a folder in the system's temporary folder. If this process is root, the folder belongs to a user id that
-    /// no other interpreter of this process uses.
-    ///
-    /// # Errors
-    /// The folder cannot be created.
+    /// If this process is root, the folder belongs to a user id that no other interpreter of this process uses.
     pub(crate) fn new() -> io::Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let folder = tempfile::Builder::new().prefix("tickfleet-tools-").tempdir()?;

@@ -20,7 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct ModuleTool {
     pool: Arc<Pool>,
     name: String,
-    /// The time limit of one attempt.
     timeout: Duration,
 }
 
@@ -29,7 +28,7 @@ impl ModuleTool {
         Self { pool, name, timeout }
     }
 
-    /// Makes the failure of a call that was not sent. A retry does no harm, even for a `once` tool.
+    /// A retry does no harm, even for a `once` tool.
     fn unsent(&self, what: &str) -> ToolFailure {
         let shared = &self.pool.shared;
         let (runtime, name) = (runtime::name(shared.def.runtime), shared.entry_name());
@@ -103,20 +102,17 @@ fn failed(failure: Failure) -> ToolFailure {
     }
 }
 
-/// A call that was sent. If this value is dropped before the response, the call is canceled. If the canceled call does
-/// not end in time, its process is ended.
+/// If this value is dropped before the response, the call is canceled. If the canceled call does not end in time, its
+/// process is ended.
 struct RunningCall {
     call: Option<(Lease, PendingCall)>,
     grace: Duration,
 }
 
 impl RunningCall {
-    /// Waits for the response, passes on progress, and makes the inner calls that the function requests. Returns `None`
-    /// if the process was lost.
-    ///
-    /// # Errors
-    /// An inner call is in progress or cannot be made. The outer call is canceled. If the failure is transient, the
-    /// outer call is retried later.
+    /// Passes on progress, and makes the inner calls that the function requests. `None` if the process was lost. Fails
+    /// if an inner call is in progress or cannot be made: the outer call is canceled, and retried later if the failure
+    /// is transient.
     async fn answer(mut self, context: &CallContext) -> Result<Option<CallReply>, ToolFailure> {
         let Some((lease, ticket)) = self.call.as_mut() else { return Ok(None) };
         let answer = loop {

@@ -21,17 +21,15 @@ use tokio::time::timeout;
 
 use support::{Tools, def, environment, is_running, python_path, until};
 
-/// Maximum wait for an event. Usually the event takes only a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A tool host, as it would run in a container.
 struct ToolHost {
     folder: TempDir,
     process: Child,
 }
 
 impl ToolHost {
-    /// Starts a host with the trial tools. The host begins to listen a moment later.
+    /// The host begins to listen a moment later.
     fn start(processes_max: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");

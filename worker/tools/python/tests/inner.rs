@@ -21,8 +21,7 @@ use support::{Tools, def};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Inner calls with scripted results. The first `ended` calls have ended. Each returns its arguments, but calls of the
-/// tool `refused` are denied.
+/// The first `ended` calls have ended. Each returns its arguments, but calls of the tool `refused` are denied.
 struct ScriptedInnerCalls {
     ended: usize,
     asked: Mutex<Vec<(usize, String, Value)>>,
@@ -55,7 +54,6 @@ impl InnerCalls for ScriptedInnerCalls {
     }
 }
 
-/// Calls a tool. `calls` makes the tool's inner calls.
 async fn call(tools: &Tools, calls: &Arc<ScriptedInnerCalls>, tool: &str, of: &str) -> Result<Value, ToolFailure> {
     let inner = Inner::of(Arc::clone(calls) as Arc<dyn InnerCalls>);
     let ran = tools.call_with(inner, tool, json!({"tool": of, "text": "hi"}));

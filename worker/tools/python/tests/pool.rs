@@ -14,7 +14,6 @@ use tokio::time::{Instant, timeout};
 
 use support::{Tools, def, is_running, until};
 
-/// Maximum wait for an event. Usually the event takes only a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn lost(ran: Result<Value, ToolFailure>) -> bool {

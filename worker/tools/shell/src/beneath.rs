@@ -16,7 +16,7 @@ mod of_linux {
     use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
     use rustix::io;
 
-    /// The flags for opening the folder below which paths are resolved.
+    /// For opening the folder below which paths are resolved.
     pub(crate) const FOLDER: OFlags = OFlags::PATH;
 
     pub(crate) fn open(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
@@ -34,7 +34,6 @@ mod step_by_step {
     use rustix::fs::{Mode, OFlags, openat};
     use rustix::io::{self, Errno};
 
-    /// The flags for opening the folder below which paths are resolved.
     #[cfg(not(target_os = "linux"))]
     pub(crate) const FOLDER: OFlags = OFlags::RDONLY;
 

@@ -15,34 +15,31 @@ use crate::files::Files;
 use crate::result::CommandResult;
 use crate::shell::{self, Shell};
 
-/// The names of all tools in this module.
 pub const NAMES: [&str; 7] =
     ["read_file", "write_file", "edit_file", "list_files", "search_files", "run_command", "run_python"];
-/// The names of the tools that run a command or a program.
+/// The tools that run a command or a program.
 pub const RUNNING: [&str; 2] = ["run_command", "run_python"];
 
-/// Maximum bytes of a file that is read or written.
+/// For a file that is read or written.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const LISTED_MAX: usize = 1_000;
 const FOUND_MAX: usize = 200;
 const LINE_CHARS_MAX: usize = 300;
-/// Timeout of a call that runs a command or a program.
+/// For a call that runs a command or a program.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Makes the tools for files. These tools need no sandbox.
+/// These tools need no sandbox.
 #[must_use]
 pub fn files(shell: &Arc<Shell>) -> Vec<TypedTool> {
     vec![read_file(shell), write_file(shell), edit_file(shell), list_files(shell), search_files(shell)]
 }
 
-/// Makes the tools that run commands, at the given sandbox level.
 #[must_use]
 pub fn running(shell: &Arc<Shell>, level: Level) -> Vec<TypedTool> {
     vec![run_command(shell, level), run_python(shell, level)]
 }
 
-/// Makes the tools that run commands, for a machine that supports no sandbox level. Each call fails with
-/// `not_configured`.
+/// For a machine that supports no sandbox level. Each call fails with `not_configured`.
 #[must_use]
 pub fn refused(shell: &Arc<Shell>) -> Vec<TypedTool> {
     let refused = |tool: TypedTool| {
@@ -252,7 +249,7 @@ fn run_python(shell: &Arc<Shell>, level: Level) -> TypedTool {
     running_tool(shell, level, "run_python", about, |args: Python| (vec!["python3".into(), "-".into()], args.code))
 }
 
-/// Makes a tool that works on the files of the call's workspace, on a thread that may block.
+/// The work runs on a thread that may block.
 fn on_files<Args, Out, Work>(shell: &Arc<Shell>, name: &str, about: &str, effect: Effect, work: Work) -> TypedTool
 where
     Args: for<'de> Deserialize<'de> + JsonSchema + Send + 'static,

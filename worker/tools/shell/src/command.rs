@@ -15,10 +15,7 @@ enum Part {
 }
 
 impl Template {
-    /// Parses a template.
-    ///
-    /// # Errors
-    /// A `{{` without a `}}`.
+    /// Fails on a `{{` without a `}}`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -39,7 +36,7 @@ impl Template {
         })
     }
 
-    /// Returns the text for a call. Returns `None` if one of the template's arguments is absent or null.
+    /// `None` if one of the template's arguments is absent or null.
     pub(crate) fn render(&self, arguments: &Arguments) -> Option<String> {
         let mut text = String::new();
         for part in &self.0 {

@@ -16,7 +16,7 @@ use crate::beneath;
 use crate::temporary::TemporaryFile;
 use crate::workspace::Workspace;
 
-/// Maximum nesting depth of folders in a path.
+/// Nesting of folders in a path.
 const DEPTH_MAX: usize = 64;
 const FILE_MODE: RawMode = 0o644;
 const FOLDER_MODE: RawMode = 0o755;
@@ -27,10 +27,10 @@ pub(crate) struct Files {
 }
 
 pub(crate) struct Entry {
-    /// The path relative to the workspace.
+    /// Relative to the workspace.
     pub(crate) path: String,
     pub(crate) is_folder: bool,
-    /// Size in bytes; 0 for folders.
+    /// Bytes; 0 for folders.
     pub(crate) size: u64,
 }
 
@@ -41,7 +41,6 @@ impl Files {
         Ok(Self { root, workspace })
     }
 
-    /// Returns the workspace's folder, for measuring its contents.
     pub(crate) fn folder(&self) -> &Path {
         &self.workspace.path
     }
@@ -64,8 +63,8 @@ impl Files {
         Ok(content)
     }
 
-    /// Writes a whole file. Other processes see either the old or the new content, and never a mixture. If several
-    /// writers write at the same time, the last one wins.
+    /// Other processes see either the old or the new content, and never a mixture. If several writers write at the same
+    /// time, the last one wins.
     pub(crate) fn write(&self, path: &str, content: &[u8]) -> Result<(), ToolError> {
         let inner = inner(path)?;
         let name = inner.file_name().ok_or_else(|| ToolError::Permanent(format!("'{path}' names no file.")))?;
@@ -83,8 +82,7 @@ impl Files {
         file.persist(content, Path::new(name)).map_err(|error| failed(path, &error))
     }
 
-    /// Returns at most `max` entries below a folder, without following links. The entries of each folder are sorted by
-    /// name.
+    /// Returns at most `max` entries, without following links. The entries of each folder are sorted by name.
     ///
     /// Also returns true if the list is incomplete: there are more entries, or a folder is nested too deeply or cannot
     /// be opened. Uses only one descriptor in addition to the workspace's own, regardless of the number of folders.
@@ -151,7 +149,7 @@ impl Files {
         Ok(folder)
     }
 
-    /// Changes the owner of a new file or folder to the workspace's user. Commands run as this user.
+    /// Commands run as the workspace's user.
     fn give_to_owner(&self, made: impl AsFd) -> Result<(), ToolError> {
         let Some(owner) = self.workspace.owner else { return Ok(()) };
         let user = rustix::fs::Uid::from_raw(owner);
@@ -160,7 +158,7 @@ impl Files {
     }
 }
 
-/// Returns a path relative to the workspace's folder. `path` is relative, or absolute and below `/app/workspace`.
+/// `path` is relative, or absolute and below `/app/workspace`.
 fn inner(path: &str) -> Result<PathBuf, ToolError> {
     let path = Path::new(path);
     let relative = match path.strip_prefix(WORKSPACE) {
@@ -192,7 +190,7 @@ fn inner(path: &str) -> Result<PathBuf, ToolError> {
     Ok(inner)
 }
 
-/// Returns the path to open, relative to the workspace's folder. For the folder itself, this is `.`.
+/// `.` for the workspace's folder itself.
 fn from_root(inner: &Path) -> &Path {
     if inner.as_os_str().is_empty() { Path::new(".") } else { inner }
 }

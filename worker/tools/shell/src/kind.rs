@@ -8,7 +8,6 @@ use tickfleet_tools::{DeclarationError, DeclaredHandler, ToolKind};
 use crate::shell::Shell;
 use crate::tool::ShellTool;
 
-/// Makes shell tools.
 #[derive(Debug)]
 pub struct ShellKind {
     shell: Arc<Shell>,
@@ -18,7 +17,6 @@ pub struct ShellKind {
 /// How a declaration is handled if this machine does not support its sandbox level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UnsupportedSandbox {
-    /// The declaration is rejected.
     Refused,
     /// The tool is made, but each of its calls fails.
     CallsRefused,
@@ -27,22 +25,21 @@ enum UnsupportedSandbox {
 }
 
 impl ShellKind {
-    /// Makes the kind for a process that runs the tools. The kind rejects declarations that this machine does not
-    /// support.
+    /// For a process that runs the tools. Declarations that this machine does not support are rejected.
     #[must_use]
     pub const fn new(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: UnsupportedSandbox::Refused }
     }
 
-    /// Makes the kind for a process that runs the tools. If this machine does not support a tool, the tool is made, and
-    /// its calls fail with `not_configured`.
+    /// For a process that runs the tools. If this machine does not support a tool, the tool is made, and its calls fail
+    /// with `not_configured`.
     #[must_use]
     pub const fn lenient(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: UnsupportedSandbox::CallsRefused }
     }
 
-    /// Makes the kind for a process that only checks declarations. The machine is not checked, because each worker
-    /// checks its own machine.
+    /// For a process that only checks declarations. The machine is not checked, because each worker checks its own
+    /// machine.
     #[must_use]
     pub const fn elsewhere(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: UnsupportedSandbox::NotAsked }

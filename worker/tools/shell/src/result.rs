@@ -39,10 +39,7 @@ impl From<RunOutcome> for CommandResult {
 }
 
 impl CommandResult {
-    /// Interprets the exit code. An exit code is a result, unless the declaration lists it as a failure.
-    ///
-    /// # Errors
-    /// The failure that the declaration assigns to the exit code.
+    /// An exit code is a result, unless the declaration lists it as a failure.
     pub(crate) fn into_outcome(self, transient: &BTreeSet<u8>, permanent: &BTreeSet<u8>) -> Result<Self, ToolFailure> {
         let code = self.exit_code.and_then(|code| u8::try_from(code).ok());
         let is_in = |codes: &BTreeSet<u8>| code.is_some_and(|code| codes.contains(&code));

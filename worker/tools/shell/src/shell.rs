@@ -16,7 +16,6 @@ use crate::workspace::{Workspace, Workspaces};
 /// command that exceeds the limit.
 pub(crate) const WALL_MS: u64 = 25_000;
 
-/// The sandbox and the workspaces of a process.
 #[derive(Debug)]
 pub struct Shell {
     launcher: Launcher,
@@ -26,43 +25,34 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Makes the shared state. `launcher` starts commands. The workspaces are below `root`, and each is kept for `keep`
-    /// after its last use. Nothing is probed yet.
+    /// `launcher` starts commands. The workspaces are below `root`, and each is kept for `keep` after its last use.
+    /// Nothing is probed yet.
     #[must_use]
     pub fn new(launcher: Launcher, root: impl Into<PathBuf>, keep: Duration) -> Arc<Self> {
         let workspaces = Workspaces::new(root, keep);
         Arc::new(Self { launcher, engine: "docker".into(), workspaces, sandbox: OnceLock::new() })
     }
 
-    /// Returns the sandbox levels that this machine supports. The first call probes the levels, which takes some tens
-    /// of milliseconds, and logs the result.
+    /// The first call probes the levels, which takes some tens of milliseconds, and logs the result.
     #[must_use]
     pub fn support(&self) -> SandboxSupport {
         self.sandbox().map_or_else(|why| SandboxSupport::none(&why), |sandbox| sandbox.support().clone())
     }
 
-    /// Returns the strictest level without a container that this machine supports: `strict` or `basic`. Returns `None`
-    /// if it supports neither.
+    /// Considers only the levels without a container, `strict` and `basic`. `None` if this machine supports neither.
     #[must_use]
     pub fn strictest(&self) -> Option<Level> {
         let support = self.support();
         [Level::Strict, Level::Basic].into_iter().find(|level| support.check(*level, &Default::default()).is_ok())
     }
 
-    /// Returns the workspace of a call.
-    ///
-    /// # Errors
-    /// The workspace cannot be created.
     pub fn workspace(&self, context: &CallContext) -> Result<Workspace, ToolFailure> {
         drop(self.workspaces.sweep_when_due());
         let made = self.workspaces.of(context);
         made.map_err(|error| ToolFailure::Internal { message: format!("cannot create the workspace: {error}") })
     }
 
-    /// Runs a command. If the level is `docker` and `image` is given, the container uses this image.
-    ///
-    /// # Errors
-    /// The command was not run, was canceled, or has an unknown outcome.
+    /// If the level is `docker` and `image` is given, the container uses this image.
     pub async fn run(
         &self,
         level: Level,
@@ -108,8 +98,7 @@ impl Shell {
     }
 }
 
-/// Runs a future to completion on a separate thread. The callers can be inside a runtime, where a thread must not block
-/// on a future.
+/// Uses a separate thread. The callers can be inside a runtime, where a thread must not block on a future.
 fn apart<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, String> {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -120,7 +109,6 @@ fn apart<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, String> {
     })
 }
 
-/// Returns the default limits of a command.
 #[must_use]
 pub fn limits() -> Limits {
     Limits { wall_ms: WALL_MS, ..Limits::default() }

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
 const PREFIX: &str = ".tickfleet-write-";
 
-/// A file that does not have its final name yet. Dropping it before the rename removes the file.
+/// Dropping it before the rename removes the file.
 pub(crate) struct TemporaryFile<'folder> {
     folder: BorrowedFd<'folder>,
     name: String,
@@ -20,11 +20,8 @@ pub(crate) struct TemporaryFile<'folder> {
 }
 
 impl<'folder> TemporaryFile<'folder> {
-    /// Creates an empty file in a folder. The name is random, so that concurrent writers use different names, even on
-    /// several machines. An existing file or link is never opened.
-    ///
-    /// # Errors
-    /// The file cannot be created.
+    /// The name is random, so that concurrent writers use different names, even on several machines. An existing file
+    /// or link is never opened.
     pub(crate) fn new(folder: BorrowedFd<'folder>, mode: Mode) -> io::Result<Self> {
         let random = OsRng.try_next_u64().map_err(io::Error::other)?;
         let name = format!("{PREFIX}{random:016x}");
@@ -37,10 +34,7 @@ impl<'folder> TemporaryFile<'folder> {
         &self.file
     }
 
-    /// Writes the content and renames the file to `name`. If a file of that name exists, it is replaced.
-    ///
-    /// # Errors
-    /// The content cannot be written, or the file cannot be renamed. In both cases the temporary file is removed.
+    /// Replaces an existing file of that name. After an error, the temporary file is removed.
     pub(crate) fn persist(mut self, content: &[u8], name: &Path) -> io::Result<()> {
         self.file.write_all(content)?;
         renameat(self.folder, &self.name, self.folder, name)?;

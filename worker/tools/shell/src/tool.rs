@@ -32,7 +32,7 @@ fn field(name: &str) -> impl FnOnce(String) -> DeclarationError {
 }
 
 impl ShellTool {
-    /// Makes a tool from its declaration. All arguments in the declaration's templates must be in `input_schema`.
+    /// All arguments in the declaration's templates must be in `input_schema`.
     pub(crate) fn new(def: &ShellDef, input_schema: &Value, shell: &Arc<Shell>) -> Result<Self, DeclarationError> {
         let command = def.command.iter().map(|text| Template::parse(text)).collect::<Result<Vec<_>, _>>();
         let tool = Self {

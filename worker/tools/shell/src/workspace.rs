@@ -26,7 +26,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(600);
 /// The suffix of a workspace's marker file. The file's modification time is the time of the last use.
 const USED: &str = ".used";
 
-/// Creates workspaces, and removes workspaces that have not been used for a long time.
+/// Removes workspaces that have not been used for a long time.
 #[derive(Debug)]
 pub struct Workspaces {
     root: PathBuf,
@@ -35,26 +35,21 @@ pub struct Workspaces {
     sweeping: Arc<Mutex<()>>,
 }
 
-/// One workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workspace {
-    /// The folder.
     pub path: PathBuf,
-    /// The user and group id that owns the workspace. `None` if the worker's own user owns it.
+    /// The user and group id. `None` if the worker's own user owns the workspace.
     pub owner: Option<u32>,
 }
 
 impl Workspaces {
-    /// Manages workspaces below `root`. Each workspace is kept for `keep` after its last use.
+    /// Each workspace is kept for `keep` after its last use.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>, keep: Duration) -> Self {
         Self { root: root.into(), keep, swept: Mutex::new(None), sweeping: Arc::default() }
     }
 
-    /// Returns the workspace of a call. Creates it if necessary.
-    ///
-    /// # Errors
-    /// The folder cannot be created.
+    /// Creates the workspace if necessary.
     pub fn of(&self, context: &CallContext) -> io::Result<Workspace> {
         let tenant = context.tenant.as_str();
         let agent = context.agent.as_str();
@@ -64,10 +59,7 @@ impl Workspaces {
         }
     }
 
-    /// Returns a workspace that no call uses, for probing a sandbox.
-    ///
-    /// # Errors
-    /// The folder cannot be created.
+    /// No call uses it. For probing a sandbox.
     pub fn scratch(&self) -> io::Result<Workspace> {
         self.get(&["scratch"])
     }
@@ -114,8 +106,7 @@ impl Workspaces {
         }
     }
 
-    /// If a sweep is due, removes workspaces that were not used for the time `keep`. The sweep runs on a separate
-    /// thread, because workspaces can contain any number of folders. Returns the thread's handle; `None` if no thread
+    /// The sweep runs on a separate thread, because workspaces can contain any number of folders. `None` if no thread
     /// was started.
     pub fn sweep_when_due(&self) -> Option<JoinHandle<()>> {
         let mut swept = self.swept.lock();
@@ -157,7 +148,7 @@ impl Sweep {
     }
 }
 
-/// Removes a workspace and its marker. Does not follow links, even if they are created during the removal.
+/// Also removes the marker. Does not follow links, even if they are created during the removal.
 fn remove(marker: &Path) {
     let folder = marker.with_extension("");
     match removal::remove(&folder) {
@@ -167,7 +158,7 @@ fn remove(marker: &Path) {
     }
 }
 
-/// Returns the current time, from the same clock as the modification times of files.
+/// The same clock as that of the modification times of files.
 #[allow(clippy::disallowed_methods, reason = "it is held against times of files, which are this clock's")]
 fn now() -> SystemTime {
     SystemTime::now()

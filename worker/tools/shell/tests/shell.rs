@@ -13,8 +13,7 @@ use tickfleet_sandbox::Launcher;
 use tickfleet_tools::{CallContext, DeclarationError, Environment, Handler, ToolFailure, ToolKind};
 use tickfleet_tools_shell::{Shell, ShellKind, builtin};
 
-/// Returns the launcher, a program of the sandbox crate. Returns `None` if the launcher was not built before these
-/// tests.
+/// A program of the sandbox crate. `None` if it was not built before these tests.
 fn launcher() -> Option<Launcher> {
     let beside = std::env::current_exe().unwrap().parent()?.parent()?.join("tickfleet-sandbox-exec");
     if !beside.exists() {
@@ -57,7 +56,6 @@ fn builtin_tool(shell: &Arc<Shell>, name: &str) -> Option<Arc<dyn Handler>> {
     Some(tool.into_parts(Duration::from_secs(30), &Environment::of([])).1)
 }
 
-/// Returns the level at which tests run. Returns `None` if this machine supports no level.
 fn level(shell: &Arc<Shell>) -> Option<String> {
     let level = shell.strictest();
     if level.is_none() {

@@ -7,7 +7,7 @@ import { AGENT, FROM, TENANT, TOOL, UNTIL, button, chip, copy, empty, filters, h
 
 const FIELDS = [TENANT, AGENT, TOOL, { name: "outcome", label: "Outcome", list: "outcome" }, { name: "text", label: "Text", wide: true }, { name: "where", label: "Where", help: "amount > 100", wide: true }, FROM, UNTIL];
 const NAMES = ["tenant", "agent", "tool", "outcome", "text", "where"];
-// Maximum pages of one search, and the number of matches after which the search ends.
+// Bounds of one search: it ends after this many pages or matches.
 const PAGES = 12;
 const ENOUGH = 50;
 

@@ -12,7 +12,6 @@ const FIELDS = [
   { name: "kind", label: "Kind", options: ["", "letter", "call", "task"] }, TENANT, AGENT, TOOL, { name: "cause", label: "Cause", list: "cause" },
   { name: "error", label: "Error contains", help: "503", wide: true }, FROM, UNTIL,
 ];
-// Entries per replay or drop request.
 const PAGE = 100;
 /**
  * Results that mean a lack of space: all further entries would fail in the same way. `tickfleet dead` has the same

@@ -21,7 +21,7 @@ function ofLimit(name) {
   return ["Turns", "turns", { tenant, agent, state: "throttled" }];
 }
 
-// Links of findings by kind: the text of the link, the view and its query.
+// By kind of finding: the text of the link, the view and its query.
 const LEADS = {
   unknown_outcomes: () => ["Check them", "dead", { cause: "outcome_unknown", from: "1h" }],
   approvals_wait: () => ["Decide", "approvals"],

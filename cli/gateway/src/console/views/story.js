@@ -114,8 +114,6 @@ function overTime(story) {
   waterfall({ rows, from, until, label: "Steps over time" }));
 }
 
-// ---- The tree of a task ----
-
 const isFailed = (task) => Boolean(task.outcome && task.outcome !== "ok");
 const children = (task) => task.children ?? [];
 /** Returns the number of failed tasks below a task. */
@@ -146,8 +144,6 @@ function tree(story) {
   return h("section", { class: "card", "aria-label": "Tree of tasks" }, h("div", { class: "head" }, h("h2", {}, "Tree of tasks"), micros ? h("span", { class: "soft" }, `models cost ${money(micros / 1_000_000)}`) : null),
     h("ul", { class: "tree root" }, branch(story.task, story.now_ms)));
 }
-
-// ---- The view ----
 
 /** Explains why the turn waits, with links to act on the cause. Returns null if the turn does not wait. */
 function why(story, lines) {

@@ -62,8 +62,6 @@ export const tools = {
   }),
 };
 
-// ---- One tool ----
-
 function summary(name, { fleet, disabled, pauses }, refresh) {
   const row = fleet?.tools.rows.find((one) => one.tool === name);
   const isOff = disabled.some((one) => one.tool === name);

@@ -11,14 +11,13 @@ use super::*;
 use crate::verbs::{TenantScope, Verb};
 use world::{Mode, Signer, TestIssuer, base64url};
 
-/// Waits until the reader of keys is idle, so that the next token with an unknown key triggers a read. The runtime has
-/// one thread, so a reader that was already asked to read has left the idle phase.
+/// When the reader of keys is idle, the next token with an unknown key triggers a read. The runtime has one thread,
+/// so a reader that was already asked to read has left the idle phase.
 async fn idle(tokens: &Tokens) {
     let mut key_reads = tokens.inner.key_read.subscribe();
     key_reads.wait_for(|key_read| key_read.phase == KeyReadPhase::Idle).await.unwrap();
 }
 
-/// Returns the status and message with which a token is rejected.
 async fn refusal(tokens: &Tokens, token: &str) -> (u16, String) {
     let problem = tokens.holder(token).await.expect_err("it was taken");
     let message = problem.summary().0.to_owned();
@@ -41,7 +40,6 @@ async fn a_token_gets_the_grant_of_the_first_matching_rule() {
     let decides = world.with(&json!({"groups": "approve-eu", "mfa": true, "org": {"id": "acme"}, "aud": "fleet"}));
     let grant = tokens.holder(&p256.token(&decides)).await.unwrap();
     assert_eq!((grant.approver.as_deref(), grant.tenant.one().unwrap().as_str()), (Some("shop-7"), "acme"));
-    // A rule whose claims match only in part grants nothing.
     for (change, why) in [
         (json!({"azp": "till"}), "no rule"),
         (json!({"azp": null}), "no rule"),
@@ -123,7 +121,6 @@ async fn a_token_with_a_wrong_time_audience_or_issuer_is_rejected() {
         let (status, said) = refusal(&tokens, &ed.token(&world.with(&change))).await;
         assert!(status == 401 && said.contains(why), "{change}: {status} {said}");
     }
-    // Clocks may differ by some seconds, and a time beyond the calendar must not fail.
     for change in
         [json!({"exp": now - 10}), json!({"nbf": now + 10}), json!({"exp": 1e17}), json!({"exp": (now as f64) + 60.5})]
     {
@@ -144,7 +141,6 @@ async fn a_rotated_key_is_fetched_and_unknown_key_ids_cause_no_requests() {
     assert!(tokens.holder(&new.token(&world.claims())).await.is_ok(), "a key that was rotated in is taken at once");
     assert_eq!(refusal(&tokens, &old.token(&world.claims())).await.0, 401, "and the one that it replaced is not");
 
-    // During the cooldown, a thousand unknown key ids cause no read.
     let cooling_down = world.tokens(world.options());
     assert!(cooling_down.holder(&new.token(&world.claims())).await.is_ok());
     let before = world.requests();
@@ -175,7 +171,6 @@ async fn an_issuer_outage_does_not_affect_tokens_with_cached_keys() {
         "what cannot be known is not told as wrong: {status} {said}"
     );
     assert!(tokens.holder(&known.token(&world.claims())).await.is_ok(), "what was read stays in force");
-    // A gateway that starts while the issuer hangs gets the keys when the issuer responds.
     world.set_mode(Mode::Hanging);
     let late = world.tokens(quick());
     assert_eq!(refusal(&late, &new.token(&world.claims())).await.0, 503);
@@ -185,12 +180,11 @@ async fn an_issuer_outage_does_not_affect_tokens_with_cached_keys() {
             break;
         }
         assert!(look < 6_000, "keys come when the issuer answers");
-        // Each attempt requests the keys. The sleep gives the issuer time to respond.
+        // Each attempt requests the keys; the sleep gives the issuer time to respond.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     idle(&tokens).await;
     assert!(tokens.holder(&new.token(&world.claims())).await.is_ok());
-    // An issuer that names another issuer, or an untrusted URL for its keys, is rejected.
     for mode in [Mode::OtherHost, Mode::Working] {
         world.set_mode(mode);
         *world.responses.name.lock() =
@@ -211,14 +205,12 @@ async fn sign_in_needs_the_issuers_endpoints_and_tokens_do_not() {
         assert!(tokens.holder(&key.token(&world.claims())).await.is_ok(), "tokens are accepted");
         let problem = tokens.authorization().await.unwrap_err();
         assert!(problem.summary().0.contains("does not respond"), "{problem:?}");
-        // The next request after the issuer is fixed finds the endpoints.
         world.set_mode(Mode::Working);
         idle(&tokens).await;
         let found = tokens.authorization().await.unwrap().unwrap();
         assert_eq!((found.client_id.as_str(), found.scope.as_str()), ("console", "openid email"));
         assert!(found.authorization_endpoint.ends_with("/authorize"), "{found:?}");
     }
-    // The first request waits for the first read. Endpoints stay in force while the issuer is unavailable.
     let tokens = world.tokens(options());
     assert!(tokens.authorization().await.unwrap().is_some());
     world.set_mode(Mode::Broken);
@@ -227,7 +219,6 @@ async fn sign_in_needs_the_issuers_endpoints_and_tokens_do_not() {
     assert!(world.tokens(options()).authorization().await.is_err());
     world.set_mode(Mode::Working);
     assert!(world.tokens(world.options()).authorization().await.unwrap().is_none(), "no client, no sign-in");
-    // An ID token of the console's client is accepted, and one of another client is not.
     let of = |audience: &str| key.token(&world.with(&json!({"aud": audience})));
     assert!(tokens.holder(&of("console")).await.is_ok());
     assert_eq!(refusal(&tokens, &of("console-2")).await.0, 401);
@@ -259,7 +250,6 @@ async fn an_oversized_key_set_is_rejected_and_unusable_keys_are_skipped() {
     let read = KeySet::parse(json!({"keys": keys}).to_string().as_bytes()).unwrap();
     assert_eq!((read.len(), read.skipped), (1, skipped), "{read:?}");
     std::fs::write(&file, json!({"keys": keys}).to_string()).unwrap();
-    // With a file the issuer is not contacted, and a token without a key id uses the only key.
     let tokens = world.tokens(TokenOptions { jwks: Some(file.clone()), ..world.options() });
     let mut header = key.header();
     header.as_object_mut().unwrap().remove("kid");
@@ -277,7 +267,6 @@ async fn an_oversized_key_set_is_rejected_and_unusable_keys_are_skipped() {
     for text in ["", "{}", "[]", "{\"keys\": 1}"] {
         assert!(KeySet::parse(text.as_bytes()).is_err(), "{text}");
     }
-    // Ten thousand keys over HTTP are rejected, and the known keys stay in force.
     let tokens = world.tokens(TokenOptions { keys_rest: Duration::ZERO, ..world.options() });
     assert!(tokens.holder(&key.token(&world.claims())).await.is_ok());
     idle(&tokens).await;
@@ -311,7 +300,6 @@ fn an_invalid_grant_rule_is_rejected() {
     let good = "- {name: a, claims: {a: x}, tenant: demo, role: viewer}\n";
     assert!(GrantRules::parse(&good.repeat(2)).unwrap_err().contains("two rules"));
     assert_eq!(GrantRules::parse(good).unwrap().len(), 1);
-    // Texts may end with a multi-byte character.
     assert_eq!(GrantRules::parse("- {name: a, claims: {a: café}, tenant: demo, role: viewer}\n").unwrap().len(), 1);
     assert!(GrantRules::parse("# nobody\n").unwrap().grant("x".into(), &Claims::new()).is_err());
 }
@@ -335,7 +323,7 @@ async fn invalid_token_options_are_rejected_and_rules_are_reloaded() {
     }
     std::fs::write(world.folder.path().join("rules.yaml"), "[]").unwrap();
     while tokens.holder(&of(json!(true))).await.is_ok() {
-        // The reload of the file is not signaled, so poll. The gateway checks the file once a second.
+        // The reload is not signaled, so poll. The gateway checks the file once a second.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(refusal(&tokens, &of(json!(true))).await.0, 403, "what is granted no more is refused");

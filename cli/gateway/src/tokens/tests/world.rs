@@ -90,7 +90,6 @@ pub(super) fn base64url(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// The responses of an issuer, and the number of requests for its keys.
 pub(super) struct IssuerResponses {
     pub(super) name: Mutex<String>,
     pub(super) keys: Mutex<Value>,
@@ -105,11 +104,10 @@ pub(super) enum Mode {
     Hanging,
     OtherHost,
     NoEndpoints,
-    /// An endpoint that an attacker on the network could replace.
+    /// An attacker on the network could replace this endpoint.
     UntrustedEndpoint,
 }
 
-/// An issuer, and the files for a gateway that accepts its tokens.
 pub(super) struct TestIssuer {
     pub(super) url: String,
     pub(super) responses: Arc<IssuerResponses>,
@@ -185,7 +183,7 @@ impl TestIssuer {
         })
     }
 
-    /// Returns the standard claims with changes; null removes a claim.
+    /// Null removes a claim.
     pub(super) fn with(&self, changes: &Value) -> Value {
         let mut claims = self.claims();
         for (name, value) in changes.as_object().unwrap() {

@@ -32,24 +32,21 @@ use crate::setup::{Setup, now_ms as wall_ms};
 use sign::Keys;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Waits (in seconds) after failed attempts to send one event. The last wait repeats.
+/// Seconds to wait after failed attempts to send one event. The last wait repeats.
 const RETRY_WAITS_S: [u64; 5] = [1, 5, 30, 120, 300];
 const TIMEOUT: Duration = Duration::from_secs(10);
 const CONCURRENT_MAX: usize = 8;
-/// Number of events sent between two updates of Redis. An update renews the lease. If the receiver hangs, a batch takes
-/// 20 s. The batch time must stay below the lease. Otherwise another process with the same name would send the same
-/// events.
+/// Events between two updates of Redis, which renew the lease. If the receiver hangs, a batch takes 20 s. This must
+/// stay below the lease, or another process with the same name would send the same events.
 const BATCH: usize = 2 * CONCURRENT_MAX;
-/// Maximum tenants per query, and maximum events per tenant. If this many events of a tenant fail, later events of this
-/// tenant wait.
+/// `TENANTS` bounds a query, and `NOTICES` the events per tenant. If this many events of a tenant fail, its later
+/// events wait.
 const TENANTS: usize = 50;
 const NOTICES: usize = 100;
-/// If a process does not renew its lease for this time (ms), another process with the same name takes over.
+/// After this time (ms) without a renewal, another process with the same name takes over.
 const LEASE_MS: u64 = 30_000;
-/// A batch that takes longer than this has stalled.
 const GAP_MAX: Duration = Duration::from_secs(300);
-/// The kinds of events that are sent. The use of an approval is not sent, because it concerns only the worker and the
-/// call.
+/// The use of an approval is not sent, because it concerns only the worker and the call.
 const EVENTS: [&str; 6] = ["asked", "agreed", "approved", "denied", "expired", "void"];
 
 /// Send a webhook for every requested and decided approval, until SIGTERM.
@@ -81,8 +78,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).filter(|time| !time.is_zero()).ok_or_else(|| "expected a duration such as 1h or 1d".to_owned())
 }
 
-/// The retry state of an event that the receiver did not accept. This state is stored only in this process. After a
-/// restart, the event is sent again at once.
+/// Kept only in this process: after a restart, a rejected event is sent again at once.
 struct RetryState {
     tries: usize,
     next: Instant,
@@ -99,7 +95,7 @@ struct Notifier<'a> {
     process: ConsumerId,
     metrics: Arc<Metrics>,
     waiting: BTreeMap<EventName, RetryState>,
-    /// Events that were sent, but not yet acknowledged in Redis.
+    /// These events are not yet acknowledged in Redis.
     sent: BTreeSet<EventName>,
 }
 
@@ -110,8 +106,6 @@ enum SendResult {
     Retry(Option<Duration>),
 }
 
-/// # Errors
-/// The address is not allowed; the secret is missing or invalid.
 pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let failed = |why: String| Failure::failed(anyhow::anyhow!(why));
@@ -142,7 +136,7 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
         handle.advanced();
         let _ = shutdown.draining.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await;
     }
-    // Acknowledge the last sent events, so that the next process does not send them again.
+    // The next process must not send the last events again.
     for shard in 0..notifier.stores.len() {
         let _ = notifier.note(shard).await;
     }
@@ -156,15 +150,15 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
 }
 
 impl Notifier<'_> {
-    /// Returns the tenants of a shard: those of the configuration, and those set at run time.
+    /// Includes tenants set at run time.
     async fn tenants(&self, store: &Store) -> Result<Vec<TenantId>, StoreError> {
         let mut tenants: BTreeSet<TenantId> = store.run_time_config().await?.declared.into_keys().collect();
         tenants.extend(self.setup.active().load().policy.tenants.keys().cloned());
         Ok(tenants.into_iter().filter(|tenant| store.is_home_of(tenant)).collect())
     }
 
-    /// Sends the due events of a shard. Returns early if this process drains, or if another process with the same name
-    /// has the lease.
+    /// Sends the due events. Returns early if this process drains, or if another process with the same name has the
+    /// lease.
     async fn shard(
         &mut self,
         shard: usize,
@@ -204,8 +198,7 @@ impl Notifier<'_> {
         Ok(())
     }
 
-    /// Drops the retry state of a shard. Another process now has the lease of the shard and starts from the pending
-    /// events.
+    /// Another process now has the lease of the shard and starts from the pending events.
     fn drop_shard(&mut self, shard: u32) {
         self.waiting.retain(|(number, ..), _| *number != shard);
     }
@@ -249,7 +242,7 @@ impl Notifier<'_> {
         self.sent.iter().filter(of).map(|(_, _, id)| id.clone()).collect()
     }
 
-    /// Returns the events that were not sent and do not wait for a later attempt.
+    /// Leaves out events that were sent or that wait for a later attempt.
     fn due(&self, shard: u32, found: Vec<(TenantId, Vec<Notice>)>) -> Vec<(EventName, Notice)> {
         let all = found.into_iter().flat_map(|(tenant, notices)| {
             notices.into_iter().map(move |notice| ((shard, tenant.clone(), notice.id.clone()), notice))
@@ -300,8 +293,7 @@ impl Notifier<'_> {
             return SendResult::Skipped;
         }
         let body = message(tenant, event, &notice.fields);
-        // Receivers compare the timestamp with their own clocks. Shard time is unsuitable, because it can stay ahead of
-        // these clocks.
+        // Receivers compare the timestamp with their own clocks. Shard time can stay ahead of these clocks.
         let timestamp_s = wall_ms() / 1_000;
         let url = self.args.to.clone();
         let request = self
@@ -331,9 +323,9 @@ impl Notifier<'_> {
     }
 }
 
-/// Returns the age (ms) of an event. Events carry shard time, and their IDs carry the time of Redis' clock. If Redis'
-/// clock was ahead for a while, shard time jumped ahead and stays ahead. A clock step affects only one of the two ages,
-/// so the smaller one is used.
+/// Events carry shard time, and their IDs carry the time of Redis' clock. If Redis' clock was ahead for a while,
+/// shard time jumped ahead and stays ahead. A clock step affects only one of the two ages, so the smaller one is
+/// used.
 fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: i64) -> u64 {
     let number = |text: &str| text.parse::<i64>().ok();
     let by_shard = fields.get("at_ms").and_then(|text| number(text)).map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
@@ -341,10 +333,9 @@ fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: 
     by_shard.min(by_redis).max(0).unsigned_abs()
 }
 
-/// Returns the message about an event. Arguments are as in the stream: without secrets, and cut if they are long. If
-/// arguments are cut, the message states this and names where the full arguments are. Numbers keep all digits.
-/// Invisible characters are escaped twice, so that they stay visible when a receiver displays the text. If there are
-/// any, the field `hidden_characters` is true.
+/// Arguments are as in the stream: without secrets, and cut if they are long. If they are cut, the message names
+/// where the full arguments are. Numbers keep all digits. Invisible characters are escaped twice, so that they stay
+/// visible when a receiver displays the text; `hidden_characters` is then true.
 fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) -> String {
     let text = |name: &str| fields.get(name).filter(|text| !text.is_empty());
     let time = |text: &String| Some(rfc3339(text.parse().ok()?));
@@ -377,8 +368,7 @@ fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) ->
     format!("{{\"type\":{},\"timestamp\":{at},\"data\":{{{}}}}}", quoted(&format!("approval.{event}")), data.join(","))
 }
 
-/// Makes hidden characters in the strings of JSON visible. Everything else keeps its exact text, including all digits
-/// of numbers.
+/// Changes only hidden characters. Everything else keeps its exact text, including all digits of numbers.
 fn visible_in_strings(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     let mut rest = json;

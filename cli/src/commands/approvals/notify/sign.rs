@@ -7,15 +7,12 @@ use ring::hmac;
 
 const SECRET_BYTES_MIN: usize = 16;
 
-/// The signing keys: the newest key, and older keys that receivers may still use.
+/// The newest key, and older keys that receivers may still use.
 pub(super) struct Keys(Vec<hmac::Key>);
 
 impl Keys {
-    /// Reads secrets that are separated by whitespace. A secret is `whsec_` followed by base64, or the bytes of the
-    /// text itself.
-    ///
-    /// # Errors
-    /// A secret is missing or invalid. The error text does not contain the secret.
+    /// Secrets are separated by whitespace. A secret is `whsec_` followed by base64, or the bytes of the text itself.
+    /// The error does not contain the secret.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let key = |secret: &str| {
             let bytes = match secret.strip_prefix("whsec_") {
@@ -31,7 +28,7 @@ impl Keys {
         if keys.is_empty() { Err("no secret found".to_owned()) } else { Ok(Self(keys)) }
     }
 
-    /// Returns the value of the header `webhook-signature`, with one signature per key.
+    /// The value of the header `webhook-signature` has one signature per key.
     pub(super) fn sign(&self, id: &str, timestamp_s: i64, body: &str) -> String {
         let text = format!("{id}.{timestamp_s}.{body}");
         let sign = |key| format!("v1,{}", STANDARD.encode(hmac::sign(key, text.as_bytes())));
@@ -47,7 +44,7 @@ mod tests {
 
     #[test]
     fn a_signature_matches_the_published_example() {
-        // This example is from the libraries of the specification.
+        // The specification's libraries have this example.
         let keys = Keys::read("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let signed = keys.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, r#"{"test": 2432232314}"#);
         assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");

@@ -11,10 +11,10 @@ use tickfleet_store::StoreError;
 pub(super) enum SendError {
     Again {
         why: String,
-        /// How long to wait before the batch is sent again; `None` if the destination specifies no time.
+        /// `None` if the destination specifies no time.
         wait: Option<Duration>,
     },
-    /// The destination accepts no more batches. The value is the reason.
+    /// The destination accepts no more batches, for this reason.
     Over(String),
 }
 
@@ -30,7 +30,6 @@ impl From<StoreError> for SendError {
     }
 }
 
-/// Returns the lines of a batch. If a header is given, the header comes first.
 pub(super) fn text(header: Option<&Header>, batch: &LogBatch) -> String {
     let mut text = header.map_or_else(String::new, |header| format!("{}\n", lines::header(header)));
     for item in &batch.items {

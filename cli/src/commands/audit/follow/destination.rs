@@ -16,7 +16,7 @@ use crate::failure::Failure;
 pub(crate) enum Destination {
     File(PathBuf),
     Stdout,
-    /// An OpenTelemetry collector with this base URL.
+    /// The base URL of an OpenTelemetry collector.
     Otlp(String),
 }
 
@@ -37,7 +37,7 @@ impl FromStr for Destination {
     }
 }
 
-/// Formats the destination without the user and password of a URL.
+/// Hides the user and password of a URL.
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -52,10 +52,7 @@ impl fmt::Display for Destination {
 }
 
 impl Destination {
-    /// Opens the destination. If the destination stores positions, also returns the position of each shard.
-    ///
-    /// # Errors
-    /// The destination cannot be used.
+    /// If the destination stores positions, returns the position of each shard.
     pub(super) fn open(
         &self,
         fleet: &str,
@@ -95,12 +92,11 @@ impl Sink {
         }
     }
 
-    /// Returns true if the destination itself stores positions.
     pub(super) const fn keeps_positions(&self) -> bool {
         matches!(self, Self::File(_))
     }
 
-    /// Returns true if a header must be written before the next line.
+    /// True if a header must come before the next line.
     pub(super) const fn wants_header(&self) -> bool {
         match self {
             Self::File(files) => files.is_empty(),
@@ -109,8 +105,7 @@ impl Sink {
         }
     }
 
-    /// Sends a batch and returns how many records of the batch were permanently rejected. When this method returns, the
-    /// destination has accepted all other records.
+    /// Returns how many records were permanently rejected. The destination has then accepted all other records.
     pub(super) async fn send(&mut self, header: &Header, batch: &LogBatch) -> Result<u64, SendError> {
         match self {
             Self::File(files) => files.append(header, batch).map_err(SendError::again).map(|()| 0),

@@ -1,8 +1,7 @@
 //! Writes lines to a file and rotates the file when it is large. A later process can continue the file.
 //!
-//! The files themselves store the position: each file begins with a header that contains its start position. If a
-//! writer was killed, its incomplete last line is removed. Every batch is on disk (`fdatasync`) before the next batch
-//! is read.
+//! Each file begins with a header that contains its start position. If a writer was killed, its incomplete last line
+//! is removed. Every batch is on disk (`fdatasync`) before the next batch is read.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -23,19 +22,19 @@ pub(super) struct Files {
     files_max: u32,
     /// The file being written, and its length in bytes; `None` between two files.
     current: Option<(File, u64)>,
-    /// This lock file is locked as long as this process writes.
+    /// Stays locked as long as this process writes.
     _lock: File,
 }
 
 struct FileContent {
     positions: Positions,
-    /// Length up to the end of the last complete line, in bytes.
+    /// Counts bytes up to the end of the last complete line.
     length: u64,
 }
 
 impl Files {
-    /// Opens or creates the export file of a fleet. Returns the position that the file contains for each shard. If the
-    /// file belongs to another fleet or is not an export, it is not changed.
+    /// Returns the position of each shard in the file. Does not change a file that belongs to another fleet or is not
+    /// an export.
     pub(super) fn open(path: &Path, fleet: &str, size_max: u64, files_max: u32) -> io::Result<(Self, Positions)> {
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(with_suffix(path, ".lock"))?;
         lock.try_lock().map_err(|error| match error {
@@ -59,8 +58,8 @@ impl Files {
         if let Some(found) = here {
             return Ok((files, found.positions));
         }
-        // The file has no header: the last writer may have died just after a rotation. Continue after the newest
-        // rotated file.
+        // Without a header, the last writer may have died just after a rotation. Continue after the newest rotated
+        // file.
         for (_, closed) in files.closed()?.into_iter().rev() {
             if let Some(found) = read_content(&closed, fleet)? {
                 return Ok((files, found.positions));
@@ -69,12 +68,12 @@ impl Files {
         Ok((files, Positions::new()))
     }
 
-    /// Returns true if the next line will be the first line of its file.
+    /// True if the next line will be the first line of its file.
     pub(super) const fn is_empty(&self) -> bool {
         !matches!(self.current, Some((_, length)) if length > 0)
     }
 
-    /// Appends a batch and waits until the batch is on disk. On failure, removes the part that was already written.
+    /// Returns when the batch is on disk. On failure, removes the part that was already written.
     pub(super) fn append(&mut self, header: &Header, batch: &LogBatch) -> io::Result<()> {
         if batch.items.is_empty() {
             return Ok(());
@@ -111,7 +110,7 @@ impl Files {
         Ok((file, length))
     }
 
-    /// Renames the file to the next number, and removes the oldest rotated files.
+    /// Also removes the oldest rotated files.
     fn close(&self) -> io::Result<()> {
         let closed = self.closed()?;
         let number = closed.last().map_or(1, |(number, _)| number + 1);
@@ -151,10 +150,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Returns the positions and the length of a file; `None` if the file has no header.
-///
-/// # Errors
-/// The file cannot be read, or belongs to another fleet.
+/// `None` if the file has no header. Fails if the file belongs to another fleet.
 fn read_content(path: &Path, fleet: &str) -> io::Result<Option<FileContent>> {
     let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
     let mut line = Vec::new();
@@ -225,7 +221,6 @@ mod tests {
             assert!(error.contains(why), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
-        // A file with only a truncated header starts again with a new header.
         std::fs::write(&path, "{\"export\":").unwrap();
         assert!(Files::open(&path, "south", 1 << 20, 2).is_ok());
     }

@@ -1,9 +1,8 @@
 //! `tickfleet audit export --follow`: exports the audit log continuously, as a process of its own.
 //!
-//! Each entry is exported at least once. If the destination is a file, the file also stores the position. The file
-//! therefore contains each entry exactly once. For other destinations, Redis stores the position after the destination
-//! has accepted a batch. If the process dies while it sends a batch, the next process sends the batch again with the
-//! same IDs.
+//! Each entry is exported at least once. A file stores the position itself, so it contains each entry exactly once.
+//! For other destinations, Redis stores the position after the destination has accepted a batch. If the process dies
+//! while it sends a batch, the next process sends the batch again with the same IDs.
 
 mod batch_text;
 mod destination;
@@ -36,11 +35,10 @@ use destination::Sink;
 
 /// Time between two reads if the log has no new entries.
 const EVERY: Duration = Duration::from_secs(1);
-/// Longest wait after a failure.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// If an exporter does not renew its lease for this time (ms), another exporter with the same name takes over.
+/// After this time (ms) without a renewal, another exporter with the same name takes over.
 const LEASE_MS: u64 = 15_000;
-/// If a batch takes longer than this, the export has stalled. Each request to a destination has a shorter time limit.
+/// A longer batch has stalled. Each request to a destination has a shorter time limit.
 const GAP_MAX: Duration = Duration::from_secs(120);
 
 /// Options of a continuous export.
@@ -75,9 +73,9 @@ fn size(text: &str) -> Result<u64, String> {
 struct Shard {
     store: Store,
     position: LogPosition,
-    /// The shard's position as stored in Redis; empty if the destination stores positions.
+    /// Redis stores this position; empty if the destination stores positions.
     stored_position: String,
-    /// Age of the oldest entry that is not yet exported.
+    /// The age of the oldest entry that is not yet exported.
     age: Duration,
 }
 
@@ -93,18 +91,17 @@ struct Exporter {
 
 enum StepResult {
     MoreEntries,
-    /// There are no more entries, or another process exports them.
+    /// No entries are left, or another process exports them.
     Idle,
 }
 
-/// # Errors
-/// The destination cannot be used: for example, another process writes to the file, or standard output was closed.
+/// Fails if, for example, another process writes to the file, or standard output is closed.
 pub(super) async fn run(setup: &Setup, args: &Follow, to: &Destination, header: Header) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let metrics = Arc::new(Metrics::of(ProcessRole::Exporter).map_err(Failure::failed)?);
     let stores: Vec<Store> = setup.stores()?.into_iter().map(|store| store.observed_by(metrics.clone())).collect();
-    // The variable `OTEL_EXPORTER_OTLP_HEADERS` is optional, so an error is ignored.
+    // This variable is optional.
     let headers = setup.secret("--to", &SealKey::Env("OTEL_EXPORTER_OTLP_HEADERS".into())).unwrap_or_default();
     let (sink, positions) = to.open(&header.fleet, args.max_size, args.max_files, &headers)?;
     let progress = Progress::default();
@@ -159,8 +156,8 @@ impl Exporter {
         Ok(())
     }
 
-    /// Exports all new entries of each shard. A failure in one shard does not stop the others. Catching up can take
-    /// hours, so progress is reported after each batch.
+    /// A failure in one shard does not stop the others. Catching up can take hours, so progress is reported after
+    /// each batch.
     async fn round(&mut self, stop: &CancellationToken, handle: &LoopHandle) -> Result<(), SendError> {
         let mut failed = None;
         for at in 0..self.shards.len() {
@@ -212,9 +209,8 @@ impl Exporter {
         Ok(if batch.more { StepResult::MoreEntries } else { StepResult::Idle })
     }
 
-    /// If the destination stores positions, sets missing positions before the first line is written, because the
-    /// header contains the positions of all shards. A shard without a stored position starts with the entries that
-    /// are in the log now.
+    /// The header contains the positions of all shards, so missing positions are set before the first line is
+    /// written. A shard without a stored position starts with the entries that are in the log now.
     async fn begin(&mut self) -> Result<(), SendError> {
         if self.sink.keeps_positions() {
             for shard in self.shards.iter_mut().filter(|shard| shard.position == LogPosition::default()) {
@@ -224,7 +220,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Returns shard time if this process is the exporter, and `None` if another process exports.
+    /// Returns shard time if this process is the exporter; `None` if another process exports.
     async fn may_export(&mut self, at: usize) -> Result<Option<i64>, SendError> {
         if self.sink.keeps_positions() {
             return Ok(Some(self.shards[at].store.now_ms().await?));
@@ -245,7 +241,7 @@ impl Exporter {
         }
     }
 
-    /// Continues from the position that Redis stores under this name.
+    /// Redis stores `position` under this exporter's name.
     fn adopt(&mut self, at: usize, position: String) {
         let shard = &mut self.shards[at];
         shard.position = position.parse().unwrap_or_else(|error| {
@@ -260,7 +256,7 @@ impl Exporter {
         self.shards[at].store.checkpoint(follower, before, after).await
     }
 
-    /// Sends a batch and returns how many records the destination rejected.
+    /// Returns how many records the destination rejected.
     async fn send(&mut self, batch: &LogBatch) -> Result<u64, SendError> {
         if self.sink.wants_header() {
             for shard in &self.shards {

@@ -1,8 +1,7 @@
 //! Sends records to an OpenTelemetry collector with OTLP over HTTP, as protobuf, to `/v1/logs`.
 //!
-//! The module uses the message types of the span exporter, but not OpenTelemetry's log exporter, for two reasons. A
-//! position must not be stored before a collector has accepted the batch. Records that the collector rejected must be
-//! reported.
+//! The module uses the message types of the span exporter, but not OpenTelemetry's log exporter. A position must not
+//! be stored before a collector has accepted the batch, and rejected records must be reported.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,11 +32,7 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Creates the client of the collector at this base URL. As for spans, `given` is the value of
-    /// `OTEL_EXPORTER_OTLP_HEADERS`.
-    ///
-    /// # Errors
-    /// The URL or a header is invalid. The error text does not contain header values.
+    /// As for spans, `given` is the value of `OTEL_EXPORTER_OTLP_HEADERS`. The error does not contain header values.
     pub(super) fn new(base: &str, given: &str) -> Result<Self, String> {
         let url = Url::parse(&format!("{base}/v1/logs")).map_err(|error| format!("invalid URL: {error}"))?;
         // The operator chooses the collector, so any host is allowed.
@@ -50,7 +45,7 @@ impl Collector {
         !self.begun
     }
 
-    /// Sends a batch and returns how many records the collector permanently rejected.
+    /// Returns how many records the collector permanently rejected.
     pub(super) async fn send(&mut self, header: &Header, batch: &LogBatch) -> Result<u64, SendError> {
         self.begun = true;
         let records: Vec<LogRecord> = batch.items.iter().map(|item| record(&header.fleet, batch.shard, item)).collect();
@@ -59,8 +54,7 @@ impl Collector {
         }
         match self.post(header, records.clone()).await? {
             CollectorResponse::Accepted { refused } => Ok(refused),
-            // The collector rejected the batch. Send the records one by one, so that an invalid record does not affect
-            // the others.
+            // Send the records one by one, so that an invalid record does not affect the others.
             CollectorResponse::Refused(_) => {
                 let mut refused = 0;
                 for record in records {
@@ -95,7 +89,7 @@ impl Collector {
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
                 Ok(CollectorResponse::Refused(status.to_string()))
             }
-            // The fault is in the address, in the headers or in the collector, not in the record. Retry later.
+            // The fault is in the address, in the headers or in the collector, not in the record.
             _ => Err(SendError::Again {
                 why: format!("the collector returned {status}"),
                 wait: wait.map(Duration::from_secs),
@@ -105,13 +99,13 @@ impl Collector {
 }
 
 enum CollectorResponse {
-    /// The batch was accepted, except for `refused` records.
+    /// The collector accepted all records but `refused`.
     Accepted { refused: u64 },
-    /// The batch was permanently rejected. The value is the reason.
+    /// The collector permanently rejected the batch, for this reason.
     Refused(String),
 }
 
-/// Returns how many records of an accepted batch the collector rejected. These records must not be sent again.
+/// Rejected records of an accepted batch must not be sent again.
 fn refused(said: &[u8]) -> u64 {
     let Ok(answer) = ExportLogsServiceResponse::decode(said) else { return 0 };
     let Some(partial) = answer.partial_success else { return 0 };
@@ -174,8 +168,7 @@ fn request(fleet: &str, log_records: Vec<LogRecord>) -> ExportLogsServiceRequest
     }
 }
 
-/// Builds the record of an entry. The record's body is the entry's text in the log. Common search terms are also
-/// attributes.
+/// The body is the entry's text in the log. Common search terms are also attributes.
 fn record(fleet: &str, shard: u32, item: &LogItem) -> LogRecord {
     let (id, event, body, level) = match item {
         LogItem::Entry(entry) => (entry.id.as_str(), "tickfleet.audit", entry.text.clone(), SeverityNumber::Info),
@@ -188,7 +181,7 @@ fn record(fleet: &str, shard: u32, item: &LogItem) -> LogRecord {
         event_name: event.to_owned(),
         severity_number: level as i32,
         attributes: vec![
-            // Two records with the same `uid` are the same record, so receivers can recognize repeated records.
+            // Receivers recognize repeated records by their equal `uid`.
             text("log.record.uid", &format!("{fleet}/{shard}/{kind}/{id}")),
             text("tickfleet.shard", &shard.to_string()),
             text("tickfleet.audit.id", id),

@@ -17,11 +17,11 @@ impl StdoutSink {
         !self.begun
     }
 
-    /// Prints a batch, and waits until the operating system has accepted the batch.
+    /// Returns when the operating system has accepted the batch.
     pub(super) async fn print(&mut self, header: &Header, batch: &LogBatch) -> Result<(), SendError> {
         let text = text((!self.begun && !batch.items.is_empty()).then_some(header), batch);
         self.begun |= !text.is_empty();
-        // A slow reader can block the write. Write on a separate thread, so that probes still get responses.
+        // A slow reader can block the write. On a separate thread, it does not delay the responses to probes.
         let printed = tokio::task::spawn_blocking(move || {
             let mut out = std::io::stdout().lock();
             out.write_all(text.as_bytes()).and_then(|()| out.flush())

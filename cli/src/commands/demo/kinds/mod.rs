@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-/// Maps each tool to its kind. An unknown tool has no kind.
+/// An unknown tool has no kind.
 #[derive(Debug, Default)]
 pub(super) struct Kinds(BTreeMap<String, Kind>);
 
@@ -66,18 +66,16 @@ impl Kinds {
     }
 }
 
-/// The kinds of tools that were left out, each with the reason on one line.
+/// The reason for each kind is on one line.
 pub(super) type SkippedKinds = BTreeMap<Kind, String>;
 
-/// The tools that some machines cannot run, and whether this machine can run them.
 pub(super) struct Probed {
     shell: ShellTool,
     python: PythonTool,
 }
 
 impl Probed {
-    /// Checks which tools this machine can run. `workspaces` is a folder for the commands of the shell tool.
-    /// `interpreter` is a Python interpreter, with or without the package `tickfleet`.
+    /// `workspaces` is a folder for the commands of the shell tool. `interpreter` may lack the package `tickfleet`.
     pub(super) async fn on_this_machine(workspaces: PathBuf, interpreter: &str) -> Self {
         Self { shell: ShellTool::probe(workspaces), python: PythonTool::probe(interpreter).await }
     }
@@ -92,9 +90,6 @@ impl Probed {
 
     /// Returns the additions to `tools.yaml` and `permissions.yaml`. Writes other files that these additions need to
     /// `dir`.
-    ///
-    /// # Errors
-    /// A file cannot be written.
     pub(super) fn configuration(&self, dir: &Path) -> std::io::Result<(String, String)> {
         let (declared, for_command) = self.shell.configuration();
         // The Python part is a separate section, so it comes after the declarations under `tools`.

@@ -13,13 +13,11 @@ const NAME: &str = "sales_figures";
 const MODULE: &str = include_str!("sales_tools.py");
 const FILE: &str = "sales_tools.py";
 const GRANT: &str = "\n  # A function in Python.\n  sales_figures: {roles: [finance]}\n";
-/// Time limit for the interpreter to respond. A cold start of Python with the package's dependencies takes about a
-/// second.
+/// A cold start of Python with the package's dependencies takes about a second.
 const ANSWERS_IN: Duration = Duration::from_secs(20);
-/// Maximum characters of a reason. The report shows it on one line.
+/// The report shows a reason on one line.
 const REASON_CHARS: usize = 160;
-/// A script that prints the path of the interpreter if it can run tools. If not, the script's last line on stderr is
-/// the reason.
+/// Prints the path of the interpreter if it can run tools. If not, the last line on stderr is the reason.
 const CHECK: &str = "\
 import sys
 if sys.version_info < (3, 10):
@@ -32,12 +30,11 @@ print(sys.executable)
 ";
 
 pub(crate) struct PythonTool {
-    /// `Ok` has the path of the interpreter. `Err` has the reason why the tool is left out, on one line.
+    /// The path of the interpreter, or the reason why the tool is left out, on one line.
     interpreter: Result<String, String>,
 }
 
 impl PythonTool {
-    /// Runs `program` to check whether it is a Python interpreter with the package.
     pub(crate) async fn probe(program: &str) -> Self {
         Self::probe_within(ANSWERS_IN, program).await
     }
@@ -54,15 +51,12 @@ impl PythonTool {
         Self { interpreter: interpreter.map_err(|why| format!("{program}: {why}")) }
     }
 
-    /// Returns why the tool is left out; `None` if it can be used.
+    /// `None` if the tool can be used.
     pub(crate) fn left_out(&self) -> Option<&str> {
         self.interpreter.as_ref().err().map(String::as_str)
     }
 
     /// Returns the additions to `tools.yaml` and `permissions.yaml`, and writes the module to `dir`.
-    ///
-    /// # Errors
-    /// The module cannot be written.
     pub(crate) fn configuration(&self, dir: &Path) -> std::io::Result<(String, &'static str)> {
         let Ok(interpreter) = &self.interpreter else { return Ok((String::new(), "")) };
         std::fs::create_dir_all(dir)?;
@@ -83,7 +77,7 @@ impl PythonTool {
     }
 }
 
-/// Returns the path that an interpreter printed. If the interpreter failed, the error is the last line of its stderr.
+/// If the interpreter failed, the error is the last line of its stderr.
 fn answer(output: &Output) -> Result<String, String> {
     let last_line = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
@@ -105,7 +99,6 @@ mod tests {
     use super::*;
     use crate::commands::demo::day;
 
-    /// Probes a program that runs this shell script.
     async fn probed(limit: Duration, script: &str) -> PythonTool {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("python");

@@ -23,19 +23,19 @@ const DECLARATION: &str = "
     shell: {level: basic, command: [wc, -w], stdin: \"{{text}}\"}
 ";
 const GRANT: &str = "\n  # A command in a sandbox.\n  count_words: {everyone: true}\n";
-/// How long workspaces are kept: longer than a run of the demo.
+/// Longer than a run of the demo.
 const KEPT_FOR: Duration = Duration::from_secs(3_600);
 
 pub(crate) struct ShellTool {
-    /// The folder of the workspaces. If the demo runs as root, commands run as another user, who may have no access to
-    /// the demo's own folder. The folder of the workspaces is therefore outside the demo's folder.
+    /// This folder is outside the demo's own folder. If the demo runs as root, commands run as another user, who may
+    /// have no access to the demo's folder.
     pub(crate) workspaces: PathBuf,
-    /// Why the tool is left out, on one line; `None` if it can be used.
+    /// The reason is on one line; `None` if the tool can be used.
     pub(crate) left_out: Option<String>,
 }
 
 impl ShellTool {
-    /// Confines a process to check whether this machine can provide the sandbox.
+    /// Confines a process, to find out whether this machine can provide the sandbox.
     pub(crate) fn probe(workspaces: PathBuf) -> Self {
         let shell = Shell::new(Launcher::this_program(), &workspaces, KEPT_FOR);
         let held = shell.support().check(Level::Basic, &Network::None);

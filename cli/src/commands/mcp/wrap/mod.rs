@@ -1,8 +1,8 @@
 //! `tickfleet mcp wrap`: runs a fleet in one process in front of one MCP server. MCP clients start this process in
 //! place of the server.
 //!
-//! [`sources`] turns the arguments into a configuration. This file pins the server's tools, runs the fleet, and serves
-//! its tools on standard input and output.
+//! [`sources`] turns the arguments into a configuration. This file pins the server's tools, runs the fleet, and
+//! serves its tools on standard input and output.
 
 mod sources;
 
@@ -29,13 +29,13 @@ use crate::global::Global;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Time limit to start the server and list its tools. `npx` and `uvx` may download the server first.
+/// `npx` and `uvx` may download the server first.
 const PIN_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long running calls may take after the client has disconnected. Clients soon kill a server that does not exit.
+/// Running calls may finish in this time after the client has disconnected. Clients soon kill a server that does not
+/// exit.
 const DRAIN: Duration = Duration::from_secs(1);
 /// Processes that can use one data folder at the same time.
 const PROCESSES_MAX: u32 = 32;
-/// The file with the link to the console.
 const LINK_FILE: &str = "console.url";
 
 /// Serve the tools of an MCP server with caps, approvals and an audit log, on standard input and output.
@@ -81,9 +81,6 @@ pub(crate) struct Wrap {
 }
 
 /// Serves until the client disconnects. With `--pin`, only pins the tools.
-///
-/// # Errors
-/// The server or the configuration cannot be used, or the client does not speak MCP.
 pub(crate) async fn run(args: &Wrap, global: &Global, output: &Output) -> Result<(), Failure> {
     let mut wrapped = WrapSources::new(args, global)?;
     if args.pin {
@@ -106,7 +103,6 @@ pub(crate) async fn run(args: &Wrap, global: &Global, output: &Output) -> Result
     outcome
 }
 
-/// Runs the fleet and serves its tools until the client disconnects.
 async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
     let agent = setup.example_caller().map(|(tenant, agent)| (tenant.clone(), agent.clone()));
     let agent = agent.context("the configuration has no tenant with an agent")?;
@@ -140,7 +136,7 @@ async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
     console.ended().await;
     if let Some(lending) = lending {
         lending.abort();
-        // Wait for the task that serves the socket, because this task removes the socket when it ends.
+        // This task removes the socket when it ends.
         let _ = lending.await;
     }
     // A failed removal is harmless: the file links to a console that has ended.
@@ -150,7 +146,7 @@ async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
     served.map_err(|error| Failure::failed(anyhow!("no MCP client connected, or it disconnected at once: {error}")))
 }
 
-/// Returns the user of this machine as the first approver of the policy; `None` if the policy has no approver.
+/// The user of this machine acts as the first approver of the policy; `None` if the policy has no approver.
 fn approver(setup: &Setup, console: &Console, link: &Path) -> Result<Option<LocalApprover>, Failure> {
     let address = console.for_services().0;
     let url: PublicUrl = format!("http://{address}").parse().map_err(|why: String| Failure::failed(anyhow!(why)))?;
@@ -164,14 +160,14 @@ fn approver(setup: &Setup, console: &Console, link: &Path) -> Result<Option<Loca
     }))
 }
 
-/// Writes the link to a file that only this user can read, because the link contains a key.
+/// Only this user can read the file, because the link contains a key.
 fn write_link(path: &Path, link: &str) -> Result<(), Failure> {
     let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| writeln!(file, "{link}"));
     Ok(written.with_context(|| format!("{} cannot be written", path.display()))?)
 }
 
-/// Opens the first numbered folder of `base` that no other process uses. A client may start the same command twice.
+/// A client may start the same command twice, so each process uses its own numbered folder of `base`.
 fn with_data(setup: &Setup, base: &Path) -> Result<(Setup, PathBuf), Failure> {
     for number in 1..=PROCESSES_MAX {
         let dir = base.join(number.to_string());
@@ -192,10 +188,11 @@ fn with_data(setup: &Setup, base: &Path) -> Result<(Setup, PathBuf), Failure> {
     )))
 }
 
-/// Returns the pinned tools. If nothing is pinned yet, pins the server's current tools.
+/// If nothing is pinned yet, pins the server's current tools.
 async fn pins(wrapped: &WrapSources) -> Result<McpPins, Failure> {
     let (file, pins) = wrapped.load()?;
-    // Pins from a file are kept. If that file is unreadable, `load` has already failed, so the file is never replaced.
+    // Pins from a file are kept. If that file is unreadable, `load` has already failed, so the file is never
+    // replaced.
     if wrapped.has_own_servers || wrapped.sources.written.contains_key(MCP_LOCK_FILE) {
         return Ok(pins);
     }
@@ -209,7 +206,6 @@ async fn pins(wrapped: &WrapSources) -> Result<McpPins, Failure> {
     }
 }
 
-/// Pins the server's current tools, and shows the differences.
 async fn pin(wrapped: &WrapSources, output: &Output) -> Result<(), Failure> {
     if wrapped.has_own_servers {
         return Err(Failure::usage("--pin: the folder has its own mcp.yaml: run `tickfleet mcp pin --config DIR`"));
@@ -224,14 +220,14 @@ async fn pin(wrapped: &WrapSources, output: &Output) -> Result<(), Failure> {
     if failed { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Writes the pins. Creates the folder for this user only, like the folders of the data.
+/// Creates the folder for this user only, like the folders of the data.
 fn write_pins(base: &Path, pins: &McpPins) -> Result<(), Failure> {
     let created = DirBuilder::new().recursive(true).mode(0o700).create(base);
     created.with_context(|| format!("{} cannot be created", base.display()))?;
     write_to(base, pins)
 }
 
-/// Lists the server's tools. Returns the new pins, and the differences from `pins`.
+/// Also returns the differences from `pins`.
 async fn look(
     wrapped: &WrapSources,
     file: &McpFile,

@@ -1,5 +1,5 @@
-//! The configuration of `tickfleet mcp wrap`: one tenant with one agent, the server of the command line, and its tools.
-//! Files of `--config` replace the files that are written here.
+//! The configuration of `tickfleet mcp wrap`: one tenant with one agent, the server of the command line, and its
+//! tools. Files of `--config` replace the files that are written here.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,27 +25,26 @@ const TENANT: &str = "local";
 const AGENT: &str = "me";
 /// The user of this machine, who approves calls.
 const APPROVER: &str = "person";
-/// Longest time (ms) that a call may run without reporting progress, and time limit of a call that reports progress.
-/// Calls may take as long as MCP clients wait.
+/// `TIMEOUT_MS` is the longest time without progress, and `TIMEOUT_MAX_MS` is the time limit of a call that reports
+/// progress. Calls may take as long as MCP clients wait.
 const TIMEOUT_MS: u32 = 540_000;
 const TIMEOUT_MAX_MS: u32 = 3_600_000;
-/// Environment variables of Redis. This fleet needs no Redis, but the wrapped server may use these variables.
+/// This fleet needs no Redis, but the wrapped server may use these variables.
 const OF_REDIS: [&str; 3] = ["REDIS_URL", "TICKFLEET_REDIS_URL", "REDIS_URL_FILE"];
-/// Prefix of variables that pass texts to the configuration unchanged.
+/// Variables with this prefix pass texts to the configuration unchanged.
 const PASSED: &str = "WRAPPED_";
 
 pub(super) struct WrapSources {
     pub(super) sources: Sources,
-    /// Folder of the pins and of the data of each process.
+    /// This folder contains the pins and the data of each process.
     pub(super) base: PathBuf,
     /// True if the folder of `--config` has an `mcp.yaml`. The pins are then in that folder too.
     pub(super) has_own_servers: bool,
-    /// The environment of this process, which the server gets.
+    /// The server gets this environment.
     environment: Environment,
 }
 
 impl WrapSources {
-    /// # Errors
     /// [`Failure::Usage`] if arguments are missing, invalid or contradict the folder of `--config`.
     pub(super) fn new(args: &Wrap, global: &Global) -> Result<Self, Failure> {
         if global.redis_url.is_some() {
@@ -82,7 +81,7 @@ impl WrapSources {
         let own = own.map(|(name, value)| (name.clone(), value.clone())).collect();
         let mut sources = setup::sources_in(own, global)?;
         if !has_own_servers {
-            // The server's tools may have the names of sample tools, because this fleet has no sample tools.
+            // This fleet has no sample tools, so the server's tools may have their names.
             sources.built_in_tools.retain(|tool| is_reserved(tool));
             let server = server(args, &mut sources.environment)?;
             let servers = json!({"servers": {name: server}});
@@ -94,7 +93,7 @@ impl WrapSources {
         let settings = json!({
             "permission": {"samples": false, "disabled_tools": META_TOOLS},
             "log": {"level": "warn"},
-            // The lease is short, because a restart waits for one lease before it runs a call of a `once` tool.
+            // A restart waits for one lease before it runs a call of a `once` tool.
             "worker": {"lease": "3s"},
         });
         sources.written.insert("tickfleet.yaml", settings.to_string());
@@ -104,20 +103,15 @@ impl WrapSources {
         Ok(Self { sources, base, has_own_servers, environment })
     }
 
-    /// Loads the servers with their environment, and their pins.
-    ///
-    /// # Errors
-    /// All errors of `mcp.yaml`.
+    /// Passes the environment to the servers.
     pub(super) fn load(&self) -> Result<(McpFile, McpPins), Failure> {
         let (mut file, pins) = tickfleet_config::load_mcp(&self.sources).map_err(Failure::failed)?;
         file.servers.values_mut().for_each(|def| self.pass_environment(def));
         Ok((file, pins))
     }
 
-    /// Imports the pinned tools with the choices of the command line, and grants them to every agent.
-    ///
-    /// # Errors
-    /// A pattern of the command line matches no tool.
+    /// Applies the choices of the command line, and grants the tools to every agent. Fails if a pattern matches no
+    /// tool.
     pub(super) fn import(&mut self, args: &Wrap, pins: &McpPins) -> Result<(), Failure> {
         let names = || pins.servers.values().flat_map(|server| &server.tools).map(|tool| tool.name.as_str());
         for (flag, patterns) in [("--approve", &args.approve), ("--deny", &args.deny)] {
@@ -141,7 +135,7 @@ impl WrapSources {
                 }
             }
             self.sources.written.insert("mcp.yaml", servers.to_string());
-            // If the pins come from a file, its text is used, so that its digests are checked.
+            // Pins from a file keep their text, so that their digests are checked.
             self.sources.written.entry(MCP_LOCK_FILE).or_insert_with(|| pins.to_yaml());
         }
         // Rows of permissions can name only imported tools, so the tools are imported first, without rows.
@@ -160,9 +154,9 @@ impl WrapSources {
         Ok(())
     }
 
-    /// Gives the server the environment that it would have without this process. Variables whose names look like
-    /// secrets become secrets of the connection, so that their values are removed from results and logs. Values that
-    /// would be read as templates become secrets too. The environment differs between clients, so it is not part of the
+    /// Gives the server the environment that it would have without this process. Values that would be read as
+    /// templates become secrets of the connection. So do variables whose names look like secrets, so that their
+    /// values are removed from results and logs. The environment differs between clients, so it is not part of the
     /// policy.
     pub(super) fn pass_environment(&self, def: &mut McpServerDef) {
         let McpTransport::Stdio { env, .. } = &mut def.connection.transport else { return };
@@ -180,7 +174,7 @@ impl WrapSources {
     }
 }
 
-/// Returns true for the name of a tool that every worker has, regardless of the permissions.
+/// Every worker has these tools, regardless of the permissions.
 fn is_reserved(tool: &str) -> bool {
     let knowledge = tickfleet_tools_knowledge::tools::NAMES;
     TASK_TOOL == tool || META_TOOLS.contains(&tool) || TEAM_TOOLS.contains(&tool) || knowledge.contains(&tool)
@@ -191,7 +185,7 @@ fn is_usable(tool: &str) -> bool {
     tool.len() <= tickfleet_model::limits::NAME_BYTES_MAX && !tool.contains(is_odd)
 }
 
-/// Returns the name of the server: the given one, or one that is unique to the command, URL or folder.
+/// Defaults to a name that is unique to the command, URL or folder.
 fn name(args: &Wrap, global: &Global) -> Result<String, Failure> {
     if let Some(name) = &args.name {
         let is_odd = |c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-'));
@@ -218,7 +212,7 @@ fn data_home(environment: &Environment) -> Result<PathBuf, Failure> {
     home.ok_or_else(|| Failure::usage("HOME and XDG_DATA_HOME are not set: name the folder of the data with --data"))
 }
 
-/// Returns the entry of `mcp.yaml` for the server.
+/// Returns an entry of `mcp.yaml`.
 fn server(args: &Wrap, environment: &mut Environment) -> Result<Value, Failure> {
     let mut passed = 0;
     // The configuration replaces references in these texts, but the client means the texts literally.
@@ -245,14 +239,13 @@ fn server(args: &Wrap, environment: &mut Environment) -> Result<Value, Failure> 
         }
         (None, None) => json!({}),
     };
-    // Use no prefix, because the client knows the tools by their own names.
+    // The client knows the tools by their own names.
     server["prefix"] = json!("");
     server["timeout_ms"] = json!(TIMEOUT_MS);
     server["timeout_max_ms"] = json!(TIMEOUT_MAX_MS);
     Ok(server)
 }
 
-/// Parses the given headers into a map from name to value.
 fn headers(given: &[String]) -> Result<BTreeMap<&str, &str>, Failure> {
     let named = given.iter().map(|header| {
         let expected = || Failure::usage(format!("--header {header:?}: expected NAME: VALUE"));
@@ -262,14 +255,14 @@ fn headers(given: &[String]) -> Result<BTreeMap<&str, &str>, Failure> {
     named.collect()
 }
 
-/// Returns the secrets that the values of headers name.
+/// The values of the headers name these secrets.
 fn secrets<'a>(headers: &BTreeMap<&'a str, &'a str>) -> BTreeMap<&'a str, Value> {
     let parts = headers.values().flat_map(|value| value.split("${").skip(1));
     let variables = parts.filter_map(|rest| Some(rest.split_once('}')?.0));
     variables.map(|variable| (variable, json!({"env": variable}))).collect()
 }
 
-/// Reads a file; `None` if the file does not exist.
+/// `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),

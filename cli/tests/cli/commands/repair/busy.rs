@@ -1,5 +1,5 @@
-//! Creates all kinds of work for a fleet: calls that wait for permits, retries, approvals, tasks and equal calls. Some
-//! calls end in time, some end too late, and some are canceled. During this work, `doctor` must find no faults.
+//! Creates all kinds of work for a fleet: calls that wait for permits, retries, approvals, tasks, equal calls and
+//! cancellations. During this work, `doctor` must find no faults.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -65,7 +65,6 @@ pub fn configure(dir: &Path) {
     }
 }
 
-/// Producers, an approver and an external runtime that work in the background until `stop`.
 pub struct BackgroundLoad {
     stopped: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<usize>>,
@@ -92,7 +91,7 @@ impl BackgroundLoad {
         Self { stopped, tasks: tasks.into_iter().map(tokio::spawn).collect() }
     }
 
-    /// Stops the background work. Returns the number of actions of each client.
+    /// Returns the number of actions of each client.
     pub async fn stop(self) -> Vec<usize> {
         self.stopped.store(true, Ordering::Relaxed);
         let done = futures::future::try_join_all(self.tasks).await;
@@ -108,7 +107,7 @@ struct LoadClient {
 }
 
 impl LoadClient {
-    /// Waits for `ms`. Returns false if the work has been stopped.
+    /// False if the work has been stopped.
     async fn keeps_working(&self, ms: u64) -> bool {
         // This pause sets the pace of the work.
         tokio::time::sleep(Duration::from_millis(ms)).await;
@@ -192,7 +191,6 @@ async fn cancel(hand: LoadClient) -> usize {
         if number % 5 == 0 {
             hand.delegate("archy", &format!("task-{id}")).await;
         }
-        // Some turns are canceled before they are admitted. Others have already been dispatched or parked.
         let wanted = if number % 6 == 0 { number } else { number.saturating_sub(4) };
         let earlier = format!("cancel-{wanted}");
         for name in [format!("demo:{earlier}"), format!("demo:task-{earlier}")] {
@@ -231,7 +229,6 @@ async fn approve(hand: LoadClient) -> usize {
     decided
 }
 
-/// The external runtime: finishes a task, fails it, keeps it for a while, or abandons it.
 async fn runtime(hand: LoadClient, url: String) -> usize {
     let mut connection = redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
     let stream = "{tickfleet:0}:external:demo:archy";

@@ -1,17 +1,16 @@
-//! Defines the configuration and the calls of the run. Computes the debits of each limit independently of the fleet.
+//! Defines the configuration and the calls of the run. Computes the debits of each limit without the fleet.
 
 use serde_json::{Value, json};
 
-/// Number of agents. Each agent submits one turn.
+/// Each agent submits one turn.
 pub(super) const AGENTS: usize = 2_000;
 
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    /// A number that is unique in the run.
     pub(super) number: usize,
     pub(super) tool: &'static str,
     pub(super) customer: usize,
-    /// The amount, in units of 0.25.
+    /// The unit is 0.25.
     pub(super) amount: u64,
 }
 
@@ -49,7 +48,7 @@ impl PlannedTurn {
     }
 }
 
-/// Plans the turns. Each turn has one to three calls of three tools. There are about sixty customers.
+/// Each turn has one to three calls of three tools. There are about sixty customers.
 pub(super) fn turns() -> Vec<PlannedTurn> {
     let mut number = 0;
     let mut call = |agent: usize| {
@@ -69,11 +68,10 @@ pub(super) fn turns() -> Vec<PlannedTurn> {
 pub(super) struct Limit {
     pub(super) name: &'static str,
     text: &'static str,
-    /// The length of the limit's windows (ms). `None` for a limit on concurrency.
+    /// `None` for a limit on concurrency.
     pub(super) window_ms: Option<i64>,
-    /// The maximum of a counter, as a number of calls, permits or units of 0.25.
+    /// The unit is a call, a permit or 0.25.
     pub(super) max: u64,
-    /// The counter that a call debits, and the amount of the debit.
     pub(super) debits: fn(&PlannedTurn, &Call) -> Option<(String, u64)>,
 }
 
@@ -81,7 +79,7 @@ fn one(counter: impl ToString) -> Option<(String, u64)> {
     Some((counter.to_string(), 1))
 }
 
-/// Returns the debit if the call is for this tool, and `None` otherwise.
+/// `None` if the call is for another tool.
 fn of(tool: &str, call: &Call, debit: Option<(String, u64)>) -> Option<(String, u64)> {
     debit.filter(|_| call.tool == tool)
 }
@@ -94,7 +92,6 @@ macro_rules! limits {
 
 const DAY: Option<i64> = Some(86_400_000);
 
-/// Twenty limits of every kind.
 pub(super) const LIMITS: &[Limit] = limits! {
     agent: "{per: [agent], max: 2, every: 1s}", Some(1_000), 2, |turn, _| one(turn.agent);
     user: "{per: [user], max: 5, every: 2s}", Some(2_000), 5, |turn, _| one(turn.user());

@@ -1,6 +1,6 @@
-//! Twenty limits of every kind at once, far more calls than they allow, and kills of processes. The fleet's counters
-//! are not used as evidence. Instead, a witness reads the times of dispatches from Redis' monitor. The service also
-//! records the times at which calls ran. Because of the limit `paid`, the run takes at least 28 s.
+//! Twenty limits of every kind at once, far more calls than they allow, and kills of processes. The evidence is the
+//! times of dispatches in Redis' monitor and the times of calls at the service, not the fleet's counters. Because of
+//! the limit `paid`, the run takes at least 28 s.
 
 mod course;
 mod witness;
@@ -20,7 +20,7 @@ use witness::{Service, Witness};
 const NODES: usize = 4;
 const BETWEEN: Duration = Duration::from_millis(900);
 const KILLS: usize = 16;
-/// If no reply arrives for this time (ms), the run has failed. The time is several leases.
+/// No reply for several leases means that the run has failed.
 const SILENCE_MS: usize = 60_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,9 +41,8 @@ async fn no_limit_is_exceeded_while_processes_are_killed() {
     let began = Instant::now();
     submit(&server, &made).await;
     for kill in 0..KILLS {
-        // Let the fleet work between two kills.
+        // The fleet works between two kills.
         tokio::time::sleep(BETWEEN).await;
-        // Kill schedulers and workers alternately, one process after another.
         let victim = kill % 2 * NODES + kill / 2 % NODES;
         tokio::task::block_in_place(|| nodes[victim] = start(roles[victim]));
     }
@@ -67,7 +66,6 @@ async fn submit(server: &RedisServer, made: &[PlannedTurn]) {
     }
 }
 
-/// Returns the replies by the ID of their turn.
 async fn replies(server: &RedisServer, count: usize) -> BTreeMap<String, Value> {
     let mut connection = server.connection().await;
     let mut found = BTreeMap::new();
@@ -89,7 +87,6 @@ async fn replies(server: &RedisServer, count: usize) -> BTreeMap<String, Value> 
     found
 }
 
-/// Checks that every call has run, including calls that waited for a limit.
 fn every_call_ran(made: &[PlannedTurn], replies: &BTreeMap<String, Value>) {
     for turn in made {
         let results = replies[&turn.id]["results"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! Observes dispatched and running calls from outside. It does not use the fleet's counters.
+//! Observes dispatched and running calls without the fleet's counters.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use super::course::{Call, LIMITS, Limit, PlannedTurn};
 
 const TAKES: Duration = Duration::from_millis(25);
 
-/// The number, start and end of each call that the tools' service ran.
+/// Each entry has the number, start and end of a call.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<Vec<(usize, Instant, Instant)>>>);
 
@@ -27,7 +27,7 @@ pub(super) struct Service {
     pub(super) address: String,
 }
 
-/// A call in progress. Dropping this value records the end of the call, even if the client has disconnected.
+/// Dropping this value records the end of the call, even if the client has disconnected.
 struct RunningCall(Ledger, usize, Instant);
 
 impl Drop for RunningCall {
@@ -39,7 +39,7 @@ impl Drop for RunningCall {
 async fn serve(State(ledger): State<Ledger>, Json(body): Json<Value>) -> Json<Value> {
     let number = body["number"].as_u64().unwrap();
     let _running = RunningCall(ledger, usize::try_from(number).unwrap(), Instant::now());
-    // Each call must take some time, so that calls overlap.
+    // Each call takes some time, so that calls overlap.
     tokio::time::sleep(TAKES).await;
     Json(json!({"number": number}))
 }
@@ -54,7 +54,6 @@ impl Service {
         Self { ledger, address }
     }
 
-    /// Checks for each limit that the number of running calls never exceeded the permits.
     pub(super) fn judge(&self, made: &[PlannedTurn]) {
         let by_number: HashMap<usize, (&PlannedTurn, &Call)> =
             made.iter().flat_map(|turn| turn.calls.iter().map(move |call| (call.number, (turn, call)))).collect();
@@ -75,8 +74,7 @@ impl Service {
     }
 }
 
-/// Returns the maximum number of calls that ran at the same time. If one call ends at the instant at which another
-/// begins, they do not overlap.
+/// Calls do not overlap if one ends at the instant at which another begins.
 fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
     steps.sort_unstable();
     let mut running = 0;
@@ -91,12 +89,12 @@ fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
 }
 
 pub(super) struct Witness {
-    /// Reads the monitor. Returns the dispatched slices at the end.
+    /// Ends with the dispatched slices.
     reader: JoinHandle<Vec<Slice>>,
     stop: tokio::sync::oneshot::Sender<()>,
 }
 
-/// A dispatched slice: the start of its script by Redis' clock (ms), the turn, and the positions of the calls.
+/// `at_ms` is the start of the script by Redis' clock.
 struct Slice {
     at_ms: i64,
     turn: String,
@@ -127,7 +125,6 @@ impl Witness {
         Self { reader, stop }
     }
 
-    /// Checks that no counter was debited beyond its maximum in any of its windows.
     pub(super) async fn judge(self, made: &[PlannedTurn]) {
         self.stop.send(()).unwrap();
         let slices = self.reader.await.unwrap();
@@ -145,8 +142,7 @@ impl Witness {
     }
 }
 
-/// Checks one limit. All windows of its counters have the same length, but each counter's windows begin at a different
-/// offset.
+/// All windows have the same length, but each counter's windows begin at a different offset.
 fn judge(limit: &Limit, out: &[(i64, &PlannedTurn, &Call)]) {
     let Some(window_ms) = limit.window_ms else { return };
     let mut counters: BTreeMap<String, Vec<(i64, u64)>> = BTreeMap::new();
@@ -160,8 +156,7 @@ fn judge(limit: &Limit, out: &[(i64, &PlannedTurn, &Call)]) {
     assert!(fullest.0 <= limit.max, "{}: {fullest:?}", limit.name);
 }
 
-/// Returns the debits of the fullest window. The witness does not know where the windows begin, so it tries every
-/// offset and returns the lowest result.
+/// The witness does not know where the windows begin, so it tries every offset and returns the lowest result.
 fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
     let offsets: BTreeSet<i64> = debits.iter().map(|(at_ms, _)| at_ms.rem_euclid(window_ms)).collect();
     let fullest = |offset: &i64| {
@@ -175,8 +170,8 @@ fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
 }
 
 impl Slice {
-    /// Parses a line of the monitor: `<s.µs> [<db> lua] "XADD" "<key>" "*" "<field>" "<value>"…`. `at_ms` is the start
-    /// of the script that issued the command.
+    /// A line of the monitor: `<s.µs> [<db> lua] "XADD" "<key>" "*" "<field>" "<value>"…`. `at_ms` is the start of the
+    /// script that issued the command.
     fn read(line: &str, at_ms: i64) -> Option<Self> {
         let (_, command) = line.split_once("] \"XADD\" \"")?;
         let (key, fields) = command.split_once("\" \"*\" ")?;
@@ -196,13 +191,13 @@ impl Slice {
     }
 }
 
-/// Returns the start of a script (ms) if the script reads the time in this line, and `None` otherwise.
+/// `None` if the script does not read the time in this line.
 fn time_of_script(line: &str) -> Option<i64> {
     let time = line.strip_suffix("lua] \"TIME\"")?.split(' ').next()?;
     Some((time.parse::<f64>().ok()? * 1_000.0) as i64)
 }
 
-/// Returns the quoted words of a line. Escape sequences stay in the words.
+/// Escape sequences stay in the words.
 fn words(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut begun = None;

@@ -9,7 +9,7 @@ use crate::support::process::{Process, pause};
 
 const OVER: &str = "request rate limit exceeded; rejecting the caller's requests";
 
-/// Returns the value of the `Retry-After` header in seconds.
+/// The value is in seconds.
 fn retry_after(answer: &HttpResponse) -> u64 {
     let value = answer.head.lines().find_map(|line| line.strip_prefix("retry-after: "));
     value.unwrap_or_else(|| panic!("no Retry-After: {answer:?}")).trim().parse().unwrap()
@@ -28,8 +28,7 @@ async fn a_key_over_its_rate_gets_retry_after_and_affects_no_other_key() {
     let (process, port) = Process::start_gateway(&keys, &conf, &redis.url());
     let gateway = Gateway::at(&format!("127.0.0.1:{port}"));
 
-    // Send requests to paths of every kind, and so many at the same time that they exceed the rate even on slow
-    // machines.
+    // So many requests at the same time exceed the rate even on slow machines.
     let paths = ["/v1/turns/none", "/v1/tasks/none/events", "/v1/agents/kelly/tools", "/v1/operate/me"];
     let sent: Vec<_> = (0..60).map(|n| gateway.send(&bounded, "GET", paths[n % paths.len()], "", "")).collect();
     let answers: Vec<HttpResponse> = sent.into_iter().map(received).collect();
@@ -43,7 +42,6 @@ async fn a_key_over_its_rate_gets_retry_after_and_affects_no_other_key() {
     assert_eq!(gateway.ask("", "GET", "/v1/openapi.json", &Value::Null).status, 200);
     let counted = format!("tickfleet_gateway_rejected_total{{reason=\"rate\"}} {}", over.len());
     assert!(process.metrics().lines().any(|line| line == counted), "{counted}\n{}", process.metrics());
-    // The gateway logs these rejections at most once per minute. The line has the ID of the key.
     assert_eq!(process.says(OVER)["caller"], "the key \"bounded\"");
     assert!(process.count(OVER) <= 3 && !process.log().contains(&bounded), "{}", process.log());
     for looks in 0.. {
@@ -64,8 +62,7 @@ async fn wrong_keys_are_rate_limited_without_affecting_valid_keys() {
     let gateway = Gateway::start_with(&redis.url(), &keys, &["--auth-failure-rate", "1", "--auth-failure-burst", "5"]);
     assert_eq!(gateway.get(&known, "/v1/turns/none").status, 404);
 
-    // Send requests to paths of every kind, and so many at the same time that they exceed the rate even on slow
-    // machines.
+    // So many requests at the same time exceed the rate even on slow machines.
     let paths = ["/v1/turns/none", "/v1/operate/me", "/v1/agents/kelly/mcp", "/v1/tasks/none/events"];
     let sent: Vec<_> =
         (0..80).map(|n| gateway.send(&format!("tfk_wrong-{n}"), "GET", paths[n % paths.len()], "", "")).collect();
@@ -106,7 +103,6 @@ async fn a_full_queue_returns_429_and_accepts_the_request_after_it_drains() {
     let full = submit("d");
     assert_eq!((full.status, full.code().as_str(), retry_after(&full)), (429, "queue_full", 1), "{full:?}");
     assert_eq!(submit("a").json()["duplicate"], true, "what was taken in is never refused");
-    // The message for the model must say that the call did not run.
     let head = "content-type: application/json\r\naccept: application/json, text/event-stream\r\nmcp-protocol-version: 2025-11-25\r\n";
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "echo", "arguments": {"text": "hi"}}});
     let reported = gateway.ask_with(&key, "POST", "/v1/agents/kelly/mcp", head, &call).json();
@@ -114,8 +110,7 @@ async fn a_full_queue_returns_429_and_accepts_the_request_after_it_drains() {
     assert!(reported["result"]["isError"] == true && words.contains("Nothing ran. Retry"), "{reported}");
 
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
-    // Wait until these turns have ended. Until then, the tenant could reach another bound, and the gateway could reject
-    // the next turn.
+    // Until these turns have ended, the tenant could reach another bound, and the gateway could reject the next turn.
     for id in ["a", "b", "c"] {
         assert_eq!(gateway.get(&key, &format!("/v1/turns/{id}?wait=60")).status, 200, "{id}");
     }

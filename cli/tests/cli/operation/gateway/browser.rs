@@ -4,10 +4,9 @@ use std::env;
 
 use crate::support::packages::Packages;
 
-/// If this environment variable is `1`, the test passes without a browser.
+/// `1` skips the tests that need a browser.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_BROWSER";
 
-/// Prints a message if tests that need a browser are skipped.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 pub(super) fn is_skipped() -> bool {
     let is_skipped = env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1");

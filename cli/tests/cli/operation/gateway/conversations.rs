@@ -38,7 +38,7 @@ impl ConversationFleet {
         Self { _fleet: fleet, folder, redis }
     }
 
-    /// Starts a gateway. Returns it with a key for all agents of the tenant.
+    /// The key is for all agents of the tenant.
     fn gateway(&self) -> (Gateway, String) {
         let keys = self.folder.path().join("keys.yaml");
         let name = format!("key-{}", std::fs::read_to_string(&keys).map_or(0, |text| text.lines().count()));
@@ -48,7 +48,7 @@ impl ConversationFleet {
     }
 }
 
-/// Sends a message. Returns the IDs of the conversation and of its task, and the events of the task.
+/// Returns the IDs of the conversation and of its task, and the events of the task.
 fn say(gateway: &Gateway, key: &str, session: Option<&str>, message: &str) -> (String, String, Events) {
     let said = json!({"message": message, "session_id": session}).to_string();
     let mut events = Events::of(gateway.send(key, "POST", CHAT, "", &said));
@@ -75,14 +75,11 @@ async fn a_conversation_continues_at_any_gateway_and_keeps_its_history() {
         (again.as_str(), &events.until("answer")["answer"]),
         (&*session, &json!("You said \"hello\" after 1 others."))
     );
-    // If the connection breaks, the client can read the remaining events of the task, and the answer in the
-    // conversation.
     let (_, task, events) = say(&one, &key, Some(&session), "are you there?");
     drop(events);
     let mut rest = Events::of(two.send(&key, "GET", &format!("/v1/tasks/{task}/events"), "", ""));
     assert_eq!(rest.until("answer")["answer"], "You said \"are you there?\" after 2 others.");
 
-    // If a call needs an approval, the conversation reports the wait, and continues after the decision.
     let (_, _, mut events) = say(&one, &key, Some(&session), "sleep");
     let waits = events.until("waiting");
     let approval = waits["for"].as_str().unwrap().strip_prefix("an approval of sleep (").unwrap().trim_end_matches(')');
@@ -125,7 +122,6 @@ async fn the_official_ag_ui_client_talks_with_an_agent() {
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(output.status.success() && said.contains("all runs ended as they should"), "{said}");
-    // The API also returns messages that were sent over AG-UI.
     let thread = said.lines().find_map(|line| line.strip_prefix("all runs ended as they should: ")).unwrap();
     let history = gateway.get(&key, &format!("{CHAT}/{thread}")).json();
     assert_eq!(history.as_array().unwrap().len(), 3, "{history}");

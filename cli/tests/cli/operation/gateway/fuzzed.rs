@@ -9,7 +9,6 @@ use super::{Gateway, add_key};
 use crate::support::binary::DevFleet;
 use crate::support::python::installed;
 
-/// The checks of schemathesis: no server error, and no status, content type or body that the document does not declare.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
 const VERBS: [&str; 6] = ["submit", "read", "cancel", "view", "operate", "approve"];
 
@@ -31,12 +30,12 @@ async fn every_response_to_a_fuzzed_request_matches_the_openapi_document() {
     let key = add_key(&keys, &[&["--id", "all", "--tenant", "demo", "--approver", "ann"], &verbs[..]].concat());
     let gateway = Gateway::start_with(&redis.url(), &keys, &config);
 
-    // Do not wait for replies. Other tests cover these waits.
+    // Other tests cover the waits for replies.
     fs::write(folder.path().join("schemathesis.toml"), "[parameters]\n\"query.wait\" = 0\n").unwrap();
     let mut fuzzer = Command::new(installed("schemathesis").join("schemathesis"));
     fuzzer.args(["run", &format!("http://{}/v1/openapi.json", gateway.address), "--checks", CHECKS, "--no-color"]);
     fuzzer.args(["--header", &format!("Authorization: Bearer {key}"), "--exclude-path-regex", "events|chat$|ag-ui"]);
-    // Use one worker. Several would parse Python at the same time, which the parser does not support.
+    // Several workers would parse Python at the same time, which the parser does not support.
     fuzzer.args(["--seed", "1", "--max-examples", "5", "--phases", "coverage,fuzzing"]);
     let output = fuzzer.current_dir(folder.path()).output().unwrap();
     let said = [output.stdout, output.stderr].concat();

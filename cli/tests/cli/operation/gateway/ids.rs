@@ -63,7 +63,6 @@ async fn a_task_that_reuses_the_id_of_another_is_rejected_as_a_conflict() {
     let gateway = Gateway::start(&redis.url(), &keys);
     let task = |agent: &str, what: &str| json!({"target_agent": agent, "task_id": "job", "task_description": what});
     assert_eq!(gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &task("petra", "rest")).status, 200);
-    // Two tasks reuse the ID: one for another agent, and one for the same agent with another description.
     for (key, agent, what) in [(&atlas, "atlas", "rest"), (&petra, "petra", "work")] {
         for wait in ["", "?wait=1"] {
             let answer = gateway.ask(key, "POST", &format!("/v1/tasks{wait}"), &task(agent, what));
@@ -78,7 +77,7 @@ async fn a_task_that_reuses_the_id_of_another_is_rejected_as_a_conflict() {
         json!({"target_agent": "petra", "task_id": "child", "task_description": "rest", "parent_task_id": "job"});
     let [first, second] = [0, 1].map(|_| gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &child));
     assert_eq!((first.status, second.status), (404, 404), "{first:?} {second:?}");
-    // Reuse an ID that the fleet generated for a task of another agent.
+    // The fleet generated this ID for a task of another agent.
     let unnamed = json!({"target_agent": "petra", "task_description": "rest"});
     let made = gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &unnamed);
     let taken = json!({"target_agent": "atlas", "task_id": made.json()["task_id"], "task_description": "rest"});

@@ -13,7 +13,7 @@ const PERMISSIONS: &str = "permissions:
 approvers: {ann: {roles: [finance]}}
 ";
 
-/// Sends a request with protocol version 2026-07-28. The client supports tasks and has the capabilities `can`.
+/// The protocol version is 2026-07-28. The client supports tasks and has the capabilities `can`.
 fn ask(gateway: &Gateway, key: &str, can: &Value, method: &str, mut params: Value) -> Value {
     let named = params["name"].as_str().or(params["taskId"].as_str()).unwrap_or_default();
     let head = format!(
@@ -66,7 +66,7 @@ async fn client_responses_do_not_approve_a_waiting_call() {
     let config = ["--config", conf.to_str().unwrap()];
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
     let keys = folder.path().join("keys.yaml");
-    // The caller's key has the permission to approve. Even so, the client's responses must not decide the approval.
+    // The caller's key may approve. Even so, the client's responses must not decide the approval.
     let verbs = ["--verb", "submit", "--verb", "read", "--verb", "view", "--verb", "approve", "--approver", "ann"];
     let key = add_key(&keys, &[&["--id", "ann-phone", "--tenant", "demo"][..], &verbs].concat());
     let public = [config[0], config[1], "--public-url", "https://fleet.example.com"];
@@ -78,7 +78,6 @@ async fn client_responses_do_not_approve_a_waiting_call() {
     let begun = ask(&gateway, &key, &plain, "tools/call", call);
     assert_eq!((&begun["resultType"], &begun["taskId"]), (&json!("task"), &json!("pays")), "{begun}");
     let task = json!({"taskId": "pays"});
-    // A client that cannot show a page gets a message.
     let waits =
         |reported: &Value| reported["statusMessage"].as_str().unwrap_or_default().starts_with("waits for an approval");
     let reported = until(&gateway, &key, &plain, &task, waits);
@@ -89,7 +88,6 @@ async fn client_responses_do_not_approve_a_waiting_call() {
     {
         assert!(words.contains(said), "{said}: {words}");
     }
-    // A client that can show a page gets the request to show it.
     let reported = until(&gateway, &key, &shows, &task, |reported| reported["status"] == "input_required");
     let (name, asked) = reported["inputRequests"].as_object().unwrap().iter().next().unwrap();
     assert_eq!(
@@ -105,7 +103,6 @@ async fn client_responses_do_not_approve_a_waiting_call() {
     let asked = &approvals["approvals"][0];
     assert_eq!((&asked["state"], &asked["agreed"]), (&json!("waiting"), &json!([])), "{asked}");
 
-    // An approver decides through the operators' API, and the call continues.
     let approve = format!("/v1/operate/approvals/demo:{}/approve", asked["id"].as_str().unwrap());
     assert_eq!(gateway.ask(&key, "POST", &approve, &json!({"reason": "it is due"})).status, 200);
     let ended = until(&gateway, &key, &shows, &task, |reported| reported["status"] == "completed");

@@ -17,9 +17,9 @@ use super::{Gateway, add_key};
 use crate::support::binary::{DevFleet, tickfleet};
 use crate::support::process::pause;
 
-/// Number of clients. Each client has one task in progress.
+/// Each client has one task in progress.
 const CLIENTS: usize = 6;
-/// Duration of a task (ms). It is longer than the time after which the gateway returns a task instead of the result.
+/// After a shorter time, the gateway would return the result instead of a task.
 const TASK_MS: u64 = 4_000;
 
 struct McpLoad {
@@ -33,7 +33,7 @@ struct McpLoad {
 }
 
 impl McpLoad {
-    /// Sends a request. Returns `None` if the gateway was killed during the request.
+    /// `None` if the gateway was killed during the request.
     fn try_ask(&self, which: usize, method: &str, params: &Value) -> Option<Value> {
         let address = self.addresses.lock().unwrap()[which % 2].clone();
         let name = params["name"].as_str().or(params["taskId"].as_str()).unwrap().to_owned();
@@ -54,7 +54,7 @@ impl McpLoad {
         serde_json::from_str(body).ok()
     }
 
-    /// Sends a request to the gateways alternately until one responds.
+    /// Alternates between the gateways until one responds.
     fn ask(&self, first: usize, method: &str, params: &Value) -> Value {
         for which in first.. {
             self.asked.fetch_add(1, Ordering::Relaxed);
@@ -95,20 +95,20 @@ fn with_meta(mut params: Value) -> Value {
     params
 }
 
-/// Returns the parameters of a call. The client chooses the ID of the call, so that it can send the call again.
+/// A client that chooses the ID of a call can send the call again.
 fn sleeping(turn: &str) -> Value {
     let call = json!({"name": "sleep", "arguments": {"ms": TASK_MS}, "_meta": {"tickfleet/turn_id": turn}});
     with_meta(call)
 }
 
-/// Kills the gateways alternately. Before each kill, the other gateway must be running again.
+/// Before each kill, the other gateway must be running again.
 fn kill_gateways(front: &McpLoad, gateways: &mut [Gateway; 2], kills: usize, url: &str, keys: &Path) {
-    // Starts at 0, so that the first kill happens while all clients wait for their first results.
+    // The first kill must happen while all clients wait for their first results.
     let mut since = 0;
     for kill in 0..kills {
         let which = kill % 2;
-        // Wait for more requests. Some kills then hit gateways that wait for results, and others hit gateways with
-        // clients that poll their tasks.
+        // Some kills then hit gateways that wait for results, and others hit gateways with clients that poll their
+        // tasks.
         while front.asked.load(Ordering::Relaxed) < since + CLIENTS {
             pause();
         }

@@ -27,7 +27,6 @@ async fn a_client_without_a_token_gets_the_address_of_the_issuer_metadata() {
     let public = ["--public-url", "https://fleet.example.com"];
     let gateway = Gateway::start_with(&redis.url(), &keys, &[&tokens[..], &public].concat());
 
-    // If an MCP client sends a request without a token, the response contains the address of the metadata.
     let mcp = "/v1/agents/kelly/mcp";
     let said = challenge(&gateway.ask("", "POST", mcp, &json!({})));
     assert_eq!(
@@ -39,7 +38,6 @@ async fn a_client_without_a_token_gets_the_address_of_the_issuer_metadata() {
     let expected = json!({"resource": format!("https://fleet.example.com{mcp}"), "resource_name": "Tickfleet",
         "authorization_servers": [provider.url], "bearer_methods_supported": ["header"]});
     assert_eq!(reported.json(), expected);
-    // All other paths belong to the same resource.
     let said = challenge(&gateway.get("wrong", "/v1/turns/none"));
     assert!(said.ends_with(&format!("resource_metadata=\"https://fleet.example.com{METADATA}\"")), "{said}");
     assert_eq!(gateway.get("", METADATA).json()["resource"], "https://fleet.example.com");
@@ -47,7 +45,6 @@ async fn a_client_without_a_token_gets_the_address_of_the_issuer_metadata() {
         assert_eq!(gateway.get("", &format!("{METADATA}{path}")).status, 404, "{path}");
     }
 
-    // There is no metadata without a public URL, and none if the gateway accepts no tokens.
     for more in [&tokens[..], &public] {
         let gateway = Gateway::start_with(&redis.url(), &keys, more);
         assert_eq!(challenge(&gateway.ask("", "POST", mcp, &Value::Null)), "bearer");

@@ -35,19 +35,18 @@ use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
 const ANSWER: Duration = Duration::from_secs(60);
-/// Maximum attempts of a check. In total, they take at least two minutes.
+/// The attempts take at least two minutes.
 const LOOKS: usize = 2_400;
 
-/// Headers of the response to a request without a valid key.
+/// Responses to requests without a valid key have these headers.
 const REFUSAL: [&str; 4] =
     ["www-authenticate: bearer", "nosniff", "cache-control: no-store", "default-src 'none'; frame-ancestors 'none'"];
 
 pub struct Gateway {
-    /// The gateway's process; `None` if the gateway is not a child of this test.
+    /// `None` if the gateway is not a child of this test.
     child: Option<Child>,
     address: String,
     keys: PathBuf,
-    /// The gateway's log, from the time when it was ready.
     log: Arc<Mutex<Vec<Value>>>,
 }
 
@@ -87,7 +86,7 @@ impl Gateway {
             let line: Value = serde_json::from_str(&line.unwrap()).ok()?;
             (line["message"] == "gateway ready").then(|| line["address"].as_str().unwrap().to_owned())
         });
-        // Keep reading the log. If the log is not read, the gateway ends.
+        // If the log is not read, the gateway ends.
         let log: Arc<Mutex<Vec<Value>>> = Arc::default();
         let kept = Arc::clone(&log);
         drop(std::thread::spawn(move || {
@@ -184,7 +183,7 @@ fn received(mut stream: TcpStream) -> HttpResponse {
     HttpResponse { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
 }
 
-/// Creates a key, and appends its row to a file, as the command's help describes. Returns the key.
+/// Appends the key's row to a file, as the command's help describes. Returns the key.
 pub fn add_key(file: &Path, arguments: &[&str]) -> String {
     let made = tickfleet(&[&["gateway", "key"], arguments].concat()).exits(0);
     let mut rows = std::fs::read_to_string(file).unwrap_or_default();
@@ -209,7 +208,7 @@ impl Events {
         assert!(status.contains(" 200 "), "{status}");
     }
 
-    /// Returns the name and the data of the next event. Returns `None` at the end of the stream.
+    /// `None` at the end of the stream.
     pub(super) fn next(&mut self) -> Option<(String, Value)> {
         let mut name = String::new();
         let mut data = None;
@@ -261,7 +260,6 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     let answer = one.ask(&key, "POST", "/v1/turns?wait=60", &echo("hi"));
     assert_eq!((answer.status, &answer.json()["results"][0]["output"]["text"]), (200, &json!("hi")), "{answer:?}");
 
-    // A turn that is sent through two gateways runs once. Both gateways return its result.
     let head = "idempotency-key: order-17\r\n";
     let accepted = one.ask_with(&key, "POST", "/v1/turns", head, &echo("once"));
     assert_eq!((accepted.status, accepted.json()["duplicate"].clone()), (202, json!(false)), "{accepted:?}");
@@ -279,7 +277,6 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     let ended = received(waits);
     assert_eq!((ended.status, ended.json()["results"][0]["outcome"].clone()), (200, json!("cancelled")), "{ended:?}");
 
-    // A rejection at admission is returned to the waiting client and to later requests.
     let late = json!({"agent": "nobody", "turn_id": "refused", "calls": [{"name": "echo"}]});
     let refused = one.ask(&key, "POST", "/v1/turns?wait=60", &late);
     assert_eq!((refused.status, refused.code().as_str()), (422, "unknown_agent"), "{refused:?}");
@@ -295,8 +292,7 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     let tools = one.get(&key, "/v1/agents/kelly/tools?format=anthropic");
     assert!(tools.json().as_array().unwrap().iter().any(|tool| tool["name"] == "echo"), "{tools:?}");
 
-    // If a gateway stops, it ends the pending request and reports that the turn is in progress. The client then uses
-    // the other gateway.
+    // The stopping gateway reports that the turn is in progress, and the client uses the other gateway.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &resting("later", 60_000)).status, 202);
     let waits = one.send(&key, "GET", "/v1/turns/later?wait=60", "", "");
     until_waiting(&one, &key);
@@ -311,15 +307,15 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     drop(fleet);
 }
 
-/// Waits until the gateway has accepted the previous connection. The gateway accepts connections in order, so it has
-/// accepted that connection when it responds to later requests.
+/// Waits until the gateway has accepted the previous connection. The gateway accepts connections in order, so later
+/// responses prove it.
 fn until_waiting(gateway: &Gateway, key: &str) {
     for _ in 0..3 {
         assert_eq!(gateway.get(key, "/v1/turns/later").status, 202);
     }
 }
 
-/// If a request names a tenant, the key of the request must be for that tenant.
+/// The key of a request must be for the tenant that the request names.
 fn answers_about_the_tenant_that_is_named(gateway: &Gateway, demo: &str, other: &str) {
     for (key, status) in [(demo, 200), (other, 403)] {
         let named = gateway.ask_with(key, "GET", "/v1/turns/mine", "tickfleet-tenant: demo\r\n", &Value::Null);
@@ -344,7 +340,7 @@ async fn a_key_gives_access_only_to_its_tenant_agents_and_verbs() {
     assert_eq!(gateway.ask(&all, "POST", "/v1/turns?wait=60", &mine).status, 200);
     assert_eq!(gateway.ask(&all, "POST", "/v1/turns", &resting("runs", 60_000)).status, 202);
 
-    // A key cannot access the work of other agents and tenants. For this key, IDs of such work do not exist.
+    // For this key, IDs of other agents and tenants do not exist.
     for (key, what) in [(&fran, "another agent's"), (&acme, "another tenant's")] {
         for id in ["mine", "runs", "unheard-of"] {
             assert_eq!(gateway.get(key, &format!("/v1/turns/{id}")).status, 404, "{what} {id}");
@@ -382,7 +378,6 @@ async fn a_key_gives_access_only_to_its_tenant_agents_and_verbs() {
         assert!(looks < LOOKS, "a key that was taken out is refused");
         pause();
     }
-    // A request that is too large is rejected. Later requests succeed.
     let key = gateway.key(&["--id", "again", "--tenant", "demo"]);
     assert_eq!(gateway.ask(&key, "POST", "/v1/turns", &echo(&"x".repeat(2 << 20))).code(), "too_large");
     assert_eq!(gateway.get(&key, "/v1/turns/mine").status, 200);
@@ -435,7 +430,6 @@ async fn task_state_reply_and_events_are_visible_only_to_permitted_keys() {
             || events.body.contains("event: answer"),
         "{events:?}"
     );
-    // In the pages of the task list, a key does not get tasks that it must not see.
     let all = add_key(&keys, &["--id", "everybody", "--tenant", "demo"]);
     let gateway = Gateway::start(&redis.url(), &keys);
     for id in ["of-petra", "of-petra-2"] {
@@ -451,8 +445,7 @@ async fn task_state_reply_and_events_are_visible_only_to_permitted_keys() {
     let late = received(gateway.send(&key, "GET", "/v1/tasks/job/events", "last-event-id: x\r\n", ""));
     assert_eq!(late.status, 400);
     assert_eq!(gateway.get(&key, "/v1/tasks/none/events").status, 404);
-    // A queued task that reuses the ID of another agent's task gives no access to that agent's task. No scheduler runs
-    // here, so the queued task is not rejected yet.
+    // No scheduler runs here, so the queued task that reuses the ID is not rejected yet.
     drop(fleet);
     let task = json!({"tenant": "demo", "target_agent": "atlas", "task_id": "of-petra", "task_description": "rest"});
     let mut message = redis::cmd("XADD");

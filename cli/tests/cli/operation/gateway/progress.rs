@@ -39,8 +39,8 @@ fn follow(gateway: &Gateway, key: &str, id: &str) -> Events {
     Events::of(gateway.send(key, "GET", &format!("/v1/turns/{id}/events"), "", ""))
 }
 
-/// Submits tasks and turns while no scheduler runs. The client chooses the IDs of some of them, and the fleet generates
-/// the others. Reads their events through another gateway. Returns each event stream with its expected last event.
+/// No scheduler runs. The client chooses the IDs of some tasks and turns, and the fleet generates the others. Returns
+/// the event streams of another gateway, each with its expected last event.
 fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events, &'static str)> {
     let sent = |path: &str, body: Value| {
         let answer = one.ask(all, "POST", path, &body);
@@ -60,7 +60,6 @@ fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events
         (sent("/v1/tasks", task("kelly")), "failed"),
         (sent("/v1/turns", unnamed), "reply"),
     ];
-    // The key of one agent immediately receives the events of the work of this agent, and no other events.
     let asked = |path: &str| two.send(fran, "GET", path, "", "");
     let followed = Events::of(asked(&of_fran));
     for path in [&all_of_them[1].0, "/v1/tasks/never/events", "/v1/tasks/k1-0/events", "/v1/turns/t1-0/events"] {
@@ -76,7 +75,6 @@ fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events
     streams
 }
 
-/// Checks that each stream ends with its expected event, now that a scheduler decides.
 fn all_end(streams: Vec<(Events, &str)>) {
     for (mut events, end) in streams {
         events.until(end);
@@ -102,7 +100,6 @@ async fn any_gateway_streams_the_events_of_a_turn_to_permitted_keys() {
     let mut there = follow(&two, &key, "first");
     here.until("queued");
     there.until("queued");
-    // For a key that may not see the turn, the turn does not exist.
     assert_eq!(received(one.send(&fran, "GET", "/v1/turns/first/events", "", "")).status, 404);
     let taken_in = taken_in(&one, &two, [&key, &fran]);
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
@@ -117,7 +114,6 @@ async fn any_gateway_streams_the_events_of_a_turn_to_permitted_keys() {
         assert!(events.next().is_none(), "nothing comes after the reply");
         assert_eq!(events.id, "2");
     }
-    // A client that reconnects after the first result gets only the remaining events.
     let mut again = Events::of(one.send(&key, "GET", "/v1/turns/first/events", "last-event-id: 1\r\n", ""));
     assert_eq!(again.until("result")["call"], "first/1");
     again.until("reply");
@@ -129,7 +125,6 @@ async fn any_gateway_streams_the_events_of_a_turn_to_permitted_keys() {
     let waits = events.until("waiting");
     assert_eq!((&waits["for"], &waits["limit"]), (&json!("limit"), &json!("calls per tick")), "{waits}");
     assert!(waits["until_ms"].is_i64() && events.names.contains(&"result".to_owned()), "{waits}");
-    // The status is 404 for turns of other agents and for unknown turns.
     for (key, id) in [(&fran, "capped"), (&fran, "first"), (&key, "never")] {
         assert_eq!(received(two.send(key, "GET", &format!("/v1/turns/{id}/events"), "", "")).status, 404, "{id}");
     }
@@ -159,7 +154,7 @@ def index(context: Context) -> str:
     return "done"
 "#;
 
-/// Sends an MCP request of the revision 2026-07-28, as a client that supports tasks.
+/// The client supports tasks and uses the revision 2026-07-28.
 fn mcp(gateway: &Gateway, key: &str, method: &str, name: &str, mut params: Value) -> Value {
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -250,12 +245,10 @@ async fn a_stream_names_the_awaited_approval_and_ends_with_its_gateway() {
     assert_eq!((&waits["for"], &waits["call"], &waits["tool"]), (&json!("approval"), &json!("asks/0"), &json!("fail")));
     assert_eq!((&waits["needs"], waits["until_ms"].is_i64()), (&json!("any approver"), true), "{waits}");
     here.until("waiting");
-    // When a key is removed, its event stream ends, even if the turn still runs.
     let mut heard = follow(&two, &lost, "asks");
     heard.until("waiting");
     std::fs::write(&keys, without).unwrap();
     assert!(heard.next().is_none());
-    // When a gateway stops, its streams end. The client can continue the stream at another gateway.
     assert_eq!(one.stop(), Some(0));
     assert!(here.next().is_none());
     let approval = format!("/v1/operate/approvals/demo:{}/deny", waits["approval"].as_str().unwrap());
@@ -278,7 +271,6 @@ async fn a_stream_survives_a_redis_outage_and_reports_a_lost_turn() {
     let [mut events, mut hurt] = ["lost", "hurt"].map(|id| follow(&gateway, &key, id));
     events.until("queued");
     hurt.until("queued");
-    // An unreadable turn in Redis affects only its own stream, which reports the damage.
     let set = redis::cmd("SET").arg("{tickfleet:0}:turn:demo:hurt").arg("x").to_owned();
     let () = set.query_async(&mut redis.connection().await).await.unwrap();
     assert!(hurt.until("damaged")["message"].as_str().unwrap().contains("cannot be read"));

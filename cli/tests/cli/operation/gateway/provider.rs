@@ -24,15 +24,13 @@ use tokio::task::JoinHandle;
 
 use super::Gateway;
 
-/// The client id of the console.
 pub(super) const CLIENT: &str = "console";
-/// The PKCE verifier, the nonce and the state that a browser would generate, for sign-ins without a browser.
+/// A browser would generate these values.
 pub(super) const VERIFIER: &str = "the-verifier-of-this-test-0123456789-abcdefghij";
 pub(super) const NONCE: &str = "the-nonce-of-this-test-0123456789-abcdefghijk";
 const STATE: &str = "the-state-of-this-test-0123456789-abcdefghijk";
-/// Seconds until the token of the account `brief` expires. A browser on a busy machine signs in faster.
+/// A browser on a busy machine signs in faster than the token of the account `brief` expires.
 const BRIEF_S: u64 = 30;
-/// The accounts of the sign-in page.
 const ACCOUNTS: [&str; 14] = [
     "otto",
     "brief",
@@ -56,13 +54,11 @@ pub(super) struct Provider {
     pub(super) serving: JoinHandle<()>,
 }
 
-/// The console's client, as it is registered at the provider.
 #[derive(Clone, Default)]
 pub(super) struct Registration {
     pub(super) redirect_uri: String,
     /// `None` for a public client.
     pub(super) secret: Option<&'static str>,
-    /// True if the provider accepts the secret only in the body.
     pub(super) is_secret_in_body: bool,
 }
 
@@ -71,12 +67,10 @@ struct Shared {
     keys: Value,
     url: String,
     client: Mutex<Registration>,
-    /// Codes that no client has exchanged yet.
     codes: Mutex<BTreeMap<String, Fields>>,
     exchanges: AtomicUsize,
 }
 
-/// The fields of a query or form.
 type Fields = BTreeMap<String, String>;
 
 fn fields(text: &str) -> Fields {
@@ -128,7 +122,6 @@ impl Provider {
         *self.shared.client.lock().unwrap() = client;
     }
 
-    /// Returns the number of requests that the token endpoint received.
     pub(super) fn exchanges(&self) -> usize {
         self.shared.exchanges.load(Ordering::SeqCst)
     }
@@ -137,7 +130,7 @@ impl Provider {
         self.shared.token(email, claims)
     }
 
-    /// Signs in with this account, as a browser would. Returns the code.
+    /// Signs in as a browser would.
     pub(super) fn code(&self, account: &str) -> String {
         let challenge = coded(digest(&SHA256, VERIFIER.as_bytes()).as_ref());
         let redirect_uri = self.shared.client.lock().unwrap().redirect_uri.clone();
@@ -162,7 +155,6 @@ impl Provider {
         fields(returned.split_once('?').unwrap().1)["code"].clone()
     }
 
-    /// Returns the body with which the console sends a code to its gateway.
     pub(super) fn completion(&self, code: &str) -> Value {
         let redirect_uri = &self.shared.client.lock().unwrap().redirect_uri;
         json!({"code": code, "verifier": VERIFIER, "nonce": NONCE, "redirect_uri": redirect_uri})
@@ -194,7 +186,7 @@ impl Shared {
         self.token(&format!("{account}@example.com"), &claims)
     }
 
-    /// Checks an authorization request for the fields that RFC 6749 and RFC 7636 require.
+    /// RFC 6749 and RFC 7636 require these fields of an authorization request.
     fn check(&self, query: &Fields) -> Result<(), String> {
         let expected = [
             ("client_id", CLIENT.to_owned()),
@@ -215,7 +207,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns true if the request authenticates the registered client by exactly one method.
+    /// The client must authenticate by exactly one method.
     fn knows_client(&self, head: &HeaderMap, form: &Fields) -> bool {
         let client = self.client.lock().unwrap().clone();
         let sent = head.get(header::AUTHORIZATION).map(|value| value.to_str().unwrap().to_owned());
@@ -233,7 +225,7 @@ impl Shared {
     }
 }
 
-/// Returns the client's id and secret in a header. Both are encoded as in a form (RFC 6749, section 2.3.1).
+/// The header encodes id and secret as in a form (RFC 6749, section 2.3.1).
 fn credentials_of(header: &str) -> Option<(String, String)> {
     let decoded = String::from_utf8(STANDARD.decode(header.strip_prefix("Basic ")?).ok()?).ok()?;
     let (id, secret) = decoded.split_once(':')?;
@@ -254,7 +246,6 @@ async fn metadata(State(shared): State<Arc<Shared>>) -> Json<Value> {
     }))
 }
 
-/// Serves the sign-in page.
 async fn authorize(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
     let query = uri.query().unwrap_or_default();
     if let Err(problem) = shared.check(&fields(query)) {
@@ -266,7 +257,6 @@ async fn authorize(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
     Html(format!("{head}<h1>Choose an account</h1><ul>{}</ul>", links.concat())).into_response()
 }
 
-/// Redirects the browser to the client, with a code or an error.
 async fn login(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
     let query = fields(uri.query().unwrap_or_default());
     if let Err(problem) = shared.check(&query) {
@@ -300,7 +290,6 @@ async fn exchange(State(shared): State<Arc<Shared>>, head: HeaderMap, body: Stri
     if form.get("grant_type").is_none_or(|kind| kind != "authorization_code") {
         return refused(StatusCode::BAD_REQUEST, "unsupported_grant_type");
     }
-    // A code works once, even if the exchange fails.
     let code = form.get("code").and_then(|code| shared.codes.lock().unwrap().remove(code));
     let Some(begun) = code else { return refused(StatusCode::BAD_REQUEST, "invalid_grant") };
     let challenge = coded(digest(&SHA256, form.get("code_verifier").map_or("", String::as_str).as_bytes()).as_ref());

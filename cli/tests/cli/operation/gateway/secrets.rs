@@ -46,8 +46,8 @@ fn asked(gateway: &Gateway, secret: &str) -> String {
     reported + &odd.head + &odd.body
 }
 
-/// Signs in to the console once, and then makes sign-ins that fail. Returns the secrets, and the responses to the
-/// failed sign-ins. Leaves out the response to the successful sign-in, because it contains the token.
+/// Signs in once, and then makes sign-ins that fail. Returns the secrets, and the responses to the failed sign-ins. The
+/// response to the successful sign-in contains the token.
 fn signed_in(gateway: &Gateway, provider: &Provider) -> (Vec<String>, String) {
     let complete =
         |body: &Value| gateway.ask_with("", "POST", "/console/sign-in", "content-type: application/json\r\n", body);
@@ -105,7 +105,7 @@ async fn no_key_or_token_appears_in_logs_metrics_or_responses() {
     reported += &answers;
     let secrets = [&secrets[..], &more, &[client_secret.to_owned()]].concat();
     let metrics = process.metrics();
-    // The gateway has checked and rejected each secret, each for a different reason.
+    // The gateway has rejected each secret for a different reason.
     for reason in ["key", "forbidden", "rate"] {
         let none = format!("tickfleet_gateway_rejected_total{{reason=\"{reason}\"}} 0");
         assert!(!metrics.contains(&none), "nothing was refused for {reason}");

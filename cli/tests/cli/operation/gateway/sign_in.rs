@@ -16,7 +16,7 @@ use crate::support::packages::Packages;
 const RULES: &str = "- {name: operate, claims: {groups: operate}, tenant: '*', role: operator}\n";
 const PATH: &str = "/console/sign-in";
 const JSON: &str = "content-type: application/json\r\n";
-/// The client's secret. Forms and the authorization header must encode some of its characters.
+/// Forms and the authorization header must encode some of its characters.
 const SECRET: &str = "s3cret: of/the+console=0123";
 
 struct SignInFleet {
@@ -30,7 +30,7 @@ struct SignInFleet {
     folder: tempfile::TempDir,
 }
 
-/// Returns an address that is free now. The gateway must know its public URL before it starts.
+/// The gateway must know its public URL before it starts.
 fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
@@ -80,7 +80,6 @@ fn message(answer: &HttpResponse) -> String {
     answer.json()["error"]["message"].as_str().unwrap().to_owned()
 }
 
-/// Checks that a failed sign-in names its reason, and returns no token.
 fn fails(answer: &HttpResponse, status: u16, reason: &str) {
     assert_eq!(answer.status, status, "{answer:?}");
     assert!(message(answer).contains(reason), "{reason}: {answer:?}");
@@ -104,12 +103,10 @@ async fn a_code_of_the_provider_becomes_a_token_that_the_gateway_accepts_once() 
     assert_eq!((&me["id"], &me["expires"]), (&json!("otto@example.com"), &session["expires"]), "{me}");
     assert!(me["expires"].is_string(), "{me}");
 
-    // The provider accepts a code once, and only with the verifier of the browser that began the sign-in.
     fails(&fleet.complete(&body), 401, "already used");
     let mut other = fleet.body("otto");
     other["verifier"] = json!(VERIFIER.to_uppercase());
     fails(&fleet.complete(&other), 401, "belongs to another sign-in");
-    // The nonce in the ID token must be that of the browser.
     let mut other = fleet.body("otto");
     other["nonce"] = json!(NONCE.to_uppercase());
     fails(&fleet.complete(&other), 401, "(nonce)");
@@ -118,7 +115,6 @@ async fn a_code_of_the_provider_becomes_a_token_that_the_gateway_accepts_once() 
     assert!(said.contains("otto@example.com"), "{said}");
 }
 
-/// Returns the log after it has this text. The log is read in another thread.
 fn until_logged(fleet: &SignInFleet, text: &str) -> String {
     for _ in 0..LOOKS {
         let log = fleet.log();
@@ -176,7 +172,6 @@ async fn the_gateway_exchanges_no_code_that_was_sent_to_another_site() {
     ] {
         fails(&fleet.complete(&body), 400, reason);
     }
-    // Without the content type of JSON, or with another origin, a request may come from a page of another site.
     for head in ["", "content-type: text/plain\r\n", "content-type: application/jsonx\r\n"] {
         fails(&fleet.gateway.ask_with("", "POST", PATH, head, &body), 400, "Content-Type");
     }
@@ -203,7 +198,6 @@ async fn a_confidential_client_sends_its_secret_as_the_provider_requires() {
         assert_eq!(offer.json()["sign_in"]["scope"], "openid groups", "{offer:?}");
         let answer = fleet.complete(&fleet.body("otto"));
         assert_eq!(answer.status, 200, "{answer:?}");
-        // If the secret at the provider changes, the operator must also change the gateway's secret.
         let redirect_uri = fleet.redirect_uri();
         fleet.provider.register(Registration { secret: Some("another"), redirect_uri, ..client });
         fails(&fleet.complete(&fleet.body("otto")), 500, "invalid_client; fleet operator: check");
@@ -217,11 +211,10 @@ async fn codes_cannot_be_guessed_faster_than_keys() {
     let fleet =
         SignInFleet::start(Registration::default(), &["--auth-failure-rate", "1", "--auth-failure-burst", "3"]).await;
     let guessed = |number: usize| fleet.complete(&fleet.provider.completion(&format!("guess-{number}")));
-    // Each guess uses up a part of the rate allowance. The allowance refills by one per second.
+    // Each guess uses up a part of the rate allowance, which refills by one per second.
     let limited = (0..100).map(guessed).find(|answer| answer.status != 401).unwrap();
     assert_eq!((limited.status, limited.code().as_str()), (429, "too_many_wrong_keys"), "{limited:?}");
     assert!(fleet.provider.exchanges() >= 3, "the provider rejected the first guesses");
-    // The limit covers keys and codes together.
     let mut both = (0..100).map(|number| {
         let before = fleet.provider.exchanges();
         let key = fleet.gateway.get(&format!("tfk_wrong-{number}"), "/v1/operate/me").status;
@@ -244,7 +237,6 @@ async fn a_gateway_without_a_client_id_offers_no_sign_in() {
         let answer = gateway.ask_with("", "POST", PATH, JSON, &fleet.body("otto"));
         assert_eq!((answer.status, answer.code().as_str()), (404, "not_found"), "{answer:?}");
     }
-    // Options that cannot work together are rejected at the start.
     let client = ["--oidc-client-id", CLIENT];
     let empty = fleet.folder.path().join("empty");
     fs::write(&empty, "\n").unwrap();

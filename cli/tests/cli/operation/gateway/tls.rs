@@ -41,7 +41,6 @@ async fn a_gateway_serves_tls_and_reloads_a_new_certificate() {
     put(&old);
     let args = ["--tls-cert", served[0].to_str().unwrap(), "--tls-key", served[1].to_str().unwrap()];
     let gateway = Gateway::start_with(&redis.url(), &keys, &args);
-    // Clients that connect and send nothing must not delay other clients.
     let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&gateway.address).unwrap()).collect();
     assert_eq!(ask(&gateway, &old, &key).await.unwrap(), 404);
     let reported = ask(&gateway, &new, &key).await.unwrap_err();
@@ -54,7 +53,6 @@ async fn a_gateway_serves_tls_and_reloads_a_new_certificate() {
         pause();
     }
     assert!(ask(&gateway, &old, &key).await.is_err(), "the old certificate is out of force");
-    // If the new certificate is unreadable, the gateway continues to use the previous certificate.
     fs::write(&served[0], "no certificate").unwrap();
     drop(silent);
     assert_eq!(ask(&gateway, &new, &key).await.unwrap(), 404);

@@ -83,7 +83,6 @@ async fn a_token_grants_the_access_defined_by_rules_about_its_claims() {
     ]
     .map(|(email, claims)| provider.token(email, &claims));
 
-    // A service can use only its own agents, over HTTP and over MCP.
     let turn = |agent: &str| json!({"agent": agent, "turn_id": "t1", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]});
     let answer = gateway.ask(&shop, "POST", "/v1/turns?wait=60", &turn("kelly"));
     assert_eq!((answer.status, &answer.json()["results"][0]["output"]["text"]), (200, &json!("hi")), "{answer:?}");
@@ -94,7 +93,6 @@ async fn a_token_grants_the_access_defined_by_rules_about_its_claims() {
     assert_eq!(called.json()["result"]["structuredContent"]["text"], "over MCP", "{called:?}");
     assert_eq!(mcp(&gateway, &shop, "fran", "tools/list", &json!({})).status, 403);
 
-    // Invalid tokens are rejected. Unit tests cover the rules for validity.
     let late = provider.token("otto@example.com", &json!({"groups": ["operate"], "exp": 1_700_000_000}));
     let other = provider.token("otto@example.com", &json!({"groups": ["operate"], "aud": "mail"}));
     let forged = format!("{}.{}", shop.rsplit_once('.').unwrap().0, coded(&[7; 256]));
@@ -109,7 +107,6 @@ async fn a_token_grants_the_access_defined_by_rules_about_its_claims() {
     let taken = provider.token("taken@example.com", &json!({"groups": ["operate"]}));
     assert_eq!(gateway.get(&taken, "/v1/operate/me").code(), "forbidden", "nobody comes to have the name of a key");
 
-    // While the provider is unavailable, its tokens still work.
     provider.serving.abort();
     let conf = folder.path().join("conf").display().to_string();
     let held = ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "held", "--call", "fail"];
@@ -117,8 +114,7 @@ async fn a_token_grants_the_access_defined_by_rules_about_its_claims() {
     operated(&gateway, &shop, [&viewer, &operator, &approver]);
 }
 
-/// Checks that each operator command requires its role, and that the audit entry of an action has the name from the
-/// token.
+/// Each operator command requires its role. The audit entry of an action has the name from the token.
 fn operated(gateway: &Gateway, service: &str, [viewer, operator, approver]: [&String; 3]) {
     for (method, path, body, roles) in &verbs("demo:0", "call-0-1-0", "worker-1") {
         for (token, may) in [viewer, operator, approver].into_iter().zip(roles) {
@@ -141,7 +137,6 @@ fn operated(gateway: &Gateway, service: &str, [viewer, operator, approver]: [&St
     assert_eq!(decided.status, 200, "{decided:?}");
 }
 
-/// Waits for an approval. Returns its ID.
 fn asked(gateway: &Gateway, token: &str) -> String {
     for _ in 0..LOOKS {
         let seen = gateway.get(token, "/v1/operate/approvals").json();

@@ -16,13 +16,12 @@ use nix::unistd::Pid;
 /// The cap of `crowd` is the maximum, 200 calls per second. The cap of `capped` is ten calls per tick.
 const AGENTS: &str = "agents:\n  crowd: {calls_per_tick: 1000, max_actions_per_day: 1000000}\n  capped: {calls_per_tick: 10, max_actions_per_day: 1000000}\n";
 const PERMISSIONS: &str = "permissions:\n  sleep: {everyone: true}\n";
-/// Settings that differ from the defaults.
 const SETTINGS: [(&str, &str); 3] = [
     ("TICKFLEET_QUEUES_INBOX_UNREAD_MAX", "1000000"),
     ("TICKFLEET_QUEUES_TENANT_TURNS_MAX", "100000"),
     ("TICKFLEET_LOG_LEVEL", "warn"),
 ];
-/// Maximum time for a process to end after SIGTERM: its drain time and a margin.
+/// A process has its drain time and a margin to end.
 const DRAIN_MAX: Duration = Duration::from_secs(40);
 
 struct Node {
@@ -43,8 +42,7 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Starts two schedulers and no worker. Writes a configuration to `folder`. The tenants are `demo` and `t1` to
-    /// `t<tenants>`.
+    /// No worker runs yet. Writes a configuration to `folder`. The tenants are `demo` and `t1` to `t<tenants>`.
     pub fn start(url: &str, slots: u32, folder: &Path, tenants: usize) -> Self {
         let more: String = (1..=tenants).map(|n| format!("  t{n}: {{}}\n")).collect();
         let files = [
@@ -84,12 +82,11 @@ impl Processes {
         Node { child: command.spawn().unwrap(), metrics }
     }
 
-    /// Returns the number of workers that are not stopping.
+    /// Stopping workers do not count.
     pub fn workers(&self) -> u32 {
         u32::try_from(self.workers.len()).unwrap()
     }
 
-    /// Starts workers, or sends SIGTERM to the oldest workers, until `wanted` workers run.
     pub fn scale(&mut self, wanted: u32) {
         while self.workers() < wanted {
             let node = self.spawn("worker");
@@ -103,8 +100,7 @@ impl Processes {
         }
     }
 
-    /// Removes the workers that have stopped, and checks that each exited with code 0. Also checks that no other
-    /// process has ended.
+    /// Each stopped worker must have exited with code 0. No other process may have ended.
     pub fn collect(&mut self) {
         let mut waiting = Vec::new();
         for (since, mut node) in self.leaving.drain(..) {
@@ -131,9 +127,8 @@ impl Processes {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// Returns the values of the query `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))` for
-    /// `ready` and `running`. No worker dies here, so `suspect` is empty. Returns `None` while no scheduler reports the
-    /// backlog.
+    /// Evaluates `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))` for `ready` and `running`.
+    /// No worker dies here, so `suspect` is empty. `None` while no scheduler reports the backlog.
     pub fn backlog(&self) -> Option<(f64, f64)> {
         let texts: Vec<String> = self.schedulers.iter().filter_map(|node| scrape(node.metrics)).collect();
         let max = |state: &str| {
@@ -143,7 +138,6 @@ impl Processes {
         Some((max("ready")?, max("running")?))
     }
 
-    /// Returns the sum of a counter over all schedulers.
     pub fn counter(&self, series: &str) -> f64 {
         self.schedulers.iter().filter_map(|node| value(&scrape(node.metrics)?, series)).sum()
     }
@@ -169,7 +163,7 @@ fn free_address() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 
-/// Returns the metrics of a process; `None` if the process does not respond (yet).
+/// `None` if the process does not respond (yet).
 fn scrape(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;

@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 
 const REPLIES_MAX: usize = 2_000;
 
-/// The producer. Each of its turns has one call of `sleep`.
+/// Each turn has one call of `sleep`.
 pub struct Producer {
     redis: MultiplexedConnection,
     sent: HashMap<String, Instant>,
@@ -18,7 +18,7 @@ pub struct Producer {
     random: u64,
     pub submitted: u64,
     pub answered: u64,
-    /// The times from submit to reply, for replies since the last time this list was read.
+    /// Times from submit to reply, since the last time this list was read.
     pub took: Vec<Duration>,
 }
 
@@ -29,7 +29,7 @@ impl Producer {
             sent: HashMap::new(),
             last_reply: "0".into(),
             owed: 0.0,
-            // Any fixed odd number, so that the turns are the same in every run.
+            // With a fixed odd number, the turns are the same in every run.
             random: 0x9E37_79B9_7F4A_7C15,
             submitted: 0,
             answered: 0,
@@ -37,7 +37,7 @@ impl Producer {
         }
     }
 
-    /// Submits the turns that become due in the time `passed` at this rate.
+    /// The turns become due in the time `passed`.
     pub async fn submit(&mut self, turns_per_s: f64, passed: Duration) {
         self.owed += turns_per_s * passed.as_secs_f64();
         let due = self.owed.floor();
@@ -50,7 +50,6 @@ impl Producer {
         self.send(&pipe).await;
     }
 
-    /// Submits turns of the capped agent, with `calls` calls each.
     pub async fn submit_capped(&mut self, turns: u64, calls: usize) {
         let mut pipe = redis::pipe();
         for _ in 0..turns {
@@ -59,7 +58,6 @@ impl Producer {
         self.send(&pipe).await;
     }
 
-    /// Submits turns with one short call each.
     pub async fn submit_many(&mut self, agent: &str, turns: u64) {
         let mut pipe = redis::pipe();
         for _ in 0..turns {
@@ -68,19 +66,17 @@ impl Producer {
         self.send(&pipe).await;
     }
 
-    /// Submits one turn with one short call for each of the tenants `t1`, `t2`…
     pub async fn submit_for_tenants(&mut self, tenants: usize) {
         let mut pipe = redis::pipe();
         for n in 1..=tenants {
             self.add(&mut pipe, &format!("t{n}"), "crowd", 1, 1);
         }
         self.send(&pipe).await;
-        // Replies to these turns go to the inboxes of other tenants, which the producer does not read. Therefore these
-        // turns are not tracked.
+        // Replies go to the inboxes of other tenants, which the producer does not read, so these turns are not tracked.
         self.sent.retain(|id, _| !id.starts_with("crowd-t"));
     }
 
-    /// Returns the next pseudorandom duration, from 100 to 300 ms.
+    /// Returns 100 to 300 ms.
     fn next_ms(&mut self) -> u64 {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         100 + (self.random >> 33) % 201
@@ -109,7 +105,7 @@ impl Producer {
         self.sent.len()
     }
 
-    /// Reads new replies. Each must be the only reply to a submitted turn, and its outcome must be `ok`.
+    /// Each reply must be the only reply to a submitted turn, and its outcome must be `ok`.
     pub async fn listen(&mut self) {
         let mut command = redis::cmd("XRANGE");
         command.arg("{tickfleet:0}:replies:demo:box").arg(format!("({}", self.last_reply)).arg("+");

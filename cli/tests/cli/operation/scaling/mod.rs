@@ -18,21 +18,19 @@ use hpa::{Hpa, Memory};
 use load::Producer;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
-/// The slots of a worker, and the target utilization, which is the chart's `targetSlotsPercent`.
+/// The target utilization is the chart's `targetSlotsPercent`.
 const SLOTS: u32 = 4;
 const TARGET: f64 = 0.8;
-/// Interval between two submits. Replies are read at the same interval.
 const STEP: Duration = Duration::from_millis(50);
-/// A load is absorbed if at most this number of slices is ready. Two workers can run this number at the same time.
+/// A load is absorbed if at most this number of slices is ready. Two workers can run them at the same time.
 const ABSORBED: f64 = 2.0 * SLOTS as f64;
 
 pub struct Course {
-    /// The run is this number of times faster than a cluster.
+    /// A cluster is slower by this factor.
     pub speed: u64,
     /// Each step has a duration and a number of turns per second.
     pub steps: Vec<(Duration, f64)>,
-    /// The duration and the number of turns of the last part, which has only capped work. Each turn has 30 calls, and
-    /// the cap is ten calls per tick.
+    /// The last part has only capped work. Each turn has 30 calls, and the cap is ten calls per tick.
     pub capped: (Duration, u64),
 }
 
@@ -43,7 +41,7 @@ struct Sample {
     ready: f64,
     running: f64,
     workers: u32,
-    /// Number of turns without a reply, including capped turns.
+    /// Includes capped turns without a reply.
     open: usize,
     p95_ms: u64,
 }
@@ -83,13 +81,12 @@ struct ScalingRun {
 }
 
 impl ScalingRun {
-    /// Runs for `length` at this load, and scales once per period.
     async fn live(&mut self, length: Duration, load: f64) {
         let began = Instant::now();
         let mut last = began;
         let mut synced = began;
         while began.elapsed() < length {
-            // Submit the load at a constant pace.
+            // This pause keeps the pace of the load constant.
             tokio::time::sleep(STEP).await;
             self.producer.submit(load, last.elapsed()).await;
             last = Instant::now();
@@ -102,7 +99,7 @@ impl ScalingRun {
         }
     }
 
-    /// Runs one period of the autoscaler. If no scheduler reports the backlog, the number of workers stays unchanged.
+    /// If no scheduler reports the backlog, the number of workers stays unchanged.
     fn sync(&mut self, load: f64) {
         let Some((ready, running)) = self.fleet.backlog() else { return };
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap();
@@ -124,7 +121,7 @@ impl ScalingRun {
     }
 }
 
-/// Runs the steps of a course. Turns that a cap holds can still be open when it returns.
+/// Turns that a cap holds can still be open when this function returns.
 pub async fn run(course: &Course) -> Outcome {
     let redis = RedisServer::start_with(RedisOptions::default()).await;
     let folder = tempfile::tempdir().unwrap();
@@ -185,7 +182,7 @@ impl ScalingRun {
 }
 
 impl Outcome {
-    /// Returns how often the number of workers changed from growing to shrinking, or back, under load.
+    /// Counts changes from growing to shrinking, or back, under load.
     pub fn turns_of_direction(&self) -> usize {
         let counts: Vec<u32> = self.loaded().map(|sample| sample.workers).collect();
         let signs: Vec<i64> =
@@ -202,8 +199,8 @@ impl Outcome {
         (most(&mut self.loaded()), most(&mut self.samples.iter().filter(|sample| sample.at >= self.capped_from)))
     }
 
-    /// For each step up, returns the time until the load stayed absorbed (see `ABSORBED`) for three periods in a row.
-    /// Returns `None` for a step if this never happened.
+    /// For each step up, the time until the load stayed absorbed (see `ABSORBED`) for three periods in a row. `None` if
+    /// this never happened.
     pub fn absorbed(&self) -> Vec<Option<Duration>> {
         let mut absorbed = Vec::new();
         let mut begin = Duration::ZERO;

@@ -1,6 +1,6 @@
 //! Evaluates the alerts on metrics of a real fleet while a tool hangs, workers are killed and Redis is unavailable.
-//! Metrics are scraped when an expected state is reached. Each scrape is recorded as one minute after the previous
-//! scrape. A slow machine therefore takes longer, but gets the same result.
+//! Each scrape waits for an expected state, and is recorded as one minute after the previous scrape. A slow machine
+//! therefore gets the same result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +18,7 @@ const KILLED: &str = "workers are killed";
 const AWAY: &str = "Redis is away";
 const BACK: &str = "Redis is back";
 
-/// The alerts that must fire, each with its first phase and the reason. Other alerts must not fire, and no alert may
-/// fire before its phase.
+/// Each alert has its first phase and the reason. Other alerts must not fire, and no alert may fire before its phase.
 const FIRES: [(&str, &str, &str); 10] = [
     (HANGS, "TickfleetToolFailing", "calls time out, and so do their retries"),
     (HANGS, "TickfleetOutcomeUnknown", "some of them must not run twice"),
@@ -33,22 +32,22 @@ const FIRES: [(&str, &str, &str); 10] = [
     (BACK, "TickfleetRedisRestarted", "it has lost what it had in memory"),
 ];
 
-/// Alerts that must have ended when a phase begins.
+/// These alerts must have ended when the phase begins.
 const ENDED: [(&str, &str); 2] = [(BACK, "TickfleetRedisDown"), (AWAY, "TickfleetNoWorker")];
 
-/// Alerts about ready work that starts too slowly. They may fire, but only on a slow machine.
+/// These alerts about ready work that starts too slowly may fire, but only on a slow machine.
 const OF_THE_MACHINE: [&str; 2] = ["TickfleetStartSlowFastBurn", "TickfleetStartSlowSlowBurn"];
-/// If at most this share of starts is late, none of the alerts in [`OF_THE_MACHINE`] may fire. Prometheus extrapolates,
-/// so the share is slightly lower than the 6 % in the rule.
+/// If at most this share of starts is late, no alert in [`OF_THE_MACHINE`] may fire. Prometheus extrapolates, so the
+/// share is slightly lower than the 6 % in the rule.
 const LATE_MAX: f64 = 0.05;
-/// The share counts only if there are at least this many starts. Prometheus extrapolates, so the number is lower than
-/// the 100 in the rules.
+/// With fewer starts, the share does not count. Prometheus extrapolates, so the number is lower than the 100 in the
+/// rules.
 const STARTS_MIN: f64 = 50.0;
-/// The window (minutes) of the rule with a threshold of 14 %. The window of the other rule is longer than the history.
+/// In minutes. The rule has a threshold of 14 %. The window of the other rule is longer than the history.
 const WINDOW: usize = 60;
 
 const SLOW: f64 = 2.0;
-/// Maximum number of kills. Three are needed, and more if a worker is killed before its slice has begun.
+/// Three are needed, and more if a worker is killed before its slice has begun.
 const KILLS_MAX: usize = 12;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,7 +82,6 @@ fn judge(verdict: &AlertResult, slow_machine: bool) {
     }
 }
 
-/// Checks that every template in the annotations is filled in without an error.
 fn annotations_are_filled_in(said: &str) {
     assert!(said.contains("Annotations:{description=\"No scheduler and no worker reaches Redis."), "{said}");
     for wrong in ["{{", "<no value>", "<error"] {
@@ -93,9 +91,7 @@ fn annotations_are_filled_in(said: &str) {
 
 #[derive(Default)]
 struct Starts {
-    /// For each worker, the last values of two counters: all starts, and starts within one second.
     last: BTreeMap<usize, (f64, f64)>,
-    /// For each minute, the total numbers of all starts and of late starts.
     minutes: Vec<(f64, f64)>,
 }
 
@@ -115,14 +111,14 @@ impl Starts {
         self.minutes.push((all, late));
     }
 
-    /// Returns the largest share of late starts in any hour, or since the beginning.
+    /// Returns the largest share in any hour, or since the beginning.
     fn late(&self) -> f64 {
         let minutes = &self.minutes;
         let shares = (1..minutes.len()).flat_map(|now| {
             [0, now.saturating_sub(WINDOW)].map(|then| {
                 let all = minutes[now].0 - minutes[then].0;
                 let late = minutes[now].1 - minutes[then].1;
-                // Like the alerts, ignore a share of only a few starts.
+                // Like the alerts, ignores a share of only a few starts.
                 if all < STARTS_MIN { 0.0 } else { late / all }
             })
         });
@@ -140,8 +136,7 @@ struct AlertScenario {
 
 impl AlertScenario {
     async fn begin() -> Self {
-        // Each worker has one slot. Therefore one slow call per worker occupies all slots, and is lost if its worker is
-        // killed.
+        // With one slot per worker, one slow call per worker occupies all slots, and is lost if its worker is killed.
         let fleet = Fleet::start(1).await;
         let history = History::new();
         let starts = Starts::default();
@@ -170,7 +165,7 @@ impl AlertScenario {
         }
     }
 
-    /// Waits until a scrape satisfies `is`. Adds this scrape to the history as the next minute.
+    /// Adds the scrape to the history as the next minute.
     async fn minute(&mut self, what: &str, is: impl Fn(&Scrape) -> bool) -> Scrape {
         let scrape = self.until(what, is).await;
         self.history.add(&self.fleet, &scrape);
@@ -190,8 +185,7 @@ impl AlertScenario {
         enqueue(&mut self.fleet.redis.connection().await, turns).await.unwrap();
     }
 
-    /// Scrapes the fleet for half an hour without faults. This is longer than the delay of any alert that could fire by
-    /// mistake.
+    /// Half an hour without faults is longer than the delay of any alert that could fire by mistake.
     async fn all_is_well(&mut self) {
         self.until("the fleet runs", Scrape::is_calm).await;
         self.phase(WELL);
@@ -206,8 +200,7 @@ impl AlertScenario {
         }
     }
 
-    /// Submits one call for each slot every other minute. Each call occupies its slot until it times out, and its retry
-    /// times out too.
+    /// Each call occupies its slot until it times out, and its retry times out too.
     async fn a_tool_hangs(&mut self) {
         self.phase(HANGS);
         let hang = json!({"outcomes": ["hang"]});
@@ -223,7 +216,7 @@ impl AlertScenario {
         }
     }
 
-    /// Submits a call of ten minutes for each slot. Further calls wait for the slots.
+    /// Each call takes ten minutes. Further calls wait for the slots.
     async fn slow_calls_hold_all_slots(&mut self) {
         self.phase(FULL);
         self.submit(&["petra", "terry"].map(|agent| turn(agent, &[("sleep", json!({"ms": 600_000}))]))).await;
@@ -236,7 +229,7 @@ impl AlertScenario {
         }
     }
 
-    /// Kills both workers repeatedly while they run the slow calls, until the slow calls are quarantined.
+    /// Kills both workers until the slow calls are quarantined.
     async fn workers_are_killed(&mut self) {
         self.phase(KILLED);
         let quarantined = |s: &Scrape| s.sum("tickfleet_quarantined_total", &[]);
@@ -252,7 +245,7 @@ impl AlertScenario {
             }
             self.fleet.start_who_is_down();
             if quarantined(&seen) == SLOW {
-                // The time is long enough for the alert about dead workers to fire and to end.
+                // The alert about dead workers needs this time to fire and to end.
                 return self.minutes_of_work(15).await;
             }
             let waiting = |s: &Scrape| s.backlog("ready") + s.backlog("suspect");

@@ -13,7 +13,7 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use crate::support::process::Process;
 use crate::support::prometheus::Target;
 
-/// A process of the fleet. The member keeps its name when its process is killed and replaced.
+/// The member keeps its name when its process is killed and replaced.
 pub struct Member {
     pub job: &'static str,
     pub instance: String,
@@ -25,17 +25,16 @@ pub struct Fleet {
     pub members: Vec<Member>,
     pub redis: RedisServer,
     slots: usize,
-    /// The folder with a test's files. Without files, the built-in configuration applies.
+    /// Without files, the built-in configuration applies.
     folder: TempDir,
 }
 
 impl Fleet {
-    /// Starts a fleet with `slots` slots per worker. Waits until all processes run.
     pub async fn start(slots: usize) -> Self {
         Self::under(&[], slots).await
     }
 
-    /// Same as [`Self::start`], with configuration files (name and text).
+    /// `files` are names and texts of configuration files.
     pub async fn under(files: &[(&str, &str)], slots: usize) -> Self {
         let options = RedisOptions { appendonly: true, maxmemory: Some(256 * 1024 * 1024), ..RedisOptions::default() };
         let redis = RedisServer::start_with(options).await;
@@ -50,14 +49,13 @@ impl Fleet {
         fleet
     }
 
-    /// Starts the missing processes, and waits until all processes run.
     pub fn start_who_is_down(&mut self) {
         let folder = self.folder.path();
         let url = self.redis.url();
         let slots = self.slots.to_string();
         let variables = [
             ("TICKFLEET_WORKER_SLOTS", slots.as_str()),
-            // The lease is longer than pauses on a busy machine, so only killed workers count as dead.
+            // Pauses on a busy machine are shorter, so only killed workers count as dead.
             ("TICKFLEET_WORKER_LEASE", "10s"),
             ("TICKFLEET_WORKER_TOOL_TIMEOUT", "1s"),
             ("TICKFLEET_WORKER_RETRY_LADDER", "200ms"),
@@ -73,19 +71,18 @@ impl Fleet {
         }
     }
 
-    /// Starts a command of the binary. The command must be one that runs until it is stopped.
     pub fn command(&self, args: &[&str]) -> Process {
         Process::start_command(args, self.folder.path(), &self.redis.url(), None)
     }
 
-    /// Starts a gateway for the same fleet. Its key file in `place` has no keys. Returns the process and its port.
+    /// The gateway's key file in `place` has no keys. Returns the process and its port.
     pub fn gateway(&self, place: &Path) -> (Process, u16) {
         let keys = place.join("keys.yaml");
         std::fs::write(&keys, "[]\n").unwrap();
         Process::start_gateway(&keys, self.folder.path(), &self.redis.url())
     }
 
-    /// Kills all workers. They must hold slices at this time.
+    /// The workers must hold slices at this time.
     pub fn kill_workers(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.job == "worker") {
             member.process = None;
@@ -116,14 +113,13 @@ fn samples(answer: &str) -> BTreeMap<String, f64> {
 }
 
 pub struct Scrape {
-    /// Time of the scrape, in seconds since the epoch.
     pub at: f64,
-    /// The metrics of each member, by series. `None` if the member has no process.
+    /// `None` if the member has no process.
     pub pages: Vec<Option<BTreeMap<String, f64>>>,
 }
 
 impl Scrape {
-    /// Returns the values of a metric in all series with these labels (as `name="value"`).
+    /// `labels` has the form `name="value"`.
     pub fn values<'a>(&'a self, metric: &'a str, labels: &'a [&'a str]) -> impl Iterator<Item = f64> + 'a {
         let series = self.pages.iter().flatten().flatten();
         let chosen = series.filter(move |(series, _)| {
@@ -137,12 +133,12 @@ impl Scrape {
         self.values(metric, labels).sum()
     }
 
-    /// Returns the backlog of a state, as the maximum over all schedulers.
+    /// Returns the maximum over all schedulers.
     pub fn backlog(&self, state: &str) -> f64 {
         self.values("tickfleet_backlog", &[&format!("state=\"{state}\"")]).fold(0.0, f64::max)
     }
 
-    /// Returns true if every running process reached Redis during the scrape and reported all its metrics.
+    /// True if every running process reached Redis during the scrape and reported all its metrics.
     pub fn is_whole(&self) -> bool {
         let running = self.pages.iter().flatten().count();
         let schedulers = self.pages.iter().take(2).flatten().count();
@@ -153,8 +149,8 @@ impl Scrape {
         all_up && known == schedulers && memory >= schedulers
     }
 
-    /// Returns true if no work runs, all waiting work waits for a cap or a retry, and no throttle queue was late in the
-    /// last half minute. In this state, the metrics do not depend on the machine's speed.
+    /// True if no work runs, and all waiting work waits for a cap or a retry. Also, no throttle queue was late in the
+    /// last half minute. The metrics then do not depend on the machine's speed.
     pub fn is_calm(&self) -> bool {
         let looping = |name| self.values("tickfleet_loop_progress_timestamp_seconds", &[name]).count();
         let loops = looping("loop=\"tick\"") >= 1 && looping("loop=\"lease\"") == 2;
@@ -191,8 +187,8 @@ pub fn echo() -> (&'static str, Value) {
     ("echo", json!({"text": "hello"}))
 }
 
-/// Returns the turns of one round. Some of their calls succeed, are retried, are denied, are invalid, or name unknown
-/// tools. There are more calls than the caps allow.
+/// Some calls succeed, are retried, are denied, are invalid, or name unknown tools. There are more calls than the caps
+/// allow.
 pub fn work(round: u64) -> Vec<Value> {
     let mut turns = vec![
         turn("atlas", &[echo()]),
@@ -203,13 +199,13 @@ pub fn work(round: u64) -> Vec<Value> {
         turn("archy", &[("no_such_tool", json!({}))]),
     ];
     if round.is_multiple_of(10) {
-        // The service rejects this call. The rejection is not counted as a failure of the tool.
+        // A rejection by the service is not counted as a failure of the tool.
         turns.push(turn("donna", &[("fail", json!({"outcomes": ["permanent"]}))]));
     }
     if round.is_multiple_of(3) {
-        // These are more than ten calls per second, so that some wait in the agent's throttle queue.
+        // Some of these calls wait in the agent's throttle queue, because they exceed ten calls per second.
         turns.push(turn("binky", &vec![echo(); 12]));
-        // A rejected turn becomes a dead letter. One dead letter in three minutes is not enough for an alert.
+        // One dead letter in three minutes is not enough for an alert.
         turns.push(turn("nobody", &[echo()]));
     }
     turns

@@ -13,25 +13,22 @@ use super::{NAMESPACE, chart};
 
 const MINUTE_S: u32 = 60;
 const BEGAN: &str = "process_start_time_seconds";
-/// An alert that fires in every phase. It proves that promtool evaluated the phase.
+/// Fires in every phase, which proves that promtool evaluated the phase.
 const ASKED: &str = "Asked";
 
-/// Scrapes one minute apart, grouped into phases.
 pub struct History {
     asked_for: BTreeSet<String>,
-    /// The values of each series, one per minute.
+    /// Each series has one value per minute.
     series: BTreeMap<String, Vec<Option<f64>>>,
-    /// The start time of each process on the history's clock. The key is the member and the reported start time of the
-    /// process.
+    /// The key is the member and the reported start time of the process. The value is on the history's clock.
     began: BTreeMap<String, f64>,
     minutes: u32,
     phases: Vec<(&'static str, u32)>,
 }
 
 pub struct AlertResult {
-    /// The alerts that fired in each phase, in order.
     pub fired: Vec<(&'static str, BTreeSet<String>)>,
-    /// The output of promtool. It contains the labels and annotations of the alerts that fire at the end of each phase.
+    /// The output of promtool, with the labels and annotations of the alerts that fire at the end of each phase.
     pub said: String,
 }
 
@@ -44,12 +41,11 @@ impl History {
         Self { asked_for, series: BTreeMap::new(), began: BTreeMap::new(), minutes: 0, phases: Vec::new() }
     }
 
-    /// Begins a phase. All later scrapes belong to it, until the next phase.
     pub fn phase(&mut self, name: &'static str) {
         self.phases.push((name, self.minutes));
     }
 
-    /// Records the scrape as one minute after the previous one, with the labels that Prometheus adds.
+    /// The scrape counts as one minute after the previous one, and gets the labels that Prometheus adds.
     pub fn add(&mut self, fleet: &Fleet, scrape: &Scrape) {
         for (member, page) in fleet.members.iter().zip(&scrape.pages) {
             let added = format!("instance=\"{}\",job=\"{}\",namespace=\"{NAMESPACE}\"", member.instance, member.job);
@@ -59,12 +55,12 @@ impl History {
                 if !self.asked_for.contains(name) {
                     continue;
                 }
-                // Shift each timestamp, so that its age in the history is the same as at the time of the scrape.
+                // The timestamp keeps the age that it had at the time of the scrape.
                 let is_time = name.ends_with("_timestamp_seconds");
                 let stated = value - scrape.at + f64::from(self.minutes * MINUTE_S);
                 let value = match name {
-                    // Keep the start time from the first scrape, so that the age of the process grows by one minute per
-                    // scrape.
+                    // The start time stays as in the first scrape, so that the age of the process grows by one minute
+                    // per scrape.
                     BEGAN => *self.began.entry(format!("{} {value}", member.instance)).or_insert(stated),
                     _ if is_time => stated,
                     _ => *value,
@@ -83,7 +79,7 @@ impl History {
         values.push(Some(value));
     }
 
-    /// Formats the series for promtool. If a series is missing in later scrapes, it becomes stale.
+    /// If a series is missing in later scrapes, it becomes stale.
     fn input(&self) -> Vec<Value> {
         let notation = |values: &Vec<Option<f64>>| {
             let mut words = Vec::new();
@@ -107,8 +103,8 @@ impl History {
         self.phases.iter().zip(ends).map(|((name, first), end)| (*name, *first, end - 1)).collect()
     }
 
-    /// Runs promtool with the chart's own rules. Each test case expects that no alert fires, so promtool's error
-    /// messages list the alerts that fire.
+    /// Runs promtool with the chart's own rules. Each test case expects that no alert fires, so the error messages list
+    /// the alerts that fire.
     pub fn verdict(&self) -> AlertResult {
         let rules = rule_files();
         let names = |pattern: &str| {
@@ -121,8 +117,8 @@ impl History {
             names(r"(?m)^ +- name: (\S+)$").into_iter().partition(|group| group.ends_with(".recording"));
         let groups = [recorded, alerting].concat();
         let fired = |(phase, first, last): &(&str, u32, u32)| {
-            // Versions of Prometheus differ in whether a range includes its ends. The range is therefore half a minute
-            // longer than the phase.
+            // Versions of Prometheus differ in whether a range includes its ends, so the range is half a minute longer
+            // than the phase.
             let span = (last - first) * MINUTE_S + MINUTE_S / 2;
             let firing = format!("group by (alertname) (last_over_time(ALERTS{{alertstate=\"firing\"}}[{span}s]))");
             let asked = format!("label_replace(vector(1), \"alertname\", \"{ASKED}\", \"\", \"\")");
@@ -165,12 +161,11 @@ fn rule_files() -> Vec<(String, String)> {
     files.map(|path| (path.to_str().unwrap().to_owned(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// Returns the output of `promtool test rules` for these cases. The cases fail on purpose, because promtool lists the
-/// alerts only of failed cases.
+/// The cases fail on purpose, because promtool lists the alerts only of failed cases.
 fn promtool(cases: &Value) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("cases.yaml");
-    // The file is JSON, which is valid YAML.
+    // JSON is valid YAML.
     std::fs::write(&file, cases.to_string()).unwrap();
     let run = match Command::new("promtool").args(["test", "rules"]).arg(&file).output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {

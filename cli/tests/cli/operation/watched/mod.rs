@@ -9,7 +9,7 @@ mod panels;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Maximum wait for a state. On an idle machine, the longest wait takes half a minute.
+/// On an idle machine, the longest wait takes half a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(50);
 const NAMESPACE: &str = "watched";

@@ -14,38 +14,35 @@ use super::{NAMESPACE, PATIENCE, PAUSE, chart};
 use crate::support::binary::tickfleet;
 use crate::support::prometheus::{Prometheus, Target};
 
-/// Panels that are empty while the fleet has no problems, each with the reason.
+/// These panels are empty while the fleet has no problems, for the given reason.
 const EMPTY_WHEN_WELL: [(&str, &str); 3] = [
     ("Outcome unknown by tool", "shows only tools that had one"),
     ("Errors by verb", "shows only verbs that failed"),
     ("Firing alerts", "none does"),
 ];
 
-/// Limits that the agents' work reaches. The first makes turns wait, the second rejects calls, and the third only
-/// counts. Only a small part of the work waits or is rejected.
+/// The first limit makes turns wait, the second rejects calls, and the third only counts. Only a small part of the work
+/// waits or is rejected.
 const LIMITS: &str = "limits: {
   echoes: {match: {agents: [kelly]}, max: 15, every: 10s},
   guesses: {match: {agents: [archy]}, per: [tool], max: 10, every: 10s, on_reach: reject},
   all: {per: [tenant], max: 10, every: 10s, mode: shadow},
 }";
 
-/// The built-in tools, and a tool that needs a sandbox. Because of this tool, workers check the sandbox support of
-/// their machine.
+/// Because of the tool that needs a sandbox, workers check the sandbox support of their machine.
 const TOOLS: &str = concat!(
     include_str!("../../../../../config/tools.yaml"),
     "\n  count:\n    description: Counts.\n    effect: read\n    shell: {level: basic, command: [wc]}\n\
      \x20   input_schema: {type: object, additionalProperties: false}\n"
 );
 
-/// Returns the settings. The circuit breaker of a tool opens after three failures in a row. The key in the file `key`
-/// seals the audit log.
+/// The circuit breaker of a tool opens after three failures in a row. The key in the file `key` seals the audit log.
 fn settings(key: &Path) -> String {
     let key = key.display();
     format!("worker: {{breaker_failures: 3, breaker_cooldown: 2s}}\nseal: {{key: 'file:{key}', every: 100ms}}\n")
 }
 
-/// The permission rows of the sample configuration, and trial tools for everyone. One rule denies short calls of
-/// `sleep`. One shadow rule would deny kelly's calls of `echo`.
+/// One rule denies short calls of `sleep`. One shadow rule would deny kelly's calls of `echo`.
 const PERMISSIONS: &str = concat!(
     include_str!("../../../../../config/permissions.yaml"),
     "\n  echo: {everyone: true, rules: [{require: agent.name != 'kelly', mode: shadow}]}\n\
@@ -101,12 +98,11 @@ async fn callers(port: u16) {
             stream.write_all(request.as_bytes()).await.unwrap();
             stream.read_to_end(&mut Vec::new()).await.unwrap();
         }
-        // This pause sets the pace of the callers. It is the same as the pace of the agents.
+        // The pace of the callers is that of the agents.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
 }
 
-/// Submits the agents' work, until the task is aborted.
 async fn agents(redis: String) {
     let mut connection = tickfleet_testkit::connect(&redis).await.unwrap();
     for round in 0.. {
@@ -114,12 +110,11 @@ async fn agents(redis: String) {
         // This tool always fails. Its breaker therefore opens, admits one trial call, and opens again.
         let away = turn("dwight", &[("fail_once", json!({"outcomes": ["transient_not_executed"]}))]);
         enqueue(&mut connection, &[work(round), vec![nap, away]].concat()).await.unwrap();
-        // This pause sets the pace of the agents. Half a CPU core can handle it.
+        // Half a CPU core can handle this pace of the agents.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
 }
 
-/// Returns the queries of all panels, with all namespaces and jobs selected.
 fn queries() -> Vec<Query> {
     let mut found = Vec::new();
     for file in chart("dashboards").read_dir().unwrap().map(|file| file.unwrap().path()) {
@@ -156,7 +151,7 @@ async fn every_panel_finds_its_data(prometheus: &Prometheus) {
         }
         let reported = |query: &&Query| format!("\n{}: {}: {}", query.dashboard, query.panel, query.text);
         assert!(Instant::now() < deadline, "these find nothing:{}", empty.iter().map(reported).collect::<String>());
-        // Rates need two scrapes, and some work takes a tick. Therefore the queries are repeated.
+        // Rates need two scrapes, and some work takes a tick, so the queries are repeated.
         tokio::time::sleep(PAUSE).await;
     }
     // A panel that may be empty must still query an existing metric.

@@ -136,7 +136,7 @@ class _Awaited:
         self._id = segment(str(message[f"{kind}_id"]))
         self._text = written(message)
         self._kind: Kind = kind
-        # Time when the message was accepted, by a clock that also runs while the machine sleeps.
+        # The clock of this time also runs while the machine sleeps.
         self._taken: float | None = None
         self._is_asked_for = False
         self._reply: Reply | None = None
@@ -149,8 +149,8 @@ class _Awaited:
         """Sends the message, and repeats the request if necessary: the id makes it run once. Returns the reply, if it
         arrives within the wait."""
         headers = {"idempotency-key": self._id}
-        # A proxy may cut off every request that waits. The retry therefore does not wait, and only finds out whether
-        # the message was accepted.
+        # A proxy may cut off every request that waits. The retry does not wait, and only finds out whether the message
+        # was accepted.
         path, again = self._path + (f"?wait={wait}" if wait else ""), self._path
         try:
             answer = await self._http.ask(
@@ -193,9 +193,8 @@ class _Awaited:
         return await self.reply(None if end is None else max(0.0, end - time.monotonic()))
 
     async def _look(self, wait: int, tries: Tries) -> Reply | None:
-        # Another gateway may have accepted the message. Then only that gateway has a possible rejection. If the message
-        # is sent again through this gateway, this gateway has the rejection too. A message that was accepted does not
-        # run again.
+        # Only the gateway that accepted the message has a possible rejection. If the message is sent again, this
+        # gateway has the rejection too. An accepted message does not run again.
         if self._taken is not None and not self._is_asked_for and abs(time.time() - self._taken) < _FRESH_S:
             self._is_asked_for = True
             return await self.submit(wait, tries)

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-# Import `_http` first: if its package is missing, the error names the package to install.
+# This import comes first, because its error names the package to install.
 from tickfleet.client._gateway._http import Http, answer_of, checked, passing, segment
 
 import httpx2 as httpx
@@ -17,8 +17,7 @@ from tickfleet.client._errors import FleetError, Forbidden, NotFound, Unavailabl
 from tickfleet.client._events import Event, Kind
 from tickfleet.client._reply import PendingApproval, Reply, read_reply
 
-# The events of a gateway that are steps of a task's history. Other events (accepted, execute, waiting, capped) are not
-# steps, and have no positions of their own.
+# Other events (accepted, execute, waiting, capped) are not steps of a task's history, and have no positions.
 _STEPS: dict[str, Kind] = {"plan": "plan", "result": "result", "note": "note", "agent_message": "agent_message"}
 
 _ENDS = ("answer", "failed")

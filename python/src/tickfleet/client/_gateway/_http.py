@@ -96,7 +96,7 @@ class Tries:
 
     def __init__(self, retry_timeout: float | None, closed: asyncio.Event | None = None) -> None:
         self._retry_timeout = retry_timeout
-        # Set when the client is closed. This ends a pause early.
+        # The end of the client ends a pause early.
         self._closed = closed or asyncio.Event()
         self._end: float | None = None
         self._tries = 0
@@ -105,7 +105,7 @@ class Tries:
         """Waits before the next attempt, at least as long as the gateway requests. Raises the error if the wait would
         exceed the retry timeout."""
         pause = _PAUSES[min(self._tries, len(_PAUSES) - 1)]
-        # Add jitter, so that requests that were rejected together are not repeated together.
+        # With jitter, requests that were rejected together are not repeated together.
         pause = max(pause, at_least or 0.0) * random.uniform(1.0, 1.25)
         self._tries += 1
         if self._end is None and self._retry_timeout is not None:
@@ -130,8 +130,7 @@ class Http:
             self._authorization()
         self.retry_timeout = retry_timeout
         self._closed = asyncio.Event()
-        # There is no limit here, because each waiting request has its own connection. The gateway limits the
-        # connections.
+        # Each waiting request has its own connection. The gateway limits the connections.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
         # Redirects are not followed: the key must not reach another server.
         self._client = httpx.AsyncClient(base_url=url.rstrip("/"), limits=limits, follow_redirects=False)
@@ -189,8 +188,8 @@ class Http:
             if answer.status not in _PASSING:
                 return replace(checked(answer), waited=wait)
             if answer.code == "too_many_waiting" and again is not None and wait:
-                # The message was accepted, and only the wait was rejected. Ask for the acceptance immediately, without
-                # using up the retry timeout.
+                # The message was accepted, and only the wait was rejected. The request for the acceptance uses up no
+                # retry timeout.
                 path, wait = again, 0
                 continue
             await tries.pause(passing(answer), answer.retry_after)
@@ -256,7 +255,7 @@ def passing(answer: Answer) -> FleetError:
     """Returns the error for a failure that may be temporary."""
     if answer.code in ("queue_full", "pressure"):
         error: FleetError = (QueueFull if answer.code == "queue_full" else MemoryPressure)(f"{answer.code}: {answer.message}")
-    # If the code is `too_many_waiting`, the turn was accepted, and only the wait was rejected.
+    # With `too_many_waiting`, the turn was accepted, and only the wait was rejected.
     elif answer.status == 429 and answer.code != "too_many_waiting":
         error = Throttled(answer.code or "too_many_requests", answer.message)
     else:

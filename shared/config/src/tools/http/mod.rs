@@ -15,12 +15,10 @@ pub use values::{SERVICE_URL, is_service_url};
 use values::{pointer, service_url};
 
 const METHODS: [(&str, ()); 5] = [("GET", ()), ("POST", ()), ("PUT", ()), ("PATCH", ()), ("DELETE", ())];
-/// Maximum response bytes that a definition can configure.
 const RESPONSE_BYTES_MAX: i128 = 64 << 20;
-/// Maximum redirects that a definition can configure.
 const REDIRECTS_MAX: i128 = 10;
 
-/// Reads an `http:` definition. `once` is true if a repeated request would have a second effect.
+/// `once` is true if a repeated request would have a second effect.
 pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Option<HttpDef> {
     let mut s = cursor.section();
     let secrets = s.optional("secrets").map(|c| secrets(&c)).unwrap_or_default();
@@ -60,12 +58,12 @@ pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Op
     matches!(cursor.node.value, Value::Mapping(_)).then_some(def)
 }
 
-/// Reads scheme, host and an optional path prefix. Values from the environment are already replaced.
+/// Values from the environment are already replaced.
 fn base_url(cursor: &Cursor<'_>) -> Option<String> {
     service_url(cursor).map(|text| text.trim_end_matches('/').to_owned())
 }
 
-/// Reads secrets, which are given by reference: name → source of the value.
+/// Name → source of the value.
 pub(crate) fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     let mut secrets = BTreeMap::new();
     for (name, _, secret) in cursor.members() {
@@ -81,7 +79,6 @@ pub(crate) fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     secrets
 }
 
-/// Reads the name of a variable or a path, which can contain the placeholder for the tenant.
 pub(crate) fn reference(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.some_text()?;
     if text.replace(TENANT, "").contains(['{', '}']) {

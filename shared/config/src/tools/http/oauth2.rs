@@ -13,7 +13,6 @@ const CLIENT_AUTHS: [(&str, ClientAuth); 2] = [("basic", ClientAuth::Basic), ("b
 /// Fields of a token request that other settings define. `params` must not contain them.
 const OWN_FIELDS: [&str; 5] = ["grant_type", "client_id", "client_secret", "refresh_token", "scope"];
 
-/// Reads an `oauth2:` definition. Returns `None` if a required field is missing.
 pub(crate) fn read(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<OAuth2Def> {
     let mut s = cursor.section();
     let grant = s.required("grant").and_then(|c| c.choice(&GRANTS));
@@ -45,7 +44,7 @@ pub(crate) fn read(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<OAu
     (grant.is_some() && token_url.is_some() && client_id.is_some()).then_some(rest)
 }
 
-/// Reads a text that references a secret. The configuration does not contain the secret's value.
+/// The text references a secret: the configuration does not contain the secret's value.
 fn secret(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<String> {
     let (text, names_one) = templates.of_secrets(cursor)?;
     if !names_one {

@@ -24,7 +24,7 @@ const OVERDUE_MAX: usize = 8;
 /// A request for approval. The transaction that parks the call's turn adds the request through [`RequestApproval`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskApproval {
-    /// The approval's ID, which is derived from the digest.
+    /// Derived from the digest.
     pub id: String,
     pub call: CallName,
     pub binding: String,
@@ -37,9 +37,7 @@ pub struct AskApproval {
     /// An inbox, and a message for the inbox, sent when the call begins to wait. The times of the request and of the
     /// deadline replace the placeholders `{requested_ms}` and `{until_ms}` in the message.
     pub early: Option<(InboxKey, String)>,
-    /// Maximum number of waiting approvals of the tenant.
     pub tenant_max: u64,
-    /// Maximum number of waiting approvals of the agent's calls.
     pub agent_max: u64,
 }
 
@@ -78,8 +76,6 @@ impl Section for RequestApproval<'_> {
 impl AskApproval {
     /// Returns the bound that prevents the request: `Some(true)` for the agent's bound, `Some(false)` for the tenant's
     /// bound, `None` if neither bound is reached. A worker checks the bounds before it parks the slice.
-    /// # Errors
-    /// [`Undecided`]: the size of an index has to be read.
     pub fn full(
         &self,
         view: &View,
@@ -106,9 +102,6 @@ impl AskApproval {
 
     /// Adds guards. If people can still decide, also adds writes. If the turn requested an approval for an earlier form
     /// of the call, the earlier approval becomes void.
-    ///
-    /// # Errors
-    /// [`Undecided`]: a record or the size of an index has to be read.
     pub fn add_to(
         &self,
         transaction: &mut Transaction,
@@ -202,8 +195,7 @@ impl AskApproval {
     }
 }
 
-/// Returns approvals in `set` that expired more than [`OVERDUE_MS`] ago. Their turns are lost or unreadable, so no turn
-/// ends these approvals.
+/// The turns of overdue approvals are lost or unreadable, so no turn ends these approvals.
 fn overdue<'v>(view: &'v View, set: &SetKey, now_ms: i64) -> Result<&'v [(Arc<str>, u64)], Undecided> {
     let upto = u64::try_from(now_ms - OVERDUE_MS).ok();
     Ok(match upto {

@@ -22,7 +22,6 @@ use crate::view::{Query, Undecided, View};
 pub struct DecideApproval<'a> {
     pub tenant: &'a TenantId,
     pub id: &'a str,
-    /// The person who decides.
     pub by: &'a str,
     /// The person's roles in the configuration in force.
     pub roles: &'a BTreeSet<String>,
@@ -48,7 +47,6 @@ pub enum Verdict<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecideResult {
-    /// The decision is accepted.
     Counts {
         /// The state: `approved`, `denied`, or `waiting` for more people.
         state: &'static str,
@@ -57,13 +55,11 @@ pub enum DecideResult {
     Unknown,
     /// An agent must not approve its own call.
     Own,
-    /// None of the person's roles may decide.
     Role,
     /// The approval has ended, or was already approved. Contains the word for its state.
     Ended(&'static str),
     /// The call has ended or changed.
     Gone,
-    /// The arguments have changed since the person saw them.
     Changed,
     /// The person has already agreed. Each person counts once.
     Again,
@@ -91,7 +87,6 @@ impl DecideApproval<'_> {
         Writing { tenant: self.tenant, id: self.id, now_ms: context.now_ms }
     }
 
-    /// Returns the reason if this person cannot decide about the approval now. Otherwise returns `None`.
     fn refusal(&self, approval: &Approval) -> Option<DecideResult> {
         if self.by == approval.agent.as_str() {
             return Some(DecideResult::Own);
@@ -102,7 +97,7 @@ impl DecideApproval<'_> {
         None
     }
 
-    /// Denies the call. An approved call can be denied until it begins.
+    /// An approved call can be denied until it begins.
     fn deny(
         &self,
         transaction: &mut Transaction,
@@ -122,7 +117,7 @@ impl DecideApproval<'_> {
         DecideResult::Counts { state: "denied", missing: 0 }
     }
 
-    /// Adds a consent. The call is approved once all demands are met.
+    /// The call is approved once all demands are met.
     fn approve(
         &self,
         transaction: &mut Transaction,
@@ -182,7 +177,6 @@ impl DecideApproval<'_> {
     }
 }
 
-/// Returns true if the turn still waits for this approval.
 fn waits_for(turn: &Turn, approval: &Approval, id: &str, now_ms: i64) -> bool {
     turn.position <= approval.call.position
         && turn.approval.as_deref() == Some(id)

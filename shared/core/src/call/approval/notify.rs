@@ -22,7 +22,6 @@ use crate::record::{Record, Stored};
 use crate::transaction::{EntryId, RecordKey, Transaction};
 use crate::view::{Fields, Query, Undecided, Value, View};
 
-/// Which events of a tenant were delivered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notified {
     /// The last event before the first undelivered event. Absent at the start.
@@ -43,13 +42,13 @@ pub fn key(name: &str, tenant: &TenantId) -> RecordKey {
 }
 
 impl Notified {
-    /// Returns the query for the next events of a tenant. It reads enough events to return `count` undelivered events.
+    /// Reads enough events to return `count` undelivered events.
     #[must_use]
     pub fn query(&self, tenant: &TenantId, count: usize) -> Query {
         Query::Entries { stream: events(tenant), after: self.upto.clone(), count: self.later.len() + count }
     }
 
-    /// Adds delivered events. `log` has the events after [`Self::upto`], as read by the query of [`Self::query`].
+    /// `log` has the events after [`Self::upto`], as read by the query of [`Self::query`].
     fn add(&mut self, delivered: &[EntryId], log: &[(EntryId, Fields)]) {
         self.later.extend(delivered.iter().cloned());
         for (entry, _) in log {
@@ -58,7 +57,6 @@ impl Notified {
             }
             self.upto = Some(entry.clone());
         }
-        // Drop events that the log no longer has.
         if !log.is_empty() {
             self.later.retain(|entry| log.iter().any(|(present, _)| present == entry));
         }

@@ -44,7 +44,6 @@ fn ask(demands: Vec<Demand>) -> AskApproval {
     }
 }
 
-/// Parks the turn with a request for approval, and returns the result of the request.
 fn park(store: &mut MiniStore, ask: &AskApproval, turn: &Turn) -> AskResult {
     let asked =
         store.section(|transaction, view, context| ask.add_to(transaction, view, context, &tenant(), turn)).unwrap();

@@ -13,7 +13,6 @@ use crate::section::Section;
 use crate::transaction::{Guard, RecordKey, Transaction, Write};
 use crate::view::{Undecided, View};
 
-/// Maximum number of events in a tenant's log.
 const EVENTS_MAX: u64 = 1_000;
 
 pub(super) struct Writing<'a> {
@@ -27,8 +26,7 @@ impl Writing<'_> {
         key(self.tenant, self.id)
     }
 
-    /// Writes an approval. An approval that waits or is approved does not expire. An ended approval expires [`KEPT_MS`]
-    /// after the turn's deadline.
+    /// Gives only an ended approval a lifetime: until [`KEPT_MS`] after the turn's deadline.
     pub(super) fn put(&self, transaction: &mut Transaction, approval: &Approval, deadline_ms: i64) {
         if approval.state.until_ms().is_some() {
             transaction.put(&self.key(), approval);
@@ -77,7 +75,6 @@ impl Writing<'_> {
         Ok(stored.map(|stored| stored.value).filter(|approval| approval.state.until_ms().is_some()))
     }
 
-    /// Ends an approval that is `Waiting` or `Approved`.
     pub(super) fn end(
         &self,
         transaction: &mut Transaction,
@@ -137,15 +134,11 @@ impl Section for LeaveApproval<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UseConsent {
     pub id: String,
-    /// Digest of the complete call.
     pub binding: String,
 }
 
 impl UseConsent {
     /// Adds guards, and the writes that mark the approval as used or as expired. `deadline_ms` is the turn's deadline.
-    ///
-    /// # Errors
-    /// [`Undecided`]: the record has to be read.
     pub fn add_to(
         &self,
         transaction: &mut Transaction,

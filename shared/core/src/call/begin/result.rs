@@ -12,7 +12,6 @@ pub enum BeginResult {
     Started(Box<Started>),
     /// The call waits. The worker parks the slice with the section for this reason.
     Waits(WaitReason),
-    /// The call needs an approval before it can begin.
     Asks {
         /// The approval for an earlier form of the call, if one was requested: its ID, and the word for its state.
         before: Option<(String, &'static str)>,
@@ -24,13 +23,13 @@ pub enum BeginResult {
     AnsweredBy {
         /// The equal call, or this call itself if an earlier attempt has ended it.
         by: Claimant,
-        /// The result of the equal call, as JSON.
+        /// JSON.
         result: String,
     },
     /// An equal call is over, but did not end its claim, see [`super::super::claim::ClaimResult::Abandoned`].
     Abandoned {
         by: Claimant,
-        /// The result of the equal call, as JSON. `None` if unknown.
+        /// JSON; `None` if unknown.
         result: Option<String>,
     },
     /// Another attempt began the call, but the store lost its intent record in a restart. The worker of that attempt
@@ -76,13 +75,12 @@ impl BeginResult {
 pub struct Started {
     /// The version of the turn's record. The holder's next writes use it as the fence.
     pub version: Version,
-    /// The turn's record at this version.
     pub turn: Turn,
     /// Indexes of the unmet conditions in shadow mode.
     pub shadow: Vec<usize>,
     /// Time of the facts check. 0 if the call already passed an earlier check. `None` if the call needs no facts check.
     pub checked_ms: Option<i64>,
-    /// The people who agreed. Empty if the call needs no approval.
+    /// Empty if the call needs no approval.
     pub agreed: Vec<String>,
     /// The cached result, if there is one. The call then ends with this result and does not run.
     pub cached: Option<CachedResult>,
@@ -90,22 +88,18 @@ pub struct Started {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// Equal calls were repeated too often.
     Streak {
         until_ms: i64,
     },
-    /// A condition is not met.
     Fact {
         condition: usize,
         known: KnownFact,
     },
-    /// The session has no room for the facts that the call would set.
     FactsFull,
     Denied {
         by: String,
         reason: String,
     },
-    /// People did not agree in time.
     ConsentExpired {
         since_ms: i64,
     },

@@ -178,7 +178,7 @@ fn each_guard_of_a_claim_is_needed() {
 }
 
 proptest! {
-    /// Calls claim from views of any age, run if they own the claim, and end. No two equal calls take effect.
+    /// Calls claim from views of any age, run if they own the claim, and end.
     #[test]
     fn equal_calls_take_effect_once(steps in prop::collection::vec((0..4_usize, 0..4_u8), 1..40)) {
         let mut store = MiniStore::default();

@@ -33,10 +33,8 @@ pub struct Condition {
     pub shadow: bool,
 }
 
-/// The state of a fact, as seen by a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FactState {
-    /// The fact was never set.
     Never,
     Set,
     /// The fact may be set.
@@ -78,7 +76,7 @@ pub enum Precondition {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckFacts {
     pub session: SessionName,
-    /// The conditions. Empty if the call is retried.
+    /// Empty if the call is retried.
     pub conditions: Vec<Condition>,
     pub changes: Vec<PossibleFactChange>,
 }
@@ -107,13 +105,12 @@ struct Check<'a, 'v> {
     call: &'a CallName,
     turns: &'a mut Turns<'v>,
     now_ms: i64,
-    /// The number of the call's turn. `None` if the turn is the newest.
+    /// `None` if the turn is the newest.
     number: Option<u64>,
     /// Turns to wake, because a call that they may have waited for has ended.
     woken: Vec<TurnId>,
 }
 
-/// The result of the search for a call that may change a fact.
 enum Changer {
     /// No call may change the fact before the checked call ends.
     None,
@@ -216,8 +213,7 @@ impl Check<'_, '_> {
         })
     }
 
-    /// Removes a call that has ended without a report. If the call was running, any of its possible changes may have
-    /// happened.
+    /// If the call was running, any of its possible changes may have happened.
     fn drop_gone(&mut self, call: &CallName) {
         let woken = self.session.end_call(call, None, self.now_ms);
         self.woken.extend(woken);
@@ -235,8 +231,8 @@ impl Check<'_, '_> {
         self.facts_with(changes) <= limits::FACTS_PER_SESSION_MAX
     }
 
-    /// Returns the number of facts that the session has if this call and all running calls set all facts that they
-    /// may set.
+    /// Returns the number of facts that the session has if this call and all running calls set all facts that they may
+    /// set.
     fn facts_with(&self, changes: &[PossibleFactChange]) -> usize {
         let running = self.session.running.values().flat_map(|entry| &entry.changes);
         let sets = running.chain(changes).filter(|change| change.sets);
@@ -244,8 +240,7 @@ impl Check<'_, '_> {
         facts.len()
     }
 
-    /// Returns true if the session has room for one more running call. If there is no room, first removes calls that
-    /// have ended without a report.
+    /// If there is no room, first removes calls that have ended without a report.
     fn has_capacity(&mut self) -> Result<bool, Undecided> {
         if self.session.running.len() >= RUNNING_MAX {
             self.turns.need(self.session.running.keys().map(|call| &call.turn))?;
@@ -286,10 +281,6 @@ pub struct CheckResult {
     pub woken: Vec<TurnId>,
 }
 
-/// Checks a call against a session. `own` is the record of the call's turn.
-///
-/// # Errors
-/// [`Undecided`]: the record of another turn has to be read.
 pub fn check(
     mut session: Session,
     call: &CallName,
@@ -350,9 +341,6 @@ impl CheckFacts {
 
     /// Adds guards. If the call may begin, also adds writes. A refusal also depends on the guards, so the caller
     /// commits it. `own` is the record of the call's turn.
-    ///
-    /// # Errors
-    /// [`Undecided`]: a record has to be read.
     pub fn add_to(
         &self,
         transaction: &mut Transaction,

@@ -40,7 +40,7 @@ fn enter(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Precondition {
     precondition
 }
 
-/// Parks the turn `id`. Returns the turn that it waits for.
+/// Returns the awaited turn.
 fn wait(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Option<TurnId> {
     let own = turn();
     let caller = call(id, 0);
@@ -268,7 +268,6 @@ fn a_call_never_waits_for_its_callers_or_in_a_cycle() {
     enter(&mut store, "a", &asks(vec![], vec![may("f", true), may("g", false)]));
     enter(&mut store, "z", &asks(vec![], vec![may("g", true)]));
     end(&mut store, "z", Some(vec![changed("g", FactTransition::Set)]));
-    // `a` waits for an inner call.
     let child = WaitReason::Child { turn: turn_id("a.0.call-1") };
     store.put(&name("a").record(), &Turn { state: state(child), ..turn() });
     let needs_g = asks(vec![condition("g", true)], vec![]);
@@ -411,8 +410,7 @@ fn call_kinds() -> impl Strategy<Value = CheckFacts> {
 }
 
 proptest! {
-    /// Calls are checked from views of any age. While a running call may change a fact, no other call that depends on
-    /// the fact begins.
+    /// Calls are checked from views of any age.
     #[test]
     fn no_call_begins_while_another_may_change_its_precondition(
         kinds in prop::collection::vec(call_kinds(), 4),
@@ -454,8 +452,7 @@ proptest! {
         }
     }
 
-    /// For any reports of calls, a fact ends earlier than before only if it is certainly cleared. The spans of a fact
-    /// never contradict each other.
+    /// The spans of a fact never contradict each other.
     #[test]
     fn a_fact_ends_early_only_when_certainly_cleared(steps in prop::collection::vec((0..4_u8, 1..500_i64, 0..200_i64), 1..30)) {
         let mut fact = Fact::default();

@@ -23,7 +23,6 @@ const CHAIN_MAX: usize = 64;
 /// How the end of a turn depends on a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dependence {
-    /// The end does not depend on the call.
     None,
     /// The turn waits for work that includes the call, such as a task that the call belongs to.
     Own,
@@ -42,8 +41,7 @@ pub struct Turns<'a> {
 }
 
 impl<'a> Turns<'a> {
-    /// Creates a reader for the turns of a tenant. `own` is the record of the checked call's turn, which the caller has
-    /// read and guards.
+    /// `own` is the record of the checked call's turn, which the caller has read and guards.
     #[must_use]
     pub const fn new(view: &'a View, tenant: &'a TenantId, own_id: &'a TurnId, own: &'a Turn) -> Self {
         Self { view, tenant, own_id, own, read: BTreeMap::new(), unreadable: BTreeSet::new() }
@@ -59,8 +57,7 @@ impl<'a> Turns<'a> {
         Ok(self.view.need(others.map(|turn| Query::Record(name(turn).record())))?)
     }
 
-    /// Returns a turn's record, or `None` if it is absent. An unreadable record also counts as absent, because it must
-    /// affect only its own turn.
+    /// An unreadable record counts as absent, because it must affect only its own turn.
     pub(super) fn get(&mut self, turn: &TurnId) -> Result<Option<&Turn>, Undecided> {
         if turn == self.own_id {
             return Ok(Some(self.own));
@@ -110,7 +107,6 @@ impl<'a> Turns<'a> {
         Ok((callers, permits))
     }
 
-    /// Returns how the end of `turn` depends on the checked call.
     pub(super) fn dependence(&mut self, turn: &TurnId) -> Result<Dependence, Undecided> {
         let (callers, permits) = self.callers()?;
         let mut word = Dependence::Own;

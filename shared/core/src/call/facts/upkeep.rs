@@ -30,13 +30,12 @@ pub struct ExpectedCall {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordExpectedCalls {
     pub session: SessionName,
-    /// The calls, ordered by turn, earliest first.
+    /// Ordered by turn, earliest first.
     pub calls: Vec<ExpectedCall>,
 }
 
 impl Session {
-    /// Adds an expected call, unless the session already has the call or too many expected calls. Returns false if
-    /// nothing changed.
+    /// Returns false if the session already has the call, or too many expected calls.
     pub fn expect(&mut self, call: &ExpectedCall, now_ms: i64) -> bool {
         let name = CallName::new(call.turn.clone(), call.position);
         let is_known = self.running.contains_key(&name) || self.expected.contains_key(&name);
@@ -90,7 +89,6 @@ const fn perhaps(transition: FactTransition) -> FactTransition {
 }
 
 impl Decision for RecordExpectedCalls {
-    /// True if a call was added.
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {

@@ -19,7 +19,6 @@ const WAITING_MAX: usize = 256;
 pub struct WaitForFacts<'a> {
     pub asks: &'a CheckFacts,
     pub call: &'a CallName,
-    /// The record of the call's turn.
     pub own: &'a Turn,
 }
 

@@ -39,7 +39,6 @@ fn heartbeat(consumer: &str) -> RecordKey {
     workers::key(consumer)
 }
 
-/// Returns a consumer's lease in the current state of the trial.
 fn lease(trial: &Trial, consumer: &str, ends_ms: i64) -> Lease {
     let key = heartbeat(consumer);
     let version = trial.stored::<Crash>(&key).map(|stored| stored.version);

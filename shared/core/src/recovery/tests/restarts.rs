@@ -38,7 +38,6 @@ struct Worker {
     consumer: String,
     journal: Journal<()>,
     slice: Option<Slice>,
-    /// The attempt that is running or has ended.
     by: Option<String>,
 }
 

@@ -145,7 +145,6 @@ fn a_cascade_dead_letters_an_unreadable_turn_and_ends_the_others() {
     assert!(!trial.timers.contains_key(&*cascade_timer(&named("k1"))));
 }
 
-/// A cascade ends its descendants even if other early cancels fill the tenant's bound.
 #[test]
 fn a_cascade_ignores_the_bound_on_early_cancels() {
     let mut trial = Trial::at(5);

@@ -319,7 +319,6 @@ fn a_childs_budget_is_deducted_from_its_parents() {
     assert!(mutants::with("delegate_carves_the_budget", || play(&acts)).is_err());
 }
 
-/// Each parent has a list of its children. The list is removed when its newest child has expired.
 #[test]
 fn a_task_list_expires_with_its_newest_member() {
     use crate::task::lists::{ExpireList, lists};

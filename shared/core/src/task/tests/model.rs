@@ -114,13 +114,11 @@ fn a_request_is_debited_before_it_is_sent_and_corrected_after() {
     assert_eq!((trial.used(&tokens()), again.version), (15, trial.turn(&named("k1")).unwrap().version));
 }
 
-/// A holder sends a request and crashes. The next holder sends the request again. Both requests are debited.
 #[test]
 fn a_resent_request_is_debited_again_for_the_new_holder() {
     let debited = || {
         let ((mut trial, entry), bounds) = (model_task(), bounds());
         assert!(matches!(trial.run(&reserve(&entry, "r1", 40)), ReserveResult::Ok(_)));
-        // The holder reports the usage of a response that adds no entries.
         let mut useless = steps(&entry, 0, &[], &bounds);
         useless.spent = Some(spent("r1", 3, 0));
         let mut before = trial.clone();
@@ -171,7 +169,7 @@ fn a_late_correction_does_not_change_the_next_window() {
     assert_eq!(mutants::with("a_correction_is_of_its_window", next_window), 5);
 }
 
-/// Parks a task that waits for a budget. Returns the conflict if the commit fails.
+/// Returns the conflict if the commit fails.
 fn join(trial: &mut Trial, wait: &BudgetWait) -> Result<(), crate::Conflict> {
     let mut view = View::default();
     let context = trial.context();

@@ -27,18 +27,16 @@ const CONTENDED: usize = 3;
 /// After this number of conflicts, this decision refuses no more calls. The remaining calls wait.
 const CONFLICTS_MAX: usize = 10;
 
-/// Compares one turn's debits with the counters.
 #[derive(Clone, Copy)]
 pub struct Evaluator<'a> {
     pub view: &'a View,
     pub context: &'a Context,
-    /// For a waiting turn: the counter that it waits for, and its position in the counter's queue. `None` for a new
-    /// turn, which comes after all waiting turns.
+    /// The counter that the turn waits for, and the turn's position in the counter's queue. `None` for a new turn,
+    /// which comes after all waiting turns.
     pub waits: Option<(&'a CounterKey, u64)>,
-    /// True if the view's counters are known to be current. If false, only conflicts show the number of acquired
-    /// permits and whether other turns wait.
+    /// If false, only conflicts show the number of acquired permits and whether other turns wait.
     pub is_exact: bool,
-    /// True if the calls were debited before and now only acquire their permits again.
+    /// True if the calls were debited before, and now only acquire their permits again.
     pub permits_only: bool,
     /// End (ms) of the first lease after a restart of the store. Before this time, no call is refused, because a worker
     /// may still report that the call ran. `None` without such a lease.
@@ -47,18 +45,18 @@ pub struct Evaluator<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FittingCalls {
-    /// The number of calls that fit, counted from the first call.
+    /// Counts the calls that fit, from the first call on.
     pub calls: usize,
-    /// Index of the debit whose counter has no room for the next call. `None` if all calls fit.
+    /// Index of the debit without room for the next call. `None` if all calls fit.
     pub stop: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitRejection {
-    /// The number of calls that end, counted from the first call that was not handled yet.
+    /// Counted from the first call that was not handled yet.
     pub calls: usize,
     pub reason: EndReason,
-    /// Time (ms) until which the reason is valid. `None` if it stays valid.
+    /// `None` if the reason stays valid.
     pub until_ms: Option<i64>,
 }
 
@@ -71,7 +69,6 @@ pub struct Wait {
     pub woken: bool,
 }
 
-/// The outcome for the next calls, after the refused ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextDispatch {
     Over,
@@ -87,17 +84,12 @@ pub enum NextDispatch {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionPlan {
-    /// Calls that end, in order.
     pub refused: Vec<LimitRejection>,
-    /// The outcome for the calls after the refused calls.
     pub next: NextDispatch,
 }
 
 impl Evaluator<'_> {
-    /// Evaluates `calls` calls. `rules` returns the debits of the calls from the given index on.
-    ///
-    /// # Errors
-    /// [`Undecided`]: a throttle queue must be read first.
+    /// `rules` returns the debits of the calls from the given index on.
     pub fn plan(
         &self,
         calls: usize,
@@ -142,11 +134,7 @@ impl Evaluator<'_> {
         }
     }
 
-    /// Returns how many of the first `calls` calls fit all counters, and the debit whose counter has no room for the
-    /// next call.
-    ///
-    /// # Errors
-    /// [`Undecided`]: a throttle queue must be read first.
+    /// Returns how many calls fit all counters, and the debit without room for the next call.
     pub fn fit(&self, debits: &[Debit], calls: usize) -> Result<FittingCalls, Undecided> {
         let mut fit = FittingCalls { calls, stop: None };
         for (at, debit) in debits.iter().enumerate().filter(|(_, debit)| !debit.limit.is_shadow()) {
@@ -166,7 +154,6 @@ impl Evaluator<'_> {
         Ok(fit)
     }
 
-    /// Returns the guarded debits for the first `calls` calls.
     fn conditional_debits(&self, debits: &[Debit], calls: usize) -> Result<Vec<ConditionalDebit>, Undecided> {
         let mut conditional = Vec::with_capacity(debits.len());
         for debit in debits {
@@ -176,8 +163,8 @@ impl Evaluator<'_> {
         Ok(conditional)
     }
 
-    /// Returns the counter's remaining room, or the limit's maximum if the counter's state is unknown. Returns 0 if the
-    /// counter is treated as full or if turns in its queue come first.
+    /// Returns the limit's maximum if the counter's state is unknown. Returns 0 if the counter is treated as full or
+    /// if turns in its queue come first.
     fn left(&self, debit: &Debit) -> Result<u64, Undecided> {
         let Some(state) = self.known(debit) else { return Ok(debit.limit.max) };
         if self.conflicts(debit) >= CONTENDED || state.queued && self.is_behind_queue(debit)? {
@@ -186,7 +173,6 @@ impl Evaluator<'_> {
         Ok(debit.limit.max.saturating_sub(state.used))
     }
 
-    /// Returns the number of attempts that failed because the debit's counter had no room.
     fn conflicts(&self, debit: &Debit) -> usize {
         let is_about = |conflict: &&Conflict| match conflict {
             Conflict::LimitReached { counter, .. } => *counter == debit.counter,
@@ -195,11 +181,9 @@ impl Evaluator<'_> {
         self.context.conflicts.iter().filter(is_about).count()
     }
 
-    /// Returns the state of a debit's counter in the current window. `None` if the view's state is missing or not
-    /// reliable.
-    /// A view may be stale. The usage in a window can only grow until the window ends, so a usage in the view is a
-    /// valid lower bound. Permits may have been returned, and queues may have become empty. So acquired permits and
-    /// waiting turns are used only if a conflict of this decision reported them.
+    /// `None` if the view's state is missing or not reliable. A view may be stale. The usage in a window only grows
+    /// until the window ends, so the view's usage is a valid lower bound. Permits may have been returned, and queues
+    /// may have become empty. So permits and waiting turns count only if a conflict of this decision reported them.
     fn known(&self, debit: &Debit) -> Option<CounterState> {
         let mut state = self.view.counter(&debit.counter)?;
         if !self.is_exact && self.conflicts(debit) == 0 {
@@ -214,9 +198,9 @@ impl Evaluator<'_> {
         Some(state)
     }
 
-    /// Returns true if the debit may be made only while no other turn waits for the counter. Returns false if this turn
-    /// waits for the counter, or was admitted before all turns in the counter's queue. In both cases it does not yield
-    /// to later turns, because turns that need several counters would yield to each other forever.
+    /// Returns true if the debit may be made only while no other turn waits for the counter. A turn that waits for
+    /// the counter, or that was admitted before all turns in its queue, does not yield to them. Otherwise turns that
+    /// need several counters would yield to each other forever.
     fn is_behind_queue(&self, debit: &Debit) -> Result<bool, Undecided> {
         if debit.limit.is_shadow() {
             return Ok(false);
@@ -232,8 +216,7 @@ impl Evaluator<'_> {
         Ok(first.first().is_some_and(|(_, first)| *first < place))
     }
 
-    /// Returns the calls that end because the counter of `stop` has no room for them. `None` if the calls wait instead.
-    /// Calls that only acquire their permits again always wait.
+    /// `None` if the calls wait instead. Calls that only acquire their permits again always wait.
     fn rejection(&self, stop: &Debit, calls: usize) -> Result<Option<LimitRejection>, Undecided> {
         if self.permits_only {
             return Ok(None);
@@ -260,9 +243,8 @@ impl Evaluator<'_> {
         Ok(Some(rejection))
     }
 
-    /// Returns true if a call with this amount ends because the counter of `stop` has no room for it. The call waits
-    /// instead in three cases: the limit makes calls wait, other turns in the counter's queue come first, or the
-    /// counter has room but concurrent decisions use it up faster.
+    /// The call waits instead of ending in three cases: the limit makes calls wait, other turns in the counter's
+    /// queue come first, or the counter has room but concurrent decisions use it up faster.
     fn is_rejected(&self, stop: &Debit, amount: u64) -> Result<bool, Undecided> {
         if stop.limit.on_reach == OnReach::Wait || self.used(stop).saturating_add(amount) <= stop.limit.max {
             return Ok(false);
@@ -274,8 +256,8 @@ impl Evaluator<'_> {
         self.known(debit).map_or(0, |state| state.used)
     }
 
-    /// Returns the time (ms) when the counter of `stop` gets room again, that is, when its window ends. `None` for a
-    /// counter without a window, and for a rolling window with an unknown end.
+    /// The time (ms) when the window of `stop` ends. `None` for a counter without a window, and for a rolling window
+    /// with an unknown end.
     fn room_ms(&self, stop: &Debit) -> Option<i64> {
         let known = self.known(stop).map(|state| state.ends_ms).filter(|ends_ms| *ends_ms > 0);
         match stop.limit.window.at(self.context.now_ms, stop.stagger_ms) {
@@ -324,7 +306,6 @@ mod tests {
         Debit { limit: Arc::new(resolved), counter: CounterKey::new(name, "k"), stagger_ms: 0, amounts }
     }
 
-    /// Adds a conflict about a debit's counter to the view and the context.
     fn conflict(view: &mut View, context: &mut Context, debit: &Debit, used: u64, queued: bool) {
         let state = CounterState { used, ends_ms: 1_100, began_ms: 1_000, queued };
         let conflict = Conflict::LimitReached { counter: debit.counter.clone(), state };

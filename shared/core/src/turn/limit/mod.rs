@@ -19,12 +19,11 @@ use crate::transaction::{ConditionalDebit, CounterKey, Window};
 
 pub use evaluate::{AdmissionPlan, Evaluator, FittingCalls, LimitRejection, NextDispatch, Wait};
 
-/// How a counter's windows follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowKind {
     /// Windows of a fixed length, offset by [`Debit::stagger_ms`].
     Fixed { length_ms: i64 },
-    /// Calendar days of a time zone.
+    /// Calendar days.
     Day { zone: Tz },
     /// Windows of `length_ms` that may start at any time. No period of this length may exceed the maximum.
     Rolling { length_ms: i64 },
@@ -35,8 +34,8 @@ pub enum WindowKind {
 }
 
 impl WindowKind {
-    /// Returns the window that contains `now_ms`. A fixed window begins `stagger_ms` after a multiple of its length. So
-    /// the windows of different counters do not all open at the same time.
+    /// A fixed window begins `stagger_ms` after a multiple of its length, so that the windows of different counters
+    /// do not all open at the same time.
     #[must_use]
     pub fn at(self, now_ms: i64, stagger_ms: i64) -> Window {
         match self {
@@ -56,25 +55,22 @@ impl WindowKind {
     }
 }
 
-/// A limit as applied by one shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedLimit {
-    /// The limit's name. A name that begins with `_` belongs to a built-in limit, see [`limits`].
+    /// A name that begins with `_` belongs to a built-in limit, see [`limits`].
     pub name: Arc<str>,
-    /// The maximum of each counter.
     pub max: u64,
     pub window: WindowKind,
     /// Whether calls that would exceed the maximum wait for the counter or end.
     pub on_reach: OnReach,
     /// In shadow mode, the limit counts calls, but stops none.
     pub mode: LimitMode,
-    /// The maximum number of separate counters of this limit. Limits on permits ignore this maximum.
+    /// The maximum number of counters of this limit. Limits on permits ignore this maximum.
     pub counters_max: u64,
 }
 
 impl ResolvedLimit {
-    /// Resolves a configured limit in shard `shard` of `shards`, for counters of the tenant with the policy
-    /// `owner`.
+    /// For shard `shard` of `shards`, and counters of the tenant with the policy `owner`.
     #[must_use]
     pub fn configured(policy: &Declared, owner: &TenantPolicy, limit: &Limit, (shard, shards): (u32, u32)) -> Self {
         let limit = owner.limit(limit);
@@ -109,8 +105,7 @@ impl ResolvedLimit {
         self.name.starts_with('_')
     }
 
-    /// Returns the reason for the end of calls that this limit stops. `resets_ms` is the time (ms) when the limit
-    /// allows calls again; 0 if unknown.
+    /// `resets_ms` is the time (ms) when the limit allows calls again; 0 if unknown.
     fn reached(&self, resets_ms: i64) -> EndReason {
         match &*self.name {
             limits::DAY | limits::TENANT_DAY => EndReason::DailyCapReached { resets_ms },
@@ -120,20 +115,18 @@ impl ResolvedLimit {
     }
 }
 
-/// The amounts that a turn's next calls debit from one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debit {
     pub limit: Arc<ResolvedLimit>,
     pub counter: CounterKey,
     /// Offset of the counter's windows within their length.
     pub stagger_ms: i64,
-    /// The amount of each call, in order. 0 for a call that the limit does not count. `None` for a call without the
-    /// amount that the limit sums up.
+    /// One amount per call, in order. 0 if the limit does not count the call. `None` if the call lacks the amount
+    /// that the limit sums up.
     pub amounts: Vec<Option<u64>>,
 }
 
 impl Debit {
-    /// Returns a debit with the amount 1 for each of `calls` calls.
     fn of_each(resolved: &Arc<ResolvedLimit>, counter: &str, stagger_ms: i64, calls: usize) -> Self {
         let counter = CounterKey::new(&resolved.name, counter);
         Self { limit: Arc::clone(resolved), counter, stagger_ms, amounts: vec![Some(1); calls] }
@@ -144,7 +137,7 @@ impl Debit {
         self.amounts.iter().take(calls).flatten().fold(0, |sum, amount| sum.saturating_add(*amount))
     }
 
-    /// Returns the guard that makes this debit for the first `calls` calls. `None` if these calls debit nothing.
+    /// `None` if the first `calls` calls debit nothing.
     #[must_use]
     pub fn conditional(&self, calls: usize, behind_queue: bool, now_ms: i64) -> Option<ConditionalDebit> {
         let amount = self.sum(calls);
@@ -162,21 +155,19 @@ impl Debit {
         })
     }
 
-    /// Returns the index of the first call with an amount other than 0, or `usize::MAX` if there is no such call.
+    /// Returns the index of the first call with an amount other than 0, or `usize::MAX` if there is none.
     #[must_use]
     pub fn first(&self) -> usize {
         self.amounts.iter().position(|amount| *amount != Some(0)).unwrap_or(usize::MAX)
     }
 
-    /// Returns true if all calls debit the same amount. Returns false if there is no call, or if the first call has no
-    /// amount.
+    /// Returns false if there is no call, or if the first call has no amount.
     fn is_uniform(&self) -> bool {
         let first = self.amounts.first().copied().flatten();
         first.is_some() && self.amounts.iter().all(|amount| *amount == first)
     }
 }
 
-/// The caps of an agent as resolved limits.
 #[derive(Debug, Clone)]
 pub struct ResolvedCaps {
     tick: Arc<ResolvedLimit>,
@@ -185,7 +176,6 @@ pub struct ResolvedCaps {
 }
 
 impl ResolvedCaps {
-    /// Resolves `caps`, with calendar days in `zone`.
     #[must_use]
     pub fn new(caps: &Caps, zone: Tz) -> Self {
         let tick = WindowKind::Fixed { length_ms: caps.tick_ms };
@@ -202,7 +192,6 @@ impl ResolvedCaps {
         }
     }
 
-    /// Returns the debits of `calls` calls of an agent. `stagger_ms` is the offset of the agent's ticks.
     #[must_use]
     pub fn debits(&self, tenant: &TenantId, agent: &AgentId, stagger_ms: i64, calls: usize) -> Vec<Debit> {
         let of_agent = format!("{tenant}:{agent}");
@@ -213,15 +202,13 @@ impl ResolvedCaps {
     }
 }
 
-/// Returns the debit of a task's calls from the task's budget.
 #[must_use]
 pub fn task_debit(tenant: &TenantId, task: &TaskId, budget: u64, calls: usize) -> Debit {
     let resolved = ResolvedLimit::built_in(limits::TASK, budget, WindowKind::Total, OnReach::Reject);
     Debit::of_each(&Arc::new(resolved), &format!("{tenant}:{task}"), 0, calls)
 }
 
-/// Returns the debit of one slice from the tenant's bound on dispatched slices. The amount is 1, regardless of the
-/// number of calls.
+/// The amount is 1, regardless of the number of calls.
 #[must_use]
 pub fn in_flight_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
     let resolved = ResolvedLimit::built_in(limits::IN_FLIGHT, max, WindowKind::Total, OnReach::Wait);
@@ -230,7 +217,6 @@ pub fn in_flight_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
     debit
 }
 
-/// The policy's decision about a turn's next calls.
 #[derive(Debug, Clone)]
 pub enum LimitDecision {
     /// The calls make these debits: caps first ([`ResolvedCaps::debits`]), then configured limits.
@@ -246,7 +232,6 @@ pub trait Policy: Sync {
     fn generations(&self) -> Generations;
 }
 
-/// The generations of the policy and the run-time settings on which a decision is based.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Generations {
     pub policy: u64,

@@ -64,8 +64,7 @@ fn a_due_retry_waits_while_its_tenant_has_too_many_slices_out() {
     assert_eq!(fire(&mut trial), DueResult::Later(NOW + 1_500));
 }
 
-/// A scheduler reads the turn, and then a worker takes the slice or a cancellation is requested. The scheduler must
-/// decide again.
+/// A worker takes the slice, or a cancellation is requested, after the scheduler has read the turn.
 #[test]
 fn a_due_timer_with_a_stale_view_decides_again() {
     let stale = |trial: &Trial| {
@@ -96,7 +95,7 @@ fn a_due_timer_with_a_stale_view_decides_again() {
     assert_eq!(mutants::with("due_guards_the_cancellation", lost), DueResult::Later(1_000_000), "the cancel is lost");
 }
 
-/// A scheduler with a clock that is ahead of the store's clock does not end a turn before its deadline.
+/// The scheduler's clock is ahead of the store's clock.
 #[test]
 fn a_deadline_follows_the_clock_of_the_store() {
     let commit = || {
@@ -115,7 +114,7 @@ fn a_deadline_follows_the_clock_of_the_store() {
     assert_eq!(mutants::with("due_guards_the_time", commit), Ok(()));
 }
 
-/// A scheduler with a stale epoch does not end a turn while a worker may still report results.
+/// A worker may still report results.
 #[test]
 fn a_stale_restart_epoch_cannot_end_a_turn() {
     let commit = || {
@@ -135,8 +134,7 @@ fn a_stale_restart_epoch_cannot_end_a_turn() {
     assert_eq!(mutants::with("end_guards_the_epoch", commit), Ok(()));
 }
 
-/// A second holder reads the entry, because the store lost the read by the first holder. The turn's record shows that
-/// the first holder began a call.
+/// The store lost the read by the first holder. The turn's record shows that the first holder began a call.
 #[test]
 fn a_running_slice_returned_by_a_second_holder_may_have_run() {
     for unreadable in [false, true] {
@@ -170,8 +168,7 @@ fn a_running_slice_with_a_lost_take_may_have_run() {
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:may_have_run\"]}");
 }
 
-/// The holder returns the slice after the scheduler's read and before its decision. No worker has read the entry that
-/// the record then names.
+/// No worker has read the entry that the record then names.
 #[test]
 fn a_slice_returned_during_the_decision_did_not_run() {
     let (mut trial, slice) = held(admitted(1));
@@ -200,8 +197,7 @@ fn a_slice_returned_during_the_decision_did_not_run() {
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\"]}");
 }
 
-/// The store lost that a worker held the slice. This worker reported results, and the reply of the ended turn includes
-/// them.
+/// The store lost that a worker held the slice.
 #[test]
 fn a_turn_ended_after_a_restart_includes_reported_results() {
     struct NoPolicy;
@@ -244,7 +240,6 @@ fn a_call_that_failed_before_a_crash_may_have_run_again() {
     );
 }
 
-/// When the first turn leaves a throttle queue, the next turn may be dispatched at once.
 #[test]
 fn a_canceled_throttled_turn_wakes_the_next_in_its_queue() {
     let tick = CounterKey::new(limits::TICK, "acme:kelly");

@@ -18,7 +18,6 @@ fn offer(trial: &mut Trial, slice: &Slice) -> OfferResult {
     trial.run(&Offer { slice, note: "{\"n\":1}", message: "{}", lease_ms: LEASE_MS, had_parallel_reads: false })
 }
 
-/// Dispatches the turn, takes its slice, and offers the first call to the caller's process.
 fn offered(turn: Turn) -> Trial {
     let (mut trial, slice) = held(turn);
     assert_eq!(offer(&mut trial, &slice), OfferResult::Offered);

@@ -1,5 +1,4 @@
-//! Tests the transitions of slices one by one, against an in-memory store. The tests of the crate `store` cover random
-//! orders of transitions.
+//! Tests of each transition against an in-memory store. The crate `store` tests random orders of transitions.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -65,7 +64,7 @@ fn permit() -> CounterKey {
     CounterKey::new("slots", "all")
 }
 
-/// Dispatches `turn`, and takes its slice as worker `w1`.
+/// Takes the slice as worker `w1`.
 fn held(turn: Turn) -> (Trial, Slice) {
     let mut trial = Trial::at(NOW);
     for (permit, amount) in &turn.permits {

@@ -31,7 +31,6 @@ fn an_unknown_slice_from_before_a_restart_may_have_run() {
     assert_eq!(record(&trial).execution_state(0), ExecutionState::MayHaveRun);
 }
 
-/// The store restarts between the holder's decision and its commit.
 #[test]
 fn returning_an_unknown_slice_detects_a_concurrent_restart() {
     let returned = || {
@@ -90,8 +89,7 @@ fn an_entry_that_is_not_a_slice_becomes_a_dead_letter() {
     assert!(letters.contains("it names no turn") && !letters.contains("secret"));
 }
 
-/// Only the first entry of a slice contains the counters' states after the admission. The record must keep them when
-/// the slice is returned.
+/// Only the first entry of a slice contains the counters' states after the admission.
 #[test]
 fn a_returned_slice_keeps_its_recorded_debits() {
     let mut trial = Trial::at(NOW);

@@ -156,7 +156,7 @@ fn earlier_results_keep_their_messages_and_audits() {
     assert_eq!(&*parts::result(0), "r0");
 }
 
-/// The response to a commit was lost, and the decision runs again under a new version. The holder keeps its slice.
+/// The decision runs again under a new version.
 #[test]
 fn a_holder_continues_after_a_lost_commit_response() {
     let (mut trial, slice) = held(admitted(3));
@@ -173,8 +173,7 @@ fn a_holder_continues_after_a_lost_commit_response() {
     assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), SettleResult::Stale);
 }
 
-/// A worker ran the `read` calls before call 2, began call 2, and crashed. Call 2 must stay begun when the earlier
-/// calls park or settle.
+/// A worker ran the `read` calls before call 2, began call 2, and crashed.
 #[test]
 fn a_begun_call_stays_begun_when_earlier_calls_park_or_settle() {
     let begun = || Some(Begun::new(2, "n1"));
@@ -217,7 +216,7 @@ impl EndSection for Torn {
     }
 }
 
-/// If a session or claim is unreadable, no results are lost, and the turn can still end.
+/// A session or claim is unreadable.
 #[test]
 fn an_unreadable_section_does_not_block_results() {
     let (mut trial, slice) = held(admitted(1));

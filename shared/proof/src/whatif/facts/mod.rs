@@ -19,7 +19,7 @@ use tickfleet_model::{AgentId, Context, Effect, Outcome, SessionName, TaskId};
 use super::Difference;
 use super::recorded::{Arguments, RecordedCall, RecordedDecision};
 
-/// Maximum time (ms) between the start of a call and its attempt. Used only for calls with a single attempt.
+/// Maximum time between the start of a call and its attempt. Used only for calls with a single attempt.
 const BEGIN_SLACK_MS: i64 = 1_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -45,8 +45,7 @@ impl FactLifetimes {
     }
 }
 
-/// The result of the guards under the policy. After the guards, conditions on facts are evaluated and can still stop
-/// the call.
+/// Conditions on facts are evaluated after the guards, and can still stop the call.
 #[derive(Debug, Default)]
 pub enum GuardResult {
     #[default]
@@ -61,7 +60,7 @@ pub struct FactTurn {
     pub tenant: String,
     pub agent: String,
     pub id: String,
-    /// Time (ms) from which other turns wait for facts that calls of this turn may set.
+    /// From this time on, other turns wait for facts that calls of this turn may set.
     pub at_ms: i64,
     pub calls: Vec<FactCall>,
 }
@@ -69,11 +68,11 @@ pub struct FactTurn {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FactCall {
     pub position: usize,
-    /// The tool as the model named it.
+    /// As the model named it.
     pub tool: String,
-    /// The call's tenant and session; `None` if the log does not have the session.
+    /// Includes the tenant; `None` if the log does not have the session.
     pub session: Option<String>,
-    /// The conditions in the order of evaluation, without conditions in shadow mode.
+    /// In the order of evaluation, without conditions in shadow mode.
     pub conditions: Vec<FactRequirement>,
     pub may: Vec<PossibleChange>,
     /// The changes of facts at the end of the call. `None` if the log does not show which changes of `may` the call
@@ -103,35 +102,31 @@ pub enum FactsOutcome {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FactRequirement {
-    /// The key of the fact. `None` if the key depends on unknown arguments.
+    /// The fact's key. `None` if the key depends on unknown arguments.
     pub key: Option<String>,
     pub name: String,
-    /// True if the fact is required, false if it is forbidden.
+    /// If false, the fact is forbidden.
     pub required: bool,
-    /// The path of the condition in the configuration.
     pub rule: String,
-    /// The longest time for which the fact is kept (ms).
+    /// The longest time for which the fact is kept.
     pub kept_ms: i64,
 }
 
-/// A change of a fact that is possible for a call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PossibleChange {
-    /// The key of the fact, as in [`FactRequirement`].
+    /// As in [`FactRequirement`].
     pub key: Option<String>,
     pub name: String,
-    /// True if the call sets the fact, false if the call clears the fact.
+    /// If false, the call clears the fact.
     pub sets: bool,
 }
 
-/// A change that an ended call made or may have made to a fact.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ActualChange {
-    /// The key of the fact, as in [`FactRequirement`].
+    /// As in [`FactRequirement`].
     pub key: Option<String>,
     pub name: String,
     pub change: Change,
-    /// Time (ms) for which the change is kept.
     pub kept_ms: i64,
 }
 
@@ -139,10 +134,8 @@ pub struct ActualChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     Set,
-    /// The call may have set the fact.
     MaybeSet,
     Cleared,
-    /// The call may have cleared the fact.
     MaybeCleared,
 }
 
@@ -158,8 +151,7 @@ impl From<FactTransition> for Change {
 }
 
 impl FactTurn {
-    /// Combines the calls of a turn that depend on facts. `first` is the first call of the turn in the log. Returns
-    /// `None` if `calls` is empty.
+    /// `first` is the first call of the turn in the log. `None` if `calls` is empty.
     #[must_use]
     pub fn of(first: &RecordedCall, calls: Vec<FactCall>) -> Option<Self> {
         let waits = first.waits().first().map(|wait| wait.at_ms);
@@ -173,10 +165,8 @@ impl FactTurn {
 }
 
 impl FactCall {
-    /// Reads the conditions of a call, and its changes of facts. Returns `None` if the entry describes a task, if the
-    /// tool's permission row has no facts, or if the call ended before it was admitted.
-    ///
-    /// `before_ms` is the end of the previous call in the same turn.
+    /// `None` if the entry describes a task, if the tool's permission row has no facts, or if the call ended before
+    /// it was admitted. `before_ms` is the end of the previous call in the same turn.
     #[must_use]
     pub fn of(
         call: &RecordedCall,
@@ -230,13 +220,12 @@ impl FactCall {
         })
     }
 
-    /// Returns true if the call has conditions that were evaluated.
     fn asks(&self) -> bool {
         self.outcome != FactsOutcome::NotReached && !self.conditions.is_empty()
     }
 }
 
-/// Returns the tenant and session whose facts apply to a call. Returns `None` if the log does not have the session.
+/// Includes the tenant. `None` if the log does not have the session.
 fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
     let policy_inputs = call.policy_inputs.as_ref();
     let said = policy_inputs.and_then(|policy_inputs| policy_inputs.session.as_deref());
@@ -252,8 +241,8 @@ fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
     Some(format!("{}:{}", call.tenant, row.session(&agent, task.as_ref(), &context)))
 }
 
-/// Returns the earliest and latest possible start of a call. The two times are equal if the entry states when the shard
-/// evaluated facts for the call.
+/// The earliest and latest possible start. The two times are equal if the entry states when the shard evaluated facts
+/// for the call.
 fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     let said = call
         .policy_inputs
@@ -271,8 +260,8 @@ fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     (earliest_ms.min(latest_ms), latest_ms)
 }
 
-/// Returns the earliest and latest possible end of a call. The two times are equal if a worker ended the call and the
-/// entry states the shard's time.
+/// The earliest and latest possible end. The two times are equal if a worker ended the call and the entry states the
+/// shard's time.
 fn ended(call: &RecordedCall) -> (i64, i64) {
     let ran = call.policy_inputs.as_ref().is_some_and(|policy_inputs| policy_inputs.ran);
     let (one, other) = match call.over_ms {
@@ -283,11 +272,10 @@ fn ended(call: &RecordedCall) -> (i64, i64) {
     (one.min(other), one.max(other))
 }
 
-/// The arguments from which the keys of facts are built.
+/// The arguments from which the keys of facts are built. `None` if the log lacks some of them.
 struct Keys(Option<Box<RawValue>>);
 
 impl Keys {
-    /// Returns the arguments with which a call ran, if the log has all of them.
     fn of(call: &RecordedCall) -> Self {
         let text = match call.narrowed.as_ref().unwrap_or(&call.arguments) {
             Arguments::Whole(text) => Some(text.clone()),
@@ -316,7 +304,7 @@ impl Keys {
         PossibleChange { key: self.key(fact), name: fact.name.clone(), sets }
     }
 
-    /// Returns the changes of facts at the end of a call. `None` if the log does not show whether the call began.
+    /// `None` if the log does not show whether the call began.
     fn did(&self, call: &RecordedCall, row: &ToolFacts<'_>) -> Option<Vec<ActualChange>> {
         let outcome = Outcome::parse(&call.outcome)?;
         let ran = call.policy_inputs.as_ref().map_or(outcome.is_success(), |policy_inputs| policy_inputs.ran);

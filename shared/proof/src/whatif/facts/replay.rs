@@ -15,9 +15,9 @@ use crate::whatif::{Difference, DifferenceKind, Summary};
 
 /// When this number of sessions is reached, sessions that have neither known facts nor calls in progress are dropped.
 const KEPT_MIN: usize = 10_000;
-/// Maximum number of turns that wait at the same time in the replay although they did not wait in the fleet.
+/// Turns that wait at the same time in the replay although they did not wait in the fleet.
 const WAITING_MAX: usize = 100_000;
-/// Time (ms) for which a fact with an unknown change stays unknown. No fact is kept for longer.
+/// A fact with an unknown change stays unknown for this time. No fact is kept for longer.
 const UNKNOWN_MS: i64 = tickfleet_model::policy::FACT_KEPT_MS_MAX;
 
 pub const NO_SESSION: &str =
@@ -32,7 +32,6 @@ const NEVER: &str = "it would wait for a fact, and the log does not show until w
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TurnEvent {
-    /// The call in progress of this turn ends.
     End(u64),
     /// The next call of this turn begins, or is stopped.
     Enter(u64),
@@ -40,20 +39,20 @@ enum TurnEvent {
 
 struct RunningTurn {
     turn: FactTurn,
-    /// The index of the next call, or of the call in progress.
+    /// Index of the next call, or of the call in progress.
     next: usize,
     is_under_way: bool,
-    /// Delay (ms) of the turn in the replay, compared to its recorded times.
+    /// Delay of the turn in the replay, compared to its recorded times.
     shift_ms: i64,
-    /// If the call waits in the replay: when the wait began (ms), and the condition that causes the wait.
+    /// Set if the call waits in the replay: the start of the wait (ms), and the condition that causes it.
     waits: Option<(i64, String)>,
 }
 
 enum ConditionsResult {
     Passes,
-    /// This condition denies the call.
+    /// Contains the condition.
     Denied(String),
-    /// The call must wait. Contains the turn and position of the call to wait for, and the condition.
+    /// Contains the turn and position of the call to wait for, and the condition.
     Waits(u64, usize, String),
     Unsure(&'static str),
 }
@@ -68,8 +67,7 @@ enum ConditionResult {
 pub struct FactReplay<'a> {
     began: &'a LogStart,
     sessions: HashMap<String, Session>,
-    /// Facts with unknown changes. The key is the session or tenant, and the name of the fact. The value is the time
-    /// (ms) until which the fact is unknown.
+    /// Facts with unknown changes. The key is the session or tenant, and the name of the fact.
     unknown_until_ms: HashMap<String, i64>,
     turns: HashMap<u64, RunningTurn>,
     next_turn: u64,
@@ -83,7 +81,7 @@ pub struct FactReplay<'a> {
 }
 
 impl<'a> FactReplay<'a> {
-    /// Creates a replay that passes differences to `report`. `began` states the time from which the log is complete.
+    /// Passes differences to `report`. `began` states the time from which the log is complete.
     #[must_use]
     pub fn new(began: &'a LogStart, report: impl FnMut(Difference) + 'a) -> Self {
         Self {
@@ -102,7 +100,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Adds the calls of a turn. Turns must be added in the order of [`FactTurn::at_ms`].
+    /// Turns must be added in the order of [`FactTurn::at_ms`].
     pub fn turn(&mut self, turn: FactTurn) {
         self.until(turn.at_ms);
         let number = self.next_turn;
@@ -132,7 +130,6 @@ impl<'a> FactReplay<'a> {
         self.events.push(Reverse((at_ms, class, self.order, next)));
     }
 
-    /// Runs all events that are due before `at_ms`.
     fn until(&mut self, at_ms: i64) {
         while let Some(Reverse((now_ms, ..))) = self.events.peek()
             && *now_ms < at_ms
@@ -146,7 +143,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Schedules the next call of a turn, at `now_ms` or later. If the turn has no more calls, the turn is dropped.
+    /// Not before `now_ms`. A turn without more calls is dropped.
     fn schedule_next(&mut self, number: u64, running: RunningTurn, now_ms: i64) {
         if let Some(call) = running.turn.calls.get(running.next) {
             self.at(call.began.1.saturating_add(running.shift_ms).max(now_ms), TurnEvent::Enter(number));
@@ -181,7 +178,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Evaluates the conditions of a call. Returns `Unsure` if the log lacks data that a condition needs.
+    /// `Unsure` if the log lacks data that a condition needs.
     fn evaluate(&mut self, number: u64, running: &RunningTurn, call: &FactCall, now_ms: i64) -> ConditionsResult {
         if !call.asks() {
             return ConditionsResult::Passes;
@@ -212,7 +209,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Evaluates all conditions of a call. As in the core, a denial has precedence over a wait.
+    /// As in the core, a denial has precedence over a wait.
     fn evaluate_all(
         &mut self,
         shard: u32,
@@ -278,7 +275,6 @@ impl<'a> FactReplay<'a> {
         if is_so == condition.required { ConditionResult::Yes } else { ConditionResult::No }
     }
 
-    /// Begins a call or stops it, and reports differences.
     fn begin(&mut self, number: u64, mut running: RunningTurn, call: &FactCall, result: ConditionsResult, now_ms: i64) {
         let late_ms = running.waits.take().map(|(since_ms, rule)| (now_ms - since_ms, rule));
         if matches!(result, ConditionsResult::Passes | ConditionsResult::Denied(_)) && call.asks() {
@@ -320,7 +316,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Reports the differences of a call. Returns whether there are any differences, and whether the call is stopped.
+    /// Returns whether there are any differences, and whether the call is stopped.
     fn report_differences(
         &mut self,
         turn: &FactTurn,
@@ -398,7 +394,6 @@ impl<'a> FactReplay<'a> {
         self.schedule_next(number, running, now_ms);
     }
 
-    /// Marks the facts that a call may have changed as unknown.
     fn mark_unknown(&mut self, scope: &str, call: &FactCall, at: (i64, i64)) {
         if call.did.as_ref().is_some_and(Vec::is_empty) {
             return;

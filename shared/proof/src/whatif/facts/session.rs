@@ -4,19 +4,19 @@ use std::collections::HashMap;
 
 use super::{Change, PossibleChange};
 
-/// Maximum number of calls in progress that are tracked per session. No call waits for a call beyond this number. The
-/// fleet has the same bound.
+/// Calls in progress that are tracked per session. No call waits for a call beyond this number. The fleet has the
+/// same bound.
 const LIVE_MAX: usize = 256;
 
-/// The times (ms) until which a fact is set: surely, perhaps, or unknown. A change that may clear the fact turns a sure
+/// The times until which a fact is set: surely, perhaps, or unknown. A change that may clear the fact turns a sure
 /// time into an uncertain one. A change that certainly clears the fact resets all times.
 #[derive(Debug, Clone, Copy, Default)]
 struct FactState {
     surely_ms: i64,
     perhaps_ms: i64,
-    /// Time (ms) until which it is unknown whether the fact is set.
+    /// Until this time, it is unknown whether the fact is set.
     unknown_ms: i64,
-    /// True if a call in the log certainly cleared the fact, so that changes from before the log do not matter.
+    /// True if a call in the log certainly cleared the fact, so changes from before the log do not matter.
     was_cleared: bool,
 }
 
@@ -25,19 +25,17 @@ struct KnownFact {
     now: FactState,
     /// The earliest and latest possible time of the fact's last change (ms).
     since: (i64, i64),
-    /// Time (ms) until which this entry must be kept.
     kept_until_ms: i64,
     /// The turn whose call made the last change.
     turn: u64,
     before: FactState,
 }
 
-/// A call that has not ended and can change facts.
 #[derive(Debug)]
 pub(super) struct LiveCall {
     pub(super) turn: u64,
     pub(super) position: usize,
-    /// True if the call has begun. Other turns wait for a call that has not begun only if a required fact is missing.
+    /// False before the call begins. Other turns wait for such a call only if a required fact is missing.
     pub(super) entered: bool,
     pub(super) may: Vec<PossibleChange>,
     pub(super) waiters: Vec<u64>,
@@ -47,7 +45,7 @@ pub(super) struct LiveCall {
 pub(super) struct Session {
     facts: HashMap<String, KnownFact>,
     pub(super) live: Vec<LiveCall>,
-    /// True if a call in this session was decided differently, so that recorded waits no longer apply.
+    /// True if a call in this session was decided differently, so recorded waits no longer apply.
     pub(super) is_apart: bool,
 }
 
@@ -61,15 +59,14 @@ pub(super) struct EvaluationTime {
 }
 
 impl FactState {
-    /// Returns true if a fact counts as set at `at_ms`, and false if it counts as not set. A fact that is perhaps set
-    /// counts as set only if the condition forbids it (`required` is false). `None` if the log does not show whether
-    /// the fact is set.
+    /// A fact that is perhaps set counts as set only if the condition forbids it (`required` is false). `None` if the
+    /// log does not show whether the fact is set.
     fn counts(self, required: bool, at_ms: i64) -> Option<bool> {
         let is_so = self.surely_ms > at_ms || !required && self.perhaps_ms > at_ms;
         if is_so || self.unknown_ms <= at_ms { Some(is_so) } else { None }
     }
 
-    /// Returns the result of [`Self::counts`] at both times. `None` if the two results differ.
+    /// The result of [`Self::counts`] at both times. `None` if the two results differ.
     fn counts_between(self, required: bool, at: (i64, i64)) -> Option<bool> {
         let first = self.counts(required, at.0);
         let last = self.counts(required, at.1);
@@ -82,9 +79,8 @@ impl FactState {
 }
 
 impl Session {
-    /// Returns whether a fact is set for a condition. The inner `None` means that the log does not show whether the
-    /// fact is set. The outer `None` means that the fact is not set by the log, but may have been set before the log
-    /// began.
+    /// The inner `None` means that the log does not show whether the fact is set. The outer `None` means that the
+    /// fact is not set by the log, but may have been set before the log began.
     pub(super) fn is_so(&self, fact: &str, required: bool, time: EvaluationTime) -> Option<Option<bool>> {
         let known = self.facts.get(fact)?;
         let mut is_so = known.now.counts_between(required, time.at);
@@ -111,7 +107,7 @@ impl Session {
         self.put(fact, now, until_ms, turn, at);
     }
 
-    /// Records that a call may have changed a fact, but that the log does not show whether it did.
+    /// The log does not show whether the call changed the fact.
     pub(super) fn mark_unknown(&mut self, may: (&str, bool), kept_ms: i64, turn: u64, at: (i64, i64)) {
         let was = self.facts.get(may.0).map(|known| known.now).unwrap_or_default();
         let now = match may.1 {
@@ -145,15 +141,13 @@ impl Session {
         }
     }
 
-    /// Removes the call, and returns the turns that wait for it.
     pub(super) fn remove_call(&mut self, turn: u64, position: usize) -> Vec<u64> {
         let at = self.live.iter().position(|live| (live.turn, live.position) == (turn, position));
         at.map(|at| self.live.swap_remove(at).waiters).unwrap_or_default()
     }
 
-    /// Returns the call that the turn must wait for, if any. Such a call belongs to another turn, has begun, and can
-    /// set the fact (if `sets`) or clear it. If the fact is missing, calls of earlier turns that have not begun are
-    /// included.
+    /// The call belongs to another turn, has begun, and can set the fact (if `sets`) or clear it. If the fact is
+    /// missing, calls of earlier turns that have not begun are included.
     pub(super) fn call_to_wait_for(
         &mut self,
         fact: &str,
@@ -169,7 +163,6 @@ impl Session {
         self.live.iter_mut().filter(counts).filter(may).min_by_key(|live| (live.turn, live.position))
     }
 
-    /// Returns true if the session still has facts or calls in progress.
     pub(super) fn is_of_use(&mut self, now_ms: i64) -> bool {
         self.facts.retain(|_, known| known.kept_until_ms > now_ms);
         !(self.facts.is_empty() && self.live.is_empty())

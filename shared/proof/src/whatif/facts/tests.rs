@@ -13,9 +13,8 @@ use crate::lines::{self, Line};
 use crate::whatif::recorded::{LogStart, RecordedCall, RecordedEntry};
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
-/// Returns a permission row with these facts. The first letter of each text is the row's action: `S` sets the fact, `C`
-/// clears it, `R` requires it, `F` forbids it. For `S` and `C`, a number after the fact is the time for which the
-/// change is kept (ms).
+/// The first letter of each text is the row's action: `S` sets the fact, `C` clears it, `R` requires it, `F` forbids
+/// it. For `S` and `C`, a number after the fact is the time for which the change is kept (ms).
 fn row(asks: &[&str]) -> FactRow {
     let mut row = FactRow::default();
     for ask in asks {
@@ -52,7 +51,6 @@ struct Call {
     position: usize,
     tool: &'static str,
     admitted_ms: i64,
-    /// The time at which facts were evaluated (ms).
     facts_evaluated_ms: Option<i64>,
     ended_ms: i64,
     outcome: &'static str,
@@ -61,8 +59,7 @@ struct Call {
     arguments: &'static str,
 }
 
-/// Returns a call that ran in a session. `call` is turn and position. `times` are admission, evaluation of facts, and
-/// end (ms).
+/// `call` is turn and position. `times` are admission, evaluation of facts, and end (ms).
 fn ran(call: (&'static str, usize), tool: &'static str, times: (i64, i64, i64)) -> Call {
     let (admitted_ms, facts_evaluated_ms, ended_ms) = times;
     Call {
@@ -84,7 +81,7 @@ fn denied(call: Call, rule: &'static str) -> Call {
 }
 
 impl Call {
-    /// Removes the time at which facts were evaluated, as in entries of older versions.
+    /// Entries of older versions lack the time at which facts were evaluated.
     fn unasked(self) -> Self {
         Self { facts_evaluated_ms: None, ..self }
     }
@@ -136,7 +133,7 @@ fn replay_from(permissions: &Permissions, began: &LogStart, calls: &[Call]) -> (
         turns.extend(FactTurn::of(&recorded[0], by_facts.collect()));
     }
     turns.sort_by_key(|turn| turn.at_ms);
-    // Serialize the turns, because the command stores them in a file.
+    // The command stores the turns in a file.
     let lines: Vec<String> = turns.iter().map(|turn| serde_json::to_string(turn).unwrap()).collect();
     let found = RefCell::new(Vec::new());
     let mut replay = FactReplay::new(began, |difference| found.borrow_mut().push(difference));
@@ -243,7 +240,6 @@ fn a_new_condition_is_decided_by_the_start_and_order_of_calls() {
     let calls = [
         ran(("a", 0), "mail", (100, 0, 120)).unasked(),
         ran(("a", 1), "pay", (100, 0, 126)).unasked(),
-        // This call is in another session.
         Call { session: Some("07e4"), ..ran(("b", 0), "pay", (2_000, 0, 2_010)).unasked() },
         ran(("c", 0), "pay", (3_000, 0, 3_010)).unasked(),
     ];

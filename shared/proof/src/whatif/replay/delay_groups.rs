@@ -12,14 +12,14 @@ use super::{Replay, agent_of, caller_of};
 use crate::whatif::turns::Turn;
 use crate::whatif::{DAY, TICK, limit};
 
-/// Groups of agents and of the counters that they share.
+/// Agents and the counters that they share.
 #[derive(Default)]
 pub(super) struct DelayGroups {
     numbers: HashMap<String, usize>,
     groups: Vec<Group>,
 }
 
-/// An agent or counter in a group. The flags of the group's root apply to the whole group.
+/// The flags of the group's root apply to the whole group.
 struct Group {
     /// The index of another member that is closer to the root. The root is its own parent.
     parent: usize,
@@ -47,7 +47,7 @@ impl DelayGroups {
         number
     }
 
-    /// Records that a cap or a limit delayed calls of an agent. `shared` is a counter for which other agents wait too.
+    /// A cap or a limit delayed calls of the agent. `shared` is a counter for which other agents wait too.
     pub(super) fn record(&mut self, agent: &str, shared: Option<&str>, (by_cap, by_limit): (bool, bool)) {
         let agent = self.number(agent);
         let mut root = self.root(agent);
@@ -73,7 +73,7 @@ impl DelayGroups {
 }
 
 impl Replay<'_> {
-    /// Records that `by` delays calls of a turn, in the fleet or in the replay.
+    /// `by` delays calls of the turn, in the fleet or in the replay.
     pub(super) fn record_delay(&mut self, turn: &Turn, by: &str) {
         let by_cap = [TICK, DAY].contains(&by);
         let by_limit = by.starts_with("limits.");
@@ -83,8 +83,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Returns the name of the counter of `by` that the agent shares with other agents. `None` if the agent has its own
-    /// counter.
+    /// The counter of `by` that the agent shares with other agents. `None` if the agent has its own counter.
     fn shared(&self, turn: &Turn, by: &str) -> Option<String> {
         let of_tenant = || format!("{} {by}", turn.tenant);
         if by == TICK {

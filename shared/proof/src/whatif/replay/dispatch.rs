@@ -10,7 +10,7 @@ impl Replay<'_> {
         let upto = live.next + calls;
         let permits = self.ledger.debit(evaluation.counter_debits, calls);
         self.tasks.count_dispatched(&live.turn, calls);
-        // If the log has the shard's own time for the end of the slice, use that time.
+        // Use the shard's own time for the end of the slice if the log has it.
         let mut ends_ms = now_ms;
         let mut over_ms = None;
         let shown: &ReplayTurn = live;
@@ -35,8 +35,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Reports a difference if the replay dispatches a call now, but the fleet did not dispatch it or dispatched it at
-    /// another time.
+    /// Reports a difference if the fleet did not dispatch the call, or dispatched it at another time.
     pub(super) fn report_dispatch(
         &mut self,
         live: &ReplayTurn,
@@ -64,7 +63,6 @@ impl Replay<'_> {
         }
     }
 
-    /// Ends the calls before index `upto` without running them.
     pub(super) fn end(&mut self, live: &mut ReplayTurn, upto: usize, by: &str, reason: &str) {
         let shown: &ReplayTurn = live;
         for at in shown.next..upto.min(shown.turn.calls.len()) {
@@ -106,7 +104,7 @@ impl Replay<'_> {
         self.report_difference(&live.turn, difference(&live.turn, at, kind, by, by_ms, recorded));
     }
 
-    /// Reports a difference, unless the difference is undecidable.
+    /// Reports a difference, unless it is undecidable.
     fn report_difference(&mut self, turn: &Turn, difference: Difference) {
         let agent = agent_of(turn);
         let is_by_both = self.delay_groups.is_by_both(&agent);
@@ -119,8 +117,8 @@ impl Replay<'_> {
     }
 }
 
-/// Returns the time and the result of the fleet's final decision about a call. Returns `None` if the call ended without
-/// a final decision.
+/// The time and the result of the fleet's final decision about a call. `None` if the call ended without a final
+/// decision.
 pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &DispatchDecision)> {
     let about = |decision: &&Decision| match &decision.what {
         DispatchDecision::Go(calls, _) | DispatchDecision::Refuse(calls, _) => {
@@ -131,9 +129,9 @@ pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &Dispatc
     turn.decisions.iter().find(about).map(|decision| (decision.at_ms, &decision.what))
 }
 
-/// Returns the cause of a call's wait in the fleet. The cause is the last recorded wait up to the call, or the cap that
-/// the previous slice of the turn used up. If the previous slice used up no cap, the cause is an unnamed limit. `None`
-/// if the log has neither such a wait nor a previous slice.
+/// The last recorded wait up to the call, or the cap that the previous slice of the turn used up. If the previous
+/// slice used up no cap, the cause is an unnamed limit. `None` if the log has neither such a wait nor a previous
+/// slice.
 pub(super) fn waited_for(turn: &Turn, at: usize) -> Option<String> {
     let before = turn.decisions.iter().rev().filter(|decision| decision.first <= at);
     for decision in before {

@@ -10,19 +10,18 @@ use crate::whatif::TICK;
 use crate::whatif::counters::{CounterDebit, TurnCaller, UnknownLimit};
 use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 
-/// Time (ms) after which a turn that waits for a permit is evaluated again.
+/// A turn that waits for a permit is evaluated again after this time.
 const LOOK_MS: i64 = 5_000;
 
-/// The decision about the next calls of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AdmissionVerdict {
     /// This number of calls is dispatched as a slice.
     Dispatch(usize),
-    /// The calls wait. `behind` is true if other turns already wait for the same limit and come first.
+    /// `behind` is true if other turns already wait for the same limit and come first.
     Wait { behind: bool },
-    /// The first calls end for this reason. Contains the number of these calls.
+    /// The first calls end. Contains the number of these calls.
     Refuse(EndReason, usize),
-    /// All calls end for this reason, because a cap is used up.
+    /// All calls end, because a cap is used up.
     End(EndReason),
 }
 
@@ -30,28 +29,26 @@ pub(super) struct TurnEvaluation {
     pub(super) verdict: AdmissionVerdict,
     /// The cap or limit that stops the calls: all of them, or all after the first few.
     pub(super) by: String,
-    /// The throttle queue in which the stopped calls wait. `until_ms` is the earliest end of the wait (ms).
+    /// The stopped calls wait in this throttle queue, at least until `until_ms`.
     pub(super) queue: String,
     pub(super) until_ms: i64,
     pub(super) counter_debits: Vec<CounterDebit>,
     pub(super) unknown: Vec<UnknownLimit>,
-    /// When the agent's current tick and day began (ms). `i64::MAX` instead if a recorded admission states how much of
-    /// the tick or day was used.
+    /// When the agent's current tick and day began. `i64::MAX` instead if a recorded admission states how much of the
+    /// tick or day was used.
     pub(super) known_ms: (i64, i64),
     /// True if the used part of the task's budget is known.
     pub(super) knows_task: bool,
 }
 
 impl TurnEvaluation {
-    /// Returns true if `by` is a limit that cannot be evaluated. If such a limit stopped calls in the fleet, it also
-    /// stops them in the replay.
+    /// If a limit that cannot be evaluated stopped calls in the fleet, it also stops them in the replay.
     pub(super) fn is_unknown(&self, by: &str) -> bool {
         self.unknown.iter().any(|unknown| unknown.by == by)
     }
 }
 
-/// Returns the core's decision about the next `wanted` calls, and the index of the debit that stops some or all of
-/// these calls.
+/// The core's decision about the next `wanted` calls, and the index of the debit that stops some or all of them.
 fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (AdmissionVerdict, Option<usize>) {
     let mut view = View::default();
     for counter_debit in counter_debits {
@@ -98,7 +95,7 @@ fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (Admis
     (verdict, stop)
 }
 
-/// Returns true if the verdict matches the recorded decision, or if unknown limits or calls can explain the difference.
+/// Also true if unknown limits or calls can explain the difference.
 fn agrees(live: &ReplayTurn, on: &Decision, verdict: &AdmissionVerdict, unknown: &[UnknownLimit]) -> bool {
     let is_unknown = |by: &str| unknown.iter().any(|unknown| unknown.by == by);
     match (&on.what, verdict) {
@@ -148,8 +145,7 @@ impl Replay<'_> {
         (known_tick_ms, known_day_ms)
     }
 
-    /// Evaluates the next `wanted` calls. `on` is the fleet's decision at this moment. `queue` is set if the turn is
-    /// the first in this throttle queue.
+    /// `on` is the fleet's decision at this moment. `queue` is set if the turn is the first in this throttle queue.
     pub(super) fn evaluate(
         &mut self,
         caller: &TurnCaller<'_>,
@@ -181,7 +177,7 @@ impl Replay<'_> {
                 && queue != Some(counter_debit.queue.as_str())
                 && self.queues.contains_key(&counter_debit.queue);
         }
-        // Sort the debits in the order that the core uses.
+        // The core uses the same order.
         counter_debits.sort_by_key(|counter_debit| counter_debit.debit.first());
         let (mut verdict, mut stop) = decide(wanted, &counter_debits, now_ms);
         let has_returned = counter_debits.iter().any(|counter_debit| counter_debit.returned > 0);
@@ -210,8 +206,7 @@ fn of_cap<'a>(counter_debits: &'a [CounterDebit], limit: &str) -> Option<&'a Cou
     counter_debits.iter().find(|counter_debit| &*counter_debit.debit.limit.name == limit)
 }
 
-/// Returns the cap that stops all calls after the next `calls`: a day cap, if these calls use it up, otherwise the tick
-/// cap.
+/// The cap that stops all calls after the next `calls`: a day cap, if these calls use it up, otherwise the tick cap.
 fn next_cap(counter_debits: &[CounterDebit], calls: usize) -> Option<&CounterDebit> {
     let is_full = |counter_debit: &&CounterDebit| {
         counter_debit.state.used.saturating_add(counter_debit.debit.sum(calls)) >= counter_debit.debit.limit.max
@@ -221,7 +216,6 @@ fn next_cap(counter_debits: &[CounterDebit], calls: usize) -> Option<&CounterDeb
     full.or_else(|| of_cap(counter_debits, limits::TICK))
 }
 
-/// Returns the earliest time (ms) at which a wait for a counter can end.
 fn until_ms(counter_debit: &CounterDebit, (calls_per_tick, paused_ms): (u32, Option<i64>), now_ms: i64) -> i64 {
     match (&*counter_debit.debit.limit.name, counter_debit.debit.limit.window) {
         (limits::TASK, _) => now_ms,

@@ -31,12 +31,12 @@ use super::tasks::Tasks;
 use super::turns::{Decision, DispatchDecision, EARLIER, ROOM, Turn};
 use super::{DAY, Difference, Summary, TASK, TICK};
 
-/// Maximum number of turns that wait at the same time under the policy. Further turns are counted as undecidable.
+/// Turns that wait at the same time under the policy. Further turns are counted as undecidable.
 const WAITING_MAX: usize = 100_000;
-/// Maximum wait of a turn (ms). A turn that waits longer would have expired.
+/// A turn that waits longer would have expired.
 const WAIT_MS_MAX: i64 = limits::DEADLINE_DEFAULT_MS;
 
-/// The name of a limit that made the fleet dispatch only some of a turn's calls, but that the log does not name.
+/// The log does not name the limit that made the fleet dispatch only some of a turn's calls.
 const LIMIT: &str = "a limit";
 
 const NOT_ADMITTED: &str = "its admission is not in the log (audit.admissions)";
@@ -51,7 +51,6 @@ const TOO_MANY: &str = "more calls would wait than this command tracks";
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum ReplayEvent {
-    /// An operator resets a counter.
     Reset(String),
     /// Calls return permits.
     Free(String, u64),
@@ -60,25 +59,23 @@ enum ReplayEvent {
     /// A call that returned its permit begins (`true`) or stops (`false`) to wait in the queue for a permit of this
     /// counter.
     Line(String, bool),
-    /// A recorded decision about a turn: the turn's number, and the index of the decision.
+    /// The turn's number, and the index of the recorded decision.
     Decision(u64, usize),
     /// The turns that wait in this throttle queue only in the replay are dispatched, as far as the limit allows.
     Room(String),
 }
 
-/// An event and its time (ms). Events at the same time are ordered by class, tie, and order of creation.
+/// Begins with the time (ms). Events at the same time are ordered by class, tie, and order of creation.
 type Event = (i64, u8, i64, u64, ReplayEvent);
 
 /// A turn whose decisions are not all replayed yet.
 struct ReplayTurn {
     turn: Turn,
-    /// The index of the first undecided call.
     next: usize,
     /// Set if the turn waits in the replay, but did not wait in the fleet or waited for a different time.
     divergence: Option<Divergence>,
-    /// The number of decisions that are not replayed yet.
     left: usize,
-    /// When the turn's last slice in the replay ends (ms).
+    /// When the turn's last slice in the replay ends.
     busy_ms: i64,
     /// The throttle queue in which the turn waits both in the fleet and in the replay.
     parked: Option<String>,
@@ -90,7 +87,7 @@ struct Divergence {
     since_ms: i64,
 }
 
-/// Returns true if a cap is used up. If the log does not state the maximum, `allowed` is 0, and the result is false.
+/// If the log does not state the maximum, `allowed` is 0, and the result is false.
 const fn is_full(used: u32, allowed: u32) -> bool {
     allowed > 0 && used >= allowed
 }
@@ -107,22 +104,21 @@ pub struct Replay<'a> {
     /// Turns that wait only in the replay, by throttle queue, in order of arrival.
     queues: HashMap<String, BTreeMap<u64, ()>>,
     waiting: usize,
-    /// The number of turns in each throttle queue that wait both in the fleet and in the replay.
+    /// By throttle queue: turns that wait both in the fleet and in the replay.
     parked: HashMap<String, u64>,
     /// Agents whose calls the replay decided differently. The recorded values of their counters no longer apply.
     apart: HashSet<String>,
     delay_groups: DelayGroups,
     /// Agents whose counters are known from the recorded note of an admission.
     anchored: HashSet<String>,
-    /// The time from which the log is complete.
     began: &'a LogStart,
     report: Box<dyn FnMut(Difference) + 'a>,
     summary: Summary,
 }
 
 impl<'a> Replay<'a> {
-    /// Creates a replay that passes differences to `report`. `began` is the time from which the log is complete. If a
-    /// limit's window started earlier, the amount used in that window is unknown.
+    /// Passes differences to `report`. `began` is the time from which the log is complete. If a limit's window
+    /// started earlier, the amount used in that window is unknown.
     #[must_use]
     pub fn new(
         fleet: Fleet<'a>,
@@ -156,7 +152,7 @@ impl<'a> Replay<'a> {
         replay
     }
 
-    /// Adds a turn. Turns must be added in the order of their first decisions ([`Turn::at_ms`]).
+    /// Turns must be added in the order of their first decisions ([`Turn::at_ms`]).
     pub fn turn(&mut self, turn: Turn) {
         self.summary.count_undecidable(NOT_ADMITTED, turn.unknown);
         let Some(at_ms) = turn.at_ms() else { return };
@@ -201,7 +197,6 @@ impl<'a> Replay<'a> {
         self.events.push(Reverse((at_ms, class, tie, self.order, next)));
     }
 
-    /// Runs all events that are due before `at_ms`.
     fn until(&mut self, at_ms: i64) {
         while let Some(Reverse((now_ms, ..))) = self.events.peek()
             && *now_ms < at_ms
@@ -253,8 +248,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Compares the result under the policy with the recorded decision. `is_first` is false if the first calls of the
-    /// decision were already compared.
+    /// `is_first` is false if the first calls of the decision were already compared.
     fn compare(&mut self, number: u64, live: &mut ReplayTurn, decision: &Decision, (now_ms, is_first): (i64, bool)) {
         // If the agent or tenant does not exist, the guards have already reported the difference.
         let Ok(caller) = caller_of(&self.fleet, &live.turn) else {
@@ -321,8 +315,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns how many calls the fleet dispatched in this decision. If the calls waited, returns how many calls the
-    /// fleet later dispatched together (`cut`), or 0 if this number is unknown.
+    /// How many calls the fleet dispatched in this decision. If the calls waited, how many calls it later dispatched
+    /// together (`cut`), or 0 if this number is unknown.
     fn recorded(
         &mut self,
         live: &ReplayTurn,
@@ -336,12 +330,12 @@ impl<'a> Replay<'a> {
         cut.inspect(|_| self.count_unknown(evaluation)).unwrap_or(0)
     }
 
-    /// Counts the decision as undecidable for each limit that cannot be evaluated.
+    /// The decision is undecidable for each limit that cannot be evaluated.
     fn count_unknown(&mut self, evaluation: &TurnEvaluation) {
         evaluation.unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
     }
 
-    /// Dispatches `fits` calls, and makes the other calls wait. The fleet dispatched `recorded` calls.
+    /// The calls after the first `fits` wait. The fleet dispatched `recorded` calls.
     fn dispatch_fitting(
         &mut self,
         number: u64,
@@ -362,8 +356,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if a recorded wait is kept: under the policy, the calls wait at least as long, or the wait is
-    /// undecidable.
+    /// A recorded wait is kept if the calls wait at least as long under the policy, or if the wait is undecidable.
     fn is_wait_confirmed(&mut self, live: &ReplayTurn, by: &str, until_ms: i64, evaluation: &TurnEvaluation) -> bool {
         let agent = agent_of(&live.turn);
         if by == ROOM || by == EARLIER && !self.apart.contains(&agent) {
@@ -397,14 +390,12 @@ impl<'a> Replay<'a> {
         self.fleet.policy.limits.iter().any(is_it)
     }
 
-    /// Returns the throttle queue of a turn that waits for this cap or limit.
     fn queue_of(live: &ReplayTurn, by: &str, evaluation: &TurnEvaluation) -> String {
         let counter_debit = evaluation.counter_debits.iter().find(|counter_debit| counter_debit.by == by);
         counter_debit.map_or_else(|| agent_of(&live.turn), |counter_debit| counter_debit.queue.clone())
     }
 
-    /// Records the throttle queue of a turn that waits both in the fleet and in the replay. Later turns queue behind
-    /// it.
+    /// The turn waits both in the fleet and in the replay. Later turns queue behind it.
     fn park(&mut self, live: &mut ReplayTurn, queue: String) {
         self.count_queued(queue.clone(), true);
         live.parked = Some(queue);
@@ -416,8 +407,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Counts a turn that joins or leaves a throttle queue. `waits` is true if the turn joins the queue, and false if
-    /// the turn leaves the queue.
+    /// `waits` is false if the turn leaves the queue.
     fn count_queued(&mut self, queue: String, waits: bool) {
         if waits {
             *self.parked.entry(queue).or_default() += 1;
@@ -429,8 +419,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if a recorded rejection is kept in the replay. It is kept if the policy was not its reason, if `by`
-    /// also rejects the calls in the replay, or if the result is undecidable.
+    /// A recorded rejection is kept if the policy was not its reason, if `by` also rejects the calls in the replay,
+    /// or if the result is undecidable.
     fn is_refused(&mut self, shard: u32, by: Option<&str>, evaluation: &TurnEvaluation) -> bool {
         let Some(by) = by else { return true };
         if by == TASK && !evaluation.knows_task {
@@ -445,8 +435,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if the window that stopped the calls began before the log. The part of such a window that was used
-    /// is unknown.
+    /// If the window that stopped the calls began before the log, the used part of the window is unknown.
     fn was_open(&mut self, shard: u32, by: &str, evaluation: &TurnEvaluation) -> bool {
         let began_ms = self.began.of(shard);
         let open = match by {
@@ -470,7 +459,7 @@ fn caller_of<'p>(fleet: &Fleet<'p>, turn: &Turn) -> Result<TurnCaller<'p>, Unkno
     Ok(TurnCaller { tenant, agent, owner, policy })
 }
 
-/// Returns the agent of a turn, as the key under which the replay tracks the agent's counters.
+/// The replay tracks an agent's counters under this key.
 fn agent_of(turn: &Turn) -> String {
     format!("{}:{}", turn.tenant, turn.agent)
 }

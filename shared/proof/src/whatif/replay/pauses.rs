@@ -10,8 +10,7 @@ use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 pub(super) struct Pauses(HashMap<String, Vec<(i64, i64)>>);
 
 impl Pauses {
-    /// Reads the pauses from the log. A pause without a beginning began before the log. A pause without an end has not
-    /// ended yet.
+    /// A pause without a beginning began before the log. A pause without an end has not ended yet.
     pub(super) fn of(acts: &[Pause]) -> Self {
         let mut acts: Vec<&Pause> = acts.iter().collect();
         acts.sort_by_key(|act| act.at_ms);
@@ -23,15 +22,15 @@ impl Pauses {
                 (false, _) if !is_open => of.push((act.at_ms, i64::MAX)),
                 (true, Some(last)) if is_open => last.1 = act.at_ms,
                 (true, None) => of.push((i64::MIN, act.at_ms)),
-                // Parts of an export can overlap. So this action was already read from an earlier part.
+                // Parts of an export can overlap, so this action was already read from an earlier part.
                 _ => {}
             }
         }
         Self(pauses)
     }
 
-    /// Returns the end (ms) of the pause that now stops a turn's calls; `None` without a pause. In the millisecond in
-    /// which a pause begins or ends, the recorded decision shows whether the pause applied.
+    /// The end (ms) of the pause that now stops a turn's calls. In the millisecond in which a pause begins or ends,
+    /// the recorded decision shows whether the pause applied.
     pub(super) fn until(&self, turn: &Turn, on: Option<&Decision>, now_ms: i64) -> Option<i64> {
         if self.0.is_empty() {
             return None;

@@ -1,12 +1,12 @@
-//! Replays gaps in which the calls of a slice held no permits. While one call waited for a turn or an approval, the
-//! calls of its slice returned their permits. Later they acquired permits again.
+//! Gaps in which the calls of a slice held no permits. While one call waited for a turn or an approval, the calls of
+//! its slice returned their permits. Later they acquired permits again.
 
 use tickfleet_core::turn::limit::WindowKind;
 
 use super::{GAVE_BACK, Replay, ReplayEvent, caller_of};
 use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 
-/// A time range in which some calls of a slice hold permits.
+/// Some calls of a slice hold permits in this time range.
 struct PermitInterval {
     from: usize,
     upto: usize,
@@ -14,8 +14,8 @@ struct PermitInterval {
     until_ms: i64,
 }
 
-/// Returns the times in which calls of a slice held permits. `None` if the log does not show these times. `ends_ms` is
-/// the end of the slice (ms).
+/// When calls of a slice held permits. `None` if the log does not show these times. `ends_ms` is the end of the
+/// slice.
 fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<PermitInterval>> {
     let DispatchDecision::Go(calls, note) = &decision.what else { return None };
     let end = decision.first + calls;
@@ -52,9 +52,8 @@ fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<Permi
 }
 
 impl Replay<'_> {
-    /// Schedules the recorded returns and acquisitions of permits for dispatched calls. `permits` has the permits that
-    /// the calls acquire at dispatch. Returns false if the calls kept all permits until they ended, or if the times are
-    /// unknown.
+    /// Schedules the recorded returns and acquisitions of permits for dispatched calls. `permits` are acquired at
+    /// dispatch. False if the calls kept all permits until they ended, or if the times are unknown.
     pub(super) fn with_gaps(
         &mut self,
         turn: &Turn,
@@ -100,8 +99,7 @@ impl Replay<'_> {
         true
     }
 
-    /// Records that calls queue for these permits from `from_ms` until `upto_ms`. Turns that arrive in this time may
-    /// queue behind these calls.
+    /// Turns that arrive between `from_ms` and `upto_ms` may queue behind these calls.
     fn queue_for_permits(&mut self, permits: &[(String, u64)], from_ms: i64, upto_ms: i64) {
         for (counter, _) in permits {
             self.at(from_ms, 0, 0, ReplayEvent::Line(counter.clone(), true));
@@ -109,7 +107,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Returns the permits that these calls acquire if they are dispatched together.
+    /// The permits that these calls acquire if they are dispatched together.
     fn taken(&mut self, turn: &Turn, (from, upto): (usize, usize), now_ms: i64) -> Vec<(String, u64)> {
         let fleet = self.fleet;
         let Ok(caller) = caller_of(&fleet, turn) else { return Vec::new() };

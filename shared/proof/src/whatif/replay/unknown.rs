@@ -4,8 +4,8 @@ use super::ReplayTurn;
 use super::evaluate::{AdmissionVerdict, TurnEvaluation};
 use crate::whatif::turns::{Decision, DispatchDecision};
 
-/// If the policy would dispatch more calls than the fleet for an unknown reason, returns how many calls the fleet
-/// dispatched together. The reason is unknown if the log lacks calls of the turn, or if a limit cannot be evaluated.
+/// Returns how many calls the fleet dispatched together if the policy would dispatch more for an unknown reason. The
+/// reason is unknown if the log lacks calls of the turn, or if a limit cannot be evaluated.
 pub(super) fn cut_by_others(live: &ReplayTurn, decision: &Decision, evaluation: &TurnEvaluation) -> Option<usize> {
     let AdmissionVerdict::Dispatch(fits) = evaluation.verdict else { return None };
     let turn = &live.turn;
@@ -24,7 +24,7 @@ pub(super) fn cut_by_others(live: &ReplayTurn, decision: &Decision, evaluation: 
     (is_go && !turn.is_whole || is_other).then_some(went)
 }
 
-/// Returns true if the policy would dispatch a turn now, but in the fleet the turn waited for a limit that cannot be
+/// True if the policy would dispatch the turn now, but in the fleet the turn waited for a limit that cannot be
 /// evaluated.
 pub(super) fn waits_for_unknown(live: &ReplayTurn, decision: &Decision, evaluation: &TurnEvaluation) -> bool {
     let behind = live.turn.decisions.iter().skip_while(|other| *other != decision).skip(1);

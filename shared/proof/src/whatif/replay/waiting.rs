@@ -6,7 +6,7 @@ use super::evaluate::{AdmissionVerdict, TurnEvaluation};
 use super::{Divergence, Replay, ReplayEvent, ReplayTurn, TOO_MANY, WAIT_MS_MAX, WAITING_MAX, caller_of};
 
 impl Replay<'_> {
-    /// Makes a turn wait although it did not wait in the fleet, or waited for a shorter time.
+    /// The turn did not wait in the fleet, or waited for a shorter time.
     pub(super) fn wait(&mut self, number: u64, live: &mut ReplayTurn, apart: Divergence, until_ms: i64) {
         if self.waiting >= WAITING_MAX && live.divergence.is_none() {
             self.summary.count_undecidable(TOO_MANY, (live.turn.calls.len() - live.next) as u64);
@@ -22,7 +22,7 @@ impl Replay<'_> {
         self.at(until_ms, 5, 0, ReplayEvent::Room(queue));
     }
 
-    /// Dispatches the turns that wait in this throttle queue only in the replay. Stops at the first turn that still has
+    /// Covers the turns that wait in this throttle queue only in the replay. Stops at the first turn that still has
     /// to wait.
     pub(super) fn dispatch_waiting(&mut self, queue: &str, now_ms: i64) {
         loop {
@@ -53,8 +53,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Evaluates the first turn of a throttle queue. If the turn stays in the queue, returns the time (ms) at which to
-    /// evaluate it again.
+    /// If the turn stays in the queue, returns the time (ms) at which to evaluate it again.
     pub(super) fn evaluate_first(
         &mut self,
         number: u64,
@@ -93,8 +92,8 @@ impl Replay<'_> {
         self.apply_evaluation(number, live, (queue, wanted), (since_ms, by), evaluation, now_ms)
     }
 
-    /// Applies the verdict that [`Self::evaluate_first`] got for the next `wanted` calls. If the turn stays in the
-    /// queue, returns the time (ms) at which to evaluate it again.
+    /// The verdict is about the next `wanted` calls. If the turn stays in the queue, returns the time (ms) at which
+    /// to evaluate it again.
     pub(super) fn apply_evaluation(
         &mut self,
         number: u64,
@@ -144,8 +143,8 @@ impl Replay<'_> {
         Some(now_ms + 1)
     }
 
-    /// Returns true if the fleet decided about the next call no later than `now_ms`. Also returns true if it decided no
-    /// later than the end of the turn's last slice in the replay.
+    /// True if the fleet decided about the next call no later than `now_ms`, or no later than the end of the turn's
+    /// last slice in the replay.
     pub(super) fn is_ahead(&self, live: &ReplayTurn, now_ms: i64) -> bool {
         live.next < live.turn.calls.len()
             && recorded_decision(&live.turn, live.next).is_some_and(|(then_ms, _)| then_ms <= now_ms.max(live.busy_ms))

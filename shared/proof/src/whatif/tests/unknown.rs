@@ -66,8 +66,8 @@ fn a_slice_cut_short_by_an_undecidable_limit_stays_cut_short() {
     assert_eq!((calls, summary.not_decidable.len()), (vec!["a/1", "b/0"], 0), "{found:?} {summary:?}");
 }
 
-/// Returns a policy with a limit for each user, and a limit with the maximum `known` for each agent. The entries do not
-/// state users, so only the limit for each agent can be evaluated.
+/// Limits each user, and each agent to `known` calls. The entries do not state users, so only the limit for each
+/// agent can be evaluated.
 fn by_user_and_by_agent(known: u64, on_reach: OnReach) -> Policy {
     let mut by_user = limit(LimitBound::Calls(9), LimitWindow::Period(1_000), OnReach::Wait);
     by_user.per = BTreeSet::from([LimitKey::User]);

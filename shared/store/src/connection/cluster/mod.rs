@@ -1,10 +1,9 @@
 //! Connections to a Redis Cluster. All keys of a shard are in one slot, which one primary owns. Any node can report the
-//! owner. The reported node must then confirm that it owns the slot: after a failover or a move of the slot, a node's
-//! view may be out of date.
+//! owner, but its view may be out of date after a failover. So the reported node must confirm that it owns the slot.
 //!
 //! `ASK` redirections are never followed. Scripts declare the bare prefix of a shard as their key, and no key with that
-//! name exists. While the slot is migrating, the old primary therefore replies `ASK` to each script, and the new
-//! primary has only some of the keys.
+//! name exists. So while the slot is migrating, the old primary replies `ASK` to each script, and the new primary has
+//! only some of the keys.
 
 mod placement;
 mod slot;
@@ -28,24 +27,21 @@ pub use placement::{ClusterView, HolderView, NodeReport};
 pub(crate) use slot::slot_of;
 use view::{NodeAddress, View, place_in};
 
-/// Longest time for one node to accept a connection and report the owners of slots.
+/// For one node to accept a connection and report the owners of slots.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval between checks of whether slots have moved. A primary that lost its connection to the other nodes accepts
-/// writes until `cluster-node-timeout` has passed. These writes are lost.
+/// Interval between checks of whether slots have moved. A primary that lost the other nodes accepts writes until
+/// `cluster-node-timeout` has passed, and these writes are lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of consecutive checks with the same node. The limit is needed because a disconnected node never
-/// updates its view.
+/// A disconnected node never updates its view, so the checks go to another node after this number.
 const CHECKS_IN_A_ROW: usize = 4;
-/// Longest time for the reported owner to accept a connection and confirm that it owns the slot.
+/// For the reported owner to accept a connection and confirm that it owns the slot.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest duration of a whole search. In a large cluster, many nodes can be down, and asking all of them would take
-/// too long.
+/// In a large cluster, many nodes can be down, and asking all of them would take too long.
 const SEARCH_MAX: Duration = Duration::from_secs(8);
 
-/// The view of a cluster, shared by all connections of a process.
 pub(crate) struct Cluster {
     seeds: Vec<NodeAddress>,
-    /// Connection settings of all nodes, with a placeholder as the address.
+    /// Has a placeholder as the address.
     login: ConnectionInfo,
     tls: TlsFiles,
     known: std::sync::RwLock<Vec<NodeAddress>>,
@@ -58,7 +54,7 @@ pub(crate) struct Cluster {
 struct CachedView {
     at: Option<Instant>,
     view: Option<Arc<View>>,
-    /// The connection to the node that replied last, the node's host, and the number of consecutive checks over this
+    /// The connection to the node that replied last, its host, and the number of consecutive checks over this
     /// connection.
     over: Option<(MultiplexedConnection, String, usize)>,
 }
@@ -86,7 +82,6 @@ impl Cluster {
         seeds.join(", ")
     }
 
-    /// Returns the address for connections to a node. The address includes TLS if the URL does.
     fn address_of(&self, (host, port): &NodeAddress) -> ConnectionAddr {
         match self.login.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
@@ -108,7 +103,7 @@ impl Cluster {
         Server::new(info, self.tls.clone())?.dial(config).await
     }
 
-    /// Returns all nodes that can be asked, without duplicates. The node that replied last comes first.
+    /// Without duplicates. The node that replied last comes first.
     fn to_ask(&self) -> Vec<NodeAddress> {
         let known = self.known.read().map(|known| known.clone()).unwrap_or_default();
         let mut all: Vec<NodeAddress> = self.seeds.clone();
@@ -131,7 +126,6 @@ impl Cluster {
         }
     }
 
-    /// Connects to the node at `place`, and returns its view and the connection. The error is the reason for a failure.
     async fn ask(&self, place: &NodeAddress) -> Result<(View, MultiplexedConnection), String> {
         // The time limit applies to the whole exchange, not to each step.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
@@ -142,7 +136,7 @@ impl Cluster {
         timeout(ASK_TIMEOUT, ask).await.unwrap_or_else(|_| Err(format!("no answer within {ASK_TIMEOUT:?}")))
     }
 
-    /// Returns a view that a node reported within the last second. `None` if no node replied in time.
+    /// A view that a node reported within the last second. `None` if no node replied in time.
     async fn recent_view(&self) -> Option<Arc<View>> {
         let mut cached = self.cached.lock().await;
         if cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
@@ -175,8 +169,7 @@ impl Cluster {
         cached.view.clone()
     }
 
-    /// Returns the cached view, if it is at most a second old. Does not wait for a check in progress, because nodes may
-    /// not reply.
+    /// `None` if the view is older than a second. Does not wait for a check in progress, because nodes may not reply.
     fn seen_just_now(&self) -> Option<Arc<View>> {
         let cached = self.cached.try_lock().ok()?;
         cached.view.clone().filter(|_| cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY))
@@ -188,10 +181,10 @@ async fn view_over(connection: &mut MultiplexedConnection, host: &str) -> Result
     View::read(&answer.map_err(|error| error.to_string())?, host)
 }
 
-/// Connects to the owner of one slot. For commands without a key, connects to any primary.
+/// Connects to the owner of one slot, or to any primary for commands without a key.
 pub(super) struct Holder {
     cluster: Arc<Cluster>,
-    /// A key of the slot, and the slot; `None` for commands without a key.
+    /// A key and its slot; `None` for commands without a key.
     key: Option<(String, u16)>,
     /// The owner's address at the last search, or why the owner was not found. `None` before the first search has
     /// ended.
@@ -227,7 +220,6 @@ impl Holder {
         }
     }
 
-    /// Connects to the node at `place`, and asks whether it owns the slot. The error is the reason for a failure.
     async fn reach(&self, place: &NodeAddress, config: AsyncConnectionConfig) -> Result<ConnectResult, String> {
         let connect = async {
             let mut connection = self.cluster.connect(place, config).await.map_err(|error| error.to_string())?;
@@ -252,8 +244,8 @@ impl Holder {
         timeout(PRIMARY_TIMEOUT, connect).await.unwrap_or_else(silent)
     }
 
-    /// Connects to an owner that `view` lists, or to the owner that a listed node reports instead. If no node confirms
-    /// that it is the owner, adds the reasons to `search` and returns `None`.
+    /// Connects to an owner in `view`, or to the owner that this node reports instead. If no node confirms, adds the
+    /// reasons to `search`.
     async fn follow(
         &self,
         who: &str,
@@ -294,14 +286,14 @@ impl Holder {
         None
     }
 
-    /// Searches for the owner: tries the recent view first, and then asks nodes one after the other.
+    /// Tries the recent view first, and then asks nodes one after the other.
     async fn search(&self, config: &AsyncConnectionConfig, search: &mut Search) -> Option<MultiplexedConnection> {
         if let Some(view) = self.cluster.seen_just_now()
             && let Some(connection) = self.follow("the last look", &view, config, search).await
         {
             return Some(connection);
         }
-        // With the old view, the search failed. Ask the nodes again, this time for fresh views.
+        // The old view failed. Ask the nodes for fresh views.
         *search = Search::default();
         for place in self.cluster.to_ask() {
             let who = self.cluster.shown(&place);

@@ -1,4 +1,4 @@
-//! The slots and shards of a whole cluster, as its nodes report them. `doctor` shows this data.
+//! The slots and shards of a whole cluster, as its nodes report them to `doctor`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,6 @@ use super::{Cluster, slot_of};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterView {
     pub slots: Vec<u16>,
-    /// The primaries that own slots, as reported by the first node that answered.
     pub holders: Vec<HolderView>,
     pub nodes: Vec<NodeReport>,
 }
@@ -25,8 +24,8 @@ pub struct HolderView {
 pub struct NodeReport {
     /// Host and port.
     pub node: String,
-    /// For each shard in order: host and port of its primary, or `None` if the node does not report the primary. The
-    /// error is the reason why the node did not answer.
+    /// The primary of each shard in order (host and port); `None` if the node does not report it. The error says why
+    /// the node did not answer.
     pub primaries: Result<Vec<Option<String>>, String>,
 }
 

@@ -1,8 +1,8 @@
-//! Computes the slot of a key. A cluster divides its slots among its primaries.
+//! Computes the slot of a key.
 
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// Returns the slot of a key. If the key has a hash tag, only the tag determines the slot.
+/// If the key has a hash tag, only the tag determines the slot.
 pub(crate) fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);

@@ -3,10 +3,9 @@ use redis::Value;
 use super::slot::SLOTS;
 use crate::script::reply::{number_of, text_of};
 
-/// Maximum number of nodes to record. Real clusters have far fewer nodes.
+/// Real clusters have far fewer nodes.
 const NODES_MAX: usize = 2_000;
 
-/// A node's host and port.
 pub(super) type NodeAddress = (String, u16);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,15 +17,13 @@ struct Range {
     replicas: Vec<NodeAddress>,
 }
 
-/// The reply of one node to `CLUSTER SLOTS`.
+/// The reply to `CLUSTER SLOTS`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct View {
     ranges: Vec<Range>,
 }
 
 impl View {
-    /// # Errors
-    /// The reply has an unexpected form.
     pub(super) fn read(answer: &Value, asked: &str) -> Result<Self, String> {
         let Value::Array(items) = answer else { return Err(format!("it answered {answer:?}")) };
         let range = |item: &Value| {
@@ -41,8 +38,7 @@ impl View {
         Ok(Self { ranges: ranges.collect::<Result<_, _>>()? })
     }
 
-    /// # Errors
-    /// The slot has no primary, or the primary's address is unknown.
+    /// Fails if the slot has no primary, or if the primary's address is unknown.
     pub(super) fn primary_of(&self, slot: u16) -> Result<&NodeAddress, String> {
         let range = self.ranges.iter().find(|range| (range.first..=range.last).contains(&slot));
         let range = range.ok_or_else(|| format!("reports no owner of slot {slot}"))?;
@@ -62,7 +58,7 @@ impl View {
         found
     }
 
-    /// Returns all nodes, primaries first, without duplicates.
+    /// Primaries first, without duplicates.
     pub(super) fn nodes(&self) -> Vec<NodeAddress> {
         let mut found: Vec<NodeAddress> = self.primaries().into_iter().map(|(place, _)| place).collect();
         for replica in self.ranges.iter().flat_map(|range| &range.replicas) {
@@ -74,8 +70,8 @@ impl View {
     }
 }
 
-/// Parses a node: `[endpoint, port, id, [more, …]]`. `None` if its address is unknown. If the endpoint is nil or empty,
-/// the node has the same host as the node that was asked.
+/// Parses `[endpoint, port, id, [more, …]]`. `None` if the address is unknown. A nil or empty endpoint means the host
+/// of the node that was asked.
 fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
     let Value::Array(parts) = node else { return None };
     let port = u16::try_from(number_of(parts.get(1)?)?).ok()?;
@@ -83,7 +79,7 @@ fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
         Value::Nil => asked.to_owned(),
         endpoint => match text_of(endpoint)?.as_str() {
             "" => asked.to_owned(),
-            // `?` means that the node is configured to announce a host name, but that the name is not set.
+            // `?` means that the node should announce a host name, but the name is not set.
             "?" => match address_in(parts.get(3)?)?.as_str() {
                 "" => asked.to_owned(),
                 address => address.to_owned(),
@@ -94,8 +90,7 @@ fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
     Some((host, port))
 }
 
-/// Returns the IP address in the metadata of a node. The metadata is a list of alternating names and values, or a map.
-/// The address is empty if the node does not know its own IP address.
+/// `more` alternates names and values, or is a map. The address is empty if the node does not know its own IP address.
 fn address_in(more: &Value) -> Option<String> {
     match more {
         Value::Array(parts) => {
@@ -106,8 +101,7 @@ fn address_in(more: &Value) -> Option<String> {
     }
 }
 
-/// Parses the address `host:port` in a `MOVED` error. If its host is empty, uses `asked`, the host of the node that
-/// sent the error.
+/// Parses `host:port` of a `MOVED` error. An empty host means `asked`, the host of the node that sent the error.
 pub(super) fn place_in(redirect: &str, asked: &str) -> Option<NodeAddress> {
     let (host, port) = redirect.rsplit_once(':')?;
     let host = match host {

@@ -9,11 +9,8 @@ use crate::seam::inspect::Range;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Returns dead letters from `until` back to `from`, newest first. Each bound is an ID, `-` or `+`. `(` before an
-    /// ID excludes that entry.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Newest first, from `until` back to `from`. Each bound is an ID, `-` or `+`. `(` before an ID excludes that
+    /// entry.
     pub async fn dead_letters_back(
         &self,
         until: &str,
@@ -24,17 +21,11 @@ impl Store {
         Ok(self.seam().entries(&keys::dead(), &range).await?.iter().map(dead_letter).collect())
     }
 
-    /// # Errors
-    /// [`StoreError`].
     pub async fn dead_letters(&self, count: usize) -> Result<Vec<DeadLetter>, StoreError> {
         self.dead_letters_back("+", "-", count).await
     }
 
-    /// Returns one value for each entry in `entries`, which are entries of the audit log. The value is true if an
-    /// operator has replayed or dropped the entry's call.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `entries` are entries of the audit log. True if an operator has replayed or dropped the entry's call.
     pub async fn are_handled(&self, entries: &[&str]) -> Result<Vec<bool>, StoreError> {
         let queries: Vec<Query> = entries.iter().map(|entry| Query::Score(handled_calls(), (*entry).into())).collect();
         let found = self.seam().read(&queries).await?;

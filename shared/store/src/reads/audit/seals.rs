@@ -13,40 +13,36 @@ use crate::script::reply::{into_text, text_of};
 use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError};
 
-/// Approximate maximum number of chain heads in a stream. A chain head is the last seal of a tenant's chain of seals.
+/// Approximate number of chain heads that a stream keeps. A chain head is the last seal of a tenant's chain of seals.
 const ANCHORS_MAX: usize = 100_000;
 const ANCHORS_PAGE: usize = 1_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEntry {
     pub id: String,
-    /// Empty if the entry has no text.
     pub text: String,
-    /// How the entry's call was admitted; empty if the entry has no admission.
+    /// Empty if the entry has no admission.
     pub admitted: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSeal {
     pub id: String,
-    /// The seal as JSON.
     pub body: String,
     pub signature: String,
 }
 
-/// Entries of the audit log, and the log's counts at the same moment.
+/// The entries and the counts are from the same moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogPage {
     pub entries: Vec<LogEntry>,
-    /// Number of entries that were ever added, including entries that were removed later.
+    /// Includes entries that were removed later.
     pub added: u64,
     pub length: u64,
     pub first: Option<String>,
 }
 
 impl Store {
-    /// # Errors
-    /// [`StoreError`].
     pub async fn log_page(&self, after: &str, count: usize) -> Result<LogPage, StoreError> {
         let range = Range::after(EntryId::new(after), count);
         let (entries, state) = self.seam().page(&keys::audit(), &range).await?;
@@ -58,42 +54,28 @@ impl Store {
         })
     }
 
-    /// Returns entries of the audit log from `from` to `until`. Each bound is an ID, a time in ms, `-` (the oldest
-    /// entry) or `+` (the newest). `(` before an ID excludes that entry.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Each bound is an ID, a time in ms, `-` (the oldest entry) or `+` (the newest). `(` before an ID excludes that
+    /// entry.
     pub async fn log_entries(&self, from: &str, until: &str, count: usize) -> Result<Vec<LogEntry>, StoreError> {
         Ok(log_entries(self.seam().entries(&keys::audit(), &range_of(from, until, count)).await?))
     }
 
-    /// Works like [`Self::log_entries`], but returns the newest entry first.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn log_entries_back(&self, until: &str, from: &str, count: usize) -> Result<Vec<LogEntry>, StoreError> {
         let range = Range { newest_first: true, ..range_of(from, until, count) };
         Ok(log_entries(self.seam().entries(&keys::audit(), &range).await?))
     }
 
-    /// # Errors
-    /// [`StoreError`].
     pub async fn seals(&self, after: &str, count: usize) -> Result<Vec<LogSeal>, StoreError> {
         let range = range_of(&format!("({after}"), "+", count);
         Ok(self.seam().entries(&seal::seals(), &range).await?.into_iter().map(log_seal).collect())
     }
 
-    /// # Errors
-    /// [`StoreError`].
     pub async fn newest_seals(&self, count: usize) -> Result<Vec<LogSeal>, StoreError> {
         let range = Range { newest_first: true, ..range_of("-", "+", count) };
         Ok(self.seam().entries(&seal::seals(), &range).await?.into_iter().map(log_seal).collect())
     }
 
-    /// Returns the head of each tenant's chain, in the order of `tenants`; `None` for a tenant without a chain.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// In the order of `tenants`; `None` for a tenant without a chain.
     pub async fn seal_heads(&self, tenants: &[String]) -> Result<Vec<Option<String>>, StoreError> {
         let heads = tenants.iter().map(|tenant| seal::head(tenant)).collect();
         match self.query(Query::Parts(seal::key(), heads)).await? {
@@ -102,44 +84,30 @@ impl Store {
         }
     }
 
-    /// Returns, by key ID, the public keys of all private keys that have signed seals.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The public keys of all private keys that have signed seals, by key ID.
     pub async fn seal_keys(&self) -> Result<BTreeMap<String, String>, StoreError> {
         Ok(self.sealing().await?.map(|sealing| sealing.keys).unwrap_or_default())
     }
 
-    /// Returns the last seal that was anchored: its chain heads were copied to external storage. `None` if no seal was
-    /// anchored.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The last seal with chain heads in external storage. `None` if no seal was anchored.
     pub async fn anchored(&self) -> Result<Option<String>, StoreError> {
         Ok(self.sealing().await?.map(|sealing| sealing.anchored).filter(|anchored| !anchored.is_empty()))
     }
 
-    /// Returns the age of the oldest unsealed entry of the audit log (ms). 0 if all entries are sealed.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The age of the oldest unsealed entry. 0 if all entries are sealed.
     pub async fn unsealed_ms(&self) -> Result<i64, StoreError> {
         let state = self.sealed_state().await?.unwrap_or_default();
         // The position begins with the ID of the last sealed entry (`sealing/position.rs` of the scheduler).
         let last = state.split(' ').next().filter(|last| !last.is_empty()).unwrap_or("0-0");
         let oldest = self.seam().entries(&keys::audit(), &Range::after(EntryId::new(last), 1)).await?;
         match oldest.first() {
-            // The time in an entry's ID is by the store's clock, so compute the age with this clock instead of shard
-            // time.
+            // The ID has the store's clock, not shard time.
             Some((id, _)) => Ok(age(Some(id), self.seam().shard_stats().await?.clock_ms)),
             None => Ok(0),
         }
     }
 
-    /// Returns the position up to which the audit log is sealed; `None` if the shard was never sealed.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `None` if the shard was never sealed.
     pub async fn sealed_state(&self) -> Result<Option<String>, StoreError> {
         Ok(self.sealing().await?.map(|sealing| sealing.state).filter(|state| !state.is_empty()))
     }
@@ -162,12 +130,9 @@ fn log_entries(entries: Vec<Entry>) -> Vec<LogEntry> {
     entries.into_iter().map(entry).collect()
 }
 
-/// Reads and writes streams of chain heads. Such a stream may be on a Redis server outside the fleet.
+/// Streams of chain heads may be on a Redis server outside the fleet.
 impl Pool {
-    /// Appends chain heads to a stream. The stream keeps about the newest `ANCHORS_MAX` chain heads.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The stream keeps about the newest `ANCHORS_MAX` chain heads.
     pub async fn keep_anchors(&self, stream: &str, anchors: &[String]) -> Result<(), StoreError> {
         let mut pipe = redis::pipe();
         for anchor in anchors {
@@ -177,10 +142,7 @@ impl Pool {
         self.pipeline::<Reply>("anchors", &pipe).await.map(drop)
     }
 
-    /// Returns the chain heads in a stream, the oldest first.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The oldest first.
     pub async fn anchors(&self, stream: &str) -> Result<Vec<String>, StoreError> {
         let mut found = Vec::new();
         let mut after = "-".to_owned();
@@ -195,7 +157,6 @@ impl Pool {
     }
 }
 
-/// Returns the ID of each entry of a stream, and the chain head in the entry.
 fn anchors_of(found: Reply) -> Vec<(String, Option<String>)> {
     let Reply::Array(entries) = found else { return Vec::new() };
     let read = |entry: Reply| {

@@ -1,4 +1,4 @@
-//! Reads the states of many turns, for callers that follow them. All turns together take a few round trips.
+//! Reads the states of many turns in a few round trips.
 
 use tickfleet_core::call::progress::CallProgress;
 use tickfleet_core::settings::{self, Setting};
@@ -11,36 +11,28 @@ use crate::reads::turn_view::read_turn;
 use crate::reads::{score, text};
 use crate::{Store, StoreError, TurnName};
 
-/// Maximum number of results of one turn per read.
 const RESULTS_READ: usize = 16;
 
 #[derive(Debug, Clone)]
 pub struct FollowedTurn {
     pub turn: Turn,
-    /// At most 16 results as JSON, beginning with the requested index.
+    /// JSON, at most 16 from the requested index on.
     pub results: Vec<String>,
-    /// When the turn's timer is due, in shard time.
     pub timer_ms: Option<i64>,
-    /// When the turn's throttle queue is evaluated next, in shard time. `None` if the turn is in no throttle queue.
+    /// When the turn's throttle queue is evaluated next, in shard time; `None` if the turn is in no throttle queue.
     pub due_ms: Option<i64>,
-    /// If the turn is throttled: the pause of its agent or tenant. If the stored pause is unreadable, the value is
-    /// empty, and the pause still applies.
+    /// For a throttled turn, the pause of its agent or tenant. If the stored pause is unreadable, the value is empty,
+    /// and the pause still applies.
     pub pause: Option<Pause>,
     pub is_held: bool,
-    /// The progress that the tool of the running call has reported.
     pub progress: Option<CallProgress>,
 }
 
-/// The state of one turn. `None` if the turn has ended or is unknown. An unreadable record causes an error only for its
-/// own turn.
+/// `None` if the turn has ended or is unknown. An unreadable record causes an error only for its own turn.
 type FollowedTurnResult = Result<Option<FollowedTurn>, StoreError>;
 
 impl Store {
-    /// Returns the states of `turns`, each with its results from the given index on. Suitable for a few hundred turns
-    /// per call.
-    ///
-    /// # Errors
-    /// [`StoreError`]. If the record of one turn cannot be read, only the result for that turn is an error.
+    /// Each turn has its results from the given index on. Suitable for a few hundred turns per call.
     pub async fn followed_turns(&self, turns: &[(TurnName, usize)]) -> Result<Vec<FollowedTurnResult>, StoreError> {
         let mut queries = Vec::with_capacity(3 * turns.len());
         for (name, from) in turns {
@@ -81,8 +73,7 @@ impl Store {
     }
 }
 
-/// Returns the queries that depend on a turn's state: about the holder of its slice, or about its throttle queue and
-/// pauses.
+/// Queries that depend on a turn's state: about the holder of its slice, or about its throttle queue and pauses.
 fn state_queries(name: &TurnName, stored: &Stored<Turn>) -> Vec<Query> {
     let turn = &stored.value;
     if let Some(entry) = stored.in_flight_entry() {

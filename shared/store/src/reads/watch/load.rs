@@ -3,14 +3,12 @@
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerLoad {
     pub version: String,
-    /// Bytes in use.
     pub used_memory: u64,
-    /// Bytes allowed; 0 means unlimited.
+    /// In bytes; 0 means unlimited.
     pub maxmemory: u64,
-    /// Commands per second, as averaged by the server.
+    /// Per second, as averaged by the server.
     pub ops: u64,
     pub clients: u64,
-    /// CPU time since the server's start, in seconds.
     pub cpu_seconds: f64,
 }
 

@@ -1,5 +1,4 @@
-//! A shard as `tickfleet top` shows it. A poll reads counters, the ends of streams, the newest audit entries, and a
-//! bounded number of throttle queues. So its cost does not grow with the amount of waiting work.
+//! A shard as `tickfleet top` shows it. The cost of a poll does not grow with the amount of waiting work.
 
 mod ended;
 mod followed_turns;
@@ -29,11 +28,11 @@ use crate::connection::command::RedisCommand;
 use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError, TurnName};
 
-/// Maximum number of audit entries to read per poll. Further entries are counted, but their tools are not shown.
+/// Further audit entries are counted, but their tools are not shown.
 const AUDIT_SEEN_MAX: usize = 200;
-/// Number of timers to read per poll, the earliest first.
+/// Timers per poll, the earliest first.
 const TIMERS_SEEN: usize = 500;
-/// Approximate number of timers per step of a slow scan of all timers, which finds the remaining throttle queues.
+/// Timers per step of a slow scan of all timers, which finds the remaining throttle queues.
 const TIMERS_SWEPT: usize = 128;
 const QUEUES_MAX: usize = 256;
 
@@ -41,16 +40,15 @@ const QUEUES_MAX: usize = 256;
 pub struct Watch {
     store: Store,
     audit_last: Option<EntryId>,
-    /// Number of audit entries read so far that are not about a call.
+    /// Audit entries that are not about a call.
     not_calls: u64,
     cursor: u64,
-    /// Throttle queues with their timers. `found` has those of the current scan so far, and `known` those of the
-    /// previous scan.
+    /// Throttle queues of the current scan so far, with their timers; `known` has those of the previous scan.
     found: BTreeMap<CounterKey, i64>,
     known: Option<BTreeMap<CounterKey, i64>>,
 }
 
-/// The earliest members of the set of timers, and one step of a scan of that set.
+/// The earliest timers, and one step of a scan of all timers.
 struct Timers {
     earliest: Vec<(std::sync::Arc<str>, u64)>,
     swept: Vec<(std::sync::Arc<str>, u64)>,
@@ -63,10 +61,7 @@ impl Watch {
         Self { store, audit_last: None, not_calls: 0, cursor: 0, found: BTreeMap::new(), known: None }
     }
 
-    /// Reads the load of the server. An in-memory shard reports only its memory.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// An in-memory shard reports only its memory.
     pub async fn server(&self) -> Result<ServerLoad, StoreError> {
         if self.store.is_in_memory() {
             let shard_stats = self.store.seam().shard_stats().await?;
@@ -80,8 +75,6 @@ impl Watch {
         Ok(server_load(&info))
     }
 
-    /// # Errors
-    /// [`StoreError`].
     pub async fn poll(&mut self) -> Result<ShardView, StoreError> {
         let store = self.store.clone();
         let shard_stats = store.seam().shard_stats().await?;
@@ -134,8 +127,8 @@ impl Watch {
         let (entries, state) = self.store.seam().page(&keys::audit(), &range).await?;
         view.ended = self.ended(&entries);
         view.calls = state.last.is_some().then(|| state.added.saturating_sub(self.not_calls));
-        // The store may have lost the newest entry that this watch has read, and may give lower IDs to new entries. In
-        // that case, the next poll treats all entries as unread.
+        // The store may have lost the newest entry that this watch has read, and may give lower IDs to new entries. The
+        // next poll then treats all entries as unread.
         let ms = |entry: &Option<EntryId>| entry.as_ref().and_then(|entry| entry_ms(entry.as_str()));
         if ms(&state.last) < ms(&self.audit_last) {
             self.audit_last = None;
@@ -143,7 +136,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Returns the newest calls that ended since the last poll, newest first.
+    /// The calls that ended since the last poll, newest first.
     fn ended(&mut self, entries: &[Entry]) -> Vec<EndedCall> {
         if let Some((newest, _)) = entries.first() {
             self.audit_last = Some(newest.clone());
@@ -156,7 +149,7 @@ impl Watch {
         calls
     }
 
-    /// Remembers the throttle queues among `timers`. Returns the lateness of the earliest timer in milliseconds.
+    /// Remembers the throttle queues. Returns the lateness of the earliest timer (ms).
     fn sweep(&mut self, timers: Timers, now_ms: i64) -> i64 {
         let late_ms = timers.earliest.first().map_or(0, |(_, due)| (now_ms - score_ms(*due)).max(0));
         self.cursor = timers.next;
@@ -172,7 +165,7 @@ impl Watch {
         late_ms
     }
 
-    /// Returns the known throttle queues, each with the time of its next evaluation, the earliest first.
+    /// Each with the time of its next evaluation, the earliest first.
     fn queues(&self) -> Vec<(CounterKey, i64)> {
         let mut queues = self.known.clone().unwrap_or_default();
         queues.extend(self.found.iter().map(|(counter, due)| (counter.clone(), *due)));
@@ -222,7 +215,7 @@ impl Watch {
         let queries: Vec<Query> = turns.iter().map(|record| Query::Record(record.clone())).collect();
         let found = self.store.values(&queries).await?;
         for ((queue, record), value) in view.throttle_queues.iter_mut().zip(&turns).zip(found) {
-            // If a record is unreadable, only the line of its queue lacks the age.
+            // With an unreadable record, only the line of its queue lacks the age.
             let stored: Option<Stored<Turn>> = super::stored(record, Some(value)).unwrap_or_default();
             queue.oldest_ms = stored.map(|stored| (view.now_ms - stored.value.admitted_ms).max(0));
         }

@@ -4,9 +4,8 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A clock that can be set forward and back.
+/// Can be set forward and back.
 pub trait Clock: Send + Sync + Debug {
-    /// Returns the time in milliseconds since 1970.
     fn now_ms(&self) -> i64;
 }
 
@@ -34,7 +33,7 @@ impl ManualClock {
         self.0.store(now_ms, Ordering::SeqCst);
     }
 
-    /// Moves the clock by `by_ms`. A negative amount sets the clock back.
+    /// A negative amount sets the clock back.
     pub fn step(&self, by_ms: i64) {
         self.0.fetch_add(by_ms, Ordering::SeqCst);
     }

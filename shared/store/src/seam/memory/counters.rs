@@ -3,41 +3,38 @@
 use tickfleet_core::record::Debited;
 use tickfleet_core::{ConditionalDebit, CounterState, Window};
 
-/// A restart may lose the last debits of a fixed window. A window of at most this length that began before a restart
-/// therefore accepts no more debits. A longer window accepts debits again, because calls would otherwise wait up to a
-/// day.
+/// A restart may lose the last debits of a fixed window. So if a window of at most this length began before a restart,
+/// it accepts no more debits. A longer window does, because calls would otherwise wait up to a day.
 const LOST_WINDOW_MAX_MS: i64 = 60_000;
 
-/// Amounts of a rolling counter by the time (ms) at which the amounts expire, the earliest first.
+/// Amounts by the time (ms) at which they expire, the earliest first.
 pub type Buckets = Vec<(i64, u64)>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counter {
     pub state: CounterState,
-    /// The buckets of a [`Window::Rolling`].
+    /// For [`Window::Rolling`].
     pub buckets: Option<Buckets>,
 }
 
-/// The times that the decision about a debit depends on, in addition to the counter.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     pub now_ms: i64,
-    /// When the epoch began, in shard time (ms). 0 for the first epoch.
+    /// In shard time; 0 for the first epoch.
     pub epoch_began_ms: i64,
     pub lease_ms: i64,
 }
 
-/// The effect of a [`ConditionalDebit`] guard on its counter. The guard checks that the limit permits an amount, and
-/// debits the amount.
+/// The effect of a [`ConditionalDebit`] guard on its counter.
 pub struct Debit {
     pub counter: Counter,
     pub debited: Debited,
-    /// `None` if the limit permits the debit. Otherwise the counter's state, for the conflict.
+    /// `None` if the limit permits the debit; otherwise the counter's state, for the conflict.
     pub refused: Option<CounterState>,
 }
 
 impl Counter {
-    /// Returns the counter after the debit. Opens the counter's window if needed.
+    /// Opens the counter's window if needed.
     pub fn debit(&self, debit: &ConditionalDebit, moment: Moment) -> Debit {
         let mut counter = self.opened(&debit.window, moment.now_ms);
         let refused = counter.refusal(debit, moment);
@@ -47,7 +44,7 @@ impl Counter {
         Debit { debited, counter, refused }
     }
 
-    /// Returns `None` if the limit permits the debit. Otherwise returns the counter's state, for the conflict.
+    /// `None` if the limit permits the debit; otherwise the counter's state, for the conflict.
     fn refusal(&self, debit: &ConditionalDebit, moment: Moment) -> Option<CounterState> {
         let mut state = self.state;
         if let Some(ends_ms) = self.blocked(&debit.window, moment) {
@@ -59,8 +56,8 @@ impl Counter {
         (behind || !fits).then_some(state)
     }
 
-    /// Returns when the counter accepts debits again after a restart: at the end of a fixed window that may have lost
-    /// debits, or at the end of the lease for permits. `None` if the counter is not blocked.
+    /// When the counter accepts debits again after a restart; `None` if it is not blocked. A fixed window that may have
+    /// lost debits is blocked until its end, permits until the end of the lease.
     fn blocked(&self, window: &Window, moment: Moment) -> Option<i64> {
         let began = moment.epoch_began_ms;
         match window {
@@ -78,7 +75,7 @@ impl Counter {
 
     fn opened(&self, window: &Window, now_ms: i64) -> Self {
         let rolling = matches!(window, Window::Rolling { .. });
-        // If the configuration changed the kind of the limit's window, its counters start from zero.
+        // If the configuration changed the kind of the window, the counters start from zero.
         let again = CounterState { queued: self.state.queued, ..CounterState::default() };
         let state = if rolling == self.buckets.is_some() { self.state } else { again };
         match window {
@@ -87,7 +84,6 @@ impl Counter {
         }
     }
 
-    /// Returns the rolling counter without expired buckets.
     fn without_left(&self, now_ms: i64) -> Self {
         let buckets = self.buckets.iter().flatten().copied().filter(|(leaves_ms, _)| *leaves_ms > now_ms).collect();
         let mut counter = Self { state: self.state, buckets: Some(buckets) };
@@ -95,7 +91,7 @@ impl Counter {
         counter
     }
 
-    /// Adds the guard's amount. Returns when the amount expires; without buckets, this is the end of the window.
+    /// Returns when the amount expires; without buckets, at the end of the window.
     fn add_debit(&mut self, debit: &ConditionalDebit, now_ms: i64) -> i64 {
         let (Window::Rolling { length_ms }, Some(buckets)) = (&debit.window, &mut self.buckets) else {
             self.state.used = self.state.used.saturating_add(debit.amount);
@@ -117,8 +113,8 @@ impl Counter {
         leaves_ms
     }
 
-    /// Adds an amount, which can be negative. The limit does not bound the result. If `ends_ms` is given, changes only
-    /// the window or bucket that ends at this time.
+    /// `amount` can be negative, and the limit does not bound the result. With `ends_ms`, changes only the window or
+    /// bucket that ends at this time.
     pub fn add(&mut self, amount: i64, ends_ms: Option<i64>) {
         let added = |used: u64| used.saturating_add_signed(amount);
         if let Some(buckets) = &mut self.buckets {
@@ -135,8 +131,8 @@ impl Counter {
         }
     }
 
-    /// Subtracts an amount, and sets the beginning of the window that ends at `ends_ms` to now. Returns false if the
-    /// counter has another window, or is rolling.
+    /// Subtracts an amount, and lets the window that ends at `ends_ms` begin now. Returns false if the counter has
+    /// another window, or is rolling.
     pub fn restart(&mut self, amount: u64, ends_ms: i64, now_ms: i64) -> bool {
         if self.buckets.is_some() || self.state.ends_ms != ends_ms {
             return false;
@@ -146,7 +142,6 @@ impl Counter {
         true
     }
 
-    /// Sets the state of a rolling counter from its buckets.
     fn sum_up(&mut self) {
         let buckets = self.buckets.as_deref().unwrap_or_default();
         self.state.used = buckets.iter().fold(0, |sum: u64, bucket| sum.saturating_add(bucket.1));

@@ -1,8 +1,7 @@
 //! The effects that change a shard, and their binary form.
 //!
-//! Commits, upkeep, and consumers that take entries change a shard only through effects. A journal stores the effects,
-//! and a replay applies them again. A replayed shard therefore equals the original, even if a newer release makes other
-//! decisions.
+//! Commits, upkeep, and consumers that take entries change a shard only through effects. A journal stores them, and a
+//! replay applies them again. So a replayed shard equals the original, even if a newer release makes other decisions.
 
 use std::sync::Arc;
 
@@ -13,11 +12,11 @@ use tickfleet_core::{CounterKey, RecordKey, SetKey, StreamKey};
 use super::counters::Counter;
 use super::streams::Id;
 
-/// A value with a binary form: little-endian numbers, and texts and lists with a length prefix.
+/// Little-endian numbers, and texts and lists with a length prefix.
 pub trait Wire: Sized {
     /// Appends the binary form to `out`.
     fn put(&self, out: &mut Vec<u8>);
-    /// Removes a value from the front of `from`. Returns `None` if the bytes do not encode this type.
+    /// Removes a value from the front of `from`. `None` if the bytes do not encode this type.
     fn get(from: &mut &[u8]) -> Option<Self>;
 }
 
@@ -51,7 +50,7 @@ effects! {
     1 Record {
         key: RecordKey,
         text: Bytes,
-        /// The last moment of the record's lifetime, by the store's clock (ms).
+        /// The last moment of the record's lifetime, by the store's clock.
         expires_ms: Option<i64>,
     }
     2 DropRecord {
@@ -90,7 +89,6 @@ effects! {
         id: Id,
         fields: Arc<Fields>,
     }
-    /// Removes the entry from the stream, and from the consumer that holds it.
     11 DropEntry {
         stream: StreamKey,
         id: Id,
@@ -100,7 +98,6 @@ effects! {
         id: Id,
         consumer: Arc<str>,
     }
-    /// Adds the consumer to the queue, even if the consumer holds no entry.
     13 Consumer {
         stream: StreamKey,
         consumer: Arc<str>,
@@ -109,14 +106,13 @@ effects! {
         stream: StreamKey,
         consumer: Arc<str>,
     }
-    /// Sets the newest IDs of a stream. A stream keeps these IDs when its entries are removed.
+    /// A stream keeps these IDs when its entries are removed.
     15 Reached {
         stream: StreamKey,
         last: Id,
-        /// The ID of the newest entry that a consumer took.
+        /// The newest entry that a consumer took.
         delivered: Id,
     }
-    /// Sets the number of an inbox's last reply.
     16 Number {
         inbox: StreamKey,
         number: u64,
@@ -128,30 +124,28 @@ effects! {
     }
     18 Epoch {
         number: u64,
-        /// When the epoch began, in shard time (ms). 0 for the first epoch.
+        /// In shard time; 0 for the first epoch.
         began_ms: i64,
     }
     19 Generations {
         policy: u64,
         settings: u64,
     }
-    /// Sets the flag from the last memory sample: true if memory is short.
     20 Pressure {
         short: bool,
     }
-    /// Sets the number of entries that were ever added to a stream.
     21 Added {
         stream: StreamKey,
         added: u64,
     }
-    /// Removes a stream and its group. If the stream is an inbox, also removes the number of its last reply.
+    /// For an inbox, also removes the number of its last reply.
     22 DropStream {
         stream: StreamKey,
     }
 }
 
 impl Effect {
-    /// Returns the approximate size of the effect's largest field in bytes.
+    /// The approximate size of the largest field.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Record { text, .. } => text.len(),

@@ -16,14 +16,14 @@ use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, 
 use crate::seam::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
-/// The faults of calls. By default, calls have no faults.
+/// By default, calls have no faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults {
-    /// Latency before a call is applied, and again before its reply is returned.
+    /// Before a call is applied, and again before its reply is returned.
     pub latency_ms: RangeInclusive<u64>,
-    /// Number of calls, out of 1,000, that fail without being applied.
+    /// Calls that fail without being applied.
     pub refused_per_mille: u64,
-    /// Number of calls, out of 1,000, that are applied but return no reply.
+    /// Calls that are applied but return no reply.
     pub unanswered_per_mille: u64,
 }
 
@@ -40,7 +40,7 @@ struct CallFaults {
     unanswered: bool,
 }
 
-/// A shard in memory with simulated faults. Cheap to clone; all clones are the same shard, and share one connection.
+/// A shard in memory with simulated faults. Clones share the shard and one connection.
 #[derive(Debug, Clone)]
 pub struct FaultyStore {
     store: MemoryStore,
@@ -71,7 +71,7 @@ impl SplitMix64 {
 }
 
 impl FaultyStore {
-    /// Creates an empty shard without faults. [`Self::lose`] can lose the writes of at most the last `history_ms`.
+    /// [`Self::lose`] can lose the writes of at most the last `history_ms`.
     #[must_use]
     pub fn new(options: MemoryOptions, seed: u64, history_ms: i64) -> Self {
         let lease_ms = options.lease_ms;
@@ -90,13 +90,13 @@ impl FaultyStore {
         Self { severed: watch::Sender::new(false), ..self.clone() }
     }
 
-    /// Severs this connection: from now on, no call gets a reply. Calls in progress may have been applied. This
-    /// simulates the crash of the process, or a network failure.
+    /// From now on, no call gets a reply, as after a crash or a network failure. Calls in progress may have been
+    /// applied.
     pub fn sever(&self) {
         self.severed.send_replace(true);
     }
 
-    /// Returns the same shard without faults.
+    /// The same shard without faults.
     #[must_use]
     pub const fn inner(&self) -> &MemoryStore {
         &self.store
@@ -106,7 +106,7 @@ impl FaultyStore {
         self.state().faults = faults;
     }
 
-    /// Restarts the store without the writes of the last `lost_ms`. This simulates a crash, or a failover to a lagging
+    /// Restarts the store without the writes of the last `lost_ms`, as after a crash, or a failover to a lagging
     /// replica. A new epoch begins. IDs of lost entries may be reused.
     pub fn lose(&self, lost_ms: i64) {
         let mut kept = self.store.lock();
@@ -121,7 +121,6 @@ impl FaultyStore {
         kept.shard = shard;
     }
 
-    /// Sets whether the next sample reports that memory is short.
     pub fn set_memory_short(&self, short: bool) {
         self.store.set_bytes_max(u64::from(short));
     }

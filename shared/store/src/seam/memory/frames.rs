@@ -7,14 +7,12 @@ use std::io::{self, Read};
 
 use super::effects::{Effect, Wire};
 
-/// The first bytes of every file. A reader rejects other files.
+/// A reader rejects files that begin otherwise.
 pub const MAGIC: &[u8; 8] = b"tickfl01";
 
-/// Size of a frame's header in bytes.
 const HEAD: usize = 8;
 
-/// # Errors
-/// If the effects exceed 4 GiB.
+/// Fails if the effects exceed 4 GiB.
 pub fn write_frame(effects: &[Effect], out: &mut Vec<u8>) -> io::Result<()> {
     let begin = out.len();
     out.extend_from_slice(&[0; HEAD]);
@@ -34,27 +32,21 @@ fn checksum(length: [u8; 4], payload: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Iterates over the frames of a file, up to the first incomplete one.
+/// Ends at the first incomplete frame.
 pub struct Frames<R> {
     from: R,
-    /// Number of bytes in complete frames so far.
+    /// Bytes in complete frames so far.
     pub good: u64,
 }
 
 impl<R: Read> Frames<R> {
-    /// Opens the frames of a file. `None` if the file has another format.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
+    /// `None` if the file has another format.
     pub fn of(mut from: R) -> io::Result<Option<Self>> {
         let magic = read_up_to(&mut from, MAGIC.len())?;
         Ok((magic == MAGIC).then_some(Self { from, good: MAGIC.len() as u64 }))
     }
 
-    /// Reads the next frame. `None` at the end, or if the remaining bytes are incomplete or damaged.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
+    /// `None` at the end, or if the remaining bytes are incomplete or damaged.
     pub fn next_frame(&mut self) -> io::Result<Option<Vec<Effect>>> {
         let head = read_up_to(&mut self.from, HEAD)?;
         let (Some(&length), Some(&sum)) = (head.first_chunk::<4>(), head.last_chunk::<4>()) else { return Ok(None) };
@@ -77,7 +69,7 @@ impl<R: Read> Frames<R> {
     }
 }
 
-/// Reads `count` bytes, or fewer if the file ends early.
+/// Returns fewer bytes if the file ends early.
 fn read_up_to(from: &mut impl Read, count: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(count as u64).read_to_end(&mut bytes)?;

@@ -1,5 +1,5 @@
-//! Checks guards, the conditions of a transaction. Checking changes nothing. The guards' debits and acknowledgments are
-//! applied after all guards hold.
+//! Checks guards, the conditions of a transaction, without changes. Their debits and acknowledgments are applied after
+//! all guards hold.
 
 use std::sync::Arc;
 
@@ -13,17 +13,15 @@ use super::counters::Counter;
 use super::shard::Shard;
 use super::streams::Id;
 
-/// The changes that a transaction's guards make after all of them hold.
+/// Applied after all guards of a transaction hold.
 #[derive(Debug, Default)]
 pub struct GuardEffects {
-    /// The counters after the debits.
     pub counters: Vec<(CounterKey, Counter)>,
-    /// The debits of the [`Guard::Debit`]s, in order.
+    /// In the order of the [`Guard::Debit`]s.
     pub debited: Vec<Debited>,
-    /// Counters of limits in shadow mode that would have rejected the debit.
+    /// Limits in shadow mode that would have rejected the debit.
     pub shadowed: Vec<CounterKey>,
     pub held: Vec<(StreamKey, Id)>,
-    /// Inboxes that receive a reply.
     pub inboxes: Vec<InboxKey>,
 }
 
@@ -31,20 +29,19 @@ pub fn inbox_stream(inbox: &InboxKey) -> StreamKey {
     StreamKey::new(format!("replies:{}:{}", inbox.tenant, inbox.inbox))
 }
 
-/// Returns the set of a tenant's inboxes. An inbox's score in the set is the shard time of its last use.
+/// The score of an inbox is the shard time of its last use.
 pub fn inboxes(tenant: &str) -> SetKey {
     SetKey::new(format!("inboxes:{tenant}"))
 }
 
-/// Returns true if the stored text begins with `version`.
+/// A stored text begins with its version.
 pub fn is_version(text: &Bytes, version: &Version) -> bool {
     text.strip_prefix(version.as_str().as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '))
 }
 
 impl Shard {
-    /// Checks all guards, in order.
-    ///
     /// # Errors
+    ///
     /// The conflict of the first guard that fails.
     pub fn check(&self, guards: &[Guard]) -> Result<GuardEffects, Conflict> {
         let mut passed = GuardEffects::default();
@@ -140,8 +137,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Returns the counter that a guard debits: the counter in the guard. If that counter does not exist and its limit
-    /// has the maximum number of counters, returns the limit's shared counter.
+    /// The guard's counter, or the limit's shared counter if the guard's does not exist and the limit has the maximum
+    /// number of counters.
     fn counter_for(&self, debit: &ConditionalDebit, passed: &GuardEffects) -> CounterKey {
         let stored = self.contents.counters.get(&debit.counter.limit);
         let is_stored = |name: &Arc<str>| stored.is_some_and(|counters| counters.contains_key(name));

@@ -1,11 +1,11 @@
-//! The recent changes of a shard. A simulated failure returns to an earlier state, and so loses the last writes.
+//! The recent changes of a shard. A simulated failure returns to an earlier state.
 
 use std::collections::VecDeque;
 
 use super::effects::Effect;
 use super::shard::Contents;
 
-/// Contents at an earlier time, and all effects after that time.
+/// Earlier contents, and all effects after them.
 #[derive(Debug)]
 pub struct History {
     keep_ms: i64,
@@ -18,7 +18,7 @@ impl History {
         Self { keep_ms, base: contents, frames: VecDeque::new() }
     }
 
-    /// Adds the effects of one call. `at_ms` is the time of the call by a clock that never steps back.
+    /// `at_ms` is by a clock that never steps back.
     pub fn push(&mut self, at_ms: i64, effects: Vec<Effect>) {
         if !effects.is_empty() {
             self.frames.push_back((at_ms, effects));
@@ -29,7 +29,7 @@ impl History {
         }
     }
 
-    /// Returns the contents at this time. If the history begins later, returns its oldest contents.
+    /// If the history begins later, returns its oldest contents.
     pub fn contents_at(&self, at_ms: i64) -> Contents {
         let mut contents = self.base.clone();
         let before = self.frames.iter().take_while(|frame| frame.0 <= at_ms);

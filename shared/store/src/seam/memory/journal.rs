@@ -23,22 +23,20 @@ use super::frames::{Frames, MAGIC, write_frame};
 use super::shard::Contents;
 use crate::StoreError;
 
-/// When a commit is synced to disk, relative to its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FsyncPolicy {
     /// Before the reply.
     Always,
-    /// Within a second. If the machine crashes, the last second may be lost. A crash of the process alone loses
-    /// nothing.
+    /// Within a second. A crash of the machine may lose the last second; a crash of the process loses nothing.
     #[default]
     EverySecond,
-    /// No sync: the operating system decides when it writes the commit to disk.
+    /// The operating system decides.
     Never,
 }
 
-/// Minimum size of a log in bytes before a new generation begins.
+/// In bytes. A new generation begins only with a log of at least this size.
 const LOG_MIN: u64 = 64 << 20;
-/// Approximate size of a snapshot's frame in bytes.
+/// In bytes, approximately.
 const SNAPSHOT_FRAME: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -46,8 +44,7 @@ struct LogFile {
     file: File,
     path: PathBuf,
     written: AtomicU64,
-    /// Number of synced bytes. The lock is held during an fsync, so all callers that wait for the lock need only one
-    /// further fsync.
+    /// Synced bytes. The lock is held during an fsync, so all callers that wait for it need only one further fsync.
     synced: Mutex<u64>,
 }
 
@@ -63,7 +60,7 @@ impl LogFile {
     }
 }
 
-/// A position in the log. Before the reply, the log must be synced up to this position.
+/// The log must be synced up to this position before the reply.
 #[derive(Debug)]
 pub struct Position {
     log: Arc<LogFile>,
@@ -71,10 +68,6 @@ pub struct Position {
 }
 
 impl Position {
-    /// Waits until the log is synced up to the position.
-    ///
-    /// # Errors
-    /// [`StoreError::Data`].
     pub async fn synced(self) -> Result<(), StoreError> {
         let Self { log, upto } = self;
         let path = log.path.clone();
@@ -92,13 +85,13 @@ pub struct Journal {
     snapshot_bytes: u64,
     log_min: u64,
     buffer: Vec<u8>,
-    /// True after a failed write. Then memory has changes that are not on disk, and all further calls fail.
+    /// True after a failed write. Memory then has changes that are not on disk, and all further calls fail.
     failed: bool,
     syncing: Option<Syncing>,
     _lock: File,
 }
 
-/// The thread that syncs the log every second. It ends when its channel closes.
+/// The thread that syncs the log every second, until its channel closes.
 #[derive(Debug)]
 struct Syncing {
     logs: mpsc::Sender<Arc<LogFile>>,
@@ -136,10 +129,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Locks and reads a directory. Creates the directory if it is missing.
-    ///
-    /// # Errors
-    /// [`StoreError::DataInUse`], [`StoreError::DataDamaged`], [`StoreError::Data`].
+    /// Locks the directory, and creates it if it is missing.
     pub fn read(dir: &Path) -> Result<Self, StoreError> {
         let failed = |error| data_error("open", dir, error);
         // Stored data contains messages of agents and tenants, so other users must not read it.
@@ -155,8 +145,7 @@ impl Opened {
         let snapshot = newest("snapshot-")?;
         let log = newest("log-")?;
         let Some(generation) = snapshot else {
-            // A snapshot is always complete before the first log begins. A log without any snapshot is therefore
-            // damage.
+            // A snapshot is complete before the first log begins, so a log without a snapshot is damage.
             return match log {
                 Some(log) => Err(StoreError::DataDamaged { path: dir.join(format!("snapshot-{log}")), at: 0 }),
                 None => Ok(Self { contents: None, lock, generation: 0 }),
@@ -168,8 +157,6 @@ impl Opened {
         Ok(Self { contents: Some(contents), lock, generation })
     }
 
-    /// # Errors
-    /// [`StoreError::Data`].
     pub fn begin(self, dir: &Path, policy: FsyncPolicy, contents: &Contents) -> Result<Journal, StoreError> {
         let generation = self.generation + 1;
         let snapshot_bytes = write_snapshot(dir, generation, contents)?;
@@ -195,7 +182,6 @@ impl Opened {
 }
 
 impl Journal {
-    /// Changes the log size at which a new generation begins.
     #[cfg(test)]
     pub const fn set_log_min(&mut self, bytes: u64) {
         self.log_min = bytes;
@@ -206,10 +192,7 @@ impl Journal {
         &self.log.path
     }
 
-    /// Returns an error if an earlier write failed.
-    ///
-    /// # Errors
-    /// [`StoreError::Data`].
+    /// Fails if an earlier write failed.
     pub fn check(&self) -> Result<(), StoreError> {
         if self.failed {
             let error = io::Error::other("an earlier write failed; restart the process once the disk has room again");
@@ -218,11 +201,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends the effects of one batch. `contents` is the state after the batch. Returns the position up to which the
-    /// log must be synced before the reply.
-    ///
-    /// # Errors
-    /// [`StoreError::Data`]. After this error the journal accepts no writes.
+    /// `contents` is the state after the batch. The log must be synced up to the returned position before the reply.
+    /// After an error, the journal accepts no writes.
     pub fn append(&mut self, effects: &[Effect], contents: &Contents) -> Result<Option<Position>, StoreError> {
         if !effects.is_empty() {
             let appended = self.write(effects).and_then(|()| self.rotate(contents));
@@ -245,8 +225,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins a new generation if the log is at least as large as the snapshot and `log_min`. So the bytes written for
-    /// snapshots stay in proportion to the bytes of the logs.
+    /// Begins a new generation if the log is at least as large as the snapshot and `log_min`, so that snapshots cost in
+    /// proportion to the logs.
     fn rotate(&mut self, contents: &Contents) -> Result<(), StoreError> {
         if self.log.written.load(Ordering::SeqCst) < self.snapshot_bytes.max(self.log_min) {
             return Ok(());
@@ -303,12 +283,12 @@ fn read_snapshot(path: &Path, contents: &mut Contents) -> Result<(), StoreError>
     }
 }
 
-/// Applies a log up to the first incomplete frame. If the log is damaged, keeps a copy of it in the directory.
+/// Applies a log up to the first incomplete frame. Keeps a copy of a damaged log.
 fn read_log(path: &Path, contents: &mut Contents) -> Result<(), StoreError> {
     let failed = |error| data_error("read", path, error);
     let file = match File::open(path) {
         Ok(file) => file,
-        // The process stopped after it wrote the snapshot and before it created the log.
+        // The process stopped between the snapshot and the log.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error)),
     };
@@ -333,7 +313,7 @@ fn read_log(path: &Path, contents: &mut Contents) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Writes a snapshot to a draft file, and renames the file once it is complete. Returns the size in bytes.
+/// Returns the size in bytes. The file gets its name once it is complete.
 fn write_snapshot(dir: &Path, generation: u64, contents: &Contents) -> Result<u64, StoreError> {
     let draft = dir.join("snapshot.draft");
     let path = dir.join(format!("snapshot-{generation}"));
@@ -386,8 +366,7 @@ fn create_log(dir: &Path, generation: u64) -> Result<LogFile, StoreError> {
     Ok(LogFile { file, path, written: AtomicU64::new(bytes), synced: Mutex::new(bytes) })
 }
 
-/// Removes the files of older generations. If a file cannot be removed, the only cost is disk space, because only the
-/// newest generation is read.
+/// A file that cannot be removed only costs disk space, because only the newest generation is read.
 fn remove_older(dir: &Path, generation: u64) {
     for kind in ["snapshot-", "log-"] {
         for old in generations(dir, kind).unwrap_or_default().into_iter().filter(|found| *found < generation) {

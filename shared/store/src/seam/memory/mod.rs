@@ -41,11 +41,10 @@ use crate::{Confirmed, StoreError};
 #[derive(Debug, Clone)]
 pub struct MemoryOptions {
     pub clock: Arc<dyn Clock>,
-    /// The lease of the fleet (ms). For this time after a restart, a [`tickfleet_core::Window::Concurrency`] permits no
-    /// debit.
+    /// For this time after a restart, a [`tickfleet_core::Window::Concurrency`] permits no debit.
     pub lease_ms: i64,
-    /// Bound on the memory in use, in bytes; 0 means unlimited. [`Store::sample_memory`] compares the memory with the
-    /// bound. The bound never blocks a write.
+    /// In bytes; 0 means unlimited. [`Store::sample_memory`] compares the memory in use with this bound, which never
+    /// blocks a write.
     pub bytes_max: u64,
 }
 
@@ -55,7 +54,7 @@ impl Default for MemoryOptions {
     }
 }
 
-/// A shard in memory. Cheap to clone; all clones are the same shard.
+/// Clones are the same shard.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
@@ -66,15 +65,12 @@ struct Shared {
     locked: Mutex<Locked>,
     clock: Arc<dyn Clock>,
     bytes_max: AtomicU64,
-    /// Wakes `take` calls that wait, when an entry is added to a queue.
     enqueued: Notify,
-    /// Wakes readers that follow a log or inbox when an entry is appended.
     appended: Notify,
     reads: AtomicU64,
     commits: AtomicU64,
 }
 
-/// A shard, with the journal and history of its effects.
 #[derive(Debug)]
 struct Locked {
     shard: Shard,
@@ -83,13 +79,11 @@ struct Locked {
 }
 
 impl Locked {
-    /// Returns an error if an earlier write to the journal failed.
     fn check(&self) -> Result<(), StoreError> {
         self.journal.as_ref().map_or(Ok(()), Journal::check)
     }
 
-    /// Writes the collected effects to the journal. Returns the position up to which the log must be synced before the
-    /// reply.
+    /// Returns the position up to which the log must be synced before the reply.
     fn persist(&mut self) -> Result<Option<Position>, StoreError> {
         let effects = self.shard.drain();
         let contents = &self.shard.contents;
@@ -111,19 +105,15 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// Creates an empty shard. Its data is lost when its last clone is dropped.
+    /// The data is lost when the last clone is dropped.
     #[must_use]
     pub fn new(options: MemoryOptions) -> Self {
         let shard = Shard::new(options.lease_ms);
         Self::of(Locked { shard, journal: None, history: None }, options)
     }
 
-    /// Opens a shard that is loaded from `dir` and persisted there. Opening existing data counts as a restart, and
-    /// begins a new epoch.
-    ///
-    /// # Errors
-    /// [`StoreError::DataInUse`] if another process has the directory open; [`StoreError::DataDamaged`],
-    /// [`StoreError::Data`].
+    /// Loads the shard from `dir`, and persists it there. Opening existing data counts as a restart, and begins a new
+    /// epoch.
     pub fn open_dir(dir: &Path, policy: FsyncPolicy, options: MemoryOptions) -> Result<Self, StoreError> {
         let mut opened = Opened::read(dir)?;
         let shard = match opened.contents.take() {
@@ -154,32 +144,29 @@ impl MemoryStore {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Returns the number of reads and of commits so far. With Redis, each read or commit would be a round trip.
+    /// The number of reads and of commits so far. With Redis, each would be a round trip.
     #[must_use]
     pub fn round_trips(&self) -> (u64, u64) {
         (self.shared.reads.load(Ordering::Relaxed), self.shared.commits.load(Ordering::Relaxed))
     }
 
-    /// Sets the bound on the memory in use, in bytes; 0 means unlimited. The bound applies from the next sample.
+    /// In bytes, from the next sample on; 0 means unlimited.
     pub fn set_bytes_max(&self, bytes: u64) {
         self.shared.bytes_max.store(bytes, Ordering::SeqCst);
     }
 
-    /// Begins a new epoch. A new epoch means that the last writes before it may be lost.
-    ///
-    /// # Errors
-    /// [`StoreError::Data`].
+    /// Begins a new epoch: the last writes before it may be lost.
     pub async fn restart(&self) -> Result<(), StoreError> {
         self.change(Shard::restart).await
     }
 
-    /// Reads the clock. The caller must hold the lock. Otherwise, concurrent calls could apply their times in the wrong
-    /// order, as if the clock had been set back.
+    /// The caller must hold the lock. Otherwise, concurrent calls could apply their times in the wrong order, as if the
+    /// clock had been set back.
     fn raw_ms(&self) -> i64 {
         self.shared.clock.now_ms()
     }
 
-    /// Locks the shard and ignores poisoning: changes do not panic halfway, so the shard is still consistent.
+    /// Ignores poisoning: changes do not panic halfway, so the shard is still consistent.
     fn lock(&self) -> MutexGuard<'_, Locked> {
         self.shared.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -188,7 +175,7 @@ impl MemoryStore {
         self.read_locked(|shard, _| look(&shard.contents))
     }
 
-    /// Reads the shard without changes. `look` also gets the time of the store's clock (ms).
+    /// `look` also gets the time of the store's clock (ms).
     fn read_locked<T>(&self, look: impl FnOnce(&Shard, i64) -> T) -> Result<T, StoreError> {
         let mut locked = self.lock();
         locked.check()?;
@@ -197,7 +184,7 @@ impl MemoryStore {
         Ok(look(&locked.shard, raw_ms))
     }
 
-    /// Changes the shard, and persists the effects before the reply.
+    /// Persists the effects before the reply.
     async fn change<T>(&self, change: impl FnOnce(&mut Shard, i64) -> T + Send) -> Result<T, StoreError> {
         let (result, position) = {
             let mut locked = self.lock();
@@ -240,7 +227,7 @@ impl Store for MemoryStore {
     ) -> Result<(BatchResult, Confirmed), StoreError> {
         let committed = self.commit(batch).await?;
         let position = self.lock().journal.as_ref().map(Journal::position);
-        // Without a directory, a crash ends the caller together with the data, so no durability is needed.
+        // Without a directory, a crash ends the caller together with the data.
         let (Some(position), false) = (position, durability == Durability::None) else {
             return Ok((committed, Confirmed::Yes));
         };
@@ -258,7 +245,7 @@ impl Store for MemoryStore {
         loop {
             let enqueued = self.shared.enqueued.notified();
             tokio::pin!(enqueued);
-            // Register first, so that an entry that is added after the check below still wakes this call.
+            // Register first, so that an entry that is added after the check still wakes this call.
             enqueued.as_mut().enable();
             let taken = self.change(|shard, raw_ms| shard.take(raw_ms, take)).await?;
             if !taken.is_empty() || take.wait_ms == 0 {
@@ -348,7 +335,7 @@ impl Store for MemoryStore {
         loop {
             let appended = self.shared.appended.notified();
             tokio::pin!(appended);
-            // Register first, so that an entry that is appended after the read below still wakes this call.
+            // Register first, so that an entry that is appended after the read still wakes this call.
             appended.as_mut().enable();
             let found = self
                 .read_contents(|contents| contents.entries_after(&follow.log, follow.after.as_ref(), follow.count))?;

@@ -13,7 +13,7 @@ use super::streams::Id;
 use crate::seam::inspect::{Entry, QueueState, Range, ShardStats, StreamState};
 use crate::seam::{Consumer, QueueCounts, ShardState};
 
-/// Members of a page and the cursor of the next page, as in [`crate::seam::Store::scan`].
+/// The members, and the cursor of the next page.
 pub type Page<T> = (Vec<T>, u64);
 
 impl Contents {
@@ -75,11 +75,10 @@ impl Contents {
     pub fn backlog(&self, queue: &StreamKey) -> QueueCounts {
         let Some(stream) = self.streams.get(queue) else { return QueueCounts::default() };
         let held = stream.group.as_ref().map_or(0, |group| group.holders.len() as u64);
-        // Acknowledged entries are removed, so each entry is either waiting or held by a consumer.
+        // Acknowledged entries are removed, so each entry is waiting or held.
         QueueCounts { waiting: (stream.entries.len() as u64).saturating_sub(held), held }
     }
 
-    /// Returns the approximate size of a stream in bytes.
     pub fn stream_bytes(&self, stream: &StreamKey) -> u64 {
         let entries = self.streams.get(stream).into_iter().flat_map(|stream| stream.entries.values());
         entries.flat_map(|fields| fields.iter()).map(|(name, value)| (name.len() + value.len()) as u64).sum()
@@ -174,8 +173,7 @@ impl Shard {
         consumers.map(|(name, held)| consumer(name, held.len() as u64)).collect()
     }
 
-    /// Returns the consumer that holds an entry, and for how long (ms). For an entry that was taken before the store's
-    /// start, returns the time since the start.
+    /// For an entry that was taken before the store's start, the time counts from the start.
     pub fn holder(&self, raw_ms: i64, queue: &StreamKey, entry: &EntryId) -> Option<(Arc<str>, i64)> {
         let holder = self.contents.holder(queue, entry)?;
         let taken = Id::parse(entry).and_then(|id| self.seen.taken.get(&(queue.clone(), id)).copied());
@@ -197,7 +195,7 @@ impl Shard {
     }
 }
 
-/// Returns true if no ID can be between `from` and `upto`. A range query on a map would panic for such bounds.
+/// No ID can be between `from` and `upto`. A range query on a map would panic for such bounds.
 fn is_empty(from: Bound<Id>, upto: Bound<Id>) -> bool {
     match (from, upto) {
         (Bound::Included(from), Bound::Included(upto)) => from > upto,
@@ -206,8 +204,8 @@ fn is_empty(from: Bound<Id>, upto: Bound<Id>) -> bool {
     }
 }
 
-/// Returns a page of items, ordered by the hash of the name. The order does not change while items are added and
-/// removed, so an item that exists throughout a scan is on exactly one page. The cursor is the hash of the last item.
+/// The order is by the hash of the name, which does not change while items are added and removed. So an item that
+/// exists throughout a scan is on exactly one page. The cursor is the hash of the last item.
 fn page<'a, I: Copy, T>(
     items: impl Iterator<Item = (&'a str, I)>,
     cursor: u64,
@@ -228,7 +226,7 @@ fn page<'a, I: Copy, T>(
     (rest.into_iter().map(|(_, item)| render(item)).collect(), next)
 }
 
-/// Returns a nonzero hash, because cursor 0 means the start or the end of a scan.
+/// Never 0, because cursor 0 means the start or the end of a scan.
 fn hash(name: &str) -> u64 {
     let mut hasher = FxHasher::default();
     name.hash(&mut hasher);

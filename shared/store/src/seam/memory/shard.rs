@@ -12,22 +12,21 @@ use crate::seam::ShardState;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoredRecord {
-    /// The stored text. `None` if the record has only parts.
+    /// `None` if the record has only parts.
     pub text: Option<Bytes>,
     pub parts: BTreeMap<Arc<str>, Bytes>,
-    /// The last moment of the record's lifetime, by the store's clock (ms).
+    /// The last moment of the record's lifetime, by the store's clock.
     pub expires_ms: Option<i64>,
 }
 
-/// The members of a sorted set. Each member has a score, the number by which the set is sorted.
+/// A sorted set: its order is by the members' scores.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Members {
     pub scores: FxHashMap<Arc<str>, u64>,
-    /// The members in order of their scores.
     pub order: BTreeSet<(u64, Arc<str>)>,
 }
 
-/// Shard time is the store's clock plus an offset. The offset grows when the store's clock is set back.
+/// The offset from the store's clock to shard time grows when the store's clock is set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ShardClock {
     pub offset_ms: i64,
@@ -37,50 +36,47 @@ pub struct ShardClock {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Contents {
     pub records: FxHashMap<RecordKey, StoredRecord>,
-    /// When records expire, the earliest first.
+    /// The earliest first.
     pub expiries: BTreeSet<(i64, RecordKey)>,
     pub sets: FxHashMap<SetKey, Members>,
     pub counters: FxHashMap<Arc<str>, FxHashMap<Arc<str>, Counter>>,
     pub streams: FxHashMap<StreamKey, Stream>,
-    /// The number of each inbox's last reply.
+    /// Of each inbox's last reply.
     pub numbers: FxHashMap<StreamKey, u64>,
     pub clock: ShardClock,
     pub epoch: u64,
-    /// When the epoch began, in shard time (ms). 0 for the first epoch.
+    /// In shard time; 0 for the first epoch.
     pub epoch_began_ms: i64,
     pub policy: u64,
     pub settings: u64,
     pub pressure: bool,
-    /// Approximate bytes in use.
+    /// Approximate.
     pub bytes: u64,
 }
 
 #[derive(Debug, Clone)]
 pub struct Shard {
     pub contents: Contents,
-    /// Lease of the fleet's consumers (ms).
     pub lease_ms: i64,
-    /// Effects since the last [`Self::drain`]. `None` if effects are not collected.
+    /// Effects since the last [`Self::drain`]; `None` if they are not collected.
     tape: Option<Vec<Effect>>,
     taped_clock: ShardClock,
     pub seen: Seen,
 }
 
-/// Observations since the start of the store. They are not persisted.
+/// Observations since the start of the store, which are not persisted.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
     pub started_ms: i64,
-    /// Number of times that the store's clock was set back.
     pub steps: u64,
     pub step_ms: i64,
     /// When each consumer last took entries, by the store's clock (ms).
     pub takes: FxHashMap<(StreamKey, Arc<str>), i64>,
-    /// When entries were taken, by the store's clock (ms).
+    /// By the store's clock (ms).
     pub taken: FxHashMap<(StreamKey, Id), i64>,
 }
 
-/// If shard time has advanced by this number of milliseconds since the last write of the clock, the clock must be
-/// written again.
+/// The clock is written again when shard time has advanced by this amount.
 const CLOCK_TAPE_MS: i64 = 1_000;
 
 impl Shard {
@@ -97,8 +93,8 @@ impl Shard {
         self.tape.get_or_insert_default();
     }
 
-    /// Returns the effects since the last call. Adds the clock if there are other effects, if the offset has changed,
-    /// or after `CLOCK_TAPE_MS`.
+    /// Effects since the last call. Adds the clock if there are other effects, if the offset has changed, or after
+    /// `CLOCK_TAPE_MS`.
     pub fn drain(&mut self) -> Vec<Effect> {
         let Some(tape) = &mut self.tape else { return Vec::new() };
         let clock = self.contents.clock;
@@ -123,7 +119,7 @@ impl Shard {
         self.contents.apply(effect);
     }
 
-    /// Advances shard time to the store's clock plus the offset. Shard time never decreases.
+    /// Shard time never decreases.
     pub fn tick(&mut self, raw_ms: i64) -> i64 {
         let clock = &mut self.contents.clock;
         let advanced_ms = raw_ms.saturating_add(clock.offset_ms);
@@ -152,7 +148,6 @@ impl Shard {
         self.change(Effect::Epoch { number, began_ms });
     }
 
-    /// Returns the times that decisions about debits depend on.
     pub const fn moment(&self) -> Moment {
         Moment {
             now_ms: self.contents.clock.last_ms,
@@ -367,7 +362,7 @@ impl Contents {
     }
 }
 
-/// Returns the approximate memory of an item with this many bytes of text, including maps, keys and allocations.
+/// Approximate memory of an item with `bytes` of text, including maps, keys and allocations.
 const fn weight(bytes: usize) -> u64 {
     bytes as u64 + 100
 }

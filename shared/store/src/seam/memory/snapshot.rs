@@ -1,4 +1,4 @@
-//! Converts the contents of a shard into effects. These effects turn an empty shard into the same contents.
+//! Converts the contents of a shard into effects that rebuild them in an empty shard.
 
 use std::sync::Arc;
 
@@ -9,8 +9,7 @@ use super::shard::Contents;
 use super::streams::Stream;
 
 impl Contents {
-    /// # Errors
-    /// The first error of `write`.
+    /// Fails with the first error of `write`.
     pub fn write_effects<E>(&self, mut write: impl FnMut(Effect) -> Result<(), E>) -> Result<(), E> {
         let clock = self.clock;
         write(Effect::Clock { offset_ms: clock.offset_ms, last_ms: clock.last_ms })?;

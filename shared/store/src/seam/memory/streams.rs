@@ -9,20 +9,19 @@ use tickfleet_core::view::Fields;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Id {
-    /// The store's clock when the entry was appended.
+    /// By the store's clock when the entry was appended.
     pub ms: u64,
-    /// The entry's number within the millisecond.
+    /// Within the millisecond.
     pub seq: u64,
 }
 
 impl Id {
-    /// Reads `<ms>-<sequence>`.
     pub fn parse(entry: &EntryId) -> Option<Self> {
         let (ms, seq) = entry.as_str().split_once('-')?;
         Some(Self { ms: ms.parse().ok()?, seq: seq.parse().ok()? })
     }
 
-    /// Returns the ID as a number, in the format of [`crate::seam::TrimBounds`].
+    /// The format of [`crate::seam::TrimBounds`].
     pub const fn packed(self) -> u128 {
         (self.ms as u128) << 64 | self.seq as u128
     }
@@ -38,7 +37,6 @@ impl fmt::Display for Id {
     }
 }
 
-/// The consumer group of a queue: entries that consumers have taken and not yet acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Group {
     pub delivered: Id,
@@ -49,22 +47,20 @@ pub struct Group {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stream {
     pub entries: BTreeMap<Id, Arc<Fields>>,
-    /// The newest ID so far.
+    /// Even if that entry was removed.
     pub last: Id,
-    /// Number of entries that were ever appended.
     pub added: u64,
-    /// The consumer group of a queue. `None` for logs and inboxes.
+    /// `None` for logs and inboxes.
     pub group: Option<Group>,
 }
 
 impl Stream {
-    /// Returns the ID of an entry that is appended at `raw_ms`. It is always greater than all earlier IDs.
+    /// Greater than all earlier IDs, even if the clock is set back.
     pub fn next_id(&self, raw_ms: i64) -> Id {
         let ms = u64::try_from(raw_ms).unwrap_or(0);
         if ms > self.last.ms { Id { ms, seq: 0 } } else { Id { ms: self.last.ms, seq: self.last.seq + 1 } }
     }
 
-    /// Returns the entries that no consumer has taken, oldest first.
     pub fn unread(&self) -> impl Iterator<Item = (&Id, &Arc<Fields>)> {
         let delivered = self.group.as_ref().map_or(Id::default(), |group| group.delivered);
         self.entries.range((std::ops::Bound::Excluded(delivered), std::ops::Bound::Unbounded))
@@ -74,7 +70,6 @@ impl Stream {
         self.group.as_ref()?.holders.get(&id)
     }
 
-    /// Removes an entry, even if a consumer holds it. Returns its fields.
     pub fn remove(&mut self, id: Id) -> Option<Arc<Fields>> {
         if let Some(group) = &mut self.group
             && let Some(holder) = group.holders.remove(&id)

@@ -1,5 +1,4 @@
-//! Applies commits: checks the guards, applies the guards' changes, then applies the writes in order. Also has changes
-//! that are not transactions.
+//! Applies commits: checks the guards, applies their changes, then applies the writes in order.
 
 use std::sync::Arc;
 
@@ -132,7 +131,6 @@ impl Shard {
         applying.entries.push(id.entry());
     }
 
-    /// Adds the consumer group to a stream, which makes it a queue. Creates the stream if it is missing.
     pub fn ensure_queue(&mut self, queue: &StreamKey) {
         if self.contents.streams.get(queue).is_none_or(|stream| stream.group.is_none()) {
             self.change(Effect::Queue { stream: queue.clone() });
@@ -153,8 +151,7 @@ impl Shard {
         }
     }
 
-    /// Returns the counter that a debit for `key` used. If `key` has no counter of its own, returns the limit's shared
-    /// counter.
+    /// The counter that a debit for `key` used: its own, or the limit's shared counter.
     fn standing_for(&self, key: &CounterKey) -> CounterKey {
         if self.contents.counter(key).is_some() {
             return key.clone();
@@ -163,7 +160,7 @@ impl Shard {
         if self.contents.counter(&others).is_some() { others } else { key.clone() }
     }
 
-    /// Updates `queued` of a counter: true if the counter's throttle queue has members.
+    /// `queued` is true if the counter's throttle queue has members.
     fn mark_queue(&mut self, set: &SetKey, queue_of: Option<&CounterKey>) {
         let Some(key) = queue_of.map(|key| self.standing_for(key)) else { return };
         let queued = self.contents.size(set) > 0;
@@ -227,7 +224,7 @@ impl Shard {
         count
     }
 
-    /// Removes entries from a log as `keep` specifies. Returns the number of removed entries.
+    /// Returns the number of removed entries.
     pub fn trim(&mut self, raw_ms: i64, log: &StreamKey, keep: TrimBounds) -> u64 {
         let Some(stream) = self.contents.streams.get(log) else { return 0 };
         let oldest_ms = if keep.age_ms > 0 { u64::try_from(raw_ms - keep.age_ms).unwrap_or(0) } else { 0 };
@@ -258,7 +255,7 @@ impl Shard {
         taken
     }
 
-    /// Removes a consumer that holds no entries. Returns false if the consumer holds entries.
+    /// Returns false if the consumer holds entries.
     pub fn remove_consumer(&mut self, queue: &StreamKey, consumer: &str) -> bool {
         self.seen.takes.remove(&(queue.clone(), Arc::from(consumer)));
         let group = self.contents.streams.get(queue).and_then(|stream| stream.group.as_ref());
@@ -282,7 +279,7 @@ impl Shard {
         }
     }
 
-    /// Compares the memory in use with 80 % of its bound, and stores whether memory is short. Bound 0 means unlimited.
+    /// Memory is short at 80 % of its bound. Bound 0 means unlimited.
     pub fn sample(&mut self, bytes_max: u64) {
         let short = bytes_max > 0 && self.contents.bytes.saturating_mul(10) >= bytes_max.saturating_mul(8);
         if short != self.contents.pressure {

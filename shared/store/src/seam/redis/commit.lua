@@ -16,14 +16,14 @@
 --        1 (committed) · 2 (already committed) · an entry (committed, and enqueued this entry) ·
 --        {'committed', entries, shadowed counters} · a conflict: {word, …}
 
--- The functions of guards and writes, by word. Each gets the index of its first argument in ARGV.
--- It returns the index of the next word, and a conflict or nil.
+-- The functions of guards and writes, by word. Each gets the index of its first argument in ARGV, and returns the index
+-- of the next word, and a conflict or nil.
 local words = {}
--- A library is loaded once, and sees only `redis` at that time. So each batch sets these variables.
+-- A library is loaded once, and sees only `redis` then, so each batch sets these variables.
 local call, try, acl_check, pack, unpack_struct, format, unpack, max_of, min_of, floor
 local ARGV, P, META, TIMERS, BUILT_IN, lease
 local GROUP, TIME, NOT_HELD = 'workers', { 'time' }, { 'not_held' }
--- Maximum number of arguments of one command, because Lua limits them.
+-- Lua limits the number of arguments of one command.
 local MANY = 1000
 local function in_parts(command, key, list, from, last)
   for k = from, last, MANY do try(command, key, unpack(list, k, min_of(k + MANY - 1, last))) end
@@ -32,15 +32,15 @@ end
 ---- The shard. Its clock never steps back. Each run of the server is an epoch.
 -- The Redis users of some roles, such as producers, may write neither clock nor epoch.
 local now, now_text, offset, run_id, epoch, restarted, policy, settings, pressure
--- Checks the permission before each write. Otherwise, the server would log a refused command with every batch.
+-- Without this check, the server would log a refused command with every batch.
 local function may_set_meta() return not acl_check or acl_check('HSET', META, 'state', '') end
 local function set_meta(field, value) return may_set_meta() and try('HSET', META, field, value) end
--- `state` is the text of all these variables except the time. It seldom changes, and is parsed only after a change.
+-- `state` is the text of all these variables except the time. It is parsed only after a change.
 local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0  0 0 0 0 0'
--- An epoch's number has a count in the upper bits and a time in the lower bits.
--- The time is needed because a server that has lost data repeats a count.
+-- An epoch's number has a count in the upper bits and a time in the lower bits. The count alone is not enough, because
+-- a server that has lost data repeats it.
 local EPOCH = 2 ^ 32
--- 200 years in milliseconds. If shard time is further ahead of the server's clock, shard time is damaged.
+-- 200 years in milliseconds. Shard time that is further ahead of the server's clock is damaged.
 local AHEAD_MAX = 6311520000000
 local function read_state(text)
   if text == state then return end
@@ -59,7 +59,7 @@ local function read_shard()
   local time, meta = call('TIME'), call('HMGET', META, 'last_ms', 'state')
   read_state(meta[2] or NEW_STATE)
   local last_ms, clock = tonumber(meta[1] or 0) or 0, time[1] * 1000 + floor(time[2] / 1000)
-  -- Written with `not`, because a comparison with NaN is false.
+  -- With `not`, because a comparison with NaN is false.
   if not (last_ms - clock <= AHEAD_MAX and offset <= AHEAD_MAX) then
     offset, last_ms = 0, 0
     write_state()
@@ -76,7 +76,7 @@ local function read_shard()
     set_meta('last_ms', now_text)
   end
   if run_id ~= ARGV[1] or run_id == '' then
-    -- The caller's run_id may be out of date, so ask the server itself.
+    -- The caller's run_id may be out of date.
     local id, last = string.match(call('INFO', 'server'), 'run_id:(%x+)'), run_id
     run_id = id
     if last ~= id then begin_epoch(last == '' and 0 or now) end
@@ -100,16 +100,16 @@ local HELD, ROLLING, FIXED, DAY = 1, 2, 3, 4
 -- Fields of an added amount: number of the counter · amount · end of the window in which the amount was debited, or -1.
 local ADD, ADD_SIZE = '<I4dd', 20
 local NO_BOUND = 2 ^ 53
--- The batch's counters by number. `touch` is the number of the last transaction that changed the counter.
+-- By number. `touch` is the number of the last transaction that changed the counter.
 local counters, present
--- Two tables, by the key of a limit's counters. `shared` has the limit's counter `~`: new counters share it when the
--- limit has its maximum number of counters. `sizes` has the number of other counters.
+-- By the key of a limit's counters. `shared` has the limit's counter `~`: new counters share it when the limit has its
+-- maximum number of counters. `sizes` has the number of other counters.
 local shared, sizes
--- For each counter that the current transaction has changed: its seven values before the first change.
--- Later batches reuse the list.
+-- For each counter that the current transaction has changed: its seven values before the first change. Later batches
+-- reuse the list.
 local before, noted = {}, 0
 local function load_counter(key, name, text)
-  -- Eight fields: a ninth would make Lua double the table, so only a rolling counter has `buckets`.
+  -- A ninth field would make Lua double the table, so only a rolling counter has `buckets`.
   local c = { key = key, name = name, exists = text and true, used = 0, ends = 0, began = 0, queued = false, touch = false }
   counters[#counters + 1] = c
   if name == '~' then shared[key] = c end
@@ -130,7 +130,7 @@ local function set_exists(c, exists)
   if c.name ~= '~' and c.key ~= BUILT_IN then sizes[c.key] = size_of(c.key) + (exists and 1 or -1) end
   c.exists = exists
 end
--- Saves a counter's values before its first change in a transaction. Creates the counter if it does not exist.
+-- Saves the values before the first change in a transaction, and creates a missing counter.
 local function change(c)
   if c.touch ~= present then
     local n = noted
@@ -148,7 +148,7 @@ local function undo_changes()
     c.used, c.ends, c.began, c.queued, c.buckets = unpack(before, n + 1, n + 5)
   end
 end
--- Returns the counter that a write changes. If that counter does not exist, but `~` does, the write changes `~`.
+-- Returns the counter that a write changes: `~` if the counter itself does not exist.
 local function written(number)
   local c = counters[number + 0]
   if c.exists or c.key == BUILT_IN then return c end
@@ -159,7 +159,7 @@ local function sum_buckets(c)
   c.used, c.ends, c.began = 0, c.buckets[1] or 0, 0
   for k = 2, #c.buckets, 2 do c.used = c.used + c.buckets[k] end
 end
--- Debits a rolling counter. Returns when the amount leaves the counter.
+-- Returns when the amount leaves the counter.
 local function debit_rolling(c, amount, length)
   local width = floor((max_of(length, 1) + 7) / 8)
   local leaves = (floor(now / width) + 1) * width + length
@@ -174,20 +174,19 @@ local function debit_rolling(c, amount, length)
   sum_buckets(c)
   return leaves
 end
--- Marks an unreadable counter as used up until its window ends. The change is kept even if the transaction is refused.
+-- Marks an unreadable counter as used up until its window ends, even if the transaction is refused.
 local function use_up(c, window, from, upto, length)
   c.is_lost, c.touch = nil, 0
   if window == ROLLING then c.buckets = { now + length, NO_BOUND } return end
   if window > ROLLING then c.used, c.ends, c.began = NO_BOUND, upto, from end
 end
--- Opens the current window, if the counter's last window has ended.
 local function open_window(c, window, from, upto, length)
   if window == ROLLING then
     c.buckets = c.buckets or {}
     while c.buckets[1] and c.buckets[1] <= now do c.buckets = { unpack(c.buckets, 3) } end
     return sum_buckets(c)
   end
-  -- The limit now has another kind of window: its counters start from zero.
+  -- The limit has another kind of window: its counters start from zero.
   if c.buckets or window < ROLLING and c.ends ~= 0 then c.used, c.ends, c.began, c.buckets = 0, 0, 0, false end
   if window < ROLLING or now < c.ends then return end
   if c.ends <= from then c.used, c.ends, c.began = 0, upto, from
@@ -197,14 +196,14 @@ local function open_window(c, window, from, upto, length)
   else c.used, c.ends, c.began = 0, upto + length, now end
 end
 -- The current transaction: its version and a blank, the key of its dedupe record, the last entry that it has enqueued,
--- all enqueued entries (nil for fewer than two), whether records and entries get the stamp, the stamp, and the numbers
--- of counters in shadow mode that would have refused a debit.
+-- all enqueued entries (nil for fewer than two), whether records and entries get the stamp, the stamp, and the counters
+-- in shadow mode that would have refused a debit.
 local version, dedupe, entry, entries, stamped, stamp, shadowed
 function words.debit(i)
   local debits = ARGV[i]
   for at = 1, #debits, DEBIT_SIZE do
     local number, window, behind, shadow, amount, max, from, upto, length, most = unpack_struct(DEBIT, debits, at)
-    -- If the window has ended since the decision, use the current window.
+    -- The window may have ended since the decision.
     if window == FIXED and now >= upto then
       upto = upto + (floor((now - upto) / length) + 1) * length
       from = upto - length
@@ -241,8 +240,7 @@ function words.debit(i)
   end
   return i + 1
 end
--- Adds amounts to counters. In a rolling counter, changes the amount that leaves at `ends_ms`.
--- If `ends_ms` is -1, changes the last amount.
+-- In a rolling counter, changes the amount that leaves at `ends_ms`, or the last amount if `ends_ms` is -1.
 function words.add(i)
   local amounts = ARGV[i]
   for at = 1, #amounts, ADD_SIZE do
@@ -273,7 +271,7 @@ function words.held(i)
   if list then list[#list + 1] = id else acknowledged[stream] = { id } end
   return i + 2
 end
--- Returns the first held entry in a range, of all consumers or of one; nil if there is none.
+-- Of all consumers or of one.
 local function first_held(stream, from, upto, ...)
   local found = try('XPENDING', stream, GROUP, from, upto, '1', ...)
   return not found.err and found[1] or nil
@@ -283,10 +281,9 @@ local function delete_acknowledged(stream)
   acknowledged[stream] = nil
   local group = #list > FEW and try('XINFO', 'GROUPS', stream)[1] or {}
   -- Held, unread and acknowledged entries must be all entries of the stream. If there are more, a consumer was deleted
-  -- while it held entries. A trim would delete these lost entries.
+  -- while it held entries, and a trim would delete these entries.
   if group[2] == GROUP and group[12] and group[6] + group[12] + #list == call('XLEN', stream) then
-    -- All entries before the first held entry are acknowledged.
-    -- If no entry is held, all entries up to the last one of the list are acknowledged.
+    -- All entries before the first held entry are acknowledged, or all up to the last one of the list.
     local held = first_held(stream, '-', '+')
     local trimmed = try('XTRIM', stream, 'MINID', held and held[1] or list[#list])
     if trimmed == #list - (held and 0 or 1) then from = #list end
@@ -309,19 +306,19 @@ local function load_inbox(tenant, name, seq)
   boxes[#boxes + 1] = { name = name, key = P .. 'replies:' .. tenant .. ':' .. name, known = P .. 'inboxes:' .. tenant,
     seqs = P .. 'seqs:' .. tenant, seq = seq or 0, used = false }
 end
--- Adds an inbox to its tenant's inboxes at once, because later transactions of the batch count the inboxes.
+-- At once, because later transactions of the batch count the inboxes.
 local function use_inbox(box)
   if not box.used then call('ZADD', box.known, now_text, box.name) end
   box.used = true
 end
 
 ---- Other guards and writes.
--- Compares the version of a record, without reading the rest of the record.
+-- Does not read the rest of the record.
 local function has_version(key, text) return call('GETRANGE', key, '0', format('%d', #text - 1)) == text end
 local function record(key) return { 'record', key, call('GET', key) } end
 function words.dedupe(i) return i, has_version(dedupe, version) and NOT_HELD or nil end
 function words.version(i) return i + 2, not has_version(ARGV[i], ARGV[i + 1]) and record(ARGV[i]) or nil end
--- Usually none of the keys exists, so one command checks all of them.
+-- Usually none of the keys exists.
 function words.absent(i)
   local last = i + ARGV[i]
   if call('EXISTS', unpack(ARGV, i + 1, last)) == 0 then return last + 1 end
@@ -355,18 +352,17 @@ function words.unread(i)
   local exists = call('XRANGE', ARGV[i], ARGV[i + 1], ARGV[i + 1])[1]
   return i + 2, (not exists or first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1])) and { 'read' } or nil
 end
--- The caller puts this word before guards that depend on the length or entries of a queue.
+-- Precedes guards that depend on the length or entries of a queue.
 function words.delete_acknowledged(i) delete_acknowledged(ARGV[i]) return i + 1 end
--- If several entries must be held, this word checks all but the last before any is acknowledged.
+-- If several entries must be held, checks all but the last before any is acknowledged.
 function words.pending(i) return i + 2, not first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1]) and NOT_HELD or nil end
--- For upkeep: removes a consumer that holds no entries.
 function words.idle(i)
   if first_held(ARGV[i], '-', '+', ARGV[i + 1]) then return i + 2, NOT_HELD end
   try('XGROUP', 'DELCONSUMER', ARGV[i], GROUP, ARGV[i + 1]) return i + 2
 end
 function words.use_inbox(i) use_inbox(boxes[ARGV[i] + 0]) return i + 1 end
 function words.put(i) call('SET', ARGV[i], version .. (entry or '-') .. ' ' .. stamp .. ' ' .. ARGV[i + 1]) return i + 2 end
--- Any other command. Its reply is not needed.
+-- The reply is not needed.
 function words.call(i)
   local last = i + max_of(ARGV[i], 0)
   call(unpack(ARGV, i + 1, last)) return last + 1
@@ -391,23 +387,22 @@ end
 function words.reply(i)
   local box = boxes[ARGV[i] + 0]
   local number = format('%d', box.seq + 1)
-  -- If the inbox's key has another type, only the reply is lost: the turn still ends.
+  -- If the inbox's key has another type, only the reply is lost.
   if not try('XADD', box.key, '*', 'reply', ARGV[i + 1], 'seq', number).err then
     box.seq = number
     use_inbox(box)
   end
   return i + 2
 end
--- Writes earlier clears first. Otherwise they would remove a timer that is set after its clear.
+-- Earlier clears come first. Otherwise they would remove a timer that is set after its clear.
 function words.timer(i)
   if clears > 0 or rule ~= ARGV[i] then write_timers() end
   due[dues + 1], due[dues + 2], dues, rule = ARGV[i + 2], ARGV[i + 1], dues + 2, ARGV[i]
   return i + 3
 end
 function words.clear(i) cleared[clears + 1], clears = ARGV[i], clears + 1 return i + 1 end
--- The caller puts this word before other commands for sets, because the timers are a set, too.
+-- Precedes other commands for sets, because the timers are a set, too.
 function words.write_timers(i) write_timers() return i end
--- Stores in a counter whether turns wait in its queue.
 function words.queue(i)
   local waits, c = call('ZCARD', ARGV[i]) > 0, written(ARGV[i + 1])
   if c.exists or waits then change(c) c.queued = waits end
@@ -426,7 +421,7 @@ function words.delete_counter(i)
   c.used, c.ends, c.began, c.queued, c.buckets = 0, 0, 0, false, false
   return i + 1
 end
--- Sets a generation or the memory flag. Producers in other languages read the flag from a field of its own.
+-- Producers in other languages read the memory flag from a field of its own.
 function words.note(i)
   local name, value = ARGV[i], ARGV[i + 1] + 0
   if name == 'policy' then policy = value elseif name == 'settings' then settings = value else pressure = value end
@@ -434,7 +429,7 @@ function words.note(i)
   if name == 'pressure' then set_meta('pressure', ARGV[i + 1]) end
   return i + 2
 end
--- Runs the transaction in ARGV[i] to ARGV[stop]. Returns its part of the reply.
+-- Runs the transaction in ARGV[i] to ARGV[stop].
 local function commit(i, stop)
   local conflict
   version, dedupe, stamped = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1'
@@ -464,7 +459,7 @@ local function load_groups(i, prefix, load)
   return i + 1
 end
 local function save()
-  -- For each hash, the names and values to set.
+  -- Names and values by hash.
   local hashes = {}
   local function set(key, name, value)
     local list = hashes[key] or {}

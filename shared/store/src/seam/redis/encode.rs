@@ -1,4 +1,4 @@
-//! Encodes transactions as the flat arguments of `commit.lua`, which documents the order of the arguments.
+//! Encodes transactions as the flat arguments of `commit.lua`, which documents their order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,7 +43,6 @@ impl Arguments {
 
     fn show(&mut self, value: impl std::fmt::Display) -> &mut Self {
         use std::io::Write as _;
-        // Writing to memory cannot fail.
         let _ = write!(self.bytes, "{value}");
         self.ends.push(self.bytes.len());
         self
@@ -56,10 +55,9 @@ impl Arguments {
     }
 }
 
-/// The Redis hash for the counters of all built-in limits. The size of the hash is not bounded.
+/// Has the counters of all built-in limits, in any number.
 const BUILT_IN: &str = "_";
 
-/// Returns the Redis hash of a limit's counters. All built-in limits share one hash.
 pub(super) fn hash_of(limit: &str) -> &str {
     if tickfleet_core::keys::limits::is_built_in(limit) { BUILT_IN } else { limit }
 }
@@ -68,12 +66,12 @@ pub(super) fn field_of(counter: &CounterKey) -> String {
     field_before(&counter.limit).concat() + &counter.counter
 }
 
-/// Returns the prefix of the counter's name in the field of the hash.
+/// The counter's name follows this prefix in the field of the hash.
 pub(super) fn field_before(limit: &str) -> [&str; 2] {
     if tickfleet_core::keys::limits::is_built_in(limit) { [limit, ":"] } else { ["", ""] }
 }
 
-/// Names in groups: counters by hash, inboxes by tenant. The names are numbered from 1, in the order of the groups.
+/// Counters by hash, inboxes by tenant. Names are numbered from 1, in the order of the groups.
 struct Numbered<'a> {
     groups: Vec<(&'a str, Vec<Name<'a>>)>,
     numbers: HashMap<Name<'a>, u32>,
@@ -82,7 +80,7 @@ struct Numbered<'a> {
 /// A limit and its counter, or a tenant and its inbox.
 type Name<'a> = (&'a str, &'a str);
 
-/// Maximum number of names in a group. Lua cannot pass more arguments to one command.
+/// Lua cannot pass more arguments to one command.
 const GROUP_MAX: usize = 1_000;
 
 impl<'a> Numbered<'a> {
@@ -115,8 +113,7 @@ impl<'a> Numbered<'a> {
         self.numbers.get(&(group, name)).copied().unwrap_or_default()
     }
 
-    /// Appends the groups to `arguments`. `before` is the prefix of each group, and `before_name` returns the prefix of
-    /// each name.
+    /// `before` is the prefix of each group, and `before_name` returns the prefix of each name.
     fn put(&self, before: &[&str], before_name: fn(&str) -> [&str; 2], arguments: &mut Arguments) {
         let before = before.concat();
         arguments.show(self.groups.len());
@@ -130,14 +127,14 @@ impl<'a> Numbered<'a> {
     }
 }
 
-/// The Redis commands that an encoded batch can contain. The Redis user needs the permission for each of them.
+/// The commands that an encoded batch can contain. The Redis user needs the permission for each.
 pub(crate) const CALLED: &[&str] =
     &["DEL", "HDEL", "PERSIST", "PEXPIRE", "SET", "XACK", "XADD", "XDEL", "ZADD", "ZREM"];
 
 pub(super) struct Encoded {
-    /// The script's arguments after the run ID, lease and epoch.
+    /// Follow the run ID, lease and epoch.
     pub(super) arguments: Arguments,
-    /// The counters. The counter with number n in the arguments has index n - 1.
+    /// The counter with number n in the arguments has index n - 1.
     pub(super) counters: Vec<CounterKey>,
 }
 
@@ -163,14 +160,12 @@ pub(super) fn encode_idle(prefix: &str, queue: &StreamKey, consumer: &str) -> En
     encode_word("idle", format!("{prefix}{queue}"), consumer)
 }
 
-/// Returns the arguments that make the script store whether memory is short. A plain command would fail while memory is
-/// full.
+/// A plain command would fail while memory is full.
 pub(super) fn encode_pressure(short: bool) -> Encoded {
     encode_word("note", "pressure", if short { "1" } else { "0" })
 }
 
-/// Returns the arguments that create queues. The script creates queues even if memory is full. Redis would refuse a
-/// plain `XGROUP CREATE` then.
+/// Redis would refuse a plain `XGROUP CREATE` while memory is full.
 pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
     let mut arguments = Arguments::default();
     arguments.push("0").push("0").show(3 + 2 * queues.len()).push("- ").push("").push("");
@@ -182,8 +177,7 @@ pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
 
 fn encode_word(word: &str, first: impl AsRef<[u8]>, second: &str) -> Encoded {
     let mut arguments = Arguments::default();
-    // No counters, no inboxes, one transaction of six words: version, dedupe record, stamp flag, `word`, `first` and
-    // `second`.
+    // No counters, no inboxes, one transaction of six words.
     arguments.push("0").push("0").push("6").push("- ").push("").push("");
     arguments.push(word).push(first).push(second);
     Encoded { arguments, counters: Vec::new() }
@@ -214,8 +208,7 @@ fn inboxes_of(transaction: &Transaction) -> impl Iterator<Item = (&str, &str)> {
     guards.chain(writes).map(|inbox| (&*inbox.tenant, &*inbox.inbox))
 }
 
-/// Converts a number to a double, as Lua stores it. The result is exact up to 2^53. Larger numbers occur only as bounds
-/// that no counter reaches.
+/// As Lua stores numbers: exact up to 2^53. Larger numbers occur only as bounds that no counter reaches.
 #[allow(clippy::cast_precision_loss, reason = "bounds beyond 2^53 are not reached")]
 const fn double(number: u64) -> f64 {
     number as f64
@@ -231,7 +224,7 @@ struct Encoder<'a> {
     counters: &'a Numbered<'a>,
     inboxes: &'a Numbered<'a>,
     words: Arguments,
-    /// Consecutive debits of counters, or consecutive added amounts, packed into one argument.
+    /// Consecutive debits, or consecutive added amounts, in one argument.
     packed: Vec<u8>,
 }
 
@@ -259,7 +252,7 @@ impl Encoder<'_> {
         self.words.join(&[self.prefix.as_bytes(), b"parts:", key.as_str().as_bytes()])
     }
 
-    /// Adds a command with this number of words. The command must be in [`CALLED`].
+    /// `words` counts the command, which must be in [`CALLED`].
     fn call(&mut self, words: usize, command: &str) -> &mut Self {
         debug_assert!(CALLED.contains(&command), "{command}: no role has the right");
         self.words.push("call").show(words).push(command);
@@ -377,7 +370,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// Encodes the write of a record. `before` contains the earlier writes of the transaction.
+    /// `before` contains the earlier writes of the transaction.
     fn put(
         &mut self,
         transaction: &Transaction,
@@ -387,7 +380,7 @@ impl Encoder<'_> {
         ttl_ms: Option<i64>,
     ) {
         let fresh = is_fresh(transaction, before, key);
-        // The record contains the ID of an enqueued entry and the debits, and only the script knows them.
+        // Only the script knows the ID of an enqueued entry and the debits.
         let framed = transaction.stamped || before.iter().any(|write| matches!(write, Write::Enqueue(..)));
         let ttl_ms = ttl_ms.map(|ttl_ms| ttl_ms.max(1));
         if let (Some(ttl_ms), false) = (ttl_ms, framed) {
@@ -402,7 +395,7 @@ impl Encoder<'_> {
             self.call(3, "PEXPIRE").key(key.as_str()).show(ttl_ms);
             self.call(3, "PEXPIRE").parts_key(key).show(ttl_ms);
         } else if !fresh {
-            // If a record has no lifetime, its parts must not expire either.
+            // Without a lifetime of the record, its parts must not expire either.
             self.call(2, "PERSIST").parts_key(key);
         }
     }
@@ -422,7 +415,7 @@ impl Encoder<'_> {
                 self.parts_key(key);
             }
             Write::Enqueue(stream, fields) => {
-                // Runtimes read through the consumer group but do not create it, so create it here.
+                // Runtimes read through the consumer group but do not create it.
                 if ["external:", "local:"].iter().any(|start| stream.as_str().starts_with(start)) {
                     self.words.push("group");
                     self.key(stream.as_str());
@@ -431,20 +424,20 @@ impl Encoder<'_> {
                 let stamp = usize::from(transaction.stamped);
                 self.key(stream.as_str()).show((fields.len() + stamp) * 2);
                 if transaction.stamped {
-                    // The script fills in this field with the states of the debited counters.
+                    // The script fills in the states of the debited counters.
                     self.words.push("d").push("");
                 }
                 self.fields(fields);
             }
             Write::Remove(stream, entry) => self.remove(stream, entry),
             Write::DropQueue(queue) => {
-                // Delete acknowledged entries now: if the batch recreates the queue, new entries may reuse their IDs.
+                // If the batch recreates the queue, new entries may reuse the IDs of acknowledged entries.
                 self.words.push("delete_acknowledged");
                 self.key(queue.as_str());
                 self.call(2, "DEL").key(queue.as_str());
             }
             Write::Append { log, fields, max_entries } => {
-                // 0 means unlimited, so encode a number of entries that no stream reaches.
+                // 0 means unlimited, so encode a number that no stream reaches.
                 let max_entries = i64::try_from(*max_entries).ok().filter(|max| *max > 0).unwrap_or(i64::MAX);
                 let command = self.call(6 + fields.len() * 2, "XADD").key(log.as_str());
                 command.push("MAXLEN").push("~").show(max_entries).push("*");
@@ -453,7 +446,7 @@ impl Encoder<'_> {
             Write::Timer { name, due_ms, rule } => {
                 let due_ms = due_ms.max(&0);
                 match rule {
-                    // CH only fills the position of the option. It changes only the command's reply, which the script
+                    // CH only fills the position of the option: it changes the command's reply, which the script
                     // ignores.
                     TimerRule::Set => self.words.push("timer").push("CH").push(name.as_bytes()).show(due_ms),
                     TimerRule::Earlier => self.words.push("timer").push("LT").push(name.as_bytes()).show(due_ms),
@@ -562,9 +555,8 @@ fn held(guard: &Guard) -> Option<(&StreamKey, &EntryId)> {
     }
 }
 
-/// Returns true if one of the guards always fails when the transaction is repeated. For example, an entry that was
-/// acknowledged is never held again. In this case, the script does not check the dedupe record first: it reads this
-/// record only after a guard has failed.
+/// True if a guard always fails when the transaction is repeated, for example because an acknowledged entry is never
+/// held again. The script then reads the dedupe record only after a guard has failed.
 fn detects_repetition(transaction: &Transaction, dedupe_record: &RecordKey) -> bool {
     transaction.guards.iter().any(|guard| match guard {
         Guard::Held(..) => true,
@@ -574,8 +566,7 @@ fn detects_repetition(transaction: &Transaction, dedupe_record: &RecordKey) -> b
     })
 }
 
-/// Returns true if the write creates the record. A new record has no parts yet, so no lifetime of parts must be
-/// changed.
+/// A new record has no parts yet, so no lifetime of parts must be changed.
 fn is_fresh(transaction: &Transaction, before: &[Write], key: &RecordKey) -> bool {
     let absent = transaction.guards.iter().any(|guard| matches!(guard, Guard::Absent(of) if of == key));
     absent && !before.iter().any(|write| matches!(write, Write::Put { key: of, .. } if of == key))

@@ -1,4 +1,4 @@
-//! Reads pages of streams, counts of queues, and the state of the server. Uses only plain commands.
+//! Reads pages of streams, counts of queues, and the state of the server, with plain commands.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::script::reply::{into_text, number_of};
 use crate::seam::GROUP;
 use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 
-/// Maximum number of attempts to read a page. A server runs pipelined commands together, and seldom runs another
-/// client's command in between. So the first attempt usually succeeds.
+/// A server runs pipelined commands together, and seldom runs another client's command in between. So the first attempt
+/// usually succeeds.
 const PAGE_READS_MAX: usize = 16;
 
 impl RedisStore {
@@ -80,9 +80,8 @@ impl RedisStore {
         Ok(entries(self.connection.query(RedisCommand::AuditLog, &self.range(stream, range)).await?))
     }
 
-    /// Reads the counts before and after the entries, and repeats the reads until both counts are equal, because
-    /// callers compare the counts with the entries. MULTI would prevent changes in between, but Redis refuses it when
-    /// memory is full.
+    /// Repeats the reads until the counts before and after the entries are equal, because callers compare the counts
+    /// with the entries. MULTI would prevent changes in between, but Redis refuses it when memory is full.
     pub(super) async fn page_of(
         &self,
         stream: &StreamKey,
@@ -175,7 +174,7 @@ impl RedisStore {
     ) -> Result<Option<(Arc<str>, i64)>, StoreError> {
         let mut ask = pipe();
         ask.cmd("XPENDING").arg(self.key(queue)).arg(GROUP).arg(entry.as_str()).arg(entry.as_str()).arg(1);
-        // If the stream or group does not exist, no consumer has taken the entry.
+        // A missing stream or group means that no consumer has taken the entry.
         let reply = self.connection.replies(RedisCommand::Look, &ask).await?.pop().and_then(Result::ok);
         let held = list(reply.unwrap_or(Value::Nil)).into_iter().next().map(list).unwrap_or_default();
         let mut held = held.into_iter().skip(1);
@@ -206,7 +205,7 @@ impl RedisStore {
     }
 }
 
-/// Reads the counts of a stream from the reply to XINFO STREAM. All counts are 0 if the stream does not exist.
+/// All counts are 0 if the stream does not exist.
 fn state_or_none(answer: RedisResult<Value>) -> RedisResult<StreamState> {
     match answer {
         Err(error) if error.detail() == Some("no such key") => Ok(StreamState::default()),

@@ -65,19 +65,19 @@ pub(crate) fn function() -> &'static Function {
     &FUNCTION
 }
 
-/// The store of one shard on Redis. Connects on first use.
+/// One shard. Connects on first use.
 pub struct RedisStore {
     connection: Connection,
     prefix: Arc<str>,
     lease_ms: i64,
-    /// The restart epoch of the last commit, or 0 before the first commit. Each commit sends this epoch, so that a
-    /// server without data recognizes that it has lost its data.
+    /// The restart epoch of the last commit; 0 before the first commit. Each commit sends it, so that a server without
+    /// data recognizes that it has lost its data.
     epoch: AtomicU64,
     idle: take::Idle,
-    /// False if the last take of several queues found fewer entries in each queue than its share of the request. The
-    /// next take then blocks on all queues at once.
+    /// False if the last take found fewer entries in each queue than its share of the request. The next take then
+    /// blocks on all queues at once.
     has_backlog: AtomicBool,
-    /// The connections for durable commits: one for each kind of durability, because each wait blocks its connection.
+    /// For durable commits, one for each kind of durability, because each wait blocks its connection.
     confirming: [Confirming; 2],
 }
 
@@ -88,23 +88,20 @@ impl std::fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// Opens shard `shard` of the Redis at `url`: one server, a primary behind sentinels, or a cluster. After a restart
-    /// of the server, no permit of [`tickfleet_core::Window::Concurrency`] is granted for `lease_ms`.
-    ///
-    /// # Errors
-    /// [`StoreError::Url`].
+    /// The URL is for one server, a primary behind sentinels, or a cluster. For `lease_ms` after a restart of the
+    /// server, no permit of [`tickfleet_core::Window::Concurrency`] is granted.
     pub fn open(url: &str, shard: u32, namespace: &str, lease_ms: i64) -> Result<Self, StoreError> {
         let dial = target_of(url)?.dial(Some(Keys::new(namespace, shard).prefix()));
         Ok(Self::over(dial, shard, namespace, lease_ms))
     }
 
-    /// Opens shard `shard` of the Redis that `dial` connects to. For simulations.
+    /// For simulations.
     #[must_use]
     pub fn over(dial: Arc<dyn Dial>, shard: u32, namespace: &str, lease_ms: i64) -> Self {
         Self::on(Connection::over(dial), Keys::new(namespace, shard).prefix(), lease_ms)
     }
 
-    /// Creates the store of the shard with this prefix, on a connection that is also used for other purposes.
+    /// The connection is also used for other purposes.
     pub(crate) fn on(connection: Connection, prefix: &str, lease_ms: i64) -> Self {
         Self {
             connection,
@@ -148,7 +145,7 @@ impl RedisStore {
         refused.map_or(Ok(batch), |message| Err(StoreError::Refused(message)))
     }
 
-    /// Adds the arguments of a commit to a command. The closure takes the command and the run ID.
+    /// The closure takes the command and the run ID.
     fn arguments<'a>(&'a self, encoded: &'a Encoded) -> impl Fn(&mut redis::Cmd, &str) + 'a {
         |command, run_id| {
             command.arg(1).arg(&*self.prefix).arg(run_id).arg(self.lease_ms);

@@ -10,7 +10,7 @@ use crate::script::reply::{into_text, number_of, unexpected};
 use crate::seam::inspect::ShardStats;
 use crate::seam::{BatchResult, ShardState};
 
-/// The name of the operation in errors and metrics.
+/// In errors and metrics.
 pub(crate) const COMMIT: &str = "commit";
 
 pub(super) fn read(prefix: &str, encoded: &Encoded, reply: Value) -> Result<BatchResult, StoreError> {
@@ -37,7 +37,6 @@ fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 
-/// Parses a stored counter: four numbers, and more numbers if it is rolling.
 pub(super) fn counter_state(stored: &[u8]) -> Option<CounterState> {
     let number = |at: usize| {
         let bytes = stored.get(at * 8..at * 8 + 8)?;
@@ -137,18 +136,16 @@ pub(super) fn bytes(value: Value) -> Option<Bytes> {
     }
 }
 
-/// Maximum amount in milliseconds by which shard time can be ahead of the server's clock: 200 years, as in
-/// `commit.lua`. If shard time is further ahead, it is damaged.
+/// 200 years, as in `commit.lua`. Shard time that is further ahead of the server's clock is damaged.
 const AHEAD_MAX_MS: i64 = 6_311_520_000_000;
 
-/// Reads the shard's state from the fields `last_ms`, `state`, `steps` and `step_ms` of `meta`, which `commit.lua`
-/// writes.
+/// `meta` has the fields `last_ms`, `state`, `steps` and `step_ms`, which `commit.lua` writes.
 pub(super) fn shard_stats(clock_ms: i64, meta: &[Option<String>]) -> ShardStats {
     let text = |at: usize| meta.get(at).and_then(Option::as_deref).unwrap_or_default();
     let mut state = text(1).split(' ');
     let mut number = || state.next().and_then(|number| number.parse::<i64>().ok()).unwrap_or(0);
     let mut offset_ms = number();
-    // The second field of the text is the server's run ID.
+    // The second field is the server's run ID.
     let [_, epoch, epoch_began_ms, policy, settings, pressure] = [(); 6].map(|()| number());
     let mut last_ms = text(0).parse().unwrap_or(0);
     if offset_ms > AHEAD_MAX_MS || last_ms - clock_ms > AHEAD_MAX_MS {

@@ -18,10 +18,9 @@ pub(super) type Idle = std::sync::Mutex<Vec<Blocking>>;
 
 pub(super) struct Blocking {
     connection: MultiplexedConnection,
-    /// Maximum wait of reads on this connection.
+    /// Longest wait of reads on this connection.
     wait: Duration,
-    /// The count of `Connection::moves` when the connection was opened. A connection to a replaced primary is not
-    /// reused.
+    /// `Connection::moves` when the connection was opened. A connection to a replaced primary is not reused.
     moves: u64,
 }
 
@@ -34,7 +33,7 @@ impl RedisStore {
         if let [_] = take.queues.as_slice() {
             return self.read_made(take, &take.queues, take.count, wait).await;
         }
-        // Divides the count among the queues, because entries may arrive in several queues at once.
+        // Entries may arrive in several queues at once.
         let each = (take.count / take.queues.len()).max(1);
         let mut taken = Vec::new();
         if wait.is_none() || self.has_backlog.load(Ordering::Relaxed) || take.count < take.queues.len() {
@@ -43,8 +42,7 @@ impl RedisStore {
             for (queue, count) in waiting {
                 match self.read_made(take, &[queue], count, None).await {
                     Ok(more) => taken.extend(more),
-                    // If earlier queues have returned entries, the consumer already holds these entries, so return them
-                    // instead of the error.
+                    // The consumer already holds the entries of earlier queues, so return them instead of the error.
                     Err(error) if taken.is_empty() => return Err(error),
                     Err(_) => return Ok(taken),
                 }
@@ -52,8 +50,8 @@ impl RedisStore {
         }
         if taken.is_empty() && wait.is_some() {
             taken = self.read_made(take, &take.queues, each, wait).await?;
-            // If a queue returned its full share, it may have more entries. Then the next take first reads all
-            // backlogs, so that it can prefer the first queue.
+            // A queue that returned its full share may have more entries. The next take then reads all backlogs first,
+            // so that it can prefer the first queue.
             let is_full = |queue: &StreamKey| taken.iter().filter(|entry| entry.queue == *queue).count() >= each;
             self.has_backlog.store(take.queues.iter().any(is_full), Ordering::Relaxed);
         }
@@ -77,7 +75,7 @@ impl RedisStore {
         }
     }
 
-    /// Returns the queues with waiting entries, in order of preference, each with the number of entries to take.
+    /// In order of preference, each with the number of entries to take.
     async fn waiting(&self, take: &TakeRequest) -> Result<Vec<(StreamKey, usize)>, StoreError> {
         let mut left = take.count;
         let mut shares = Vec::new();
@@ -121,8 +119,8 @@ impl RedisStore {
         Ok(by_queue.into_iter().flat_map(taken).collect())
     }
 
-    /// Runs a command on a separate connection. If the future is dropped, the connection is dropped, too. Otherwise
-    /// Redis would deliver entries to a caller that no longer exists.
+    /// If the future is dropped, the connection is dropped, too. Otherwise Redis would deliver entries to a caller that
+    /// no longer exists.
     pub(super) async fn block(&self, command: &Cmd, wait: Duration) -> Result<Value, StoreError> {
         let mut blocking = match self.idle(wait) {
             Some(blocking) => blocking,

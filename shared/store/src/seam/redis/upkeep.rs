@@ -25,8 +25,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Counts the waiting and held entries of queues, in the order of `queues`. Acknowledged entries are removed, so
-    /// each entry that no consumer holds is waiting.
+    /// In the order of `queues`. Acknowledged entries are removed, so each entry that no consumer holds is waiting.
     pub(super) async fn backlogs(&self, queues: &[StreamKey]) -> Result<Vec<QueueCounts>, StoreError> {
         let mut ask = pipe();
         for queue in queues {
@@ -47,7 +46,7 @@ impl RedisStore {
     pub(super) async fn consumers_of(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
         let mut ask = pipe();
         ask.cmd("XINFO").arg("CONSUMERS").arg(self.key(queue)).arg(GROUP);
-        // If the stream or group does not exist, the list is empty.
+        // The list is empty if the stream or group does not exist.
         let reply = self.connection.replies(RedisCommand::Held, &ask).await?.pop().and_then(Result::ok);
         let consumer = |about: Vec<Value>| {
             let held = field(&about, "pending").as_ref().and_then(number_of)?;
@@ -61,8 +60,7 @@ impl RedisStore {
         Ok(consumers)
     }
 
-    /// Removes a consumer from a queue if the consumer holds no entries. Runs atomically on the server. Otherwise,
-    /// entries that the consumer takes just before its removal would be lost.
+    /// Atomic on the server. Otherwise, entries that the consumer takes just before its removal would be lost.
     pub(super) async fn remove_idle(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
         let batch = self.commit_encoded(&encode_idle(&self.prefix, queue, consumer)).await?;
         Ok(batch.results.first().is_some_and(Result::is_ok))
@@ -92,8 +90,8 @@ impl RedisStore {
         Ok(went.into_iter().sum())
     }
 
-    /// Returns the newest ID that a stream has ever had, as a number. If a reader's position is later, the server has
-    /// lost entries that the reader had read. Then all present entries are new to the reader.
+    /// The newest ID that a stream has ever had. If a reader's position is later, the server has lost entries, and all
+    /// present entries are new to the reader.
     async fn newest(&self, key: &str) -> Result<u128, StoreError> {
         let mut ask = pipe();
         ask.cmd("XINFO").arg("STREAM").arg(key);
@@ -102,14 +100,13 @@ impl RedisStore {
         Ok(newest.as_deref().and_then(entry_number).unwrap_or_default())
     }
 
-    /// Returns the last ID up to which every group has acknowledged all entries, as a number. Reads the groups first,
-    /// and then their pending entries. Entries that a group takes between the two reads do no harm: they are newer than
-    /// the last-delivered ID that was read for the group.
+    /// The last ID up to which every group has acknowledged all entries. Reads the groups first, and then their pending
+    /// entries. Entries that a group takes in between do no harm: they are newer than the group's last-delivered ID.
     pub(super) async fn acknowledged_by_groups(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
         let key = self.key(log);
         let mut ask = pipe();
         ask.cmd("XINFO").arg("GROUPS").arg(&key);
-        // The stream of an inbox that never had replies does not exist.
+        // The stream of an inbox without replies does not exist.
         let reply = self.connection.replies(RedisCommand::Housekeep, &ask).await?.pop().and_then(Result::ok);
         let groups: Vec<Vec<Value>> = list(reply.unwrap_or(Value::Nil)).into_iter().map(list).collect();
         if groups.is_empty() {
@@ -131,9 +128,9 @@ impl RedisStore {
         Ok(Some(upto.map(Option::unwrap_or_default).min().unwrap_or_default()))
     }
 
-    /// Assigns at most `count` lost entries of a queue to `consumer`. Entries are acknowledged and deleted in one step.
-    /// So an entry is lost if it was delivered, still exists and is not pending. XCLAIM skips an entry that a consumer
-    /// took in the meantime, because the entry's idle time is short. XCLAIM also skips a deleted entry.
+    /// Entries are acknowledged and deleted in one step, so an entry is lost if it was delivered, still exists and is
+    /// not pending. XCLAIM skips deleted entries, and entries that a consumer took in the meantime, because their idle
+    /// time is short.
     pub(super) async fn adopt_lost_entries(
         &self,
         queue: &StreamKey,
@@ -174,7 +171,7 @@ impl RedisStore {
         Ok((memory.used, memory.max))
     }
 
-    /// Estimates the memory of a stream in bytes: Redis samples a few of the stream's nodes.
+    /// An estimate: Redis samples a few of the stream's nodes.
     pub(super) async fn bytes_of(&self, stream: &StreamKey) -> Result<u64, StoreError> {
         let mut usage = cmd("MEMORY");
         usage.arg("USAGE").arg(self.key(stream)).arg("SAMPLES").arg(5);
@@ -218,7 +215,7 @@ impl RedisStore {
     }
 }
 
-/// Escapes a text for use in a pattern. The result matches only the original text.
+/// The pattern matches only the original text.
 pub(super) fn escaped(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for character in text.chars() {
@@ -230,7 +227,6 @@ pub(super) fn escaped(text: &str) -> String {
     pattern
 }
 
-/// Parses an entry's ID as a number, in the format of [`TrimBounds::read_upto`].
 fn entry_number(id: &str) -> Option<u128> {
     let (ms, sequence) = id.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

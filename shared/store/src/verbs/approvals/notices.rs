@@ -20,18 +20,15 @@ pub struct Notice {
 pub enum Notices {
     Found {
         now_ms: i64,
-        /// The events of each tenant, the oldest first. Tenants are in the order of the request.
+        /// Tenants are in the order of the request, events the oldest first.
         of: Vec<Vec<Notice>>,
     },
     Held,
 }
 
 impl Store {
-    /// Records which events were delivered: `delivered` has the IDs of their entries, for each tenant. Then reads up to
-    /// `most` undelivered events of each tenant.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Records that events were delivered, and then reads up to `most` undelivered events of each tenant. `delivered`
+    /// has the IDs of their entries.
     pub async fn notices(
         &self,
         notifier: Follower<'_>,
@@ -56,7 +53,7 @@ impl Store {
     }
 }
 
-/// Reads the progress in a record. If the record is unreadable, all events are delivered again.
+/// If the record is unreadable, all events are delivered again.
 fn notified(value: &Value) -> Notified {
     match value {
         Value::Record(Some(stored)) => Stored::read(stored).map(|stored| stored.value).unwrap_or_default(),

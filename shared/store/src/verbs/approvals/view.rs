@@ -11,8 +11,7 @@ use crate::{Store, StoreError, TurnName};
 pub struct ApprovalView {
     pub id: String,
     pub record: Approval,
-    /// The exact arguments of the call as JSON. If `record` shows only abridged arguments, this is `None` in lists and
-    /// after the approval has ended.
+    /// JSON. `None` in lists and after the approval has ended, if `record` has only abridged arguments.
     pub exact: Option<String>,
 }
 
@@ -27,20 +26,15 @@ impl ApprovalView {
     }
 }
 
-/// Tenants per round trip when searching for one approval.
+/// Per round trip of a search for one approval.
 const TENANTS_TOGETHER: usize = 1_000;
 
 impl Store {
-    /// Returns an approval. Returns `None` if the approval was never requested, or is no longer kept.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `None` if the approval was never requested, or is no longer kept.
     pub async fn approval(&self, tenant: &TenantId, id: &str) -> Result<Option<ApprovalView>, StoreError> {
         Ok(self.approval_of_any(&[tenant], id).await?.map(|(_, found)| found))
     }
 
-    /// # Errors
-    /// [`StoreError`].
     pub async fn approval_of_any<'a>(
         &self,
         tenants: &[&'a TenantId],
@@ -64,29 +58,20 @@ impl Store {
         Ok(None)
     }
 
-    /// Returns the waiting approvals of a tenant, the earliest deadline first. At most `count` are read. An approval is
-    /// omitted if its call has ended or changed.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The earliest deadline first. Reads at most `count`, and omits an approval if its call has ended or changed.
     pub async fn approvals(&self, tenant: &TenantId, count: usize) -> Result<Vec<ApprovalView>, StoreError> {
         Ok(self.approvals_from(tenant, 0, (0, count)).await?.1)
     }
 
-    /// Works like [`Self::approvals`], but returns only approvals with deadlines at or after `from_ms`. Skips the first
-    /// `skip` of these approvals, and reads up to `count`. Also returns the number of approvals that were read. This
-    /// number is less than `count` if no further approvals exist.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Works like [`Self::approvals`] for deadlines at or after `from_ms`. Skips the first `skip` of them, and reads up
+    /// to `count`. Also returns the number of approvals that were read, which is less than `count` at the end.
     pub async fn approvals_from(
         &self,
         tenant: &TenantId,
         from_ms: i64,
         (skip, count): (usize, usize),
     ) -> Result<(usize, Vec<ApprovalView>), StoreError> {
-        // Read more than the bound: the set may exceed the bound by a few approvals, because new requests replace lost
-        // ones.
+        // The set may exceed the bound by a few approvals, because new requests replace lost ones.
         let most = 2 * usize::try_from(limits::APPROVALS_WAITING_MAX).unwrap_or(usize::MAX);
         let all = self.query(Query::First { set: waiting_of(tenant), upto: None, count: most }).await?;
         let Value::Members(all) = all else { return Ok((0, Vec::new())) };

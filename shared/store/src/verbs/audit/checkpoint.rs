@@ -8,11 +8,10 @@ use crate::{Store, StoreError};
 
 #[derive(Debug, Clone, Copy)]
 pub struct Follower<'a> {
-    /// The name under which the position is stored. Two processes never follow the log under one name at the same time.
+    /// Two processes never follow the log under one name at the same time.
     pub name: &'a str,
     pub process: &'a ConsumerId,
-    /// Duration of the process's lease after its last checkpoint. During the lease, no other process follows the log
-    /// under this name.
+    /// Counts from the last checkpoint. During the lease, no other process follows the log under this name.
     pub lease_ms: u64,
 }
 
@@ -29,7 +28,7 @@ pub enum Checkpoint {
     /// The stored position differs. Nothing was written.
     Stale {
         now_ms: i64,
-        /// The stored position; empty at the start.
+        /// Empty at the start.
         position: String,
     },
     /// Another process has the lease.
@@ -37,11 +36,8 @@ pub enum Checkpoint {
 }
 
 impl Store {
-    /// Moves a follower's position from `before` to `after`, unless another process has the lease. If `before` and
-    /// `after` are equal, only takes the lease.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Moves the position from `before` to `after`, unless another process has the lease. If they are equal, only takes
+    /// the lease.
     pub async fn checkpoint(
         &self,
         follower: Follower<'_>,

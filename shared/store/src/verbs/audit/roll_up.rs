@@ -9,30 +9,21 @@ use crate::{Store, StoreError};
 const READ_MAX: usize = 1_000;
 
 impl Store {
-    /// Adds the counts of the audit entries after `before` (empty at the start), up to and including `upto`. Returns
-    /// false if another process has counted these entries in the meantime. Then nothing is added.
-    ///
-    /// # Errors
-    /// [`StoreError`]; a repeated call does not count entries twice.
+    /// Counts the audit entries after `before` (empty at the start), up to and including `upto`. Returns false and adds
+    /// nothing if another process has counted them in the meantime. A repeated call does not count entries twice.
     pub async fn roll_up(&self, before: &str, upto: &str, additions: &[Addition]) -> Result<bool, StoreError> {
         let before = (!before.is_empty()).then(|| EntryId::new(before));
         let count = CountCalls { before, upto: EntryId::new(upto), additions: additions.to_vec() };
         Ok(self.decide(count).await?.result == CountResult::Done)
     }
 
-    /// Returns the last counted entry of the audit log. Returns `None` if no entry was counted yet.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The last counted entry; `None` if no entry was counted yet.
     pub async fn rolled_upto(&self) -> Result<Option<String>, StoreError> {
         let statistics = self.record_of::<Statistics>(&key()).await?;
         Ok(statistics.and_then(|statistics| statistics.value.upto).map(|entry| entry.as_str().to_owned()))
     }
 
-    /// Returns the counts of a day (days since 1970), by name.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// By name. `day` counts the days since 1970.
     pub async fn day_counts(&self, day: i64) -> Result<Vec<(String, u64)>, StoreError> {
         let limit = day_counts(day);
         let mut counts = Vec::new();

@@ -5,10 +5,7 @@ use tickfleet_model::{AgentId, TenantId};
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Sends a message to agent `to`. A message with the same ID is sent only once.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the caller may send the same message again.
+    /// A message with the same ID is sent only once, so the caller may repeat the call after an error.
     pub async fn send_message(
         &self,
         tenant: &TenantId,
@@ -22,11 +19,8 @@ impl Store {
         Ok(self.decide(SendMessage { tenant, to, id: id.into(), text }).await?.result)
     }
 
-    /// Returns at most `count` unread messages of an agent, oldest first, and marks them as read. A repeated call with
-    /// the same `name` returns the same messages.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the caller should repeat the call with the same `name`.
+    /// Returns at most `count` unread messages, oldest first, and marks them as read. A repeated call with the same
+    /// `name` returns the same messages, so the caller should repeat it after an error.
     pub async fn receive_messages(
         &self,
         tenant: &TenantId,

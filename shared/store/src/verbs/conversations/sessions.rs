@@ -7,20 +7,17 @@ use tickfleet_model::{AgentId, SessionName, TenantId};
 
 use crate::{Store, StoreError};
 
-/// The messages of a session that are still kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionRecord {
-    /// The agent of the session. `None` if the session has no messages.
+    /// `None` if the session has no messages.
     pub agent: Option<AgentId>,
-    /// The number of the last exchange, from 1; 0 if the session has no messages.
+    /// Counts from 1; 0 if the session has no messages.
     pub last: u64,
-    /// The exchanges, oldest first: number, the user's message, the agent's answer if there is one.
+    /// Oldest first: number, the user's message, the agent's answer if there is one.
     pub exchanges: Vec<(u64, String, Option<String>)>,
 }
 
 impl Store {
-    /// # Errors
-    /// [`StoreError`]; the caller may add the same message again.
     pub async fn add_message(
         &self,
         (tenant, session): (&TenantId, &SessionName),
@@ -36,8 +33,6 @@ impl Store {
         Ok(self.decide(AddMessage { tenant, session, agent, number, side, text }).await?.result)
     }
 
-    /// # Errors
-    /// [`StoreError`].
     pub async fn session(&self, tenant: &TenantId, session: &SessionName) -> Result<SessionRecord, StoreError> {
         let key = session_key(tenant, session);
         let found = self.seam().read(&[Query::Record(key.clone()), Query::AllParts(key.clone())]).await?;

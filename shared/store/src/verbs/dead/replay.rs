@@ -8,9 +8,9 @@ use crate::{Store, StoreError, Submission};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadItemRef<'a> {
-    /// A dead letter, identified by its entry in the dead log.
+    /// An entry of the dead log.
     Letter(&'a str),
-    /// A permanently failed call, identified by its entry in the audit log.
+    /// An entry of the audit log, for a permanently failed call.
     Call(&'a str),
 }
 
@@ -29,17 +29,16 @@ pub enum HandleResult {
     Gone,
     /// An operator has already replayed or dropped the item.
     Again,
-    /// A turn with the same ID and content was already submitted, so nothing was submitted.
+    /// A turn with the same ID and content exists, so nothing was submitted.
     Duplicate,
     /// The ID belongs to another turn.
     Conflict,
     QueueFull,
-    /// The inbox of the reply has too many unread replies.
+    /// The inbox has too many unread replies.
     InboxFull,
     TooManyInboxes,
-    /// The store is short of memory.
+    /// Memory is short.
     Pressure,
-    /// Too many handled calls are already recorded.
     Full,
 }
 
@@ -68,10 +67,8 @@ impl From<Submitted> for HandleResult {
 }
 
 impl Store {
-    /// Submits `new` in place of an item, and marks the item as handled. `entry` goes into the audit log.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the caller may repeat the replay, which still submits only once.
+    /// Submits `new` in place of an item, and marks the item as handled. `entry` goes into the audit log. A repeated
+    /// replay submits only once.
     pub async fn replay(
         &self,
         item: DeadItemRef<'_>,
@@ -95,10 +92,7 @@ impl Store {
         })
     }
 
-    /// Drops an item without a replay; `entry` goes into the audit log.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Handles an item without a replay. `entry` goes into the audit log.
     pub async fn drop_dead(&self, item: DeadItemRef<'_>, entry: &str) -> Result<HandleResult, StoreError> {
         let drop = DropDead { item: item.item(), entry: self.audit_entry(entry) };
         Ok(match self.decide(drop).await?.result {

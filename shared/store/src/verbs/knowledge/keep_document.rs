@@ -7,10 +7,8 @@ use crate::reads::passages;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Stores a document, completely or not at all. Replaces a document with the same ID.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the document may have been stored. The caller can repeat the call.
+    /// Stores a document completely or not at all, in place of a document with the same ID. After an error, the
+    /// document may have been stored, and the caller can repeat the call.
     pub async fn keep_document(
         &self,
         tenant: &TenantId,
@@ -21,10 +19,8 @@ impl Store {
         Ok(self.decide(KeepDocument { tenant: tenant.clone(), document: document.clone(), passages }).await?.result)
     }
 
-    /// Removes documents, in bounded steps. Returns the number of removed documents.
-    ///
-    /// # Errors
-    /// [`StoreError`]; some documents may have been removed.
+    /// Removes documents in bounded steps, so some may have been removed after an error. Returns the number of removed
+    /// documents.
     pub async fn drop_documents(&self, tenant: &TenantId, ids: &[String]) -> Result<u64, StoreError> {
         let mut removed = 0;
         for some in ids.chunks(limits::BATCH_ENTRIES_MAX) {

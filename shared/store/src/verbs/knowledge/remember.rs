@@ -6,10 +6,7 @@ use tickfleet_model::{AgentId, TenantId};
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Adds a memory. A memory with the same ID is added only once.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the memory may have been added. The caller can repeat the call.
+    /// A memory with the same ID is added only once, so the caller can repeat the call after an error.
     pub async fn remember(
         &self,
         tenant: &TenantId,
@@ -22,10 +19,7 @@ impl Store {
         Ok(self.decide(Remember { tenant, agent, memory }).await?.result)
     }
 
-    /// Removes memories of an agent. Returns the number of removed memories.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Returns the number of removed memories.
     pub async fn forget(&self, tenant: &TenantId, agent: &AgentId, ids: &[String]) -> Result<u64, StoreError> {
         let forget = Forget { tenant: tenant.clone(), agent: agent.clone(), ids: ids.to_vec() };
         Ok(self.decide(forget).await?.result as u64)

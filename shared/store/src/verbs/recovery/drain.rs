@@ -1,4 +1,4 @@
-//! Workers that an operator has drained, so that they take no new work. See [`tickfleet_core::settings::drain`].
+//! Workers that an operator has drained, see [`tickfleet_core::settings::drain`].
 
 use tickfleet_core::settings::drain::{ChangeDrain, DrainChange, DrainResult};
 use tickfleet_model::policy::Pause;
@@ -17,11 +17,8 @@ impl From<DrainResult> for PauseResult {
 }
 
 impl Store {
-    /// Drains `worker` in this shard. `entry` goes into the audit log, unless it is empty. Also removes the drain flags
-    /// of the workers in `gone`, which will not start again.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `entry` goes into the audit log, unless it is empty. Also removes the drain flags of the workers in `gone`,
+    /// which will not start again.
     pub async fn drain_worker(
         &self,
         worker: &str,
@@ -33,10 +30,7 @@ impl Store {
         self.change_drain(worker, DrainChange::Drain { note: note.clone(), gone: gone.to_vec(), entry }).await
     }
 
-    /// Resumes `worker`. `entry` goes into the audit log, unless it is empty.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `entry` goes into the audit log, unless it is empty.
     pub async fn resume_worker(&self, worker: &str, entry: &str) -> Result<PauseResult, StoreError> {
         self.change_drain(worker, DrainChange::Resume { entry: self.audit_entry(entry) }).await
     }

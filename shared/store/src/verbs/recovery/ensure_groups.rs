@@ -6,6 +6,7 @@ use crate::{Store, StoreError};
 
 impl Store {
     /// # Errors
+    ///
     /// [`StoreError::Shards`] if the data was written with another number of shards.
     pub async fn ensure_groups(&self) -> Result<(), StoreError> {
         let stored = self.record_of::<Policies>(&policy::key()).await?.map_or(0, |stored| stored.value.shards);

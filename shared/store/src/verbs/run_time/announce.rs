@@ -10,30 +10,22 @@ pub enum AnnounceResult {
     InForce {
         generation: u64,
     },
-    /// The policy was in force before, and a scheduler decides by a newer policy.
+    /// The policy was in force before, and a scheduler decides by a newer one.
     Older {
         generation: u64,
-        /// True if all schedulers that decide by the policy in force have stopped sending heartbeats, but may still
-        /// run.
+        /// True if the schedulers of the policy in force have stopped sending heartbeats, but may still run.
         silent: bool,
     },
 }
 
 impl Store {
-    /// Returns the digest of the policy in force. Returns `None` before the first announcement.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The digest of the policy; `None` before the first announcement.
     pub async fn policy_in_force(&self) -> Result<Option<String>, StoreError> {
         let policies = self.policies().await?;
         Ok(policies.map(|policies| policies.in_force).filter(|digest| !digest.is_empty()))
     }
 
-    /// Returns the generation of a policy, or its last generation if the policy is not in force any more. Returns
-    /// `None` if the policy was never in force.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The last generation, if the policy is not in force any more; `None` if it was never in force.
     pub async fn generation_of(&self, digest: &str) -> Result<Option<u64>, StoreError> {
         Ok(self.policies().await?.and_then(|policies| policies.known.get(digest).copied()))
     }
@@ -42,12 +34,12 @@ impl Store {
         Ok(self.record_of::<Policies>(&policy::key()).await?.map(|stored| stored.value))
     }
 
-    /// Announces that `scheduler` decides by the policy with this digest. A new policy takes effect at once. An older
-    /// policy takes effect only if no scheduler decides by the policy in force. If `take` is true, schedulers that have
-    /// stopped sending heartbeats do not count. If `scheduler` is `None`, no process is recorded as deciding by the
-    /// policy.
+    /// A new policy takes effect at once. An older policy takes effect only if no scheduler decides by the policy in
+    /// force. With `take`, schedulers that have stopped sending heartbeats do not count. Without `scheduler`, no
+    /// process is recorded as deciding by the policy.
     ///
     /// # Errors
+    ///
     /// [`StoreError::Shards`] if the data was written with another number of shards.
     pub async fn announce(
         &self,

@@ -25,39 +25,26 @@ impl From<SettingResult> for PauseResult {
 }
 
 impl Store {
-    /// Pauses a tool. `entry` goes into the audit log, unless it is empty. Workers read the pause with their next
-    /// heartbeat.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Workers read the pause with their next heartbeat. `entry` goes into the audit log, unless it is empty.
     pub async fn pause_tool(&self, tool: &PausedTool, pause: &Pause, entry: &str) -> Result<PauseResult, StoreError> {
         let origin = Origin::Operator(self.audit_entry(entry));
         self.change_pause(ChangeSetting::pause_tool(tool.clone(), pause, origin)).await
     }
 
-    /// Resumes a tool. `entry` goes into the audit log, unless it is empty.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `entry` goes into the audit log, unless it is empty.
     pub async fn resume_tool(&self, tool: &PausedTool, entry: &str) -> Result<PauseResult, StoreError> {
         let entry = self.audit_entry(entry);
         self.change_pause(ChangeSetting::remove(Setting::ToolPause(tool.clone()), entry)).await
     }
 
-    /// Pauses a tenant or agent. `entry` goes into the audit log. After the response, no call of the tenant or agent is
-    /// admitted.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// After the response, no call of the tenant or agent is admitted. `entry` goes into the audit log, unless it is
+    /// empty.
     pub async fn pause(&self, who: &Paused, pause: &Pause, entry: &str) -> Result<PauseResult, StoreError> {
         let origin = Origin::Operator(self.audit_entry(entry));
         self.change_pause(ChangeSetting::pause(who.clone(), pause, origin)).await
     }
 
-    /// Resumes a tenant or agent. `entry` goes into the audit log.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `entry` goes into the audit log, unless it is empty.
     pub async fn resume(&self, who: &Paused, entry: &str) -> Result<PauseResult, StoreError> {
         let entry = self.audit_entry(entry);
         self.change_pause(ChangeSetting::remove(Setting::Pause(who.clone()), entry)).await

@@ -1,12 +1,10 @@
-//! Actions of operators that consist of several decisions, recorded as one entry of the audit log.
+//! Actions of operators that consist of several decisions, with one entry of the audit log.
 
 use tickfleet_core::audit::Report;
 
 use crate::{Store, StoreError};
 
 impl Store {
-    /// # Errors
-    /// [`StoreError`].
     pub async fn record_action(&self, entry: &str) -> Result<(), StoreError> {
         self.decide(Report(self.audit_entry(entry))).await?;
         Ok(())

@@ -7,12 +7,9 @@ use crate::keys::CounterName;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Sets a counter to zero, and evaluates the turns that wait for it. `entry`, a JSON object, goes into the audit
-    /// log. Its object `meta` gets the fields `used_before` and `window_ends_ms`. If the shard has no such counter,
-    /// returns `None` and writes nothing.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Sets a counter to zero, and evaluates the turns that wait for it. The JSON object `entry` goes into the audit
+    /// log, and its `meta` gets the fields `used_before` and `window_ends_ms`. If there is no such counter, returns
+    /// `None` and writes nothing.
     pub async fn reset_limit(
         &self,
         name: &CounterName,

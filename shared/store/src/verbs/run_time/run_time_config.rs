@@ -8,27 +8,24 @@ use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 
 use crate::{Store, StoreError};
 
-/// The run-time settings of a shard. Settings of tenants that belong to another shard have no effect, and are omitted.
+/// Omits settings of tenants that belong to another shard, because they have no effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunTimeConfig {
     /// Increases with every change of the settings. A decision based on older settings is refused.
     pub generation: u64,
     pub declared: BTreeMap<TenantId, TenantPolicy>,
-    /// Unreadable declarations, each with the reason.
+    /// Declarations, each with the reason.
     pub unreadable: BTreeMap<TenantId, String>,
-    /// Disabled tools, by name or ID.
+    /// By name or ID.
     pub tools_off: BTreeSet<String>,
-    /// Paused tenants and agents, with the notes. If a note is unreadable, it is left empty; the pause still applies.
+    /// An unreadable note is left empty, and the pause still applies.
     pub pauses: BTreeMap<Paused, Pause>,
-    /// Paused tools, with the notes. If a note is unreadable, it is left empty; the pause still applies.
+    /// An unreadable note is left empty, and the pause still applies.
     pub tool_pauses: BTreeMap<PausedTool, Pause>,
 }
 
 impl Store {
-    /// Reads all run-time settings of this shard, at one generation.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// All settings are from one generation.
     pub async fn run_time_config(&self) -> Result<RunTimeConfig, StoreError> {
         let mut set = self.decide(ReadSettings).await?.result;
         set.tenants.retain(|tenant, _| self.is_home_of(tenant));
@@ -45,11 +42,7 @@ impl Store {
         })
     }
 
-    /// Reads the generation of the run-time settings. If the generation has changed, read [`Self::run_time_config`]
-    /// again.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// If the generation has changed, read [`Self::run_time_config`] again.
     pub async fn tenants_generation(&self) -> Result<u64, StoreError> {
         let stored = self.record_of::<Settings>(&settings::key()).await?;
         Ok(stored.map_or(0, |stored| stored.value.generation))

@@ -7,11 +7,8 @@ use tickfleet_model::policy::TenantPolicy;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Declares a tenant. `entry` goes into the audit log, unless it is empty. After the response, no call is admitted
-    /// under an earlier declaration.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// After the response, no call is admitted under an earlier declaration. `entry` goes into the audit log, unless it
+    /// is empty.
     pub async fn set_tenant(&self, tenant: &TenantId, policy: &TenantPolicy, entry: &str) -> Result<(), StoreError> {
         let origin = Origin::Operator(self.audit_entry(entry));
         match self.decide(ChangeSetting::set_tenant(tenant.clone(), policy, origin)).await?.result {
@@ -20,11 +17,8 @@ impl Store {
         }
     }
 
-    /// Removes the declaration of a tenant. If the configuration declares the tenant, that declaration applies again.
-    /// `entry` goes into the audit log, unless it is empty. Returns false if the tenant was not declared.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// A declaration in the configuration applies again. `entry` goes into the audit log, unless it is empty. Returns
+    /// false if the tenant was not declared.
     pub async fn unset_tenant(&self, tenant: &TenantId, entry: &str) -> Result<bool, StoreError> {
         let remove = ChangeSetting::remove(Setting::Tenant(tenant.clone()), self.audit_entry(entry));
         Ok(matches!(self.decide(remove).await?.result, SettingResult::Done { .. }))

@@ -3,11 +3,8 @@ use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Enables (`on`) or disables a tool, by name or ID, for all agents. `entry` goes into the audit log, unless it is
-    /// empty. Returns false if the tool already had the requested state.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `tool` is a name or ID. `entry` goes into the audit log, unless it is empty. Returns false if the tool already
+    /// had the requested state.
     pub async fn switch_tool(&self, tool: &str, on: bool, entry: &str) -> Result<bool, StoreError> {
         let entry = self.audit_entry(entry);
         let change = if on {

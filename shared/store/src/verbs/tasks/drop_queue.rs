@@ -7,11 +7,7 @@ use crate::{Store, StoreError};
 const READ_MAX: usize = 100_000;
 
 impl Store {
-    /// Removes each empty queue of an external runtime if the queue's agent is not configured. Returns the number of
-    /// removed queues.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Removes empty queues of agents that are not configured. Returns their number.
     pub async fn drop_orphaned_queues(
         &self,
         is_configured: impl Fn(&TenantId, &AgentId) -> bool + Send,

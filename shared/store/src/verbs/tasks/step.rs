@@ -9,11 +9,8 @@ use crate::{Store, StoreError};
 const PAGE: u64 = 32;
 
 impl Store {
-    /// Returns the history of a task beginning with entry `from`, oldest first. The result is empty if the task has no
-    /// history, or if the history is no longer kept. Reads in pages, so that no reply is large.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The entries from number `from` on, oldest first; empty if the history is no longer kept. Reads in pages, so that
+    /// no reply is large.
     pub async fn steps(&self, task: &TurnName, from: usize) -> Result<Vec<String>, StoreError> {
         let key = keys::steps(task);
         let entries = self.record_of::<History>(&key).await?.map_or(0, |stored| stored.value.entries);

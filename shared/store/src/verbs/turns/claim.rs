@@ -9,22 +9,17 @@ use tickfleet_model::Conclusion;
 use crate::seam::TakeRequest;
 use crate::{Store, StoreError, TurnName};
 
-/// A local call that a process has claimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimedLocal {
     /// Identifies the claim in [`Store::renew_task_lease`] and [`Store::conclude`].
     pub lease: String,
-    /// The call, as JSON.
+    /// JSON.
     pub message: Bytes,
 }
 
 impl Store {
-    /// Claims the local call that the turn `name` offers. Returns `None` if the turn offers no local call, or if
-    /// another process has claimed the call. A repeated claim by the same `claimant` returns the same call, because the
-    /// response to the first claim may be lost.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `None` if the turn offers no local call, or if another process has claimed it. A repeated claim by the same
+    /// `claimant` returns the same call, because the response to the first claim may be lost.
     pub async fn claim_local(&self, name: &TurnName, claimant: &str) -> Result<Option<ClaimedLocal>, StoreError> {
         let stored = self.record_of::<Turn>(&name.record()).await?;
         let Some(stored) = stored.filter(|stored| stored.value.is_offered()) else { return Ok(None) };
@@ -50,10 +45,6 @@ impl Store {
         }
     }
 
-    /// Reports the end of a claimed local call.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn conclude(
         &self,
         name: &TurnName,
@@ -64,8 +55,8 @@ impl Store {
         Ok(self.decide(conclude).await?.result)
     }
 
-    /// Removes a queue if it is empty. Taking entries from a queue creates the queue. So if the call has already ended
-    /// and its queue was removed, a claim creates an empty queue.
+    /// A claim creates the queue. If the call has already ended and its queue was removed, the claim leaves an empty
+    /// queue.
     async fn drop_empty(&self, queue: StreamKey) -> Result<(), StoreError> {
         let mut transaction = Transaction::new(self.versions().draw());
         transaction.guard(Guard::Within(queue.clone(), 1)).write(Write::DropQueue(queue));

@@ -9,27 +9,25 @@ use tickfleet_core::{EntryId, Guard, Query, Stored, StreamKey, Transaction, Valu
 
 use crate::{Store, StoreError, TurnName};
 
-/// Maximum number of lookups of a message. If the message's scheduler crashes during a lookup, the message moves to
-/// another entry, so one lookup can miss it.
+/// If a message's scheduler crashes during a lookup, the message moves to another entry, so one lookup can miss it.
 const LOOKUPS_MAX: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UndecidedMessage {
     pub from: Inbound,
-    /// The message as JSON.
+    /// JSON.
     pub message: String,
     /// True if the turn's name is derived from the ID of the entry.
     pub is_minted: bool,
 }
 
-/// Acknowledges an entry, and changes nothing else.
 struct Acknowledge(StreamKey, EntryId);
 
 impl Decision for Acknowledge {
     type Output = ();
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<()>, Undecided> {
-        // After a conflict, there is nothing to do: another scheduler has already decided about the entry.
+        // Another scheduler has already decided about the entry.
         if !context.conflicts.is_empty() {
             return Ok(Step::Return(()));
         }
@@ -40,25 +38,17 @@ impl Decision for Acknowledge {
 }
 
 impl Store {
-    /// Acknowledges an inbound entry that needs no decision.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// For an inbound entry that needs no decision.
     pub async fn acknowledge(&self, from: Inbound, entry: &str) -> Result<(), StoreError> {
         self.decide(Acknowledge(from.stream(), EntryId::new(entry))).await?;
         Ok(())
     }
 
-    /// Returns the message of a turn or task that no scheduler has decided yet. A decision removes the entry and writes
-    /// the record in one transaction. So if a caller finds nothing here, and then reads the record, the caller misses
-    /// no turn.
+    /// The message of a turn or task that no scheduler has decided yet. A decision removes the entry and writes the
+    /// record in one transaction. So a caller that finds nothing here, and then reads the record, misses no turn.
     ///
-    /// Two kinds of messages are not found. If a message's ID is derived from its entry, the message is not found after
-    /// its scheduler has crashed. If a task was added to the stream without [`Self::enqueue_task`], the task is not
-    /// found by its producer's ID.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Two kinds of messages are not found. After a crash of its scheduler, a message with an ID from its entry is not
+    /// found. A task that was added without [`Self::enqueue_task`] is not found by its producer's ID.
     pub async fn undecided(&self, name: &TurnName) -> Result<Option<UndecidedMessage>, StoreError> {
         if let Some((from, minted)) = minted(name)
             && let Some(fields) = self.inbound_entry(from, minted).await?
@@ -84,19 +74,12 @@ impl Store {
         Ok(None)
     }
 
-    /// Returns true if a turn or task with a producer's ID was accepted, but no scheduler has decided it yet.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Accepted with a producer's ID, but not decided yet.
     pub async fn waits_for_admission(&self, name: &TurnName) -> Result<bool, StoreError> {
         Ok(self.queued(name).await?.is_some())
     }
 
-    /// Returns the digest of the content of the turn or task with this producer's ID. Returns `None` if the ID is
-    /// unknown or no longer kept.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The digest of the content with this producer's ID; `None` if the ID is unknown or no longer kept.
     pub async fn content_of(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
         Ok(self.record_of::<GivenId>(&name.given()).await?.map(|given| given.value.digest))
     }

@@ -9,10 +9,10 @@ use crate::{Store, StoreError};
 #[derive(Debug, Clone)]
 pub struct Submission {
     pub tenant: TenantId,
-    /// The producer's ID for the turn or task. The ID makes the submission idempotent.
+    /// The producer's ID, which makes the submission idempotent.
     pub turn: Option<TurnId>,
     pub digest: String,
-    /// The inbox for the reply. If the inbox has too many unread replies, the submission is refused.
+    /// For the reply. An inbox with too many unread replies refuses the submission.
     pub reply_to: Option<InboxName>,
     /// The message as JSON.
     pub payload: Bytes,
@@ -21,29 +21,26 @@ pub struct Submission {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Submitted {
     Accepted {
-        /// The ID of the message's entry in the inbound stream. If the turn has no ID, its ID is derived from the ID of
-        /// the entry.
+        /// The message's entry in the inbound stream. A turn without an ID gets an ID that is derived from it.
         entry: String,
     },
-    /// This ID was accepted before with the same content.
+    /// Accepted before with the same content.
     Duplicate,
-    /// This ID was accepted before with other content.
+    /// Accepted before with other content.
     Conflict,
     /// The inbound stream is full, or the tenant has too much unfinished work; retry later.
     QueueFull,
-    /// The inbox has too many unread replies; read them first.
+    /// Read the replies first.
     InboxFull,
-    /// The tenant has too many inboxes; use an existing one.
+    /// Use an existing inbox.
     TooManyInboxes,
-    /// The store is short of memory; retry later.
+    /// Memory is short; retry later.
     Pressure,
 }
 
 impl Store {
-    /// Submits a batch of turns. Returns one result for each turn, in order.
-    ///
-    /// # Errors
-    /// [`StoreError`]. The caller may submit the same batch again if its turns have IDs.
+    /// Returns one result for each turn, in order. After an error, the caller may submit the batch again if its turns
+    /// have IDs.
     pub async fn submit(&self, turns: &[Submission]) -> Result<Vec<Result<Submitted, StoreError>>, StoreError> {
         let bounds = self.inbound_bounds(Inbound::Turns).await?;
         let submits: Vec<Submit<'_>> = turns
@@ -60,11 +57,9 @@ impl Store {
         Ok(self.decide_all(&submits).await?.into_iter().map(submitted).collect())
     }
 
-    /// Submits a message for the `tasks` stream. A scheduler validates the message before an agent receives it. If the
-    /// ID was already used for other content, the scheduler's reply reports the conflict.
-    ///
-    /// # Errors
-    /// [`StoreError`]. The caller may submit the same task again if it has an ID.
+    /// For the `tasks` stream. A scheduler validates the message before an agent receives it, and its reply reports an
+    /// ID that was already used for other content. After an error, the caller may submit the task again if it has an
+    /// ID.
     pub async fn enqueue_task(&self, task: &Submission) -> Result<Submitted, StoreError> {
         let bounds = self.inbound_bounds(Inbound::Tasks).await?;
         let submit = |given| Submit {
@@ -87,7 +82,7 @@ fn submitted(result: Result<Receipt<Decided>, RunError>) -> Result<Submitted, St
     let Receipt { result, committed } = result?;
     Ok(match result {
         Decided::Accepted => {
-            // If there is no entry, an earlier attempt of the same commit was applied. A commit is only repeated if the
+            // Without an entry, an earlier attempt of the same commit was applied. A commit is only repeated if the
             // message has an ID.
             let entry = committed.and_then(|committed| committed.entries.into_iter().next());
             Submitted::Accepted { entry: entry.map(|entry| entry.as_str().to_owned()).unwrap_or_default() }

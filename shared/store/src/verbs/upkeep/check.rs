@@ -1,4 +1,4 @@
-//! Checks a whole shard. [`Store::check`] finds the records, timers and queues, and the core checks each of them.
+//! Checks a whole shard: [`Store::check`] finds the records, timers and queues, and the core checks each of them.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -14,13 +14,12 @@ use tickfleet_model::{ConsumerId, TenantId};
 use crate::seam::RunError;
 use crate::{Store, StoreError, TurnName};
 
-/// Approximate number of records or members per step.
 const PAGE: usize = 128;
-/// A fault is reported only if this many consecutive checks find it. Reads are not isolated, so one check may see two
-/// states of a turn.
+/// Reads are not isolated, so one check may see two states of a turn. Only a fault that this many consecutive checks
+/// find is reported.
 const LOOKS: usize = 3;
 const FAULTS_MAX: usize = 1_000;
-/// Maximum number of unfinished turns for which the counters of tenants are compared.
+/// Unfinished turns for which the counters of tenants are compared.
 const COUNTED_MAX: usize = 200_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,9 +27,7 @@ pub enum FaultKind {
     Found(Fault),
     /// The counters of a tenant differ from the sums over its records.
     TenantMiscounted {
-        /// The sums over the records.
         counted: TenantCounts,
-        /// The tenant's counters.
         stored: TenantCounts,
     },
     Unreadable {
@@ -39,7 +36,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// Returns the name of the fault for people and the audit log.
+    /// For people and the audit log.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -60,17 +57,14 @@ pub struct FaultFound {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardCheck {
-    /// The first faults, at most `FAULTS_MAX`.
     pub faults: Vec<FaultFound>,
-    /// Number of faults that are not in `faults`.
+    /// Faults that are not in `faults`.
     pub more: usize,
     pub checked: usize,
-    /// True if the counters of all tenants were compared. False if there were too many unfinished turns, or if turns of
-    /// a tenant changed during the comparison.
+    /// False if there were too many unfinished turns, or if turns of a tenant changed during the comparison.
     pub compared: bool,
 }
 
-/// The faults of a subject, or the report that its record cannot be read.
 type CheckResult = Result<Vec<Fault>, FaultFound>;
 
 fn is_faulty((_, found): &(Subject, CheckResult)) -> bool {
@@ -97,20 +91,18 @@ struct Checker<'a> {
     store: &'a Store,
     repair: bool,
     report: ShardCheck,
-    /// The turns that were counted so far. A scan may return a turn twice, but each turn counts only once.
+    /// A scan may return a turn twice, but each turn counts only once.
     seen: HashSet<TurnName>,
     sums: BTreeMap<TenantId, Sums>,
-    /// Tenants with an unreadable turn. The counters of these tenants cannot be compared.
+    /// Tenants with an unreadable turn, which makes the comparison impossible.
     uncounted: BTreeSet<TenantId>,
     queues: BTreeSet<CounterKey>,
 }
 
 impl Store {
     /// Checks all turns, timers, throttle queues, consumers and drained workers of the shard, and compares the counters
-    /// of its tenants. With `repair`, also repairs the faults that a transition can repair. The fleet can keep working.
-    ///
-    /// # Errors
-    /// [`StoreError`]. Faults that were already repaired stay repaired.
+    /// of its tenants, while the fleet keeps working. With `repair`, also repairs the faults that a transition can
+    /// repair. After an error, these repairs remain.
     pub async fn check(&self, repair: bool) -> Result<ShardCheck, StoreError> {
         let report = ShardCheck { faults: Vec::new(), more: 0, checked: 0, compared: true };
         let mut checker = Checker {
@@ -150,7 +142,7 @@ impl Store {
         Ok(self.evaluate(&mut View::default(), |view, _| TenantCounts::stored(tenant, view)).await?)
     }
 
-    /// Returns the sums over the unfinished turns of a tenant. Returns `None` if a turn cannot be read.
+    /// `None` if a turn cannot be read.
     async fn sums_of(&self, tenant: &TenantId) -> Result<Option<Sums>, StoreError> {
         let mut sums = Sums::default();
         let mut seen = HashSet::new();
@@ -257,7 +249,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares the counters of tenants. Skips a tenant if its turns changed during the comparison.
+    /// Skips a tenant if its turns changed during the comparison.
     async fn tenants(&mut self) -> Result<(), StoreError> {
         if !self.report.compared {
             return Ok(());
@@ -296,8 +288,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks a page of subjects several times, and reports the faults that every check found. With `repair`, also
-    /// repairs these faults.
+    /// Checks a page of subjects several times, and reports the faults that every check found.
     async fn check_page(&mut self, subjects: &[Subject]) -> Result<(), StoreError> {
         let found = self.check_subjects(subjects, false).await?;
         let mut faulty: Vec<(Subject, CheckResult)> = subjects.iter().cloned().zip(found).filter(is_faulty).collect();
@@ -337,7 +328,7 @@ impl Checker<'_> {
                     let kind = FaultKind::Unreadable { why: why.to_string() };
                     Err(FaultFound { kind, subject: key.to_string(), repaired: false })
                 }
-                // The subject changes all the time, so it is in use and not faulty.
+                // A subject that changes all the time is in use, not faulty.
                 Err(RunError::Contended(_)) => Ok(Vec::new()),
                 Err(error) => return Err(error.into()),
             });

@@ -1,4 +1,4 @@
-//! Grants from token services with refresh tokens that can be used only once, see [`tickfleet_core::grants`].
+//! Grants from token services with single-use refresh tokens, see [`tickfleet_core::grants`].
 
 use tickfleet_core::grants::{GRANT_PART, KeepGrant, RenewGrant, key};
 use tickfleet_core::{Query, Value};
@@ -6,8 +6,6 @@ use tickfleet_core::{Query, Value};
 use crate::{Store, StoreError};
 
 impl Store {
-    /// # Errors
-    /// [`StoreError`].
     pub async fn load_grant(&self, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
         match self.query(Query::Parts(key(id), vec![GRANT_PART.into()])).await? {
             Value::Parts(parts) => Ok(parts.into_iter().flatten().next().map(Vec::from)),
@@ -15,19 +13,13 @@ impl Store {
         }
     }
 
-    /// # Errors
-    /// [`StoreError`].
     pub async fn keep_grant(&self, id: &str, sealed: &[u8], ttl_ms: u64) -> Result<(), StoreError> {
         let sealed = sealed.to_vec().into();
         self.decide(KeepGrant { id, sealed, ttl_ms: ttl_ms.cast_signed() }).await?;
         Ok(())
     }
 
-    /// Requests the right to renew a grant. The right expires after `lease_ms`. Returns false if another worker has the
-    /// right.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// The right to renew a grant expires after `lease_ms`. Returns false if another worker has it.
     pub async fn may_renew_grant(&self, id: &str, lease_ms: u64) -> Result<bool, StoreError> {
         Ok(self.decide(RenewGrant { id, lease_ms: lease_ms.cast_signed() }).await?.result)
     }

@@ -12,25 +12,23 @@ use crate::reads::{entry_ms, stored};
 use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError};
 
-/// Entries of the audit log per read.
 const PAGE: usize = 500;
-/// Maximum number of audit entries that a sample reads. Reading them takes Redis about 30 ms. If there are more
-/// entries, the sample reads the newest and estimates the outcomes of the others.
+/// Reading these entries takes Redis about 30 ms. If there are more, the sample reads the newest and estimates the
+/// outcomes of the others.
 const READ_MAX: usize = 20_000;
 
-/// The figures of a shard over time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShardHistory {
-    /// The points by their start (ms of shard time).
+    /// By their start (ms of shard time).
     pub points: BTreeMap<i64, Point>,
-    /// The end of the last minute with a sample (ms of shard time). `None` if the shard has no sample.
+    /// The end of the last minute with a sample (shard time); `None` without a sample.
     pub sampled_upto_ms: Option<i64>,
-    /// Generations of the policy, which are also the times when they came into force (ms of shard time).
+    /// Also the times when the policies came into force (ms of shard time).
     pub generations: Vec<u64>,
     pub now_ms: i64,
 }
 
-/// The calls that ended since the previous sample, and the new position in the audit log.
+/// The calls since the previous sample, and the new position in the audit log.
 struct Counted {
     upto: Option<EntryId>,
     entries: u64,
@@ -38,11 +36,9 @@ struct Counted {
 }
 
 impl Store {
-    /// Stores a sample of the last minute that has ended, unless that minute has a sample. The first sample of a shard
-    /// only stores the position in the audit log. Counts the waiting turns of `tenants`.
-    ///
-    /// # Errors
-    /// [`StoreError`]; a repeated call does not count twice.
+    /// Stores a sample of the last minute that has ended, unless that minute has one. The first sample of a shard only
+    /// stores the position in the audit log. Counts the waiting turns of `tenants`. A repeated call does not count
+    /// twice.
     pub async fn sample_history(&self, tenants: &[TenantId]) -> Result<bool, StoreError> {
         let minute = self.now_ms().await?.div_euclid(MINUTE_MS) - 1;
         let last = self.record_of::<Sampled>(&key()).await?.map(|stored| stored.value);
@@ -88,10 +84,7 @@ impl Store {
         Ok(counted)
     }
 
-    /// Reads the points from `from_ms` to `until_ms`, exclusive.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `until_ms` is exclusive.
     pub async fn history(&self, step: HistoryStep, from_ms: i64, until_ms: i64) -> Result<ShardHistory, StoreError> {
         let mut history = ShardHistory { now_ms: self.now_ms().await?, ..ShardHistory::default() };
         let last = self.record_of::<Sampled>(&key()).await?.map(|stored| stored.value);
@@ -124,7 +117,7 @@ impl Counted {
         }
     }
 
-    /// Adds an estimate of the calls in `unread` entries, in proportion to the calls found in the `read` entries.
+    /// Estimates the calls in `unread` entries, in proportion to the calls in the `read` entries.
     fn estimate(&mut self, unread: u64, read: u64) {
         let mut found = EndedCalls::default();
         self.ended.values().for_each(|calls| found.add(calls));

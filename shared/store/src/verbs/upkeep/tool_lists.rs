@@ -1,5 +1,5 @@
-//! Lists of tools for readers, see [`tickfleet_core::tools`]. Agents that may call the same tools share one list. A
-//! list is stored in one format, which is converted for each dialect.
+//! Lists of tools for readers, see [`tickfleet_core::tools`]. Agents that may call the same tools share one list, in a
+//! format that is converted for each dialect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,16 +13,15 @@ use tickfleet_model::{AgentId, TenantId};
 
 use crate::{Store, StoreError};
 
-/// Maximum number of agents, or of tool names, in one transaction.
+/// Agents or tool names.
 const PER_TRANSACTION: usize = 250;
-/// Pause between two transactions, so that a fleet of thousands of agents does not block the store.
+/// Between two transactions, so that a fleet of thousands of agents does not block the store.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
 #[derive(Debug, Clone)]
 pub struct ToolList {
-    /// A digest of the list's tools.
     pub digest: String,
-    /// The definitions in the shared format, as JSON.
+    /// JSON, in the shared format.
     pub json: Arc<str>,
 }
 
@@ -31,56 +30,40 @@ pub struct ToolLists {
     pub lists: Vec<ToolList>,
     /// Tenant, agent and the digest of the agent's list.
     pub agents: Vec<(TenantId, AgentId, String)>,
-    /// Number of agents without a list, because their lists would exceed the byte limit of all lists together.
+    /// Agents without a list, because their lists would exceed the byte limit of all lists together.
     pub left_out: usize,
-    /// The name of each tool by its ID. If the ID belongs to one version of a tool, the name is `<name>@<version>`.
+    /// By ID. If the ID belongs to one version of a tool, the name is `<name>@<version>`.
     pub names: BTreeMap<String, String>,
 }
 
-/// Identifies the policy and tools from which the published lists were made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolListsMark {
-    /// Fingerprint of the policy and tools.
     pub fingerprint: String,
-    /// Number of agents without a list, because their lists would have exceeded the byte limit of all lists together.
+    /// Agents without a list, because their lists would have exceeded the byte limit of all lists together.
     pub left_out: usize,
 }
 
 impl Store {
-    /// Reads the fingerprint of the published lists. Returns `None` if the lists have to be written again.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// `None` if the lists have to be written again.
     pub async fn tool_lists_mark(&self) -> Result<Option<ToolListsMark>, StoreError> {
         let mark = self.record_of::<ListsMark>(&mark_key()).await?.map(|stored| stored.value);
         Ok(mark.map(|ListsMark { fingerprint, left_out }| ToolListsMark { fingerprint, left_out }))
     }
 
-    /// Reads the list of one agent in the shared format. Returns `None` if no worker has written a list, or if the list
-    /// has expired.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// In the shared format. `None` if no worker has written a list, or if the list has expired.
     pub async fn tool_list(&self, tenant: &TenantId, agent: &AgentId) -> Result<Option<String>, StoreError> {
         let Some(stored) = self.record_of::<AgentList>(&agent_key(tenant, agent)).await? else { return Ok(None) };
         let list = self.record_of::<ToolListText>(&list_key(&stored.value.digest)).await?;
         Ok(list.map(|list| String::from(Box::<str>::from(list.value.0))))
     }
 
-    /// Returns true if a worker has published the lists of all agents, and the lists have not expired.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// True if a worker has published all lists, and they have not expired.
     pub async fn has_tool_lists(&self) -> Result<bool, StoreError> {
-        // Workers publish the names after the lists. So if the names exist, all lists exist, too.
+        // Workers publish the names after the lists.
         Ok(self.record_of::<tickfleet_core::tools::Published>(&names_key()).await?.is_some())
     }
 
-    /// Reads the names of tools by their IDs. The result is empty if no worker has published names, or if the names
-    /// have expired.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// By ID; empty if no worker has published names, or if the names have expired.
     pub async fn tool_names(&self) -> Result<BTreeMap<String, String>, StoreError> {
         match self.query(Query::AllParts(names_key())).await? {
             Value::AllParts(parts) => {
@@ -91,11 +74,8 @@ impl Store {
         }
     }
 
-    /// Writes `lists`, which expire after `ttl_ms`. Then writes `fingerprint`, which expires after `fresh_ms`. Once the
-    /// fingerprint has expired, a worker writes the lists again.
-    ///
-    /// # Errors
-    /// [`StoreError`]; some lists may have been written.
+    /// Writes `lists`, which expire after `ttl_ms`, and then `fingerprint`, which expires after `fresh_ms`. Once the
+    /// fingerprint has expired, a worker writes the lists again. After an error, some lists may have been written.
     pub async fn write_tool_lists(
         &self,
         fingerprint: &str,
@@ -104,7 +84,7 @@ impl Store {
         fresh_ms: u64,
     ) -> Result<(), StoreError> {
         let ttl_ms = ttl_ms.cast_signed();
-        // A list is written before the agents that refer to it.
+        // Agents refer to their list, so write it first.
         for list in &lists.lists {
             let text = RawValue::from_string(list.json.to_string()).map(ToolListText);
             let text = text.map_err(|why| StoreError::Undecided(format!("tool list {}: {why}", list.digest)))?;

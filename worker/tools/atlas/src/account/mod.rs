@@ -19,7 +19,6 @@ use tickfleet_tools::{CallContext, ToolError};
 /// requests.
 const AGENTS_SEEN_MAX: usize = 1_000;
 
-/// The current policy, and the caller's tenant and agent in it.
 struct Caller {
     active: Arc<ActivePolicy>,
     tenant: TenantPolicy,
@@ -36,7 +35,7 @@ fn caller(active: &PolicyHandle, context: &CallContext) -> Result<Caller, ToolEr
 }
 
 impl Caller {
-    /// Returns the tenant's agents by name, at most [`AGENTS_SEEN_MAX`], and their total number.
+    /// At most [`AGENTS_SEEN_MAX`] agents, by name, and their total number.
     fn agents(&self) -> (Vec<AgentId>, usize) {
         let all = &self.active.policy.agents;
         if self.tenant.agents.is_empty() {

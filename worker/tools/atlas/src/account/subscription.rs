@@ -14,7 +14,7 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{Caller, caller, standing};
 
-/// Maximum rows of `limits.yaml` in a response.
+/// Rows of `limits.yaml` in a response.
 const ROWS_MAX: usize = 100;
 
 #[derive(Deserialize, JsonSchema)]
@@ -125,7 +125,6 @@ struct Resets {
     agent: String,
 }
 
-/// Creates the tool `get_subscription_info` for the shard of `store`.
 #[must_use]
 pub fn get_subscription_info(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
@@ -212,8 +211,8 @@ fn subscription(
     })
 }
 
-/// Returns the lowest daily limit of the tenant. Considers only enforced limits that count all agents of the tenant
-/// together. `amount` returns the number of a bound, or `None` if the bound has another kind.
+/// The lowest enforced limit that counts all agents of the tenant together. `amount` is `None` for a bound of another
+/// kind.
 fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option<u64> {
     let is_of_all = |limit: &&Limit| {
         limit.mode == LimitMode::Enforce
@@ -225,7 +224,7 @@ fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option
     all.filter_map(|limit| amount(&caller.tenant.limit(limit).bound)).min()
 }
 
-/// Returns the limits that count calls of this agent. The tenant's own numbers replace the general ones.
+/// The tenant's own numbers replace the general ones.
 fn rows(caller: &Caller, context: &CallContext) -> Vec<Row> {
     let tenant = &caller.tenant;
     let all = caller.active.policy.limits.iter();

@@ -21,7 +21,6 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 use super::{Caller, caller, standing};
 
 const MEMBERS_MAX: usize = 500;
-/// An agent is active if one of its calls was admitted within this time.
 const ACTIVE_MS: i64 = 86_400_000;
 
 #[derive(Deserialize, JsonSchema)]
@@ -64,7 +63,6 @@ struct Member {
     email: Option<String>,
 }
 
-/// Creates the tool `get_team_members` for the shard of `store`.
 #[must_use]
 pub fn get_team_members(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(

@@ -16,7 +16,6 @@ use super::sign_in::Account;
 
 /// Maximum bytes of a response. A hundred posts with their authors take some hundred kilobytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum bytes of X's own error text that a tool's error message quotes.
 const SAID_BYTES_MAX: usize = 600;
 
 #[derive(Debug, Clone)]
@@ -26,16 +25,15 @@ pub(super) struct Api {
     account: Account,
 }
 
-/// A request to X, without the access token.
+/// Without the access token.
 #[derive(Debug, Clone)]
 pub(super) struct ApiRequest {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) query: Vec<(&'static str, String)>,
-    /// The body and its content type.
+    /// With its content type.
     pub(super) body: Option<(Bytes, String)>,
-    /// True if the request itself has the tool's effect: it creates the post. If its response is lost, the outcome is
-    /// unknown.
+    /// The request itself has the tool's effect: it creates the post. If its response is lost, the outcome is unknown.
     pub(super) is_effect: bool,
 }
 
@@ -53,12 +51,11 @@ impl ApiRequest {
         Self::post(path, Bytes::from(body.to_string()), "application/json")
     }
 
-    /// Returns the error for a lost response. If the request has the tool's effect, the outcome is unknown.
     fn lost(&self, message: String) -> ToolError {
         self.lost_for(message, None)
     }
 
-    /// Like [`Self::lost`], with the wait that X requested. The wait is dropped if the outcome is unknown.
+    /// The wait that X requested is dropped if the outcome is unknown.
     fn lost_for(&self, message: String, retry_after: Option<Duration>) -> ToolError {
         if self.is_effect { ToolError::Transient(message) } else { ToolError::NotExecuted { message, retry_after } }
     }
@@ -69,10 +66,7 @@ impl Api {
         Self { base, client, account }
     }
 
-    /// Sends a request to X. If X rejects the token, requests a new token and sends the request once more.
-    ///
-    /// # Errors
-    /// [`ToolError`], depending on the response and on whether the request has the tool's effect.
+    /// If X rejects the token, requests a new token and sends the request once more.
     pub(super) async fn send(&self, context: &CallContext, ask: &ApiRequest) -> Result<Value, ToolError> {
         let token = self.account.token(context).await?;
         let answered = self.send_as(ask, &token).await?;
@@ -131,7 +125,7 @@ impl Api {
     }
 }
 
-/// A response of X. `text` is `None` if the body is incomplete or too large.
+/// `text` is `None` if the body is incomplete or too large.
 struct ApiResponse {
     status: u16,
     headers: HeaderMap,
@@ -166,8 +160,8 @@ impl ApiResponse {
     }
 }
 
-/// Returns the time until X resets its rate limit (docs.x.com, Rate limits), or `None` if the headers lack it. The
-/// reset time is compared with the response's own `Date`, so an incorrect local clock has no influence.
+/// The time until X resets its rate limit (docs.x.com, Rate limits). The reset time is compared with the response's own
+/// `Date`, so an incorrect local clock has no influence.
 fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let reset: i64 = text("x-rate-limit-reset")?.parse().ok()?;
@@ -176,7 +170,7 @@ fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     u64::try_from(reset.saturating_sub(now).saturating_add(1).max(0)).ok().map(Duration::from_secs)
 }
 
-/// Returns X's message about a rejection. The body contains a problem (RFC 7807), a list of errors, or both.
+/// The body contains a problem (RFC 7807), a list of errors, or both.
 fn rejection_message(body: &Value) -> Option<String> {
     const PLACES: [&str; 5] = ["/errors/0/message", "/errors/0/detail", "/detail", "/error_description", "/title"];
     let said = PLACES.iter().find_map(|place| body.pointer(place)?.as_str()).filter(|said| !said.trim().is_empty())?;

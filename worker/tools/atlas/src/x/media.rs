@@ -9,18 +9,16 @@ use reqwest::{Method, Response, Url};
 use tickfleet_tools::{Secrets, ToolError};
 use tickfleet_tools_http::{Client, Request, SendError};
 
-/// Number of bytes that are enough to recognize every kind of media.
+/// Enough to recognize every kind of media.
 const HEAD_BYTES: usize = 16;
 const MIB: u64 = 1024 * 1024;
 
 #[derive(Debug, Clone)]
 pub(super) struct MediaFetcher(Arc<Client>);
 
-/// A kind of media that X accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MediaKind {
     pub(super) mime: &'static str,
-    /// X's category for this kind of media.
     pub(super) category: &'static str,
     /// Maximum bytes of one file. For pictures, these are X's own limits (docs.x.com, Media best practices). For
     /// videos, the limit is lower than X's 512 MB, which could not be uploaded within the time of a call.
@@ -40,7 +38,7 @@ const fn video(mime: &'static str) -> MediaKind {
 const GIF: MediaKind = MediaKind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_picture: false };
 
 impl MediaKind {
-    /// Returns the kind of the media that begins with the bytes `head`. Returns `None` if X does not accept the media.
+    /// `head` is the beginning of the media. `None` if X does not accept the media.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         match head {
             [0xff, 0xd8, 0xff, ..] => Some(picture("image/jpeg")),
@@ -54,13 +52,12 @@ impl MediaKind {
     }
 }
 
-/// Media that is being fetched. The beginning was read, and the rest is read on demand.
+/// The beginning was read, and the rest is read on demand.
 #[derive(Debug)]
 pub(super) struct Media {
     pub(super) kind: MediaKind,
-    /// The total size in bytes, if the server announces it.
+    /// In bytes, if the server announces it.
     pub(super) total: Option<u64>,
-    /// The name of the media in messages.
     pub(super) name: String,
     here: BytesMut,
     read: u64,
@@ -72,11 +69,8 @@ impl MediaFetcher {
         Self(client)
     }
 
-    /// Fetches the beginning of the media at `address`. `at` is the index of the media in the call, from 0.
-    ///
-    /// # Errors
-    /// [`ToolError::Permanent`] if X would not accept the media or the address must not be reached. Transient failures
-    /// are reported as not executed.
+    /// Fetches only the beginning. `at` is the index of the media in the call, from 0. Transient failures are reported
+    /// as not executed.
     pub(super) async fn fetch(&self, at: usize, address: &str) -> Result<Media, ToolError> {
         let name = format!("media_urls[{at}]");
         let refused = |why: String| ToolError::Permanent(format!("{name} cannot be used: {why} Nothing was posted."));
@@ -121,31 +115,27 @@ fn plain(kind: &str) -> String {
     kind.split(';').next().unwrap_or_default().trim().chars().take(80).collect::<String>().to_ascii_lowercase()
 }
 
-/// Returns true if a declared content type belongs to the same family (such as `image`) as the recognized type.
-/// Unspecific types are accepted.
+/// A declared type needs only to belong to the same family (such as `image`). Unspecific types are accepted.
 fn agrees(declared_type: &str, mime: &str) -> bool {
     let family = |kind: &str| kind.split('/').next().unwrap_or_default().to_owned();
     matches!(declared_type, "" | "application/octet-stream" | "binary/octet-stream")
         || family(declared_type) == family(mime)
 }
 
-/// Returns the error for a transient failure. Nothing was posted, and a retry may succeed.
+/// Nothing was posted, and a retry may succeed.
 fn passing(name: &str, why: &str) -> ToolError {
     ToolError::NotExecuted { message: format!("{name} could not be fetched: {why}."), retry_after: None }
 }
 
 impl Media {
-    /// Returns the next piece of `size` bytes. The last piece may be shorter. After the last piece, returns `None`.
-    ///
-    /// # Errors
-    /// [`ToolError`] if the media is too large, or the connection to its server was lost.
+    /// The last piece may be shorter. `None` after the last piece.
     pub(super) async fn piece(&mut self, size: usize) -> Result<Option<Bytes>, ToolError> {
         while self.here.len() < size && self.more().await? {}
         let size = size.min(self.here.len());
         Ok((size > 0).then(|| self.here.split_to(size).freeze()))
     }
 
-    /// Reads the next bytes from the server. Returns false at the end of the media.
+    /// Returns false at the end of the media.
     async fn more(&mut self) -> Result<bool, ToolError> {
         let chunk = self.response.chunk().await;
         let Some(chunk) = chunk.map_err(|_| passing(&self.name, "its server went away in the middle"))? else {

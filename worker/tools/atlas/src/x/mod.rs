@@ -30,14 +30,10 @@ use api::Api;
 use media::MediaFetcher;
 use sign_in::{Account, SignIn};
 
-/// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes both tools. If a token is missing, the tool that needs it is still made, but its calls fail with
-/// `not_configured`. Only an unusable variable is an error.
-///
-/// # Errors
-/// The variable that cannot be used, and the reason.
+/// If a token is missing, the tool that needs it is still made, but its calls fail with `not_configured`. Only an
+/// unusable variable is an error.
 pub(crate) fn all(home: &Store, environment: &Environment) -> Result<[TypedTool; 2], String> {
     let base = environment.get("X_BASE_URL").unwrap_or_else(|| "https://api.x.com".to_owned());
     let base = Url::parse(&base).map_err(|error| format!("X_BASE_URL: {error}"))?;

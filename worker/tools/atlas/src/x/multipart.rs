@@ -21,8 +21,8 @@ pub(super) fn form(fields: &[(&str, &str)], file: &[u8]) -> (Bytes, String) {
     (body.into(), format!("multipart/form-data; boundary={boundary}"))
 }
 
-/// Returns a boundary that does not occur in the file. The boundary is derived from the file's digest, and no one can
-/// make a file that contains its own digest.
+/// The boundary is derived from the file's digest. No one can make a file that contains its own digest, so the boundary
+/// does not occur in the file.
 fn boundary(file: &[u8]) -> String {
     Sha256::digest(file).iter().take(16).fold("tickfleet-".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }

@@ -11,18 +11,16 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Maximum bytes of an encrypted grant. A larger value was not stored by the fleet.
+/// A larger value was not stored by the fleet.
 const SEALED_BYTES_MAX: usize = 32 * 1024;
 
-/// The last grant that a token service returned.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct StoredGrant {
     pub(super) access: String,
-    /// The refresh token for the next request.
     pub(super) refresh: String,
-    /// Time at which workers stop using the access token (ms of the clock of the shard that stores the grant).
+    /// Workers stop using the access token at this time (ms of the clock of the shard that stores the grant).
     pub(super) good_until_ms: i64,
-    /// The number of the grant. Each new grant has a higher number.
+    /// Each new grant has a higher number.
     pub(super) number: u64,
 }
 
@@ -35,10 +33,7 @@ pub(super) struct Seal {
 }
 
 impl Seal {
-    /// Makes the seal for the sign-in that begins with `refresh_token`.
-    ///
-    /// # Errors
-    /// The cipher rejects the key. This would be a bug.
+    /// Fails only if the cipher rejects the key, which would be a bug.
     pub(super) fn new(client_id: &str, refresh_token: &SecretString) -> Result<Self, String> {
         let hash = |purpose: &str| {
             let mut hash = Sha256::new();
@@ -65,7 +60,7 @@ impl Seal {
         Ok([nonce.as_slice(), &text].concat())
     }
 
-    /// Decrypts a grant. Returns `None` if the data is too large, was encrypted by another seal, or was changed later.
+    /// `None` if the data is too large, was encrypted by another seal, or was changed later.
     pub(super) fn open(&self, sealed: &[u8]) -> Option<StoredGrant> {
         if sealed.len() > SEALED_BYTES_MAX {
             return None;

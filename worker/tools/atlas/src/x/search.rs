@@ -10,10 +10,9 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::api::{Api, ApiRequest};
 
-/// Time limit of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(20);
 const QUERY_CHARS_MAX: usize = 512;
-/// The smallest and the largest number of results that X supports.
+/// X's own bounds.
 const RESULTS: (u32, u32) = (10, 100);
 
 #[derive(Deserialize, JsonSchema)]
@@ -70,7 +69,7 @@ struct Author {
     name: String,
 }
 
-/// X's response. A missing member counts as empty. A member of the wrong type makes the response invalid.
+/// A missing member counts as empty. A member of the wrong type makes the response invalid.
 #[derive(Deserialize)]
 struct SearchResponse {
     #[serde(default)]

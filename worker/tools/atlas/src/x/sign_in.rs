@@ -23,17 +23,15 @@ const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
 /// A call that waits for another worker's grant checks for the grant at this interval, at most `LOOKS` times.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 40;
-/// Maximum attempts to store a grant. A grant that is not stored is lost permanently.
+/// A grant that is not stored is lost permanently.
 const KEEP_TRIES: u32 = 10;
 /// How long a grant is stored (ms). X's refresh tokens are valid for half a year. Each use returns a new refresh token.
 const KEPT_MS: u64 = 190 * 86_400_000;
 
-/// How requests to X are authorized: by a fixed token, or by the token of a signed-in user.
 #[derive(Clone)]
 pub(super) enum Account {
-    /// A fixed token. The value is the name of the tool's secret.
+    /// The name of the tool's secret.
     Fixed(&'static str),
-    /// The user who signed in.
     SignedIn(Arc<SignIn>),
 }
 
@@ -51,7 +49,7 @@ impl Account {
         sign_in.map_or(Self::Fixed("X_USER_TOKEN"), Self::SignedIn)
     }
 
-    /// Returns the account for requests that only read: the app if it has a token, otherwise the user.
+    /// For requests that only read: the app if it has a token, otherwise the user.
     pub(super) fn of_reader(sign_in: Option<Arc<SignIn>>, environment: &Environment) -> Self {
         let is_set = |name: &str| environment.get(name).is_some();
         match sign_in {
@@ -61,8 +59,7 @@ impl Account {
         }
     }
 
-    /// Declares the secrets that the tool needs. If a secret is missing, the tool is not configured. Values of secrets
-    /// are removed from results.
+    /// If a secret is missing, the tool is not configured. Values of secrets are removed from results.
     pub(super) fn declared_on(&self, tool: TypedTool, environment: &Environment) -> TypedTool {
         match self {
             Self::Fixed(name) => tool.secret_from_env(name, name),
@@ -73,7 +70,7 @@ impl Account {
         }
     }
 
-    /// Returns an access token that has not expired and that X has not rejected, as far as this worker knows.
+    /// As far as this worker knows, the token has not expired and X has not rejected it.
     pub(super) async fn token(&self, context: &CallContext) -> Result<SecretString, ToolError> {
         match self {
             Self::Fixed(name) => context.secret(name).map(SecretString::from),
@@ -81,7 +78,6 @@ impl Account {
         }
     }
 
-    /// Returns a token to use after X rejected `refused`. Returns `None` if there is no other token.
     pub(super) async fn token_after_rejection(
         &self,
         refused: &SecretString,
@@ -93,25 +89,21 @@ impl Account {
     }
 }
 
-/// A user's sign-in to X. Each new grant replaces the previous one.
 pub(super) struct SignIn {
     token_url: Url,
     client_id: SecretString,
     client_secret: Option<SecretString>,
-    /// The configured refresh token. The first grant is requested with it.
+    /// The configured refresh token, for the first grant.
     refresh_token: SecretString,
     client: Arc<Client>,
     home: Store,
     seal: Seal,
-    /// The newest grant that this process has seen. It is used if Redis has lost the grant.
+    /// Used if Redis has lost the grant.
     last: Mutex<Option<StoredGrant>>,
 }
 
 impl SignIn {
-    /// Returns the sign-in that the environment configures. Returns `None` if no refresh token is set.
-    ///
-    /// # Errors
-    /// The variable that is missing or cannot be used.
+    /// `None` if no refresh token is set. The error names a variable that is missing or cannot be used.
     pub(super) fn new(
         base: &Url,
         client: &Arc<Client>,
@@ -133,8 +125,8 @@ impl SignIn {
         }))
     }
 
-    /// Returns a valid token other than `refused`. The work runs in a separate task, which continues if the call is
-    /// dropped: X may already have replaced the refresh token, and the new refresh token must be stored.
+    /// Returns a token other than `refused`. The work runs in a separate task, which continues if the call is dropped.
+    /// X may already have replaced the refresh token, and the new refresh token must be stored.
     async fn token(self: &Arc<Self>, refused: Option<&SecretString>) -> Result<SecretString, ToolError> {
         let this = Arc::clone(self);
         let refused = refused.cloned();
@@ -177,7 +169,7 @@ impl SignIn {
         Ok((last.clone(), now_ms))
     }
 
-    /// Requests the next grant, and tries to store it before its access token is used.
+    /// Tries to store the grant before its access token is used.
     async fn renew(&self) -> Result<SecretString, ToolError> {
         let (last, _) = self.newest().await?;
         let refresh = last.as_ref().map_or_else(|| self.refresh_token.clone(), |kept| kept.refresh.clone().into());
@@ -219,7 +211,7 @@ fn away(error: StoreError) -> ToolError {
     not_signed_in(&error.to_string(), None)
 }
 
-/// Returns the error for a failed sign-in. The tool's own request was not sent, so a retry repeats nothing.
+/// The tool's own request was not sent, so a retry repeats nothing.
 fn not_signed_in(why: &str, retry_after: Option<Duration>) -> ToolError {
     ToolError::NotExecuted { message: format!("The tool could not sign in to X: {why}."), retry_after }
 }

@@ -11,18 +11,15 @@ use tickfleet_protocol::cut_response;
 
 use crate::wording;
 
-/// Maximum number of problems in one message. A model corrects only a few in one step.
+/// A model corrects only a few in one step.
 pub(super) const PROBLEMS_MAX: usize = 5;
-/// Maximum bytes of a wrong value that a message quotes.
 const QUOTED_BYTES_MAX: usize = 80;
-/// Maximum bytes of a list of values or names in a message. Further entries are only counted.
+/// For a list of values or names. Further entries are only counted.
 const LISTED_BYTES_MAX: usize = 320;
 const PROBLEM_BYTES_MAX: usize = 640;
 const PATH_BYTES_MAX: usize = 300;
-/// Maximum number of alternatives that a message lists with their requirements.
 const ALTERNATIVES_MAX: usize = 3;
 
-/// How messages name the checked value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CheckedValueName {
     pub(super) whole: &'static str,
@@ -34,8 +31,7 @@ pub(super) struct CheckedValueName {
     /// How messages begin if members are unknown: the singular and the plural form.
     unknown: [&'static str; 2],
     pub(super) bytes_max: usize,
-    /// True if messages quote wrong values. Values of results are not quoted, because a withheld result must not appear
-    /// in messages.
+    /// Values of results are not quoted, because a withheld result must not appear in messages.
     quoted: bool,
 }
 
@@ -121,7 +117,7 @@ impl ArgumentError {
     }
 }
 
-/// Converts validation errors to problems. `names` are the top-level names that the schema declares.
+/// `names` are the top-level names that the schema declares.
 pub(super) fn all<'e>(
     errors: impl Iterator<Item = ValidationError<'e>>,
     names: &[String],
@@ -211,8 +207,8 @@ fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &Checke
     if names.is_empty() { text } else { format!("{text}, expected: {}", expected()) }
 }
 
-/// Describes what the schema expects, as a predicate: `must be of type string`. The argument's name precedes it in a
-/// message. Returns `None` if this kind of error has no wording.
+/// A predicate such as `must be of type string`. The argument's name precedes it in a message. `None` if this kind of
+/// error has no wording.
 fn expected(error: &ValidationError<'_>) -> Option<String> {
     use ValidationErrorKind as K;
     let has = |count: usize| format!("has {count}");
@@ -256,8 +252,8 @@ fn expected(error: &ValidationError<'_>) -> Option<String> {
     })
 }
 
-/// Returns the allowed values if the schema lists them: an enum, a constant, null, or alternatives that are such lists.
-/// Schemas use a `oneOf` of `const` as an enum with a description for each value.
+/// An enum, a constant, null, or alternatives that are such lists. Schemas use a `oneOf` of `const` as an enum with a
+/// description for each value.
 fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
     use ValidationErrorKind as K;
     match error.kind() {
@@ -276,7 +272,7 @@ fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
     }
 }
 
-/// Returns the first error of each alternative, so that a model can choose an alternative.
+/// The first error of each alternative, so that a model can choose an alternative.
 fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> String {
     let wish = |error: &ValidationError<'_>| {
         let here = error.instance_path().as_str();
@@ -297,7 +293,7 @@ fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> Str
     format!("fits none of the allowed forms ({shown}{more})")
 }
 
-/// Describes why a schema is invalid. `error` comes from the validator of the meta-schema.
+/// `error` comes from the validator of the meta-schema.
 pub(super) fn of_schema(error: &ValidationError<'_>) -> String {
     let words = expected(error).map(|expected| format!("{} {expected}", quoted(error.instance())));
     wording::cut(&words.unwrap_or_else(|| error.masked().to_string()), PROBLEM_BYTES_MAX)
@@ -325,8 +321,7 @@ pub(super) fn quoted(value: &Value) -> String {
     quoted_up_to(value, QUOTED_BYTES_MAX)
 }
 
-/// Returns a value as JSON, cut to `bytes_max`. A long string is cut before it is serialized, so a large argument costs
-/// little.
+/// A long string is cut before it is serialized, so a large argument costs little.
 fn quoted_up_to(value: &Value, bytes_max: usize) -> String {
     match value {
         Value::String(text) => wording::cut(&Value::from(wording::cut(text, bytes_max)).to_string(), bytes_max),
@@ -340,7 +335,7 @@ fn listed_names(names: &[String]) -> String {
     listed(names.iter().map(|name| format!("'{}'", wording::cut(name, QUOTED_BYTES_MAX))), LISTED_BYTES_MAX)
 }
 
-/// Joins the items with commas, up to `bytes_max`. Further items are only counted.
+/// Further items are only counted.
 fn listed(items: impl Iterator<Item = String>, bytes_max: usize) -> String {
     let mut text = String::new();
     let mut left_out = 0usize;
@@ -364,7 +359,7 @@ fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// Converts a JSON pointer to a path: `/user/emails/0` becomes `user.emails[0]`.
+/// `/user/emails/0` becomes `user.emails[0]`.
 fn dotted(pointer: &str) -> String {
     let mut path = String::new();
     for token in pointer.split('/').skip(1) {

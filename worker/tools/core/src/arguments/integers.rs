@@ -7,7 +7,7 @@ use serde_json::Value as Schema;
 use tickfleet_model::limits;
 use tickfleet_protocol::json::{Document, Kind, Value, push_quoted};
 
-/// Maximum digits of a rewritten number. If the rewritten number would be longer, the number stays unchanged.
+/// A number that would be longer stays unchanged.
 const DIGITS_MAX: usize = 400;
 /// Maximum length of a chain of references and combined schemas.
 const HOPS_MAX: usize = 16;
@@ -24,8 +24,8 @@ pub(super) fn are_declared(schema: &Schema) -> bool {
     }
 }
 
-/// Rewrites `text`, a value that fits `schema`. If the schema declares an integer, a whole number is rewritten as an
-/// integer. All other bytes stay the same.
+/// `text` fits `schema`. If the schema declares an integer, a whole number is rewritten as an integer. All other bytes
+/// stay the same.
 pub(super) fn as_integers<'a>(schema: &Schema, text: &'a str) -> Cow<'a, str> {
     if !text.contains(['.', 'e', 'E']) {
         return Cow::Borrowed(text);
@@ -35,7 +35,7 @@ pub(super) fn as_integers<'a>(schema: &Schema, text: &'a str) -> Cow<'a, str> {
     rewritten(root, &applying(&[schema], schema), schema).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
-/// Rewrites one value, to which all of `schemas` apply. Returns `None` if nothing changes.
+/// All of `schemas` apply to the value. `None` if nothing changes.
 fn rewritten(value: Value<'_, '_>, schemas: &[&Schema], root: &Schema) -> Option<String> {
     if schemas.is_empty() {
         return None;
@@ -82,7 +82,7 @@ fn rewritten(value: Value<'_, '_>, schemas: &[&Schema], root: &Schema) -> Option
     }
 }
 
-/// Returns true if the value of a `type` keyword permits integers but no other numbers.
+/// True if `kind`, the value of a `type` keyword, permits integers but no other numbers.
 fn is_integer(kind: &Schema) -> bool {
     match kind {
         Schema::String(one) => one == "integer",
@@ -93,7 +93,7 @@ fn is_integer(kind: &Schema) -> bool {
     }
 }
 
-/// Returns `schemas` and all schemas that they refer to or combine. Each returned schema may apply to the same value.
+/// Returns `schemas` and all schemas that they refer to or combine.
 fn applying<'a>(schemas: &[&'a Schema], root: &'a Schema) -> Vec<&'a Schema> {
     let mut found: Vec<&Schema> = Vec::new();
     let mut open: Vec<(&Schema, usize)> = schemas.iter().map(|schema| (*schema, 0)).collect();
@@ -116,7 +116,7 @@ fn applying<'a>(schemas: &[&'a Schema], root: &'a Schema) -> Vec<&'a Schema> {
     found
 }
 
-/// Returns the schemas of the member `name`. `schemas` apply to the object that contains the member.
+/// `schemas` apply to the object that contains the member.
 fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let declared = schema.get("properties").and_then(|properties| properties.get(name));
@@ -125,7 +125,7 @@ fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     schemas.iter().filter_map(of_one).collect()
 }
 
-/// Returns the schemas of the item at `index`. `schemas` apply to the list that contains the item.
+/// `schemas` apply to the list that contains the item.
 fn of_item<'a>(schemas: &[&'a Schema], index: usize) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let items = schema.get("items");
@@ -136,8 +136,7 @@ fn of_item<'a>(schemas: &[&'a Schema], index: usize) -> Vec<&'a Schema> {
     schemas.iter().filter_map(of_one).collect()
 }
 
-/// Converts a whole number to an integer. Returns `None` if the number is already an integer, is not whole, or has too
-/// many digits.
+/// `None` if the number is already an integer, is not whole, or has too many digits.
 fn whole(text: &str) -> Option<String> {
     let (number, power) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (sign, number) = number.strip_prefix('-').map_or(("", number), |rest| ("-", rest));

@@ -9,14 +9,9 @@ use serde_json::{Map, Value};
 use tickfleet_model::limits;
 use tickfleet_protocol::json::replace_beyond;
 
-/// Parses `text` within `bytes_max`, [`limits::JSON_DEPTH_MAX`] and [`limits::JSON_VALUES_MAX`].
-///
 /// Integers beyond 64 bits become floats in the value, which is sufficient for validation. A number beyond the range of
-/// a float becomes the largest or smallest float. The text keeps the original digits.
-///
-/// # Errors
-/// The problem and its place. A duplicate key is rejected with its path: another parser might use the other value of
-/// the key.
+/// a float becomes the largest or smallest float. The text keeps the original digits. A duplicate key is rejected:
+/// another parser might use the other value of the key.
 pub(super) fn parse_bounded(text: &str, bytes_max: usize) -> Result<Value, NotJson> {
     if text.len() > bytes_max {
         let why = format!("{} bytes; at most {bytes_max} are allowed", text.len());
@@ -30,12 +25,11 @@ pub(super) fn parse_bounded(text: &str, bytes_max: usize) -> Result<Value, NotJs
     Ok(value)
 }
 
-/// Why a text is not JSON within its bounds.
 #[derive(Debug)]
 pub(super) struct NotJson {
-    /// The reason in one line, worded for a model.
+    /// In one line, worded for a model.
     pub(super) why: String,
-    /// True if the text ends inside a value.
+    /// The text ends inside a value.
     pub(super) breaks_off: bool,
 }
 
@@ -50,7 +44,7 @@ fn comparable(text: &str) -> Cow<'_, str> {
     replace_beyond(text, |number| if number.starts_with('-') { format!("-{LARGEST}") } else { LARGEST.to_owned() })
 }
 
-/// The path of a value in the text, as a linked list on the stack. The text of the path is built only for an error.
+/// A linked list on the stack. The text of the path is built only for an error.
 #[derive(Clone, Copy)]
 enum ValuePath<'a> {
     Root,

@@ -12,8 +12,7 @@ const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 /// not checked here.
 const STEPS_BACK_MAX: usize = 10_000;
 
-/// The warning about a pattern that no available engine supports. The text completes a sentence that begins with `the
-/// schema`.
+/// The text completes a sentence that begins with `the schema`.
 pub(super) const LEFT_TO_THE_TOOL: &str =
     "has a pattern that cannot be read here: it is not checked, and left to the tool";
 
@@ -29,8 +28,7 @@ pub(super) fn engine(schema: &Value) -> ValidationOptions<'static> {
     if schema.get("$schema").is_none() { options.with_draft(Draft::Draft202012) } else { options }
 }
 
-/// Returns the schema without its unsupported patterns, and the places of these patterns. Returns `None` if all
-/// patterns are supported without a change.
+/// Also returns the places of the removed patterns. `None` if all patterns are supported without a change.
 pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
     let mut readable = schema.clone();
     let mut unread = Vec::new();
@@ -38,8 +36,7 @@ pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
     (readable != *schema).then_some((readable, unread))
 }
 
-/// Escapes each hyphen next to a class escape. In ECMA 262, `[\w-.]` matches a word character, a hyphen or a dot. Other
-/// engines reject this range as invalid.
+/// In ECMA 262, `[\w-.]` matches a word character, a hyphen or a dot. Other engines reject this range as invalid.
 fn literal_hyphens(pattern: &str) -> String {
     let is_class = |escape: Option<&char>| escape.is_some_and(|escape| "dDsSwW".contains(*escape));
     let mut text = String::with_capacity(pattern.len() + 8);
@@ -106,8 +103,8 @@ fn strip(schema: &mut Value, at: &mut String, unread: &mut Vec<String>) {
     }
 }
 
-/// Removes unsupported name patterns from an object's schema. The names that these patterns would have allowed are then
-/// unknown. Therefore the check of additional members is also removed and left to the tool.
+/// The names that unsupported patterns would have allowed are then unknown. Therefore the check of additional members
+/// is also removed and left to the tool.
 fn strip_names(members: &mut Map<String, Value>, at: &str, unread: &mut Vec<String>) {
     let Some(Value::Object(patterns)) = members.get_mut("patternProperties") else { return };
     let odd: Vec<String> = patterns.keys().filter(|pattern| !can_be_read(pattern)).cloned().collect();

@@ -15,7 +15,7 @@ use tickfleet_model::limits;
 const SUBSCHEMAS_MAX: usize = 4_000;
 /// Maximum weight that applies to one repeated part of an instance. 256 KiB of arguments have up to 100,000 parts.
 const WEIGHT_PER_PART_MAX: usize = 512;
-/// The weight of a pattern, which examines every character.
+/// A pattern examines every character.
 const PATTERN_WEIGHT: usize = 8;
 /// Number of listed values that weigh as much as one subschema. A list of only strings is hashed and has no weight.
 const VALUES_PER_WEIGHT: usize = 16;
@@ -48,11 +48,8 @@ impl Step {
     }
 }
 
-/// Checks that the cost of validation against `schema` is at most a small multiple of the instance's size.
-///
-/// # Errors
-/// The place (a JSON pointer) and the reason. Reasons are too many subschemas, a reference that is not local, or a
-/// recursion that doubles its work.
+/// The cost of validation must be at most a small multiple of the instance's size. The error is a place (a JSON
+/// pointer) and the reason.
 pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
     let mut walk = Walk {
         root: schema,
@@ -72,12 +69,11 @@ struct Walk<'a> {
     /// References that the walk is currently inside of. Each entry has the reference's target and the length of `steps`
     /// when the reference was followed.
     open: Vec<(&'a str, usize)>,
-    /// The steps from the root to the current place.
     steps: Vec<Step>,
     /// Recursive uses of open references. Each entry has the reference's target and the steps from the reference to the
     /// recursive use.
     returns: Vec<(&'a str, Vec<Step>)>,
-    /// The weight for each repeated part, by the steps that lead to the part.
+    /// Weights for each repeated part, by the steps that lead to the part.
     weights: HashMap<Vec<Step>, usize>,
     /// The current place as a JSON pointer. After a failure, the place where the failure occurred.
     place: String,
@@ -170,7 +166,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Calls `walk` at the place `below` the current place. Then returns to the current place, unless `walk` fails.
+    /// Returns to the current place afterwards, unless `walk` fails.
     fn at(&mut self, below: &str, walk: impl FnOnce(&mut Self) -> Result<(), String>) -> Result<(), String> {
         let here = self.place.len();
         self.place.push_str(below);
@@ -205,9 +201,8 @@ impl<'a> Walk<'a> {
         walked
     }
 
-    /// Handles a definition that uses itself. If the definition applies itself once to each part of the instance, the
-    /// work is linear. If it applies itself twice to the same part, the work is exponential in the instance's depth,
-    /// and the schema is rejected.
+    /// If a definition applies itself once to each part of the instance, the work is linear. If it applies itself twice
+    /// to the same part, the work is exponential in the instance's depth, and the schema is rejected.
     fn back(&mut self, target: &'a str, opened_at: usize) -> Result<(), String> {
         let since = self.steps[opened_at..].to_vec();
         if since.is_empty() {
@@ -231,7 +226,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Decodes percent-encoding. A JSON pointer in a URI fragment may be percent-encoded.
+/// A JSON pointer in a URI fragment may be percent-encoded.
 pub(super) fn percent_decoded(pointer: &str) -> String {
     let bytes = pointer.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

@@ -228,7 +228,7 @@ struct Pattern {
     pattern: String,
     fits: Vec<String>,
     unfit: Vec<String>,
-    /// True if no available engine supports the pattern.
+    /// No available engine supports the pattern.
     #[serde(default)]
     unread: bool,
 }

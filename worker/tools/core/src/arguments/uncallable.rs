@@ -5,8 +5,7 @@ use serde_json::{Map, Value};
 /// Maximum number of references followed in a row.
 const DEPTH_MAX: usize = 16;
 
-/// Looks for a reason why no object can satisfy `schema`. Considers only required members. Returns a JSON pointer into
-/// the schema, and an explanation, or `None` if it finds no reason.
+/// Considers only required members. Returns a JSON pointer into the schema, and an explanation.
 pub(super) fn find(schema: &Value) -> Option<(String, String)> {
     SchemaSearch { root: schema }.object(schema, String::new(), 0)
 }
@@ -77,7 +76,7 @@ impl SchemaSearch<'_> {
     }
 }
 
-/// Returns true if an object can have only the members listed in `properties`.
+/// An object can have only the members listed in `properties`.
 fn closed(members: &Map<String, Value>) -> bool {
     members.get("additionalProperties") == Some(&Value::Bool(false)) && !members.contains_key("patternProperties")
 }

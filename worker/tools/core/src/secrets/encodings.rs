@@ -25,7 +25,7 @@ static BASE64: DigitTable = Encoding::Base64.kinds();
 static HEXADECIMAL: DigitTable = Encoding::Hexadecimal.kinds();
 static DECIMAL: DigitTable = Encoding::Decimal.kinds();
 
-/// A series of digits in one encoding. Separators may be between the digits.
+/// Separators may be between the digits.
 #[derive(Debug, Default)]
 pub(super) struct DigitRun {
     digits: Vec<u8>,
@@ -51,8 +51,8 @@ impl Encoding {
         }
     }
 
-    /// Returns the number of alignments to try. Other bytes can precede the secret in a run, so the secret's first byte
-    /// can begin at any of the run's first digits.
+    /// The number of alignments to try. Other bytes can precede the secret in a run, so the secret's first byte can
+    /// begin at any of the run's first digits.
     pub(super) const fn phases(self) -> usize {
         match self {
             Self::Base64 => 4,
@@ -84,7 +84,7 @@ impl Encoding {
         run.end(self, bytes_min, see);
     }
 
-    /// Classifies the escape, longer separator or number at `at`. Returns its class or value, and its length.
+    /// Returns the class or value of the escape, longer separator or number at `at`, and its length.
     fn longer(self, kinds: &DigitTable, text: &[u8], at: usize) -> (u8, usize) {
         match (self, text.get(at)) {
             (Self::Decimal, Some(b'0'..=b'9')) => decimal(text, at),
@@ -127,7 +127,7 @@ impl Encoding {
     }
 }
 
-/// Returns the number at `at` and its length. The number is [`OTHER`] if it is [`SEPARATOR`] or larger.
+/// The number is [`OTHER`] if it is [`SEPARATOR`] or larger.
 fn decimal(text: &[u8], at: usize) -> (u8, usize) {
     let digits = text.get(at..).unwrap_or_default();
     let width = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();

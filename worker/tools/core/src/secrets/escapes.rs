@@ -6,7 +6,7 @@ pub(super) const fn begins(byte: u8) -> bool {
     matches!(byte, b'\\' | b'%' | b'&' | b'+')
 }
 
-/// Calls `read` with each possible reading of the escape at `at`: the decoded bytes, and the escape's length in `text`.
+/// Each reading has the decoded bytes, and the escape's length in `text`.
 pub(super) fn readings(text: &[u8], at: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let tail = text.get(at..).unwrap_or_default();
     match tail.first() {
@@ -30,8 +30,7 @@ pub(super) fn resolved(text: &[u8], at: usize) -> Option<(u8, usize)> {
     longest
 }
 
-/// Reads the JSON escape at the start of `tail`. The escape may be in a nested JSON string. A run of backslashes has
-/// several readings.
+/// The escape may be in a nested JSON string. A run of backslashes has several readings.
 fn json_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     let run = tail.iter().take(NESTED_MAX + 1).take_while(|byte| **byte == b'\\').count();
     for doubled in [2, 4, 8].into_iter().filter(|doubled| *doubled <= run) {
@@ -86,7 +85,7 @@ fn numbered_escape(tail: &[u8], run: usize, read: &mut dyn FnMut(&[u8], usize)) 
     }
 }
 
-/// Reads the URL escape at the start of `tail`: `%2F`, and also `%252F` (a URL inside a URL).
+/// `%2F`, and also `%252F` (a URL inside a URL).
 fn percent_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     for at in (0..NESTED_MAX).map(|nested| 1 + 2 * nested) {
         if let Some(byte) = hex_byte(tail, at) {
@@ -98,8 +97,8 @@ fn percent_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     }
 }
 
-/// Reads the HTML reference at the start of `tail`. The `&` of the reference takes `ampersand` bytes. The reference may
-/// be nested in other HTML. As in browsers, the `;` is optional.
+/// The `&` of the reference takes `ampersand` bytes. The reference may be nested in other HTML. As in browsers, the `;`
+/// is optional.
 fn html_entity(tail: &[u8], ampersand: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let mut at = ampersand;
     for _ in 0..NESTED_MAX {
@@ -121,8 +120,7 @@ fn html_entity(tail: &[u8], ampersand: usize, read: &mut dyn FnMut(&[u8], usize)
     }
 }
 
-/// Reads a numeric HTML reference: `#65` or `#x41`. If the `;` is missing, the last digits may be ordinary text, so
-/// each prefix is a reading.
+/// `#65` or `#x41`. If the `;` is missing, the last digits may be ordinary text, so each prefix is a reading.
 fn numeric_reference(rest: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     let (radix, from) =
         if rest.get(1).is_some_and(|letter| letter.eq_ignore_ascii_case(&b'x')) { (16, 2) } else { (10, 1) };
@@ -137,7 +135,7 @@ fn numeric_reference(rest: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     }
 }
 
-/// The names of HTML references for ASCII characters that are neither letters nor digits.
+/// For ASCII characters that are neither letters nor digits.
 const HTML_ENTITIES: [(&str, u8); 32] = [
     ("amp", b'&'),
     ("apos", b'\''),

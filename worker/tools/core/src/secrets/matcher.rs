@@ -18,11 +18,10 @@ const SECRET_BYTES_MIN: usize = 4;
 const CASELESS_BYTES_MIN: usize = 8;
 /// Maximum depth of nested encodings that are decoded.
 const ENCODED_MAX: usize = 2;
-/// Maximum number of comparisons that start at one position of the text, per byte of the secret. The limit keeps the
-/// cost linear for text with nested escapes.
+/// The maximum comparisons that start at one position of the text, per byte of the secret. The limit keeps the cost
+/// linear for text with nested escapes.
 const STEPS_PER_BYTE: usize = 16;
 
-/// The values that must not appear in a text.
 pub(super) struct SecretMatcher {
     wanted: Vec<Vec<u8>>,
     /// For each byte, the indexes of the values in `wanted` that may begin with it.
@@ -47,8 +46,7 @@ impl SecretMatcher {
         Self { wanted, by_first, shortest }
     }
 
-    /// Returns the byte ranges of `text` that contain a secret: in order, without overlaps, and at character
-    /// boundaries.
+    /// The byte ranges are in order, without overlaps, and at character boundaries.
     pub(super) fn found(&self, text: &str) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         if self.wanted.is_empty() {
@@ -75,7 +73,7 @@ impl SecretMatcher {
         found
     }
 
-    /// Searches a text and all its encoded parts. `place` maps a range of this text to a range of the whole text.
+    /// `place` maps a range of this text to a range of the whole text.
     fn search(
         &self,
         text: &[u8],
@@ -122,8 +120,7 @@ impl SecretMatcher {
     }
 }
 
-/// Returns the bytes of a secret in all forms to search for. The first form is unchanged. The other forms arise if a
-/// program reads or writes the secret in a wrong character set.
+/// The first form is unchanged. The other forms arise if a program reads or writes the secret in a wrong character set.
 fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
     let mut all = vec![secret.as_bytes().to_vec()];
     if secret.is_ascii() {
@@ -148,14 +145,13 @@ fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
     all
 }
 
-/// Returns the start of the backslash escape that contains `at`, otherwise `at`. A cut inside an escape would break the
-/// surrounding JSON.
+/// A cut inside a backslash escape would break the surrounding JSON.
 fn whole_escape(bytes: &[u8], at: usize) -> usize {
     let slashes = bytes.iter().take(at).rev().take_while(|byte| **byte == b'\\').count();
     at - slashes % 2
 }
 
-/// Returns the end of the longest match of `wanted`, plain or escaped, that starts at `start`.
+/// The end of the longest match, plain or escaped, that starts at `start`.
 fn end_of(wanted: &[u8], text: &[u8], start: usize) -> Option<usize> {
     let is_same = |byte: u8, wanted_byte: u8| {
         byte == wanted_byte || wanted.len() >= CASELESS_BYTES_MIN && byte.eq_ignore_ascii_case(&wanted_byte)

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use encoding_rs::Encoding;
 use reqwest::header::{self, HeaderMap};
 
-/// Returns the text of a body. Returns `None` if the body is not text.
+/// `None` if the body is not text.
 ///
 /// If a body is valid UTF-8, it is read as UTF-8, even if another encoding is declared. Declarations are often only a
 /// server's default, and text in other encodings is hardly ever valid UTF-8. A declared encoding that is not
@@ -22,8 +22,8 @@ pub(super) fn text<'a>(body: &'a [u8], headers: &HeaderMap) -> Option<Cow<'a, st
     (!is_odd).then_some(text)
 }
 
-/// Returns the encoding that the media type declares, if it is a media type of text. Other media types are ignored:
-/// servers add their default encoding to images and archives too, and some encodings decode any bytes to text.
+/// Considers only media types of text. Servers add their default encoding to images and archives too, and some
+/// encodings decode any bytes to text.
 fn declared(headers: &HeaderMap) -> Option<&'static Encoding> {
     let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?.to_ascii_lowercase();
     let mut parts = kind.split(';').map(str::trim);

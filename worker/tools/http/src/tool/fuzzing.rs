@@ -11,29 +11,17 @@ use super::HttpTool;
 use crate::oauth2;
 use crate::template::{Arguments, Values};
 
-/// The request of a call.
 #[derive(Debug, Clone)]
 pub struct SentRequest {
-    /// The address.
     pub url: String,
-    /// The headers.
     pub headers: HeaderMap,
-    /// The JSON body.
     pub body: Option<String>,
 }
 
-/// Interprets a response in the same way as a call of `tool`.
-///
-/// # Errors
-/// The failure that the call would have.
 pub async fn interpret(tool: &HttpTool, answer: Response, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
     tool.rules.interpret(answer.into(), secrets).await
 }
 
-/// Makes the request of a call with the arguments `arguments`, which are a JSON object.
-///
-/// # Errors
-/// The problem with an argument, worded for a model.
 pub fn request(
     tool: &HttpTool,
     context: &CallContext,
@@ -49,10 +37,7 @@ pub fn request(
     })
 }
 
-/// Reads a token service's response. Returns the access token, and the time during which a worker uses it.
-///
-/// # Errors
-/// The failure that a call that signs in would have.
+/// Returns the access token, and the time during which a worker uses it.
 pub async fn parse_grant(answer: Response) -> Result<(String, Duration), ToolFailure> {
     let granted = oauth2::parse_grant(answer).await?;
     Ok((granted.token.expose_secret().to_owned(), granted.life))

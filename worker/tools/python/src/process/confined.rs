@@ -29,21 +29,17 @@ const OPEN_FILES: u64 = 1_024;
 /// The sandbox's memory limit as a multiple of `memory_max`. An interpreter that reaches `memory_max` is replaced after
 /// its calls have ended. An interpreter that reaches the sandbox's limit is killed.
 const WALL: u64 = 2;
-/// The environment variable for the temporary folder. A confined interpreter has its own temporary folder.
+/// A confined interpreter has its own temporary folder.
 const TEMPORARY: &str = "TMPDIR";
 
-/// A running interpreter in a sandbox. Dropping it kills the whole sandbox.
+/// Dropping it kills the whole sandbox.
 pub(crate) struct ConfinedProcess {
     confined: Confined,
-    /// The task that reads the interpreter's standard error.
+    /// Reads the interpreter's standard error.
     listening: Option<JoinHandle<()>>,
     scratch: Option<Scratch>,
 }
 
-/// Starts the host for the modules of `def` in its sandbox. Returns the worker's end of the host's socket.
-///
-/// # Errors
-/// The reason why the host could not be started.
 pub(super) async fn start(
     name: &str,
     (def, sandbox): (&ModulesDef, &ModulesSandbox),
@@ -75,8 +71,8 @@ const fn level(level: ShellLevel) -> Level {
     }
 }
 
-/// Describes the command and its accessible paths: its own folder, the folders of the modules and the interpreter, and
-/// the paths that the entry grants.
+/// Accessible paths are the interpreter's own folder, the folders of the modules and the interpreter, and the paths
+/// that the entry grants.
 fn spec(
     (def, sandbox): (&ModulesDef, &ModulesSandbox),
     variables: BTreeMap<String, String>,
@@ -115,18 +111,18 @@ fn real(path: &Path) -> Result<PathBuf, String> {
 }
 
 impl ConfinedProcess {
-    /// Returns the process id of the launcher. The interpreter is a descendant of the launcher.
+    /// The interpreter is a descendant of the launcher.
     pub(super) fn launcher(&self) -> Option<u32> {
         self.confined.launcher()
     }
 
-    /// Kills the interpreter now, with all processes that it has started. Call [`Self::end`] after this.
+    /// Also kills all processes that the interpreter has started. Call [`Self::end`] after this.
     pub(super) fn kill(&self) {
         self.confined.kill();
     }
 
-    /// Waits until the host has exited after its socket was closed. Kills the host if it does not exit. Returns a
-    /// description of how the host ended, if known.
+    /// Call it after the host's socket was closed. Kills the host if it does not exit. Returns a description of the
+    /// host's end, if known.
     pub(super) async fn end(mut self) -> Option<String> {
         let mut ended = tokio::time::timeout(ENDS_IN, self.confined.ended()).await.ok();
         if ended.is_none() {

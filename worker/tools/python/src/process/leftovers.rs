@@ -10,13 +10,12 @@ use std::path::Path;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The environment variable that marks an interpreter and all processes that it starts.
+/// Marks an interpreter and all processes that it starts.
 pub(super) const MARK: &str = "TICKFLEET_INTERPRETER";
-/// Maximum number of passes over the machine's processes. If a process forks during one pass, the next pass finds the
-/// child.
+/// If a process forks during one pass over the machine's processes, the next pass finds the child.
 const LOOKS_MAX: usize = 10;
 
-/// Kills every process with this mark in its environment, and blocks until done. Without `/proc`, no process is found.
+/// Blocks until done. Without `/proc`, no process is found.
 pub(super) fn end(mark: &str) {
     let variable = format!("{MARK}={mark}");
     for _ in 0..LOOKS_MAX {
@@ -59,7 +58,7 @@ pub(super) fn resident_bytes_below(process: u32) -> u64 {
     bytes
 }
 
-/// Returns the children that a process's first thread has started. Empty if the process no longer exists.
+/// Finds only the children of the process's first thread. Empty if the process no longer exists.
 fn children(process: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|word| word.parse().ok()).collect()

@@ -19,22 +19,16 @@ use own::OwnProcess;
 use remote::Remote;
 pub(crate) use remote::is_absent;
 
-/// A running interpreter, which is killed on drop. [`Process::end`] also ends all processes that the interpreter has
-/// started.
+/// Killed on drop. [`Process::end`] also ends all processes that the interpreter has started.
 pub(crate) enum Process {
-    /// Started by the worker.
     Own(Box<OwnProcess>),
-    /// Started by a sandbox's launcher.
     Confined(Box<ConfinedProcess>),
-    /// Started by a tool host. The value is the connection to the host.
+    /// The connection to the tool host.
     Remote(Remote),
 }
 
-/// Starts the interpreter of `def`, or connects to the tool host that starts the interpreter. Returns the worker's end
-/// of the socket.
-///
-/// # Errors
-/// The reason why the interpreter could not be started.
+/// If the entry has a tool host, connects to the host, which starts the interpreter. Returns the worker's end of the
+/// socket.
 pub(crate) async fn start(
     name: &str,
     def: &ModulesDef,
@@ -55,7 +49,7 @@ pub(crate) async fn start(
 }
 
 impl Process {
-    /// Returns the process id: in a sandbox, the launcher's. Returns `None` if the interpreter is in a tool host.
+    /// In a sandbox, the process id of the launcher. `None` if the interpreter is in a tool host.
     pub(crate) fn id(&self) -> Option<u32> {
         match self {
             Self::Own(process) => process.id(),
@@ -64,8 +58,7 @@ impl Process {
         }
     }
 
-    /// Returns the resident bytes of the interpreter, or in a sandbox, of all descendants of the launcher. Returns
-    /// `None` if unknown.
+    /// In a sandbox, counts all descendants of the launcher. `None` if unknown.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
         match self {
             Self::Own(process) => leftovers::resident_bytes(process.id()?),
@@ -74,7 +67,7 @@ impl Process {
         }
     }
 
-    /// Kills the interpreter without a grace period. Call [`Self::end`] after this.
+    /// Gives no grace period. Call [`Self::end`] after this.
     pub(crate) fn kill(&self) {
         match self {
             Self::Own(process) => process.kill(),
@@ -83,8 +76,8 @@ impl Process {
         }
     }
 
-    /// Ends the interpreter and all processes that it has started. Returns a description of how the interpreter ended,
-    /// if known. A tool host ends its interpreter itself: this function only closes the connection and does not wait.
+    /// Returns a description of the interpreter's end, if known. A tool host ends its interpreter itself: this function
+    /// only closes the connection and does not wait.
     pub(crate) async fn end(self) -> Option<String> {
         match self {
             Self::Own(process) => process.end().await.map(|status| status.to_string()),

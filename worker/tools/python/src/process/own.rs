@@ -30,21 +30,16 @@ pub(super) const ENDS_IN: Duration = Duration::from_secs(1);
 /// Maximum time for a host to exit after it was killed.
 pub(super) const DIES_IN: Duration = Duration::from_secs(1);
 
-/// A running interpreter. Dropping it kills the interpreter and its process group. [`OwnProcess::end`] also kills
-/// processes that have left the group.
+/// Dropping it kills the interpreter and its process group. [`OwnProcess::end`] also kills processes that have left the
+/// group.
 pub(crate) struct OwnProcess {
     child: Child,
     group: Option<Pid>,
     mark: String,
-    /// The task that reads the interpreter's standard error.
+    /// Reads the interpreter's standard error.
     listening: Option<JoinHandle<()>>,
 }
 
-/// Starts the host for the modules of `def`. Returns the worker's end of the host's socket. If a variable refers to a
-/// secret that is not in `secrets`, the variable is left out.
-///
-/// # Errors
-/// The reason why the host could not be started.
 pub(super) fn start(
     name: &str,
     def: &ModulesDef,
@@ -105,7 +100,7 @@ fn command(def: &ModulesDef, environment: &Environment) -> Result<Vec<String>, S
     }
 }
 
-/// Returns the environment of an interpreter. If a variable's secret is not in `secrets`, the variable is left out.
+/// If a variable's secret is not in `secrets`, the variable is left out.
 pub(super) fn variables(def: &ModulesDef, secrets: &Secrets, environment: &Environment) -> BTreeMap<String, String> {
     let inherited = INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), environment.get(name)?.to_owned())));
     let known = |template: &String| {
@@ -128,8 +123,8 @@ impl OwnProcess {
         self.child.id()
     }
 
-    /// Waits until the host has exited after its socket was closed. Kills the host if it does not exit in time. Then
-    /// kills the processes that the host has started and that still run. Returns the exit status, if known.
+    /// Call it after the host's socket was closed. Kills the host if it does not exit in time. Then kills the processes
+    /// that the host has started and that still run.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         self.kill();
@@ -146,7 +141,7 @@ impl OwnProcess {
         status
     }
 
-    /// Kills the interpreter and its process group now. Call [`Self::end`] after this.
+    /// Also kills the process group. Call [`Self::end`] after this.
     pub(super) fn kill(&self) {
         if let Some(group) = self.group {
             // `killpg` fails if the group no longer exists, and then nothing is left to kill.

@@ -18,8 +18,7 @@ use tickfleet_tools_python::Pools;
 /// The pinned dependencies of the package tickfleet.
 const PYPI: [&str; 2] = ["pydantic==2.12.5", "docstring-parser==0.17.0"];
 
-/// Returns the folders for `PYTHONPATH`: the package tickfleet and its dependencies. The dependencies are installed
-/// once, into cargo's target folder.
+/// The package tickfleet and its dependencies, which are installed once, into cargo's target folder.
 pub fn python_path() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -45,7 +44,6 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
-/// Makes a pool entry with the trial tools in two processes.
 pub fn def() -> ModulesDef {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     ModulesDef {
@@ -101,12 +99,11 @@ impl Tools {
         &self.tools[tool].0
     }
 
-    /// Calls a tool, as the first call of a turn. The call cannot make inner calls.
+    /// The first call of a turn, without inner calls.
     pub async fn call(&self, tool: &str, arguments: Value) -> Result<Value, ToolFailure> {
         self.call_with(Inner::default(), tool, arguments).await
     }
 
-    /// Like `call`, with inner calls to other tools.
     pub async fn call_with(&self, inner: Inner, tool: &str, arguments: Value) -> Result<Value, ToolFailure> {
         let call = CallId { turn: TurnId::new("t1").unwrap(), position: 0 };
         let context = CallContext::new(TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap(), call);
@@ -120,7 +117,7 @@ impl Tools {
     }
 }
 
-/// Returns true if a process is running. A process that has exited but was not reaped does not count as running.
+/// A process that has exited but was not reaped does not count as running.
 pub fn is_running(process: i64) -> bool {
     let state = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     !state.is_empty() && !state.contains(") Z ")

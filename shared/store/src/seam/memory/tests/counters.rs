@@ -145,7 +145,7 @@ proptest! {
         }
     }
 
-    /// Within its length, a fixed window allows at most its bound, even if policies change the length.
+    /// Even if policies change the length of the window.
     #[test]
     fn a_fixed_counter_never_exceeds_its_bound_in_a_window(
         steps in prop::collection::vec((0..60_i64, 1..4_u64, prop::sample::select(vec![20_i64, 50])), 1..60),

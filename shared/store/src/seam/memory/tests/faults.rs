@@ -1,4 +1,4 @@
-//! Tests of the faults. Each fault has its documented effect, and the same seed produces the same faults.
+//! Tests of the faults: each has its documented effect, and depends only on the seed.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tickfleet_core::{Guard, RecordKey, Transaction, Version, Write};

@@ -1,5 +1,4 @@
-//! Tests of the journal: committed effects survive a restart. If the end of the log is damaged, the effects before it
-//! survive.
+//! Tests of the journal: committed effects survive a restart. Effects before a damaged end of the log survive.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -18,7 +17,6 @@ use crate::seam::memory::*;
 enum Call {
     Commit(Vec<(Vec<Guard>, Vec<Write>)>),
     Take(usize),
-    /// Acknowledges the oldest entry that the consumer holds.
     Acknowledge,
     Trim(u64),
     RemoveConsumer,
@@ -208,7 +206,7 @@ impl Bench {
     }
 }
 
-/// Returns the contents without fields that a restart changes, or that the journal writes with a delay.
+/// Drops fields that a restart changes, or that the journal writes with a delay.
 fn without_time(mut contents: Contents) -> Contents {
     (contents.epoch, contents.epoch_began_ms, contents.clock) = Default::default();
     contents
@@ -224,8 +222,7 @@ proptest! {
             let mut bench = Bench::new();
             for call in &calls {
                 bench.play(call).await;
-                // If a read detects an expiry, the journal writes the expiry only with the next change, so cause a
-                // change.
+                // If a read detects an expiry, the journal writes it only with the next change.
                 bench.store().shard().await.unwrap();
             }
             let before = bench.contents();
@@ -240,7 +237,7 @@ proptest! {
 }
 
 proptest! {
-    // Each case reads the directory many times: once for each byte of the last frame.
+    // Each case reads the directory once for each byte of the last frame.
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
     #[test]
@@ -274,11 +271,10 @@ proptest! {
                 let opened = Opened::read(bench.dir.path()).unwrap();
                 assert_eq!(without_time(opened.contents.unwrap()), before, "at {at} of {}", frames.len());
             }
-            // After the store opens a damaged log, the log ends before the damage, and a copy of the damaged log is
-            // kept.
+            // The log now ends before the damage, and a copy of the damaged log is kept.
             let cut = MemoryStore::open_dir(bench.dir.path(), FsyncPolicy::Never, options).unwrap();
             assert_eq!(without_time(cut.lock().shard.contents.clone()), before);
-            // If the writes change nothing, there is no frame to damage.
+            // Writes that change nothing have no frame to damage.
             assert_eq!(bench.dir.path().join("damaged-log").exists(), whole < frames.len());
             assert!(!log.exists());
         });
