@@ -82,8 +82,8 @@ impl PolicyTracker {
         }
     }
 
-    /// After a decision that relied on an outdated policy, ends the incarnation. After outdated settings, reads them
-    /// again.
+    /// Ends the incarnation if a decision relied on an outdated policy. Reads the settings again if a decision relied
+    /// on outdated settings.
     pub(crate) async fn handle_stale_policy(&self) -> Result<(), StoreError> {
         if self.store.refresh_state().await?.policy > self.state.generation() {
             self.end_stale_incarnation();

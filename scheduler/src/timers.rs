@@ -301,7 +301,7 @@ impl Timers {
         Ok(())
     }
 
-    /// `None` if the decision failed for another reason.
+    /// Returns why the record is unreadable. `None` if the decision failed for another reason.
     async fn unreadable_reason(&self, name: &TurnName, error: &RunError) -> Result<Option<String>, StoreError> {
         match error {
             RunError::Unreadable { why, .. } => Ok(Some(why.to_string())),

@@ -177,7 +177,7 @@ async function work(page, fleet) {
   });
 }
 
-/** Performs the actions on all matches of a filter: approves calls, and pauses agents. A resume needs no reason. */
+/** Performs the actions on all matches of a filter: approves calls, and pauses agents. Resumes without a reason. */
 async function matches(page, fleet) {
   const hand = new Hands(page, fleet);
   const dialog = page.getByRole("dialog");

@@ -64,7 +64,7 @@ export async function* follow(redis: Redis, prefix: string, place: string, posit
       yield { kind: "ended", position, text: "", calls: [], ...(reply && { reply }) };
       return;
     }
-    // After this time, the scheduler has decided any message of an unknown tenant.
+    // By this time, the scheduler has rejected the message if its tenant is unknown.
     const isLate = position === first && performance.now() - started > ABSENT_AFTER_MS;
     if (isLate && (await redis.isAbsent(prefix, place))) {
       yield { kind: "ended", position, text: "", calls: [], reply: absent(place, "task") };

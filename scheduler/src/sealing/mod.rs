@@ -55,7 +55,7 @@ pub(crate) struct Sealing {
 #[derive(Default)]
 struct SealState {
     position: Position,
-    /// The heads belong to `position`. Each head is read when it is first needed.
+    /// Heads of the chains at `position`. Each head is read when it is first needed.
     heads: BTreeMap<String, Head>,
     anchors: Anchors,
     /// True after a warning about another key with this key's ID was logged.

@@ -114,8 +114,8 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
     })
 }
 
-/// For a turn that was submitted earlier but had no record at the first read. It waits for admission, was admitted
-/// after the first read, or ended so long ago that the store has dropped its reply.
+/// Looks for a turn that was submitted earlier but had no record at the first read. Such a turn waits for admission,
+/// was admitted after the first read, or ended so long ago that the store has dropped its reply.
 async fn submitted_before(store: &Store, name: &TurnName) -> Result<BegunTurn, StoreError> {
     if store.waits_for_admission(name).await? {
         return Ok(BegunTurn::Out(name.turn.clone()));

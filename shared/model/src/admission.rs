@@ -5,11 +5,11 @@
 pub struct AdmissionNote {
     pub at_ms: i64,
     pub calls: u32,
-    /// Includes the admitted calls.
+    /// Includes the calls of this admission.
     pub tick_used: u32,
     pub tick_cap: u32,
     pub tick_ends_ms: i64,
-    /// Includes the admitted calls.
+    /// Includes the calls of this admission.
     pub day_used: u32,
     pub day_cap: u32,
 }

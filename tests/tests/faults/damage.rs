@@ -451,7 +451,7 @@ impl OriginalValue {
 /// Lists the problems of other agents during the damage, and each check that does not name the damaged key.
 async fn wrong(fleet: &Fleet, damage: &Damage, hurts: AffectedOwner, number: usize) -> Vec<String> {
     let mut wrong = Vec::new();
-    // Turns of agent `vic` use most of the damaged data. A turn under its task uses the rest.
+    // Turns of agent `vic` use most of the damaged data. A turn that belongs to a task of `vic` uses the rest.
     submit(fleet, "bolt", "vic", &format!("vic-{number}"), calls("vic")).await;
     submit(fleet, "bolt", "vic", "next", calls("next")).await;
     let under = json!({"turn_id": format!("far-{number}"), "tenant": "bolt", "agent": "far", "task_id": "job", "reply_to": "far", "calls": [{"id": "c", "name": "echo", "arguments": {"text": "hi"}}]});

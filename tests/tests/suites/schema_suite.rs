@@ -1,5 +1,5 @@
-//! The JSON-Schema-Test-Suite, drafts 7 and 2020-12, on the path of every tool's arguments. Schemas are compiled within
-//! the bounds of registration, and values are parsed from text and validated.
+//! Runs the JSON-Schema-Test-Suite, drafts 7 and 2020-12, through the code that validates arguments of tools. Schemas
+//! are compiled with the limits for registered tools, and values are parsed from text and validated.
 
 mod remainder;
 

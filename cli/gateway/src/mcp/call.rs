@@ -39,8 +39,8 @@ const PROGRESS: Duration = Duration::from_secs(5);
 const APPROVAL_LOOKS: Duration = Duration::from_millis(250);
 /// Member of `_meta`. Several calls with the same id run once.
 const TURN_ID: &str = "tickfleet/turn_id";
-/// Member of `_meta` that is rejected. Facts of calls over MCP belong to the agent: with a chosen session, a client
-/// could avoid facts that block a call.
+/// Member of `_meta` that is rejected. Facts of calls over MCP belong to the agent: a client that chose the
+/// session could avoid facts that block a call.
 const SESSION_ID: &str = "tickfleet/session_id";
 /// Each member of `_meta` that a call uses, with the field of the turn that it sets.
 pub const META: [(&str, &str); 2] = [(TURN_ID, "turn_id"), ("traceparent", "traceparent")];

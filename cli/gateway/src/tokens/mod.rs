@@ -41,7 +41,7 @@ pub use sign_in::{ClientSecret, SignInOptions};
 
 /// Tokens of the largest providers have a few kilobytes.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
-/// A read needs the discovery document and the keys.
+/// Reading the keys takes two responses: the discovery document and the keys.
 const ANSWERS: u32 = 2;
 /// Requests that may wait for a read of the keys.
 const WAITERS_MAX: usize = 256;

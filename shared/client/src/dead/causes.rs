@@ -128,7 +128,7 @@ impl Causes {
     }
 }
 
-/// Counts the items that match the filter by cause, starting at `from`. Returns the position of the next step, or
+/// Counts, per cause, the items that match the filter, starting at `from`. Returns the position of the next step, or
 /// `None` at the end of the log. One step reads about 20,000 entries. The caller can stop between steps.
 ///
 /// # Errors

@@ -78,7 +78,7 @@ pub fn origin(entry: &HeldEntry) -> EntryId {
     entry.text(fields::ORIGIN).map_or_else(|| entry.entry.clone(), EntryId::new)
 }
 
-/// Records the suspect entry that a scheduler is about to read and decide alone, or clears the record.
+/// Records which suspect entry a scheduler is about to decide, before the scheduler reads it, or clears the record.
 #[derive(Debug, Clone)]
 pub struct NameSuspect {
     pub stream: StreamKey,

@@ -64,7 +64,7 @@ pub struct Journal<E> {
     confirmed: VecDeque<u64>,
     /// Numbers of the confirmed entries of calls that may run again, in the order of confirmation.
     repeatable: VecDeque<u64>,
-    /// Numbers of the entries with results or other content that takes bytes, oldest first.
+    /// Numbers of the entries that hold results or other large content, oldest first.
     large: VecDeque<u64>,
     kept_ms: i64,
     bytes: usize,

@@ -155,7 +155,7 @@ impl ChangeSetting {
         }
     }
 
-    /// `present` is true if the setting exists.
+    /// Returns true if the store already has the change. `present` is true if the setting exists.
     fn is_made(&self, present: bool) -> bool {
         match (&self.content, &self.setting, &self.origin) {
             (None, _, _) => !present,

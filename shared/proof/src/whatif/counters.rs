@@ -93,7 +93,7 @@ pub(super) struct CounterDebit {
     pub(super) counter: String,
     /// The throttle queue of calls that wait for the counter. All caps of an agent share one queue.
     pub(super) queue: String,
-    /// The limit's name in differences.
+    /// The limit's name in the reported differences.
     pub(super) by: String,
     pub(super) debit: Debit,
     pub(super) state: CounterState,

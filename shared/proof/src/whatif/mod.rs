@@ -23,9 +23,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Name of an agent's tick cap in differences.
+/// Name of an agent's tick cap in the reported differences.
 pub const TICK: &str = "max_calls_per_tick";
-/// Name of an agent's or a tenant's day cap in differences.
+/// Name of an agent's or a tenant's day cap in the reported differences.
 pub const DAY: &str = "max_actions_per_day";
 
 /// Name of a task's call budget in differences.

@@ -48,9 +48,9 @@ pub enum Step {
 #[derive(Debug, Clone, Copy)]
 pub enum MemoryLevel {
     Plenty,
-    /// Close to the bound.
+    /// Close to `maxmemory`.
     Short,
-    /// Beyond the bound, so that a server refuses to write.
+    /// Beyond `maxmemory`, so that a server refuses to write.
     Full,
 }
 

@@ -117,8 +117,8 @@ impl Oracle {
         }
     }
 
-    /// Within the length of a tick, an agent has at most the calls of two ticks. Within the length of the payment
-    /// limit, there are at most that limit's number of payments.
+    /// In any period as long as a tick, an agent makes at most the calls of two ticks. In any period as long as the
+    /// window of the payment limit, there are at most as many payments as the limit allows.
     fn check_dispatches(&mut self) {
         for (at_ms, agent, tool) in &self.dispatches {
             let within = |length_ms: i64| {

@@ -55,8 +55,8 @@ pub fn landlock_abi() -> i32 {
 #[must_use]
 pub fn main() -> ExitCode {
     // Commands inherit this score: if memory runs out, the kernel kills commands before their worker. Set the score
-    // before this process is hidden, because a hidden process's file belongs to root. If the machine rejects the score,
-    // the memory limit still applies.
+    // before this process becomes non-dumpable, because root then owns its files in `/proc`. If the machine rejects the
+    // score, the memory limit still applies.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let Ok(control) = take_control() else { return ExitCode::from(2) };
     let mut control = UnixStream::from(control);

@@ -39,7 +39,7 @@ const PRCTL: [libc::c_int; 5] = [
     libc::PR_SET_MM,
     libc::PR_SET_DUMPABLE,
 ];
-/// For typing into a terminal, and for choosing the process that receives signals.
+/// Denied: they type into a terminal, or choose the process that receives signals.
 const IOCTL: [u64; 4] = [0x5412, 0x541C, 0x8901, 0x8902];
 /// Sends data with the first packet of a connection, which would bypass Landlock's check of `connect`.
 const FASTOPEN: u64 = 0x2000_0000;

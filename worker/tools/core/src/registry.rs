@@ -210,9 +210,10 @@ impl Registry {
     /// tool's fields, and the typed function runs the tool. If both have an effect, the stricter one applies. The
     /// capabilities of both are required.
     ///
-    /// A tool declared with `http` becomes an HTTP tool, and a tool declared with `shell` becomes a shell tool. No
-    /// worker can run other declared tools without a typed function, such as those with `local`. Their handlers return
-    /// `not_configured`. `timeout_default` is the timeout of one attempt for tools that set none.
+    /// A tool declared with `http` becomes an HTTP tool, and a tool declared with `shell` becomes a shell tool. A
+    /// worker can run any other declared tool, such as one with `local`, only with a typed function. Without one, the
+    /// tool's handler returns `not_configured`. `timeout_default` is the timeout of one attempt for tools that set
+    /// none.
     ///
     /// # Errors
     /// All problems, not only the first one.

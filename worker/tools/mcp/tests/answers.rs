@@ -71,7 +71,7 @@ fn environment() -> Environment {
     Environment::of([("PATH", std::env::var("PATH").unwrap_or_default().as_str())])
 }
 
-/// By their names on the server.
+/// Returns the tools by their names on the server.
 async fn started(folder: &Path) -> (Servers, BTreeMap<String, RegisteredTool>) {
     std::fs::write(folder.join("server.py"), SERVER).unwrap();
     let script = folder.join("server.py");

@@ -323,9 +323,8 @@ impl Notifier<'_> {
     }
 }
 
-/// Events carry shard time, and their IDs carry the time of Redis' clock. If Redis' clock was ahead for a while,
-/// shard time jumped ahead and stays ahead. A clock step affects only one of the two ages, so the smaller one is
-/// used.
+/// Returns the smaller of two ages: by shard time, which the event carries, and by Redis' clock, which its ID carries.
+/// If Redis' clock was ahead for a while, shard time stays ahead. So a clock step affects only one of the two ages.
 fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: i64) -> u64 {
     let number = |text: &str| text.parse::<i64>().ok();
     let by_shard = fields.get("at_ms").and_then(|text| number(text)).map_or(0, |at_ms| now_ms.saturating_sub(at_ms));

@@ -307,8 +307,8 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     drop(fleet);
 }
 
-/// Waits until the gateway has accepted the previous connection. The gateway accepts connections in order, so later
-/// responses prove it.
+/// Waits until the gateway has accepted the previous connection. The gateway accepts connections in order, so a
+/// response on a later connection proves it.
 fn until_waiting(gateway: &Gateway, key: &str) {
     for _ in 0..3 {
         assert_eq!(gateway.get(key, "/v1/turns/later").status, 202);

@@ -1,5 +1,5 @@
-//! Checks guards, the conditions of a transaction, without changes. Their debits and acknowledgments are applied after
-//! all guards hold.
+//! Checks the guards of a transaction, which are its conditions, without changing the store. If all guards hold, the
+//! store then applies the debits and acknowledgments that guards contain.
 
 use std::sync::Arc;
 
