@@ -229,7 +229,7 @@ async fn an_audit_search_filters_by_arguments_and_explains_syntax_errors() {
 
 #[tokio::test]
 async fn turns_are_listed_by_the_cap_that_they_wait_for() {
-    let fleet = Fleet::start(Plan::default()).await;
+    let mut fleet = Fleet::start(Plan::default()).await;
     let (row, anna) = key("anna", "*", &["*"], &["view"]);
     let front = TestGateway::of(&fleet, &[row]).await;
     let get = async |limit: &str| {
@@ -253,6 +253,8 @@ async fn turns_are_listed_by_the_cap_that_they_wait_for() {
     assert_eq!(unknown.status, 404);
     let message = unknown.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("max_calls_per_tick"), "{message}");
+    fleet.cancel_turn(&turn).await;
+    assert_eq!(fleet.reply().await["turn_id"], turn);
     fleet.stop().await;
 }
 

@@ -15,7 +15,6 @@ use tickfleet_store::{LiveTurn, PauseResult, Store, StoreError, TurnName, TurnVi
 use crate::held_slices::held_slices;
 use crate::position;
 use crate::turn_status::filter_name;
-use crate::verbs::FilteredNames;
 
 const TOGETHER: usize = 32;
 /// Redis scans about 128 keys per step.
@@ -80,7 +79,8 @@ pub struct TurnFilter {
     pub tool: Option<String>,
     /// Only turns in this state.
     pub state: Option<TurnState>,
-    /// Only turns that wait for this cap or limit, by the name that `tickfleet limits` shows.
+    /// Only turns that wait for this cap or limit, by the name that `tickfleet limits` shows. Turns of a paused agent
+    /// wait for `max_calls_per_tick`.
     pub waits_for: Option<String>,
     /// Only turns that a worker runs. Excludes turns with a call that runs in its caller's process.
     pub in_workers: bool,
@@ -92,20 +92,6 @@ pub struct TurnFilter {
     pub until_ms: Option<i64>,
     /// Maximum number of turns. A page can exceed the limit by a few turns.
     pub limit: usize,
-}
-
-impl TurnFilter {
-    /// Returns the names in the filter, to check that they exist.
-    #[must_use]
-    pub fn names(&self) -> FilteredNames<'_> {
-        FilteredNames {
-            tenant: self.tenant.as_ref(),
-            agent: self.agent.as_ref().map(AgentId::as_str),
-            tool: self.tool.as_deref(),
-            limit: self.waits_for.as_deref(),
-            ..FilteredNames::default()
-        }
-    }
 }
 
 /// A position in a list of turns: a shard, and a scan cursor over the keys of the shard.

@@ -34,7 +34,7 @@ pub(crate) struct TurnsQuery {
     /// Only this state.
     #[param(inline)]
     state: Option<TurnState>,
-    /// Only turns that wait for this cap or limit.
+    /// Only turns that wait for this cap or limit. Turns of a paused agent wait for `max_calls_per_tick`.
     waits_for: Option<String>,
     /// Only turns that a worker runs. Excludes turns with a call that runs in its caller's process.
     in_workers: Option<bool>,
@@ -80,7 +80,7 @@ pub(crate) async fn list(
     let from: Option<TurnCursor> = parse_cursor(filters.from)?;
     let page = list_turns(shared.client.stores(), &filter, from.unwrap_or_default()).await?;
     if page.turns.is_empty() && from.is_none() {
-        check_filter(&shared, filter.names()).await?;
+        check_filter(&shared, (&filter).into()).await?;
     }
     Page::of(&shared, page).await
 }

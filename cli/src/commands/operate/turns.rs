@@ -59,7 +59,7 @@ struct TurnsFilter {
     /// Only turns in this state.
     #[arg(long)]
     state: Option<StateArg>,
-    /// Only turns that wait for this cap or limit, such as max_calls_per_tick.
+    /// Only turns that wait for this cap or limit, such as max_calls_per_tick (also turns of a paused agent).
     #[arg(long, value_name = "LIMIT")]
     waits_for: Option<String>,
     /// Only turns that were admitted at least this long ago, such as 10m.
@@ -204,7 +204,7 @@ async fn list(setup: &Setup, args: &ListArgs, output: &Output) -> Result<(), Fai
     let filter = args.filter.to_filter(setup, &client, args.limit).await?;
     let page = list_turns(client.stores(), &filter, args.from.unwrap_or_default()).await?;
     if page.turns.is_empty() && args.from.is_none() {
-        setup.names().check_filter(&client, filter.names()).await?;
+        setup.names().check_filter(&client, (&filter).into()).await?;
     }
     let now_ms = client.now_ms().await?;
     output.show(&page, |page| {
@@ -301,7 +301,7 @@ async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(),
         from = next;
     }
     if summary.found == 0 {
-        context.names.check_filter(&context.client, filter.names()).await?;
+        context.names.check_filter(&context.client, (&filter).into()).await?;
     }
     show_summary(&summary, output)
 }

@@ -13,6 +13,7 @@ use tickfleet_store::StoreError;
 
 use super::VerbError;
 use crate::Client;
+use crate::operate::TurnFilter;
 use crate::turn_status::CAP_NAMES;
 
 /// Prefix of the ID of every tool without a configured ID.
@@ -55,6 +56,18 @@ pub struct FilteredNames<'a> {
     pub outcome: Option<&'a str>,
     /// The cause of dead letters: an outcome or a code of rejection.
     pub cause: Option<&'a str>,
+}
+
+impl<'a> From<&'a TurnFilter> for FilteredNames<'a> {
+    fn from(filter: &'a TurnFilter) -> Self {
+        Self {
+            tenant: filter.tenant.as_ref(),
+            agent: filter.agent.as_ref().map(AgentId::as_str),
+            tool: filter.tool.as_deref(),
+            limit: filter.waits_for.as_deref(),
+            ..Self::default()
+        }
+    }
 }
 
 pub(super) struct UnknownName {
