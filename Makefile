@@ -19,8 +19,8 @@ prepare: ## Check for the tools that the tests need; as root on Debian, install 
 prepare-demo prepare-bench:
 	@.ci/prepare $(@:prepare-%=%)
 
-# The demo uses a debug build, because a release build takes three times as long, and the demo waits for its caps, not
-# for the CPU. The Python tool gets a virtual environment if one can be created.
+# The demo uses a debug build, because a release build takes three times as long. The demo waits for its caps, not for
+# the CPU. The Python tool gets a virtual environment if one can be created.
 demo: prepare-demo ## Build and run the demo: a fleet, its agents, their results; STAY=1 keeps the console open
 	cargo build --workspace --bin tickfleet --locked
 	"$(BUILT)/debug/tickfleet" demo --interpreter "$$(.ci/demo-python "$(BUILT)/demo-python")" $(if $(STAY),--stay)
@@ -38,9 +38,9 @@ test: prepare ## Run the tests; long ones only if what they judge has changed (.
 		set -x; cargo test --workspace --all-targets --locked; \
 	fi
 
-# `make test` runs the target `single` for 45 seconds. The target `kills` ignores SECONDS and kills KILLS primaries of
-# a cluster, one after the other. BINARY is the tickfleet program to test, such as target/release/tickfleet. FAULTS is
-# a comma-separated list of faults to inject; by default, all faults of the target.
+# `make test` runs the target `single` for 45 seconds. The target `kills` runs until it has killed KILLS primaries of a
+# cluster, one after the other, and ignores SECONDS. BINARY is the tickfleet program to test, such as
+# target/release/tickfleet. FAULTS is a comma-separated list of faults to inject; by default, all faults of the target.
 CHAOS_single := one_redis_loses_and_duplicates_nothing_under_faults
 CHAOS_sentinel := behind_sentinels_every_resent_turn_gets_a_reply
 CHAOS_cluster := on_a_cluster_every_resent_turn_gets_a_reply

@@ -27,14 +27,14 @@ import urllib.request
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 PATIENCE_S = 60
-# The image has these bytes in addition to the binary: the loader, the C library, certificates.
+# Maximum bytes of the image in addition to the binary: the loader, the C library, certificates.
 SURROUNDINGS_MAX = 8 << 20
 # Only the image's /etc/hosts has this name, so only the C library's resolver finds it.
 REDIS_HOST = "redis.image.test"
 PR_SET_NO_NEW_PRIVS = 38
 
 
-# Copies the licenses of the linked crates. Every image must have it.
+# This instruction copies the licenses of the linked crates. Every Dockerfile must have it.
 LICENSES = "--from=sbom /THIRD-PARTY-LICENSES.txt /usr/share/licenses/tickfleet/"
 
 

@@ -11,16 +11,17 @@ use tickfleet_store::Store;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// Without the run-time settings, tools are shown as configured.
+/// After this time, tools are shown as configured, without the run-time settings.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// With these settings, a disabled tool is shown as disabled and is not called.
+/// Reads the run-time settings, so that a disabled tool is shown as disabled and is not called.
 pub(crate) async fn with_run_time(active: &PolicyHandle, stores: &[Store]) {
     let looks = stores.iter().map(|store| active.refresh(store));
     drop(tokio::time::timeout(LOOK_TIMEOUT, futures::future::join_all(looks)).await);
 }
 
-/// A configured tenant needs no Redis and is shown as configured.
+/// Reads the run-time settings if the configuration lacks the tenant. A configured tenant needs no Redis and is shown
+/// as configured.
 pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &TenantId) -> Result<(), Failure> {
     if !active.load().policy.tenants.contains_key(tenant) {
         let read = match setup.client().await {
@@ -32,8 +33,8 @@ pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &T
     Ok(())
 }
 
-/// A misspelled tenant is more likely than a run-time tenant, so the message says that the configuration lacks the
-/// tenant.
+/// Adds to the message that the configuration lacks the tenant, because a misspelled tenant is more likely than a
+/// run-time tenant.
 fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::Redis(format!(

@@ -41,7 +41,7 @@ impl Failure {
         matches!(reason.downcast_ref::<StoreError>(), Some(StoreError::DataInUse(_)))
     }
 
-    /// `None` if the output already contains the message.
+    /// Returns the message to print. `None` if the output already contains the message.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
             Self::Failed(reason) => {
@@ -67,7 +67,8 @@ pub(crate) fn is_unreachable(error: &StoreError) -> bool {
     }
 }
 
-/// Keeps the remedy that the error suggests, if any.
+/// Returns the failure for an unreachable Redis. `None` if Redis was reachable. The failure contains the remedy that
+/// the error suggests, if any.
 fn unreachable(error: &StoreError) -> Option<Failure> {
     is_unreachable(error).then(|| match error.remedy() {
         Some(remedy) => Failure::RedisReported(format!("{error}\n{remedy}")),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::commands::import::{Import, ToolBuilder, imported, parse};
 
-/// Keeps the builder that checks the resulting tools.
+/// Imports OpenAPI documents. Keeps the builder that checks the resulting tools.
 pub struct Importer(ToolBuilder);
 
 impl Default for Importer {

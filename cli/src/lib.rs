@@ -49,7 +49,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
     // The processes of a fleet reject a change that was only partly copied, so they check every name. Commands that
     // show tools make the same check.
     let knows_tools = match &command {
-        // In an emergency, this must work even if the configuration has errors elsewhere.
+        // In an emergency, these commands must work even if the configuration has errors elsewhere.
         Command::Tools(tools::Tools {
             command: Some(tools::ToolsCommand::Disable(_) | tools::ToolsCommand::Enable(_)),
             ..
@@ -82,7 +82,7 @@ const fn uses_dev_here(command: &Command) -> bool {
     )
 }
 
-/// Operators' commands must work even if the configuration is broken.
+/// True for operators' commands. They must work even if the configuration is broken.
 const fn operates(command: &Command) -> bool {
     match command {
         Command::Cancel(_)
@@ -126,8 +126,8 @@ const fn operates(command: &Command) -> bool {
     }
 }
 
-/// A command of this kind needs no configuration, or loads it itself to tolerate errors in it. Any other command is
-/// returned unchanged.
+/// Runs a command that needs no configuration, or that loads the configuration itself to tolerate errors. Returns any
+/// other command unchanged.
 async fn run_alone(command: Command, global: &Global, output: &Output) -> Result<Command, Result<(), Failure>> {
     Err(match command {
         Command::Completions { shell } => output.completions(shell, &mut Cli::command()),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// The allocator of musl has one lock for all threads.
+/// Replaces the allocator of musl, which has one lock for all threads.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

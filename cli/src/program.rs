@@ -89,8 +89,8 @@ impl Program {
         if std::env::args_os().nth(1).is_some_and(|argument| argument == tickfleet_sandbox::sandbox::LAUNCH) {
             return tickfleet_sandbox::launcher::main();
         }
-        // Tools run as the same user and must not find the secrets of this process, so it hides before it reads any
-        // file.
+        // Tools run as the same user and must not find the secrets of this process. The process therefore becomes
+        // non-dumpable before it reads any file.
         let hidden = tickfleet_sandbox::hide_this_process();
         let args: Vec<String> = std::env::args_os().skip(1).filter_map(|arg| arg.into_string().ok()).collect();
         let json_log = logs_json(&args, &crate::global::environment());
@@ -123,7 +123,7 @@ impl Program {
     }
 }
 
-/// Help and version are successful output.
+/// Prints the message of the command-line parser. Help and version count as successful output.
 fn not_parsed(error: &clap::Error, json_log: bool) -> ExitCode {
     match json_log && error.use_stderr() {
         true => Output::new(false).with_json_log(true).error("", &error.to_string()),

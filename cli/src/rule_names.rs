@@ -33,7 +33,8 @@ impl Setup {
         }
     }
 
-    /// The result has warnings about names that may be misspelled, or the errors in the rules.
+    /// Checks the rules against all tools. The result has warnings about names that may be misspelled, or the errors in
+    /// the rules.
     ///
     /// # Errors
     /// All tools that cannot be used.

@@ -51,10 +51,10 @@ pub(crate) struct Setup {
     pub(crate) url: String,
     /// True if an option or an environment variable set `url`.
     pub(crate) url_chosen: bool,
-    /// `None` if the process uses Redis.
+    /// The shards in the memory of this process. `None` if the process uses Redis.
     memory: Option<Arc<[Store]>>,
     sources: Sources,
-    /// An operator's command uses the part of a broken configuration that could be loaded.
+    /// The errors of a broken configuration, if an operator's command uses the part that could be loaded.
     trouble: Option<String>,
     pub(crate) fingerprint: String,
     /// All tool registries of the process share the connections.
@@ -76,7 +76,7 @@ pub(crate) enum Runs {
     Elsewhere,
 }
 
-/// The command line overrides the environment, which overrides the folder.
+/// Returns the sources of the configuration. The command line overrides the environment, which overrides the folder.
 pub(crate) fn sources(global: &Global) -> Result<Sources, Failure> {
     sources_in(environment(), global)
 }
@@ -120,10 +120,10 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     })
 }
 
-/// A file keeps the password out of the environment.
+/// Names a file with the Redis URL. The file keeps the password out of the environment.
 const URL_FILE: &str = "REDIS_URL_FILE";
 
-/// An option on the command line overrides the file.
+/// Reads the Redis URL from the file that `REDIS_URL_FILE` names. An option on the command line overrides the file.
 fn read_url_file(environment: &mut Environment, is_overridden: bool) -> Result<(), Failure> {
     let Some(path) = environment.remove(URL_FILE).filter(|path| !path.trim().is_empty()) else { return Ok(()) };
     if is_overridden {
@@ -143,7 +143,7 @@ fn read_url_file(environment: &mut Environment, is_overridden: bool) -> Result<(
 }
 
 impl Setup {
-    /// Also loads the tools of the modules that the configuration names.
+    /// Loads the configuration, and the tools of the modules that the configuration names.
     ///
     /// # Errors
     /// All errors in the configuration; modules that cannot be imported.
@@ -153,13 +153,13 @@ impl Setup {
         Self::of(&sources, &global.extensions, Some(&pools))
     }
 
-    /// The process runs no calls, and therefore needs no interpreter.
+    /// Loads the configuration of a process that runs no calls, and therefore needs no interpreter.
     pub(crate) fn load_without_modules(global: &Global) -> Result<Self, Failure> {
         Self::of(&sources(global)?, &global.extensions, None)
     }
 
-    /// A command outside the fleet accepts names of unknown tools and task handlers, because the fleet's own program
-    /// may add them.
+    /// Loads the configuration for a command outside the fleet. Names of unknown tools and task handlers are accepted,
+    /// because the fleet's own program may add them.
     ///
     /// # Errors
     /// All errors in the configuration, except unknown tools, unknown task handlers and invalid schemas.
@@ -174,7 +174,7 @@ impl Setup {
         Self::of(&sources, &global.extensions, None)
     }
 
-    /// The log needs the settings before the rest of the configuration is loaded.
+    /// Loads only the settings, because the log needs them before the rest of the configuration is loaded.
     pub(crate) fn load_settings(global: &Global) -> Result<Self, Failure> {
         Self::beside(global, Part::Settings)
     }
@@ -212,14 +212,15 @@ impl Setup {
         self.sources.dir.as_deref()
     }
 
-    /// This is not an error, because tenants can also be set at run time.
+    /// Only warns if the policy rejects all turns, because tenants can also be set at run time.
     pub(crate) fn warn_if_all_rejected(&self) {
         if let Some(why) = self.configuration.policy.all_rejected_reason() {
             tracing::warn!("{why}");
         }
     }
 
-    /// If `pools` are given, they load the tools of the modules that the configuration names.
+    /// Loads the configuration from `sources`. If `pools` are given, they load the tools of the modules that the
+    /// configuration names.
     ///
     /// # Errors
     /// All errors in the configuration; modules that cannot be imported.
@@ -255,7 +256,7 @@ impl Setup {
         })
     }
 
-    /// Connections to unchanged servers stay open.
+    /// Takes over `mcp` and `knowledge`, so that connections to unchanged servers stay open.
     pub(crate) fn sharing(mut self, mcp: &Arc<Servers>, knowledge: &Arc<Knowledge>) -> Self {
         (self.mcp, self.knowledge) = (Arc::clone(mcp), Arc::clone(knowledge));
         self
@@ -273,7 +274,7 @@ impl Setup {
         &self.configuration.settings
     }
 
-    /// The password is masked.
+    /// Returns the Redis URL with a masked password.
     pub(crate) fn shown_url(&self) -> String {
         if self.memory.is_some() {
             return "none, in memory".into();
@@ -285,7 +286,8 @@ impl Setup {
         Self { url, ..self.clone() }
     }
 
-    /// If `dir` is given, the shards are also saved there.
+    /// Returns this setup with shards in the memory of this process. If `dir` is given, the shards are also saved
+    /// there.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -327,7 +329,7 @@ impl Setup {
         })
     }
 
-    /// Advice for users who have set the URL neither by an option nor by a variable.
+    /// Returns advice for users who have set the URL neither by an option nor by a variable.
     fn which_redis(&self) -> String {
         let here =
             DevHere::find().map(|here| format!("A tickfleet dev runs here:\n  export REDIS_URL='{}'", here.redis_url));
@@ -335,7 +337,7 @@ impl Setup {
         format!("REDIS_URL is not set, so this is the address of the configuration. {}", here.unwrap_or_else(else_))
     }
 
-    /// Advice if no scheduler has ever run on this Redis, because submitted work would wait there.
+    /// Returns advice if no scheduler has ever run on this Redis, because submitted work would wait there.
     pub(crate) async fn unserved(&self, client: &Client, tenant: &TenantId) -> Result<Option<String>, Failure> {
         if client.store(tenant).policy_in_force().await?.is_some() {
             return Ok(None);
@@ -347,7 +349,7 @@ impl Setup {
         )))
     }
 
-    /// Prefers `demo` and `kelly`, as in the documentation.
+    /// Returns a tenant and an agent for examples. Prefers `demo` and `kelly`, as in the documentation.
     pub(crate) fn example_caller(&self) -> Option<(&TenantId, &AgentId)> {
         let policy = &self.configuration.policy;
         let tenants = policy.tenants.keys().filter(|t| t.as_str() == "demo").chain(policy.tenants.keys());
@@ -358,7 +360,7 @@ impl Setup {
         pairs.into_iter().find(|(tenant, agent)| policy.look_up(tenant, agent).is_ok())
     }
 
-    /// `None` if a configuration folder is set.
+    /// Returns a note about the built-in configuration. `None` if a configuration folder is set.
     pub(crate) const fn built_in_hint(&self) -> Option<&'static str> {
         match self.sources.dir {
             Some(_) => None,
@@ -372,7 +374,7 @@ impl Setup {
         Ok(Pool::open(&self.url, self.settings().redis.pool_size)?)
     }
 
-    /// The stores are not connected yet.
+    /// Returns the stores of all shards. The stores are not connected yet.
     pub(crate) fn stores(&self) -> Result<Vec<Store>, Failure> {
         if let Some(stores) = &self.memory {
             return Ok(stores.to_vec());
@@ -410,7 +412,7 @@ impl Setup {
         Arc::new(PolicyHandle::new(self.configured()))
     }
 
-    /// The policy excludes run-time declarations.
+    /// Returns the configured policy, without tenants that were set at run time.
     pub(crate) fn configured(&self) -> ActivePolicy {
         ActivePolicy {
             policy: self.configuration.policy.clone(),
@@ -463,7 +465,7 @@ impl Setup {
         tools.unwrap_or_else(|| Ok(Vec::new())).map_err(|errors| modules_failed(&errors))
     }
 
-    /// Skips a sample tool if a configured tool or a tool of the program has the same name.
+    /// Returns the sample tools. Skips a sample tool if a configured tool or a tool of the program has the same name.
     fn atlas_tools(&self, store: &Store, active: &Arc<PolicyHandle>) -> Result<Vec<TypedTool>, Failure> {
         let is_wanted = |name: &str| self.is_wanted(name);
         if !tickfleet_tools_atlas::NAMES.into_iter().any(is_wanted) {
@@ -480,8 +482,8 @@ impl Setup {
         Ok(tools)
     }
 
-    /// Includes only tools that a permission row or a `reconcile` names. Tools that run commands use the strictest
-    /// sandbox level that this machine can provide.
+    /// Returns the built-in tools for files and commands, but only tools that a permission row or a `reconcile` names.
+    /// Tools that run commands use the strictest sandbox level that this machine can provide.
     fn workspace_tools(&self, runs: Runs) -> Result<Vec<TypedTool>, Failure> {
         let mut tools = builtin::files(&self.shell);
         if builtin::RUNNING.into_iter().any(|name| self.is_wanted(name)) {
@@ -566,7 +568,7 @@ impl Setup {
         }
     }
 
-    /// Operators' commands check their arguments against these names.
+    /// Returns the configured names. Operators' commands check their arguments against these names.
     pub(crate) fn names(&self) -> FleetNames {
         let Configuration { policy, tools, digest, .. } = &self.configuration;
         let of_program = self.extensions.tools.iter().map(|tool| (tool.spec().id.clone(), tool.spec().name.clone()));
@@ -592,7 +594,7 @@ impl Setup {
         Signer::new(&seal.key_id, &secret).map(Some).map_err(failed)
     }
 
-    /// `what` is the name of the setting, for error messages.
+    /// Reads a secret. `what` is the name of the setting, for error messages.
     pub(crate) fn secret(&self, what: &str, place: &SealKey) -> Result<String, Failure> {
         let failed = |why: String| Failure::failed(anyhow::anyhow!("{what}: {why}"));
         match place {
@@ -606,7 +608,7 @@ impl Setup {
         }
     }
 
-    /// A prefix for the names of incarnations: the host name (in Kubernetes, the pod's name), or `local`.
+    /// Returns a prefix for the names of incarnations: the host name (in Kubernetes, the pod's name), or `local`.
     pub(crate) fn name(&self) -> String {
         self.sources
             .environment
@@ -616,8 +618,8 @@ impl Setup {
             .unwrap_or_else(|| "local".into())
     }
 
-    /// Also starts the export of spans if an endpoint is set. The caller must flush the returned exporter before the
-    /// process ends.
+    /// Starts the log, and the export of spans if an endpoint is set. The caller must flush the returned exporter
+    /// before the process ends.
     pub(crate) fn start_log(&self) -> Result<Option<Traces>, Failure> {
         let Settings { log, tracing, .. } = self.settings();
         let format = match log.format {
@@ -658,12 +660,13 @@ pub(crate) fn parse_secret_place(text: &str) -> Result<SealKey, String> {
     match text.split_once(':') {
         Some(("env", name)) if !name.is_empty() => Ok(SealKey::Env(name.to_owned())),
         Some(("file", path)) if path.starts_with('/') => Ok(SealKey::File(path.to_owned())),
-        // The text may be the secret itself.
+        // The text may be the secret itself, so the error does not repeat it.
         _ => Err("expected env:NAME of a variable, or file:/PATH".to_owned()),
     }
 }
 
-/// The sandbox support of the machine is checked when the first such tool is built.
+/// Creates the object that runs shell tools. The sandbox support of the machine is checked when the first tool with a
+/// sandbox is built.
 fn shell_of(settings: &Settings) -> Arc<Shell> {
     let root = match settings.worker.workspaces.as_str() {
         "" => std::env::temp_dir().join("tickfleet-workspaces"),
@@ -672,7 +675,7 @@ fn shell_of(settings: &Settings) -> Arc<Shell> {
     Shell::new(Launcher::this_program(), root, settings.worker.workspace_ttl)
 }
 
-/// Use this machine's time only for times that are not compared with a shard's clock.
+/// Returns this machine's time. Use it only for times that are not compared with a shard's clock.
 #[allow(clippy::disallowed_methods, reason = "the edge: no shard takes part, so none has a clock to ask")]
 pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -31,16 +31,16 @@ use crate::policy_tracker::PolicyTracker;
 use crate::recovery::slices;
 use crate::unrun_calls::{RecordingRenderer, turn_ended};
 
-/// Applies while memory is short and no turn can be admitted.
+/// Pause before the next check, if memory is short and no turn can be admitted.
 const ROOM_EVERY: Duration = Duration::from_millis(50);
 /// While memory is short, turns are admitted only if queues and workers together hold fewer slices than this. Some
 /// slices must still run, because finished slices free memory.
 const TIGHT_SLICES: u64 = 256;
 /// Replaces [`TIGHT_SLICES`] while the store's memory is full.
 const FULL_SLICES: u64 = 16;
-/// Limits one commit while memory is short.
+/// Maximum turns in one commit while memory is short.
 const TIGHT_TURNS: usize = 16;
-/// Limits the turns of one commit while memory is short.
+/// Maximum bytes of the turns in one commit while memory is short.
 const TIGHT_BYTES: usize = 512 * 1024;
 
 pub(crate) struct Admitter {
@@ -116,7 +116,7 @@ impl Admitter {
         self.intake.reject_all(reader, Inbound::Turns, rejections).await;
     }
 
-    /// Returns the number of candidates to admit in one commit: at least one.
+    /// Returns the number of candidates to admit in one commit: at least one. `None` if this incarnation must stop.
     async fn wait_for_room(&self, reader: &InboundReader, candidates: &[Candidate]) -> Option<usize> {
         let room = retry_until(reader, || async {
             if !self.store.state().pressure {
@@ -246,8 +246,8 @@ impl Admitter {
         Ok(tried)
     }
 
-    /// Readers may have just confirmed replies, so a full inbox is trimmed before a turn with replies to it is
-    /// rejected. Returns true if replies were removed.
+    /// Trims a full inbox before a turn with replies to this inbox is rejected, because readers may have just confirmed
+    /// replies. Returns true if replies were removed.
     async fn has_trimmed(&self, candidate: &Candidate) -> Result<bool, StoreError> {
         let Some(inbox) = &candidate.turn.reply_to else { return Ok(false) };
         let age_ms = self.store.options().reply_retain_ms;
@@ -263,8 +263,8 @@ impl Admitter {
         Ok(())
     }
 
-    /// The key is the index of the candidate, and the deadline is in ms. An unknown task, or a task of another agent,
-    /// is left out, because [`Admit`] rejects the turn.
+    /// Returns the grants of the turns' tasks, with the tasks' deadlines (ms). The key is the index of the candidate.
+    /// An unknown task, or a task of another agent, is left out, because [`Admit`] rejects the turn.
     async fn grants(&self, candidates: &[&Candidate]) -> Result<HashMap<usize, (TaskGrant, i64)>, StoreError> {
         let mut grants = HashMap::new();
         for (at, candidate) in candidates.iter().enumerate() {
@@ -309,8 +309,8 @@ impl Admitter {
         rejection.of_turn(candidate)
     }
 
-    /// Calls that need a fact then wait for the recorded calls. A failed write is only logged: those calls may then be
-    /// decided earlier, but no guarantee is lost.
+    /// Records the calls that may set facts, so that calls that need a fact wait for them. A failed write is only
+    /// logged: no guarantee is lost, but a call may be decided without this wait.
     async fn announce_fact_calls(&self, snapshot: &PolicySnapshot, candidates: &[&Candidate], heads: &[(usize, Head)]) {
         let batch: Vec<_> =
             heads.iter().filter_map(|(at, head)| candidates.get(*at).map(|candidate| (*candidate, head))).collect();
@@ -323,7 +323,7 @@ impl Admitter {
         }
     }
 
-    /// If the turn was rejected, returns its rejection as the error.
+    /// Counts the result of an admission in the metrics. If the turn was rejected, returns its rejection as the error.
     fn count_decision(
         &self,
         candidate: &Candidate,
@@ -370,7 +370,7 @@ impl Admitter {
         Ok(decision)
     }
 
-    /// The decision failed for this turn only. The other turns of its batch are not affected.
+    /// Rejects a turn after its decision failed. The other turns of its batch are not affected.
     fn reject_faulty(&self, candidate: &Candidate, error: &RunError) -> Rejection {
         tracing::error!(%error, entry = %candidate.arrival.entry.id, "turn cannot be admitted");
         let message = "The turn could not be admitted. The error has been logged.".to_owned();
@@ -379,7 +379,7 @@ impl Admitter {
     }
 }
 
-/// Built-in limits, which have names that begin with `_`, are not counted.
+/// Counts a wait for a configured limit. Built-in limits, which have names that begin with `_`, are not counted.
 pub(crate) fn count_throttled(metrics: &Metrics, limit: &str) {
     if !limit.starts_with('_') {
         metrics.limits_reached(&[limit.to_owned()], LimitAction::Wait);

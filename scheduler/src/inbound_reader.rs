@@ -39,8 +39,8 @@ impl InboundReader {
         Self { from, consumer, store, handle, stop, suspects, permit: Mutex::default() }
     }
 
-    /// A later crash counts against the marked entry. Waits while another loop of this process handles a suspect.
-    /// Returns false if the loop must stop during the wait.
+    /// Marks the entry, so that a later crash counts against it. Waits while another loop of this process handles a
+    /// suspect. Returns false if the loop must stop during the wait.
     pub(crate) async fn mark_suspect(&self, suspect: &EntryId) -> bool {
         let mut turn = std::pin::pin!(self.suspects.acquire());
         let permit = loop {
@@ -57,7 +57,7 @@ impl InboundReader {
         true
     }
 
-    /// Another loop can then handle a suspect.
+    /// Removes the mark. Another loop can then handle a suspect.
     pub(crate) async fn clear_suspect(&self) {
         let mut permit = self.permit.lock().await;
         if permit.is_none() {

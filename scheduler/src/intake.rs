@@ -25,7 +25,8 @@ use crate::held_entries::held_entries;
 use crate::inbound_reader::InboundReader;
 use crate::policy_tracker::PolicyTracker;
 
-/// All records of a tenant are in one shard, so other shards reject the tenant's turns (invariant 10).
+/// The message of a rejection. All records of a tenant are in one shard, so other shards reject the tenant's turns
+/// (invariant 10).
 pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(tenant) mod the number of shards";
 
 pub(crate) struct Intake {
@@ -35,7 +36,7 @@ pub(crate) struct Intake {
     metrics: Arc<Metrics>,
     progress: Progress,
     batch: usize,
-    /// Dead letters keep redacted messages.
+    /// Removes secrets from messages before they are stored as dead letters.
     redactor: Arc<Redactor>,
     /// The whole process handles only one suspect entry at the same time.
     suspects: SuspectSemaphore,
@@ -114,7 +115,7 @@ impl Intake {
         reader.finished();
     }
 
-    /// If `compares` is true, first returns entries that were already delivered to this consumer.
+    /// Reads the next batch. If `compares` is true, first returns entries that were already delivered to this consumer.
     async fn next_batch(
         &self,
         take: &TakeRequest,
@@ -152,7 +153,7 @@ impl Intake {
         Rejection::of(from, arrival, refusal, status, &self.redactor)
     }
 
-    /// Retries until the store has written all of them.
+    /// Retries until the store has written all rejections.
     pub(crate) async fn reject_all(&self, reader: &InboundReader, from: Inbound, mut rejections: Vec<Rejection>) {
         while !rejections.is_empty() {
             let rest = rejections.split_off(rejections_length(&rejections));

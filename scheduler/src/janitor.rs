@@ -1,4 +1,4 @@
-//! Periodically enforces bounds and samples memory.
+//! Periodically trims stored data, removes expired data, and samples memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use crate::policy::has_slot_limits;
 use crate::policy_tracker::PolicyTracker;
 use crate::{Common, Options};
 
-/// A fast producer fills a few percent of the memory in this time.
+/// Interval between two samples. A fast producer fills a few percent of the memory in this time.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// The audit log may use at most 1/4 of the maximum memory, even if its configured bound is larger.
+/// The audit log may use at most 1/4 of the maximum memory, even if the configured maximum is larger.
 const AUDIT_SHARE: u64 = 4;
 /// Dead letters may use at most 1/16 of the maximum memory.
 const DEAD_SHARE: u64 = 16;
@@ -88,7 +88,7 @@ impl Janitor {
         handle.finished();
     }
 
-    /// While memory is short, also trims the logs at each sample.
+    /// Samples the memory until `stop`. While memory is short, also trims the logs at each sample.
     pub(crate) async fn sample_memory_until(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("memory", Duration::from_secs(60));
         let mut was_short = false;
@@ -120,7 +120,7 @@ impl Janitor {
         handle.finished();
     }
 
-    /// The second value is true if memory is short.
+    /// Samples the memory. The second value is true if memory is short.
     async fn sample_once(&self) -> Result<(Memory, bool), StoreError> {
         let memory = self.store.seam().sample_memory().await?;
         Ok((memory, self.store.refresh_state().await?.pressure))
@@ -133,7 +133,8 @@ impl Janitor {
         Ok(())
     }
 
-    /// The number of audit entries is limited elsewhere, whenever a result is settled.
+    /// Trims the audit log, the dead letters and the seals. The number of audit entries is limited elsewhere, whenever
+    /// a result is settled.
     async fn trim_logs(&self, memory: Memory) -> Result<(), StoreError> {
         let audit_bytes = share(memory, self.audit_bytes_max, AUDIT_SHARE);
         self.trim(&keys::audit(), audit_bytes, self.store.options().audit_retain_ms).await?;
@@ -161,8 +162,8 @@ impl Janitor {
         self.store.seam().trim(log, keep).await.map(drop)
     }
 
-    /// Also trims up to the last reply that readers have confirmed. An inbox that was unused for the retention time
-    /// leaves the list of inboxes.
+    /// Trims replies that are too old, and replies that readers have confirmed. An inbox that was unused for the
+    /// retention time leaves the list of inboxes.
     async fn trim_inboxes(&self) -> Result<(), StoreError> {
         let active = self.active.load();
         for tenant in active.policy.tenants.keys().filter(|tenant| self.store.is_home_of(tenant)) {
@@ -189,7 +190,7 @@ impl Janitor {
         self.store.seam().trim(&events, TrimBounds { age_ms: EVENTS_MS, ..TrimBounds::default() }).await.map(drop)
     }
 
-    /// Also removes the records of handled dead letters that are older than the audit log.
+    /// Removes expired lists, and the records of handled dead letters that are older than the audit log.
     async fn expire(&self) -> Result<(), StoreError> {
         for _ in 0..STEP_MAX {
             if !self.store.decide(ExpireList).await?.result {
@@ -238,7 +239,7 @@ impl Janitor {
         Ok(())
     }
 
-    /// No external runtime serves these agents any more.
+    /// Drops the queues of agents that no longer belong to an external runtime.
     async fn drop_orphaned_queues(&self) -> Result<(), StoreError> {
         let query = Query::First { set: keys::externals(), upto: None, count: STEP_MAX };
         let Value::Members(queues) = self.store.query(query).await? else { return Ok(()) };
@@ -264,7 +265,7 @@ struct Cursors {
     counter: u64,
 }
 
-/// The other inboxes are still trimmed after an error about damaged data.
+/// Only logs an error about damaged data, so that the other inboxes are still trimmed.
 fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreError> {
     match result {
         Err(error) if error.is_script_error() => {
@@ -275,7 +276,8 @@ fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreE
     }
 }
 
-/// Readers confirm replies by a stored position or through consumer groups. Returns the number of removed replies.
+/// Trims an inbox by age, and up to the last confirmed reply. Readers confirm replies by a stored position or through
+/// consumer groups. Returns the number of removed replies.
 pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, age_ms: i64) -> Result<u64, StoreError> {
     let read = RecordKey::new(format!("read:{tenant}:{inbox}"));
     let read_upto = match store.query(Query::Record(read)).await? {
@@ -287,7 +289,7 @@ pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, ag
     store.seam().trim(&log, TrimBounds { age_ms, read_upto, ..TrimBounds::default() }).await
 }
 
-/// Readers have confirmed replies up to this entry, in the form of [`TrimBounds::read_upto`].
+/// Returns the entry up to which readers have confirmed replies, in the form of [`TrimBounds::read_upto`].
 fn read_position(text: &[u8]) -> Option<u128> {
     let (ms, sequence) = std::str::from_utf8(text).ok()?.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

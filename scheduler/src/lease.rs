@@ -16,9 +16,10 @@ use crate::held_entries::held_entries;
 use crate::policy_tracker::PolicyTracker;
 use crate::recovery::inbound;
 
-/// A stopping scheduler makes its entries available to others in this time. The supervisor waits for it.
+/// A stopping scheduler has this time to make its entries available to others. The supervisor of the process waits for
+/// this.
 const RETURN_WAIT: Duration = Duration::from_secs(3);
-/// Limits the entries of a stream in one step.
+/// Maximum entries of a stream to return in one step.
 const RETURN_MAX: usize = 1_000;
 const STANDBY_POLL: Duration = Duration::from_secs(1);
 
@@ -93,7 +94,8 @@ impl Lease {
         Ok(())
     }
 
-    /// The entries were read but not decided. The process did not crash, so no crash is counted against them.
+    /// Gives back the entries that were read but not decided. The process did not crash, so no crash is counted against
+    /// these entries.
     pub(crate) async fn return_entries(&self, consumer: &ConsumerId) {
         match tokio::time::timeout(RETURN_WAIT, self.return_all(consumer)).await {
             Ok(Ok(0)) => {}
@@ -112,7 +114,7 @@ impl Lease {
         Ok(returned.iter().filter(|one| one.as_ref().is_ok_and(|receipt| receipt.result)).count())
     }
 
-    /// Other schedulers then need not wait until the lease expires.
+    /// Ends the lease now, so that other schedulers need not wait until it expires.
     pub(crate) async fn release(&self, consumer: &ConsumerId) {
         let end = EndLease { consumer: consumer.clone(), role: Role::Scheduler };
         if let Err(error) = self.store.decide(end).await {

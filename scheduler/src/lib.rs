@@ -54,10 +54,10 @@ pub struct Options {
     /// [`Options::reap_period`] limits the period.
     pub reap_every: Duration,
     pub collect_every: Duration,
-    /// The bound applies to each shard.
+    /// The maximum applies to each shard.
     pub audit_bytes_max: u64,
     pub dead_retain_ms: i64,
-    /// `None` if the audit log is not sealed.
+    /// How the audit log is sealed. `None` if it is not sealed.
     pub seal: Option<SealOptions>,
 }
 
@@ -86,7 +86,7 @@ impl Options {
     }
 }
 
-/// The checks for dead workers need at least two. The others are a margin for a busy machine.
+/// Minimum checks for dead workers per lease. Two are necessary. The others are a margin for a busy machine.
 const REAPS_PER_LEASE: u32 = 6;
 
 pub struct Scheduler {
@@ -107,7 +107,7 @@ pub struct Scheduler {
 pub struct Process {
     pub active: Arc<PolicyHandle>,
     pub metrics: Arc<Metrics>,
-    /// `/livez` reads this.
+    /// Progress of the loops, for `/livez`.
     pub progress: Progress,
     /// All schedulers of the process together handle only one suspect entry, because a crash ends all of them.
     pub suspects: SuspectSemaphore,
@@ -183,8 +183,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Ends at a shutdown, when a newer policy is in force, or when a lease has passed without a heartbeat. In the last
-    /// case, other schedulers take over the entries of this name.
+    /// Runs until a shutdown, until a newer policy is in force, or until a lease has passed without a heartbeat. In the
+    /// last case, other schedulers take over the entries of `consumer`.
     async fn incarnation(&self, consumer: ConsumerId, shutdown: &CancellationToken) -> IncarnationEnd {
         let stop = shutdown.child_token();
         self.policy_tracker.begin_incarnation(&stop);

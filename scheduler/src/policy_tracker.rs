@@ -35,7 +35,7 @@ impl PolicyTracker {
         self.consumer.store(Some(Arc::new(consumer.clone())));
     }
 
-    /// The incarnation ends when `stop` is canceled.
+    /// Begins an incarnation, which ends when `stop` is canceled.
     pub(crate) fn begin_incarnation(&self, stop: &CancellationToken) {
         self.stopping.store(Arc::new(stop.clone()));
     }
@@ -66,8 +66,8 @@ impl PolicyTracker {
         }
     }
 
-    /// Uses the state as of the last commits. Reports a restart of the store or a clock jump. If a newer policy is in
-    /// force, ends the incarnation. Also reads run-time settings that have changed.
+    /// Applies the state of the store as of the last commits. Reports a restart of the store or a clock jump. If a
+    /// newer policy is in force, ends the incarnation. Also reads run-time settings that have changed.
     pub(crate) async fn apply_store_state(&self) {
         let state = self.store.state();
         self.state.report_clock_jump(self.store.take_jump_ms(), &self.metrics);
@@ -93,7 +93,8 @@ impl PolicyTracker {
         self.active.refresh(&self.store).await
     }
 
-    /// The scheduler announces its policy at its start, after a reload, and if Redis has lost the policy.
+    /// Announces the policy to the shard. The scheduler does so at its start, after a reload, and if Redis has lost the
+    /// policy.
     pub(crate) async fn announce(&self, active: &ActivePolicy, take: bool) -> Result<AnnounceResult, StoreError> {
         let consumer = self.consumer.load();
         let announced = self.store.announce(&active.digest, consumer.as_deref(), take).await?;
@@ -108,8 +109,9 @@ impl PolicyTracker {
         Ok(announced)
     }
 
-    /// After a reload, first announces the new policy, so that no batch is decided with the generation of another
-    /// policy. If a newer policy is in force, ends the incarnation and returns `None`.
+    /// Returns the policy for the next decisions. After a reload, first announces the new policy, so that no batch is
+    /// decided with the generation of another policy. If a newer policy is in force, ends the incarnation and returns
+    /// `None`.
     pub(crate) async fn policy_snapshot(&self) -> Result<Option<PolicySnapshot>, StoreError> {
         let active = self.active.load();
         let announced = self.state.announced();
@@ -142,13 +144,14 @@ impl PolicyTracker {
         self.metrics.policy_stale();
     }
 
-    /// Another replica has a newer configuration, and its policy is in force.
+    /// Ends the incarnation, because another replica has a newer configuration, and the policy of that replica is in
+    /// force.
     pub(crate) fn end_stale_incarnation(&self) {
         self.metrics.policy_stale();
         self.stopping.load().cancel();
     }
 
-    /// Streams and groups are missing, for example after Redis was flushed.
+    /// Recreates missing streams and groups, for example after Redis was flushed.
     pub(crate) async fn restore_lost_state(&self, what: &str) {
         self.metrics.state_lost();
         tracing::error!(what, "streams or groups of the shard are missing; recreating them");

@@ -26,7 +26,7 @@ const DEAD_MAX: usize = 16;
 const HELD_MAX: usize = 256;
 /// Entries of deleted consumers get this consumer name. It never has a lease, so its entries are reaped immediately.
 const LOST: &str = "lost";
-/// Limits the steps for one consumer in one round. The next round does further steps.
+/// Maximum steps for one consumer in one round. The next round does further steps.
 const STEPS_MAX: usize = 256;
 
 #[derive(Debug, Default)]
@@ -76,8 +76,8 @@ impl Recovery {
         handle.finished();
     }
 
-    /// Skips the check if the last one is less than three quarters of a period old. Two checks are therefore less than
-    /// two periods apart.
+    /// Checks for dead consumers. Skips the check if the last check is less than three quarters of a period old. Two
+    /// checks are therefore less than two periods apart.
     async fn round(&self, lists: bool) -> Result<(), StoreError> {
         let every_ms = i64::try_from(self.every.as_millis()).unwrap_or(i64::MAX);
         if !self.may_reap(every_ms / 4 * 3).await? {
@@ -107,7 +107,7 @@ impl Recovery {
         Ok(self.store.decide(may).await?.result == ReapPermit::Granted)
     }
 
-    /// These consumers hold entries but are missing from the list of consumers (see [`ListHolder`]).
+    /// Adds consumers that hold entries to the list of consumers, if they are missing there (see [`ListHolder`]).
     async fn list_holders(&self) -> Result<(), StoreError> {
         for queue in inbound().into_iter().chain(slices()) {
             // A failure must not stop the reaping. For example, an older Redis user may lack the necessary permission.

@@ -31,7 +31,7 @@ impl Scrape {
         Self { sealed, ..self }
     }
 
-    /// `None` if a shard does not respond, because the total would be incomplete.
+    /// Reads the values of all shards. `None` if a shard does not respond, because the total would be incomplete.
     pub async fn scrape(&self) -> Option<RedisScrape> {
         let active = self.active.load();
         self.metrics.config_admits(active.policy.agents.len(), active.policy.tenants.len());
@@ -83,7 +83,7 @@ fn merged(shards: &[ShardBacklog]) -> RedisScrape {
         ],
         memory_used: shards.iter().map(|backlog| backlog.memory.used).max().unwrap_or(0),
         memory_max: shards.iter().map(|backlog| backlog.memory.max).max().unwrap_or(0),
-        // The flag for decisions can be a second old.
+        // The flag `pressure` can be a second old, so the current memory use counts too.
         pressure: shards.iter().any(|backlog| backlog.pressure || backlog.memory.is_tight()),
         unsealed: None,
         shard_times_ms: shards.iter().map(|backlog| backlog.now_ms).collect(),

@@ -35,7 +35,8 @@ use crate::intake::{BatchHandler, Intake, WRONG_SHARD};
 use crate::policy_tracker::PolicyTracker;
 use crate::unrun_calls::turn_ended;
 
-/// An attempt to settle or park a task fails if a heartbeat of the task's runtime changes the task at the same time.
+/// Maximum attempts to settle or park a task. An attempt fails if a heartbeat of the task's runtime changes the task at
+/// the same time.
 const ATTEMPTS_MAX: usize = 4;
 
 pub(crate) struct TaskQueues {
@@ -112,7 +113,7 @@ impl TaskQueues {
         let stream = Inbound::Tasks.stream();
         let entry = arrival.entry.clone();
         if let Err(error) = self.store.decide(AcknowledgeInbound { stream, entry }).await {
-            // A second time is harmless: the message is idempotent, or its lease has ended.
+            // Handling the message a second time is harmless: the message is idempotent, or its lease has ended.
             tracing::warn!(%error, "task message handled but not acknowledged");
         }
     }
@@ -135,7 +136,7 @@ impl TaskQueues {
             }
         });
         let Some(mut refusal) = decided.await.flatten() else { return };
-        // The digest is that of the task as submitted. With it, the rejection makes the task's ID available again.
+        // With the digest of the task as submitted, the rejection makes the task's ID available again.
         refusal.digest = Some(task_digest(&task));
         if refusal.code == RejectionCode::Conflict {
             let rejected = self.intake.rejection(Inbound::Tasks, arrival, &refusal, RejectionStatus::Conflict);
@@ -192,7 +193,7 @@ impl TaskQueues {
         })
     }
 
-    /// The deadline is in ms. `None` unless an unfinished task has this name.
+    /// Returns the task's agent, grant and deadline (ms). `None` unless an unfinished task has this name.
     async fn grant_of(&self, name: &TurnName) -> Result<Option<(AgentId, TaskGrant, i64)>, StoreError> {
         let stored = self.store.record_of::<Turn>(&name.record()).await?;
         let head = stored.filter(|stored| stored.value.is_task()).map(|stored| stored.value.head);
@@ -268,8 +269,8 @@ impl TaskQueues {
         Ok(None)
     }
 
-    /// If the cancellation arrives before its turn, the store keeps it until the turn arrives. Therefore the tenant
-    /// must belong to this shard.
+    /// Cancels a turn or task. If the cancellation arrives first, the store keeps the cancellation until the turn
+    /// arrives. Therefore the tenant must belong to this shard.
     async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         let refusal = |code, message: String| Ok(Some(Box::new(RejectedMessage::new(code, message))));
         if !self.store.is_home_of(&name.tenant) {
@@ -306,7 +307,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// `None` if `leased` is not the current lease.
+    /// Reads the slice of a leased task. `None` if `leased` is not the current lease.
     async fn leased_slice(&self, leased: &LeasedTask) -> Result<Option<Box<Slice>>, StoreError> {
         let read = ReadHeld { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
         Ok(self.store.decide(read).await?.result)
@@ -361,7 +362,8 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// The task waits 1, 3 or 9 s, because the runtime reported a temporary failure. The fourth failure is final.
+    /// Retries the task after 1, 3 or 9 s, because the runtime reported a temporary failure. The fourth failure is
+    /// final.
     async fn fail_for_now(&self, leased: &LeasedTask, error: CallError) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.leased_slice(leased).await? else { break };
@@ -394,7 +396,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// The task was canceled between a failed attempt and the next attempt.
+    /// Ends a task that was canceled between a failed attempt and the next attempt.
     async fn end_canceled(&self, leased: &LeasedTask, name: &TurnName, error: CallError) -> Result<(), StoreError> {
         let why = self.store.cancelled_because(name).await?;
         let report = self.policy_tracker.report();
@@ -428,7 +430,7 @@ fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMess
 enum DelegateAttempt {
     Written,
     Refused(Box<RejectedMessage>),
-    /// The store is short of memory.
+    /// The task must be written later, because the store is short of memory.
     Later,
 }
 

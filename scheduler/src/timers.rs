@@ -29,11 +29,12 @@ use crate::policy_tracker::PolicyTracker;
 use crate::unrun_calls::RecordingRenderer;
 
 const DUE_MAX: usize = 256;
-/// A commit with this number of throttle queues or turns takes about 2 ms.
+/// Maximum throttle queues or turns in one commit. Such a commit takes about 2 ms.
 const CHUNK_MAX: usize = 16;
-/// Applies while turns get permits that other turns have returned. A turn waits at most this long for a free permit.
+/// Polling interval while turns get permits that other turns have returned. A turn waits at most this long for a free
+/// permit.
 const BUSY_POLL: Duration = Duration::from_millis(5);
-/// [`BUSY_POLL`] applies for this time after a turn got a permit.
+/// Time after a turn got a permit in which [`BUSY_POLL`] applies.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
 enum Timer {
@@ -70,7 +71,7 @@ pub(crate) struct Timers {
     metrics: Arc<Metrics>,
     progress: Progress,
     poll: Duration,
-    /// These throttle queues may have more turns to release immediately.
+    /// Throttle queues that may have more turns to release immediately.
     unfinished: Mutex<VecDeque<CounterKey>>,
 }
 
@@ -149,7 +150,8 @@ impl Timers {
         for chunk in queues.chunks(CHUNK_MAX) {
             failed = self.release(chunk, &mut round).await.err().or(failed);
         }
-        // Cascades come before turns, so that subordinate work ends in the same round as its parent.
+        // Cascades cancel the work below an ended turn or task. They run before the turns, so that this work ends in
+        // the same round.
         for name in &cascades {
             failed = self.cascade(name, &mut round).await.err().or(failed);
         }
@@ -159,7 +161,7 @@ impl Timers {
         failed.map_or(Ok(round), Err)
     }
 
-    /// This version sets no timer with such a name.
+    /// Removes a timer with an unknown name: this version sets no such timer.
     async fn discard_timer(&self, name: &str) -> Result<(), StoreError> {
         tracing::error!(timer = name, "cannot read the name of a timer; removing it");
         let mut transaction = Transaction::new(self.store.versions().draw());
@@ -244,7 +246,7 @@ impl Timers {
         }
     }
 
-    /// The turn would block the queue.
+    /// Removes an unreadable turn from its throttle queue, because the turn would block the queue.
     async fn discard_unreadable(&self, counter: &CounterKey, name: &TurnName, why: &str) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         let discard = Discard { counter: counter.clone(), name: name.clone(), why: why.to_owned(), bounds: &bounds };
@@ -317,7 +319,7 @@ impl Timers {
         }
     }
 
-    /// An external runtime may have claimed the task.
+    /// If an external runtime has claimed the task and the lease has expired, offers the task again.
     async fn expire_external_lease(&self, name: &TurnName) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         if self.store.decide(HandleLeaseTimer { name: name.clone(), bounds: &bounds }).await?.result
@@ -328,7 +330,7 @@ impl Timers {
         Ok(())
     }
 
-    /// Cancels only a part of the work, and then sets `full`.
+    /// Cancels a part of the work below an ended turn or task, and sets `full`, because more work may follow.
     async fn cascade(&self, name: &TurnName, round: &mut TimerRound) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         let step = CascadeStep { name: name.clone(), bounds: &bounds };

@@ -13,7 +13,7 @@ use tickfleet_engine::report::Renderer;
 use tickfleet_model::Outcome;
 use tickfleet_ops::metrics::{LimitAction, Metrics};
 
-/// Stores the rendered calls until [`Self::count`].
+/// Renders the results of calls, and stores the calls until [`Self::count`].
 pub(crate) struct RecordingRenderer<'a> {
     renderer: Renderer<'a>,
     rendered: Mutex<HashMap<TurnName, RenderedTurn>>,
@@ -30,7 +30,7 @@ impl<'a> RecordingRenderer<'a> {
         Self { renderer, rendered: Mutex::default() }
     }
 
-    /// The decision must be committed. `is_over` is true if the turn has also ended.
+    /// Counts the calls of a turn. The decision must be committed. `is_over` is true if the turn has also ended.
     pub(crate) fn count(&self, name: &TurnName, is_over: bool, now_ms: i64, metrics: &Metrics) {
         let Some(rendered) = self.rendered.lock().remove(name) else { return };
         let calls = rendered.calls.len() as u64;
@@ -53,7 +53,7 @@ impl<'a> RecordingRenderer<'a> {
     }
 }
 
-/// An unknown submission time is 0, and is not counted.
+/// Records the time since submission, unless the submission time is unknown (0).
 pub(crate) fn turn_ended(submitted_ms: i64, now_ms: i64, metrics: &Metrics) {
     if submitted_ms > 0 {
         metrics.turn_ended(Duration::from_millis((now_ms - submitted_ms).max(0).unsigned_abs()));

@@ -15,8 +15,8 @@ const folder = mkdtempSync(join(tmpdir(), "tickfleet-mcp-"));
 const listen = (server) => new Promise((up) => server.listen(0, "127.0.0.1", () => up(server.address().port)));
 
 // The suite's tools: their answers, their delays in seconds, and their parameters. The suite also has tools that elicit
-// input, log, report progress or return images. Tools of a fleet cannot do so, so these tools are missing
-// (known-failures.yaml).
+// input, log, report progress or return images. A fleet's tools can do none of this, so tools of these kinds are
+// missing (known-failures.yaml).
 const TOOLS = {
   test_simple_text: { text: "This is a simple text response for testing." },
   test_error_handling: { text: "This tool intentionally returns an error for testing", status: 400 },

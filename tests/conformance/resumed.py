@@ -207,7 +207,8 @@ async def langgraph_intended(fleet: AsyncFleet) -> None:
 
 def is_conflict(error: BaseException) -> bool:
     """Returns whether a call was refused because its id has other arguments."""
-    # The SDK wraps the exception of a tool, and itself rejects an approved call with other arguments.
+    # The SDK wraps the exception of a tool. If the arguments of an approved call have changed, the SDK itself rejects
+    # the call.
     refusal = error.__cause__ or error
     return isinstance(refusal, Conflict) or "different invocation" in str(refusal)
 

@@ -1,5 +1,5 @@
-// The reply of an earlier turn with the same ID is not returned: `undecided.mjs DIST`, against a `REDIS_URL` without a
-// fleet. See undecided.py.
+// Checks that the client does not return the reply of an earlier turn with the same ID: `undecided.mjs DIST`, against a
+// `REDIS_URL` without a fleet. See undecided.py.
 import assert from "node:assert/strict";
 import { resolve } from "node:path";
 

@@ -1,5 +1,5 @@
 // Performs an operator's tasks in the console, in a real Chromium, on a populated fleet of its own. Each task has at
-// most four actions. Kills the gateway and Redis, and checks every view with axe and for the width of a phone.
+// most four actions. Kills the gateway and Redis. Checks every view with axe and at the width of a phone.
 //   node tests/console/play.mjs target/debug/tickfleet FOLDER-OF-PACKAGES [FOLDER-FOR-SCREENSHOTS]
 // ONLY=tasks, ONLY=views or ONLY=pictures runs only that part.
 import { execFileSync } from "node:child_process";
@@ -177,7 +177,7 @@ async function work(page, fleet) {
   });
 }
 
-/** Performs the actions on all matches of a filter: approves calls, and pauses agents. Resumes without a reason. */
+/** Acts on all matches of a filter: approves calls, pauses agents, and resumes the agents without a reason. */
 async function matches(page, fleet) {
   const hand = new Hands(page, fleet);
   const dialog = page.getByRole("dialog");
@@ -354,7 +354,7 @@ async function images(page, fleet) {
   await page.unrouteAll({ behavior: "ignoreErrors" });
 }
 
-/** A cut proxy keeps its connections open, but passes no data. */
+/** Starts a proxy for `url`. After a cut, the proxy keeps its connections open, but passes no data. */
 async function cable(url) {
   const { port } = new URL(url);
   const sockets = new Set();

@@ -8,7 +8,7 @@ const [packages, url, plain, key] = process.argv.slice(2);
 const require = createRequire(join(resolve(packages), "package.json"));
 const { chromium } = require("playwright-core");
 const axe = require("axe-core").source;
-// Milliseconds. The machine may be busy.
+// Long, because the machine may be busy.
 const PATIENCE_MS = 60_000;
 let findings = 0;
 

@@ -267,7 +267,7 @@ def conversation(row, category, turns, classes, tools):
 
 
 def to_lines(rows):
-    # The order of keys is the leaderboard's order of parameters and arguments.
+    # The keys stay in the leaderboard's order of parameters and arguments.
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode("utf-8")
 
 

@@ -11,7 +11,7 @@ from toolbox import HERE_CHART
 ROOT = os.path.dirname(os.path.dirname(HERE_CHART))
 PAGES = ("docs/start/kubernetes.md", "docs/operate/kubernetes.md", "docs/operate/upgrade.md")
 SNIPPETS = os.path.join(ROOT, "docs", "snippets", "kubernetes")
-# Complete sets of values, or a rule for another chart.
+# Files with a complete set of values, or with a rule for another chart.
 WHOLE = ("production.yaml", "first-fleet.yaml", "prometheus-adapter.yaml")
 CONFIGURATION = ("agents.yaml", "tools.yaml", "permissions.yaml", "tenants.yaml")
 # `helm template` lacks these options of `helm install`, or they would hide errors.

@@ -112,7 +112,7 @@ def unrestricted(manifests):
     return complaints
 
 
-# The schema of the values rejects passwords in these addresses.
+# Options with addresses. The schema of the chart's values rejects passwords in these addresses.
 PLACES = ("--to", "--oidc-issuer", "--public-url")
 
 

@@ -14,7 +14,7 @@ from toolbox import HERE_CHART, digest_of, pip
 ROOT = os.path.dirname(os.path.dirname(HERE_CHART))
 # Debian 12 has the C library 2.36, so wheels for older versions run too.
 PLATFORMS = {cpu: [f"manylinux_2_28_{cpu}", f"manylinux_2_17_{cpu}", f"manylinux2014_{cpu}"] for cpu in ("x86_64", "aarch64")}
-# In addition to the names in requirements.txt.
+# The SBOM must list these packages in addition to the packages in requirements.txt.
 NAMED = {"python", "tickfleet", "libc6", "redis", "tokio"}
 
 

@@ -25,7 +25,7 @@ from toolbox import HERE_CHART, Missing, Toolbox
 
 # On a busy machine, a check is slow.
 PATIENCE_S = 60
-# Shapes of values that differ from these need a cluster.
+# Other sets of values need a cluster.
 SHAPES = ("trial", "pools", "own-config", "gateway", "exporter")
 IN_FORCE = {
     "trial": ['slots: "32" ', "drain: 45s ", "format: json "],

@@ -29,9 +29,7 @@ COMMANDS = {
         "tool-host-reports": [*REPORTS, "8", "--processes-max", "6", "reports"],
     },
 }
-# Seconds.
 PATIENCE_S = 30
-# Seconds.
 STAYS_S = 1
 
 

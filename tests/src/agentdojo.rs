@@ -57,7 +57,7 @@ impl Task {
         self.kind == "user"
     }
 
-    /// An agent of this name is granted exactly the tools of this task.
+    /// Returns the name of the agent that is granted exactly the tools of this task.
     #[must_use]
     pub fn agent(&self) -> String {
         format!("{}.{}", self.suite, self.task)
@@ -108,7 +108,7 @@ impl AgentDojo {
         grants
     }
 
-    /// Each tool returns its arguments.
+    /// Returns all tools, as a worker registers them. Each tool returns its arguments.
     pub fn registered(&self) -> Result<Vec<RegisteredTool>> {
         let make = |tool: &Tool| {
             let name = fleet_name(&tool.suite, &tool.name);

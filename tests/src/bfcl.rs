@@ -82,7 +82,8 @@ pub struct Bfcl {
 }
 
 impl Bfcl {
-    /// Ordered by name. Includes tools of the classes of conversations, and of entries without an expected call.
+    /// Ordered by name. Includes the tools of entries without an expected call, and all tools that a conversation could
+    /// use.
     #[must_use]
     pub fn tools(&self) -> &[Tool] {
         &self.tools
@@ -93,7 +94,7 @@ impl Bfcl {
         self.by_name.get(name).and_then(|&at| self.tools.get(at))
     }
 
-    /// Includes entries without an expected call.
+    /// Maps each entry to the names of the tools that it offers. Includes entries without an expected call.
     #[must_use]
     pub fn offered(&self) -> &BTreeMap<String, Vec<String>> {
         &self.offered
@@ -118,7 +119,7 @@ impl Bfcl {
         self.conversations.clone()
     }
 
-    /// `None` if the arguments fit the tool's schema.
+    /// Returns the first problem of the arguments, or `None` if they fit the tool's schema.
     ///
     /// # Errors
     /// If the tool does not exist, its schema does not compile, or the arguments violate a keyword that [`Keyword`]
@@ -168,7 +169,7 @@ pub fn load_tools(dir: &Path) -> Result<Vec<Tool>> {
     Ok(tools)
 }
 
-/// Also checks every call.
+/// Reads the data, and validates every call.
 pub fn load(dir: &Path) -> Result<Bfcl> {
     let tools = load_tools(dir)?;
     let by_name: HashMap<_, _> = tools.iter().enumerate().map(|(at, tool)| (tool.name.clone(), at)).collect();

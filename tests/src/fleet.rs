@@ -234,7 +234,7 @@ pub struct Fleet {
     pub store: Store,
     pub active: Arc<PolicyHandle>,
     pub metrics: Arc<Metrics>,
-    /// `None` if schedulers and workers use the server's own URL. Otherwise, `_around` contains the servers between.
+    /// The URL that leads schedulers and workers through `_around`. `None` if they use the URL of `server`.
     url: Option<String>,
     _around: OtherServers,
     plan: Arc<Plan>,
@@ -321,7 +321,7 @@ impl Fleet {
         self.schedulers.iter().chain(&self.workers).all(|part| !part.running.is_finished())
     }
 
-    /// Drains as SIGTERM does, and waits until the worker has ended.
+    /// Drains the first worker, as SIGTERM does, and waits until this worker has ended.
     pub async fn drain_worker(&mut self) {
         let part = self.workers.remove(0);
         part.shutdown.drain();
@@ -332,7 +332,7 @@ impl Fleet {
         &self.plan
     }
 
-    /// One XADD, as a client in any language makes it. Returns the entry's ID.
+    /// Sends one XADD, as a client in any language does. Returns the entry's ID.
     pub async fn xadd(&self, stream: &str, field: &str, message: &[u8]) -> String {
         let command = redis::cmd("XADD").arg(self.store.keys().key(stream)).arg("*").arg(field).arg(message).to_owned();
         command.query_async(&mut self.server.connection().await).await.unwrap()
@@ -354,7 +354,8 @@ impl Fleet {
         panic!("no worker leased the slice within {PATIENCE:?}");
     }
 
-    /// The only worker does not receive the slice, as if the response to its read were lost.
+    /// Reads the slice under the name of the only worker. So the worker does not receive it, as if a response were
+    /// lost.
     pub async fn read_astray(&self) {
         let mut connection = self.server.connection().await;
         let ready = self.store.keys().key("ready:normal");
@@ -394,7 +395,7 @@ impl Fleet {
         turn["turn_id"].as_str().map_or_else(|| format!("t{entry}"), str::to_owned)
     }
 
-    /// From inbox `acme:box`. Fails the test if no reply arrives within [`PATIENCE`].
+    /// Returns the next reply of inbox `acme:box`. Fails the test if no reply arrives within [`PATIENCE`].
     pub async fn reply(&mut self) -> Value {
         if let Some(reply) = self.try_reply(PATIENCE).await {
             return reply;
@@ -402,7 +403,7 @@ impl Fleet {
         panic!("no reply within {PATIENCE:?}; Redis holds:\n{}", self.everything().await);
     }
 
-    /// From inbox `acme:box`. `None` if no reply arrives within `wait`.
+    /// Returns the next reply of inbox `acme:box`. `None` if no reply arrives within `wait`.
     pub async fn try_reply(&mut self, wait: Duration) -> Option<Value> {
         self.reply_in("acme:box", wait).await
     }
@@ -413,7 +414,7 @@ impl Fleet {
         Some(serde_json::from_str(&reply).unwrap())
     }
 
-    /// Text, because a `Value` cannot hold numbers beyond 64 bits.
+    /// Returns text, because a `Value` cannot hold numbers beyond 64 bits.
     pub async fn raw_reply_in(&mut self, inbox: &str, wait: Duration) -> Option<String> {
         let mut connection = self.server.connection().await;
         let last = self.last_reply.entry(inbox.to_owned()).or_insert_with(|| "0".into());
@@ -457,8 +458,8 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// Canceled and expired turns leave the timer of their queue behind. A scheduler removes the timer only when it is
-    /// due, at the next tick or day.
+    /// Canceled and expired turns leave their queue's timer behind. A scheduler removes this timer only when the timer
+    /// is due, at the next tick or day.
     async fn forget_timers_of_empty_queues(&self) {
         let timers: Vec<String> = self.ask("ZRANGE", "timers", &["0", "-1"]).await;
         for timer in timers.iter().filter(|timer| timer.starts_with("throttle:")) {

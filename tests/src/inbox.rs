@@ -27,7 +27,7 @@ impl Inbox {
         Self { connection: server.connection().await, key, last: "0".into() }
     }
 
-    /// In order, up to `REPLIES_MAX`. Waits up to `wait` if there are none.
+    /// Returns the next replies in order, up to `REPLIES_MAX`. Waits up to `wait` if there are none.
     pub async fn next(&mut self, wait: Duration) -> Vec<Value> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let mut command = redis::cmd("XREAD");
@@ -50,13 +50,13 @@ impl Inbox {
         (self.last.clone(), found.into_iter().next().unwrap())
     }
 
-    /// Tests never trim an inbox.
+    /// Counts all replies that were ever written, because tests never trim an inbox.
     pub async fn total(&mut self) -> usize {
         redis::cmd("XLEN").arg(&self.key).query_async(&mut self.connection).await.unwrap()
     }
 }
 
-/// In order, in pipelines.
+/// Appends the turns in order, in pipelines.
 pub async fn submit_all(server: &RedisServer, keys: &Keys, turns: &[Value]) {
     let mut connection = server.connection().await;
     for chunk in turns.chunks(MESSAGES_MAX) {

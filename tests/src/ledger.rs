@@ -1,4 +1,4 @@
-//! A service whose effects must not happen twice. It records them in a ledger.
+//! A service whose effects must not happen twice. The service records its effects in a ledger.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -61,7 +61,7 @@ impl Ledger {
         self.entries.lock().unwrap().get(key).copied().unwrap_or_default()
     }
 
-    /// The number of keys with an effect, and the number of all effects.
+    /// Returns the number of keys with an effect, and the number of all effects.
     pub fn totals(&self) -> (usize, u32) {
         let entries = self.entries.lock().unwrap();
         (entries.values().filter(|e| e.done > 0).count(), entries.values().map(|e| e.done).sum())

@@ -71,8 +71,8 @@ impl ReferenceServers {
         stdio(&self.node.node, &[&[script.as_str()], args].concat(), &[])
     }
 
-    /// The server's definitions differ from the pinned ones: one file of a copy of the package has `to` in place of
-    /// `from`.
+    /// Returns a server whose definitions differ from the pinned ones. In one file of a copy of the package, `to`
+    /// replaces `from`.
     pub fn npm_drifted(&self, package: &str, args: &[&str], file: &str, from: &str, to: &str) -> Result<McpServerDef> {
         let packages = self.dir.join("npm/node_modules/@modelcontextprotocol");
         let name = format!("{package}-drifted");
@@ -171,7 +171,7 @@ pub fn environment() -> Environment {
     Environment::of([("PATH", path.as_str()), ("TOKEN", "s3cret-value")])
 }
 
-/// Also prefixes the tools with the server's name.
+/// Lists the server's tools, and pins them. Also prefixes the tools with the server's name.
 pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
     // No effect if another test of this process has installed a crypto provider already.
     tickfleet_outbound::install_crypto_provider();

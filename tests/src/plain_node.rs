@@ -60,7 +60,7 @@ impl Fleet {
         self.consumers(stream).await.into_keys().next().unwrap()
     }
 
-    /// The consumer does not receive the entries, as if the responses to its reads were lost.
+    /// Reads entries under the name of a consumer. So the consumer does not receive them, as if responses were lost.
     pub async fn read_as(&self, stream: &str, consumer: &str) {
         let mut connection = self.server.connection().await;
         let mut read = redis::cmd("XREADGROUP");

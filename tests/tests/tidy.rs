@@ -1,5 +1,5 @@
-//! Rules that no compiler checks. Each rule is a function over text. A bad sample next to it detects a rule that no
-//! longer finds anything.
+//! Rules that no compiler checks. Each rule is a function over text. A test with a bad sample is next to each rule, and
+//! detects a rule that no longer finds anything.
 
 mod circles;
 mod docs;

@@ -32,7 +32,7 @@ export interface DirectOptions {
   turnsBytesMax?: number;
 }
 
-/** No worker has published any tool list if the fleet has just started. */
+/** The longest wait for the first tool list. If the fleet has just started, no worker has published one yet. */
 const FIRST_WORKER_MS = 5_000;
 const LOOK_AGAIN_MS = 250;
 

@@ -20,7 +20,10 @@ import type { Awaited as Waited, Claim, Transport } from "./transport.js";
 const PAUSES_MS = [5, 1_000] as const;
 /** Longest wait of one claim through a gateway, seconds. */
 const WAIT_S = 20;
-/** Shortest wait for the result after the function has run here, ms. Without it, the caller would repeat the effect. */
+/**
+ * Shortest wait for the result after the function has run here, ms. A caller without the result would repeat the
+ * effect.
+ */
 const RESULT_MS = 10_000;
 /** Maximum characters of an error's text in a report. The fleet allows 1,000 bytes. */
 const MESSAGE_CHARS_MAX = 300;

@@ -26,7 +26,7 @@ export class Waiter {
   entry: string | undefined;
   /** A record that exists before the message is sent belongs to another turn. */
   isSending = false;
-  /** By the time the entry has left the stream, the rejection of a rejected message is in the inbox. */
+  /** True if the entry has left the stream. If the message was rejected, the rejection is then already in the inbox. */
   isDecided = false;
   /** One for each approval that the turn waits for. */
   readonly pending: Reply[] = [];
@@ -89,7 +89,7 @@ export class Hub {
     return this.#waiters.get(place);
   }
 
-  /** A tenant that has not replied to this process yet may not exist. */
+  /** True if the tenant has not replied to this process yet. Such a tenant may not exist. */
   isNew(tenant: string): boolean {
     return !this.#tenants.has(tenant);
   }

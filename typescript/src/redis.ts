@@ -271,12 +271,12 @@ export class Redis {
     return String(await this.#ask(stream, "XADD", stream, "*", field, message));
   }
 
-  /** Checks no bounds, because messages that end work are never rejected. */
+  /** Adds the message without checking bounds, because messages that end work are never rejected. */
   async add(stream: string, field: string, message: string): Promise<void> {
     await this.#patiently(() => this.#ask(stream, "XADD", stream, "*", field, message));
   }
 
-  /** If no entry arrives, checks whether to read an inbox from its start again. */
+  /** Reads the inboxes. If no entry arrives, checks whether to read an inbox from its start again. */
   async read(link: Link, inboxes: Inbox[], blockMs: number): Promise<Map<string, Entry[]>> {
     const keys = inboxes.map((inbox) => inbox.key);
     const head = ["XREAD", "COUNT", String(COUNT), "BLOCK", String(Math.max(1, Math.floor(blockMs))), "STREAMS"];
@@ -317,12 +317,12 @@ export class Redis {
     await this.#ask(`${prefix}inboxes:${tenant}`, "ZREM", `${prefix}inboxes:${tenant}`, inbox);
   }
 
-  /** `undefined` if there is no entry, or if the queue does not exist. */
+  /** Takes the next entry for the consumer. `undefined` if there is no entry, or if the queue does not exist. */
   take(stream: string, consumer: string): Promise<{ entry: string; fields: Record<string, string> } | undefined> {
     let starts = [">"];
     return this.#patiently(async () => {
       const some = starts;
-      // The response to an earlier attempt may be lost; its entry is then pending.
+      // The response to an earlier attempt may be lost. The entry of that attempt is then pending.
       starts = ["0", ">"];
       for (const start of some) {
         const args = ["XREADGROUP", "GROUP", "workers", consumer, "COUNT", "1", "STREAMS", stream, start];

@@ -1,4 +1,4 @@
-// The tool lists of a fleet that has just started. It needs `tickfleet` and `redis-server` in the PATH.
+// The tool lists of a fleet that has just started. The test needs `tickfleet` and `redis-server` in the PATH.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";

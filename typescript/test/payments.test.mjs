@@ -1,6 +1,6 @@
 // Agents of the AI SDK and governed functions pay once, or report that the outcome is unknown, whatever happens to
 // their processes. A bank, which is a separate server, counts the payments, not the results that the agents received.
-// Each case runs over Redis and through a gateway. It needs `tickfleet` and `redis-server` in the PATH.
+// Each case runs over Redis and through a gateway. The tests need `tickfleet` and `redis-server` in the PATH.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
@@ -218,7 +218,7 @@ each("an agent that is replayed from older messages pays nothing again", async (
   const [order, runId] = [newOrder(), newId()];
   const { messages, outputs } = await ask(fleet, { order, runId, payments: 2 });
   assert.equal(outputs.length, 2);
-  // The stored history after the first payment, and the history before it.
+  // The stored history after the first payment, and the history before this payment.
   for (const kept of [2, 0]) {
     const old = JSON.parse(JSON.stringify([...prompt, ...messages.slice(0, kept)]));
     await ask(fleet, { order, runId, payments: 2, messages: old });

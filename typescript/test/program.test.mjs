@@ -46,7 +46,7 @@ async function until(log, line) {
 test("a signal to the shell that npx starts ends the program", async () => {
   const { log, program } = installed();
   const env = { ...process.env, LOG: log, npm_command: "exec" };
-  // The command after the program keeps the shell from replacing itself by the program.
+  // The command after the program keeps the shell from replacing itself with the program.
   const shell = spawn("sh", ["-c", `"${process.execPath}" "${program}" dev --port 0; :`], { env, stdio: "ignore" });
   await until(log, "started dev --port 0");
   shell.kill("SIGTERM");

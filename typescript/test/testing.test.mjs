@@ -1,4 +1,4 @@
-// The fleet for tests. It needs `tickfleet` in the PATH.
+// The fleet for tests. These tests need `tickfleet` in the PATH.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";

@@ -59,8 +59,8 @@ pub(crate) trait BatchItem: Sized + Send + Sync + 'static {
     fn calls(&self) -> usize {
         1
     }
-    /// Records that the item changes in addition to its turn's record. Two items that change the same record would
-    /// conflict, so they are never in one batch.
+    /// Returns the records that the item changes in addition to its turn's record. Two items that change the same
+    /// record would conflict, so they are never in one batch.
     fn shared(&self) -> Vec<RecordKey> {
         Vec::new()
     }

@@ -60,7 +60,7 @@ impl WorkerConfigs {
         self.adopt_policy(store).await
     }
 
-    /// For callers that do not know the tenant of a slice.
+    /// Refreshes the configuration if the settings have changed. For callers that do not know the tenant of a slice.
     pub(crate) async fn refresh_if_changed(&self, store: &Store) -> Result<(), StoreError> {
         self.in_force.refresh_if_changed(store).await?;
         // A scheduler in this process, or the worker of another shard, may have read the changes already.

@@ -63,7 +63,7 @@ impl DecisionQueues {
         }
     }
 
-    /// `None` if the call needs a read or a commit to begin.
+    /// Begins a call without a read or a commit. `None` if the call needs a read or a commit to begin.
     fn begin_at_once(&self, begin: &BeginCall) -> Option<BeginResult> {
         let context = self.store.state().context(Version::new("-"));
         match begin.begin(self.store.options().lease_ms).decide(&begin.view, &context) {

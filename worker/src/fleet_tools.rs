@@ -296,8 +296,8 @@ pub(crate) fn reply(finished: &Finished) -> Result<Reply, ToolError> {
     serde_json::from_str(&finished.reply).map_err(ToolError::internal)
 }
 
-/// For an ID that is unknown, forgotten or of another agent. The message is the same in all three cases, so that agents
-/// cannot probe for IDs of other agents.
+/// Returns the error for an ID that is unknown, forgotten or of another agent. The message is the same in all three
+/// cases, so that agents cannot probe for IDs of other agents.
 pub(crate) fn unknown_id(what: &str, id: &str) -> ToolError {
     let id = wording::cut(id, 80);
     ToolError::Permanent(format!(

@@ -26,7 +26,7 @@ pub(crate) struct HeldSlices {
     /// The slot of the first suspect of a group. A suspect is a slice that was redelivered after a crash. The first
     /// suspect takes no slot from other slices (invariant 17).
     suspects: SlotPool,
-    /// By turn, so that cancellation notices find them.
+    /// The running slices by turn, so that a cancellation notice finds its slice.
     running: Mutex<HashMap<TurnName, RunningSlice>>,
 }
 
@@ -76,7 +76,8 @@ impl HeldSlices {
         self.pool.busy() + self.suspects.busy()
     }
 
-    /// The lease is canceled when a heartbeat reports that the slice's turn was canceled.
+    /// Adds a slice, and returns the slice's lease. The lease is canceled when a heartbeat reports that the slice's
+    /// turn was canceled.
     pub(crate) fn add(&self, slice: &Slice, term: u64, epoch: u64) -> SliceLease {
         let lease = SliceLease::new(term, epoch);
         let held = RunningSlice { entry: slice.entry.clone(), lease: lease.clone() };

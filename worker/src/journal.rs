@@ -1,5 +1,5 @@
-//! The worker's journal: the calls that it has begun, and the changes of facts and claims at the ends of these calls.
-//! If the store lost its last writes in a restart, the worker reports the calls and changes again.
+//! The worker's journal: the calls that the worker has begun, and the changes of facts and claims at the ends of these
+//! calls. If the store lost its last writes in a restart, the worker reports the calls and changes again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::Common;
 /// A confirmed entry is kept for this time (ms), or for the length of a lease if that is longer. With an append-only
 /// file, Redis can lose only the writes of a shorter time.
 const KEPT_MS: i64 = 60_000;
-/// The oldest results are dropped first.
+/// Maximum bytes of the results in the journal. The oldest results are dropped first.
 const RESULT_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// A begun call is reported until this time (ms) after its turn's deadline. If the store lost the turn and the turn
 /// is submitted again, the turn may get a later deadline. The turn may also wait for the next day, which has at most
@@ -72,8 +72,9 @@ impl WorkerJournal {
     }
 
     /// Records that a call is about to run. Must follow the commit that begins the call: a call that has not run must
-    /// not be reported, because its report would hide the report of another worker that has run the call. Returns false
-    /// if the store has restarted since `epoch` and may have lost this commit. In this case the call must not run.
+    /// not be reported, because such a report would hide the report of another worker that has run the call. Returns
+    /// false if the store has restarted since `epoch` and may have lost this commit. In this case the call must not
+    /// run.
     pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool, epoch: u64) -> bool {
         let head = &slice.turn.head;
         let call = JournalCall {
@@ -87,12 +88,12 @@ impl WorkerJournal {
         self.entries.lock().begin(call, epoch)
     }
 
-    /// Must precede the commit of the result.
+    /// Records the result of a call. Must precede the commit of the result.
     pub(crate) fn end(&self, slice: &Slice, position: usize, result: &RenderedCall) {
         self.entries.lock().end(&slice.delivery(), position, result.clone());
     }
 
-    /// If the call was reported as begun, reports to the store that it did nothing.
+    /// If the call was reported as begun, reports to the store that the call did nothing.
     pub(crate) async fn undo(&self, slice: &Slice, position: usize) {
         let undone = self.entries.lock().undo(&slice.delivery(), position);
         let Some(undone) = undone else { return };
@@ -102,7 +103,7 @@ impl WorkerJournal {
         drop(reported);
     }
 
-    /// The store has confirmed the results at positions before `upto`.
+    /// Records that the store has confirmed the results at positions before `upto`.
     pub(crate) fn confirm(&self, slice: &Slice, upto: usize) {
         self.entries.lock().confirm(&slice.delivery(), upto, self.now_ms());
     }
@@ -111,21 +112,23 @@ impl WorkerJournal {
         self.confirm(slice, usize::MAX);
     }
 
-    /// Only changes that the store confirmed.
+    /// Use only for changes that the store has confirmed.
     pub(crate) fn record_fact_changes(&self, session: &SessionName, end: CallEndReport) {
         let now_ms = end.ended_ms;
         self.entries.lock().change(Change::Facts(session.clone(), end), 0, now_ms);
     }
 
-    /// Only a claim or an end that the store confirmed. `deadline_ms` is the deadline of the call's turn.
+    /// Use only for a claim, or an end of a claim, that the store has confirmed. `deadline_ms` is the deadline of the
+    /// call's turn.
     pub(crate) fn record_claim(&self, claim: EndClaim, deadline_ms: i64) {
         let now_ms = self.now_ms();
         let bytes = bytes_of(&claim.end);
         self.entries.lock().change(Change::Claim(claim, now_ms, deadline_ms), bytes, now_ms);
     }
 
-    /// For a slice that this worker has lost: the new holder then finds the results of its `once` calls. Without a
-    /// restart of the store this report is not needed, because the new holder finds the intent records.
+    /// Reports results of a slice that this worker has lost, so that the new holder finds the results of the slice's
+    /// `once` calls. Without a restart of the store this report is not needed, because the new holder finds the intent
+    /// records.
     pub(crate) async fn report_results(&self, slice: &Slice, positions: std::ops::Range<usize>) {
         let state = self.store.state();
         if state.epoch_began_ms == 0 {
@@ -289,7 +292,7 @@ fn bytes_of(end: &EffectEnd) -> usize {
     }
 }
 
-/// Each change gets its remaining lifetime.
+/// Makes a report about the ends of a session's calls. Each change gets its remaining lifetime.
 fn report_call_ends(session: SessionName, mut ends: Vec<CallEndReport>, now_ms: i64) -> ReportCallEnds {
     for end in &mut ends {
         let age_ms = now_ms - end.ended_ms;

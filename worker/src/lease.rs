@@ -1,4 +1,4 @@
-//! A worker's lease: its name and its heartbeats.
+//! A worker's lease: the name that holds the lease, and the heartbeats that renew it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl WorkerDrainFlag {
         self.reported.lock().run = run;
     }
 
-    /// An operator has resumed the worker in this run of the store.
+    /// Records that an operator has resumed the worker in this run of the store.
     pub(crate) fn lift(&self, run: StoreRun) {
         tracing::info!("resumed by an operator; taking new work");
         *self.reported.lock() = ReportedDrain { drained: None, run };
@@ -167,7 +167,8 @@ impl Lease {
         Role::Worker { worker, slots: Slots { busy, all } }
     }
 
-    /// The store has no record of the last heartbeat, so it may have lost anything, even without a restart.
+    /// Records that the store has no record of the last heartbeat. The store may have lost anything, even without a
+    /// restart.
     fn state_lost(&self) {
         *self.losses.lock() += 1;
         self.metrics.state_lost();
@@ -175,7 +176,8 @@ impl Lease {
         tracing::error!("the store has lost the worker's heartbeat; reporting begun calls again");
     }
 
-    /// If the restore of a lost flag fails, the next heartbeat repeats the restore.
+    /// Follows the drain flag that the store reports. If the restore of a lost flag fails, the next heartbeat repeats
+    /// the restore.
     async fn follow_drain(&self, consumer: &ConsumerId, drained: Option<&Pause>, run: StoreRun) {
         let Some(lost) = self.drain_flag.report(drained, run) else { return };
         let Some(worker) = worker_of(consumer.as_str()) else { return };
@@ -193,7 +195,7 @@ impl Lease {
         }
     }
 
-    /// Continues while the worker drains, because running calls need their lease until they end.
+    /// Sends heartbeats even while the worker drains, because running calls need their lease until they end.
     pub(crate) async fn send_heartbeats(&self, consumer: &ConsumerId, stop: &CancellationToken, tracker: &TaskTracker) {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
@@ -233,7 +235,7 @@ impl Lease {
         }
     }
 
-    /// Other processes then need not wait until the lease expires.
+    /// Ends the lease, so that other processes need not wait until the lease expires.
     pub(crate) async fn release(&self, consumer: &ConsumerId) {
         let end = EndLease { consumer: consumer.clone(), role: self.role(consumer) };
         if let Err(error) = self.store.decide(end).await {

@@ -33,7 +33,7 @@ impl LeaseClock {
         self.sent_ms.fetch_max(sent_ms, Ordering::Relaxed);
     }
 
-    /// A new incarnation begins under a new name, which other processes do not consider dead.
+    /// Ends this incarnation. The next incarnation begins under a new name, which other processes do not consider dead.
     pub(crate) fn forget(&self) {
         self.term.fetch_add(1, Ordering::Relaxed);
         self.sent_ms.store(0, Ordering::Relaxed);

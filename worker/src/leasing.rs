@@ -52,7 +52,7 @@ pub(crate) struct Leasing {
 }
 
 pub(crate) struct LeasingParts {
-    /// Its epoch is the restart epoch that the worker has reported to.
+    /// The journal's epoch is the restart epoch that the worker has reported to.
     pub(crate) journal: Arc<WorkerJournal>,
     pub(crate) slices: Arc<HeldSlices>,
     pub(crate) strays: Arc<Strays>,
@@ -195,10 +195,10 @@ impl Leasing {
         }
     }
 
-    /// `None` if the worker already holds the entry's slice, or cannot read the entry.
+    /// Returns the entry's slice. `None` if the worker already holds the entry's slice, or cannot read the entry.
     fn slice_of(self: &Arc<Self>, taken: TakenEntry, tracker: &TaskTracker) -> Option<Slice> {
         match Slice::read(taken.queue.clone(), taken.entry.clone(), &taken.fields) {
-            // A restart of the store can lose the fact that the entry was taken, and deliver the entry again.
+            // In a restart, the store can lose the fact that the entry was taken, and then deliver the entry again.
             Ok(slice) if self.slices.contains(&slice.name, &slice.entry) => None,
             Ok(slice) => Some(slice),
             Err(problem) => {
@@ -211,8 +211,8 @@ impl Leasing {
         }
     }
 
-    /// All slots may be in use, because the store delivered more slices than requested, or because suspects have taken
-    /// slots.
+    /// Waits for a slot, then runs the slice. All slots may be in use, because the store delivered more slices than
+    /// requested, or because suspects have taken slots.
     async fn wait_for_slot(self: Arc<Self>, slice: Slice, lease: SliceLease) {
         let pool = self.slices.pool(false);
         let room = tokio::select! {
@@ -352,7 +352,7 @@ impl Leasing {
     }
 }
 
-/// The number includes this suspect.
+/// The maximum size of the group in which the suspect runs, including the suspect.
 fn group_max(slice: &Slice) -> usize {
     slice.turn.suspect.map_or(1, |suspect| usize::try_from(suspect.group_max).unwrap_or(1))
 }
@@ -368,7 +368,7 @@ struct QueueReader {
 }
 
 impl QueueReader {
-    /// Usually begins with the most urgent queue, sometimes with the least urgent queue.
+    /// Returns the next take. It usually begins with the most urgent queue, sometimes with the least urgent queue.
     fn next(&mut self, count: usize) -> TakeRequest {
         self.round += 1;
         let mut queues = self.queues.clone();

@@ -54,7 +54,7 @@ use tools::Registry;
 
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
-    /// Slices that run calls at the same time.
+    /// Maximum number of slices that run calls at the same time.
     pub slots: usize,
     /// The priorities of the `ready` streams that the worker leases from.
     pub priorities: Priorities,
@@ -65,7 +65,7 @@ pub struct WorkerOptions {
     pub durable: Durability,
     pub durable_wait: Duration,
     pub output_bytes_max: usize,
-    /// `None` disables the check.
+    /// `None` disables the loop breaker.
     pub loops: Option<LoopOptions>,
     pub report: ReportOptions,
     /// The prefix of the names of the worker's incarnations, for example the name of a pod.
@@ -146,7 +146,7 @@ fn watch_slots(common: &Common, slices: &Arc<HeldSlices>, slots: usize) {
 }
 
 impl Worker {
-    /// Running calls keep the configuration that they began with.
+    /// Replaces the configuration. Running calls keep the configuration that they began with.
     pub fn configure(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
         self.common.metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
         self.common.configs.replace(active, registry, task_handlers);

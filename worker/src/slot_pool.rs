@@ -1,5 +1,5 @@
-//! Slot pools: the slots that slices run in, and a bound on the slices that a worker holds. A held slice is taken and
-//! not yet settled.
+//! Slot pools: the slots that slices run in, and the permits that limit how many slices a worker holds. A held slice is
+//! taken and not yet settled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,8 +13,8 @@ pub(crate) type SlotPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 pub(crate) struct SlotPool {
     slots: Arc<Semaphore>,
     busy: Arc<AtomicUsize>,
-    /// Permits for held slices. They limit the number of results that wait in memory while the store is unreachable
-    /// (invariant 6).
+    /// Permits for held slices. The permits limit the number of results that wait in memory while the store is
+    /// unreachable (invariant 6).
     held: Arc<Semaphore>,
 }
 
@@ -41,7 +41,7 @@ impl SlotPool {
         Some((slot, self.held.clone().try_acquire_owned().ok()?))
     }
 
-    /// `None` if the pool is closed.
+    /// Waits for a free slot. `None` if the pool is closed.
     pub(crate) async fn reserve(&self) -> Option<SlotPermits> {
         let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
         match permits {
@@ -59,7 +59,7 @@ impl SlotPool {
         Slot { _permit: Some(permit), _group: None, busy: Arc::clone(&self.busy) }
     }
 
-    /// The slot's permit belongs to the group, not to the slice.
+    /// Begins the first slice of a group. The slot's permit belongs to the group, not to the slice.
     pub(crate) fn begin_first(&self, group: &Arc<SuspectGroup>) -> Slot {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Slot { _permit: None, _group: Some(Arc::clone(group)), busy: Arc::clone(&self.busy) }

@@ -25,14 +25,14 @@ pub(crate) struct Strays {
     store: Store,
     slices: Arc<HeldSlices>,
     decisions: Arc<DecisionQueues>,
-    /// The strays of the last comparison. A single comparison is not enough: the worker may be about to start the
-    /// slice of an entry that it just took.
+    /// The strays of the last comparison. A single comparison is not enough: the worker may be about to start the slice
+    /// of an entry that the worker just took.
     seen: Mutex<HashSet<(StreamKey, EntryId)>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StrayScope {
-    /// All strays. Use it only for queues from which this worker does not take entries at the same time.
+    /// All strays. Use `All` only for queues from which this worker does not take entries at the same time.
     All,
     /// Only strays that the previous comparison also found.
     SeenBefore,
@@ -48,8 +48,8 @@ impl Strays {
         }
     }
 
-    /// An entry becomes a stray if its delivery did not reach the worker, or if the store has lost its settlement.
-    /// After an error, the next comparison finds the strays again.
+    /// Returns strays to their queues. An entry becomes a stray if its delivery did not reach the worker, or if the
+    /// store has lost the settlement of its slice. After an error, the next comparison finds the strays again.
     pub(crate) async fn return_entries(
         &self,
         consumer: &ConsumerId,
@@ -102,8 +102,8 @@ impl Strays {
         Ok(())
     }
 
-    /// If the turn's name is readable, the entry returns to its queue, so that a worker of a newer build can read it.
-    /// Otherwise the entry becomes a dead letter, because another program wrote it.
+    /// If the turn's name is readable, the entry returns to its queue, so that a worker of a newer build can read the
+    /// entry. Otherwise the entry becomes a dead letter, because another program wrote the entry.
     pub(crate) async fn return_unreadable(&self, entry: &HeldEntry, problem: &str) {
         tracing::error!(entry = %entry.entry, problem, "cannot read an entry of a ready stream");
         let returned = match entry.text(fields::NAME).and_then(TurnName::parse) {

@@ -18,7 +18,7 @@ const AGENTS: u64 = 100;
 const COUNTER_BYTES: usize = 32;
 /// Approximate, in addition to the payload.
 const RECORD_BYTES: usize = 300;
-/// Exceeds the measurement, but is short, so that a Redis given with `--on` soon deletes the records.
+/// Longer than the measurement, but short, so that a Redis given with `--on` soon deletes the records.
 const RETAIN_MS: u64 = 60_000;
 
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
@@ -140,7 +140,7 @@ impl Baseline {
     }
 
     fn settle(&self, pipe: &mut Pipeline, turn: u64) {
-        // As the fleet does to compare the record's version.
+        // The fleet reads these bytes to compare the record's version.
         pipe.cmd("GETRANGE").arg(key(&format!("turn:{turn}"))).arg(0).arg(20).ignore();
         pipe.cmd("XADD").arg(key("audit")).arg("*").arg("audit").arg(words(turn, self.sizes.audit)).ignore();
         let reply = words(turn, self.sizes.reply);

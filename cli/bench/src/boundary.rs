@@ -85,8 +85,8 @@ pub(super) async fn run(
     Ok(Boundary { agents, drained_seconds, turns_per_s: agents as f64 / drained_seconds, slow, script_mean_ms })
 }
 
-/// Stores both counters of each agent as schedulers do, with an exhausted tick budget. Returns when (ms) the ticks
-/// end.
+/// Stores both counters of each agent as schedulers do, with an exhausted tick budget. Returns the time (ms) at which
+/// the ticks end.
 async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     let now_ms = server.clock_ms().await?;
     let until_ms = now_ms + u64::try_from(wait.as_millis())?;
@@ -108,7 +108,8 @@ async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     Ok(until_ms)
 }
 
-/// Each queue has one turn, and each turn has two timers: its own and the queue's.
+/// Returns the number of throttled turns, which is half the number of timers: each queue has one turn, and both the
+/// turn and the queue have a timer.
 async fn throttled_turns(server: &Server) -> Result<usize> {
     let timers: usize =
         redis::cmd("ZCARD").arg(format!("{PREFIX}timers")).query_async(&mut server.connection().await?).await?;

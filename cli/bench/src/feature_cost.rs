@@ -35,13 +35,14 @@ pub(crate) struct FeatureCost {
     what: &'static str,
     /// In each pair, the cost without the feature comes first, even if it was measured second.
     pairs: Vec<(Cost, Cost)>,
-    /// CPU time of all processes with the feature, relative to without it: median, minimum and maximum of the pairs.
+    /// The ratio of the CPU time of all processes with the feature to that without it: median, minimum and maximum of
+    /// the pairs.
     together: [f64; 3],
-    /// Turns per second with the feature, relative to without it: median of the pairs.
+    /// The ratio of turns per second with the feature to those without it: median of the pairs.
     turns: f64,
 }
 
-/// Every second pair measures the fleet with the feature first.
+/// Measures pairs of runs. Every second pair measures the fleet with the feature first.
 pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str)) -> Result<FeatureCost> {
     let mut pairs = Vec::with_capacity(args.runs.max(1));
     for pair in 0..args.runs.max(1) {

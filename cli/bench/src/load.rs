@@ -115,7 +115,7 @@ impl Load {
         Ok(())
     }
 
-    /// The rate does not depend on replies.
+    /// Submits turns at a constant rate, which does not depend on replies.
     pub(super) async fn steady(&self, rate: u64, duration: Duration) -> Result<Steady> {
         let mut latencies = self.latencies(rate, duration).await?;
         Ok(Steady {
@@ -126,7 +126,7 @@ impl Load {
         })
     }
 
-    /// Returns milliseconds, one value per turn.
+    /// Returns one latency per turn, in milliseconds.
     pub(super) async fn latencies(&self, rate: u64, duration: Duration) -> Result<Vec<f64>> {
         let total = usize::try_from(rate * duration.as_secs()).unwrap_or(usize::MAX);
         let produce = async {
@@ -187,8 +187,9 @@ impl Load {
         Ok(seen.saturation(duration.as_secs_f64()))
     }
 
-    /// In each burst, an agent has twice as many calls as its window allows. The next burst starts when all turns
-    /// have replies. Half of a burst waits for the next windows, unless a window ends while the burst arrives.
+    /// Submits bursts. In each burst, an agent has twice as many calls as its window allows. The next burst starts when
+    /// all turns have replies. Half of a burst waits for the next windows, unless a window ends while the burst
+    /// arrives.
     pub(super) async fn capped(&self, duration: Duration) -> Result<Saturation> {
         let burst = (self.agents * 20).div_ceil(self.calls.max(1)).div_ceil(BATCH);
         let started = now();
@@ -241,7 +242,7 @@ impl Seen {
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
 
 impl Replies {
-    /// Trims the inbox up to the newest of the replies, as every reader should.
+    /// Reads new replies, and trims the inbox up to the newest one, as every reader should.
     async fn read(&mut self) -> Result<Vec<Reply>> {
         let inbox = format!("{PREFIX}replies:bench:bench");
         let mut command = redis::cmd("XREAD");
@@ -271,7 +272,7 @@ pub(super) fn ok_of(fields: &[String]) -> bool {
     text.contains("\"success\":true") && !text.contains("\"success\":false")
 }
 
-/// Differs between turns, like real arguments.
+/// Returns text that differs between turns, like real arguments.
 pub(super) fn words(turn: u64, bytes: usize) -> String {
     let mut state = turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut letter = || {
@@ -292,7 +293,7 @@ pub(super) fn message(tenant: &str, agent: &str, at_us: u64, (tool, calls): (&st
     )
 }
 
-/// Uses the nearest rank, for a `share` from 0 to 1. Sorts the values.
+/// Returns the percentile by the nearest-rank method, for a `share` from 0 to 1. Sorts the values.
 pub(super) fn percentile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return f64::NAN;

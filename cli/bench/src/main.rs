@@ -153,8 +153,9 @@ impl Aof {
 }
 
 impl BenchArgs {
-    /// By default, the agents never reach the caps (10 calls per 5 s each), even at 60,000 calls per second. With
-    /// `--capped`, the load should reach the caps, and a burst must be admitted in much less than a window.
+    /// Returns the number of agents. By default, the agents never reach the caps (10 calls per 5 s each), even at
+    /// 60,000 calls per second. With `--capped`, the load should reach the caps, and a burst must be admitted in much
+    /// less than a window.
     fn agents(&self) -> usize {
         self.agents.unwrap_or(if self.capped { 300 } else { 30_000 })
     }

@@ -123,7 +123,7 @@ impl Fleet {
         Rss { scheduler: largest(&self.schedulers), worker: largest(&self.workers) }
     }
 
-    /// Seconds of all schedulers, and of all workers.
+    /// Returns the CPU seconds of all schedulers, and those of all workers.
     pub(super) fn cpu_seconds(&self) -> (f64, f64) {
         let of = |children: &[Child]| children.iter().filter_map(Child::id).map(cpu_seconds).sum();
         (of(&self.schedulers), of(&self.workers))
@@ -139,7 +139,8 @@ impl Fleet {
     }
 }
 
-/// If another process binds an address before the fleet does, the fleet's process reports the conflict.
+/// Returns free addresses. If another process binds an address before the fleet does, the fleet's process reports the
+/// conflict.
 pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     let listeners = (0..count).map(|_| TcpListener::bind(ANY_PORT)).collect::<std::io::Result<Vec<_>>>()?;
     listeners.iter().map(TcpListener::local_addr).collect()
@@ -168,7 +169,7 @@ pub(super) fn process(
         .with_context(|| format!("starting a {role}"))
 }
 
-/// The queues are long, because the benchmark itself bounds the turns in flight.
+/// Writes the fleet's configuration. Its queues are long, because the benchmark itself bounds the turns in flight.
 pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
     std::fs::create_dir_all(dir)?;
     let settings = format!(
@@ -195,7 +196,7 @@ pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Ser
     Ok(services)
 }
 
-/// No load reaches these limits. The first three count every call; the others match no call.
+/// Returns limits that no load reaches. The first three count every call; the others match no call.
 fn limits(count: usize) -> String {
     let first = ["per: [agent], every: day", "per: [tenant], every: 1h", "per: [tool], every: 1m"];
     let of = |number: usize| match first.get(number) {
@@ -205,7 +206,7 @@ fn limits(count: usize) -> String {
     if count == 0 { "limits: {}\n".into() } else { format!("limits:\n{}", (0..count).map(of).collect::<String>()) }
 }
 
-/// `/proc` reports CPU time in units of 1/100 s, independent of the kernel's tick rate.
+/// Returns the CPU time of a process. `/proc` reports it in units of 1/100 s, independent of the kernel's tick rate.
 fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The program's name is in parentheses and may contain spaces. User and system time are the 12th and 13th fields

@@ -47,7 +47,8 @@ mod on_linux {
             Ok(Self { first, others })
         }
 
-        /// This process, and processes that it starts later, use the other cores. Fails if there is only one core.
+        /// Moves this process, and the processes that it starts later, to all cores but the first. Fails if there is
+        /// only one core.
         pub(in super::super) fn leave_the_first() -> Result<Self> {
             let cores = Self::split()?;
             each_thread(std::process::id(), &cores.others)?;
@@ -59,7 +60,7 @@ mod on_linux {
         }
     }
 
-    /// Threads that start later inherit the restriction.
+    /// Restricts each thread of a process to these cores. Threads that start later inherit the restriction.
     fn each_thread(process: u32, cores: &CpuSet) -> Result<()> {
         let threads = read_dir(format!("/proc/{process}/task")).with_context(|| format!("process {process}"))?;
         for thread in threads {

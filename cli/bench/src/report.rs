@@ -30,9 +30,9 @@ pub(crate) struct WithoutLimits {
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct LimitsCost {
     pub(crate) without: WithoutLimits,
-    /// Redis' CPU time per turn with limits, relative to without limits.
+    /// The ratio of Redis' CPU time per turn with limits to that without limits.
     pub(crate) redis_ratio: f64,
-    /// Turns per second with limits, relative to without limits.
+    /// The ratio of turns per second with limits to those without limits.
     pub(crate) turns_ratio: f64,
 }
 

@@ -12,7 +12,7 @@ use super::server::Server;
 const COMMITS: [&str; 3] = ["fcall", "evalsha", "eval"];
 /// Slower commands are logged.
 const NOTED_US: u64 = 1_000;
-/// More than a phase of one minute logs.
+/// More commands than a phase of one minute logs.
 const NOTED_MAX: u64 = 100_000;
 /// Longer commands make other clients wait too long.
 const LONG_US: u64 = 5_000;
@@ -70,7 +70,7 @@ impl Server {
         Ok(Scripts::of(&self.info("commandstats").await?))
     }
 
-    /// Changes no settings and logs nothing if the server is not private.
+    /// Makes Redis log slow commands. Does nothing if the server is not private.
     pub(super) async fn note_slow_commands(&self) -> Result<()> {
         if !self.is_private() {
             return Ok(());
@@ -83,7 +83,7 @@ impl Server {
         Ok(pipe.query_async(&mut connection).await?)
     }
 
-    /// The slowest first; `None` if the server is not private.
+    /// Returns the slow commands, the slowest first; `None` if the server is not private.
     pub(super) async fn slow_commands(&self) -> Result<Option<Vec<Slow>>> {
         if !self.is_private() {
             return Ok(None);

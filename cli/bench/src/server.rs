@@ -18,7 +18,7 @@ pub(super) const PREFIX: &str = "{tickfleet-bench:0}:";
 pub(super) struct Server {
     pub(super) url: String,
     private: Option<(PrivateRedis, std::path::PathBuf)>,
-    /// The measured node of a cluster.
+    /// The measured node; `None` unless the server is a cluster.
     node: Option<String>,
 }
 
@@ -35,7 +35,8 @@ impl Sub for Cpu {
 }
 
 impl Server {
-    /// If `on` is `None`, starts a private server, which gets its own core if `cores` is given.
+    /// Uses the server with the URL `on`. For `None`, starts a private server, which gets its own core if `cores` is
+    /// given.
     pub(super) async fn start(on: Option<&str>, aof: Aof, cores: Option<&Cores>) -> Result<Self> {
         if let Some(url) = on {
             if url.contains("+cluster://") {
@@ -66,7 +67,7 @@ impl Server {
         self.private.is_some()
     }
 
-    /// The response timeout exceeds the longest blocking read of the benchmark.
+    /// Opens a connection. The response timeout exceeds the longest blocking read of the benchmark.
     pub(super) async fn connection(&self) -> Result<MultiplexedConnection> {
         Ok(Connection::open(self.node.as_deref().unwrap_or(&self.url))?.dedicated(Duration::from_secs(25)).await?)
     }

@@ -1,9 +1,9 @@
 //! Compares a cluster of several primaries with one primary that has the same shards, in turns per second of Redis'
 //! CPU time. Benchmark machines have too few cores to compare throughput.
 //!
-//! Turns cost less in larger batches. A batch contains the turns that arrive while a process waits for Redis, so one
-//! busy primary would get larger batches than several that wait for a core. To make the work equal, each shard
-//! receives a fixed number of turns at once, and the next ones when all of these have replies.
+//! Turns cost less in larger batches. A batch contains the turns that arrive while a process waits for Redis. One busy
+//! primary would therefore get larger batches than several primaries that wait for a core. To make the work equal, each
+//! shard receives a fixed number of turns at once, and the next ones when all of these have replies.
 //!
 //! The primaries are loaded one after the other, because three primaries under load on two cores would evict each
 //! other's data from the CPU caches. All primaries run the whole time. Each is loaded for a second or two in turn, so
@@ -47,9 +47,9 @@ pub(crate) struct Spread {
 
 #[derive(Debug, Clone, Serialize)]
 struct Side {
-    /// CPU time of each primary for a turn of the whole side, without idle load.
+    /// CPU time (µs) of each primary, without idle load, divided by the number of turns of all primaries.
     primaries_us_per_turn: Vec<f64>,
-    /// Processes that poll every shard for due work cause this load.
+    /// The load of each primary without turns, from processes that poll every shard for due work.
     primaries_idle_ms_per_s: Vec<f64>,
     /// Counts scripts on all primaries. If both sides have equally large batches, this number is equal on both sides.
     scripts_per_turn: f64,
@@ -133,12 +133,13 @@ struct Span {
     us: Vec<f64>,
     scripts: f64,
     not_ok: u64,
-    /// Combined measurements.
+    /// The number of combined measurements.
     parts: f64,
 }
 
 impl Span {
-    /// In `other`, only `primary` was loaded. Scales `other` as if each primary had handled the mean number of turns.
+    /// Adds `other`, in which only `primary` was loaded. Scales `other` as if each primary had handled the mean number
+    /// of turns.
     fn and(mut self, other: Self, primary: usize) -> Self {
         let mean = self.turns as f64 / self.parts;
         self.us[primary] = other.us[primary] * mean / other.turns.max(1) as f64;
@@ -175,7 +176,8 @@ impl Running {
         Ok(())
     }
 
-    /// `only` is an index of a primary; `None` loads all. Also records the idle load of the other side.
+    /// Loads the primary with the index `only`, or all primaries for `None`. Also records the idle load of the other
+    /// side.
     async fn measure_once(&self, idle: &mut Self, only: Option<usize>) -> Result<Span> {
         let before = self.cluster.cpu().await?;
         let idle_before = idle.cluster.cpu().await?;
@@ -193,20 +195,20 @@ impl Running {
         Ok(Span { turns, seconds, us: us(after, before), scripts, not_ok, parts: 1.0 })
     }
 
-    /// The median of each primary, in ms per second.
+    /// Returns the median idle load of each primary, in ms per second.
     fn idle_ms(&self) -> Vec<f64> {
         let primaries = 0..self.cluster.urls.len();
         primaries.map(|primary| median(self.idle.iter().filter_map(|idle| idle.get(primary).copied()))).collect()
     }
 
-    /// Subtracts the idle load.
+    /// Returns the CPU time (µs) per turn of each primary, without its idle load.
     fn us_per_turn(&self, span: &Span) -> Vec<f64> {
         // All primaries were loaded for the same time, so the same idle time is subtracted from each.
         let busy = span.us.iter().zip(self.idle_ms()).map(|(us, idle_ms)| us - idle_ms * 1e3 * span.seconds);
         busy.map(|us| us / span.turns.max(1) as f64).collect()
     }
 
-    /// The rate at which the busiest primary would use a whole core.
+    /// Returns the number of turns per second at which the busiest primary would use a whole core.
     fn fills(&self, us_per_turn: &[f64]) -> f64 {
         let fills = us_per_turn.iter().zip(self.idle_ms()).map(|(us, idle_ms)| (1e6 - idle_ms * 1e3) / us);
         fills.fold(f64::INFINITY, f64::min)
@@ -277,7 +279,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// All nodes get the same number of shards. Returns when all nodes agree.
+    /// Gives all nodes the same number of shards, and waits until all nodes agree.
     async fn share(&mut self, buses: &[String]) -> Result<()> {
         let mut first = self.connection(0).await?;
         let mut slots = Vec::new();
@@ -411,8 +413,8 @@ impl Load {
         })
     }
 
-    /// A round submits a fixed number of turns, and the next round starts when all of them have replies. Returns the
-    /// numbers of turns and of failed turns.
+    /// Submits turns in rounds. A round submits a fixed number of turns to a shard, and the next round starts when all
+    /// of them have replies. Returns the numbers of turns and of failed turns.
     async fn run(&self, duration: Duration, only: Option<usize>) -> Result<(u64, u64)> {
         let these = self.shards.iter().filter(|shard| only.is_none_or(|only| shard.node == only));
         let all = these.map(|shard| self.of(shard, duration));
@@ -451,8 +453,8 @@ impl Load {
 }
 
 impl Shard {
-    /// Trims the inbox up to the newest reply, as every reader should. Returns the numbers of replies and of failed
-    /// turns.
+    /// Reads new replies, and trims the inbox up to the newest one, as every reader should. Returns the numbers of
+    /// replies and of failed turns.
     async fn read(&self) -> Result<(u64, u64)> {
         let inbox = format!("{}replies:{}:bench", self.prefix, self.tenant);
         let mut last = self.last.lock().await;

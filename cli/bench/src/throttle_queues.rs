@@ -11,7 +11,7 @@ use super::nodes::Fleet;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counted {
-    /// Admitted turns, at once or after a wait.
+    /// Turns that were admitted, at once or after a wait.
     turns: f64,
     queued: f64,
     /// The worst delay of a release in the last half minute.

@@ -43,7 +43,7 @@ pub(crate) struct Via {
     ways: Vec<RouteLatency>,
 }
 
-/// Each route gets `--steady-seconds` in total, at `--rate` turns per second.
+/// Measures the routes. Each route gets `--steady-seconds` in total, at `--rate` turns per second.
 pub(super) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<Via> {
     let server = Server::start(args.on.as_deref(), args.aof, None).await?;
     let fleet = Fleet::start(&server, &Shape::of(args, args.agents())?).await.context("starting the fleet")?;

@@ -15,7 +15,7 @@ use crate::serving::connections::RequestConnection;
 use crate::tokens::Tokens;
 use crate::verbs::{CallerIdentity, Grant, Rate, Verb};
 
-/// The header has the tenant that a request expects. A key for another tenant is rejected.
+/// This header names the tenant that a request expects. A key for another tenant is rejected.
 const TENANT: &str = "tickfleet-tenant";
 
 #[derive(Debug, Clone, Default)]
@@ -39,7 +39,8 @@ impl Credentials {
         self.keys.as_ref().is_some_and(|keys| keys.in_force().find(secret, now()).is_some())
     }
 
-    /// 403: no rule grants the token a permission, or the token has the id of a key. 503: the issuer is unavailable.
+    /// Returns the grant of a key or token. 403: no rule grants the token a permission, or the token has the id of a
+    /// key. 503: the issuer is unavailable.
     pub(crate) async fn holder(&self, secret: &str) -> Result<Arc<Grant>, Problem> {
         let keys = self.keys.as_ref().map(KeysFile::in_force);
         if let Some(grant) = keys.as_ref().and_then(|keys| keys.find(secret, now())) {
@@ -60,7 +61,7 @@ impl Credentials {
     }
 }
 
-/// A key or token is valid for exactly one tenant.
+/// The holder of a key or token for exactly one tenant. Operator keys for all tenants are rejected.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     grant: Arc<Grant>,
@@ -106,7 +107,7 @@ pub(crate) async fn authenticate(parts: &Parts, shared: &Shared) -> Result<Arc<G
     Ok(grant)
 }
 
-/// Unlike [`authenticate`], does not count the request.
+/// Returns the grant of a request. Unlike [`authenticate`], does not count the request.
 pub(crate) async fn grant_of(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
     shared.credentials.holder(sent(parts)?).await
 }
@@ -130,7 +131,7 @@ impl Caller {
         self.grant.holder()
     }
 
-    /// `grant` is a newer grant of the same credential.
+    /// Returns true if `grant`, a newer grant of the same credential, covers the same tenant and agents.
     pub(crate) fn has_same_scope(&self, grant: &Grant) -> bool {
         (&self.grant.tenant, &self.grant.agents) == (&grant.tenant, &grant.agents)
     }
@@ -146,7 +147,8 @@ impl Caller {
         Err(Problem::forbidden(format!("{} does not cover the agent {:?}", self.grant.named(), agent.as_str())))
     }
 
-    /// Only a key for all agents may read the data of an unknown agent (`None`).
+    /// Returns true if the caller may read data of the agent. Only a key for all agents may read the data of an unknown
+    /// agent (`None`).
     pub(crate) fn can_read_agent(&self, agent: Option<&str>) -> bool {
         self.grant.covers(agent.unwrap_or_default())
     }

@@ -107,7 +107,7 @@ async fn next(exchange: Option<Exchange>) -> Option<(axum::response::sse::Event,
     }
 }
 
-/// The id cannot be guessed.
+/// Returns a new session id that cannot be guessed.
 fn new_session() -> Result<SessionId, Problem> {
     let mut bytes = [0_u8; 16];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Problem::no_randomness())?;

@@ -58,7 +58,7 @@ fn has_query(operation: &Operation) -> bool {
     operation.parameters.iter().flatten().any(|parameter| matches!(parameter, RefOr::T(known) if is_query(known)))
 }
 
-/// Keeps the descriptions of an operation's own statuses.
+/// Adds the error responses that many operations share. Keeps an operation's own descriptions of statuses.
 struct CommonResponses;
 
 impl Modify for CommonResponses {

@@ -39,7 +39,7 @@ pub struct KeyRow {
     /// The covered agents: `*` for all, a name that ends in `*` for all with that prefix.
     pub agents: Vec<String>,
     pub verbs: BTreeSet<Verb>,
-    /// An approver of `permissions.yaml`, who decides approvals. Required with `approve`.
+    /// The approver of `permissions.yaml` who decides with this key. Required with `approve`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approver: Option<String>,
     /// Bounds requests through one gateway. Default: unlimited.
@@ -98,7 +98,7 @@ pub struct ApiKeys {
 }
 
 impl ApiKeys {
-    /// `text` is a YAML list of [`KeyRow`]. The error contains the line if known.
+    /// Parses a YAML list of [`KeyRow`]. The error contains the line if known.
     pub fn parse(text: &str) -> Result<Self, String> {
         // A file whose rows have all been removed parses as null.
         let rows: Option<Vec<KeyRow>> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
@@ -190,7 +190,8 @@ impl KeysFile {
         self.keys.load_full()
     }
 
-    /// A key that is removed from the file is rejected about a second later. Runs until `stop` is canceled.
+    /// Reads the file when it changes, until `stop` is canceled. A key that is removed from the file is rejected about
+    /// a second later.
     pub async fn follow(self, stop: CancellationToken) {
         let mut known = read(&self.path).ok();
         while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {

@@ -153,8 +153,8 @@ impl Gateway {
         Self { shared: Arc::new(shared) }
     }
 
-    /// A closed gate rejects requests with 503. The gate is open at first. A process that starts while Redis may be
-    /// unavailable closes the gate until the fleet is known.
+    /// Returns the gate, which rejects requests with 503 while it is closed. The gate is open at first. A process that
+    /// starts while Redis may be unavailable closes the gate until the fleet is known.
     #[must_use]
     pub fn gate(&self) -> Gate {
         self.shared.gate.clone()

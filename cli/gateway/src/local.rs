@@ -79,7 +79,7 @@ pub(crate) struct ConclusionBody {
     unknown: Option<bool>,
 }
 
-/// The protocol's parser would read a message without `op` as a delegation.
+/// Shows whether a message has `op`. The protocol's parser would read a message without `op` as a delegation.
 #[derive(Deserialize)]
 struct HasOp {
     op: Option<String>,

@@ -22,8 +22,8 @@ pub(crate) fn chosen(field: &str, id: Option<&impl Display>) -> Result<(), Probl
     }
 }
 
-/// The gateway stores replies itself. Others could read a named inbox, and it would count against the tenant's
-/// maximum of inboxes.
+/// Rejects a named inbox, because the gateway stores replies itself. Others could read a named inbox, and the inbox
+/// would count against the tenant's maximum of inboxes.
 pub(crate) fn no_inbox(inbox: Option<&InboxName>) -> Result<(), Problem> {
     match inbox {
         Some(_) => Err(Problem::invalid(

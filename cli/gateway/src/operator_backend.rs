@@ -33,11 +33,11 @@ pub trait OperatorBackend: Send + Sync {
     /// Returns backlog, rates, processes, and tools by outcome.
     fn overview(&self) -> BackendFuture<'_>;
 
-    /// `id` is `<turn>` or `<turn>/<position>`. Without a tenant, all tenants are searched. Returns `{"story": …,
-    /// "lines": […]}`: the history as data, and as lines of text. Numbers keep all their digits.
+    /// Returns the history of a turn or call as `{"story": …, "lines": […]}`: as data, and as lines of text. `id` is
+    /// `<turn>` or `<turn>/<position>`. Without a tenant, all tenants are searched. Numbers keep all their digits.
     fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> BackendFuture<'a, Box<RawValue>>;
 
-    /// Includes the fullest counters of each limit and cap.
+    /// Returns limits and caps, each with its fullest counters.
     fn limits<'a>(&'a self, filter: &'a LimitFilter) -> BackendFuture<'a>;
 
     /// Returns settings with their sources, and the policy files with secrets masked.
@@ -51,7 +51,7 @@ pub trait OperatorBackend: Send + Sync {
     /// Returns the time zone of each tenant's days.
     fn zones(&self) -> BackendFuture<'_, BTreeMap<TenantId, Tz>>;
 
-    /// Returns the roles in the current configuration; `None` if it has no such approver.
+    /// Returns the roles of an approver in the current configuration; `None` if there is no such approver.
     fn approver<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>>;
 
     /// Checks the changed arguments against the schema of the call's tool.
@@ -61,6 +61,6 @@ pub trait OperatorBackend: Send + Sync {
         changes: &'a NarrowedValues,
     ) -> BoxFuture<'a, Result<(), ApprovalError>>;
 
-    /// The redactor masks secrets in stored text.
+    /// Returns the redactor, which masks secrets in stored text.
     fn redactor(&self) -> Arc<Redactor>;
 }

@@ -11,7 +11,7 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::problem::Problem;
 
-/// `None` if the record does not exist or does not name an agent.
+/// Returns the agent of a turn or task; `None` if the record does not exist or does not name an agent.
 pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
     #[derive(Deserialize)]
     struct Owner {
@@ -27,7 +27,8 @@ pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
     }
 }
 
-/// The rejection of a message whose tenant is not configured belongs to no agent, so every caller may see it.
+/// Returns true if the caller may see the reply. Every caller may see the rejection of a message whose tenant is not
+/// configured, because it belongs to no agent.
 pub(crate) fn sees_reply(caller: &Caller, reply: &Reply) -> bool {
     let is_of_no_tenant = || {
         let code = reply.error.as_ref().map(|error| &*error.code);
@@ -40,7 +41,7 @@ pub(crate) fn sees_reply(caller: &Caller, reply: &Reply) -> bool {
 pub(crate) enum RecordOwner {
     Nothing,
     Own,
-    /// The agent may also be unknown.
+    /// Belongs to another agent, or to an unknown one.
     Others,
 }
 
@@ -54,8 +55,8 @@ pub(crate) async fn record_owner(shared: &Shared, caller: &Caller, name: &TurnNa
     }
 }
 
-/// A key for all agents may act on any id, even before the turn arrives. Any other key needs a record that names one
-/// of the key's agents.
+/// Returns true if the caller may act on an id. A key for all agents may act on any id, even before the turn arrives.
+/// Any other key needs a record that names one of the key's agents.
 pub(crate) async fn may_act_on(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
     Ok(caller.can_read_agent(None) || record_owner(shared, caller, name).await? == RecordOwner::Own)
 }

@@ -21,7 +21,7 @@ const DAMAGED: &str = "damaged";
 
 const WRONG_KEYS: &str = "too_many_wrong_keys";
 
-/// With this extension of a response, metrics distinguish requests that came too fast from a full queue.
+/// Marks a response, so that metrics distinguish requests that came too fast from a full queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RateRejection {
     Rate,
@@ -110,12 +110,12 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the gateway's random number generator failed")
     }
 
-    /// The flag is true if a retry may succeed later.
+    /// Returns the message, and true if a retry may succeed later.
     pub(crate) fn summary(&self) -> (&str, bool) {
         (&self.message, self.retry_after_s.is_some())
     }
 
-    /// A record in Redis cannot be read. A retry fails again; other records are not affected.
+    /// Returns true if a record in Redis cannot be read. A retry fails again; other records are not affected.
     pub(crate) fn is_damaged(&self) -> bool {
         self.code == DAMAGED
     }
@@ -139,7 +139,7 @@ impl Problem {
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
     }
 
-    /// The identity provider rejects the gateway itself, which only an operator can fix.
+    /// Reports that the identity provider rejects the gateway itself, which only an operator can fix.
     pub(crate) fn sign_in_misconfigured(problem: &str) -> Self {
         let message = format!(
             "the identity provider did not accept the request of this gateway: {problem}; fleet operator: check \
@@ -152,13 +152,13 @@ impl Problem {
         Self::later(StatusCode::TOO_MANY_REQUESTS, "busy", "too many sign-ins at once; sign in again in a minute")
     }
 
-    /// The next request is accepted after `seconds`.
+    /// Rejects a request. The next request is accepted after `seconds`.
     pub(crate) fn over_rate(who: &str, per_second: u32, seconds: u64) -> Self {
         let message = format!("{who} may send {per_second} requests a second; retry after Retry-After");
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, RATE, message) }
     }
 
-    /// The next key or token from this address is checked after `seconds`.
+    /// Rejects a key or token without a check. The next one from this address is checked after `seconds`.
     pub(crate) fn too_many_wrong(seconds: u64) -> Self {
         let message = "too many invalid keys, tokens or sign-ins from this address: this one was not checked; retry after Retry-After";
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, WRONG_KEYS, message) }
@@ -195,7 +195,8 @@ impl Problem {
     }
 }
 
-/// Redis responds but rejects commands. Only the fleet's operator can fix this, so the message includes the remedy.
+/// Returns the message for a Redis that responds but rejects commands. Only the fleet's operator can fix this, so the
+/// message includes the remedy.
 pub(crate) fn refused_by_redis(refusal: Refusal) -> String {
     format!(
         "the fleet's Redis rejects commands ({}); fleet operator: {}; the same request with the same id can be retried",

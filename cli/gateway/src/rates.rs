@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::problem::Problem;
 use crate::verbs::{CallerIdentity, Grant, Rate};
 
-/// An allowance takes a few hundred bytes of memory.
+/// Bounds the memory for allowances: each takes a few hundred bytes.
 const CALLERS_MAX: usize = 100_000;
 /// Each caller over its rate is logged once in this time.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -66,7 +66,7 @@ impl<N: Eq + Hash> Allowances<N> {
         }
     }
 
-    /// True if one more unit would exceed the allowance now. Does not change the allowance.
+    /// Returns true if one more unit would exceed the allowance now. Does not change the allowance.
     pub(crate) fn is_used_up(&self, name: &N, rate: Rate) -> bool {
         let now = Instant::now();
         let whole_at = self.of.lock().get(name).map(|allowance| allowance.used(rate, now));
@@ -75,8 +75,8 @@ impl<N: Eq + Hash> Allowances<N> {
 }
 
 impl Allowance {
-    /// Returns when the allowance is full again. This is at most one full refill at `rate` from now, so earlier use
-    /// at another rate does not delay a caller longer.
+    /// Returns the instant at which the allowance is full again. The instant is at most one full refill at `rate` from
+    /// now, so earlier use at another rate does not delay a caller longer.
     fn used(&self, rate: Rate, now: Instant) -> Instant {
         self.whole_at.clamp(now, now + one(rate) * rate.burst_size())
     }
@@ -99,7 +99,7 @@ pub(crate) struct RequestRates {
 }
 
 impl RequestRates {
-    /// 429, with the seconds until the next request is accepted.
+    /// Takes one request from the holder's allowance. 429, with the seconds until the next request is accepted.
     pub(crate) fn take(&self, grant: &Grant) -> Result<(), Problem> {
         let Some(rate) = grant.rate else { return Ok(()) };
         self.callers.take(grant.holder(), rate).map_err(|over| {

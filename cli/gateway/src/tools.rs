@@ -65,7 +65,8 @@ pub(crate) async fn list(
     Ok(([(header::CONTENT_TYPE, "application/json")], definitions.to_string()).into_response())
 }
 
-/// While no worker has published any list, waits for the first worker. Returns `None` if the agent has no list.
+/// Returns the agent's tool list; `None` if the agent has no list. While no worker has published any list, waits for
+/// the first worker.
 async fn published_list(store: &Store, tenant: &TenantId, agent: &AgentId) -> Result<Option<String>, StoreError> {
     let end = Instant::now() + FIRST_WORKER_WAIT;
     loop {

@@ -122,7 +122,7 @@ pub(crate) async fn submit(
     Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
 }
 
-/// The body takes precedence over the header.
+/// Uses the header's trace context, unless the body has one.
 pub(crate) fn trace(headers: &HeaderMap, context: &mut Context) {
     let header = only(headers, TRACEPARENT).and_then(|value| value.to_str().ok());
     if context.traceparent.is_none() {
@@ -183,7 +183,7 @@ pub(crate) async fn cancel(
     Ok(Json(CancelResponse { result }))
 }
 
-/// Takes no permit without a wait. 429: too many requests wait.
+/// Reserves a permit to wait, unless `wait` is zero. 429: too many requests wait.
 pub(crate) fn reserve_wait(shared: &Shared, caller: &Caller, wait: Duration) -> Result<Option<WaitPermit>, Problem> {
     if wait.is_zero() { Ok(None) } else { shared.waiting.reserve(&caller.holder()).map(Some) }
 }
@@ -207,7 +207,7 @@ pub(crate) fn unknown(name: &TurnName) -> Problem {
     Problem::not_found(format!("{} is unknown: not admitted yet, rejected, or its record has expired", name.turn))
 }
 
-/// The status shows whether the turn was rejected at admission.
+/// Returns the reply with a status that shows whether the turn was rejected at admission.
 pub(crate) fn reply_response(reply: &Reply) -> Response {
     let status = match reply.status {
         ReplyStatus::Done => StatusCode::OK,
@@ -218,7 +218,8 @@ pub(crate) fn reply_response(reply: &Reply) -> Response {
     (status, Json(reply)).into_response()
 }
 
-/// The id is in the body's `field` or in a header. 400: the header is not a valid id, or differs from the body.
+/// Returns the id from the body's `field` or from the header `Idempotency-Key`. 400: the header is not a valid id, or
+/// differs from the body.
 pub(crate) fn chosen_id<T>(headers: &HeaderMap, field: &str, body: Option<T>) -> Result<Option<T>, Problem>
 where
     T: FromStr<Err = IdError> + PartialEq,
@@ -242,7 +243,7 @@ pub(crate) fn path(path: Result<Path<String>, PathRejection>) -> Result<String, 
     path.map(|Path(text)| text).map_err(|rejection| Problem::invalid(rejection.body_text()))
 }
 
-/// An empty text counts as absent.
+/// Parses an optional text. An empty text counts as absent.
 pub(crate) fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<String>) -> Result<Option<T>, Problem> {
     Ok(verbs::optional(name, text.as_deref())?)
 }
@@ -259,7 +260,7 @@ pub(crate) fn bounded(name: &str, found: Option<usize>, default: usize, max: usi
     Err(Problem::invalid(format!("{name}: expected a number from 1 to {max}")))
 }
 
-/// 413 if the body is too large, and 400 if it cannot be read.
+/// Returns the bytes of a body. 413 if the body is too large, and 400 if it cannot be read.
 pub(crate) fn read_body(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
     body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),

@@ -29,7 +29,7 @@ impl Verb {
     pub const ALL: [Self; 6] = [Self::Submit, Self::Read, Self::Cancel, Self::View, Self::Operate, Self::Approve];
     pub const OF_SERVICES: [Self; 3] = [Self::Submit, Self::Read, Self::Cancel];
 
-    /// The key file uses this text.
+    /// Returns the text that the key file uses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl Verb {
     }
 }
 
-/// True for a name, or a prefix followed by `*`.
+/// Returns true for a name, or for a prefix followed by `*`.
 pub(crate) fn is_pattern(text: &str) -> bool {
     !text.is_empty() && !text.strip_suffix('*').unwrap_or(text).contains('*')
 }
@@ -75,7 +75,7 @@ impl Role {
     }
 }
 
-/// Applies to requests through one gateway.
+/// A rate of requests through one gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
@@ -126,7 +126,7 @@ pub(crate) struct CallerIdentity {
     pub(crate) id: String,
 }
 
-/// Comes from the key's row, or from a rule about the token's claims.
+/// The permissions of a key or token, from the key's row or from a rule about the token's claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// Written to logs: the name of the key, or the name in the token.
@@ -137,7 +137,7 @@ pub struct Grant {
     /// `*` for all; a name that ends in `*` for all with that prefix.
     pub agents: Vec<String>,
     pub verbs: BTreeSet<Verb>,
-    /// An approver of `permissions.yaml`, who decides approvals.
+    /// The approver of `permissions.yaml` who decides with this key or token.
     pub approver: Option<String>,
     /// `None` if unlimited.
     pub rate: Option<Rate>,
@@ -157,7 +157,7 @@ impl Grant {
         CallerIdentity { credential: self.credential, tenant: self.tenant.clone(), id: self.id.clone() }
     }
 
-    /// Returns, for example, `the key "shop"`.
+    /// Returns words for a message, such as `the key "shop"`.
     pub(crate) fn named(&self) -> String {
         format!("the {} {:?}", self.credential.as_str(), self.id)
     }
@@ -207,7 +207,7 @@ pub enum TenantScope {
 }
 
 impl TenantScope {
-    /// `None` for all tenants.
+    /// Returns the only tenant; `None` for all tenants.
     #[must_use]
     pub const fn one(&self) -> Option<&TenantId> {
         match self {

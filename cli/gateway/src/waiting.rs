@@ -30,7 +30,7 @@ const READ: Duration = Duration::from_secs(5);
 /// A reader ends, with its connection, after its tenant has been unused for this long.
 const IDLE: Duration = Duration::from_secs(300);
 const READ_RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// Applies per tenant. Rejections are kept only here, for later requests.
+/// The maximum per tenant. Redis has no records of rejections, so this process keeps them for later requests.
 const REJECTIONS_MAX: usize = 1_000;
 
 type ReplySender = watch::Sender<Option<Arc<Reply>>>;
@@ -58,7 +58,7 @@ pub(crate) struct ReplyWaiters {
 
 struct Inner {
     client: Client,
-    /// Receives replies to the turns of this process. Has the same name for every tenant.
+    /// The inbox for replies to the turns of this process. It has the same name for every tenant.
     inbox: InboxName,
     tenants: Mutex<HashMap<TenantId, TenantWaiters>>,
     permits: PermitPool,
@@ -99,20 +99,20 @@ impl ReplyWaiters {
         Self { inner: Arc::new(Inner { client, inbox, tenants, permits, draining, readers }) }
     }
 
-    /// Starts a reader of the inbox.
+    /// Returns the inbox for replies, and starts its reader.
     pub(crate) fn inbox(&self, tenant: &TenantId) -> InboxName {
         self.start_reader(tenant);
         self.inner.inbox.clone()
     }
 
-    /// Avoids reading messages that wait for admission, because they can be large, unless a rejection of the turn is
-    /// known. Returns `None` if the state can be found only in such a message.
+    /// Looks up a turn. Avoids reading messages that wait for admission, because they can be large, unless a rejection
+    /// of the turn is known. Returns `None` if the state can be found only in such a message.
     pub(crate) async fn peek(&self, name: &TurnName) -> Result<Option<TurnLookup>, Problem> {
         self.inner.peek(name, None).await
     }
 
-    /// Reserve before a turn is sent, so that the wait for an accepted turn is not refused. 429: too many requests
-    /// wait already.
+    /// Reserves a permit to wait. Call this before a turn is sent, so that the wait for an accepted turn is not
+    /// refused. 429: too many requests wait already.
     pub(crate) fn reserve(&self, holder: &CallerIdentity) -> Result<WaitPermit, Problem> {
         self.inner
             .permits
@@ -121,12 +121,12 @@ impl ReplyWaiters {
             .ok_or_else(|| Problem::too_many_wait(WAITING_MAX))
     }
 
-    /// `Unknown` if the caller's key does not cover the turn.
+    /// Looks up a turn. Returns `Unknown` if the caller's key does not cover the turn.
     pub(crate) async fn look_up(&self, name: &TurnName, caller: Option<&Caller>) -> Result<TurnLookup, Problem> {
         self.inner.look_up(name, caller).await
     }
 
-    /// If the caller's key does not cover the turn, the wait is as long as for an unknown id.
+    /// Waits for a reply. If the caller's key does not cover the turn, the wait is as long as for an unknown id.
     pub(crate) async fn reply(
         &self,
         name: &TurnName,
@@ -177,7 +177,7 @@ impl ReplyWaiters {
         self.inner.permits.count()
     }
 
-    /// Readers remove their inboxes when they end.
+    /// Waits until all readers have ended. Readers remove their inboxes when they end.
     pub(crate) async fn ended(&self) {
         self.inner.readers.close();
         self.inner.readers.wait().await;
@@ -205,8 +205,8 @@ impl Inner {
         Waiter { inner: self, name, replies }
     }
 
-    /// Returns `None` after `within`, when the process drains, or if the tenant has no reader of replies. Ignores
-    /// `previous`.
+    /// Waits for a reply other than `previous`. Returns `None` after `within`, when the process drains, or if the
+    /// tenant has no reader of replies.
     async fn next_reply(
         &self,
         waiter: &mut Waiter<'_>,
@@ -238,8 +238,8 @@ impl Inner {
         }))
     }
 
-    /// The turn was accepted, no scheduler has decided it yet, and `caller` may see its agent. For a key for all
-    /// agents, the check is cheap if the client chose the id. Otherwise, it searches the stream for the id.
+    /// Returns true if the turn was accepted, no scheduler has decided it yet, and `caller` may see its agent. For a
+    /// key for all agents, the check is cheap if the client chose the id. Otherwise, it searches the stream for the id.
     async fn is_undecided(&self, name: &TurnName, caller: Option<&Caller>) -> Result<bool, Problem> {
         let waits = self.client.store(&name.tenant).waits_for_admission(name).await?;
         let Some(caller) = caller.filter(|caller| !caller.can_read_agent(None)) else {
@@ -347,7 +347,7 @@ impl Inner {
     }
 }
 
-/// The tenant is not configured, so it has no inbox for a rejection.
+/// Makes the rejection of a turn whose tenant is not configured. Such a tenant has no inbox for a rejection.
 fn unknown_tenant_reply(name: &TurnName) -> Option<Arc<Reply>> {
     let message = format!("tenant {:?} is not configured", name.tenant.as_str());
     let reply = serde_json::json!({

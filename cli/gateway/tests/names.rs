@@ -150,7 +150,8 @@ fn rpc(field: &'static str, body: Value) -> Probe {
     Probe { headers, refused: ExpectedRejection::Rpc, ..probe(MCP, field, body, 200) }
 }
 
-/// Each request names work of the agent fran or of another tenant. `letter` is a dead letter of the tenant bolt.
+/// Returns requests that name work of the agent fran or of another tenant. `letter` is a dead letter of the tenant
+/// bolt.
 fn probes(letter: &str) -> Vec<Probe> {
     let header = |operation, id| Probe {
         headers: vec![("idempotency-key", id)],
@@ -255,7 +256,7 @@ fn probes(letter: &str) -> Vec<Probe> {
     probes
 }
 
-/// Names of nested members contain a dot.
+/// Collects the names of a schema's members. Names of nested members contain a dot.
 fn members(document: &Value, schema: &Value, before: &str, found: &mut BTreeSet<String>) {
     if let Some(name) = schema["$ref"].as_str() {
         return members(document, document.pointer(&name[1..]).unwrap(), before, found);
@@ -567,7 +568,7 @@ async fn conflicting_ids_and_duplicate_headers_are_rejected() {
     fleet.stop().await;
 }
 
-/// Also returns the positions between the pages.
+/// Returns the tasks of all pages, and the positions between the pages.
 async fn paged(front: &TestGateway, key: &str, limit: usize) -> (Vec<String>, Vec<String>) {
     let mut tasks = Vec::new();
     let mut positions = Vec::<String>::new();

@@ -72,7 +72,8 @@ async fn every_operator_verb_rejects_an_unknown_name_without_changes() {
     fleet.stop().await;
 }
 
-/// A long text needs any approver, and a short text needs one of the role finance.
+/// Adds two rules: a long text needs approval by any approver, and a short text needs approval by one with the role
+/// finance.
 fn people_are_asked(policy: &mut Policy) {
     policy.permissions.approvers = [("anna".to_owned(), BTreeSet::new())].into();
     let rule = |when: &str, roles: &[&str]| Rule {
@@ -148,7 +149,7 @@ async fn only_an_eligible_approver_sees_the_full_arguments() {
     fleet.stop().await;
 }
 
-/// The last full minute is then sampled again.
+/// Makes the last sample one minute older, so that the last full minute is sampled again.
 async fn age_last_sample(fleet: &Fleet) {
     fleet.store.sample_history(&[]).await.unwrap();
     let last: Stored<Sampled> = fleet.store.record_of(&history::key()).await.unwrap().unwrap();

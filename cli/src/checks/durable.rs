@@ -17,7 +17,7 @@ pub(crate) fn durability_needs(setup: &Setup) -> Vec<(String, Durability)> {
     std::iter::once(setting).chain(of_tools).filter(|(_, durability)| *durability != Durability::None).collect()
 }
 
-/// One result for each kind of durability that is required.
+/// Returns one result for each kind of durability that is required.
 pub(crate) fn check(facts: &ServerFacts, durability_needs: &[(String, Durability)]) -> Vec<CheckResult> {
     [Durability::Disk, Durability::Replica]
         .into_iter()

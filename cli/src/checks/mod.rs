@@ -42,7 +42,8 @@ impl CheckResult {
     }
 }
 
-/// Leaves out facts that the server hides from this user, because `doctor` reports them. Empty for a fleet in memory.
+/// Returns the problems of the fleet's servers; none for a fleet in memory. Leaves out facts that a server hides from
+/// this user, because `doctor` reports them.
 pub(crate) async fn problems_of_servers(setup: &Setup) -> Result<Vec<CheckResult>, Failure> {
     if setup.is_in_memory() {
         return Ok(Vec::new());
@@ -65,7 +66,7 @@ pub(crate) async fn problems_of_servers(setup: &Setup) -> Result<Vec<CheckResult
 }
 
 async fn problems(pool: &Pool, needs: &[(String, Durability)]) -> Result<Vec<CheckResult>, StoreError> {
-    /// These need no operator rights. The version is missing if the user may not read any facts.
+    /// These checks need no operator rights. The version is missing if the user may not read any facts.
     const READABLE: [&str; 4] = ["version", "durability", "memory", "durable"];
     let facts = pool.server().await?;
     let found = server::check(&facts).into_iter().chain(durable::check(&facts, needs));

@@ -23,14 +23,15 @@ pub(crate) fn check(facts: &ServerFacts) -> Vec<CheckResult> {
     findings
 }
 
-/// A `redis://` URL names one node, but the keys of a fleet in a cluster are on several nodes.
+/// Fails if the server is a node of a cluster: a `redis://` URL names one node, but the keys of a fleet in a cluster
+/// are on several nodes.
 pub(crate) fn cluster_by_one_node(facts: &ServerFacts) -> Option<CheckResult> {
     let says = "redis:// names one node of a cluster, which serves only some shards";
     (facts.mode == "cluster").then(|| CheckResult::fail("cluster", says, Refusal::Cluster.remedy()))
 }
 
-/// Redis loads its append-only file with the permissions of the user `default`. If this user lacks permissions, Redis
-/// starts without the data that the denied commands wrote. Valkey does not check the permissions.
+/// Checks the permissions of the user `default`, with which Redis loads its append-only file. If this user lacks
+/// permissions, Redis starts without the data that the denied commands wrote. Valkey does not check the permissions.
 fn default_user(facts: &ServerFacts) -> Option<CheckResult> {
     let advice = || {
         format!(
@@ -84,7 +85,8 @@ fn role(facts: &ServerFacts) -> CheckResult {
     }
 }
 
-/// `None` without Sentinels, or if no Sentinel names a primary.
+/// Checks that the Sentinels respond and name the same primary. `None` without Sentinels, or if no Sentinel names a
+/// primary.
 pub(crate) fn sentinels(says: &[SentinelReport]) -> Option<CheckResult> {
     const ADVICE: &str = "start or repair it, or remove it from the URL: a failover needs a majority of sentinels";
     let named: Vec<&String> = says.iter().filter_map(|said| said.primary.as_ref().ok()).collect();
@@ -119,7 +121,7 @@ fn eviction(facts: &ServerFacts) -> CheckResult {
     }
 }
 
-/// Covers crashes of the Redis server. Restarts of workers or schedulers never lose data.
+/// Checks whether a crash of the Redis server can lose data. Restarts of workers or schedulers never lose data.
 fn durability(facts: &ServerFacts) -> CheckResult {
     const ADVICE: &str = "CONFIG SET appendonly yes, and appendfsync everysec";
     let Some(aof) = facts.aof else {
@@ -195,7 +197,7 @@ fn rounded(bytes: u64) -> String {
     }
 }
 
-/// This machine's clock was read just before and just after the query.
+/// Compares Redis' clock with this machine's, which was read just before and just after the query.
 pub(crate) fn clock(theirs: i64, before: i64, after: i64) -> CheckResult {
     let ours = before + (after - before) / 2;
     let round = after - before;

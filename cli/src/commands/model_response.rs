@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use tickfleet_protocol::TURN_FIELDS;
 
-/// Keeps the order. Rejects duplicate names, because the fleet also rejects them.
+/// The members of a JSON object, in their order. Duplicate names are rejected, because the fleet also rejects them.
 struct Members(Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for Members {
@@ -85,8 +85,8 @@ pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     }))
 }
 
-/// Returns a JSON string in the provider's terms; `None` if the response contains no reason. If a response was
-/// truncated, its last call is not run.
+/// Returns the stop reason as a JSON string in the provider's terms; `None` if the response contains no reason. If a
+/// response was truncated, its last call is not run.
 fn stop_reason(response: &Members) -> Option<String> {
     let of = |members: &Members, name: &str| members.get(name).filter(|why| why.starts_with('"')).map(str::to_owned);
     let only = |list: &str, name: &str| of(&only(response, list, "").ok()?, name);
@@ -100,7 +100,7 @@ fn stop_reason(response: &Members) -> Option<String> {
         .or_else(|| of(response, "finish_reason"))
 }
 
-/// Also returns the name of the turn's field for the calls. `None` if `members` are not a provider's response.
+/// Returns the calls, and the name of the turn's field for them. `None` if `members` are not a provider's response.
 fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     if members.get("choices").is_some() {
         return Some(choice(members));

@@ -29,8 +29,7 @@ pub(crate) struct ReplyArgs {
     id: Option<TurnId>,
 }
 
-/// # Errors
-/// [`Failure::Reported`] if a call did not succeed.
+/// Returns [`Failure::Reported`] if a call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &ReplyArgs, output: &Output) -> Result<(), Failure> {
     let name = parse_turn_name(&args.tenant, args.id.as_ref())?;
     match setup.client().await?.reply(&name).await? {

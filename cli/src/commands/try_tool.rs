@@ -67,7 +67,7 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
         )));
     }
     let traces = setup.start_log()?;
-    // With the same ID, a service with idempotency keys would treat two trials as one.
+    // Each trial has a new ID. With the same ID, a service with idempotency keys would treat two trials as one.
     let now_ms = setup::now_ms();
     let id = TurnId::new(format!("try{now_ms}"))?;
     let dry = Trial { dry: true, ..trial.clone() }.run(id.clone(), now_ms).await;

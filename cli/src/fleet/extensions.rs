@@ -39,7 +39,7 @@ impl Extensions {
         self.tools.iter().chain(&self.task_handlers).cloned().collect()
     }
 
-    /// These tools must be stopped after the last call. Tools that are retiring are included.
+    /// Returns the tools that must be stopped after the last call, including tools that are retiring.
     pub(crate) fn all(&self) -> Vec<TypedTool> {
         let retiring = self.retiring.lock().clone();
         self.fixed().into_iter().chain(self.registered.lock().iter().cloned()).chain(retiring).collect()

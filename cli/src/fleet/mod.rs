@@ -60,7 +60,7 @@ impl Roles {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ProbeAddress {
-    /// If the address is taken, the start fails.
+    /// Listens on this address. If the address is taken, the start fails.
     On(SocketAddr),
     OnOrFree(SocketAddr),
 }
@@ -79,7 +79,7 @@ struct Shared {
     progress: Progress,
 }
 
-/// If Redis is unreachable, the started processes wait until it responds.
+/// Starts the schedulers and workers. If Redis is unreachable, they wait until it responds.
 pub(crate) async fn start(
     setup: &Setup,
     roles: Roles,
@@ -148,8 +148,8 @@ pub(crate) async fn start(
 }
 
 impl Fleet {
-    /// Reacts when the folder changes, and to each signal of `hangups`. Also runs the program's companion task next to
-    /// the workers.
+    /// Reloads the configuration when its folder changes, and on each signal of `hangups`. Also runs the program's
+    /// companion task next to the workers.
     pub(crate) fn follow_configuration(&self, setup: &Setup, hangups: Option<Signal>) {
         let reload = Reload::new(setup, self.live.clone(), self.shutdown.draining.clone());
         let (registrar, requests) = Registrar::new(setup.tool_environment());
@@ -166,7 +166,8 @@ impl Fleet {
         }
     }
 
-    /// If one part ends without a drain, the others drain too, because a process with missing parts is useless.
+    /// Waits until all parts have ended. If one part ends without a drain, the others drain too, because a process with
+    /// missing parts is useless.
     ///
     /// # Errors
     /// The first failure.
@@ -203,7 +204,8 @@ impl Fleet {
     }
 }
 
-/// If another process of the fleet uses the configured address, listens on a free port of the same host.
+/// Serves probes and metrics. If another process of the fleet uses the configured address, listens on a free port of
+/// the same host.
 pub(crate) async fn serve_probes(
     setup: &Setup,
     metrics: &Arc<Metrics>,
@@ -320,7 +322,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
     stores.iter().map(make).collect()
 }
 
-/// `None` if loop detection is off.
+/// Returns the options of loop detection. `None` if loop detection is off.
 fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let bounds = worker::StreakBounds {

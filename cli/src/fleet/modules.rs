@@ -10,12 +10,12 @@ use tickfleet_tools_python::{DescribeError, Pools, code_fingerprint};
 use crate::failure::Failure;
 use crate::global::tool_environment;
 
-/// No interpreter is started yet.
+/// Creates the pools of interpreters. No interpreter is started yet.
 pub(crate) fn pools(sources: &Sources) -> Arc<Pools> {
     Arc::new(Pools::new(tool_environment(&sources.environment)))
 }
 
-/// Missing tool hosts are not errors, because the process only inspects tools.
+/// Creates the pools of a process that only inspects tools. Missing tool hosts are therefore not errors.
 pub(crate) fn pools_to_look(sources: &Sources) -> Arc<Pools> {
     Arc::new(Pools::new(tool_environment(&sources.environment)).that_may_lack_hosts())
 }

@@ -11,7 +11,8 @@ use tokio::time::timeout;
 /// The timeout of a probe is longer, so that the probe receives the reason.
 const ASK_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// If Sentinels or cluster nodes are configured, returns the primaries that these servers name.
+/// Checks that each shard responds and accepts writes. If Sentinels or cluster nodes are configured, returns the
+/// primaries that these servers name.
 ///
 /// # Errors
 /// The first shard that does not respond or rejects writes. If it does not respond, the error also says why the
@@ -33,7 +34,8 @@ pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
     Ok(primaries.iter().map(|primary| format!("primary {primary}\n")).collect())
 }
 
-/// Empty unless the policy rejects every turn. The process is then still ready, because it can reject turns.
+/// Returns a warning if the policy rejects every turn, and otherwise an empty text. Even then, the process is ready,
+/// because it can reject turns.
 pub(crate) fn warning(policy: &Policy) -> String {
     policy.all_rejected_reason().map(|why| format!("warning: {why}\n")).unwrap_or_default()
 }

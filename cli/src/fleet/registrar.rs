@@ -51,7 +51,8 @@ impl Registrar {
     pub async fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.ask(|answer| Request::May(name, answer)).await?;
-        // In the loop that serves registrations, a slow hook would delay other registrations.
+        // The hook does not run in the loop that serves registrations: there, a slow hook would delay other
+        // registrations.
         let one = [tool.clone()];
         start_all(&one, &self.environment).await.map_err(|errors| {
             let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -116,7 +117,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<String>>>;
 
-    /// Logs its events under `label`. Its calls wait until `go` is notified.
+    /// Returns a tool that logs its events under `label`. Calls of the tool wait until `go` is notified.
     fn tool(label: &'static str, log: &Log, go: &Arc<Notify>) -> TypedTool {
         let note = |what: &'static str| {
             let log = Arc::clone(log);

@@ -8,7 +8,8 @@ pub(crate) fn program() -> String {
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| "tickfleet".into())
 }
 
-/// `None` if the program was not started by its path, or the path is not safe inside double quotes.
+/// Returns a shell command that adds the program's folder to the PATH. `None` if the program was not started by its
+/// path, or if the path is not safe inside double quotes.
 pub(crate) fn into_path() -> Option<String> {
     let path = std::env::args_os().next().map(PathBuf::from)?;
     folder_in_path(&path, &std::env::current_dir().ok()?)

@@ -190,9 +190,10 @@ fn beside_number(text: &str, end: usize) -> usize {
     }
 }
 
-/// Longer texts in a summary are cut.
+/// Maximum characters of a text in a summary. Longer texts are cut.
 const SUMMARY_TEXT_CHARS: usize = 16;
-/// This multiple of `chars_max` is the maximum. Only whole numbers can make a summary longer than `chars_max`.
+/// A summary has at most this multiple of `chars_max` characters. Only whole numbers can make it longer than
+/// `chars_max`.
 const SUMMARY_TIMES: usize = 16;
 
 /// Returns one line of about `chars_max` characters. Long texts are cut, with a note of how much is missing. Numbers
@@ -235,7 +236,8 @@ pub(crate) fn summary(json: &str, chars_max: usize) -> String {
 
 const LINE_CHARS: usize = 80;
 
-/// Nothing is cut. JSON that is too long for one line gets one line per value, indented by `margin`.
+/// Formats JSON without cutting anything. JSON that is too long for one line gets one line per value, indented by
+/// `margin`.
 pub(crate) fn readable_json(json: &str, margin: &str) -> String {
     let line = written(json, None);
     if line.chars().count() <= LINE_CHARS { line } else { format!("\n{margin}{}", written(json, Some(margin))) }

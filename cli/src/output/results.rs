@@ -18,7 +18,7 @@ use crate::output::{Output, StatusColor, lines, short, table};
 const OUTPUT_CHARS: usize = 200;
 const DEAD_EVERY: Duration = Duration::from_secs(1);
 
-/// `30` is 30 seconds, `2m` is two minutes.
+/// Parses a time: `30` is 30 seconds, `2m` is two minutes.
 pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<u64>().ok().map(Duration::from_secs);
     seconds.or_else(|| parse_duration(text)).ok_or_else(|| "expected seconds (30) or a duration (2m)".into())
@@ -28,20 +28,20 @@ pub(crate) struct Awaited<'a> {
     pub(crate) tenant: &'a TenantId,
     pub(crate) id: &'a TurnId,
     pub(crate) inbox: &'a InboxName,
-    /// True if the inbox was created only for this reply. It is then deleted after the reply.
+    /// True if the inbox was created only for this reply. The inbox is then deleted after the reply.
     pub(crate) private: bool,
     pub(crate) timeout: Duration,
     pub(crate) prior_letter: PriorLetter,
 }
 
-/// An earlier message with the same ID can already have a dead letter, which must not be taken for a new rejection. For
-/// a tenant without configuration, only the dead stream shows a rejection.
+/// The dead letter of an earlier message with the same ID, if any. It must not be taken for a new rejection. For a
+/// tenant without configuration, only the dead stream shows a rejection.
 pub(crate) struct PriorLetter {
     before: Option<DeadLetter>,
 }
 
 impl PriorLetter {
-    /// A generated ID is new and has no earlier dead letter.
+    /// Reads the earlier dead letter with the ID `given`, if any. A generated ID is new and has no earlier dead letter.
     pub(crate) async fn before(client: &Client, tenant: &TenantId, given: Option<&str>) -> Result<Self, Failure> {
         let name = given.and_then(|id| TurnId::new(id).ok());
         let before = match name.map(|turn| TurnName { tenant: tenant.clone(), turn }) {
@@ -98,7 +98,7 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
     print(&reply, output)
 }
 
-/// If the fleet cannot write a reply, returns the rejection from the dead stream.
+/// Waits for the reply. If the fleet cannot write a reply, returns the rejection from the dead stream.
 async fn await_reply(
     client: &Client,
     awaited: &Awaited<'_>,
@@ -144,7 +144,7 @@ fn text(reply: &Reply, output: &Output) -> String {
     text
 }
 
-/// `None` if the message of the code already contains advice.
+/// Returns advice for an error code. `None` if the message of the code already contains advice.
 fn to_do(code: &str) -> Option<&'static str> {
     match code {
         "unknown_agent" => Some(

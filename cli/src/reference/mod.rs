@@ -28,7 +28,7 @@ fn cell(text: &str) -> String {
     escaped(&sentence(&text)).replace('|', "\\|")
 }
 
-/// Markdown would treat angle brackets outside inline code as HTML.
+/// Escapes angle brackets outside inline code, because Markdown would treat them as HTML.
 fn escaped(text: &str) -> String {
     let parts = text.split('`').enumerate();
     let parts = parts.map(|(at, part)| if at % 2 == 0 { part.replace('<', "\\<") } else { part.to_owned() });

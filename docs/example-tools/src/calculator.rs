@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tickfleet::{Effect, ToolError, TypedTool};
 
-/// The depth counts nested brackets and signs.
 const CHARS_MAX: usize = 256;
+/// The depth counts nested brackets and signs.
 const DEPTH_MAX: usize = 32;
 
 #[derive(Deserialize, JsonSchema)]

@@ -14,7 +14,7 @@ use tickfleet::{CallContext, ToolError};
 const STEPS_MAX: usize = 8;
 const NAME_BYTES_MAX: usize = 100;
 
-/// The folder is below `data/<tenant>`.
+/// An open folder below `data/<tenant>`.
 pub struct Folder(OwnedFd);
 
 type Place<'a> = (Folder, &'a str);
@@ -121,7 +121,7 @@ impl Folder {
     }
 }
 
-/// The work blocks, so it runs on a separate thread.
+/// Runs the work on a separate thread, because the work blocks.
 pub async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ToolError> + Send + 'static,
 ) -> Result<T, ToolError> {

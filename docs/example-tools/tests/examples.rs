@@ -6,7 +6,7 @@ use std::process::Command;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The folder has the example's configuration and data, as the README assumes.
+/// Returns a folder with the example's configuration and data, as the README assumes.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let copied = Command::new("cp").args(["-r", "conf", "data"]).arg(folder.path()).current_dir(ROOT).status();
@@ -14,7 +14,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// The PATH contains the example program.
+/// Runs a command with a PATH that contains the example program.
 fn shell(folder: &Path, line: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_example-tools")).parent().unwrap();
     #[allow(clippy::disallowed_methods, reason = "the reader's PATH, with the program in front")]

@@ -48,7 +48,7 @@ def _lost(value: Any, written: Any, path: str) -> str | None:
     if isinstance(value, Mapping) and isinstance(written, dict) and len(value) == len(written):
         pairs: Any = zip(value.values(), written.values(), written)
     elif isinstance(value, (set, frozenset)):
-        # The items of a copied set can have another order than the JSON, so they are checked without it.
+        # The items of a copied set can have another order than the JSON, so they are checked without the JSON.
         pairs = ((item, None, "") for item in value if isinstance(item, (float, Decimal)))
     elif isinstance(written, list) and not isinstance(value, (str, bytes)) and hasattr(value, "__iter__"):
         pairs = ((item, one, at) for at, (item, one) in enumerate(zip(value, written)))

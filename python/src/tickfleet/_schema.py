@@ -36,7 +36,7 @@ class Signature:
     result: TypeAdapter[Any]
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
-    #: A float would lose some digits of a decimal.
+    #: True if the arguments have decimals. As floats, the decimals would lose some digits.
     has_decimals: bool
 
 

@@ -98,7 +98,7 @@ impl ShardSlots {
     }
 }
 
-/// A smaller jump may be caused by a slow response.
+/// Smallest jump that is reported. A smaller jump may be caused by a slow response.
 const LARGE_JUMP_MS: i64 = 60_000;
 
 impl PolicyState {
@@ -120,7 +120,8 @@ impl PolicyState {
         self.announced.store(Arc::new(AnnouncedPolicy { digest: digest.to_owned(), short, generation }));
     }
 
-    /// Shard time is not corrected: a wrong clock looks the same as a pause of this process (ADR 27).
+    /// Reports a large clock jump. Shard time is not corrected: a wrong clock looks the same as a pause of this process
+    /// (ADR 27).
     pub(crate) fn report_clock_jump(&self, ahead_ms: i64, metrics: &Metrics) {
         if ahead_ms >= LARGE_JUMP_MS {
             metrics.clock_jumped();
@@ -143,12 +144,12 @@ impl PolicyState {
     }
 }
 
-/// If true, the scheduler counts the slots.
+/// True if the scheduler must count the slots.
 pub(crate) fn has_slot_limits(policy: &Policy) -> bool {
     policy.limits.iter().any(|limit| limit.bound.is_of_slots() && !is_share_unneeded(policy, limit))
 }
 
-/// A single tenant may use all slots.
+/// True for a limit on shares if there is only one tenant, because a single tenant may use all slots.
 fn is_share_unneeded(policy: &Policy, limit: &Limit) -> bool {
     matches!(limit.bound, LimitBound::Share(_)) && policy.tenants.len() < 2
 }

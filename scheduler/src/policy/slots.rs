@@ -1,8 +1,8 @@
 //! The slots of the fleet's workers, and the tenants that wait for a share of the slots.
 //!
-//! The bound of a limit on slots becomes a number, which decisions use like the bound of any other limit. It depends on
-//! data of this process: the load counted in the last second, and the throttle queues that it has read. Two schedulers
-//! can therefore compute slightly different bounds for a moment, but both count the same permits.
+//! The bound of a limit on slots becomes a number, which decisions use like the bound of any other limit. The number
+//! depends on data of this process: the load counted in the last second, and the throttle queues that the process has
+//! read. Two schedulers can therefore compute slightly different numbers for a moment, but both count the same permits.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,8 @@ const AHEAD_MS: u64 = 25;
 /// At least this number of slices is dispatched in addition to the slots. With fewer, slots of small fleets would be
 /// idle after each call.
 const AHEAD_MIN: u64 = 2;
-/// Applies while no worker sends heartbeats. Dispatched slices do not run until the next worker starts.
+/// The assumed number of slots while no worker sends heartbeats. Dispatched slices do not run until the next worker
+/// starts.
 const SLOTS_UNKNOWN: u64 = 1;
 /// A tenant without a waiting turn for this time no longer limits the other tenants.
 const FORGET_MS: i64 = 2_000;
@@ -30,7 +31,7 @@ pub(crate) struct WorkerSlots {
 #[derive(Debug, Default)]
 struct SlotState {
     load: FleetLoad,
-    /// Counts slices that workers read per second.
+    /// The number of slices that workers read per second.
     rate: u64,
     /// Counts turns that arrived at this process since the last count. Some of them may already be dispatched.
     taken: u64,
@@ -50,7 +51,8 @@ impl SlotState {
         if self.load.slots > 0 { self.load.slots } else { SLOTS_UNKNOWN }
     }
 
-    /// Each slot gets one slice, and some slices wait for a slot, so that no slot is idle.
+    /// Returns the number of slices to dispatch: one for each slot, and some that wait for a slot, so that no slot is
+    /// idle.
     fn depth(&self) -> u64 {
         self.slots() + (self.slots() / 4).max(AHEAD_MIN).max(self.rate.saturating_mul(AHEAD_MS) / 1_000)
     }
@@ -118,7 +120,8 @@ impl WorkerSlots {
         waiting.drop_unseen(now_ms);
     }
 
-    /// The tenant has this number of permits in one of `shards` shards. `None` if the limit is not on slots.
+    /// Returns the number of permits that the tenant has in one of `shards` shards. `None` if the limit is not on
+    /// slots.
     pub(crate) fn max_permits(&self, limit: &Limit, tenant: &TenantId, shards: u32, now_ms: i64) -> Option<u64> {
         if !limit.bound.is_of_slots() {
             return None;

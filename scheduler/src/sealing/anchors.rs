@@ -23,7 +23,7 @@ pub enum AnchorTarget {
     File(PathBuf),
 }
 
-/// Heads were copied up to this seal; `None` until it is read from the store.
+/// The seal up to which heads were copied; `None` until it is read from the store.
 #[derive(Default)]
 pub(super) struct Anchors {
     at: Option<String>,
@@ -114,7 +114,8 @@ async fn record_anchored(
     }
 }
 
-/// Returns the lines that the caller must write into the shard's own stream instead.
+/// Writes the lines to the target. If the target is the shard's own stream, returns the lines, and the caller must
+/// write them.
 async fn write_heads(target: &AnchorTarget, lines: Vec<String>) -> Result<Vec<String>, String> {
     match target {
         _ if lines.is_empty() => {}
@@ -132,7 +133,7 @@ async fn write_heads(target: &AnchorTarget, lines: Vec<String>) -> Result<Vec<St
     Ok(Vec::new())
 }
 
-/// Waits until the lines are on disk.
+/// Appends the lines, and waits until they are on disk.
 fn append(path: &Path, lines: &[String]) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
     let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();

@@ -29,9 +29,9 @@ use page::{Step, step};
 use position::Position;
 
 const PAGE: usize = 500;
-/// Another sealer takes over after this time without a write by the sealer.
+/// Minimum length of the lease: another sealer takes over after this time without a write by the current sealer.
 const LEASE_MS_MIN: i64 = 10_000;
-/// Limits the steps of one round. Between two rounds, other sealers can take the lease.
+/// Maximum steps of one round. Between two rounds, other sealers can take the lease.
 const STEPS_MAX: usize = 200;
 
 #[derive(Debug, Clone)]
@@ -197,7 +197,8 @@ impl Sealing {
         }
     }
 
-    /// If a head is unreadable, a new chain begins, and verification reports this.
+    /// Loads the heads of chains that are not loaded yet. If a head is unreadable, a new chain begins, and verification
+    /// reports this.
     async fn load_heads(
         &self,
         seal_state: &mut SealState,
@@ -210,7 +211,7 @@ impl Sealing {
         Ok(())
     }
 
-    /// If this fails, the next round tries again.
+    /// Copies the new heads of the chains to the anchor. If this fails, the next round tries again.
     async fn anchor(&self, consumer: &ConsumerId, seal_state: &mut SealState) {
         let Some(place) = &self.options.anchor else { return };
         let key = (self.public_key.as_str(), self.options.signer.key_id());

@@ -20,7 +20,7 @@ pub(super) struct Step {
     pub(super) gone: u64,
 }
 
-/// `None` if there is nothing to seal and nothing was lost.
+/// Derives the next step from a page of the log. `None` if there is nothing to seal and nothing was lost.
 ///
 /// The log counts all entries that were ever added. The count shows how many entries follow the position in two cases:
 /// the page reaches the end of the log, or all sealed entries have been trimmed. If the log has fewer entries after the
@@ -74,7 +74,7 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
     Some(Step { position, chains, losses, gone })
 }
 
-/// Also returns the new heads of the chains.
+/// Returns one seal for each chain, and the new heads of the chains.
 pub(super) fn seals(
     fleet: &str,
     shard: u32,

@@ -4,7 +4,7 @@ use std::fmt;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Position {
-    /// Empty before the first read.
+    /// ID of the last sealed entry. Empty before the first read.
     last: String,
     /// Counts entries ever added up to `last`, including lost entries.
     pub(super) counted: u64,
@@ -21,8 +21,8 @@ impl Position {
         Self { last, counted, breaks, lost, tag }
     }
 
-    /// A damaged text counts as the beginning of the log. The whole log is then sealed again, and verification reports
-    /// this.
+    /// Parses a stored position. A damaged text counts as the beginning of the log. The whole log is then sealed again,
+    /// and verification reports this.
     pub(super) fn read(text: &str) -> Self {
         let parts: Vec<&str> = text.split(' ').collect();
         let [last, counted, breaks, lost, tag] = parts[..] else { return Self::default() };

@@ -76,7 +76,7 @@ pub struct Approval {
     pub denied: Option<RecordedVerdict>,
 }
 
-/// A configuration entry because of which the call needs an approval.
+/// A configuration entry that makes an approval of the call necessary.
 #[derive(Debug, Clone, Serialize, serde::Deserialize)]
 pub struct ApprovalTrigger {
     /// The entry's path in the configuration.
@@ -198,7 +198,7 @@ pub async fn narrowed_call(
     Ok(NarrowedCall { arguments, schema: published_schema(client, approval).await? })
 }
 
-/// Reads the schema in the version of the call. `None` if no schema is published.
+/// Reads the tool's input schema, in the version of the tool that the call uses. `None` if no schema is published.
 async fn published_schema(client: &Client, approval: &Approval) -> Result<Option<Value>, StoreError> {
     let Ok(agent) = AgentId::new(&approval.agent) else { return Ok(None) };
     let Some(list) = client.store(&approval.tenant).tool_list(&approval.tenant, &agent).await? else { return Ok(None) };
@@ -298,7 +298,7 @@ pub async fn approval_page(
     Ok(page)
 }
 
-/// Also returns the position at which reading stopped, or `None` if all approvals were read.
+/// Returns approvals of one tenant, and the position at which reading stopped, or `None` if all approvals were read.
 async fn of_tenant(
     client: &Client,
     tenant: &TenantId,
@@ -448,7 +448,8 @@ pub(crate) async fn decide(
     })
 }
 
-/// Returns JSON in the form of the approval's record. The text is empty if the verdict contains no changes.
+/// Returns the verdict's changes as JSON, in the form of the approval's record. The text is empty if there are no
+/// changes.
 fn narrowed(view: &ApprovalView, verdict: &ApprovalVerdict<'_>) -> Result<String, ApprovalError> {
     if verdict.narrow.is_empty() {
         return Ok(String::new());

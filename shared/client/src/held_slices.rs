@@ -1,4 +1,4 @@
-//! Lists the slices that workers currently run. A slice is one or more calls of a turn, or a task. It occupies one
+//! Lists the slices that workers currently run. A slice is one or more calls of a turn, or a task. A slice occupies one
 //! slot.
 
 use std::sync::Arc;
@@ -55,7 +55,8 @@ pub async fn held_slices(store: &Store, only: Option<&str>, most: usize) -> Resu
     Ok(slices)
 }
 
-/// `None` if the worker has finished the slice in the meantime, or if it cannot be read.
+/// Reads a slice that a worker holds. `None` if the worker has finished the slice in the meantime, or if the slice
+/// cannot be read.
 async fn slice(
     store: &Store,
     worker: &str,

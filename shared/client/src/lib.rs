@@ -70,7 +70,7 @@ use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_d
 use tickfleet_protocol::{dialect_info, write_task, write_turn};
 use tickfleet_store::{CancelResult, Observer, Store, Submission, Submitted as SubmitStatus, TurnName};
 
-/// A later request can start at this position.
+/// Serializes the position at which a later request can start.
 #[allow(clippy::ref_option, reason = "serde gives a reference")]
 fn position<T: fmt::Display, S: Serializer>(next: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
     match next {
@@ -92,7 +92,7 @@ pub struct Submitted {
 /// Why a turn or task was not accepted.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SubmitError {
-    /// The turn or task exceeds a bound, so a retry would fail too.
+    /// The turn or task exceeds a limit, so a retry would fail too.
     #[error("invalid turn: {0}")]
     Invalid(String),
     /// The ID was already used for a turn with different content.
@@ -131,7 +131,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the fleet at `url`. `options` must have the fleet's namespace, number of shards and bounds.
+    /// Connects to the fleet at `url`. `options` must have the fleet's namespace, number of shards and limits.
     ///
     /// # Errors
     /// [`StoreError::Url`], [`StoreError::Connect`]; [`StoreError::Shards`] if `options` has another number of shards
@@ -402,7 +402,7 @@ impl Client {
     }
 }
 
-/// The task's digest is then known before the scheduler decides. The digest includes the delegator. A task with a
+/// True if the task's digest is known before the scheduler decides. The digest includes the delegator. A task with a
 /// parent but no delegator gets the delegator of the parent.
 const fn has_own_content(task: &Task) -> bool {
     task.parent.is_none() || task.delegator.is_some()
@@ -457,7 +457,7 @@ async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize
     indexes.into_iter().zip(answers).collect()
 }
 
-/// Returns at least one, even if that turn is too large for a script.
+/// Returns the number of turns for the next script: at least one, even if that turn is too large for a script.
 fn batch_length(turns: &[Submission]) -> usize {
     let mut bytes = 0;
     let fits = |turn: &&Submission| {

@@ -128,9 +128,9 @@ pub struct TurnPage {
 }
 
 /// Lists one page of the unfinished turns that match the filter. Turns have no index, because an index would slow down
-/// the hot path: one page scans at most 400 steps (about 50,000 keys), even if no turn matches. Only turns in workers
-/// are found without a scan, if they fit into one page. A turn that is unfinished during the whole scan is listed at
-/// least once. A turn that begins or ends during the scan may be missing.
+/// the hot path. One page therefore scans at most 400 steps (about 50,000 keys), even if no turn matches. With
+/// [`TurnFilter::in_workers`], no scan is necessary if the turns fit into one page. A turn that is unfinished during
+/// the whole scan is listed at least once. A turn that begins or ends during the scan may be missing.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -158,8 +158,8 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor)
     Ok(page)
 }
 
-/// Reads the turns in workers by their holders. A scan would read every unfinished turn, and a fleet can have many
-/// waiting turns for each running turn. `None` if the turns may not fit into one page.
+/// Finds the turns in workers from the slices that workers hold. A scan would read every unfinished turn, and a fleet
+/// can have many waiting turns for each running turn. `None` if the turns may not fit into one page.
 async fn turns_in_workers(shards: &[Store], filter: &TurnFilter) -> Result<Option<Vec<TurnSummary>>, StoreError> {
     let mut turns = Vec::new();
     let mut held = 0;

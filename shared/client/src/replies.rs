@@ -175,7 +175,7 @@ impl Replies {
     /// Waits for the next reply for at most `timeout`. Returns `None` if no reply arrives in this time.
     ///
     /// Before each read from Redis, removes the already returned replies from the inbox. If a process crashes while it
-    /// handles a reply, it receives the same reply again.
+    /// handles a reply, the next reader receives the reply again.
     ///
     /// # Errors
     /// [`StoreError`] if Redis fails: call again, no reply is lost. [`StoreError::Reply`] if a reply cannot be parsed:
@@ -188,8 +188,8 @@ impl Replies {
         Ok(found.map(|found| self.hand_out(found)))
     }
 
-    /// Waits for the reply to this turn or task for at most `timeout`. Keeps other replies that arrive during the wait
-    /// for [`Self::next`]. Returns `None` if no reply arrives in this time.
+    /// Waits for the final reply to this turn or task, for at most `timeout`. Keeps other replies that arrive during
+    /// the wait for [`Self::next`]. Returns `None` if no reply arrives in this time.
     ///
     /// A reply is missing from the inbox if it was trimmed, if another reader read it, or if the turn is a duplicate.
     /// In these cases, the reply is read from the turn's record, as long as the record is stored.
@@ -279,7 +279,8 @@ impl Replies {
     }
 }
 
-/// Returns 0 for the first reply that is read, and for a recreated inbox, in which the numbers restart at 1.
+/// Returns the number of missing replies between two reply numbers. Returns 0 for the first reply that is read, and for
+/// a recreated inbox, in which the numbers restart at 1.
 fn missed(before: u64, now: u64) -> u64 {
     if before == 0 { 0 } else { now.saturating_sub(before.saturating_add(1)) }
 }

@@ -37,14 +37,14 @@ pub(crate) fn field(did: RuleEffect, tenant: &str, rule: &str) -> String {
     format!("{}{BETWEEN}{tenant}{BETWEEN}{}", did.word(), rule.replace(':', "/"))
 }
 
-/// Returns `None` unless the field counts calls by outcome.
+/// Returns the tenant if the field counts calls by outcome, otherwise `None`.
 pub(crate) fn call_of(field: &str) -> Option<&str> {
     let (tenant, rest) = field.split_once(':')?;
     let (_, what) = rest.split_once(':')?.1.rsplit_once(':')?;
     Outcome::ALL.into_iter().any(|outcome| outcome.as_str() == what).then_some(tenant)
 }
 
-/// Returns `None` if the field does not count the effects of a rule.
+/// Returns the effect, the tenant and the rule if the field counts the effects of a rule, otherwise `None`.
 fn read(field: &str) -> Option<(RuleEffect, &str, &str)> {
     let mut parts = field.splitn(3, BETWEEN);
     let word = parts.next()?;
@@ -65,7 +65,7 @@ pub struct ConfiguredRule {
     /// `enforce`, `ask` (if the rule fails, people can approve the call), or `shadow`. `None` for `other`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
-    /// The rule's content, as text or as configured.
+    /// The rule as text for people; empty for `other`.
     pub says: String,
 }
 

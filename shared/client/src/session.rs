@@ -18,8 +18,8 @@
 //! # }
 //! ```
 //!
-//! The conversation is stored in Redis. Opening a session with the same name continues the conversation. The agent
-//! stores its answer itself, so the answer is kept even if the client has exited.
+//! The conversation is stored in Redis. Opening a session with the same name continues the conversation. An agent that
+//! runs on a model stores its answer itself, so the answer is kept even if the client has exited.
 
 use std::fmt;
 
@@ -119,7 +119,7 @@ pub struct SessionExchange {
 
 /// The user's message as stored in the session, with the ID of the task that answers it. A task outside the session can
 /// have an ID that [`ExchangeRef::of_task`] parses as this exchange. The stored ID distinguishes the exchange's own
-/// task from it.
+/// task from such a task.
 #[derive(Serialize, Deserialize)]
 struct StoredMessage {
     task: String,
@@ -290,7 +290,8 @@ impl Exchange {
         Ok(self.answer.take())
     }
 
-    /// Cancels the task, the turn that it waits for, and the tasks below it.
+    /// Cancels the task, the turn that the task waits for, and all tasks that the task delegated, directly or through
+    /// other tasks.
     ///
     /// # Errors
     /// [`StoreError`].

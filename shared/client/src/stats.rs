@@ -16,7 +16,7 @@ use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 use crate::model_use::ModelUse;
 use crate::rules::{RuleEffect, field};
 
-/// The Redis script that adds the counts of this number of entries takes far less than 10 ms.
+/// Number of entries per step. The Redis script that adds the counts of one step takes far less than 10 ms.
 const STEP: usize = 1_000;
 const DAY_MS: i64 = 86_400_000;
 /// The name under which calls are counted if their tool does not exist, or if the day already has too many names.
@@ -178,7 +178,7 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
     sums.into_iter().map(addition).collect()
 }
 
-/// Each bucket's upper bound is 2^(1/4) times the previous bound.
+/// Returns the number of the bucket for a duration. Each bucket's upper bound is 2^(1/4) times the previous bound.
 fn bucket(ms: u64) -> u32 {
     ((ms as f64 + 1.0).log2() * 4.0).ceil() as u32
 }
@@ -207,7 +207,7 @@ impl Sums {
         }
     }
 
-    /// Returns the upper bound (ms) of the bucket in which `percent` percent of the calls are reached.
+    /// Returns the upper bound (ms) of the bucket that contains this percentile of the durations.
     fn quantile(&self, percent: u64) -> u64 {
         let all: u64 = self.buckets.values().sum();
         let wanted = (all * percent).div_ceil(100);
@@ -243,7 +243,8 @@ pub async fn stats(shards: &[Store], query: &StatsQuery) -> Result<Vec<StatsRow>
     Ok(rows.into_iter().map(|(of, sums)| row(of, &sums)).collect())
 }
 
-/// Returns `None` if the field does not match the query, or does not count calls.
+/// Returns the key of the field's row, and the name of the count. Returns `None` if the field does not match the query,
+/// or does not count calls.
 fn key_of<'a>(query: &StatsQuery, day: i64, field: &'a str) -> Option<([Option<String>; 4], &'a str)> {
     let (tenant, rest) = field.split_once(':')?;
     let (agent, rest) = rest.split_once(':')?;

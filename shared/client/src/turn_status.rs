@@ -236,7 +236,7 @@ pub(crate) fn filter_name(counter: &CounterKey) -> &str {
     }
 }
 
-/// The built-in caps get a name in words.
+/// Returns the name of a counter's cap or limit for people. A built-in cap has a name in words.
 pub(crate) fn limit_of(counter: &CounterKey) -> String {
     match &*counter.limit {
         limits::TICK => "calls per tick".into(),

@@ -20,7 +20,7 @@ pub(super) async fn undecided(store: &Store, name: &TurnName) -> Result<Option<U
 }
 
 /// Returns the agent in the message if the message belongs to this turn or task, otherwise `None`. A message of another
-/// tenant can have the same ID if the ID was derived from the entry of the message.
+/// tenant can have the same ID if the ID was derived from the ID of its stream entry.
 fn agent(waits: &UndecidedMessage, name: &TurnName) -> Option<AgentId> {
     let raw = waits.message.as_bytes();
     let (tenant, given, agent) = match waits.from {

@@ -28,9 +28,9 @@ pub struct ModelUseTotal {
     pub complete: bool,
 }
 
-/// Adds model usage to the rows of a query, and adds rows for usage without calls. `zones` has the tenants of the
-/// query, each with its time zone. The days of model usage begin at midnight in that time zone. Returns `None` if the
-/// query is about tools.
+/// Adds model usage to the rows of a query, and adds rows for usage without calls. `zones` has the time zones of
+/// tenants: the days of a tenant's model usage begin at midnight in the tenant's time zone. Returns the total usage, or
+/// `None` if the query is about tools.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -98,7 +98,7 @@ fn keyed<'a>(
     wanted.map(|(agent, used)| (key(Some(agent)), used)).collect()
 }
 
-/// Also adds a row for each key without a row, and sorts the rows.
+/// Writes the usage of each key into the key's row. Adds a row for each key without a row, and sorts the rows.
 fn join(rows: &mut Vec<StatsRow>, found: BTreeMap<[Option<String>; 4], ModelUse>) {
     let at: HashMap<[Option<String>; 4], usize> = rows.iter().enumerate().map(|(at, row)| (row.key(), at)).collect();
     rows.iter_mut().for_each(|row| row.used = Some(ModelUse::default()));

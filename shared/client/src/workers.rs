@@ -139,7 +139,8 @@ fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {
     }
 }
 
-/// Also accepts the name of a consumer, because `top` shows names of consumers.
+/// Returns the name of the requested worker. Also accepts the name of a consumer, because `top` shows names of
+/// consumers.
 fn resolve_worker<'a>(known: &'a [ShardWorkers], requested: &'a str) -> Option<&'a str> {
     let is_known = |name: &str| {
         let mut all = known.iter();

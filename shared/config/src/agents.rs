@@ -28,7 +28,7 @@ pub const TASK_ARGUMENTS: [&str; 8] =
 /// The arguments of [`TASK_ARGUMENTS`] that every task has. Only these arguments are allowed in a URL path.
 const TASK_ARGUMENTS_ALWAYS: [&str; 5] = ["task_id", "tenant", "agent", "description", "priority"];
 
-/// No task can be delegated to an agent without a handler.
+/// Defines how tasks of an agent run. No task can be delegated to an agent without a handler.
 #[derive(Debug, Clone)]
 pub enum TaskHandlerDef {
     /// A Rust function that the worker binary registers under this name.
@@ -104,7 +104,7 @@ fn agent(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> (AgentPolicy, Opti
     (policy, handler)
 }
 
-/// Reads `{<tool>: <selector>}`.
+/// Reads `{<tool>: <selector>}`, the versions of tools.
 fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTreeMap<String, String> {
     let mut read = BTreeMap::new();
     for (tool, place, selector) in cursor.members() {
@@ -122,7 +122,7 @@ fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTree
     read
 }
 
-/// The handler must have exactly one kind.
+/// Reads a task handler, which must have exactly one kind.
 fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<TaskHandlerDef> {
     const KINDS: [&str; 4] = ["typed", "http", "llm", "external"];
     let mut s = cursor.section();

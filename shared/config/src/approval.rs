@@ -13,7 +13,8 @@ use crate::document::reader::Cursor;
 const NARROW_MAX: usize = 16;
 const WORD: &str = "1 to 64 of A-Z a-z 0-9 _ . @ -";
 
-/// The location is kept because a role that no approver has is reported only once the approvers are known.
+/// A role that a demand names, with its location for errors. Once the approvers are known, a role that no approver has
+/// is reported.
 #[derive(Debug, Clone)]
 pub(super) struct NamedRole {
     place: ConfigLocation,
@@ -21,7 +22,8 @@ pub(super) struct NamedRole {
     role: String,
 }
 
-/// The location is kept because a number above the number of approvers is reported only once they are known.
+/// The number of approvers that a call needs, with its location for errors. Once the approvers are known, a number that
+/// is too large is reported.
 #[derive(Debug, Clone)]
 struct Quorum {
     place: ConfigLocation,
@@ -72,7 +74,8 @@ fn pointers(cursor: &Cursor<'_>) -> BTreeSet<String> {
     words
 }
 
-/// No approver may have the name of an agent, so that no agent can approve its own calls.
+/// Reads the approvers with their roles. No approver may have the name of an agent, so that no agent can approve its
+/// own calls.
 pub(super) fn approvers(cursor: &Cursor<'_>, agents: Option<&BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
     let mut approvers = BTreeMap::new();
     for (name, place, person) in cursor.members() {
@@ -101,9 +104,8 @@ fn roles(cursor: &Cursor<'_>) -> BTreeSet<String> {
     roles
 }
 
-/// A demand is an error if its role has no approvers, or if it needs more approvers than exist, because the call would
-/// wait until its deadline. If there are no approvers at all, calls that need approval are refused at once, so the
-/// number of approvers is not checked.
+/// Refuses a role that no approver has, and a quorum above the number of approvers: the call would wait until its
+/// deadline. Does not check a quorum without any approver, because then calls that need approval are refused at once.
 pub(super) fn check(asked: &ApprovalDemands, approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
     let known: BTreeSet<&str> = approvers.values().flatten().map(String::as_str).collect();
     for NamedRole { place, path, role } in asked.roles.iter().filter(|named| !known.contains(named.role.as_str())) {

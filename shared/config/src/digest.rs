@@ -61,7 +61,7 @@ fn one(value: impl Serialize) -> String {
     text
 }
 
-/// Converts the values one by one, to save memory.
+/// Returns the map as a JSON object. Converts the values one by one, to save memory.
 fn members_of<K: Display, V: Serialize>(map: &BTreeMap<K, V>) -> String {
     let mut text = String::from("{");
     for (name, value) in map {

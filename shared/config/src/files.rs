@@ -127,7 +127,7 @@ fn declared(files: [(&str, &Option<Node>); 4]) -> String {
     text
 }
 
-/// Errors of the pins are ignored, because the caller replaces the pins.
+/// Reads the MCP servers and their pins. Ignores errors of the pins, because the caller replaces the pins.
 pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Option<Node>) {
     let dir = sources.dir.as_deref();
     // The built-in `mcp.yaml` and `mcp.lock.yaml` are empty.
@@ -159,7 +159,7 @@ pub(super) fn wants_json_log(dir: Option<&Path>, environment: &Environment) -> b
     text.contains("format: json")
 }
 
-/// Each file is parsed once per process.
+/// Returns the tree of a built-in file. Each file is parsed once per process.
 fn built_in(name: &str) -> Option<Node> {
     static PARSED: [OnceLock<Option<Node>>; BUILT_IN.len()] = [const { OnceLock::new() }; BUILT_IN.len()];
     let mut files = BUILT_IN.iter().zip(&PARSED);
@@ -191,7 +191,8 @@ fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node>
     Some(tree)
 }
 
-/// A value that is not a boolean is refused later, when the settings are read.
+/// Returns the setting `permission.samples`, by default true. A value that is not a boolean is refused later, when the
+/// settings are read.
 fn with_samples(settings: Option<&Node>) -> bool {
     let switch = settings.and_then(|settings| settings.get("permission")?.get("samples"));
     match switch.map(|node| &node.value) {
@@ -202,8 +203,8 @@ fn with_samples(settings: Option<&Node>) -> bool {
     }
 }
 
-/// Returns the tree of the folder's file. If the file is missing, returns the written or the built-in file. If
-/// `samples` is false, a missing file of the sample business counts as empty.
+/// Returns the tree of the folder's file. If the file is missing, returns the file in [`Sources::written`] or else the
+/// built-in file. If `samples` is false, a missing file of the sample business counts as empty.
 fn replacing(
     name: &'static str,
     dir: Option<&Path>,
@@ -325,7 +326,7 @@ fn expand_text(node: &mut Node, path: &str, environment: &Environment, errors: &
     }
 }
 
-/// One variable can contain several items, separated by commas, or no item.
+/// Expands the items of a list. One variable can contain several items, separated by commas, or no item.
 fn expand_list(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
     let Value::List(items) = &mut node.value else { return };
     items.iter_mut().enumerate().for_each(|(i, n)| expand_text(n, &format!("{path}[{i}]"), environment, errors));

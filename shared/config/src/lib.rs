@@ -60,7 +60,7 @@ use tickfleet_model::retry::breaker::BreakerSettings;
 use tickfleet_model::{AgentId, AgentPolicy};
 use tickfleet_protocol::Prompts;
 
-/// Loading reads no global state of the process.
+/// The inputs of [`load`], which reads no global state of the process.
 #[derive(Clone, Default)]
 pub struct Sources {
     /// `None` uses the built-in configuration.
@@ -98,7 +98,7 @@ impl Sources {
 }
 
 impl fmt::Debug for Sources {
-    /// Shows the variables without their values: some are secrets.
+    /// Shows the variables without their values: some values are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sources")
             .field("dir", &self.dir)
@@ -131,7 +131,7 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// The files of the built-in sample business that are in use because the folder lacks them.
+    /// Returns the files of the built-in sample business that are in use because the folder lacks them.
     #[must_use]
     pub fn samples(&self) -> &[&'static str] {
         &self.samples
@@ -167,7 +167,7 @@ impl Configuration {
         RetryDelays::new(self.settings.worker.retry_ladder.clone())
     }
 
-    /// Returns `None` if breakers are off.
+    /// Returns the settings of circuit breakers, or `None` if they are off.
     #[must_use]
     pub fn breaker_settings(&self) -> Option<BreakerSettings> {
         let worker = &self.settings.worker;
@@ -225,7 +225,8 @@ pub fn load_modules(sources: &Sources) -> BTreeMap<String, ModulesDef> {
     errors.unless_any(read).unwrap_or_default()
 }
 
-/// If a file could not be parsed, names are not checked against that file.
+/// Builds the configuration from the parsed files. If a file could not be parsed, does not check names against that
+/// file.
 fn assemble(
     (trees, declared): (Trees, String),
     (prompts, agent_prompts): (Prompts, AgentPrompts),
@@ -312,7 +313,7 @@ fn servers(trees: &Trees, tools: Option<&mut tools::read::Tools>, errors: &Error
     Some(mcp::read(trees.mcp.as_ref()?, &pins?, tools?, errors))
 }
 
-/// Adds rows for trial tools only if the matrix is from the sample business.
+/// Builds the permissions. Adds rows for trial tools only if the matrix is from the sample business.
 fn permissions(permitted: &mut policy::PermissionsFile, settings: &PermissionSettings, is_sample: bool) -> Permissions {
     let mut matrix = std::mem::take(&mut permitted.matrix);
     let approvers = std::mem::take(&mut permitted.approvers);

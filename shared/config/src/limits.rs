@@ -22,7 +22,7 @@ use tickfleet_protocol::NameMap;
 
 const KEYS_MAX_DEFAULT: u64 = 100_000;
 
-/// `settings` is `None` if the settings could not be read.
+/// Reads the limits. `settings` is `None` if the settings could not be read.
 pub(super) fn read(tree: &Node, known: &KnownNames, settings: Option<&Settings>, errors: &Errors) -> Vec<Limit> {
     let shards = settings.map(|settings| settings.redis.shards);
     let mut root = Section::open(tree, "", errors);

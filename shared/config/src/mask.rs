@@ -22,7 +22,7 @@ const PLAIN_HEADERS: [&str; 8] = [
     "referer",
     "user-agent",
 ];
-/// Words that are allowed before a reference in a header.
+/// Authentication schemes that are shown before a reference in a header.
 const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "bot", "digest", "token"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +127,7 @@ fn reference(text: &str) -> String {
     }
 }
 
-/// Shows only separators and names of schemes.
+/// Masks literal text, except separators and the names in [`SCHEMES`].
 fn literal(text: &str) -> String {
     let word = text.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_ascii_lowercase();
     let plain = !text.chars().any(char::is_alphanumeric) || SCHEMES.contains(&word.as_str());

@@ -134,7 +134,7 @@ fn prices(cursor: &Cursor<'_>) -> Prices {
     prices
 }
 
-/// In millionths.
+/// Reads an amount of money, in millionths of the currency.
 fn money(cursor: &Cursor<'_>) -> Option<u64> {
     let read = amount::of(&cursor.node.to_json());
     if read.is_none() {

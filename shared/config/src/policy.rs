@@ -29,8 +29,8 @@ pub(super) struct KnownNames {
     pub(super) tools_and_ids: Option<BTreeSet<String>>,
 }
 
-/// The location is kept because the arguments that the text names are checked later, when the tool's schemas are
-/// known.
+/// A text of a rule, with its location for errors: argument names in the text are checked later, when the tool's
+/// schemas are known.
 #[derive(Debug, Clone)]
 pub(super) struct RuleText {
     tool: String,
@@ -77,7 +77,7 @@ pub(super) struct PermissionsFile {
     pub(super) asked: ApprovalDemands,
 }
 
-/// Checks that the approvers can meet the demands of the rules and of `tools`.
+/// Reads `permissions.yaml`. Also checks that the approvers can meet the demands of the rules and of `tools`.
 pub(super) fn permissions(tree: &Node, known: &KnownNames, tools: Option<&Tools>, errors: &Errors) -> PermissionsFile {
     let mut permitted = PermissionsFile::default();
     let mut root = Section::open(tree, "", errors);
@@ -160,7 +160,7 @@ fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<Approva
     asks.then(|| demand.unwrap_or_default())
 }
 
-/// A denied call reports the rule's path, which contains the name.
+/// Reads the name of a rule. The name is part of the rule's path, which a denied call reports.
 fn rule_name(cursor: &Cursor<'_>, others: &[Rule]) -> Option<String> {
     let name = cursor.some_text()?;
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -261,7 +261,7 @@ fn user(cursor: &Cursor<'_>) -> Option<TenantUser> {
     name.map(|_| user)
 }
 
-/// `limits` is `None` if the limits could not be read.
+/// Reads a tenant's own maximums of limits. `limits` is `None` if the limits could not be read.
 fn own_limits(cursor: &Cursor<'_>, limits: Option<&[Limit]>) -> BTreeMap<String, String> {
     let mut own = BTreeMap::new();
     for (name, _, value) in cursor.members() {

@@ -151,7 +151,7 @@ fn flow(node: &Node, path: &str, redactor: &Redactor) -> String {
     }
 }
 
-/// Unquoted if every parser reads the text as a string, otherwise quoted as JSON.
+/// Returns the text unquoted if every parser reads it as a string, otherwise quoted as JSON.
 fn word(text: &str) -> String {
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/');

@@ -44,7 +44,7 @@ fn name_of(file: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// A prompt in the folder replaces the built-in prompt of the same name.
+/// Reads the agents' prompts. A prompt in the folder replaces the built-in prompt of the same name.
 pub(super) fn of_agents(dir: Option<&Path>, errors: &Errors) -> AgentPrompts {
     let built_in = AGENTS_BUILT_IN.iter().filter_map(|(file, text)| Some((name_of(file)?, (*text).to_owned())));
     let mut prompts: BTreeMap<String, String> = built_in.collect();

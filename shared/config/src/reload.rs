@@ -45,7 +45,8 @@ pub fn fingerprint(dir: &Path) -> String {
     })
 }
 
-/// Sorted by name. If `below` is true, also returns the files of direct subfolders.
+/// Returns the visible files of a folder, sorted by name. If `below` is true, also returns the files of direct
+/// subfolders.
 fn files_in(dir: &Path, below: bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();

@@ -53,7 +53,7 @@ impl TestConfig {
         self
     }
 
-    /// File names in errors do not contain the folder.
+    /// Loads the files from a temporary folder. File names in errors do not contain the folder.
     fn load(self) -> Result<Configuration, ConfigErrors> {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in &self.files {

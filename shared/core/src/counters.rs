@@ -1,6 +1,6 @@
 //! Deletion of outdated counters by the janitor.
 //!
-//! The counters of some limits are kept for a fixed time, such as the counts of a day, and are then deleted together.
+//! The counters of some limits, such as the counts of a day, are kept for a fixed time, and are then deleted together.
 //! The set `expiring` holds these limits. A limit's score in the set is the time of deletion in milliseconds. Counters
 //! of other limits are deleted one by one, a day after their window has ended.
 

@@ -75,7 +75,7 @@ impl DeadItem {
         }
     }
 
-    /// Returns the reason if the item cannot be handled.
+    /// Records that the item is handled. Returns the reason if the item cannot be handled.
     fn handle(
         &self,
         handling: Handling,

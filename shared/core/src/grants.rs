@@ -25,7 +25,7 @@ pub fn key(id: &str) -> RecordKey {
     RecordKey::new(format!("grant:{id}"))
 }
 
-/// The record exists while one worker renews the grant.
+/// A record that exists while one worker renews the grant.
 #[must_use]
 pub fn renewal_key(id: &str) -> RecordKey {
     RecordKey::new(format!("grant:{id}:renewal"))

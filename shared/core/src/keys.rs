@@ -106,8 +106,8 @@ pub fn recovered_calls(turn: &TurnName) -> RecordKey {
     RecordKey::new(format!("ran:{turn}"))
 }
 
-/// Parked turns and tasks. Their next call waits for a retry, or for something other than people. Metrics read this
-/// set. The score is the start of the wait in milliseconds.
+/// Turns and tasks that are parked for any reason except an approval. Metrics read this set. The score is the start of
+/// the wait in milliseconds.
 #[must_use]
 pub fn parked() -> SetKey {
     SetKey::new("parked")
@@ -162,7 +162,7 @@ pub fn external(tenant: &TenantId, agent: &AgentId) -> StreamKey {
     StreamKey::new(format!("external:{tenant}:{agent}"))
 }
 
-/// The queue offers a call of this turn to the caller's process. It exists only while a call is offered.
+/// The queue that offers a call of this turn to the caller's process. The queue exists only while a call is offered.
 #[must_use]
 pub fn local(tenant: &TenantId, turn: &TurnId) -> StreamKey {
     StreamKey::new(format!("local:{tenant}:{turn}"))

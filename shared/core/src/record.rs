@@ -80,7 +80,7 @@ impl From<Debited> for (u64, i64, i64) {
 }
 
 impl Debited {
-    /// A record has debits only if its transaction had [`Transaction::stamped`].
+    /// Parses the debits of a record. A record has debits only if its transaction had [`Transaction::stamped`].
     #[must_use]
     pub fn parse_all(debits: &str) -> Vec<Self> {
         let parse = |one: &str| {

@@ -28,7 +28,7 @@ use crate::view::{Undecided, View};
 pub struct ListsMark {
     #[serde(rename = "f")]
     pub fingerprint: String,
-    /// Number of agents without a list, because their lists exceed the bound.
+    /// Number of agents without a list, because their lists would be too large.
     #[serde(rename = "l")]
     pub left_out: usize,
 }
@@ -73,7 +73,7 @@ pub fn agent_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
     RecordKey::new(format!("tools:{tenant}:{agent}"))
 }
 
-/// `=` is not allowed in IDs, so this key differs from all keys of tenants.
+/// Returns the key of a list. `=` is not allowed in IDs, so this key differs from all keys of tenants.
 #[must_use]
 pub fn list_key(digest: &str) -> RecordKey {
     RecordKey::new(format!("tools:=:{digest}"))
@@ -84,7 +84,7 @@ pub fn names_key() -> RecordKey {
     RecordKey::new("tools:names")
 }
 
-/// Writes one publication. The caller must limit the number of agents and names in it.
+/// Publishes the content. The caller must limit the number of agents and names in the content.
 #[derive(Debug, Clone)]
 pub struct Publish<'a> {
     pub content: Publication<'a>,

@@ -116,7 +116,8 @@ pub struct CounterState {
 }
 
 impl Window {
-    /// If this is a fixed window that has ended, returns the window of the same length that is open at `now_ms`.
+    /// Returns the window of the same length that is open at `now_ms` if this is a fixed window that has ended. Returns
+    /// any other window unchanged.
     #[must_use]
     pub const fn running_at(self, now_ms: i64) -> Self {
         match self {
@@ -178,7 +179,7 @@ pub enum Window {
     /// Concurrency permits. A negative [`Write::Add`] returns permits. For one lease after a restart of the store, no
     /// permit is granted, because some holders may not have reported yet.
     Concurrency,
-    /// Amounts do not expire, as for a task's budget or a bound on unfinished work.
+    /// Amounts do not expire, as for a task's budget or a tenant's unfinished work.
     Total,
 }
 
@@ -215,7 +216,7 @@ impl ConditionalDebit {
 pub enum Guard {
     Version(RecordKey, Version),
     Absent(RecordKey),
-    /// With any version.
+    /// The record exists, with any version.
     Present(RecordKey),
     /// The counter has room. The amount is added if all guards hold.
     Debit(ConditionalDebit),
@@ -424,7 +425,7 @@ pub enum Conflict {
         number: u64,
         began_ms: i64,
     },
-    /// The stream or set has reached its bound.
+    /// The stream or set has reached its maximum size.
     Full,
     NoMember,
     Pressure,

@@ -29,7 +29,7 @@ pub struct ModelUse {
     pub cost: u64,
 }
 
-/// In the tenant's time zone.
+/// A day in the tenant's time zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Day {
     pub start_ms: i64,
@@ -48,7 +48,7 @@ pub enum UsageUnit {
 impl UsageUnit {
     pub const ALL: [Self; 4] = [Self::Requests, Self::TokensIn, Self::TokensOut, Self::Cost];
 
-    /// The limit counts a tenant's usage on one day, with one counter per agent.
+    /// The name of the limit that counts a tenant's usage on one day, with one counter per agent.
     #[must_use]
     pub fn limit(self, tenant: &TenantId, day_start_ms: i64) -> Arc<str> {
         let unit = match self {

@@ -15,7 +15,8 @@ use crate::transaction::{
     Conflict, CounterKey, CounterState, EntryId, RecordKey, SetKey, StreamKey, Transaction, Write,
 };
 
-/// Bounds chains of records that refer to other records. A list is read in one round, see [`View::need`].
+/// Maximum number of rounds of reads for a decision. It bounds chains of records that refer to other records. A list is
+/// read in one round, see [`View::need`].
 pub const READS_MAX: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -99,7 +100,7 @@ impl View {
         self.values.extend(other.values);
     }
 
-    /// Keeps only the results that this view already has.
+    /// Returns a view with the results of these queries. Leaves out queries without a result in this view.
     #[must_use]
     pub fn pick<'q>(&self, queries: impl IntoIterator<Item = &'q Query>) -> Self {
         let picked = queries.into_iter().filter_map(|query| Some((query.clone(), self.values.get(query)?.clone())));
@@ -131,7 +132,7 @@ impl View {
         }
     }
 
-    /// The writer does not have to read again the records that its transaction has written.
+    /// Learns the records that the transaction has written, so that the writer does not have to read them again.
     pub fn learn_written(&mut self, transaction: &Transaction) {
         let enqueues = transaction.writes.iter().any(|write| matches!(write, Write::Enqueue(..)));
         let is_plain = !enqueues && !transaction.stamped;
@@ -174,8 +175,8 @@ impl View {
         }
     }
 
-    /// `None` if the counter does not exist or was not read. A decision may assume that an unread counter is not
-    /// full. If it is full, the conflict returns its current value.
+    /// Returns the counter's state. `None` if the counter does not exist or was not read. A decision may assume that an
+    /// unread counter is not full. If the counter is full, the conflict returns its current value.
     #[must_use]
     pub fn counter(&self, counter: &CounterKey) -> Option<CounterState> {
         match self.values.get(&Query::Counter(counter.clone())) {

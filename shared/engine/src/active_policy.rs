@@ -19,16 +19,16 @@ use tickfleet_store::{RunTimeConfig, Store, StoreError};
 pub struct ActivePolicy {
     pub policy: Policy,
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// Compiled from the permissions in `policy`. `PolicyHandle` compiles them when the snapshot takes effect.
+    /// Compiled from the permissions in `policy`. `PolicyHandle` compiles the rules when the snapshot takes effect.
     pub rules: Rulebook,
-    /// Of the configuration files, without the run-time settings.
+    /// Digest of the configuration files, without the run-time settings.
     pub digest: String,
     /// By shard: the generation of the run-time tenants in `policy`.
     pub tenants_generation: BTreeMap<u32, u64>,
 }
 
 impl ActivePolicy {
-    /// 0 before the first read.
+    /// Returns the generation of the shard's run-time tenants; 0 before the first read.
     #[must_use]
     pub fn tenants_generation(&self, shard: u32) -> u64 {
         self.tenants_generation.get(&shard).copied().unwrap_or(0)
@@ -46,14 +46,15 @@ pub fn short_digest(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
 
-/// Readers take a snapshot and are never blocked. A process can serve many shards, so run-time settings are kept per
-/// shard and merged.
+/// Holds the active policy. Readers take a snapshot and are never blocked. A process can serve many shards, so run-time
+/// settings are kept per shard and merged.
 #[derive(Debug)]
 pub struct PolicyHandle {
     current: ArcSwap<ActivePolicy>,
     /// Writers hold this lock, so that no writer overwrites another writer's change.
     sources: Mutex<PolicySources>,
-    /// Responses can arrive out of order, so a response that is older than the applied response is dropped.
+    /// Numbers the reads. Responses can arrive out of order, so a response that is older than the applied response is
+    /// dropped.
     reads: AtomicU64,
 }
 
@@ -64,14 +65,14 @@ struct PolicySources {
     shards: BTreeMap<u32, ShardSettings>,
 }
 
-/// All settings that affect decisions belong here, so that one read returns all of them. No decision is made before
-/// this read.
+/// The settings of one shard. All settings that affect decisions belong here, so that one read returns all of them. No
+/// decision is made before the first read.
 #[derive(Debug, Default)]
 struct ShardSettings {
     read_number: u64,
     generation: u64,
     tenants: BTreeMap<TenantId, TenantPolicy>,
-    /// Their settings are unreadable and were never read successfully.
+    /// Tenants with unreadable settings that were never read successfully.
     withheld: BTreeSet<TenantId>,
     tools_off: BTreeSet<String>,
     pauses: BTreeMap<Paused, Pause>,
@@ -88,9 +89,9 @@ struct LostSettings {
 }
 
 impl ShardSettings {
-    /// If a tenant's declaration is unreadable or lost, its last readable declaration stays in force. If none is
-    /// known, the tenant is withheld, because the configuration files may allow it more than its declaration. Returns
-    /// the settings that the store has lost.
+    /// Applies the settings of one read. If a tenant's declaration is unreadable or lost, its last readable declaration
+    /// stays in force. If no readable declaration is known, the tenant is withheld, because the configuration files may
+    /// allow it more than its declaration. Returns the settings that the store has lost.
     fn apply_read(&mut self, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let known = std::mem::take(&mut self.tenants);
         let mut lost = BTreeSet::new();
@@ -173,8 +174,9 @@ impl PolicyHandle {
         self.current.load_full()
     }
 
-    /// In each shard, no decision is made before the first successful read (invariant 16). Callers repeat the read at
-    /// each heartbeat, and whenever the shard reports a change. After an error, the current state is unchanged.
+    /// Reads the run-time settings of the shard and applies them. In each shard, no decision is made before the first
+    /// successful read (invariant 16). Callers repeat the read at each heartbeat, and whenever the shard reports a
+    /// change. After an error, the current state is unchanged.
     pub async fn refresh(&self, store: &Store) -> Result<(), StoreError> {
         let read_number = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
         let read = store.run_time_config().await?;
@@ -202,7 +204,8 @@ impl PolicyHandle {
         Ok(())
     }
 
-    /// Returns true if the shard reported a change. After an error, the current state is unchanged.
+    /// Reads the run-time settings again if the shard reports a change. Returns true in this case. After an error, the
+    /// current state is unchanged.
     pub async fn refresh_if_changed(&self, store: &Store) -> Result<bool, StoreError> {
         if store.tenants_generation().await? == self.load().tenants_generation(store.shard()) {
             return Ok(false);
@@ -211,7 +214,8 @@ impl PolicyHandle {
         Ok(true)
     }
 
-    /// Does nothing if a later read was already applied. Returns the settings that Redis has lost.
+    /// Applies the settings of one read. Does nothing if a later read was already applied. Returns the settings that
+    /// Redis has lost.
     fn apply_read(&self, shard: u32, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let mut sources = self.sources.lock();
         let held = sources.shards.entry(shard).or_default();
@@ -228,7 +232,7 @@ impl PolicyHandle {
         lost
     }
 
-    /// Keeps the run-time settings. Returns the new current state.
+    /// Replaces the configured policy, and keeps the run-time settings. Returns the new current state.
     pub fn replace(&self, mut active: ActivePolicy) -> Arc<ActivePolicy> {
         let mut sources = self.sources.lock();
         active.rules = Rulebook::of(&active.policy.permissions.matrix);
@@ -240,7 +244,7 @@ impl PolicyHandle {
     }
 }
 
-/// If both policies have the same run-time settings, the snapshot need not be replaced.
+/// Returns true if both policies have the same run-time settings. The snapshot then need not be replaced.
 fn is_same(one: &ActivePolicy, other: &ActivePolicy) -> bool {
     one.policy.tenants == other.policy.tenants
         && one.policy.withheld == other.policy.withheld

@@ -30,7 +30,7 @@ pub enum SameTurn {
     Agent,
 }
 
-/// An unknown agent matches.
+/// Returns true if `found` is the turn's agent. An unknown agent (`None`) also matches.
 fn is_agent(turn: &Turn, found: Option<&str>) -> bool {
     found.is_none_or(|found| found == turn.agent.as_str())
 }

@@ -40,9 +40,10 @@ pub struct PlannedTask {
     awaited: bool,
 }
 
-/// The target must be known and have a handler. The chain of delegators must not be too deep or contain the target.
-/// The delegator must be allowed to delegate. The grant gets only those capabilities that the delegator also has. The
-/// budget is checked later, when the task is written. An error is a stable code with a message for the delegator.
+/// Checks a task, and plans its record. The target must be known and have a handler. The chain of delegators must not
+/// be too deep or contain the target. The delegator must be allowed to delegate. The grant gets only those capabilities
+/// that the delegator also has. The budget is checked later, when the task is written. An error is a stable code with a
+/// message for the delegator.
 pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTask, (RejectionCode, String)> {
     if active.policy.withheld.contains(&task.tenant) {
         return Err((RejectionCode::UnreadableTenant, unreadable(&task.tenant)));
@@ -94,14 +95,14 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTa
     })
 }
 
-/// No decision is possible for a tenant with unreadable run-time settings.
+/// Returns the message for a tenant with unreadable run-time settings. No decision is possible for such a tenant.
 #[must_use]
 pub fn unreadable(tenant: &TenantId) -> String {
     let tenant = tenant.as_str();
     format!("tenant {tenant:?} has unreadable run-time settings; set it again, then retry")
 }
 
-/// The granted capabilities that the delegator also has. Without a delegator, all granted capabilities.
+/// Returns the granted capabilities that the delegator also has. Without a delegator, returns all granted capabilities.
 fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<String>>, (RejectionCode, String)> {
     let granted = task.grant.capabilities.clone();
     let Some(delegator) = &task.delegator else { return Ok(granted) };
@@ -121,8 +122,8 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
     Ok(Some(granted.map_or_else(|| own.clone(), |granted| &granted & own)))
 }
 
-/// A service delegates the task for `agent`, which works on the parent task. Fails if the task names a delegator
-/// other than `agent`, or if the parent task may not delegate.
+/// Restricts a task that a service delegates for `agent`, which works on the parent task. Fails if the task names a
+/// delegator other than `agent`, or if the parent task may not delegate.
 pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (RejectionCode, String)> {
     if task.delegator.as_ref().is_some_and(|delegator| delegator != agent) {
         // The message does not name the parent's agent, because the delegator may have guessed the parent's ID.
@@ -145,7 +146,7 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
     Ok(())
 }
 
-/// Keeps an earlier deadline. `ends_ms` is the end of the work that began the task.
+/// Sets the task's deadline to `ends_ms`, the end of the work that began the task. An earlier deadline stays.
 pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     let own_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
     if ends_ms < own_ms {
@@ -153,7 +154,7 @@ pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     }
 }
 
-/// `None` does not narrow the other list.
+/// Returns the names in both lists. `None` does not narrow the other list.
 #[must_use]
 pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) -> Option<BTreeSet<String>> {
     match (one, other) {
@@ -162,7 +163,7 @@ pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) 
     }
 }
 
-/// `code` says why the task was not written.
+/// Returns the rejection and the message for a task that was not written. `code` is the core's code for the reason.
 #[must_use]
 pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     match code {
@@ -189,7 +190,8 @@ pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     }
 }
 
-/// Includes the task's delegator. Fails if the chain is too deep or already contains the target.
+/// Returns the chain of delegators, including the task's delegator. Fails if the chain is too deep or already contains
+/// the target.
 fn chain(task: &Task) -> Result<Vec<AgentId>, (RejectionCode, String)> {
     let mut chain = task.grant.chain.clone();
     chain.extend(task.delegator.clone());
@@ -214,8 +216,8 @@ fn targets(active: &ActivePolicy) -> String {
     }
 }
 
-/// [`tickfleet_config::TASK_ARGUMENTS`] without the task's ID, which is added later. The input stays exactly as the
-/// producer wrote it, including its digits and the order of its members.
+/// Returns [`tickfleet_config::TASK_ARGUMENTS`] without the task's ID, which is added later. The input stays exactly as
+/// the producer wrote it, including its digits and the order of its members.
 fn arguments(task: &Task) -> String {
     use serde_json::value::{RawValue, to_raw_value};
     let mut map = std::collections::BTreeMap::<&str, Box<RawValue>>::new();
@@ -243,15 +245,16 @@ impl PlannedTask {
         self.deadline_ms
     }
 
-    /// The task's reply names this call (`<turn id>/<position>`), because it may arrive before the reply of the
-    /// call's turn. If the call waits for the task (`awaited`), the task ends with the call's turn.
+    /// Records the call that delegated the task. The task's reply names this call (`<turn id>/<position>`), because the
+    /// task's reply may arrive before the reply of the call's turn. If the call waits for the task (`awaited`), the
+    /// task ends with the call's turn.
     #[must_use]
     pub fn by_call(mut self, call: &CallId, awaited: bool) -> Self {
         (self.by, self.awaited) = (Some(call.clone()), awaited);
         self
     }
 
-    /// `given` is true if the producer chose the ID.
+    /// Returns the decision that writes the task. `given` is true if the producer chose the ID.
     #[must_use]
     pub fn decision(self, source: Source, task: TaskId, given: bool, bounds: &Bounds) -> Delegate<'_> {
         let inbound_ms = match &source {

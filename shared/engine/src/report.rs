@@ -54,7 +54,7 @@ struct ReplyHead<'a> {
     agent: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     delegator: Option<&'a str>,
-    /// That call's own reply can follow later.
+    /// The call that delegated the task. The reply of the call's turn can follow later.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegated_by: Option<&'a str>,
     status: &'a str,
@@ -66,7 +66,7 @@ struct ReplyHead<'a> {
 }
 
 impl ReplyHead<'_> {
-    /// Up to and including `"results":[`.
+    /// Returns the reply up to and including `"results":[`.
     fn open(&self) -> String {
         let mut text = serde_json::to_string(self).unwrap_or_else(|_| "{}".into());
         text.pop();
@@ -136,13 +136,13 @@ pub struct ReportedCall<'a> {
     pub now_ms: i64,
 }
 
-/// `Some(None)` if no agent delegated the task, and `None` for a turn.
+/// Returns the delegator of a task. `Some(None)` if no agent delegated the task, and `None` for a turn.
 #[must_use]
 pub fn delegated<'a>(name: &TurnName, head: &'a Head) -> Option<Option<&'a AgentId>> {
     is_task(name, head).then(|| head.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
 }
 
-/// JSON without secrets. Leaves out inputs that other parts of the audit entry contain.
+/// Returns the inputs as JSON without secrets. Leaves out inputs that other parts of the audit entry contain.
 fn policy_inputs(r: &ReportedCall<'_>, redactor: &Redactor) -> String {
     let head = r.head;
     let clean = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| redactor.json(raw.get()).into_owned());
@@ -210,7 +210,8 @@ pub struct CallHistory<'a> {
 }
 
 impl CallHistory<'_> {
-    /// If the call began, the sentence never states that the call did not run (invariant 21).
+    /// Returns the end of the sentence about the call. If the call began, the sentence never states that the call did
+    /// not run (invariant 21).
     fn sentence_end(&self) -> String {
         match (self.tries, self.lost) {
             _ if self.waited => {
@@ -230,7 +231,8 @@ impl CallHistory<'_> {
     }
 }
 
-/// For a call that ends for `reason` without its own result. `deadline_ms` is the deadline of the turn.
+/// Returns the outcome and error of a call that ends for `reason` without its own result. `deadline_ms` is the deadline
+/// of the turn.
 #[must_use]
 pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) -> (Outcome, CallError) {
     let (outcome, code, message, details) = match reason {
@@ -321,7 +323,8 @@ pub fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" (reason: {why})")).unwrap_or_default()
 }
 
-/// Such a call must never be reported as not executed, regardless of how the turn ends.
+/// Returns the outcome of a call that began and has no recorded result. Such a call must never be reported as not
+/// executed, regardless of how the turn ends.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     unknown(format!(
@@ -330,7 +333,7 @@ pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     ))
 }
 
-/// An external runtime took the task without reporting its end.
+/// Returns the outcome of a task that an external runtime took without reporting the task's end.
 fn taken_and_not_ended(reason: &EndReason, deadline_ms: i64, why: Option<&str>) -> (Outcome, CallError) {
     let what = match reason {
         EndReason::Expired => format!("The deadline {} came", rfc3339(deadline_ms)),
@@ -347,7 +350,8 @@ fn unknown(message: String) -> (Outcome, CallError) {
     (Outcome::OutcomeUnknown, CallError { code: Outcome::OutcomeUnknown.as_str().into(), message, details: None })
 }
 
-/// `narrowed` is a JSON object from pointer to value, with the values that approvers changed.
+/// Returns the call's approval. `narrowed` is a JSON object from pointer to value, with the values that approvers
+/// changed.
 #[must_use]
 pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str) -> CallApproval {
     let values: NarrowedValues = narrowed.and_then(|narrowed| serde_json::from_str(narrowed).ok()).unwrap_or_default();
@@ -365,7 +369,7 @@ pub struct Renderer<'a> {
 }
 
 impl Renderer<'_> {
-    /// The number is the attempts to add to the call's failed attempts.
+    /// Returns the call's outcome and error, and the number of attempts to add to the call's failed attempts.
     #[must_use]
     pub fn outcome(&self, ended_call: &EndedCall<'_>, tool: &str) -> (Outcome, CallError, u32) {
         let EndedCall { name, turn, reason, execution, .. } = ended_call;

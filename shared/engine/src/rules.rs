@@ -12,12 +12,13 @@ use tickfleet_model::{AgentId, Call, Limit, Policy, TenantId};
 use crate::active_policy::ActivePolicy;
 use crate::resolved_limits::{counter_of, known_zone};
 
-/// The maxima depend on the number of slots that a process has counted.
+/// The maxima of limits on slots. These maxima depend on the number of slots that a process has counted.
 pub trait SlotBounds: Sync {
-    /// A limit on a share of the slots is not counted while there are enough slots for every tenant.
+    /// Returns true if the limit is counted. A limit on a share of the slots is not counted while there are enough
+    /// slots for every tenant.
     fn counts(&self, limit: &Limit) -> bool;
 
-    /// `None` unless the limit is on slots.
+    /// Returns the limit's maximum for the tenant. `None` unless the limit is on slots.
     fn max_of(&self, limit: &Limit, tenant: &TenantId) -> Option<u64>;
 }
 
@@ -66,7 +67,7 @@ impl tickfleet_core::turn::limit::Policy for ActiveRules<'_> {
 }
 
 impl ActiveRules<'_> {
-    /// Debits of caps first, then debits of configured limits.
+    /// Returns the debits of caps first, then the debits of configured limits.
     fn debits(
         &self,
         name: &TurnName,
@@ -129,7 +130,7 @@ impl ActiveRules<'_> {
     }
 }
 
-/// The offset is smaller than a tick. It is a stable hash, so that a million agents do not wake at the same moment.
+/// Returns an offset smaller than a tick. It is a stable hash, so that a million agents do not wake at the same moment.
 #[must_use]
 pub fn stagger_ms(tenant: &TenantId, agent: &AgentId, tick_ms: i64) -> i64 {
     let mut hash = crc32fast::Hasher::new();

@@ -21,7 +21,8 @@ impl Default for SuspectSemaphore {
 }
 
 impl SuspectSemaphore {
-    /// Waiting callers are served in order. A future that is dropped before it completes has not taken the right.
+    /// Waits for the right to handle a suspect. Callers are served in order. A future that is dropped before it
+    /// completes has not taken the right.
     pub async fn acquire(&self) -> SuspectPermit {
         SuspectPermit { _permit: Arc::clone(&self.0).acquire_owned().await.ok() }
     }

@@ -123,7 +123,7 @@ pub struct DebitNote {
     pub counter: String,
     /// The number of admitted calls, or the sum of their amounts in millionths.
     pub debited: u64,
-    /// In the window so far, including the admitted calls.
+    /// The amount used in the window so far, including the admitted calls.
     pub used: u64,
     /// Calls, or sum of amounts, in the window.
     pub max: u64,

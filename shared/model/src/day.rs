@@ -24,7 +24,7 @@ pub struct UnknownZone {
     pub suggestion: Option<String>,
 }
 
-/// An IANA name such as `Europe/Berlin`; letter case matters. The error names the closest known name.
+/// Parses an IANA name such as `Europe/Berlin`; letter case matters. The error names the closest known name.
 pub fn zone(name: &str) -> Result<Tz, UnknownZone> {
     name.parse().map_err(|_| UnknownZone {
         found: name.to_owned(),
@@ -44,7 +44,8 @@ pub fn day_bounds(now_ms: i64, zone: Tz) -> (i64, i64) {
     (start(today, zone), end(today, zone))
 }
 
-/// A day ends at the start of the next existing date. A zone that moves across the date line may skip a date.
+/// Returns the end of a day: the start of the next existing date. A zone that moves across the date line may skip a
+/// date.
 fn end(date: NaiveDate, zone: Tz) -> i64 {
     let begun = start(date, zone);
     let after = next(date);
@@ -56,7 +57,7 @@ fn next(date: NaiveDate) -> NaiveDate {
     date.checked_add_days(Days::new(1)).unwrap_or(date)
 }
 
-/// If the zone skipped `date`, returns the first instant of the next existing date.
+/// Returns the start of a day. If the zone skipped `date`, returns the first instant of the next existing date.
 fn start(date: NaiveDate, zone: Tz) -> i64 {
     match zone.from_local_datetime(&date.and_time(NaiveTime::MIN)) {
         MappedLocalTime::Single(at) | MappedLocalTime::Ambiguous(at, _) => at.timestamp_millis(),
@@ -64,7 +65,7 @@ fn start(date: NaiveDate, zone: Tz) -> i64 {
     }
 }
 
-/// The clock jump skipped the midnight at the start of `date`.
+/// Returns the start of `date` if a clock jump skipped the midnight at this start.
 fn after_gap(date: NaiveDate, zone: Tz) -> i64 {
     let midnight = date.and_time(NaiveTime::MIN).and_utc().timestamp_millis();
     let begun =

@@ -30,7 +30,7 @@ pub fn content_digest(turn: &Turn) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// Covers target, work and delegator: 32 hexadecimal characters.
+/// Returns 32 hexadecimal characters that cover target, work and delegator.
 #[must_use]
 pub fn task_digest(task: &Task) -> String {
     let mut hash = Sha256::new();
@@ -42,8 +42,8 @@ pub fn task_digest(task: &Task) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// 64 hexadecimal characters. All attempts and all submissions of the same turn have the same key. Every other call
-/// has a different key.
+/// Returns 64 hexadecimal characters. All attempts and all submissions of the same turn have the same key. Every other
+/// call has a different key.
 #[must_use]
 pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position: usize) -> String {
     let mut hash = Sha256::new();

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Hidden characters are controls except tab and line feed, bidirectional marks, zero-width and filler characters,
-/// variation selectors and tags.
+/// Returns true for controls except tab and line feed, bidirectional marks, zero-width and filler characters, variation
+/// selectors and tags.
 #[must_use]
 pub const fn is_hidden(character: char) -> bool {
     matches!(character,
@@ -28,8 +28,8 @@ const fn is_mark(character: char) -> bool {
         | '\u{20d0}'..='\u{20ff}' | '\u{fe20}'..='\u{fe2f}')
 }
 
-/// Hidden characters, and combining marks after the third on one letter, become JSON escapes (`\u202e`). A character
-/// beyond U+FFFF becomes a surrogate pair. The meaning of JSON stays the same.
+/// Replaces hidden characters, and combining marks after the third on one letter, with JSON escapes (`\u202e`). A
+/// character beyond U+FFFF becomes a surrogate pair. The meaning of JSON stays the same.
 #[must_use]
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|character| is_hidden(character) || is_mark(character)) {

@@ -9,7 +9,7 @@ pub const ID_BYTES_MAX: usize = 96;
 /// whole turn invalid.
 pub const TOOL_NAME_BYTES_MAX: usize = 256;
 pub const CORRELATION_ID_BYTES_MAX: usize = 256;
-/// As W3C Trace Context recommends.
+/// The maximum that W3C Trace Context recommends.
 pub const TRACESTATE_BYTES_MAX: usize = 512;
 /// The lease of an external task is the ID of a stream entry.
 pub const LEASE_BYTES_MAX: usize = 64;
@@ -29,7 +29,7 @@ pub const TASK_DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
 /// About 1,000 results of 16 KiB.
 pub const TASK_HISTORY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// In the list of a tenant, and in the list of subtasks. The oldest are removed first.
+/// Maximum number of tasks in the list of a tenant, and in the list of subtasks. The oldest are removed first.
 pub const TASKS_LISTED_MAX: u64 = 10_000;
 /// Kept after the last addition for longer than any task lasts.
 pub const TASKS_LISTED_MS: i64 = DEADLINE_MS_MAX + 24 * 3_600_000;
@@ -81,7 +81,7 @@ pub const LIMIT_KEYS_MAX: u64 = 1_000_000;
 
 /// Per tenant.
 pub const APPROVALS_WAITING_MAX: u64 = 1_000;
-/// No agent can use up the tenant's bound.
+/// Smaller than the tenant's maximum, so that one agent cannot use it up.
 pub const APPROVALS_WAITING_OF_AGENT_MAX: u64 = APPROVALS_WAITING_MAX / 4;
 /// Approvers must see all arguments, so a call with more bytes cannot be approved. All waiting approvals of a tenant
 /// take at most 16 MiB, those of one agent at most 4 MiB.
@@ -123,8 +123,8 @@ pub const JSON_VALUES_MAX: usize = 200_000;
 /// All outputs of one turn together, and maximum of `worker.output_bytes_max`.
 pub const TURN_OUTPUT_BYTES_MAX: usize = 512 * 1024;
 
-/// At most `max`. The share of each call is fixed, so the result of a call does not depend on which worker ran the
-/// earlier calls, or when.
+/// Returns the maximum output of one call, at most `max`. The share of each call is fixed, so the result of a call does
+/// not depend on which worker ran the earlier calls, or when.
 #[must_use]
 pub const fn output_bytes_max(calls: usize, max: usize) -> usize {
     let share = TURN_OUTPUT_BYTES_MAX / if calls == 0 { 1 } else { calls };
@@ -163,7 +163,8 @@ pub const MCP_BLOCKS_MAX: usize = 1_000;
 pub const MCP_DEFINITION_BYTES_MAX: usize = 64 * 1024;
 /// The lock file adds five levels to a schema, and YAML files allow 64.
 pub const MCP_SCHEMA_DEPTH_MAX: usize = 48;
-/// Of a member's name. A YAML key allows 1,024 characters, and one byte can be escaped to six characters.
+/// Maximum length of a member's name. A YAML key allows 1,024 characters, and one byte can be escaped to six
+/// characters.
 pub const MCP_SCHEMA_KEY_BYTES_MAX: usize = 160;
 
 pub const DOCUMENTS_MAX: usize = 10_000;

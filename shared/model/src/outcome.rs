@@ -60,7 +60,7 @@ outcomes! {
     ApprovalRefused = "approval_refused",
 }
 
-/// All code that depends on the outcome uses these properties.
+/// The properties of an outcome. All code that depends on the outcome uses these properties.
 #[derive(Debug, Clone, Copy)]
 struct OutcomeTraits {
     happened: EffectHappened,
@@ -166,18 +166,18 @@ pub struct CallError {
     pub code: String,
     /// A model can act on this message; at most [`super::limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
-    /// For programs (`resets_at`, `path`, `allowed_tools`, …).
+    /// Data for programs (`resets_at`, `path`, `allowed_tools`, …).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<serde_json::Value>,
 }
 
-/// Before a dialect renders it. The fields are in the documented order of the JSON form.
+/// The result of a call before a dialect renders it. The fields are in the documented order of the JSON form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallResult {
     /// The provider's ID, unchanged; null if the provider gave none.
     pub tool_call_id: Option<String>,
     pub call: String,
-    /// As the model named it.
+    /// The tool as the model named it.
     pub tool: String,
     /// True if [`Self::outcome`] is `ok`.
     pub success: bool,
@@ -190,7 +190,7 @@ pub struct CallResult {
     pub error: Option<CallError>,
     /// For example `application/json` or `text/plain`.
     pub content_type: String,
-    /// Of the last attempt.
+    /// The duration of the last attempt.
     pub duration_ms: u64,
     /// 0 if the call never ran.
     pub attempts: u32,
@@ -203,7 +203,7 @@ pub struct CallResult {
     /// Set if the result comes from the read cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached: Option<CacheHit>,
-    /// From the fleet to the agent, in addition to the result.
+    /// A note from the fleet to the agent, in addition to the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// True if the outcome was unknown at first, and the tool's reconciliation determined it.
@@ -234,7 +234,8 @@ pub struct CacheHit {
     pub call: String,
 }
 
-/// For audit entries. Agent, tool and arguments are recorded elsewhere in the entry.
+/// The inputs of the policy evaluation, for audit entries. Agent, tool and arguments are recorded elsewhere in the
+/// entry.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PolicyInputs {
@@ -245,12 +246,12 @@ pub struct PolicyInputs {
     /// True if consecutive reads of the turn may run at the same time.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub parallel_reads: bool,
-    /// Of the turn; `None` means all tools.
+    /// The turn's allowed tools; `None` means all tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<BTreeSet<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// Of all turns of the task; `None` means all tools.
+    /// The allowed tools of all turns of the task; `None` means all tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_tools: Option<BTreeSet<String>>,
     /// The task's grant. `None` without a task, or if the task does not restrict capabilities.

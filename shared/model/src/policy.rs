@@ -59,7 +59,7 @@ pub struct AgentPolicy {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct TenantPolicy {
-    /// For people. Limits and rules can also refer to it.
+    /// A name for people. Limits and rules can also refer to it.
     pub plan: String,
     pub features: BTreeSet<String>,
     /// IANA time zone in which the tenant's days begin; `None` means the time zone of the policy.
@@ -105,7 +105,7 @@ pub struct ToolGrant {
     pub facts: FactRow,
 }
 
-/// Text of the configuration. Only workers parse and evaluate it.
+/// A rule as the configuration writes it. Only workers parse and evaluate the rule.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Rule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,7 +115,7 @@ pub struct Rule {
     pub when: Option<String>,
     /// The condition for the calls that `when` selects.
     pub require: String,
-    /// For a call that violates the rule. Names in braces are replaced with values.
+    /// The message for a call that violates the rule. Names in braces are replaced with values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Omitted from digests if the rule is enforced.
@@ -176,7 +176,7 @@ impl ToolGrant {
     }
 }
 
-/// Schedulers and workers use the same permissions, and replace all of them at a reload.
+/// Schedulers and workers use the same permissions. A reload replaces all of them at once.
 #[derive(Debug, Clone, Default)]
 pub struct Permissions {
     /// Tool name → row.
@@ -192,8 +192,8 @@ pub struct Permissions {
     pub approvers: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Tools for trying out a fleet, which every worker has. Only agents that the matrix names may call them, so that
-/// agents of a production fleet do not see these tools.
+/// Tools for trying out a fleet, which every worker has. Only agents that the matrix names may call these tools, so
+/// that agents of a production fleet do not see them.
 pub const TRIAL_TOOLS: [&str; 4] = ["echo", "sleep", "fail", "fail_once"];
 
 /// Tools about the fleet itself. If the matrix has no row for such a tool, every agent may call it. Calls of these
@@ -258,7 +258,7 @@ impl Permissions {
         }
     }
 
-    /// Only by name and ID. Checks in this order: disabled, denied, not granted.
+    /// Decides only by name and ID. Checks in this order: disabled, denied, not granted.
     pub fn decide_name(&self, caller: Caller<'_>, name: &str, id: &str) -> Result<(), Denial> {
         let off = |names: &BTreeSet<String>| names.contains(name) || names.contains(id);
         if off(&self.disabled_tools) || off(&self.switched_off) {
@@ -346,7 +346,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// `None` if the configuration does not know the tool that `spelling` means.
+    /// Returns the name of the tool that `spelling` means. `None` if the configuration does not know the tool.
     #[must_use]
     pub fn tool_name<'a>(&'a self, spelling: &'a str) -> Option<&'a str> {
         let name = self.known_tools.meant(spelling);
@@ -357,7 +357,7 @@ impl Policy {
     }
 }
 
-/// Agents and tenants can replace them.
+/// The fleet's default caps. Agents and tenants can replace them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultCaps {
     pub tick_ms: i64,
@@ -381,7 +381,8 @@ impl Default for DefaultCaps {
 }
 
 impl Policy {
-    /// Also fails if the tenant's declaration cannot be read.
+    /// Returns the policies of a tenant and its agent. Fails if one of them is unknown, or if the tenant's declaration
+    /// cannot be read.
     pub fn look_up(&self, tenant: &TenantId, agent: &AgentId) -> Result<(&TenantPolicy, &AgentPolicy), UnknownCaller> {
         if self.withheld.contains(tenant) {
             return Err(UnknownCaller::Withheld);
@@ -391,7 +392,7 @@ impl Policy {
         Ok((owner, known.ok_or(UnknownCaller::Agent)?))
     }
 
-    /// `None` if some turns may be admitted.
+    /// Returns why all turns are rejected. `None` if some turns may be admitted.
     #[must_use]
     pub fn all_rejected_reason(&self) -> Option<&'static str> {
         if self.agents.is_empty() {

@@ -27,7 +27,7 @@ const NESTED_JSON_MAX: usize = 3;
 /// Passes over a text. Real texts need far fewer.
 const PASSES_MAX: usize = 8;
 
-/// Redacting a redacted text changes nothing.
+/// Replaces secrets in text. Redacting a redacted text changes nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Redactor {
     extra: Vec<String>,
@@ -46,7 +46,7 @@ impl Redactor {
         keys::is_secret(key, &self.extra)
     }
 
-    /// Finds secrets with a known shape, and values in `key=value` and `key: value` if the key is secret.
+    /// Redacts secrets with a known shape, and values in `key=value` and `key: value` if the key is secret.
     #[must_use]
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         settled(text, |text| self.once(text))
@@ -58,8 +58,8 @@ impl Redactor {
         patch.end()
     }
 
-    /// Does not parse the JSON into values, so numbers and spacing stay unchanged. Incomplete JSON is still redacted
-    /// up to its end. Text that is not JSON is redacted as free text.
+    /// Redacts JSON. Does not parse the JSON into values, so numbers and spacing stay unchanged. Incomplete JSON is
+    /// still redacted up to its end. Text that is not JSON is redacted as free text.
     #[must_use]
     pub fn json<'a>(&self, json: &'a str) -> Cow<'a, str> {
         settled(json, |json| self.nested(json, 0))
@@ -97,8 +97,8 @@ impl Redactor {
         patch.end()
     }
 
-    /// `at` is the offset of the string's opening quote. If the string is a key, redacts the whole member. Returns
-    /// the offset at which the scan continues.
+    /// Redacts a string. `at` is the offset of its opening quote. If the string is a key, redacts the whole member.
+    /// Returns the offset at which the scan continues.
     fn string(&self, json: &str, at: usize, depth: usize, patch: &mut Patch<'_>) -> usize {
         let bytes = json.as_bytes();
         let end = string_end(bytes, at);
@@ -130,7 +130,8 @@ impl Redactor {
         if is_secret { redact_value(bytes, value, patch) } else { value }
     }
 
-    /// `key` is unescaped, and `value` is the offset of the value. Returns the offset at which the scan continues.
+    /// Redacts the value of a member if its key is secret. `key` is unescaped, and `value` is the offset of the value.
+    /// Returns the offset at which the scan continues.
     fn member(&self, json: &str, key: &str, value: usize, patch: &mut Patch<'_>) -> usize {
         let bytes = json.as_bytes();
         if matches!(key, "name" | "key" | "header" | "field" | "Name" | "Key")
@@ -142,8 +143,8 @@ impl Redactor {
     }
 }
 
-/// A replacement may complete a match of another rule (`://user:[REDACTED]@`), or turn invalid JSON into valid JSON.
-/// So passes are repeated until one changes nothing.
+/// Repeats the pass until it changes nothing. A replacement may complete a match of another rule
+/// (`://user:[REDACTED]@`), or turn invalid JSON into valid JSON.
 fn settled<'a>(text: &'a str, pass: impl Fn(&str) -> Cow<'_, str>) -> Cow<'a, str> {
     let Cow::Owned(mut clean) = pass(text) else { return Cow::Borrowed(text) };
     for _ in 0..PASSES_MAX {
@@ -172,19 +173,19 @@ fn named_value(json: &str, at: usize) -> Option<(String, usize)> {
     (bytes.get(colon) == Some(&b':')).then(|| (unescape(name), skip_blanks(bytes, colon + 1)))
 }
 
-/// Never splits a character.
+/// Cuts the text to at most `bytes_max` bytes. Never splits a character.
 fn cut(text: &mut String, bytes_max: usize) {
     let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     text.truncate(end);
 }
 
-/// Most keys are too short and simple to contain a secret.
+/// Returns true if the key is too short and simple to contain a secret. Most keys are.
 fn cannot_hold_a_secret(key: &str) -> bool {
     key.len() < 13 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Null, booleans and the empty string stay, because they reveal nothing. Returns the offset at which the scan
-/// continues.
+/// Redacts the value at `at`. Null, booleans and the empty string stay, because they reveal nothing. Returns the offset
+/// at which the scan continues.
 fn redact_value(bytes: &[u8], at: usize, patch: &mut Patch<'_>) -> usize {
     let end = value_end(bytes, at);
     let value = bytes.get(at..end).unwrap_or_default();
@@ -264,7 +265,8 @@ fn unescape(inner: &str) -> String {
     text
 }
 
-/// `escaped` begins with the `u` of a `\u` escape. Also returns the number of bytes of the escape, counted from `u`.
+/// Returns the escaped character, and the number of bytes of the escape, counted from `u`. `escaped` begins with the
+/// `u` of a `\u` escape.
 fn unicode_escape(escaped: &str) -> (char, usize) {
     let digits = |from: usize| {
         let digits = escaped.bytes().skip(from).take(4).take_while(u8::is_ascii_hexdigit).count();
@@ -284,7 +286,7 @@ fn unicode_escape(escaped: &str) -> (char, usize) {
     }
 }
 
-/// Without the enclosing quotes.
+/// Returns the text as the content of a JSON string, without the enclosing quotes.
 fn escape(text: &str) -> String {
     let quoted = serde_json::to_string(text).unwrap_or_default();
     quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()

@@ -3,8 +3,8 @@
 /// Names that differ by more edits are different names.
 const EDITS_MAX: usize = 2;
 
-/// The two names may differ by at most two edits, and by at most half of the characters. Differences in letter case,
-/// or of `-` and `_`, are not edits.
+/// Returns the known name that is closest to `wrong`. The two names may differ by at most two edits, and by at most
+/// half of the characters. Differences in letter case, or of `-` and `_`, are not edits.
 pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let folded = fold(wrong);
     let length = folded.chars().count();
@@ -19,8 +19,8 @@ pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name.to_owned())
 }
 
-/// At most three names, closest to `wrong` first. A name must begin with `wrong`, or differ by at most half as many
-/// edits as `wrong` has characters.
+/// Returns at most three names, closest to `wrong` first. A name must begin with `wrong`, or differ by at most half as
+/// many edits as `wrong` has characters.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     const SHOWN: usize = 3;
     const CHARS_MAX: usize = 128;
@@ -37,7 +37,7 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
     near.into_iter().take(SHOWN).map(|(_, name)| name).collect()
 }
 
-/// For a message: `a, b, c`. A long list is cut. An empty list becomes `there are none`.
+/// Lists the names for a message: `a, b, c`. A long list is cut. An empty list becomes `there are none`.
 pub fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 30;
     let names: Vec<&str> = names.into_iter().collect();

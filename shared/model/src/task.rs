@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Context, InboxName, Priority, TaskId, TenantId};
 
-/// A delegator cannot grant rights that it lacks.
+/// The rights that a task gets. A delegator cannot grant rights that it lacks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskGrant {
-    /// For the calls of all turns of this task together.
+    /// Number of calls of all turns of this task together.
     pub budget: u32,
     /// `None` means all capabilities of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -72,7 +72,7 @@ impl Default for Priorities {
     }
 }
 
-/// As the model wrote it. No part of the call is trusted.
+/// A call as the model wrote it. No part of the call is trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// The result returns this ID unchanged. It may not be unique.

@@ -36,8 +36,8 @@ pub fn records_content() -> bool {
     CONTENT.load(Ordering::Relaxed)
 }
 
-/// Disabled unless the OpenTelemetry names are enabled. `id` is the model provider's ID of the call, or the fleet's
-/// ID if the provider gave none.
+/// Returns a span that is disabled unless the OpenTelemetry names are enabled. `id` is the model provider's ID of the
+/// call, or the fleet's ID if the provider gave none.
 #[must_use]
 pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -52,7 +52,7 @@ pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     )
 }
 
-/// Disabled unless the OpenTelemetry names are enabled.
+/// Returns a span that is disabled unless the OpenTelemetry names are enabled.
 #[must_use]
 pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -66,7 +66,7 @@ pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     )
 }
 
-/// `word` is an error type from a closed list.
+/// Marks the span as failed. `word` is an error type from a closed list.
 pub fn failed(span: &Span, word: &str) {
     span.record("otel.status_code", "ERROR");
     span.record("error.type", word);

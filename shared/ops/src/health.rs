@@ -66,8 +66,8 @@ pub enum HealthError {
 }
 
 impl Health {
-    /// `ready` checks, in at most 0.9 s, whether the process can work now. If Redis responds and accepts writes, it
-    /// returns `Ok` with optional lines for the response. Otherwise, it returns the reason.
+    /// `ready` checks, in at most 0.9 s, whether the process can work now. If Redis responds and accepts writes,
+    /// `ready` returns `Ok` with optional lines for the response. Otherwise, `ready` returns the reason.
     pub fn new<F, Fut>(progress: Progress, metrics: Arc<Metrics>, ready: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -83,8 +83,8 @@ impl Health {
         self.started.store(true, Ordering::Relaxed);
     }
 
-    /// `scrape` reads values from Redis at each scrape of the metrics. If it returns `None` or takes longer than 0.9
-    /// s, these values are absent.
+    /// `scrape` reads values from Redis at each scrape of the metrics. If `scrape` returns `None` or takes longer than
+    /// 0.9 s, these values are absent.
     #[must_use]
     pub fn with_scrape<F, Fut>(mut self, scrape: F) -> Self
     where
@@ -152,7 +152,7 @@ async fn readyz(State(health): State<Health>) -> Response {
 }
 
 async fn metrics(State(health): State<Health>) -> Response {
-    // At the same time, so that a request waits for Redis only once.
+    // Run both at the same time, so that a request waits for Redis only once.
     let ready = timeout(ASK_TIMEOUT, (health.ready)());
     let scraped = async {
         let scrape = health.scrape.as_ref()?;

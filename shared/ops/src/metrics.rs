@@ -205,7 +205,7 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// The stream is `turns` or `tasks`.
+    /// Counts entries of the inbound stream `turns` or `tasks`.
     pub fn inbound(&self, stream: &'static str, entries: u64) {
         self.inbound.with_label_values(&[labels::known(&labels::STREAMS, stream)]).inc_by(entries);
     }
@@ -243,7 +243,7 @@ impl Metrics {
         self.tick_lags.record(shard, lag, Instant::now());
     }
 
-    /// Slices and inbound entries that were recovered from dead consumers.
+    /// Counts slices and inbound entries that were recovered from dead consumers.
     pub fn reaped(&self, entries: u64) {
         self.reaped.inc_by(entries);
     }
@@ -252,7 +252,8 @@ impl Metrics {
         self.quarantined.inc_by(slices);
     }
 
-    /// The holder was alive. `holder`: `scheduler`, `worker`, `external`.
+    /// Counts a lease that its holder lost although the holder was alive. `holder` is `scheduler`, `worker` or
+    /// `external`.
     pub fn lease_lost(&self, holder: &'static str) {
         self.leases_lost.with_label_values(&[labels::known(&labels::HOLDERS, holder)]).inc();
     }
@@ -268,7 +269,7 @@ impl Metrics {
         }
     }
 
-    /// `waited` lasts until a worker began the slice.
+    /// Records the time until a worker began a slice.
     pub fn started(&self, waited: Duration) {
         self.schedule_to_start.observe(waited.as_secs_f64());
     }
@@ -286,7 +287,7 @@ impl Metrics {
         }
     }
 
-    /// For a call that ended without a worker. `tool` is `None` if it is not configured.
+    /// Counts a call that ended without a worker. `tool` is `None` if the tool is not configured.
     pub fn call_not_run(&self, tool: Option<&str>, outcome: Outcome) {
         let tool = self.tools.known_label(tool);
         self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc();
@@ -366,7 +367,7 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// When each running loop last advanced, in seconds since the epoch. The health server calls this function at
+    /// Sets when each running loop last advanced, in seconds since the epoch. The health server calls this function at
     /// each scrape. A loop that has ended is removed, because its last time would look like a stalled loop.
     pub fn loops(&self, advanced_seconds: impl IntoIterator<Item = (&'static str, f64)>) {
         self.loop_progress.reset();
@@ -463,7 +464,7 @@ const fn wide(count: u64) -> f64 {
     count as f64
 }
 
-/// By this machine's clock.
+/// Reads this machine's clock.
 #[allow(clippy::disallowed_methods, reason = "Prometheus wants a time stamp of its own world; nothing decides by it")]
 pub(super) fn seconds_since_epoch() -> f64 {
     std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()

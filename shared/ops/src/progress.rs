@@ -5,8 +5,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Clones share the loops. Times are monotonic. The check does not depend on Redis, because otherwise an outage of
-/// Redis would restart the whole fleet at once.
+/// Tracks whether the loops of a process advance. Clones share the loops. Times are monotonic. The check does not
+/// depend on Redis, because otherwise an outage of Redis would restart the whole fleet at once.
 #[derive(Debug, Clone)]
 pub struct Progress {
     born: Instant,
@@ -101,7 +101,7 @@ impl LoopHandle {
         self.watched.advanced_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);
     }
 
-    /// For a loop that ends as intended, for example in a drain.
+    /// Ends the watch of a loop that ends as intended, for example in a drain.
     pub fn finished(self) {
         self.watched.finished.store(true, Ordering::Relaxed);
     }

@@ -21,7 +21,7 @@ use super::redis_binary;
 pub use super::redis_binary::{ServerNotFound, find_binary};
 use super::redis_watchdog::Watchdog;
 
-/// On Linux (`sun_path` without its terminator).
+/// Maximum length of a socket's path on Linux (`sun_path` without its terminator).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 const STEP: Duration = Duration::from_millis(10);
 /// Another process can take a free port before the server does.
@@ -61,7 +61,7 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// On a unix socket, without persistence.
+    /// Options for a server on a unix socket, without persistence.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -167,7 +167,7 @@ impl PrivateRedis {
         }
     }
 
-    /// `None` if the server listens on a port.
+    /// The path of the socket. `None` if the server listens on a port.
     #[must_use]
     pub fn socket(&self) -> Option<PathBuf> {
         self.port.is_none().then(|| socket_in(&self.options.dir))
@@ -183,7 +183,8 @@ impl PrivateRedis {
         &self.options.dir
     }
 
-    /// For example, SIGSTOP makes the server hang, and SIGCONT resumes it. Fails if the process has ended.
+    /// Sends a signal to the server. For example, SIGSTOP makes the server hang, and SIGCONT resumes it. Fails if the
+    /// process has ended.
     pub fn signal(&mut self, signal: Signal) -> Result<(), ServerError> {
         // A child keeps its process ID until it is reaped. Later, the ID can belong to another process.
         if let Some(status) = self.child.try_wait()? {
@@ -246,7 +247,8 @@ impl PrivateRedis {
         }
     }
 
-    /// PONG in response to PING, or a required login, counts. LOADING does not count.
+    /// Returns true after PONG in response to PING, or if the server requires a login. LOADING does not count as a
+    /// response.
     async fn is_responding(&self) -> io::Result<bool> {
         match self.port {
             Some(port) => ping(TcpStream::connect(("127.0.0.1", port)).await?).await,
@@ -274,15 +276,15 @@ fn folder_error(options: &ServerOptions, source: io::Error) -> ServerError {
     ServerError::Folder { dir: options.dir.clone(), source }
 }
 
-/// Only this user has access. Returns the absolute path, because the server and its clients can have different
-/// working folders.
+/// Creates a folder that only this user can access. Returns the absolute path, because the server and its clients can
+/// have different working folders.
 fn own_folder(dir: &Path) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     dir.canonicalize()
 }
 
-/// Two servers in one folder would share a socket and destroy each other's data. The server inherits the lock as its
-/// standard input, so the folder stays locked until both this process and the server have ended.
+/// Locks the folder. Two servers in one folder would share a socket and destroy each other's data. The server inherits
+/// the lock as its standard input, so the folder stays locked until both this process and the server have ended.
 fn lock(options: &ServerOptions) -> Result<File, ServerError> {
     let lock = File::create(options.dir.join("redis.lock")).map_err(|source| folder_error(options, source))?;
     match lock.try_lock() {

@@ -27,7 +27,7 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// `None` if no shell can be started. If this process then crashes, the server keeps running.
+    /// Starts the watch. `None` if no shell can be started. If this process then crashes, the server keeps running.
     pub(super) fn watch(pid: u32) -> Option<Self> {
         let spawned = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "tickfleet-watchdog", &pid.to_string()])

@@ -42,7 +42,7 @@ impl RepeatFilter {
     }
 }
 
-/// Covers the call site and all fields.
+/// Hashes a log line by its call site and all its fields.
 struct LineHasher(DefaultHasher);
 
 impl Visit for LineHasher {

@@ -41,7 +41,7 @@ impl Shutdown {
         self.now.cancel();
     }
 
-    /// One phase per signal, until both phases have started.
+    /// Starts one phase per signal, until both phases have started.
     async fn follow(self, signals: impl Stream<Item = &'static str>) {
         let mut signals = std::pin::pin!(signals);
         while let Some(name) = signals.next().await {

@@ -64,8 +64,8 @@ pub enum TelemetryError {
 /// Lets [`set_level`] change the level. Empty until logging has started.
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
-/// For the whole process. Also starts the export of spans, if it is configured. Call this function once, before the
-/// first log line. A second call fails with [`TelemetryError::Started`].
+/// Starts logging for the whole process. Also starts the export of spans, if it is configured. Call this function once,
+/// before the first log line. A second call fails with [`TelemetryError::Started`].
 pub fn init(options: &LogOptions, traces: Option<&Traces>) -> Result<(), TelemetryError> {
     let (filter, level) = reload::Layer::new(filter(&options.level)?);
     let lines = fmt::layer().with_writer(std::io::stderr);
@@ -96,7 +96,7 @@ where
     lines.flatten_event(true).with_current_span(true).with_span_list(false).boxed()
 }
 
-/// For errors before logging has started.
+/// Writes log lines as JSON, for errors before logging has started.
 pub fn emit_json(emit: impl FnOnce()) {
     tracing::subscriber::with_default(tracing_subscriber::registry().with(json_lines()), emit);
 }
@@ -108,14 +108,14 @@ pub fn set_level(level: &str) -> Result<(), TelemetryError> {
     handle.reload(filter).map_err(|_| TelemetryError::NotStarted)
 }
 
-/// Stderr must be a terminal, and `NO_COLOR` unset or empty (<https://no-color.org>).
+/// True if stderr is a terminal, and `NO_COLOR` is unset or empty (<https://no-color.org>).
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of terminals, no setting of ours")]
 fn colour_wanted() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// `EnvFilter` alone would treat a misspelled level (`inof`) as the name of a target, and then log nothing. So a word
-/// without `=` and `[` must be a level here.
+/// Parses a level. `EnvFilter` alone would treat a misspelled level (`inof`) as the name of a target, and then log
+/// nothing. So a word without `=` and `[` must be a level here.
 fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     let fail = |why: String| TelemetryError::Level { level: level.to_owned(), why };
     let directives: Vec<&str> = level.split(',').map(str::trim).collect();
@@ -126,8 +126,8 @@ fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
             return Err(fail(format!("{directive:?} is not a level")));
         }
     }
-    // The MCP library logs whole messages, including arguments and results. So it is silent unless the level names
-    // it.
+    // The MCP library logs whole messages, including arguments and results. So this library is silent unless the level
+    // names it.
     let quiet = if level.contains("rmcp") { "" } else { ",rmcp=off" };
     // Join without blanks, because `EnvFilter` would treat blanks as part of the names.
     EnvFilter::try_new(directives.join(",") + quiet).map_err(|error| fail(error.to_string()))

@@ -93,7 +93,7 @@ impl Traces {
         layer.with_tracked_inactivity(false).with_threads(false).with_location(false).with_filter(ours)
     }
 
-    /// From now on, requests to other services carry the process' trace context.
+    /// Records that the export has started. From now on, requests to other services carry the process' trace context.
     pub(super) fn started(&self) {
         EXPORTING.store(true, Ordering::Relaxed);
     }
@@ -118,7 +118,8 @@ pub struct TraceContext {
     pub tracestate: Option<String>,
 }
 
-/// Has no effect if spans are not exported, or if `traceparent` is absent or invalid.
+/// Makes the producer's span the parent of `span`. Has no effect if spans are not exported, or if `traceparent` is
+/// absent or invalid.
 pub fn follow(span: &Span, traceparent: Option<&str>, tracestate: Option<&str>) {
     if span.is_disabled() || !EXPORTING.load(Ordering::Relaxed) {
         return;
@@ -129,7 +130,7 @@ pub fn follow(span: &Span, traceparent: Option<&str>, tracestate: Option<&str>) 
     }
 }
 
-/// For children of `span`. `None` if spans are not exported.
+/// Returns the `traceparent` for children of `span`. `None` if spans are not exported.
 #[must_use]
 pub fn traceparent(span: &Span) -> Option<String> {
     if span.is_disabled() || !EXPORTING.load(Ordering::Relaxed) {
@@ -141,15 +142,15 @@ pub fn traceparent(span: &Span) -> Option<String> {
     context.is_valid().then(|| format!("00-{}-{}-{flags:02x}", context.trace_id(), context.span_id()))
 }
 
-/// For a request that is sent now. `context` is the turn's context. `None` if spans are not exported and the producer
-/// gave no trace context.
+/// Returns the trace context of a request that is sent now. `context` is the turn's context. `None` if spans are not
+/// exported and the producer gave no trace context.
 #[must_use]
 pub fn outgoing(context: &Context) -> Option<TraceContext> {
     let traceparent = traceparent(&Span::current()).or_else(|| context.traceparent.clone())?;
     Some(TraceContext { traceparent, tracestate: context.tracestate.clone() })
 }
 
-/// `None` if the context is invalid, although its format was checked on arrival.
+/// Parses the producer's span context. `None` if the context is invalid, although its format was checked on arrival.
 fn remote(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.split('-').skip(1);
     let trace = TraceId::from_hex(parts.next()?).ok()?;

@@ -25,7 +25,7 @@ use tickfleet_proof::whatif::turns::Turn;
 const AGENTS: u64 = 100;
 const CALLS_PER_TICK: u32 = 10;
 const CALLS_PER_DAY: u32 = 1_000_000;
-/// Per second, in the kernel's accounting of processor time.
+/// Ticks per second in the kernel's accounting of processor time.
 const TICKS: f64 = 100.0;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -11,13 +11,13 @@ use serde_json::value::RawValue;
 
 pub const FORMAT: u32 = 1;
 
-/// Unsigned, so they prove nothing.
+/// The header of an export. Its statements are unsigned, so they prove nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Header {
     /// See [`FORMAT`].
     pub export: u32,
     pub fleet: String,
-    /// By the exporter's clock.
+    /// Time of the export, by the exporter's clock.
     pub made_ms: i64,
     /// If set, the export has only entries from this time on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,7 +49,7 @@ pub struct Header {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TenantFacts {
     pub time_zone: String,
-    /// For all the tenant's agents together; `None` without a cap.
+    /// The cap for all the tenant's agents together; `None` without a cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub day_cap: Option<u64>,
 }
@@ -63,7 +63,7 @@ pub struct End {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LostEntries {
     pub shard: u32,
-    /// A lower bound if the log was deleted and created again.
+    /// Number of lost entries. This is a lower bound if the log was deleted and created again.
     pub entries: u64,
     /// All entries that were added to the log since its creation, up to the end of the loss.
     pub counted: u64,
@@ -99,9 +99,9 @@ pub struct EntryLine<'a> {
 pub struct SealLine<'a> {
     pub shard: u32,
     pub body: &'a str,
-    /// Of the seal's head.
+    /// The signature of the seal's head.
     pub signature: Cow<'a, str>,
-    /// In the stream of seals; `None` if the line does not have it.
+    /// The seal's ID in the stream of seals; `None` if the line does not have it.
     pub id: Option<Cow<'a, str>>,
 }
 
@@ -130,7 +130,7 @@ struct RawLine<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// `None` if the line is not one of an export.
+    /// Parses a line of an export. `None` if the line is not one of an export.
     #[must_use]
     pub fn read(line: &'a str) -> Option<Self> {
         if line.starts_with("{\"export\":") {
@@ -156,7 +156,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Without the line break.
+/// Returns the line of a header, without the line break.
 #[must_use]
 pub fn header(header: &Header) -> String {
     serde_json::to_string(header).unwrap_or_default()
@@ -167,7 +167,7 @@ pub fn end(end: End) -> String {
     format!(r#"{{"end":{{"entries":{},"seals":{}}}}}"#, end.entries, end.seals)
 }
 
-/// If `text` is not JSON or spans several lines, the line contains it as a JSON string.
+/// Returns an entry's line. If `text` is not JSON or spans several lines, the line contains it as a JSON string.
 #[must_use]
 pub fn entry(shard: u32, id: &str, admitted: &str, text: &str) -> String {
     let mut line = format!(r#"{{"shard":{shard},"id":{}"#, quoted(id));
@@ -192,7 +192,8 @@ pub fn seal(shard: u32, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"body":{body},"signature":{}}}"#, quoted(signature))
 }
 
-/// `id` is the seal's ID in the stream of seals. An exporter that follows the log continues from this ID.
+/// Returns the line of a seal. `id` is the seal's ID in the stream of seals. An exporter that follows the log continues
+/// from this ID.
 #[must_use]
 pub fn followed_seal(shard: u32, id: &str, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"id":{},"body":{body},"signature":{}}}"#, quoted(id), quoted(signature))

@@ -5,7 +5,7 @@ use chrono::DateTime;
 use crate::prove::{Claim, Proof};
 use crate::verify::ExportVerdict;
 
-/// Per report, and per claim. The JSON output has more.
+/// Maximum number of findings per report, and of violations per claim. The JSON output has more.
 const SHOWN_MAX: usize = 50;
 
 #[must_use]

@@ -18,7 +18,7 @@ use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 
 pub const FORMAT: u32 = 1;
-/// Of an entry's hash in a seal.
+/// Bytes of an entry's hash in a seal.
 const LEAF_BYTES: usize = 16;
 /// Without this prefix of the signed bytes, a signature that the same key made for another purpose could be valid for
 /// a seal.
@@ -101,9 +101,9 @@ impl fmt::Display for ChainName {
 pub struct Head {
     /// The number of the chain's last seal; 0 if the chain has no seals.
     pub number: u64,
-    /// In all seals of the chain.
+    /// Number of entries in all seals of the chain.
     pub entries: u64,
-    /// Of the last seal's body.
+    /// The hash of the last seal's body.
     pub hash: Hash,
 }
 
@@ -179,7 +179,7 @@ pub struct SealBody {
     /// The loss found since the previous seal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<Gap>,
-    /// By the shard's clock.
+    /// Time of the seal, by the shard's clock.
     pub sealed_ms: i64,
     pub key_id: String,
 }
@@ -202,8 +202,8 @@ impl SealBody {
         Ok(ids)
     }
 
-    /// An export of this time range includes every seal without entries. It also includes a seal with entries in two
-    /// cases:
+    /// Returns true if an export of this time range includes the seal. Such an export includes every seal without
+    /// entries, and a seal with entries in two cases:
     ///
     /// - The seal has an entry in the range.
     /// - The seal was made at or after `from_ms`, and its first entry is before `until_ms`. This case is needed because
@@ -245,7 +245,7 @@ pub struct Sealed {
     pub head: Head,
 }
 
-/// `head` is the current end of the chain.
+/// Seals the entries. `head` is the current end of the chain.
 #[must_use]
 pub fn seal(chain: &ChainName, head: &Head, leaves: &[Leaf], losses: &Losses, sealed_ms: i64, by: &Signer) -> Sealed {
     let ids: Vec<EntryId> = leaves.iter().map(|leaf| leaf.id).collect();
@@ -302,8 +302,8 @@ pub fn decode_hash(text: &str) -> Result<Hash, BadSeal> {
     if bytes.len() == 32 { Ok(hash_of(&bytes)) } else { Err(BadSeal("a hash does not have 32 bytes")) }
 }
 
-/// The first ID is written in full. Each later ID is written as `+<ms since the previous>-<number>`, or only as
-/// `-<number>` if the previous ID has the same millisecond.
+/// Writes the IDs of a seal's entries. The first ID is written in full. Each later ID is written as
+/// `+<ms since the previous>-<number>`, or only as `-<number>` if the previous ID has the same millisecond.
 fn ids_of(ids: &[EntryId]) -> String {
     let mut text = String::new();
     let mut last: Option<EntryId> = None;
@@ -370,7 +370,7 @@ impl Signer {
     }
 }
 
-/// The secret key that belongs to `public_key` must have signed the head.
+/// Returns true if the secret key that belongs to `public_key` has signed the head.
 #[must_use]
 pub fn is_signed(public_key: &str, head: &Hash, signature: &str) -> bool {
     let (Ok(key), Ok(signature)) = (URL_SAFE_NO_PAD.decode(public_key), URL_SAFE_NO_PAD.decode(signature)) else {
@@ -393,7 +393,7 @@ fn seed_of(secret: &str) -> Option<Vec<u8>> {
     seed.filter(|seed| seed.len() == SEED_BYTES)
 }
 
-/// `chance` must be random. The text is base64.
+/// Returns a secret key as base64. `chance` must be random.
 #[must_use]
 pub fn secret_text(chance: &[u8; SEED_BYTES]) -> String {
     URL_SAFE_NO_PAD.encode(chance)

@@ -16,10 +16,10 @@ use tickfleet_model::outcome::CallApproval;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, CallError, CallResult, EffectNote, Redactor, TenantId, limits};
 
-/// Of the provider's ID of a call.
+/// Maximum length of the provider's ID of a call.
 const TOOL_CALL_ID_CHARS_MAX: usize = 256;
 
-/// Borrowed to avoid copies, because an entry is written for every call.
+/// The fields are borrowed to avoid copies, because an entry is written for every call.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditInput<'a> {
     /// Since the epoch, by the shard's clock.
@@ -55,11 +55,11 @@ pub struct AuditInput<'a> {
     pub result_chars_max: usize,
 }
 
-/// JSON. The entry's level is `info` for a success and `error` for every other outcome.
+/// Returns the entry as JSON. The entry's level is `info` for a success and `error` for every other outcome.
 ///
 /// `meta.arguments` is the redacted JSON, or a string if the arguments are not JSON. `meta.result` is a string: the
-/// redacted output as JSON, cut to its bound. Both `meta.result` and `meta.error` are always present. One of the two
-/// is null.
+/// redacted output as JSON, cut to `result_chars_max` characters. Both `meta.result` and `meta.error` are always
+/// present. One of the two is null.
 #[must_use]
 pub fn audit_entry(input: &AuditInput<'_>) -> String {
     let AuditInput { result, redactor, .. } = *input;
@@ -181,7 +181,7 @@ fn error(error: &CallError, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// JSON with the approvers, and the arguments that replaced the model's arguments.
+/// Returns a JSON object with the approvers, and the arguments that replaced the model's arguments.
 fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     let mut object = Object::new(128);
     object.text("id", &approval.id);
@@ -192,7 +192,7 @@ fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// The members have the same names as in `error.details` of a denied call.
+/// Returns a JSON object. Its members have the same names as in `error.details` of a denied call.
 fn shadow(denial: &ShadowDenial, redactor: &Redactor) -> String {
     let mut object = Object::new(denial.message.len() + 96);
     object.text("rule", &denial.rule);
@@ -201,7 +201,7 @@ fn shadow(denial: &ShadowDenial, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// JSON, or a string if the arguments are not JSON.
+/// Adds the arguments as JSON, or as a string if they are not JSON.
 fn arguments(meta: &mut Object, arguments: &str, redactor: &Redactor) {
     const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
     let clean = redactor.json(arguments);
@@ -212,8 +212,8 @@ fn arguments(meta: &mut Object, arguments: &str, redactor: &Redactor) {
     }
 }
 
-/// A huge output is not redacted completely, because only a few characters are kept. A secret that starts in the kept
-/// characters ends inside the redacted window.
+/// Returns the start of the redacted output. A huge output is not redacted completely, because only a few characters
+/// are kept. A secret that starts in the kept characters ends inside the redacted window.
 fn shown(json: &str, chars_max: usize, redactor: &Redactor) -> String {
     // The window has four bytes for each kept character, and twice this margin: enough for the longest token that is
     // detected by its shape.

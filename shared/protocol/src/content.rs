@@ -13,7 +13,7 @@ use super::cut::{bounded_output, cut_output};
 /// Media type of an output that is a list of content blocks.
 pub const CONTENT_BLOCKS: &str = "application/vnd.tickfleet.content+json";
 
-/// Of a media type in the text that describes an image.
+/// Maximum bytes of a media type in the text that describes an image.
 const MEDIA_TYPE_BYTES_MAX: usize = 80;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,8 @@ pub enum ContentBlock {
 }
 
 impl ContentBlock {
-    /// `None` if some model provider does not accept the format. The accepted formats are PNG, JPEG, GIF and WebP.
+    /// Makes a block from an image. `None` if at least one model provider does not accept the format. The accepted
+    /// formats are PNG, JPEG, GIF and WebP.
     ///
     /// The media type is derived from the bytes, because providers reject a request if an image's media type and
     /// bytes differ.
@@ -42,7 +43,7 @@ impl ContentBlock {
     }
 
     /// Like [`ContentBlock::image`], but from base64. If no model could use the image, returns a text that describes
-    /// it, because providers would reject the whole request.
+    /// the image, because providers would reject the whole request.
     #[must_use]
     pub fn image_or_note(base64: &str, declared: &str) -> Self {
         let bytes = STANDARD.decode(base64);
@@ -59,7 +60,7 @@ impl ContentBlock {
     }
 }
 
-/// Looks at the first bytes. `None` for any format other than PNG, JPEG, GIF and WebP.
+/// Detects the format by the first bytes. `None` for any format other than PNG, JPEG, GIF and WebP.
 fn media_type(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
@@ -86,7 +87,7 @@ pub fn content_blocks(result: &CallResult) -> Option<Vec<ContentBlock>> {
     serde_json::from_str(output.get()).ok()
 }
 
-/// For readers without images. Each image is replaced by a description.
+/// Returns the text of the blocks for readers that cannot show images. Each image is replaced by a description.
 #[must_use]
 pub fn content_text(blocks: &[ContentBlock]) -> String {
     blocks.iter().map(ContentBlock::as_text).collect::<Vec<_>>().join("\n")
@@ -126,7 +127,7 @@ pub fn bounded_content(output: Box<RawValue>, content_type: &str, bytes_max: usi
     }
 }
 
-/// One block with the start and the end of the text.
+/// Returns one block with the start and the end of the text.
 fn cut_text(text: &str, bytes_max: usize) -> Box<RawValue> {
     let frame = write_blocks(&[ContentBlock::Text { text: String::new() }]).get().len();
     let json = serde_json::to_string(text).unwrap_or_default();
@@ -134,7 +135,7 @@ fn cut_text(text: &str, bytes_max: usize) -> Box<RawValue> {
     write_blocks(&[ContentBlock::Text { text: serde_json::from_str(&cut).unwrap_or_default() }])
 }
 
-/// Images that no model can use become notes. `None` if the output is not a list of blocks.
+/// Reads content blocks. Images that no model can use become notes. `None` if the output is not a list of blocks.
 #[must_use]
 pub fn usable_blocks(output: &str) -> Option<Vec<ContentBlock>> {
     let blocks: Vec<ContentBlock> = serde_json::from_str(output).ok()?;

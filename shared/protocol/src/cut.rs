@@ -1,4 +1,4 @@
-//! Cuts outputs that exceed a size bound to their beginning and end. No other code cuts outputs.
+//! Shortens outputs that exceed a size bound: keeps their beginning and end. No other code cuts outputs.
 
 use std::borrow::Cow;
 
@@ -27,7 +27,7 @@ pub fn bounded_output(json: Box<RawValue>, bytes_max: usize) -> Box<RawValue> {
     RawValue::from_string(cut).unwrap_or(json)
 }
 
-/// No character or escape is split.
+/// Cuts an output if it exceeds `bytes_max`. No character or escape is split.
 ///
 /// A string stays a string, with a marker between its head and tail. Any other value becomes an object
 /// `{"truncated":true,"bytes":…,"cut_bytes":…,"head":"…","tail":"…"}`. The head and tail are pieces of the value's JSON
@@ -66,7 +66,7 @@ fn marker(cut: usize, bytes: usize) -> String {
     format!("[… {cut} of {bytes} bytes cut …]")
 }
 
-/// The two parts take at most `room` bytes when they are written in a JSON string.
+/// Returns the start and the end of `text`, which together take at most `room` bytes in a JSON string.
 fn ends(text: &str, room: usize) -> (&str, &str) {
     let head_room = room / 4 * 3;
     let mut left = head_room;
@@ -87,7 +87,7 @@ fn ends(text: &str, room: usize) -> (&str, &str) {
     (head, rest.get(rest.len() - tail..).unwrap_or_default())
 }
 
-/// If `text` is longer, the result ends with `…`, which counts toward `chars_max`.
+/// If `text` has more than `chars_max` characters, the result ends with `…`, which counts toward `chars_max`.
 pub(super) fn cut_chars(text: &str, chars_max: usize) -> Cow<'_, str> {
     if text.len() <= chars_max {
         return Cow::Borrowed(text);

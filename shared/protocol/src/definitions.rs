@@ -19,7 +19,7 @@ pub fn define(dialect: Dialect, tools: &[&ToolSpec]) -> Value {
 }
 
 /// Returns the definitions like [`define`], but in strict form for each tool that allows it. The dialect must have a
-/// strict mode, as both dialects of OpenAI have, and the strict subset must be able to express the tool's schema. A
+/// strict mode (the two dialects of OpenAI have one). The strict subset must be able to express the tool's schema. A
 /// turn with calls from strict definitions should set `strict`.
 #[must_use]
 pub fn define_strict(dialect: Dialect, tools: &[&ToolSpec]) -> Definitions {

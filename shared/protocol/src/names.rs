@@ -1,4 +1,5 @@
-//! Maps tool names to the names that dialects permit, and back. The dialect's module has the rules for its names.
+//! Maps tool names to the names that dialects permit, and back. Each dialect's module has the rules for the names of
+//! the dialect.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -30,8 +31,8 @@ impl NameRules {
 /// Number of hexadecimal digits of the digest at the end of a shortened name.
 const DIGEST_DIGITS: usize = 16;
 
-/// Every other byte becomes `_xHH_` (`math.add` → `math_x2E_add`). A `_` that looks like the start of such an escape is
-/// escaped too, so different names stay different.
+/// Replaces every byte that OpenAI or Anthropic does not permit with `_xHH_` (`math.add` → `math_x2E_add`). A `_` that
+/// looks like the start of such an escape is escaped too, so different names stay different.
 ///
 /// The result can be too long for a dialect; [`NameMap`] shortens such names.
 #[must_use]
@@ -81,7 +82,7 @@ pub fn unmangle(wire: &str) -> Cow<'_, str> {
     String::from_utf8(name).map_or(Cow::Borrowed(wire), Cow::Owned)
 }
 
-/// The byte that is encoded as `_xHH` at offset `at`.
+/// Returns the byte that is encoded as `_xHH` at offset `at`.
 fn escape_digits(bytes: &[u8], at: usize) -> Option<u8> {
     let [b'_', b'x', high, low] = bytes.get(at..at + 4)? else { return None };
     let digit = |byte: u8| match byte {
@@ -147,8 +148,8 @@ impl NameMap {
         self.to_wire.get(name).map_or_else(|| mangle(name), |wire| Cow::Borrowed(wire.as_str()))
     }
 
-    /// `None` for a text such as `_x6C_ist`, which unmangles to a tool's name but is not a wire name. Limits on the
-    /// tool would not recognize such a text either.
+    /// Returns the tool with this wire name. `None` for a text such as `_x6C_ist`, which unmangles to a tool's name but
+    /// is not a wire name. Limits on the tool would not recognize such a text either.
     #[must_use]
     pub fn shown_as(&self, wire: &str) -> Option<&str> {
         self.from_wire.get(wire).map(String::as_str)
@@ -158,7 +159,8 @@ impl NameMap {
         self.from_wire.iter().map(|(wire, name)| (wire.as_str(), name.as_str())).filter(|(wire, name)| wire != name)
     }
 
-    /// A text that is neither a tool's name nor a wire name of the map is unmangled.
+    /// Returns the tool for a name that a model wrote. A text that is neither a tool's name nor a wire name of the map
+    /// is unmangled.
     #[must_use]
     pub fn tool<'a>(&'a self, wire: &'a str) -> Cow<'a, str> {
         if self.to_wire.contains_key(wire) {
@@ -168,7 +170,7 @@ impl NameMap {
     }
 }
 
-/// The start of the mangled form, followed by a digest of the complete name.
+/// Returns the start of the mangled form, followed by a digest of the complete name.
 fn shortened(name: &str, wire: &str, bytes_max: usize, salt: u32) -> String {
     let mut hash = Sha256::new();
     hash.update(name.as_bytes());

@@ -15,7 +15,7 @@ const DIALECTS: &str = include_str!("../../../docs/reference/dialects.md");
 const OUTCOMES: &str = include_str!("../../../docs/reference/outcomes.md");
 const AUDIT_ENTRY: &str = include_str!("../../../docs/reference/audit-entry.md");
 
-/// Each example has its kind: the text after ```` ```json ````.
+/// Returns the examples, each with its kind: the text after ```` ```json ````.
 fn examples() -> Vec<(&'static str, &'static str)> {
     let pages = [PROTOCOL, DIALECTS, OUTCOMES, AUDIT_ENTRY];
     let blocks = pages.into_iter().flat_map(|page| page.split("\n```json").skip(1));

@@ -7,13 +7,13 @@ use super::json::{Document, Value, bounded};
 use super::message::problem::MessageProblem;
 use tickfleet_model::{Dialect, IdError, InboxName, RejectionCode, TaskId, TenantId, TurnId, limits};
 
-/// Has the readable parts of the envelope, so that the producer gets one result for every readable call.
+/// Contains the readable parts of the envelope, so that the producer gets one result for every readable call.
 #[derive(Debug, Clone)]
 pub struct RejectedMessage {
     pub code: RejectionCode,
     /// At most [`limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
-    /// Set if it is readable and well-formed, as all typed IDs here.
+    /// Set if the ID is readable and well-formed. The same applies to all typed IDs here.
     pub tenant: Option<TenantId>,
     pub turn_id: Option<TurnId>,
     /// Set if the turn's content could be read.
@@ -25,7 +25,7 @@ pub struct RejectedMessage {
     pub dialect: Dialect,
     pub correlation_id: Option<String>,
     pub traceparent: Option<String>,
-    /// Their number has no limit, because each call needs an answer.
+    /// The number of calls has no limit, because each call needs an answer.
     pub calls: Vec<RejectedCall>,
 }
 

@@ -24,7 +24,7 @@ impl RejectionStatus {
     }
 }
 
-/// If the message's own ID is unreadable, an ID is derived from the stream entry.
+/// The ID in the reply. If the message's own ID is unreadable, an ID is derived from the stream entry.
 #[derive(Debug, Clone, Copy)]
 pub enum RejectedId<'a> {
     Turn(&'a TurnId),

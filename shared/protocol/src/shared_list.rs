@@ -10,8 +10,8 @@ use tickfleet_model::{Dialect, Effect, ToolSpec};
 use super::definitions::define;
 use super::names::NameMap;
 
-/// The dialects that rename tools, each with the key of its names. OpenAI's row is also for Anthropic, which has the
-/// same rules, and MCP's row is for all its revisions.
+/// The dialects that rename tools, each with the key of its names in the shared list. OpenAI's row is also for
+/// Anthropic, which has the same rules, and MCP's row is for all its revisions.
 const NAMED: [(&str, Dialect); 3] =
     [("openai", Dialect::OpenaiChat), ("gemini", Dialect::Gemini), ("mcp", Dialect::Mcp)];
 

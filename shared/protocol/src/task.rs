@@ -28,7 +28,7 @@ pub enum TaskMessage {
     },
     Fail {
         leased: LeasedTask,
-        /// Its code is `failed` if the runtime gave none.
+        /// The code is `failed` if the runtime gave no code.
         error: CallError,
         retryable: bool,
     },

@@ -1,6 +1,6 @@
 //! The W3C trace context header.
 
-/// The trace ID in a `traceparent` header: 32 hexadecimal digits. `None` if the header is invalid.
+/// Returns the trace ID in a `traceparent` header: 32 hexadecimal digits. `None` if the header is invalid.
 #[must_use]
 pub fn trace_id(traceparent: &str) -> Option<&str> {
     is_traceparent(traceparent).then(|| traceparent.split('-').nth(1)).flatten()

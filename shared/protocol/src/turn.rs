@@ -71,8 +71,8 @@ fn strict(document: &Document<'_>) -> Result<Turn, MessageProblem> {
     })
 }
 
-/// Writes the turn's own dialect. Arguments that are not JSON (possible in the dialect `raw`) are written as a string,
-/// so that only their call is rejected.
+/// Writes the turn in its own dialect. Arguments that are not JSON (possible in the dialect `raw`) are written as a
+/// string, so that only their call is rejected.
 #[must_use]
 pub fn write_turn(turn: &Turn) -> String {
     let mut object = Object::new(256 + turn.calls.iter().map(|call| call.arguments.len() + 96).sum::<usize>());

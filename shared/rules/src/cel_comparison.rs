@@ -43,7 +43,7 @@ fn our_result(condition: &str) -> Option<bool> {
     Evaluation::of(&facts).holds(&node).ok()
 }
 
-/// Some values do not fit the operator that is applied to them.
+/// Generates a value. Some values do not fit the operator that is applied to them.
 fn value() -> impl Strategy<Value = String> {
     let leaf = prop::sample::select(vec![
         "args.i",
@@ -85,7 +85,7 @@ fn value() -> impl Strategy<Value = String> {
     })
 }
 
-/// Only numbers or only texts, so that operands fit their operator more often.
+/// Generates only numbers or only texts, so that operands fit their operator more often.
 fn fitting(of: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop::sample::select(of).prop_map(str::to_owned)
 }

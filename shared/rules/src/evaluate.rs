@@ -15,7 +15,7 @@ use crate::work::{Problem, Work};
 pub(crate) enum Node {
     Literal(Literal),
     Variable(Variable),
-    /// The number of a quantifier, for its variable. The outermost quantifier has number 0.
+    /// The variable of a quantifier, by the quantifier's number. The outermost quantifier has number 0.
     Local(usize),
     Member(Box<Node>, String),
     Has(Box<Node>, String),
@@ -111,7 +111,7 @@ impl<'a> Evaluation<'a> {
     }
 
     pub(crate) fn holds(&mut self, node: &'a Node) -> Result<bool, Problem> {
-        // A condition that ended with an error may have left its variables.
+        // A condition that ended with an error may have left its variables in the list.
         self.locals.clear();
         match self.value(node)? {
             Value::Bool(holds) => Ok(holds),
@@ -119,7 +119,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// The value's first level is parsed.
+    /// Returns the value of a node, with its first level parsed.
     pub(crate) fn value(&mut self, node: &'a Node) -> EvalResult<'a> {
         self.work.spend(1)?;
         match node {
@@ -345,7 +345,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// As in CEL, an item that decides the result has precedence over an error of another item.
+    /// Evaluates a quantifier. As in CEL, an item that decides the result has precedence over an error of another item.
     fn quantified(&mut self, quantifier: Quantifier, parts: &'a [Node; 2]) -> EvalResult<'a> {
         let items: Vec<Value<'a>> = match self.value(&parts[0])? {
             Value::List(items) => items.to_vec(),
@@ -388,7 +388,8 @@ impl<'a> Evaluation<'a> {
 }
 
 impl Node {
-    /// The path ends where a node has no name.
+    /// Returns the path to the member `name` of this node, such as `args.amount`. Omits nodes without a name, and all
+    /// nodes before them.
     fn path_to(&self, name: &str) -> String {
         match self {
             Self::Variable(known) => format!("{}.{name}", known.name()),

@@ -1,9 +1,9 @@
 //! Rules on a call's arguments and context, from `permissions.yaml`.
 //!
-//! A condition is written in CEL and parsed by the `cel` crate. This crate evaluates it itself, to get three properties
-//! that the `cel` interpreter lacks. Every evaluation has a bound on its work, numbers are exact decimals, and values
-//! that a condition does not use are not parsed. A test checks that both evaluators give the same result. ADR 14 has
-//! the reasons.
+//! A condition is written in CEL and parsed by the `cel` crate. This crate evaluates the condition itself, to get three
+//! properties that the `cel` interpreter lacks. Every evaluation has a bound on its work, numbers are exact decimals,
+//! and values that a condition does not use are not parsed. A test checks that both evaluators give the same result.
+//! ADR 14 has the reasons.
 //!
 //! Read in this order: `compile` (from text to [`Rulebook`]), `evaluate`, `value`, `facts` (the names that a condition
 //! may use), `message` (the message of a rule), `names` (checks that names exist).
@@ -42,8 +42,8 @@ pub fn check_message(text: &str) -> Result<(), RuleError> {
     Message::compile(text).map(drop)
 }
 
-/// The arguments that no input schema declares. `schemas` has the schemas of all versions of the tool. Empty if the
-/// text does not compile.
+/// Returns the arguments in a condition that no input schema declares. `schemas` has the schemas of all versions of the
+/// tool. Empty if the text does not compile.
 #[must_use]
 pub fn unknown_in_condition(text: &str, schemas: &[&serde_json::Value]) -> Vec<UnknownName> {
     compile::condition(text).map(|node| names::unknown_arguments(&[&node], schemas)).unwrap_or_default()
@@ -62,7 +62,7 @@ pub struct Rulebook(Arc<BTreeMap<String, Vec<CompiledRule>>>);
 #[derive(Debug)]
 struct CompiledRule {
     place: String,
-    /// Messages show it if the rule has no message of its own.
+    /// The condition's text. Messages show it if the rule has no message of its own.
     text: String,
     mode: RuleMode,
     /// Set if people may approve a call that violates the rule. The text is the whole rule, because an approval is
@@ -106,8 +106,8 @@ pub struct RuleDenial {
 }
 
 impl RuleDenial {
-    /// For a tool with rules that were declared but not compiled. A policy that bypasses the policy handle, which
-    /// compiles rules, must not allow calls that its rules would deny.
+    /// Returns the denial for a tool with rules that were declared but not compiled. The policy handle compiles rules.
+    /// A policy that bypasses the handle must not allow calls that its rules would deny.
     #[must_use]
     pub fn not_compiled(tool: &str) -> Self {
         let message = "the tool has rules that were not compiled, so that they stop every call".to_owned();

@@ -23,7 +23,7 @@ enum Part {
 }
 
 impl Message {
-    /// `{{` and `}}` are literal braces.
+    /// Parses a message. `{{` and `}}` are literal braces.
     pub(crate) fn compile(text: &str) -> Result<Self, RuleError> {
         if text.len() > MESSAGE_BYTES_MAX {
             return Err(RuleError::because(
@@ -66,7 +66,8 @@ impl Message {
         values.collect()
     }
 
-    /// A value that cannot be evaluated becomes a question mark, because the call is stopped in any case.
+    /// Fills in the values. A value that cannot be evaluated becomes a question mark, because the call is stopped in
+    /// any case.
     pub(crate) fn render<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> String {
         let mut text = String::new();
         for part in &self.0 {

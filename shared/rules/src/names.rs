@@ -64,7 +64,7 @@ pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<Unkno
     unknown
 }
 
-/// Ignores the names of arguments, so the returned name is wrong for every tool.
+/// Ignores the names of arguments, so a returned name is wrong for every tool.
 pub(crate) fn unknown_in_context(node: &Node) -> Option<UnknownName> {
     check(&[node], None).into_iter().next()
 }
@@ -87,7 +87,7 @@ struct Declared<'a> {
 
 struct NameChecker<'a> {
     arguments: Option<&'a Json>,
-    /// For the variables of the quantifiers around a node; `None` for an undeclared variable.
+    /// The declarations of the variables of the quantifiers around a node; `None` for an undeclared variable.
     locals: Vec<Option<Declared<'a>>>,
     unknown: Vec<UnknownName>,
 }

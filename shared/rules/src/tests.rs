@@ -364,7 +364,7 @@ fn messages_are_validated_truncated_and_redacted() {
     let call = Call::with(&json!({"long": "ä".repeat(200)}).to_string());
     let rule = Rule { message: Some("{args.long}".into()), ..require("1 > 2") };
     assert_eq!(call.decide(rule).unwrap_err().message.chars().count(), 81, "long values are cut");
-    // After a cut before redaction, the rest of the token would no longer look like a token.
+    // If the text were cut before its redaction, the rest of the token would no longer look like a token.
     let token = format!("ghp_{}", "a1B2".repeat(9));
     let half = Call::with(&json!({"to": format!("{} {token}", "x".repeat(70))}).to_string());
     let rule = Rule { message: Some("pays {args.to}".into()), ..require("1 > 2") };

@@ -120,7 +120,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Borrowed unless the string contains escapes.
+/// The key of a member. Borrowed unless the key contains escapes.
 struct Key<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
@@ -145,7 +145,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
     }
 }
 
-/// In order. The values stay JSON text.
+/// The members in order. The values stay JSON text.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {

@@ -164,7 +164,7 @@ impl Bench {
     async fn measure(&mut self, way: Way, batch: usize, rounds: usize) -> f64 {
         let _: () = cmd("FLUSHALL").query_async(&mut self.raw).await.unwrap();
         self.store.ensure_queues(&[StreamKey::new("turns"), StreamKey::new("ready:normal")]).await.unwrap();
-        // More counters and timers than fit in Redis's compact encoding, where lookups have a different cost.
+        // Adds more counters and timers than fit in Redis's compact encoding, where lookups have a different cost.
         let mut set = cmd("ZADD").arg(self.key("timers")).to_owned();
         for n in 0..200 {
             set.arg(1_995_306_210_410_i64).arg(format!("turn:t:other{n}"));
@@ -180,7 +180,7 @@ impl Bench {
         (self.cost().await - before) / (rounds * batch) as f64
     }
 
-    /// CPU time in microseconds, or thousands of instructions.
+    /// Returns the CPU time in microseconds, or thousands of instructions.
     async fn cost(&mut self) -> f64 {
         if let Some(pid) = self.counted {
             let printed = Command::new("callgrind_control").args(["-e", &pid.to_string()]).output().unwrap().stdout;

@@ -17,7 +17,7 @@ use crate::{Confirmed, ShardClock, Store, StoreError};
 #[derive(Clone)]
 pub(crate) enum Backend {
     Redis(Arc<RedisStore>),
-    /// In this process's memory, in another process behind a socket, or with injected faults.
+    /// The store is in this process's memory, in another process behind a socket, or a store with injected faults.
     Memory(Arc<dyn seam::Store>),
 }
 
@@ -48,7 +48,7 @@ struct InboundCheck {
     is_full: bool,
 }
 
-/// Bounds how often the bytes of an inbound stream are checked.
+/// Minimum interval between two checks of the bytes of an inbound stream.
 const INBOUND_CHECK_MS: i64 = 100;
 
 impl Default for ShardCache {
@@ -64,7 +64,7 @@ impl Default for ShardCache {
     }
 }
 
-/// Uses the process's hasher keys.
+/// Returns a random number from the process's hasher keys.
 fn rand_prefix() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
@@ -104,8 +104,8 @@ impl Store {
         }
     }
 
-    /// While the stream has too many bytes, `turns_max` is 0, so that it accepts no new message. IDs that were accepted
-    /// before are still recognized.
+    /// Returns the bounds for an inbound stream. While the stream has too many bytes, `turns_max` is 0, so that the
+    /// stream accepts no new message. IDs that were accepted before are still recognized.
     pub async fn inbound_bounds(&self, to: Inbound) -> Result<Bounds, StoreError> {
         let now_ms = self.state_or_read().await?.now_ms;
         let [turns, tasks] = &self.known.inbound;
@@ -222,7 +222,8 @@ impl Store {
         Ok((results, confirmed))
     }
 
-    /// Reads missing values, and commits nothing. The function's context has no version.
+    /// Calls `evaluate` until it has all values that it needs. Reads the missing values, and commits nothing. The
+    /// context of `evaluate` has no version.
     pub async fn evaluate<T>(
         &self,
         view: &mut View,

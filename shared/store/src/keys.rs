@@ -96,7 +96,8 @@ impl Queue {
         }
     }
 
-    /// The ready queues come first, each group from the most urgent priority to the least urgent.
+    /// The ready queues come first, then the queues for redelivery. Each group is sorted by priority, the most urgent
+    /// first.
     pub fn of_workers() -> impl Iterator<Item = Self> {
         Priority::ALL.into_iter().map(Self::Ready).chain(Priority::ALL.into_iter().map(Self::Suspect))
     }

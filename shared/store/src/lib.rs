@@ -79,7 +79,7 @@ pub fn command_names() -> Vec<&'static str> {
     words
 }
 
-/// As reported to [`Observer::redirected`].
+/// The words that are reported to [`Observer::redirected`].
 #[must_use]
 pub fn refusal_names() -> Vec<&'static str> {
     connection::error::ANSWERS.to_vec()
@@ -102,7 +102,7 @@ pub struct StoreOptions {
     pub audit_admissions: bool,
     pub dead_entries_max: u64,
     pub turns_max: u64,
-    /// At most half of the server's memory.
+    /// Bytes of an inbound stream; at most half of the server's memory.
     pub turns_bytes_max: u64,
     /// Unfinished turns of a tenant.
     pub tenant_turns_max: u64,

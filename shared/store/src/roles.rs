@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use crate::seam::redis::{CALLED, COMMIT_SOURCE};
 
 /// No client logs in as `default`, but Redis reads its append-only file with the permissions of this user. Without
-/// them, Redis 7.0 and 8.2 refuse every transaction of a script in the file, and start empty.
+/// these permissions, Redis 7.0 and 8.2 refuse every transaction of a script in the file, and start empty.
 pub const DEFAULT_USER: &str = "off ~* &* +@all";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ pub enum Role {
     Exporter,
 }
 
-/// About the server and its role in a cluster.
+/// Ask about the server and its role in a cluster.
 const CONNECTING: &[&str] = &["ping", "select", "info", "role", "time", "cluster|shards", "cluster|slots"];
 /// Call the commit function, or load it if the server does not know it.
 const COMMITTING: &[&str] = &["fcall", "function|load", "evalsha", "script|load"];
@@ -68,7 +68,7 @@ const READS: &[&str] = &[
 const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
 /// Take entries from queues, and create missing queues.
 const TAKING: &[&str] = &["xgroup|create", "xreadgroup"];
-/// Assigns the entries of a deleted consumer to another consumer.
+/// Assign the entries of a deleted consumer to another consumer.
 const ADOPTING: &[&str] = &["xclaim"];
 /// Trim logs and inboxes without the function.
 const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];
@@ -83,7 +83,7 @@ struct Selector {
 }
 
 /// Permits calls of the function that schedulers have loaded, but not loading it. The only key is the bare prefix of a
-/// shard, which never exists. In a cluster, commands use it to ask nodes for the owner of the slot.
+/// shard, which never exists. In a cluster, commands use this key to ask nodes for the owner of the slot.
 const LENT_FUNCTION: Selector = Selector { keys: &["~"], commands: &["fcall", "evalsha", "exists"] };
 
 /// Each command is allowed only on the keys that it needs.
@@ -153,7 +153,7 @@ const EXPORTER: &[Selector] = &[
         keys: &["%W~parts:follow:*", "%W~parts:notified:*"],
         commands: &["hset", "hdel", "pexpire", "pexpireat", "persist", "del"],
     },
-    // Checks whether Redis accepts writes, with the bare prefix of the shard.
+    // Exporters check whether Redis accepts writes, with the bare prefix of the shard.
     Selector { keys: &["%W~"], commands: &["set"] },
 ];
 
@@ -236,7 +236,7 @@ impl Role {
         }
     }
 
-    /// In addition to [`CONNECTING`].
+    /// The role's lists of commands, in addition to [`CONNECTING`].
     fn plain(self) -> Vec<&'static [&'static str]> {
         match self {
             Self::Tickfleet => vec![READS, COMMITTING, TAKING, ADOPTING, TRIMMING, WAITING, OPERATING],
@@ -258,7 +258,7 @@ impl Role {
         }
     }
 
-    /// In the format of ACL rules, for all keys of the role.
+    /// The commands in the format of ACL rules, which apply to all keys of the role.
     fn commands(self) -> BTreeSet<String> {
         let mut commands = BTreeSet::new();
         if self.commits() {
@@ -270,7 +270,7 @@ impl Role {
         commands
     }
 
-    /// In the format of ACL rules, for all commands of the role.
+    /// The keys in the format of ACL rules, which apply to all commands of the role.
     fn keys(self, namespace: &str) -> Vec<String> {
         let key = |mode: &str, suffix: &str| format!("{mode}~{{{namespace}:*}}:{suffix}");
         match self {

@@ -12,7 +12,7 @@ use crate::{RedisOptions, RedisServer};
 
 /// libfaketime cannot be used, because Redis' allocator reads the time before libfaketime is initialized.
 const SOURCE: &str = include_str!("clocks.c");
-/// Names the clock file of a process.
+/// Environment variable with the path of a process's clock file.
 const VARIABLE: &str = "TICKFLEET_TEST_CLOCK";
 const FILE: &str = "clock";
 
@@ -65,7 +65,7 @@ impl Clocks {
         self.dir.path().join("clocks.so")
     }
 
-    /// The script replaces its shell with Redis, with its own clock.
+    /// Writes the script that starts Redis with its own clock. The script replaces its shell with Redis.
     fn write_server(&self) -> std::io::Result<()> {
         let program = find_binary().expect("a Redis server");
         let text = format!(
@@ -88,20 +88,21 @@ impl Clocks {
         (before - 3_600_500..before).contains(&after)
     }
 
-    /// A program for [`RedisOptions::program`]: Redis with its own clock. [`file_of`] returns the file that moves it.
+    /// A program for [`RedisOptions::program`]: Redis with its own clock. [`file_of`] returns the file that moves this
+    /// clock.
     #[must_use]
     pub fn server(&self) -> PathBuf {
         self.server.clone()
     }
 
-    /// Environment variables that give another program its own clock. `file` moves it.
+    /// Environment variables that give another program its own clock. `file` moves this clock.
     #[must_use]
     pub fn variables(&self, file: &Path) -> [(&'static str, String); 2] {
         [("LD_PRELOAD", self.library().display().to_string()), (VARIABLE, file.display().to_string())]
     }
 }
 
-/// For servers that were started with [`Clocks::server`].
+/// Returns the clock file of a server that was started with [`Clocks::server`].
 #[must_use]
 pub fn file_of(server: &RedisServer) -> PathBuf {
     server.dir().join(FILE)

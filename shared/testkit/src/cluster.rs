@@ -15,9 +15,9 @@ const SLOTS: u16 = 16_384;
 /// Silence after which a majority of primaries considers a node dead. With a shorter time, a busy machine would cause
 /// failovers.
 const NODE_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// For any expected event, such as a complete cluster or a failover.
+/// Time limit for any expected event, such as a complete cluster or a failover.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A paused node does not respond.
+/// Time limit for a response, because a paused node does not respond.
 const ANSWER: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(20);
 /// Attempts to find a free port for the cluster bus. An attempt fails if another process takes the port.
@@ -156,8 +156,8 @@ impl Cluster {
         self.cluster_command(asked, &["KEYSLOT", key]).await
     }
 
-    /// The server that holds this slot according to most of the responding servers; `None` if no server reports a
-    /// holder.
+    /// Returns the server that holds this slot according to most of the responding servers; `None` if no server reports
+    /// a holder.
     ///
     /// # Panics
     ///
@@ -193,14 +193,15 @@ impl Cluster {
         }
     }
 
-    /// Requires one replica per primary. A pair is an initial primary and its replica, even after a failover.
+    /// Returns the other server of a pair: an initial primary and its replica, even after a failover. Requires one
+    /// replica per primary.
     #[must_use]
     pub const fn partner(&self, server: usize) -> usize {
         (server + self.primaries) % (2 * self.primaries)
     }
 
-    /// A primary other than `server` and its partner, if one responds. It holds the slot in the middle of another
-    /// primary's initial range.
+    /// Returns a primary other than `server` and its partner, if one responds. This primary holds the slot in the
+    /// middle of another primary's initial range.
     pub async fn elsewhere(&self, server: usize) -> Option<usize> {
         let part = SLOTS / u16::try_from(self.primaries).ok()?;
         for next in 1..self.primaries {
@@ -259,8 +260,8 @@ impl Cluster {
         }
     }
 
-    /// From now on, `from` responds with `ASK` for keys that it does not have, and `to` accepts them from clients that
-    /// were redirected.
+    /// Begins to move a slot. From now on, `from` responds with `ASK` for keys that it does not have, and `to` accepts
+    /// such keys from clients that were redirected.
     pub async fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         let source = self.id(from).await;
@@ -300,7 +301,8 @@ impl Cluster {
         }
     }
 
-    /// The server `to` must have all keys of the slot. It gets the command first, so that the slot always has an owner.
+    /// Ends the move of a slot. The server `to` must have all keys of the slot. This server gets the command first, so
+    /// that the slot always has an owner.
     ///
     /// # Panics
     ///
@@ -342,7 +344,7 @@ impl Cluster {
         }
     }
 
-    /// Counts the replicas that have the data from the begin of this call.
+    /// Counts the replicas that have the data from the beginning of this call.
     async fn following(&self, primary: usize) -> usize {
         let offsets = |info: &str| -> (u64, Vec<u64>) {
             let number = |text: &str| text.trim().parse().unwrap_or(0);
@@ -464,7 +466,8 @@ fn slots_of(range: &str) -> Option<RangeInclusive<u16>> {
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// Also returns the port of the cluster bus. The default, the port plus 10,000, can exceed the highest valid port.
+/// Starts a node, and also returns the port of its cluster bus. The default, the port plus 10,000, can exceed the
+/// highest valid port.
 async fn node(options: RedisOptions) -> (RedisServer, u16) {
     let mut last = String::new();
     for _ in 0..PORT_TRIES {
@@ -510,7 +513,7 @@ fn port_of(server: &RedisServer) -> String {
     server.url().trim_end_matches('/').rsplit(':').next().unwrap_or_default().to_owned()
 }
 
-/// Also true for a forwarded error of another server.
+/// True for the error `CLUSTERDOWN`, even if the server forwards this error of another server.
 fn is_down(error: &redis::RedisError) -> bool {
     error.code() == Some("CLUSTERDOWN") || error.detail().is_some_and(|detail| detail.contains("CLUSTERDOWN"))
 }

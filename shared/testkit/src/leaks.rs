@@ -25,7 +25,7 @@ pub async fn assert_no_leaked_keys(connection: &mut impl ConnectionLike, excepti
     );
 }
 
-/// The keys without a TTL that match no exception, sorted.
+/// Returns the keys without a TTL that match no exception, sorted.
 pub async fn leaked_keys(
     connection: &mut impl ConnectionLike,
     exceptions: &[(&str, &str)],
@@ -61,7 +61,7 @@ async fn without_ttl(connection: &mut impl ConnectionLike, keys: Vec<String>) ->
     Ok(keys.into_iter().zip(ttls).filter(|(_, ttl)| *ttl == -1).map(|(key, _)| key).collect())
 }
 
-/// At a mismatch, the search continues from the last `*`.
+/// True if the pattern matches the text. At a mismatch, the search continues from the last `*`.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let mut p = 0;
     let mut t = 0;

@@ -28,12 +28,12 @@ pub(crate) struct PortProxy {
     pub(crate) behind: Arc<OnceLock<u16>>,
 }
 
-/// For `bind-source-addr`.
+/// The address for a server's option `bind-source-addr`.
 pub(crate) fn address_of(server: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 1, u8::try_from(server + 1).expect("a few servers"))
 }
 
-/// `None` for a client.
+/// Returns the server with this address; `None` for a client.
 fn caller(address: IpAddr) -> Option<usize> {
     let IpAddr::V4(address) = address else { return None };
     let [127, 0, 1, number] = address.octets() else { return None };

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerError, ServerOptions};
 
-/// For each command, even a blocking one. The library's default of 500 ms is too short on a busy machine.
+/// Time limit for each command, even a blocking one. The library's default of 500 ms is too short on a busy machine.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Default)]
@@ -86,7 +86,8 @@ impl RedisServer {
         self.server.dir()
     }
 
-    /// Each command of the new connection has a timeout of two minutes, so do not use it for longer blocking reads.
+    /// Opens a connection. Each command of the new connection has a timeout of two minutes, so do not use it for longer
+    /// blocking reads.
     ///
     /// # Panics
     ///
@@ -98,12 +99,13 @@ impl RedisServer {
         }
     }
 
-    /// After a later [`Self::restart`], the server only has the data that was in its append-only file.
+    /// Kills the server. After a later [`Self::restart`], the server only has the data that was in its append-only
+    /// file.
     pub fn kill9(&mut self) {
         self.server.kill9().expect("kill the test's Redis");
     }
 
-    /// Keeps the socket or port and the folder. A running server first saves and ends.
+    /// Restarts the server with the same socket or port, and the same folder. A running server first saves and ends.
     ///
     /// # Panics
     ///
@@ -136,8 +138,8 @@ impl RedisServer {
     }
 }
 
-/// Has the timeouts of [`RedisServer::connection`]. For connections as a certain user, or for retries while the server
-/// is down.
+/// Opens a connection with the timeouts of [`RedisServer::connection`]. Use this to connect as a certain user, or to
+/// retry while the server is down.
 pub async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(RESPONSE_TIMEOUT))

@@ -16,19 +16,19 @@ const NAME: &str = "fleet";
 /// A majority must agree on a failover.
 const SENTINELS: usize = 3;
 const DOWN_AFTER: Duration = Duration::from_millis(1_000);
-/// For any expected event, such as a replica or a failover.
+/// Time limit for any expected event, such as a replica or a failover.
 const PATIENCE: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(20);
 /// Intervals of the sentinels in milliseconds, short so that tests do not wait. Only `TILT-TRIGGER` is long, so that
 /// sentinels do not mistake a busy machine for a moved clock.
 ///
 /// If the primary is down, sentinels read `INFO` from a replica once a second, regardless of `INFO-PERIOD`. A sentinel
-/// does not promote a replica if its `INFO` is older than five times `PING-PERIOD`. So five times `PING-PERIOD` must be
-/// longer than one second. Otherwise, a replica that responds a moment late would be unfit, and the next attempt would
-/// follow only after twice `failover-timeout`.
+/// does not promote a replica if the replica's `INFO` is older than five times `PING-PERIOD`. So five times
+/// `PING-PERIOD` must be longer than one second. Otherwise, a replica that responds a moment late would be unfit, and
+/// the next attempt would follow only after twice `failover-timeout`.
 ///
-/// A sentinel that sees a promoted server makes it a replica again, unless another sentinel announces the promotion
-/// within four times `PUBLISH-PERIOD`. On a busy machine, the announcement takes seconds.
+/// A sentinel that sees a promoted server makes this server a replica again, unless another sentinel announces the
+/// promotion within four times `PUBLISH-PERIOD`. On a busy machine, the announcement takes seconds.
 const PACE: [&str; 14] = [
     "INFO-PERIOD",
     "200",
@@ -62,7 +62,7 @@ pub struct SentinelSetup {
 struct Sentinel {
     // Declared before `_dir`, so that the server is dropped before its folder.
     server: PrivateRedis,
-    /// For clients.
+    /// The port for clients.
     port: String,
     _dir: TempDir,
 }
@@ -148,7 +148,7 @@ impl SentinelSetup {
         self.url_by(0..SENTINELS)
     }
 
-    /// For a client that knows only these sentinels.
+    /// Returns the URL for a client that knows only these sentinels.
     #[must_use]
     pub fn url_by(&self, sentinels: std::ops::Range<usize>) -> String {
         let hosts: Vec<String> = self.sentinels[sentinels].iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
@@ -261,7 +261,7 @@ impl SentinelSetup {
         self.sentinels[index].server.kill9().expect("kill a sentinel");
     }
 
-    /// Data that is written to the primary from now on does not reach the replicas.
+    /// Cuts off the replicas: data that is written to the primary from now on does not reach them.
     pub async fn cut_replicas(&self, primary: usize) {
         self.servers[primary].cut_replicas().await;
     }

@@ -17,7 +17,7 @@ const SUITE: &str = "schema-suite-4.23.0";
 pub enum Source {
     /// Turns in every dialect, with the calls of the function-calling leaderboard and of AgentDojo.
     Turns,
-    /// The calls of `Turns`, each as the list in a dialect's response.
+    /// The calls of `Turns`, as the dialects' responses list them.
     Calls,
     /// Raw outputs of models, and the calls of `Turns` as a plain answer.
     Answers,
@@ -28,7 +28,7 @@ pub enum Source {
     /// Tools as an MCP server lists them, and answers of its tools.
     McpMessages,
     Locks,
-    /// Answers of web services whose body is any of the values above.
+    /// Answers of web services. The body is any of the values above.
     HttpAnswers,
     Arguments,
     Configurations,
@@ -36,7 +36,7 @@ pub enum Source {
     Documents,
 }
 
-/// The inputs are spread over all data of the source. The list is empty if the data is missing.
+/// Returns up to `at_most` inputs, spread over all data of the source. The list is empty if the data is missing.
 #[must_use]
 pub fn inputs(source: Source, data: &Path, at_most: usize) -> Vec<Vec<u8>> {
     let all = match source {

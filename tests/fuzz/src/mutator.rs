@@ -47,7 +47,7 @@ const PIECES: [&str; 26] = [
 ];
 
 const BYTES_MAX: usize = 64 * 1024;
-/// Parsers stop at 64 or 128.
+/// Depths of nesting. Parsers stop at 64 or 128.
 const NESTING: [usize; 4] = [3, 60, 70, 2_000];
 
 /// The generator is xorshift64*.
@@ -61,7 +61,7 @@ impl Mutator {
         Self { state: seed | 1, words }
     }
 
-    /// 0 if `bound` is 0.
+    /// Returns a random number below `bound`, or 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;

@@ -10,6 +10,6 @@ pub struct Target {
     pub run: fn(&[u8]),
     pub corpus: &'static [Source],
     pub words: &'static [&'static str],
-    /// A run of all targets takes seconds.
+    /// Small enough that a run of all targets takes seconds.
     pub mutations: usize,
 }

@@ -3,17 +3,17 @@
 
 use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup};
 
-/// `single`, `sentinel` or `cluster`; for fleets that are started without a server.
+/// `single`, `sentinel` or `cluster`. Applies to fleets that tests start without passing a server.
 const VARIABLE: &str = "TICKFLEET_TEST_REDIS";
 
 pub struct FleetRedis {
     pub server: RedisServer,
-    /// `None` if schedulers and workers use the server's own URL.
+    /// The URL for schedulers and workers. `None` if they use the URL of `server`.
     pub url: Option<String>,
     pub around: OtherServers,
 }
 
-/// Without the fleet's keys. The servers end with the fleet.
+/// The servers besides `FleetRedis::server`. They end with the fleet.
 #[derive(Default)]
 pub struct OtherServers {
     /// Replicas, or the other nodes of a cluster.
@@ -26,7 +26,7 @@ impl FleetRedis {
         Self { server, url: None, around: OtherServers::default() }
     }
 
-    /// The default is one server.
+    /// Starts the kind of Redis that the variable names. The default is one server.
     #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
     pub async fn wanted(namespace: &str) -> Self {
         match std::env::var(VARIABLE).as_deref() {

@@ -82,7 +82,7 @@ impl ScriptedModel {
         self.server.asked.load(Ordering::SeqCst)
     }
 
-    /// Without rejected requests.
+    /// Returns the requests that were not rejected.
     pub fn seen(&self) -> Vec<ModelRequest> {
         self.server.seen.lock().unwrap().clone()
     }

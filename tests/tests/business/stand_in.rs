@@ -22,7 +22,7 @@ pub enum FaultyResponse {
     Status(u16, Vec<(&'static str, String)>, String),
     Stream(Vec<u8>),
     Cut,
-    /// The channel receives a message.
+    /// The request takes effect, and the channel receives a message, but no response follows.
     Silence(mpsc::UnboundedSender<()>),
 }
 
@@ -51,7 +51,7 @@ pub struct ReceivedRequests {
     pub messages: Vec<Value>,
     pub uploads: BTreeMap<String, Upload>,
     pub granted: u64,
-    /// X revokes the whole sign-in if an outdated refresh token is used.
+    /// Counts uses of an outdated refresh token. After such a use, X revokes the whole sign-in.
     pub reused: u64,
     pub revoked: Option<String>,
     pub troubles: HashMap<&'static str, VecDeque<FaultyResponse>>,
@@ -75,7 +75,7 @@ impl StandIn {
         this
     }
 
-    /// Only the next request to this path fails.
+    /// Makes only the next request to this path fail.
     pub fn trouble(&self, path: &'static str, trouble: FaultyResponse) {
         self.seen.lock().unwrap().troubles.entry(path).or_default().push_back(trouble);
     }
@@ -248,7 +248,7 @@ impl StandIn {
     }
 }
 
-/// The upload is complete at the last expected status request.
+/// Answers a status request. The upload is complete at the last expected request.
 fn looked(asked: &ReceivedRequest, seen: &mut ReceivedRequests) -> Response {
     let id = asked.uri.query().and_then(|q| q.strip_prefix("command=STATUS&media_id=")).unwrap_or_default();
     let Some(upload) = seen.uploads.get_mut(id) else { return problem(404, "no such upload") };

@@ -1,4 +1,4 @@
-//! The service behaves as Telegram documents.
+//! Telegram's tools. The stub of the service behaves as Telegram documents.
 
 use serde_json::{Value, json};
 use tickfleet_tests::fleet::Fleet;

@@ -115,7 +115,7 @@ async fn a_hanging_tool_takes_no_slots_from_other_tools() {
     const CALLS: usize = 24;
     let (service, address) = Service::start(ServiceState::Hangs).await;
     let tool = declared(&address, "read", Duration::from_millis(500));
-    // The breaker stays open longer than a call may wait for it. So each call ends when it is checked again.
+    // The breaker stays open for longer than a call may wait. So each waiting call ends at its next check.
     let mut fleet = Fleet::start(plan(tool, 3, Duration::from_millis(2_500))).await;
     for call in 0..CALLS {
         post(&fleet, &format!("call {call}")).await;

@@ -55,7 +55,7 @@ fn counted() -> (Arc<AtomicUsize>, Arc<AtomicUsize>) {
     (Arc::default(), Arc::default())
 }
 
-/// If a call kept the slot while it waits for an inner call, both would wait forever.
+/// There is one slot. If a call kept the slot while waiting for an inner call, both calls would wait forever.
 fn plan(posts: &Arc<AtomicUsize>, runs: &Arc<AtomicUsize>) -> Plan {
     Plan { slots: 1, tools: vec![post(posts), announce(runs)], ..Plan::default() }
 }
@@ -206,7 +206,7 @@ fn forgetful(plan: Plan) -> Plan {
 #[tokio::test]
 async fn an_inner_call_with_an_expired_result_is_not_repeated() {
     let (posts, runs) = counted();
-    // The call takes longer than its first inner call's result is kept.
+    // The call takes longer than the time for which the result of its first inner call is kept.
     let slow =
         TypedTool::new("slow", "Posts, and sleeps.", Effect::Idempotent, |context: CallContext, _: Value| async move {
             context.call("post", json!({"content": "News"})).await?.output()?;
@@ -230,7 +230,7 @@ async fn an_inner_call_with_an_expired_result_is_not_repeated() {
 async fn an_expired_inner_call_of_a_lost_attempt_is_not_repeated() {
     let (posts, runs) = counted();
     let tries = Arc::clone(&runs);
-    // The first attempt ends before it waits for the inner call that it began.
+    // The first attempt begins an inner call, and ends without waiting for it.
     let lost = TypedTool::new("lost", "Posts.", Effect::Idempotent, move |context: CallContext, _: Value| {
         let first = tries.fetch_add(1, Ordering::SeqCst) == 0;
         async move {

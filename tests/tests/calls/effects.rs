@@ -1,4 +1,4 @@
-//! Tools with an effect key. Of several equal calls, only one runs, and the others get its outcome.
+//! Tools with an effect key. Of several equal calls, only one call runs, and the others get the outcome of this call.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -247,7 +247,7 @@ async fn keys_like(fleet: &Fleet, pattern: &str) -> Vec<String> {
     redis::cmd("KEYS").arg(all).query_async(&mut fleet.server.connection().await).await.unwrap()
 }
 
-/// As if the worker had never written the outcomes to the ledger of effects.
+/// Reopens all claims, as if the worker had never written outcomes to the ledger of effects.
 async fn forget_the_end(fleet: &Fleet) {
     let keys = keys_like(fleet, "effect:*").await;
     let mut redis = fleet.server.connection().await;

@@ -43,7 +43,7 @@ fn stuck() -> TypedTool {
         .timeout(Duration::from_millis(100))
 }
 
-/// Each call must have exactly one entry.
+/// Returns the audit entries of the turn's calls. Each call must have exactly one entry.
 async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
     let all = fleet.audits().await;
     let of = |i: usize| all.iter().filter(|a| a["meta"]["call"] == format!("{turn}/{i}")).cloned().collect::<Vec<_>>();
@@ -52,7 +52,7 @@ async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
     found.into_iter().flatten().collect()
 }
 
-/// The result and the audit entry of each call must agree.
+/// Checks that the result and the audit entry of each call agree. Returns the audit entries.
 async fn agree(fleet: &Fleet, reply: &Value, expected: &[&str]) -> Vec<Value> {
     assert_eq!(outcomes(reply), expected, "{reply:#}");
     let turn = reply["turn_id"].as_str().unwrap();
@@ -238,7 +238,7 @@ async fn calls_expire_at_the_deadline_in_every_queue() {
     let mut fleet = Fleet::start(Plan { caps, agents, slots: 4, workers: 0, ..Plan::default() }).await;
     let nap = |ms: u64| json!({"id": "c", "name": "sleep", "arguments": {"ms": ms}});
     // This turn expires in `ready`, because there is no worker. Both turns are admitted before they expire. The second
-    // turn uses up its agent's tick.
+    // turn uses up its agent's calls per tick.
     let deadline = fleet.in_ms(4_000).await;
     fleet.submit_turn(json!({"turn_id": "ready", "agent": "fran", "deadline": deadline, "calls": [nap(1)]})).await;
     fleet.submit_turn(json!({"turn_id": "lane", "deadline": deadline, "calls": [nap(1), nap(1), nap(1)]})).await;

@@ -162,7 +162,7 @@ struct Meet {
     word: String,
 }
 
-/// At least `parties` calls must run at the same time, or none ends.
+/// Returns a tool whose calls end only if at least `parties` of them run at the same time.
 fn meet(parties: usize) -> TypedTool {
     let barrier = Arc::new(Barrier::new(parties));
     TypedTool::new("meet", "Waits for the others.", Effect::Read, move |_: CallContext, args: Meet| {

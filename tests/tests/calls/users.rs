@@ -1,5 +1,5 @@
-//! Each Redis user has the rights of one role. As far as Redis can distinguish it, the user may do what the role needs
-//! and nothing else.
+//! Each Redis user has the rights of one role. The user may do what the role needs. Redis denies everything else that
+//! its ACL rules can express.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ async fn a_fleet_runs_with_only_the_permissions_of_its_roles() {
             ("pay", json!({"to": "kim"})),
             ("fail", json!({"outcomes": ["transient", "ok"]})),
         ],
-        // More calls than a tick allows use throttle queues and timers.
+        // A turn with more calls than a tick allows uses throttle queues and timers.
         more,
         vec![("delegate_task", json!({"target_agent": "kelly", "task_description": "Look."}))],
     ] {
@@ -214,7 +214,7 @@ const ATTACKS: [&str; 65] = [
     "ACL SETUSER mine on",
     "SHUTDOWN NOSAVE",
 ];
-/// A gateway's user needs the rights to pause, cancel and replay.
+/// These must fail for a gateway's user, although it has the rights to pause, cancel and replay.
 const ATTACKS_OF_GATEWAYS: [&str; 18] = [
     "DEL P:audit",
     "XTRIM P:audit MAXLEN 0",

@@ -19,7 +19,7 @@ fn bad(what: &'static str, message: impl Into<Vec<u8>>, code: &'static str, answ
     InvalidTurn { what, message: message.into(), code, answered }
 }
 
-/// Text, because JSON libraries cannot write some of these members.
+/// Returns a turn with this member, as text, because JSON libraries cannot write some of the tested members.
 fn with(member: &str) -> String {
     let name = member.split(':').next().unwrap();
     let good = [

@@ -31,7 +31,8 @@ const BETWEEN_MS: std::ops::Range<u64> = 200..700;
 const STANDSTILL_MS: std::ops::Range<u64> = 700..2_200;
 /// Every n-th round also pauses a process.
 const STANDSTILL_EVERY: usize = 4;
-/// Several leases, because a slice may be hit several times.
+/// After this time without a reply, the test fails. The time is several leases, because a slice may be hit several
+/// times.
 const SILENCE: Duration = Duration::from_secs(60);
 
 struct Chaos {
@@ -151,7 +152,7 @@ impl Chaos {
         records
     }
 
-    /// Each result must agree with the tool's behavior and with the ledger.
+    /// Checks that each result agrees with the tool's behavior and with the ledger.
     fn judge(&self, data: &Bfcl) {
         let results = self.course.results();
         let mut by_manner = BTreeMap::<String, Vec<&Value>>::new();

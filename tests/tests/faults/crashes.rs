@@ -81,8 +81,8 @@ async fn a_begun_call_is_unknown_when_its_turn_is_cancelled_after_a_crash() {
     let worker = KillableProcess::start(&fleet, "doomed");
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
-    // No worker holds the slice, so none receives the cancel. The slice tells the next worker that the previous worker
-    // died.
+    // No worker holds the slice, so no worker receives the cancel. The slice tells the next worker that the previous
+    // worker died.
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(&turn).unwrap() };
     fleet.store.cancel(&name, "no longer wanted").await.unwrap();
     let survivor = KillableProcess::start(&fleet, "survivor");
@@ -179,7 +179,7 @@ async fn until_held(fleet: &Fleet, stream: &str) {
     }
 }
 
-/// If a process dies, this affects the work of all its shards, so it must be clear which item killed the process.
+/// If a process dies, this affects the work of all its shards, so it must be clear which slice killed the process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_runs_one_suspect_at_a_time_and_marks_no_other() {
     let log = Arc::new(Mutex::new(Vec::new()));

@@ -299,8 +299,8 @@ async fn ended(fleet: &Fleet, tenant: &str, id: &str) -> Result<Vec<String>, Str
     }
 }
 
-/// The agent `vic` of tenant `bolt` has every kind of data: turns that wait for a limit or an approval or that a worker
-/// holds, a task of an external runtime, and data of finished calls.
+/// Gives the agent `vic` of tenant `bolt` every kind of data. Some turns wait for a limit or an approval, and a worker
+/// holds others. There are also a task of an external runtime, and data of finished calls.
 async fn busy() -> Fleet {
     let fleet = Fleet::start(plan()).await;
     fleet.say(json!({"tenant": "bolt", "target_agent": "far", "task_id": "job", "task_description": "It waits.", "budget": 50})).await;

@@ -191,8 +191,8 @@ struct FailedOver {
     outcome: String,
 }
 
-/// Another worker continues with the replica's data. The replica has the turn. If it `lags`, it lacks later data, such
-/// as the begin of the payment.
+/// Another worker continues with the replica's data. The replica has the turn. If `lags` is true, the replica lacks
+/// later data, such as the begin of the payment.
 async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let paid = PaymentLog::default();
     let trio = &mut SentinelSetup::start(1).await;
@@ -251,7 +251,7 @@ async fn submit(store: &Store, server: &RedisServer) {
     let _: String = command.query_async(&mut server.connection().await).await.unwrap();
 }
 
-/// `None` if Redis does not respond.
+/// Returns the length of the stream. `None` if Redis does not respond.
 async fn entries(store: &Store, server: &RedisServer, stream: &str) -> Option<usize> {
     let mut connection = tickfleet_testkit::connect(&server.url()).await.ok()?;
     redis::cmd("XLEN").arg(store.keys().key(stream)).query_async(&mut connection).await.ok()
@@ -293,7 +293,7 @@ async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
             let () = redis::cmd("SAVE").query_async(&mut connection).await.unwrap();
         }
     }
-    // If an fsync is running, `everysec` lets Redis confirm writes up to two seconds before it writes them.
+    // If an fsync is running, `everysec` lets Redis confirm writes up to two seconds before they reach the file.
     until(async || {
         let reported: String =
             redis::cmd("INFO").arg("persistence").query_async(&mut connection.clone()).await.unwrap();

@@ -32,8 +32,8 @@ use tokio::time::{Instant, sleep};
 const LEASE_MS: i64 = 2_000;
 /// In ms; bounds what [`FaultyStore::lose`] can lose.
 const HISTORY_MS: i64 = 2_000;
-/// `sam` has a handler, and `ext` is an external runtime.
 const AGENTS: [&str; 3] = ["kelly", "fran", "ben"];
+/// `sam` has a handler, and `ext` is an external runtime.
 const TAKERS: [&str; 2] = ["sam", "ext"];
 /// The tenants are in two shards. `late` is created at run time.
 const TENANTS: [&str; 3] = ["acme", "blue", "late"];
@@ -60,7 +60,7 @@ impl Dice {
     }
 }
 
-/// By turn and position of the call.
+/// How often each call ran, by turn and position of the call.
 type Runs = Arc<Mutex<BTreeMap<String, usize>>>;
 
 fn tool(name: &'static str, effect: Effect, runs: &Runs) -> TypedTool {

@@ -43,7 +43,7 @@ async fn reasons(fleet: &Fleet) -> Vec<String> {
     fleet.dead().await.into_iter().map(|letter| letter["reason"].clone()).collect()
 }
 
-/// No message has as many fields.
+/// Returns more fields than any message has.
 fn wide() -> Vec<(String, String)> {
     (0..4_500).map(|i| (format!("more{i}"), String::new())).collect()
 }

@@ -12,7 +12,7 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// Read before the rewrite of the append-only file, and again after it.
+/// The number of entries that are read before the rewrite of the append-only file, and again after the rewrite.
 const ENTRIES: usize = 300;
 
 async fn read_all(connection: &mut MultiplexedConnection, stream: &str) {

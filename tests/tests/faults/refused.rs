@@ -23,7 +23,7 @@ async fn ask(connection: &mut MultiplexedConnection, words: &[&str]) {
     let _: redis::Value = redis::cmd(words[0]).arg(&words[1..]).query_async(connection).await.unwrap();
 }
 
-/// `well` is true if the snapshot must succeed.
+/// Waits until the last snapshot has succeeded or, if `well` is false, failed.
 async fn saved(connection: &mut MultiplexedConnection, well: bool) {
     let word = if well { "rdb_last_bgsave_status:ok" } else { "rdb_last_bgsave_status:err" };
     loop {

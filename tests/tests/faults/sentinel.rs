@@ -160,7 +160,7 @@ impl Fleet {
         self.trio.servers[server].connection().await
     }
 
-    /// The run ID of the shard's Redis, and the number of restart epochs.
+    /// Returns the run ID of the shard's Redis, and the number of restart epochs.
     async fn epoch(&self, server: usize) -> (String, u64) {
         let command = redis::cmd("HGET").arg(self.store.keys().key("meta")).arg("state").to_owned();
         let state: String = command.query_async(&mut self.redis(server).await).await.unwrap();
@@ -168,7 +168,7 @@ impl Fleet {
     }
 
     /// Waits until the producer's own connection leads to this server. On a busy machine, Sentinels may revert a
-    /// failover, so it may take several promotions. Returns their number.
+    /// failover, so several promotions may be needed. Returns the number of promotions.
     async fn until_led_to(&self, server: usize) -> u64 {
         let mut deadline = Instant::now() + RECOVERS_WITHIN;
         let mut failovers = 0;
@@ -261,7 +261,7 @@ async fn a_fleet_answers_each_turn_once_across_a_failover() {
     let replies = fleet.until_replied(0, 4 * TURNS).await;
     assert!(replies.values().all(|replies| replies.len() == 1), "{replies:?}");
     let epochs = fleet.epoch(0).await.1 - after.1;
-    // One epoch is expected. If Sentinels switched back and forth, there are more. If the fleet did not notice a
+    // One epoch is expected. If Sentinels switched back and forth, there are more epochs. If the fleet did not notice a
     // primary that existed only for a moment, there are fewer epochs than switches.
     assert!((1..=(2 * failovers).max(2) - 1).contains(&epochs), "{epochs} epochs, {failovers} failovers");
     fleet.stop().await;
@@ -295,13 +295,13 @@ async fn all_connections_follow_the_promoted_primary() {
     assert_eq!(pool.server().await.unwrap().role, "master");
 }
 
-/// The stub always names the server at `port`. Returns its own port.
+/// Starts a stub of a Sentinel that always names the server at `port`. Returns the stub's own port.
 async fn lagging_sentinel(port: &str) -> u16 {
     // The sender of this channel is never used, so the port does not change.
     sentinel_that_names(watch::Sender::new(port.to_owned()).subscribe()).await
 }
 
-/// The stub names the server whose port is in the channel. Returns its own port.
+/// Starts a stub of a Sentinel that names the server whose port is in the channel. Returns the stub's own port.
 async fn sentinel_that_names(port: watch::Receiver<String>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = listener.local_addr().unwrap().port();

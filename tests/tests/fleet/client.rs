@@ -100,8 +100,8 @@ async fn a_gap_in_sequence_numbers_is_reported() {
     assert_eq!([(one.seq, one.missed), (two.seq, two.missed)], [(Some(4), 0), (Some(7), 2)]);
 }
 
-/// Redis has lost the inbox with its last writes, and its clock is now behind its former time. So new replies have
-/// lower entry IDs than replies that were already read.
+/// Redis has lost its last writes and with them the inbox. The clock of Redis is now behind its former time. So new
+/// replies have lower entry IDs than replies that were already read.
 #[tokio::test]
 async fn replies_with_lower_ids_than_the_last_read_are_still_read() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;

@@ -117,7 +117,8 @@ async fn a_delegated_task_sends_its_answer_in_a_separate_reply() {
     let job = confirmed["job_id"].as_str().unwrap();
     let reply = &replies[job];
     assert_eq!((&reply["agent"], &reply["correlation_id"]), (&json!("fran"), &json!("r-1")));
-    // The task's reply can arrive earlier than the turn's reply, so it names the call that delegated the task.
+    // The task's reply can arrive earlier than the turn's reply, so the task's reply names the call that delegated the
+    // task.
     assert_eq!(
         (&reply["delegator"], &reply["delegated_by"]),
         (&json!("kelly"), &json!(format!("{turn}/0"))),
@@ -271,7 +272,7 @@ async fn a_task_cancelled_between_attempts_is_not_reported_as_not_executed() {
     fleet.stop().await;
 }
 
-/// Only the first request is answered with the status `first`. Bodies are stored unchanged.
+/// Starts a service. Only its first response has the status `first`. The service stores bodies of requests unchanged.
 async fn service(first: u16) -> (String, Arc<Mutex<Vec<String>>>) {
     use axum::http::StatusCode;
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();

@@ -27,7 +27,7 @@ const TICK_MS: i64 = 3_000;
 const CALLS_PER_TICK: u32 = 10;
 /// Suffices for two and a half windows.
 const CALLS_PER_DAY: u32 = 25;
-/// Calls of each turn that an agent submits in a wave. Their sum is twice as many as a window admits.
+/// The number of calls of each turn that an agent submits in a wave. Their sum is twice as many as a window admits.
 const TURNS: [usize; 3] = [3, 13, 4];
 /// One wave is submitted per tick.
 const WAVES: usize = 2;
@@ -71,7 +71,7 @@ pub(super) async fn start_witnessed(plan: Plan) -> Fleet {
     let schedulers = plan.schedulers;
     let workers = plan.workers;
     let mut fleet = Fleet::start(Plan { schedulers: 0, workers: 0, ..plan }).await;
-    // The library of functions must be there: a commit without transactions loads it.
+    // A commit without transactions loads the library of functions into Redis.
     fleet.store.refresh_state().await.unwrap();
     let mut connection = fleet.server.connection().await;
     let list = redis::cmd("FUNCTION").arg("LIST").arg("WITHCODE").to_owned();
@@ -159,7 +159,7 @@ async fn no_agent_exceeds_its_caps_in_any_window_or_day() {
     witness(&admissions(&fleet).await);
 }
 
-/// Only the day cap may reject calls, and only after the calls that ran.
+/// Checks that only the day cap rejects calls, and that no call of a turn runs after a rejected one.
 fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
     let mut outcomes = BTreeMap::<(usize, String), u32>::new();
     for (id, reply) in replies {
@@ -186,7 +186,7 @@ fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
     }
 }
 
-/// By agent: the times (ms) at which calls became ready, in order.
+/// Returns, by agent, the times (ms) at which calls became ready, in order.
 async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
     let mut seen = HashSet::new();
     let mut admitted = BTreeMap::<AgentId, Vec<i64>>::new();

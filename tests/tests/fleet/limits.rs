@@ -74,7 +74,7 @@ fn outcomes(reply: &Value) -> Vec<String> {
     results.map(|result| result["error"]["code"].as_str().unwrap_or("ok").to_owned()).collect()
 }
 
-/// By the user of the turn: the times (ms) at which calls of `tool` were dispatched.
+/// Returns, by the user of the turn, the times (ms) at which calls of `tool` were dispatched.
 async fn dispatched(fleet: &Fleet, tool: &str) -> BTreeMap<String, Vec<i64>> {
     let queue = keys::ready(Priority::Normal);
     let mut times: BTreeMap<String, Vec<i64>> = BTreeMap::new();

@@ -9,7 +9,7 @@ use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// `0-0` before the first entry.
+/// Returns the ID of the last entry that workers have read; `0-0` before the first entry.
 async fn read_up_to(fleet: &Fleet, stream: &str) -> String {
     let command = redis::cmd("XINFO").arg("GROUPS").arg(fleet.store.keys().key(stream)).to_owned();
     let groups: Vec<BTreeMap<String, redis::Value>> =

@@ -28,7 +28,7 @@ fn any_of<T: Copy>(rng: &mut StdRng, values: &[T]) -> T {
     values[rng.random_range(0..values.len())]
 }
 
-/// Settings that an operator might write: often at the edge of a range, and mostly valid in their relations.
+/// Draws settings that an operator might write: often at the edge of a range, and mostly consistent with each other.
 fn drawn(rng: &mut StdRng) -> String {
     const MS: [u64; 14] =
         [10, 100, 499, 500, 501, 1_000, 2_000, 3_000, 10_000, 15_000, 60_000, 90_000, 300_000, 600_000];
@@ -122,7 +122,7 @@ impl Shard {
         HeldEntry { queue: taken.queue, entry: taken.entry, fields: taken.fields }
     }
 
-    /// `period` is that of the scheduler's search for dead workers. Returns true if the worker's slice was redelivered.
+    /// The scheduler searches for dead workers once per `period`. Returns true if the worker's slice was redelivered.
     async fn reap(&self, period: Duration, held: Option<&HeldEntry>) -> bool {
         let may = RequestReapPermit { lease_ms: self.store.options().lease_ms, every_ms: ms(period) / 4 * 3 };
         if self.store.decide(may).await.unwrap().result != ReapPermit::Granted {
@@ -150,7 +150,7 @@ async fn the_work_of_a_killed_worker_is_redelivered_under_all_valid_settings() {
         let options = Options::of(&settings);
         (taken, slow) = (taken + 1, slow + u32::from(settings.scheduler.reap_every > lease / 2));
         let shard = Shard::new(&settings).await;
-        // Reapers also run while the worker is alive. Each is up to half a period late, as on a busy machine.
+        // Reapers also run while the worker is alive. Each reaper is up to half a period late, as on a busy machine.
         let mut since = Duration::ZERO;
         let mut killed = None;
         let is_back = loop {

@@ -260,7 +260,7 @@ async fn tokens_never_appear_in_replies_redis_metrics_or_logs() {
     let writer = log.clone();
     let subscriber =
         tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone());
-    // The whole fleet of a test runs on the test's own thread.
+    // The whole fleet of a test runs on the test's own thread, so this subscriber gets all its events.
     let logging = tracing::subscriber::set_default(subscriber.finish());
     let (mut fleet, services) = fleet(true).await;
     let echoed = format!("no bot {BOT_TOKEN}, url http://x/bot{BOT_TOKEN}/sendMessage");

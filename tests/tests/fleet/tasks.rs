@@ -175,7 +175,7 @@ fn standing(state: TaskState) -> TaskFilter {
     TaskFilter { state: Some(state), limit: 10, ..TaskFilter::default() }
 }
 
-/// A page has one task. Another tenant, whose name comes first, is listed too.
+/// Lists the tasks in pages of one task, for `tenant` and another tenant whose name comes first.
 async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<String> {
     let tenants = [TenantId::new("aaa").unwrap(), tenant.clone()].into();
     let one = TaskFilter { limit: 1, ..filter.clone() };

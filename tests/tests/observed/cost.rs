@@ -361,7 +361,7 @@ fn session(slice: &Slice) -> SessionName {
     SessionName::new(&slice.name.tenant, &FactRow::default().session(&head.agent, None, &head.context))
 }
 
-/// The call is in its agent's session. One fact must not be set there, and the end of the call sets another.
+/// The call is in its agent's session. One fact must not be set in this session, and the end of the call sets another.
 fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
     let condition = Condition { fact: "read_untrusted".into(), required: false, shadow: false };
     let change = PossibleFactChange { fact: "has_asked".into(), sets: true, kept_ms: FACT_KEPT_MS };

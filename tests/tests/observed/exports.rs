@@ -1,4 +1,4 @@
-//! An export continues in its own file. It must not continue in the file of another fleet.
+//! An export continues in its own file, and never in the file of another fleet.
 
 use std::collections::BTreeMap;
 
@@ -33,8 +33,7 @@ async fn an_export_does_not_continue_in_a_file_of_another_fleet() {
     let stores = [ours.store.clone()];
     write(&ours, "ours", 3).await;
     write(&theirs, "theirs", 3).await;
-    // This fleet's log lacks the entries of the other fleet. The other fleet writes some before and some after this
-    // fleet.
+    // The other fleet writes some entries before and some after this fleet. This fleet's log lacks these entries.
     let other = exported(std::slice::from_ref(&theirs.store), &header).await;
     write(&ours, "ours", 3).await;
     let own = exported(&stores, &header).await;

@@ -73,7 +73,7 @@ impl Endpoint {
         body.to_owned()
     }
 
-    /// Tries for up to [`PATIENCE`].
+    /// Scrapes until the text shows all wanted values. Tries for up to [`PATIENCE`].
     async fn shows(&self, wanted: &[(&str, f64)]) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -213,7 +213,7 @@ async fn metrics_count_each_event_once_and_promtool_accepts_them() {
             ("turns_admitted_total{decision=\"rejected\"}", 1.0),
             ("dead_letters_total{reason=\"unknown_agent\"}", 1.0),
             // Three calls that were admitted at once, two calls from the throttle queue, and the call that failed in
-            // its first attempt. Its retry is not debited.
+            // its first attempt. The retry of this call is not debited.
             ("calls_admitted_total", 6.0),
             ("retries_total{reason=\"transient\"}", 1.0),
             ("promoted_total", 1.0),

@@ -27,7 +27,7 @@ fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// From docs/reference/metrics.md. Another test checks that the page agrees with the code.
+/// Returns the metrics in docs/reference/metrics.md. Another test checks that the page agrees with the code.
 fn exported() -> BTreeSet<String> {
     let row = Regex::new(r"(?m)^\| `((?:tickfleet|process)_[a-z_]+)` \| (\w+) \|").unwrap();
     let page = read("docs/reference/metrics.md");

@@ -1,6 +1,6 @@
 //! AgentDojo on a fleet. Each user task is granted exactly the tools that it needs. Users' calls run. Attackers' calls
-//! are denied, unless they use a tool that the user's own task needs. With rules on arguments, these calls are denied
-//! too, unless they equal the user's own calls exactly.
+//! are denied, unless they use a tool that the user's own task needs. With rules on arguments, the remaining attackers'
+//! calls are denied too, unless they equal the user's own calls exactly.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,8 +40,8 @@ async fn attackers_get_no_tool_that_the_user_task_was_not_granted() {
     submit_all(&fleet.server, fleet.store.keys(), &turns).await;
     let counted = judge(&fleet, &expected).await;
     eprintln!("{} turns; granted by agent: {:?}; narrowed by turn: {:?}", turns.len(), counted[0], counted[1]);
-    // 1,105 attack turns: the attacks of each suite against each of its user tasks. In 247 of them, the attack uses a
-    // tool that the task itself needs.
+    // 1,105 attack turns: the attacks of each suite against each of its user tasks. In 247 of these turns, the attack
+    // uses a tool that the task itself needs.
     let right = Counts { legitimate: 339, denied: 858, attacker_uses_granted_tool: 247 };
     assert_eq!(counted, [right, right]);
     fleet.stop().await;

@@ -131,7 +131,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A row is a prefix of names.
+/// Returns the names that no row covers, and the rows that cover no name. A row covers all names that begin with it.
 fn against(found: &[&str], list: &[(&str, &str)]) -> Vec<String> {
     let unlisted = found.iter().filter(|name| !list.iter().any(|(row, _)| name.starts_with(row)));
     let unneeded = list.iter().filter(|(row, _)| !found.iter().any(|name| name.starts_with(row)));

@@ -34,7 +34,7 @@ fn paths(code: &str) -> Vec<String> {
     found
 }
 
-/// The end includes the path's group of names.
+/// Returns the end of the path that begins at `from`, including the path's group of names.
 fn end_of_path(code: &str, from: usize) -> usize {
     let length = code[from..].find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(0);
     let at = from + length;
@@ -65,7 +65,7 @@ fn expand(prefix: &str, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The result may end in the name of a function or type, which the caller removes.
+/// Resolves `path`. The result may end in the name of a function or type, which the caller removes.
 fn absolute(here: &Module, path: &str) -> Module {
     let mut module = here.clone();
     for (at, name) in path.split("::").enumerate() {

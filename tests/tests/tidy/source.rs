@@ -142,7 +142,7 @@ fn item_end(code: &str, from: usize) -> usize {
     code.len()
 }
 
-/// Every newline stays.
+/// Blanks comments and the contents of literals. Every newline stays.
 pub fn blank(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -159,7 +159,7 @@ pub fn blank(text: &str) -> String {
     out
 }
 
-/// `None` if no comment or literal begins here.
+/// Returns the length of the comment or literal at the beginning of `rest`. `None` if there is none.
 fn opaque_len(rest: &str, before: Option<char>) -> Option<usize> {
     if rest.starts_with("//") {
         return Some(rest.find('\n').unwrap_or(rest.len()));

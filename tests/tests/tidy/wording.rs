@@ -11,7 +11,7 @@ const PATHS: [&str; 5] = [
     concat!("/ho", "me/"),
 ];
 
-/// Each machine sets its own source of packages.
+/// Forbidden, because each machine sets its own source of packages.
 const HOSTS: [&str; 6] = [
     concat!("index.", "crates.io"),
     concat!("static.", "crates.io"),
@@ -36,7 +36,7 @@ pub fn machines(path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// The middle of a longer path or of a URL does not match.
+/// True if a path begins with `start`. The middle of a longer path or of a URL does not match.
 fn begins_a_path(line: &str, start: &str) -> bool {
     let inner = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '}' | ')' | '*' | '~');
     line.match_indices(start).any(|(at, _)| !line[..at].ends_with(inner))

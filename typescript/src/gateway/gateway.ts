@@ -31,7 +31,7 @@ const POLL_S = 25;
 /** Ms within which a message may be submitted again to learn of a rejection. Every fleet remembers an id for longer. */
 const FRESH_MS = 10_000;
 const LOOK_AGAIN_MS = 250;
-/** In ms, even if the caller's timeout is shorter: at least one request is made. */
+/** In ms. At least one request is made, with this time limit even if the caller's timeout is shorter. */
 const ONE_LOOK_MS = 2_000;
 
 /** A client of one gateway, or of a load balancer in front of several. */

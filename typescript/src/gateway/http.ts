@@ -163,7 +163,7 @@ export class Http {
       answer.waited = wait;
       if (!PASSING.has(answer.status)) return checked(answer);
       if (answer.code === "too_many_waiting" && again !== undefined && wait > 0) {
-        // Only the wait was rejected, so ask for the acceptance at once, without using up retry_timeout.
+        // Only the wait was rejected, so ask at once whether the message was accepted, without using up retry_timeout.
         [place, wait] = [again, 0];
         continue;
       }

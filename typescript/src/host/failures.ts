@@ -7,7 +7,7 @@ import { ToolError } from "../tools/error.js";
 export const CHARS_MAX = 8_000;
 const CAUSES_MAX = 3;
 const PACKAGE = fileURLToPath(new URL("..", import.meta.url));
-/** The user's code, wherever its modules are installed. */
+/** Folders of the user's code, wherever its modules are installed. */
 const own: string[] = [];
 
 /** Counts the code below a folder as the user's, except packages that are installed there. */

@@ -23,7 +23,7 @@ const GRACE_MS = 1_000;
  * a moment.
  */
 const LINGER_MS = 2_000;
-/** A process that forks during one scan is found in the next. */
+/** Maximum number of scans for processes to kill. A process that forks during one scan is found in the next. */
 const LOOKS_MAX = 10;
 
 /**
@@ -101,7 +101,9 @@ function serve(connection: Socket, given: Arguments, running: Map<ChildProcess, 
   pipe.once("close", () => connection.end(() => connection.destroy()));
 }
 
-/** Removes a socket; with `ours`, only that socket, because a successor may already listen there. */
+/**
+ * Removes a socket. With `ours`, removes only the socket with this inode, because a successor may already listen there.
+ */
 function remove(path: string, ours?: number): void {
   const found = lstatSync(path, { throwIfNoEntry: false });
   if (found?.isSocket() && (ours === undefined || found.ino === ours)) unlinkSync(path);

@@ -47,7 +47,7 @@ async function main(): Promise<void> {
 async function serve(fd: number, { paths, modules }: Arguments): Promise<void> {
   const end = keepProcess();
   const socket = new Socket({ fd, readable: true, writable: true });
-  // Reading reports, too, that the worker has closed the connection.
+  // Reading also reports that the worker has closed the connection.
   socket.on("error", () => {});
   paths.forEach(belongsToUser);
   process.setSourceMapsEnabled(true);
@@ -74,10 +74,7 @@ async function load(module: string, paths: string[]): Promise<void> {
   }
 }
 
-/**
- * Node.js only prints the location of an error of syntax, so this adds it. Also explains why TypeScript cannot be
- * imported.
- */
+/** Adds the location of a syntax error, which Node.js only prints. Also explains why TypeScript cannot be imported. */
 function explained(error: NodeJS.ErrnoException, file: string): unknown {
   const stripsTypes = Boolean((process.features as { typescript?: unknown }).typescript);
   if (error?.code === "ERR_UNKNOWN_FILE_EXTENSION" && !stripsTypes && /\.[mc]?ts\b/.test(error.message)) {
@@ -85,14 +82,16 @@ function explained(error: NodeJS.ErrnoException, file: string): unknown {
     return new Error(`${error.message}. ${why}`);
   }
   if (!(error instanceof SyntaxError) || stack(error).includes("\n    at ")) return error;
-  // Nothing has run yet, because an error of syntax is found before the module is evaluated.
+  // Nothing has run yet, because a syntax error is found before the module is evaluated.
   const script = `await import(${JSON.stringify(pathToFileURL(file).href)})`;
   const again = spawnSync(process.execPath, ["--input-type=module", "--eval", script], { encoding: "utf8", timeout: LOCATE_MS });
   const place = /^file:\/\/[^\n]*\n[^\n]*\n[^\n]*\n/m.exec(again.stderr ?? "")?.[0];
   return place === undefined ? error : new SyntaxError(`${error.message}\n${place.trimEnd()}`);
 }
 
-/** A tool that ends the process would end the calls of others. Returns the function that ends the process. */
+/**
+ * Prevents tools from ending the process, which would end other tools' calls. Returns the function that still ends it.
+ */
 function keepProcess(): (code: number) => void {
   const exit = process.exit.bind(process);
   process.exit = ((code?: number) => {

@@ -29,7 +29,7 @@ use tickfleet_tools::{Awaited, CallContext, ToolFailure};
 use crate::LlmAgent;
 use crate::failure::{stale, store_unavailable, transient};
 
-/// Averaged over a request; a minimum.
+/// The minimum number of bytes per token, averaged over a request.
 const BYTES_PER_TOKEN: usize = 3;
 /// Providers add these tokens to each message or tool for its format.
 const TOKENS_PER_PART: u64 = 16;
@@ -82,8 +82,9 @@ impl<'a> Budgets<'a> {
         Ok(Self { agent, context, name, active: agent.active.load(), now_ms })
     }
 
-    /// Returns false without contacting the store if no limit counts the request. The error is [`ToolFailure::Waits`]
-    /// if the budget may permit the request later; otherwise it is the reason why the task ends.
+    /// Debits the most that the request can use. Returns false, without contacting the store, if no limit counts the
+    /// request. The error is [`ToolFailure::Waits`] if the budget may permit the request later; otherwise it is the
+    /// reason why the task ends.
     pub(crate) async fn reserve(
         &mut self,
         number: &str,

@@ -131,7 +131,7 @@ impl History {
         self.summaries().next_back().filter(|summary| summary.upto <= self.entries.len())
     }
 
-    /// Tokens of all requests, tokens of all answers, and their cost in millionths of the currency.
+    /// Returns the tokens of all requests, the tokens of all answers, and their cost in millionths of the currency.
     pub(crate) fn used(&self) -> (u64, u64, u64) {
         let of_plans = self.plans().map(|plan| (plan.input, plan.output, plan.cost));
         let of_summaries = self.summaries().map(|summary| (summary.input, summary.output, summary.cost));

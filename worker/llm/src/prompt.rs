@@ -14,7 +14,7 @@ use crate::history::{History, HistoryEntry};
 use crate::{answer, compact};
 
 const NO_ANSWER: &str = "(I gave no answer to this.)";
-/// For an old result when the space for results is used up.
+/// The maximum size of an old result when the space for results is used up.
 const OLD_RESULT_BYTES: usize = 200;
 
 #[derive(Debug, Deserialize)]
@@ -59,7 +59,7 @@ fn system(def: &LlmDef) -> String {
     }
 }
 
-/// The names are those that all providers accept.
+/// Returns the agent's tools, under names that all providers accept.
 fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     let tools = context.tools.may_call(&context.tenant, &context.agent);
     let specs: Vec<&ToolSpec> = tools.iter().map(|tool| &tool.spec).filter(|spec| spec.configured).collect();

@@ -96,7 +96,7 @@ fn span(step: &'static str) -> Span {
 }
 
 impl TaskRun<'_> {
-    /// The answer is stored before it has any effect.
+    /// Asks the model. The answer is stored before it has any effect.
     async fn plan(&mut self, last: bool) -> Result<(), ToolFailure> {
         let known = self.history.entries.len();
         self.append(
@@ -109,8 +109,8 @@ impl TaskRun<'_> {
         let number = self.history.entries.len().to_string();
         let ModelReply { model, mut answer, spent, at_ms } = self.ask(self.models, &number, &request).await?;
         if last {
-            // The model must answer without calls, but some servers ignore this. Calls in such an answer are not
-            // carried out.
+            // The model must answer without calls, but some servers return calls anyway. These calls are not carried
+            // out.
             answer.calls.clear();
         }
         if answer.stop == StopReason::Refused {
@@ -129,7 +129,7 @@ impl TaskRun<'_> {
         Ok(())
     }
 
-    /// If no summary can be made, old results are shortened instead.
+    /// Summarizes old steps. If no summary can be made, old results are shortened instead.
     async fn compact(&mut self) -> Result<(), ToolFailure> {
         let agent = self.agent;
         let Some(Ok(models)) = &agent.compacts else { return Ok(()) };
@@ -228,7 +228,7 @@ impl TaskRun<'_> {
         }
     }
 
-    /// `None` if the model must answer again in the required form.
+    /// Returns the task's output. `None` if the model must answer again in the required form.
     async fn answer(&mut self) -> Result<Option<ToolOutput>, ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Err(internal("it has no answer")) };
         let output = match &self.agent.form {
@@ -264,7 +264,7 @@ impl TaskRun<'_> {
         Ok(Some(ToolOutput { json: to_raw_value(&done).map_err(internal)?, content_type: "application/json" }))
     }
 
-    /// The usage of the model's response is counted in the same step.
+    /// Appends the entries, and counts the usage of the model's response in the same step.
     async fn append(
         &mut self,
         entries: Vec<HistoryEntry>,

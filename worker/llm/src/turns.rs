@@ -55,8 +55,8 @@ pub(crate) async fn run_calls(
     })
 }
 
-/// A missing record proves only for `dedupe_ms` that the turn was never submitted, because the store keeps ended turns
-/// that long.
+/// True if a turn without a record was certainly never submitted. The store keeps ended turns for `dedupe_ms`, so a
+/// missing record proves nothing after that time.
 async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
     let Some(since) = since else { return Ok(true) };
     Ok(store.now_ms().await? - since < store.options().dedupe_ms)

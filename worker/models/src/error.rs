@@ -3,7 +3,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureClass {
     Transient,
-    /// The account is exhausted. Another provider can respond, but this one responds only after its account is funded.
+    /// The account is exhausted. This provider responds only after its account is funded, but another provider can
+    /// respond.
     Exhausted,
     Permanent,
 }
@@ -39,7 +40,7 @@ impl ModelFailure {
             Self::RateLimited | Self::Unavailable | Self::Timeout | Self::Disconnected | Self::BreakerOpen => {
                 FailureClass::Transient
             }
-            // Usually a gateway's page, so the next response is likely to be complete.
+            // A malformed response is usually a gateway's page, so the next response is likely to be complete.
             Self::Malformed => FailureClass::Transient,
             Self::QuotaSpent => FailureClass::Exhausted,
             Self::Unauthorised | Self::NotFound | Self::BadRequest | Self::TooLarge | Self::Blocked => {

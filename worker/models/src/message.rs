@@ -176,8 +176,8 @@ impl ModelRequest {
     }
 }
 
-/// Keeps all digits of numbers. Text that is no object is wrapped in one, because some providers require objects in the
-/// history. The model still sees its own text.
+/// Keeps all digits of numbers. Text that is not an object is wrapped in an object, because some providers require
+/// objects in the history. The model still sees its own text.
 pub(crate) fn object(arguments: &str) -> Box<RawValue> {
     let raw = serde_json::from_str::<Box<RawValue>>(arguments).ok().filter(|raw| raw.get().starts_with('{'));
     raw.unwrap_or_else(|| {

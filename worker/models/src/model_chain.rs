@@ -27,7 +27,7 @@ pub enum ModelChainError {
 }
 
 impl ModelChainError {
-    /// Transient if a provider can answer later.
+    /// Returns [`FailureClass::Transient`] if a provider can answer later.
     #[must_use]
     pub fn class(&self) -> FailureClass {
         match self {
@@ -36,8 +36,8 @@ impl ModelChainError {
         }
     }
 
-    /// `Some` only if all providers that can answer later are paused, so that none of them was asked. Returns the
-    /// shortest pause.
+    /// Returns the shortest pause if all providers that can answer later are paused, so that none of them was asked.
+    /// Otherwise returns `None`.
     #[must_use]
     pub fn paused_for(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
@@ -46,8 +46,8 @@ impl ModelChainError {
         if all_rest { later().filter_map(|error| error.retry_after).min() } else { None }
     }
 
-    /// The shortest time after which a provider that can answer later can be asked again. `None` if there is no such
-    /// provider, or if one of them named no time.
+    /// Returns the shortest time after which a provider that can answer later can be asked again. `None` if there is no
+    /// such provider, or if one of them named no time.
     #[must_use]
     pub fn retry_after(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
@@ -83,7 +83,7 @@ impl ModelChain {
         self.0.iter().map(|provider| provider.name())
     }
 
-    /// The API's owner (as OpenTelemetry names it) and the model.
+    /// Returns the API's owner (as OpenTelemetry names it) and the model.
     #[must_use]
     pub fn described(&self, at: usize) -> Option<(&'static str, &str)> {
         self.0.get(at).map(|provider| provider.described())

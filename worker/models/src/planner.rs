@@ -9,7 +9,7 @@ use crate::message::{CALLS_MAX, ChatMessage, ModelAnswer, ModelRequest, StopReas
 /// Means that the model needs no tool.
 const NONE: &str = "none";
 
-/// The result has no tool definitions and no calls, and its roles alternate.
+/// Describes the tools and calls as text. The result has no tool definitions and no calls, and its roles alternate.
 pub(crate) fn as_plain_text(request: &ModelRequest) -> ModelRequest {
     let mut system = request.system.clone();
     if request.answer_only {
@@ -37,7 +37,8 @@ pub(crate) fn as_plain_text(request: &ModelRequest) -> ModelRequest {
     ModelRequest { system, messages, tools: Vec::new(), ..request.clone() }
 }
 
-/// Roles must alternate, so a user message after a user message is joined to it.
+/// Appends a user message. Roles must alternate, so if the last message is also a user message, the text is joined to
+/// it.
 fn push_user(messages: &mut Vec<ChatMessage>, text: &str) {
     if let Some(ChatMessage::User(last)) = messages.last_mut() {
         last.push_str("\n\n");
@@ -57,8 +58,8 @@ fn model_message(text: &str, calls: &[ToolCall]) -> ChatMessage {
     ChatMessage::Model { text: words, calls: Vec::new() }
 }
 
-/// If the answer was cut off, the last call can be unreadable. A call of `none` is not a call: the text beside it is
-/// the answer.
+/// Reads the calls in the answer's text. If the answer was cut off, the last call can be unreadable. A call of `none`
+/// is not a call: the text beside it is the answer.
 pub(crate) fn parse_calls(request: &ModelRequest, answer: ModelAnswer) -> ModelAnswer {
     if request.answer_only || request.tools.is_empty() || answer.stop == StopReason::Refused {
         return answer;

@@ -186,7 +186,7 @@ impl Provider {
     }
 }
 
-/// The estimate is at least half of the real number.
+/// Estimates the number of values in the JSON. The estimate is at least half of the real number.
 fn values(json: &[u8]) -> usize {
     let mut values = 1;
     let mut in_text = false;
@@ -216,7 +216,7 @@ async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u
     }
 }
 
-/// From `Retry-After` or `retry-after-ms`. A date is compared with the provider's own clock in the `Date` header.
+/// Reads `Retry-After` or `retry-after-ms`. A date is compared with the provider's own clock in the `Date` header.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
@@ -230,7 +230,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     (date(after)? - date(text("date")?)?).to_std().ok()
 }
 
-/// Google's `RetryInfo`: `"retryDelay": "13s"` in the details of the error.
+/// Reads Google's `RetryInfo`: `"retryDelay": "13s"` in the details of the error.
 fn retry_delay(refusal: &serde_json::Value) -> Option<Duration> {
     let details = refusal["error"]["details"].as_array()?;
     let delay = details.iter().find_map(|detail| detail["retryDelay"].as_str())?;

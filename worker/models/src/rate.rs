@@ -13,7 +13,8 @@ const LEFT_AND_RESET: [(&str, &str); 4] = [
     ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
 ];
 
-/// The longest time until a used-up limit resets. `None` if no limit is used up, or if the provider reports no limits.
+/// Returns the longest time until a used-up limit resets. `None` if no limit is used up, or if the provider reports no
+/// limits.
 pub(crate) fn used_up(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let of = |(left, reset): &(&str, &str)| {
@@ -30,7 +31,7 @@ pub(crate) fn used_up(headers: &HeaderMap) -> Option<Duration> {
     LEFT_AND_RESET.iter().filter_map(of).max()
 }
 
-/// `1s`, `6m0s`, `120ms`, or a number of seconds.
+/// Parses `1s`, `6m0s`, `120ms`, or a number of seconds.
 fn length(text: &str) -> Option<Duration> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::spec::Limits;
 
-/// The kernel limits child cgroups only if their parent contains no processes.
+/// The worker moves into this child cgroup: the kernel limits child cgroups only if their parent contains no processes.
 const WORKER: &str = "tickfleet.worker";
 const COMMAND: &str = "tickfleet.command.";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
@@ -118,7 +118,7 @@ impl Drop for Cgroup {
             return;
         }
         let path = std::mem::take(&mut self.path);
-        // Processes take a moment to die. This thread can belong to the runtime, so another one retries.
+        // Processes take a moment to die. This thread can belong to the runtime, so another thread retries.
         #[allow(clippy::disallowed_methods, reason = "the thread has nothing else to do, and no runtime")]
         std::thread::spawn(move || {
             for _ in 0..REMOVALS {
@@ -140,7 +140,7 @@ fn set(cgroup: &Path, name: &str, value: &str) -> io::Result<()> {
     fs::write(cgroup.join(name), value)
 }
 
-/// Opened while the launcher still has permission.
+/// Files of the cgroup. They are opened while the launcher still has permission.
 #[derive(Debug)]
 pub(crate) struct CgroupHandle {
     processes: File,
@@ -157,7 +157,7 @@ impl CgroupHandle {
         (&self.processes).write_all(process.to_string().as_bytes())
     }
 
-    /// The kernel kills processes if the cgroup exceeds its memory limit.
+    /// True if the kernel has killed a process because the cgroup exceeded its memory limit.
     pub(crate) fn has_run_out(&self) -> bool {
         let mut events = &self.events;
         let mut text = String::new();
@@ -168,7 +168,8 @@ impl CgroupHandle {
     }
 }
 
-/// The folder of the cgroup (v2). `mounts` and `cgroups` are a process's `mountinfo` and `cgroup` files.
+/// Returns the folder of a process's cgroup (v2). `mounts` and `cgroups` are the process's `mountinfo` and `cgroup`
+/// files.
 fn own(mounts: &str, cgroups: &str) -> Option<PathBuf> {
     let path = Path::new(cgroups.lines().find_map(|line| line.strip_prefix("0::"))?);
     mounts.lines().find_map(|line| {

@@ -64,7 +64,7 @@ impl Sandbox {
 }
 
 impl Confined {
-    /// The command's processes are descendants of the launcher.
+    /// Returns the process ID of the launcher. The command's processes are descendants of the launcher.
     #[must_use]
     pub fn launcher(&self) -> Option<u32> {
         self.launcher.id()
@@ -74,7 +74,7 @@ impl Confined {
         self.stderr.take()
     }
 
-    /// Also kills all processes that the command has started. [`Self::ended`] waits for their end.
+    /// Kills the command and all processes that it has started. [`Self::ended`] waits for their end.
     pub fn kill(&self) {
         // The shutdown fails if the launcher has already ended; then no process is alive.
         let _ = self.held.shutdown(Shutdown::Both);

@@ -14,7 +14,7 @@ use crate::output::drain;
 use crate::spec::{Network, Spec, WORKSPACE};
 use crate::usage;
 
-/// A starting worker waits for the engine's response.
+/// The time for which a starting worker waits for the engine's response.
 const ENGINE: Duration = Duration::from_secs(5);
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// The engine's client ends with this code if it could not start a container.
@@ -40,7 +40,8 @@ impl Engine {
         }
     }
 
-    /// This level supports neither network access nor grants, and the workspace must be mountable.
+    /// Returns the arguments of the engine's client. This level supports neither network access nor grants, and the
+    /// workspace must be mountable.
     pub fn arguments(&self, spec: &Spec, name: &str) -> Result<Vec<String>, RunError> {
         if spec.network != Network::None || !spec.grants.is_empty() {
             let why = "the sandbox level docker grants neither the network nor further paths";
@@ -137,7 +138,7 @@ impl Engine {
     }
 }
 
-/// An engine does not limit the size of a mount, so this checks it.
+/// Returns when the workspace exceeds its limits, because an engine does not limit the size of a mount.
 async fn until_overfull(spec: &Spec) -> StopCause {
     loop {
         tokio::time::sleep(CHECK_EVERY).await;
@@ -155,7 +156,7 @@ async fn check_workspace(spec: &Spec) -> Option<StopCause> {
     tokio::task::spawn_blocking(check).await.ok().flatten()
 }
 
-/// Killing the engine's client leaves the container running, so this removes it when dropped.
+/// Removes the container when dropped, because killing the engine's client leaves the container running.
 struct ContainerRemoval {
     program: PathBuf,
     name: Option<String>,

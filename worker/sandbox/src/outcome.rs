@@ -10,7 +10,7 @@ pub enum StopCause {
     Processes,
     WorkspaceBytes,
     WorkspaceFiles,
-    /// The run is stopped as if the workspace exceeded its limits.
+    /// The workspace cannot be counted, so the run is stopped as if the workspace exceeded its limits.
     WorkspaceUncountable,
     Cancelled,
 }
@@ -55,7 +55,7 @@ impl RunOutcome {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// Nothing ran.
+    /// The specification of the command cannot be used. Nothing ran.
     #[error("{0}")]
     Spec(String),
     /// The machine lacks a feature that the run demands. Nothing ran.

@@ -63,7 +63,7 @@ fn remove_entry(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Resul
     is_unlinked(root, name).map(drop)
 }
 
-/// False for a folder that is not empty.
+/// Returns true if the entry no longer exists, and false for a folder that is not empty.
 fn is_unlinked(at: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     match unlinkat(at, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(true),

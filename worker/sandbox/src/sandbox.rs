@@ -24,7 +24,7 @@ use crate::wire::{FRAME_BYTES_MAX, Report, Request, frame};
 
 /// A launcher must end within this time after a run's wall time or a cancellation.
 const GRACE: Duration = Duration::from_secs(10);
-/// Makes a program run as the launcher.
+/// The argument that makes a program run as the launcher.
 pub const LAUNCH: &str = "sandbox-exec";
 
 /// The program's `main` must call [`launcher::main`].
@@ -56,7 +56,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Confines a process at each level, which takes some tens of milliseconds.
+    /// Tries each level with a confined process, which takes some tens of milliseconds.
     ///
     /// If a cgroup is delegated to this process and contains no other process, this process moves into a child cgroup.
     ///
@@ -159,7 +159,7 @@ impl Sandbox {
         let stdout = child.stdout.take();
         let stderr = child.stderr.take();
         let limit = Duration::from_millis(request.spec.limits.wall_ms).saturating_add(GRACE);
-        // If the launcher was killed, processes that it should have killed could keep its pipes open forever.
+        // If the launcher was killed, processes that the launcher should have killed could keep the pipes open forever.
         let read =
             |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
         let read_errors =
@@ -212,8 +212,8 @@ impl Sandbox {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(stdout)
             .stderr(Stdio::piped())
-            // In a separate process group, the launcher gets no interrupt from a terminal. The worker gets it, and
-            // drains.
+            // In a separate process group, the launcher gets no interrupt from a terminal. The worker gets the
+            // interrupt, and drains.
             .process_group(0)
             .spawn()?;
         Ok((child, tokio::net::UnixStream::from_std(ours)?))

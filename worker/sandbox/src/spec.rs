@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where commands find the workspace at the levels [`Level::Strict`] and [`Level::Docker`].
 pub const WORKSPACE: &str = "/app/workspace";
-/// For commands without a `/`.
+/// Commands without a `/` are searched for in these folders.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ impl fmt::Display for Level {
 pub enum Network {
     #[default]
     None,
-    /// To these ports of any host, and no other protocol. Requires Landlock ABI 4.
+    /// TCP connections to these ports of any host, and no other protocol. Requires Landlock ABI 4.
     Tcp(Vec<u16>),
 }
 
@@ -86,7 +86,7 @@ impl Default for Limits {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
-    /// One element each; no shell interprets them.
+    /// The program and its arguments, one element each. No shell interprets them.
     pub argv: Vec<String>,
     #[serde(skip)]
     pub stdin: Vec<u8>,
@@ -116,9 +116,9 @@ impl Spec {
         }
     }
 
-    /// Checks for problems that exist on every machine: an empty command, a NUL, a variable name with `=`, a path that
-    /// is not absolute, or an unsafe grant. A grant is unsafe if its path is inside or around a path that a command may
-    /// write to, because a command could redirect the grant.
+    /// Checks for problems that exist on every machine: an empty command, a NUL, a variable name with `=`, a relative
+    /// path, or an unsafe grant. A grant is unsafe if its path is inside or around a path that a command may write to:
+    /// the command could redirect the grant.
     pub fn check(&self) -> Result<(), String> {
         if self.argv.first().is_none_or(String::is_empty) {
             return Err("the command is empty".into());

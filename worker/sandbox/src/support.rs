@@ -56,7 +56,7 @@ impl SandboxSupport {
         }
     }
 
-    /// The reason is `None` for a supported level.
+    /// Returns each level, with `None` if it is supported, and otherwise with the reason.
     pub fn levels(&self) -> impl Iterator<Item = (Level, Option<&str>)> {
         let levels = [(Level::Basic, &self.basic), (Level::Strict, &self.strict), (Level::Docker, &self.docker)];
         levels.into_iter().map(|(level, missing)| (level, missing.as_deref()))

@@ -30,7 +30,7 @@ pub(crate) enum HandlerOutcome {
     Failed(CallEnding),
     /// The call failed, and a retry is harmless.
     Retry {
-        /// For the model, if the call is not retried.
+        /// Shown to the model if the call is not retried.
         message: String,
         /// The minimum wait, as requested by the service.
         after: Option<Duration>,
@@ -40,7 +40,7 @@ pub(crate) enum HandlerOutcome {
     /// The call has begun work that continues elsewhere. The handler is called again when that work has ended.
     Waits {
         awaits: Awaited,
-        /// The handler is then called again, even if the event has not happened.
+        /// After this time, the handler is called again even if the event has not happened.
         at_most: Duration,
     },
     /// The turn was canceled, and the call had no lasting effect.
@@ -72,7 +72,7 @@ pub(crate) async fn run(
     }
 }
 
-/// An output that was cut (`is_whole` is false) is not compared with the tool's output schema.
+/// Checks the output against the tool's output schema, unless the output was cut (`is_whole` is false).
 pub(crate) async fn checked(tool: &RegisteredTool, mut output: ToolOutput, is_whole: bool) -> HandlerEnd {
     make_readable(&mut output);
     if is_whole && let Err(unfit) = tool.check_output(&output).await {
@@ -97,7 +97,7 @@ fn make_readable(output: &mut ToolOutput) {
     }
 }
 
-/// `name` is the name that the model used.
+/// Determines the outcome of an attempt. `name` is the name that the model used.
 pub(crate) fn classify(
     ran: HandlerEnd,
     tool: &RegisteredTool,

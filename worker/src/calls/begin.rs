@@ -59,7 +59,8 @@ enum AfterBegin {
 }
 
 impl Calls {
-    /// After a restart of the store, first waits until other workers have reported the calls that they have begun.
+    /// Finds out whether an earlier attempt began the call. After a restart of the store, first waits until other
+    /// workers have reported the calls that they have begun.
     pub(super) async fn begun_before(&self, attempt: &CallAttempt<'_>) -> EarlierAttempts {
         let once =
             !matches!(attempt.config.registry.effect(&attempt.call.tool), Some(Effect::Read | Effect::Idempotent));
@@ -128,7 +129,7 @@ impl Calls {
         AttemptOutcome::Ended(Box::new(unknown), Vec::new())
     }
 
-    /// The error is the outcome of a call that waits or ends instead.
+    /// Begins the call. The error is the outcome of a call that waits or ends instead.
     pub(super) async fn begin_call(
         &self,
         attempt: &CallAttempt<'_>,
@@ -234,7 +235,8 @@ impl Calls {
                         .as_ref()
                         .map(|facts| facts.in_shadow(attempt, &runs.tool, inputs.tools, &shadow))
                         .unwrap_or_default();
-                    // A retry does not evaluate the conditions again, so the time of their check is unknown.
+                    // A retry does not evaluate the conditions again, so the time at which they were checked is
+                    // unknown.
                     let facts_evaluated_ms = checked_ms.map(|at_ms| if attempt.number == 1 { at_ms } else { 0 });
                     let mut passed = narrowed.unwrap_or(passed);
                     passed.shadow.extend(shadow);

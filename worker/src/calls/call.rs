@@ -83,8 +83,8 @@ impl Calls {
         Box::pin(self.begin_and_run(attempt, tools, passed, access, streak)).await
     }
 
-    /// For a call that ends without beginning. For other calls, the decision that begins the call reads the streak. If
-    /// this read fails, the result has no note about a loop.
+    /// Reads the streak of a call that ends without beginning. For other calls, the decision that begins the call reads
+    /// the streak. If this read fails, the result has no note about a loop.
     pub(super) async fn read_streak(&self, attempt: &CallAttempt<'_>, streak: Option<&StreakCheck>) {
         let Some(key) = streak.map(|check| check.name.key()) else { return };
         if attempt.view.record::<Streak>(&key).is_ok() {
@@ -150,7 +150,7 @@ impl Calls {
         begun_call.annotate(outcome)
     }
 
-    /// For a call that does not run, or does not run again.
+    /// Returns the outcome of a call that does not run, or does not run again.
     fn ended(&self, attempt: &CallAttempt<'_>, reason: &EndReason, past: &CallHistory<'_>) -> AttemptOutcome {
         let result = attempt.ended(reason, past);
         // A call that never ran is counted when its result is rendered.
@@ -212,7 +212,8 @@ impl Calls {
         found.map(|found| found.value).filter(|found| found.is_of(&slice.turn)).map(|found| found.reason)
     }
 
-    /// `None` for any other end, or if no reason is known. The reason contains no secrets.
+    /// Returns why the turn was canceled, without secrets. `None` if the call ends for another reason, or if no reason
+    /// for the cancellation is known.
     async fn cancel_reason(&self, attempt: &CallAttempt<'_>, reason: &EndReason) -> Option<String> {
         if *reason != EndReason::Canceled {
             return None;
@@ -298,8 +299,8 @@ impl Calls {
         }
     }
 
-    /// Reads the task's record again, because the task's handler writes to it. Adopts the record if it still names the
-    /// slice's entry.
+    /// Reads the task's record again, because the task's handler writes to the record. Adopts the record if the record
+    /// still names the slice's entry.
     async fn adopt_steps(&self, attempt: &CallAttempt<'_>) {
         let name = &attempt.slice.name;
         let read = retry_until(&self.now, || async {
@@ -328,7 +329,7 @@ impl Calls {
         why
     }
 
-    /// If Redis does not respond, the inner turn continues to its end.
+    /// Cancels the inner turn. If Redis does not respond, the inner turn continues to its end.
     pub(crate) async fn cancel_inner(&self, outer: &TurnName, inner: &TurnId, why: Option<&str>) {
         let name = TurnName { tenant: outer.tenant.clone(), turn: inner.clone() };
         let why = why.unwrap_or("the turn of its outer call was cancelled");
@@ -387,8 +388,8 @@ impl Calls {
     }
 }
 
-/// Either the call could not be parsed from a plain-text answer, or the model's response was cut off. In the second
-/// case even the tool's name may be incomplete.
+/// Returns the error of a call that could not be parsed from a plain-text answer, or that was cut off with the model's
+/// response. If the response was cut off, even the tool's name may be incomplete.
 fn unreadable(attempt: &CallAttempt<'_>) -> Option<CallError> {
     let head = attempt.head();
     let call = attempt.call;

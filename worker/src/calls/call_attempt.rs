@@ -175,19 +175,19 @@ impl CallAttempt<'_> {
         AttemptOutcome::Ended(Box::new(self.result(outcome, error)), Vec::new())
     }
 
-    /// The call was begun, but not sent.
+    /// Returns the outcome of a call that was begun, but not sent.
     pub(super) fn unsent(&self) -> AttemptOutcome {
         AttemptOutcome::Requeue(RequeueReason::Unsent { nonce: self.progress.lock().begun_by.clone() })
     }
 
-    /// The call was canceled while it ran, without a lasting effect.
+    /// Returns the outcome of a call that was canceled while it ran, without a lasting effect.
     pub(super) fn stopped(&self, why: Option<&str>) -> AttemptOutcome {
         let because = report::because(why);
         let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");
         self.refused(Outcome::Cancelled, messages::error(Outcome::Cancelled, message))
     }
 
-    /// The call ends without a result of its tool.
+    /// Returns the result of a call that ends without a result of its tool.
     pub(super) fn ended(&self, reason: &EndReason, past: &CallHistory<'_>) -> Box<CallResult> {
         let (outcome, error) = report::ended(reason, self.head().deadline_ms, past);
         Box::new(CallResult { attempts: past.tries, ..self.result(outcome, error) })

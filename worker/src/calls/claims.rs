@@ -2,9 +2,9 @@
 //! outcome. For example, a model that plans again after a crash makes the same payment under another call ID. Only the
 //! effect key shows that the two calls are equal.
 //!
-//! The decision that begins a call claims its effect. Settling the call ends the claim. So no call with an effect key
-//! runs without a claim. An equal call reads the outcome from the claim, or from the record of the turn of the call
-//! that made the claim. If neither has the outcome, the outcome is reported as unknown.
+//! The decision that begins a call claims the call's effect. Settling the call ends the claim. So no call with an
+//! effect key runs without a claim. An equal call reads the outcome from the claim, or from the record of the turn of
+//! the call that made the claim. If neither has the outcome, the outcome is reported as unknown.
 
 use std::borrow::Cow;
 
@@ -37,8 +37,9 @@ impl EffectClaims {
         Self { store: common.store.clone() }
     }
 
-    /// `None` unless the tool is `once` and has an effect key. `nothing` is an equal call that certainly had no effect,
-    /// so that its claim can be replaced. Fails if the call lacks an argument of the effect key.
+    /// Returns the claim that the call makes. `None` unless the tool is `once` and has an effect key. `nothing` is an
+    /// equal call that certainly had no effect: the new claim replaces that call's claim. Fails if the call lacks an
+    /// argument of the effect key.
     pub(super) fn claim_of(
         &self,
         attempt: &CallAttempt<'_>,
@@ -111,8 +112,8 @@ impl EffectClaims {
         Some(result)
     }
 
-    /// A call's own result is known if a worker settled the call and then died. Otherwise the result is that of an
-    /// equal call.
+    /// Returns a known result as the outcome. A call's own result is known if a worker settled the call and then died.
+    /// Otherwise the result is that of an equal call.
     pub(super) fn known_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -143,8 +144,8 @@ pub(super) fn opened(claim: &ClaimEffect) -> EndClaim {
     EndClaim { effect, by, end: EffectEnd::Open, window_ms }
 }
 
-/// The claim may come from an earlier attempt. `None` if the call cannot have a claim, or has the result of an equal
-/// call.
+/// Returns the command that ends the call's claim, which an earlier attempt may have made. `None` if the call cannot
+/// have a claim, or has the result of an equal call.
 pub(super) fn end_of(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> Option<EndClaim> {
     let call = &slice.calls[index];
     if slice.turn.is_task() || result.repeats.is_some() {
@@ -215,8 +216,8 @@ pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result:
     Some(EffectNote { key: hash_of(key, tool, slice, call, result)?, window_ms: key.window_ms })
 }
 
-/// Hashes the arguments that the call ran with, or would have run with. `None` if they are unreadable or lack an
-/// argument of the effect key.
+/// Hashes the arguments that the call ran with, or would have run with. `None` if the arguments are unreadable or lack
+/// an argument of the effect key.
 fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<String> {
     let given = result.approval.as_ref().and_then(|approval| approval.arguments.as_deref());
     let text = match given {
@@ -228,7 +229,7 @@ fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, r
     key.hash(&slice.name.tenant, &tool.spec.name, arguments).ok()
 }
 
-/// `None` if the text is not a result: another program may have written it.
+/// Reads a stored result. `None` if the text is not a result: another program may have written the text.
 fn read(result: &str) -> Option<CallResult> {
     serde_json::from_str(result).ok()
 }

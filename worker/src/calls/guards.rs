@@ -34,7 +34,7 @@ pub enum Guard {
 }
 
 impl Guard {
-    /// In the order in which a call passes them.
+    /// The guards in the order in which a call passes them.
     pub const ALL: [Self; 5] = [Self::Permission, Self::Arguments, Self::Validation, Self::Rules, Self::Approval];
 
     #[must_use]
@@ -167,8 +167,8 @@ impl GuardedCall<'_> {
 }
 
 impl GuardedCall<'_> {
-    /// The rules see exactly the arguments that the tool gets. A task has no row: the call that delegated the task has
-    /// one.
+    /// Evaluates the rules for exactly the arguments that the tool gets. A task has no permission row: the call that
+    /// delegated the task has a permission row.
     fn evaluate_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<RuleFindings, Box<CallEnding>> {
         let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else {
             return Ok(RuleFindings::default());
@@ -184,8 +184,9 @@ impl GuardedCall<'_> {
 }
 
 impl GuardedCall<'_> {
-    /// A task needs no approval, because the call that delegated the task could require one. Fails if the call can
-    /// never be approved: no approvers are configured, or its arguments are too long to be shown to a person in full.
+    /// Returns the approvals that the call requires. A task needs no approval, because the call that delegated the task
+    /// could require one. Fails if the call can never be approved: no approvers are configured, or the arguments are
+    /// too long to be shown to a person in full.
     fn required_approvals(
         &self,
         tool: &RegisteredTool,
@@ -267,7 +268,7 @@ fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<Call
     }
 }
 
-/// The tool of a task is its agent's handler.
+/// Applies the guards to a call. For a task, the tool is the handler of the task's agent.
 pub(super) async fn passed_with(
     attempt: &CallAttempt<'_>,
     tools: &Toolbox,

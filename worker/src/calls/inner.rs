@@ -21,7 +21,8 @@ const RECHECK_AFTER: Duration = Duration::from_secs(15);
 pub(crate) struct InnerTurns {
     store: Store,
     priority: Priority,
-    /// The inner turn that this attempt has sent to the store. `None` if it has sent none, or has seen the turn's end.
+    /// The inner turn that this attempt has sent to the store. `None` if the attempt has sent no inner turn, or has
+    /// seen the turn's end.
     out: Mutex<Option<TurnId>>,
 }
 
@@ -35,9 +36,9 @@ impl InnerTurns {
     }
 
     /// True if inner call `number`, which the store does not know, was certainly never begun. The first inner call may
-    /// have been begun if the outer call has waited, or if the store may have forgotten it. The store remembers a later
-    /// inner call longer than the previous one. So if the store has the result of the previous inner call, the later
-    /// one was never begun.
+    /// have been begun if the outer call has waited, or if the store may have forgotten that call. The store remembers
+    /// a later inner call longer than the previous inner call. So if the store has the result of the previous inner
+    /// call, the later call was never begun.
     async fn is_new(&self, context: &CallContext, number: usize) -> Result<bool, StoreError> {
         let Some(before) = number.checked_sub(1).filter(|before| *before > 0) else {
             return Ok(!context.waited && !context.may_be_forgotten);

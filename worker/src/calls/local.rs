@@ -24,7 +24,7 @@ use crate::calls::state::Calls;
 use crate::calls::turn::{Pipeline, SliceRun};
 use crate::tools::{RegisteredTool, ToolFailure, ToolOutput, Toolbox};
 
-/// Data for the worker that ends the call, from the worker that began it.
+/// Data for the worker that ends the call, from the worker that began the call.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct LocalNote {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,13 +33,13 @@ struct LocalNote {
     facts_evaluated_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     shadow: Vec<ShadowDenial>,
-    /// For the lookup of an unknown outcome, if the tool declares one.
+    /// For the lookup of an unknown outcome, if the tool declares a lookup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     arguments: Option<Box<RawValue>>,
 }
 
 impl Calls {
-    /// For a producer that does not run local tools.
+    /// Refuses the call, because the turn's producer does not run local tools.
     pub(super) fn refused_local(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         let tool = &attempt.call.tool;
         let message = format!(
@@ -84,8 +84,8 @@ impl Calls {
         AttemptOutcome::Offer(Box::new(LocalOffer { message: message.to_string(), note, lease_ms }))
     }
 
-    /// `None` unless the call's function has ended, or the caller's process was lost. No guard is evaluated again,
-    /// because the call may have taken effect.
+    /// Returns the outcome of the call. `None` unless the call's function has ended, or the caller's process was lost.
+    /// No guard is evaluated again, because the call may have taken effect.
     pub(super) async fn concluded(&self, attempt: &CallAttempt<'_>) -> Option<AttemptOutcome> {
         let turn = &attempt.slice.turn;
         let (local, conclusion) = turn.concluded().filter(|_| attempt.id.position == turn.position)?;
@@ -201,7 +201,7 @@ fn tool_of(attempt: &CallAttempt<'_>) -> Option<Arc<RegisteredTool>> {
 }
 
 impl Pipeline {
-    /// Afterwards this worker no longer holds the slice.
+    /// Offers the call to the caller's process. Afterwards this worker no longer holds the slice.
     pub(super) async fn offer(&self, run: SliceRun, offer: LocalOffer, (attempt, had_parallel_reads): (u32, bool)) {
         let Some(run) = self.commit_and_release(run).await else { return };
         let had_parallel_reads = had_parallel_reads || self.journal.epoch() != run.lease.epoch;

@@ -18,11 +18,11 @@ const ONLY_IN_POLICY_INPUTS: [&str; 3] = ["user_context", "session_data", "task.
 pub struct LoggedCall<'a> {
     pub tenant: &'a TenantId,
     pub agent: &'a AgentId,
-    /// As the model named it.
+    /// The name that the model used.
     pub tool: &'a str,
-    /// `None` if they are incomplete.
+    /// `None` if the arguments are incomplete.
     pub arguments: Option<&'a str>,
-    /// `None` if the log lacks them.
+    /// `None` if the log lacks the policy inputs.
     pub policy_inputs: Option<&'a PolicyInputs>,
 }
 
@@ -114,7 +114,8 @@ impl LoggedCall<'_> {
     }
 }
 
-/// `None` if the tool is unknown or its row names no facts. `tool` is the name that the model used.
+/// Returns the facts in the tool's permission row. `None` if the tool is unknown or its row names no facts. `tool` is
+/// the name that the model used.
 #[must_use]
 pub fn facts<'p>(
     tool: &str,
@@ -126,7 +127,8 @@ pub fn facts<'p>(
     Some((&spec.name, &row.facts, registry.effect(tool).unwrap_or(Effect::Once)))
 }
 
-/// The guards accepted the unknown arguments when the call was made, and no enforced rule reads them.
+/// Returns the verdict on a call with unknown arguments. The guards accepted the arguments when the call was made, and
+/// no enforced rule reads the arguments.
 fn unseen(tool: &RegisteredTool, tools: &Toolbox) -> LoggedCallVerdict {
     match (tool.spec.requires_approval, tools.approvers().is_empty()) {
         (false, _) => LoggedCallVerdict::Passes,

@@ -51,7 +51,7 @@ pub(crate) fn equal_call_waits(tool: &str, call: &str) -> CallError {
     CallError { details, ..error(Outcome::Denied, message) }
 }
 
-/// To approve a call, a person must see all of its arguments.
+/// To approve a call, a person must see all arguments of the call.
 pub(crate) fn too_long_for_people(tool: &str, bytes: usize) -> CallError {
     let bytes_max = limits::APPROVAL_ARGUMENTS_BYTES_MAX;
     let problem = format!(
@@ -93,7 +93,7 @@ pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) 
     error
 }
 
-/// The agent may call the tool with other arguments.
+/// The error of a call that does not meet a rule. The agent may call the tool with other arguments.
 pub(crate) fn unmet(name: &str, unmet: &RuleDenial) -> CallError {
     let advice = match unmet.why {
         DenialCause::NotMet => "",

@@ -44,7 +44,8 @@ fn millis(time: Duration) -> i64 {
 }
 
 impl Pipeline {
-    /// `attempt` is the number of the next call's attempt. `had_parallel_reads` is true if later calls ran in parallel.
+    /// Parks the slice, or returns the slice to its queue. `attempt` is the number of the next call's attempt.
+    /// `had_parallel_reads` is true if later calls ran in parallel.
     pub(super) async fn park_or_return(
         &self,
         run: SliceRun,
@@ -85,14 +86,15 @@ impl Pipeline {
         }
     }
 
-    /// Call this function only if the next call had no effect, or only effects that may be repeated.
+    /// Undoes the begin record of the next call. Call this function only if the next call had no effect, or only
+    /// effects that may be repeated.
     async fn undo_begin(&self, run: &SliceRun) {
         self.journal.undo(&run.slice, run.position()).await;
     }
 
-    /// Results in memory are committed first. If the turn is canceled, ends the remaining calls. `tried` is the number
-    /// of finished attempts of the next call, and whether that call has begun work elsewhere. `None` if the results
-    /// were not committed, or if the store gave no result.
+    /// Parks the slice. Results in memory are committed first. If the turn is canceled, ends the remaining calls.
+    /// `tried` is the number of finished attempts of the next call, and whether that call has begun work elsewhere.
+    /// `None` if the results were not committed, or if the store gave no result.
     async fn park(
         &self,
         run: SliceRun,
@@ -136,7 +138,7 @@ impl Pipeline {
                 return None;
             }
         }
-        // Release the slice now: its next holder may begin the slice's calls before this worker receives the store's
+        // Release the slice now: the next holder may begin the slice's calls before this worker receives the store's
         // reply.
         self.journal.release(&run.slice);
         Some(run)
@@ -243,8 +245,8 @@ impl Pipeline {
         }
     }
 
-    /// `failed` is the number of finished attempts of the next call. `waited` is true if that call has begun work
-    /// elsewhere.
+    /// Ends the remaining calls of a canceled turn. `failed` is the number of finished attempts of the next call.
+    /// `waited` is true if that call has begun work elsewhere.
     pub(super) async fn cancel_remaining(&self, mut run: SliceRun, (failed, waited): (u32, bool)) {
         let config = self.configs.load();
         run.lease.cancel.cancel();

@@ -23,8 +23,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Calls {
-    /// If the tool names a lookup tool, the lookup decides how a call with an unknown outcome ends, or is repeated
-    /// later. Any other outcome is unchanged.
+    /// If the tool names a lookup tool, the lookup decides how a call with an unknown outcome ends. An inconclusive
+    /// lookup is repeated later. Any other outcome is unchanged.
     pub(super) async fn reconciled(
         &self,
         attempt: &CallAttempt<'_>,
@@ -81,7 +81,7 @@ impl Calls {
         self.store.clock().until(attempt.head().deadline_ms) > wait
     }
 
-    /// The lookup tool only reads, so any failure counts as an unknown verdict.
+    /// Calls the lookup tool. The lookup tool only reads, so any failure counts as an unknown verdict.
     async fn ask_other(
         &self,
         attempt: &CallAttempt<'_>,
@@ -147,7 +147,7 @@ fn happened(attempt: &CallAttempt<'_>, unknown: CallResult, output: Box<RawValue
     }
 }
 
-/// The call did not take effect and can no longer take effect, so the agent may make it again.
+/// The result of a call that did not take effect and can no longer take effect. The agent may make the call again.
 fn not_happened(unknown: CallResult, by: &Reconcile) -> CallResult {
     let message = format!(
         "This call was lost on its way, and did not take effect: {:?} found nothing of it, twice, {} s apart. You may call it again.",

@@ -28,7 +28,8 @@ pub(crate) struct Calls {
     pub(super) breakers: Breakers,
     pub(super) metrics: Arc<Metrics>,
     pub(super) retry_delays: RetryDelays,
-    /// The default durability of begin records, and the longest wait for it. A tool can set another durability.
+    /// The default durability of begin records, and the longest wait for this durability. A tool can set another
+    /// durability.
     pub(in crate::calls) durable: (Durability, Duration),
     pub(in crate::calls) output_bytes_max: usize,
     pub(super) redactor: Arc<Redactor>,

@@ -1,5 +1,5 @@
-//! One call outside a fleet: a worker's guards check it, and it is attempted once. Each step reports its result.
-//! Nothing is admitted, debited, recorded or repeated.
+//! One call outside a fleet: a worker's guards check the call, and the call is attempted once. Each step reports its
+//! result. Nothing is admitted, debited, recorded or repeated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::tools::{CallContext, ProgressSink, RegisteredTool, ToolSecrets, Toolb
 pub struct Trial {
     pub tenant: TenantId,
     pub agent: AgentId,
-    /// As a model would name it.
+    /// The name that a model would use.
     pub tool: String,
     pub arguments: String,
     pub context: Context,
@@ -44,7 +44,7 @@ pub struct TrialStep {
 
 #[derive(Debug, Clone, Serialize)]
 pub struct TrialResult {
-    /// Up to the step that ended the call.
+    /// The steps, up to the step that ended the call.
     pub steps: Vec<TrialStep>,
     /// `None` if the trial stopped before the tool ran.
     pub result: Option<CallResult>,
@@ -54,20 +54,20 @@ pub struct TrialResult {
 }
 
 impl Trial {
-    /// `None` unless the tool exists and the agent may call it.
+    /// Returns the tool's effect. `None` unless the tool exists and the agent may call the tool.
     #[must_use]
     pub fn effect(&self) -> Option<Effect> {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.effect)
     }
 
     /// The tool's own name, even if the model spells it differently. `None` unless the tool exists and the agent may
-    /// call it.
+    /// call the tool.
     #[must_use]
     pub fn name(&self) -> Option<String> {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.name.clone())
     }
 
-    /// `now_ms` is in milliseconds since the epoch.
+    /// Runs the trial. `now_ms` is in milliseconds since the epoch.
     pub async fn run(&self, id: TurnId, now_ms: i64) -> TrialResult {
         let mut tried = TrialResult { steps: Vec::new(), result: None, next: None };
         let call = CallId { turn: id, position: 0 };

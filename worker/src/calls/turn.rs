@@ -41,7 +41,7 @@ use crate::slot_pool::Slot;
 /// would cost more than running these calls again after a crash.
 const COMMIT_ALONE_MS: u64 = 100;
 
-/// These reads share the slice's slot.
+/// Maximum number of a slice's reads that run at the same time. These reads share the slice's slot.
 const READS_AT_ONCE_MAX: usize = 8;
 
 /// A held slice with the results since its last commit. The value is consumed when the slice is settled, parked or
@@ -49,7 +49,7 @@ const READS_AT_ONCE_MAX: usize = 8;
 pub(super) struct SliceRun {
     pub(super) slice: Arc<Slice>,
     pub(super) lease: SliceLease,
-    /// From the slice's position onward.
+    /// The results from the slice's position onward.
     pub(super) results: Vec<UncommittedResult>,
     pub(super) view: View,
     /// Only results of calls that count for a streak.
@@ -118,7 +118,8 @@ impl Pipeline {
         }
     }
 
-    /// `slot` is released when the slice's last call has run. The results may still wait for the store at that time.
+    /// Runs the slice. `slot` is released when the slice's last call has run. The results may still wait for the store
+    /// at that time.
     pub(crate) fn run_slice(
         self: Arc<Self>,
         slice: Slice,
@@ -138,8 +139,8 @@ impl Pipeline {
         }
     }
 
-    /// Only after this mark does another crash count against the slice of a crashed worker. `None` if another worker
-    /// has the slice, or if the store gave no result.
+    /// Marks a slice of a crashed worker as started. Only after this mark does another crash count against the slice.
+    /// `None` if another worker has the slice, or if the store gave no result.
     pub(crate) async fn mark_started(&self, slice: Slice) -> Option<Slice> {
         use tickfleet_core::call::begin::BeginResult;
         let mut slice = Arc::new(slice);
@@ -176,7 +177,7 @@ impl Pipeline {
     }
 
     async fn run_calls(&self, slice: Arc<Slice>, lease: SliceLease, slot: Slot) {
-        // Both times come from one clock: the ID of the slice's entry is the time of its dispatch.
+        // Both times come from one clock: the ID of the slice's entry contains the time of the dispatch.
         let dispatched_ms = entry_ms(&slice.entry).unwrap_or_else(|| self.store.state().now_ms);
         self.metrics.started(self.since(dispatched_ms));
         let context = Arc::new(slice.turn.head.context.clone());
@@ -232,8 +233,8 @@ impl Pipeline {
         }
     }
 
-    /// A scheduler may have admitted the slice for a tenant that was added after this worker's last heartbeat. In this
-    /// case the settings are read again.
+    /// Returns the configuration for the slice. A scheduler may have admitted the slice for a tenant that was added
+    /// after this worker's last heartbeat. In this case the settings are read again.
     async fn config_for(&self, slice: &Slice) -> Arc<WorkerConfig> {
         let config = self.configs.load();
         if config.active.policy.look_up(&slice.name.tenant, &slice.turn.head.agent).is_ok() {
@@ -503,7 +504,7 @@ impl SliceRun {
         effects
     }
 
-    /// Includes results that are not settled yet.
+    /// Counts the streak of the last result, including results that are not settled yet.
     fn count(&self, now_ms: i64) -> Option<tickfleet_core::call::streak::StreakCount> {
         let (name, bounds, _) = self.repeats.last()?;
         let of_streak = self.repeats.iter().filter(|(of, _, _)| of == name);
@@ -513,20 +514,21 @@ impl SliceRun {
     }
 }
 
-/// `None` if the call used the approval. Only the first call of a slice can have an approval.
+/// Returns the approval that the call leaves unused. `None` if the call used the approval. Only the first call of a
+/// slice can have an approval.
 fn unused_approval(slice: &Slice, index: usize, result: &CallResult) -> Option<(tickfleet_model::TenantId, String)> {
     let asked = slice.turn.approval.clone().filter(|_| index == 0)?;
     let is_used = result.approval.as_ref().is_some_and(|approval| approval.id == asked);
     (!is_used).then(|| (slice.name.tenant.clone(), asked))
 }
 
-/// Milliseconds by the store's clock.
+/// Returns the time of the entry, in milliseconds by the store's clock.
 fn entry_ms(entry: &EntryId) -> Option<i64> {
     entry.as_str().split_once('-')?.0.parse().ok()
 }
 
-/// If an admission exceeds a limit's maximum by n calls, the limit would have delayed the last n calls of the
-/// admission.
+/// Returns the limits in shadow mode that would have delayed the call. If an admission exceeds a limit's maximum by n
+/// calls, the limit would have delayed the last n calls of the admission.
 fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
     let admitted = slice.turn.notes.iter().rev().find_map(|note| match note {
         Note::Admitted { limits, debited, .. } => Some(limits.iter().zip(debited)),
@@ -549,8 +551,9 @@ fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> V
     .collect()
 }
 
-/// The number is one, except for consecutive reads of a turn that requests parallel reads. A call with any other effect
-/// is a barrier between earlier and later calls. If a worker crashed while it held the slice, the calls run one by one.
+/// The number of calls that run at the same time: one, except for consecutive reads of a turn that requests parallel
+/// reads. A call with any other effect is a barrier between earlier and later calls. If a worker crashed while it held
+/// the slice, the calls run one by one.
 fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     if !slice.turn.head.parallel_reads || slice.turn.is_task() || slice.turn.crashes > 0 {
         return 1;
@@ -563,8 +566,8 @@ fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
 }
 
 /// True for the result of a `once` call that ran, of a long call, or of a call that changes facts. Also true for an
-/// unknown outcome: a lost worker may have begun that call, and the intent record of the next call would replace its
-/// record. A third worker would then begin the call again.
+/// unknown outcome: a lost worker may have begun that call, and the intent record of the next call would replace that
+/// call's record. A third worker would then begin the call again.
 fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> bool {
     if result.outcome == Outcome::OutcomeUnknown {
         return true;
@@ -577,7 +580,7 @@ fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &Ca
     (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
 }
 
-/// The parent is the span that admitted the turn, or else the producer's span.
+/// Makes the span of the slice. The parent is the span that admitted the turn, or else the producer's span.
 fn span_of(slice: &Slice) -> Span {
     let turn = &slice.turn;
     let head = &slice.turn.head;

@@ -31,7 +31,7 @@ use worker::{Breakers, LoopOptions, ProcessParts, Worker, WorkerOptions};
 pub const LEASE_MS: i64 = 400;
 const SOON: Duration = Duration::from_secs(20);
 
-/// Dispatched without an admission.
+/// Dispatches a turn without an admission.
 pub struct Dispatch {
     pub name: TurnName,
     pub turn: Turn,
@@ -59,7 +59,7 @@ impl Decision for Dispatch {
     }
 }
 
-/// As the turn's timer does.
+/// Notifies the holder of a canceled turn, as the turn's timer does.
 pub struct Notify {
     pub name: TurnName,
     pub holder: Arc<str>,
@@ -104,7 +104,7 @@ impl Shard {
         Self { memory, store, shutdown, running }
     }
 
-    /// As a scheduler does.
+    /// Fires due timers, as a scheduler does.
     pub async fn fire_timers(&self) {
         let now_ms = self.store.refresh_state().await.unwrap().now_ms;
         let first = Query::First { set: keys::timers(), upto: Some(now_ms.unsigned_abs()), count: 50 };
@@ -134,7 +134,7 @@ impl Shard {
         self.until(|| async { self.record(id).await.filter(|turn| matches!(turn.state, State::Waiting { .. })) }).await;
     }
 
-    /// Each worker writes the lists when it starts.
+    /// Waits for the tool lists, which each worker writes when it starts.
     pub async fn tool_lists_written(&self) {
         self.until(|| async {
             let list = Query::Record(RecordKey::new("tools"));
@@ -147,7 +147,7 @@ impl Shard {
         self.until(|| async { (self.memory.round_trips().1 >= commits).then_some(()) }).await;
     }
 
-    /// Handles due timers meanwhile.
+    /// Waits for the result of the call at `position`, and handles due timers meanwhile.
     pub async fn result(&self, id: &str, position: usize) -> serde_json::Value {
         let finished = self.until(|| async move {
             self.fire_timers().await;

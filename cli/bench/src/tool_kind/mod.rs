@@ -71,8 +71,8 @@ impl ToolKind {
         }
     }
 
-    /// For an MCP tool, also runs `program` to pin the tool's definition. The caller must keep the returned services
-    /// as long as the tool is called.
+    /// Writes the configuration of the tool. For an MCP tool, also runs `program` to pin the tool's definition. The
+    /// caller must keep the returned services as long as the tool is called.
     pub(super) async fn write(
         self,
         dir: &Path,
@@ -113,7 +113,7 @@ fn declared(kind: ToolKind, how: &str) -> String {
     format!("tools:\n  {}:\n{DECLARED}    {}: {how}\n", kind.tool(), kind.word())
 }
 
-/// Returns the entry of the module in the configuration.
+/// Writes the Python module, and returns its entry in the configuration.
 fn python(dir: &Path, interpreter: &str, slots: usize) -> io::Result<String> {
     let code = dir.join("code");
     std::fs::create_dir_all(&code)?;

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
 
-/// Sorted, with the newest version first. A client that requests another version gets the newest one.
+/// Versions of MCP, the newest first. A client that requests another version gets the newest one.
 const VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
 const METHOD_NOT_FOUND: i32 = -32601;
 
@@ -52,7 +52,7 @@ async fn mcp(Json(message): Json<Value>) -> Response {
     }
 }
 
-/// `None` for a notification, or for a message without a method.
+/// Returns `None` for a notification, or for a message without a method.
 fn answer(message: &Value) -> Option<Value> {
     let id = message.get("id")?;
     let params = &message["params"];

@@ -20,7 +20,7 @@ struct RunConverter {
     run: RunIds,
     task: String,
     plans: usize,
-    /// Calls of the last response without a result.
+    /// The ids of the last response's calls that have no result yet.
     calls: VecDeque<String>,
     results: usize,
     ready: VecDeque<Value>,
@@ -88,7 +88,7 @@ impl RunConverter {
         }
     }
 
-    /// Skips a response without calls: the answer follows as a separate event.
+    /// Adds a model response with its calls. Skips a response without calls: the answer follows as a separate event.
     fn plan(&mut self, text: &str, calls: &[PlannedCall]) {
         self.plans += 1;
         if calls.is_empty() {
@@ -111,7 +111,7 @@ impl RunConverter {
         }
     }
 
-    /// Results arrive in the order of the calls.
+    /// Adds the result of the next call. Results arrive in the order of the calls.
     fn result(&mut self, content: &str) {
         let Some(call) = self.calls.pop_front() else { return };
         self.results += 1;

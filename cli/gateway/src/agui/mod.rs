@@ -27,7 +27,7 @@ use crate::turns::{path, read_body};
 use crate::verbs::Verb;
 use conversion::{RunIds, events};
 
-/// The response repeats the id.
+/// The response repeats the run id, so the length of the id is limited.
 const RUN_ID_CHARS_MAX: usize = 256;
 
 /// Input of a run (`RunAgentInput`). `tools`, `context`, `state` and other members are accepted and ignored: the

@@ -117,7 +117,7 @@ export async function collect(list, { wanted, matches = () => true, most = COLLE
   return { found: found.slice(0, most), isWhole: !from && found.length <= most };
 }
 
-/** Returns the number of items with each name, the highest first. */
+/** Counts how often each name occurs among the items. Returns the most frequent names first. */
 const tally = (found, nameOf) => [...found.reduce((by, one) => by.set(nameOf(one), (by.get(nameOf(one)) ?? 0) + 1), new Map())].sort((one, other) => other[1] - one[1]);
 
 /** Describes what an action on all matches would change. */

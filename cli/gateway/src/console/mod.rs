@@ -19,7 +19,7 @@ use crate::problem::Problem;
 /// The name, media type and gzipped bytes of each file. `build.rs` writes the list.
 const FILES: &[(&str, &str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console_files.rs"));
 
-/// Scripts, styles and data only from this server, no framing, no form submission, and no text parsed as HTML. The
+/// Allow scripts, styles and data only from this server. Forbid framing, form submission, and parsing text as HTML. The
 /// console's code sends the key as a header, so another page cannot make the browser use the key.
 const GUARDS: [(HeaderName, &str); 4] = [
     (

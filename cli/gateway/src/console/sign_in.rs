@@ -27,7 +27,7 @@ const EXPECTED: &str = "{\"code\": \"…\", \"verifier\": \"…\", \"nonce\": \"
 
 #[derive(Debug, Serialize)]
 pub(super) struct SignInOffer {
-    /// `None` if the gateway accepts only keys and tokens that the user enters.
+    /// `None` if the gateway offers no sign-in at a provider, so that users must enter a key or token.
     sign_in: Option<Provider>,
 }
 

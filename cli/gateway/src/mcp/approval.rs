@@ -28,7 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{McpServer, digits, is_stateless};
 use crate::serving::public::PublicUrl;
 
-/// Exceeds the maximum waiting approvals of one agent.
+/// Exceeds the maximum number of waiting approvals of one agent.
 const HELD_MAX: usize = 1_000;
 
 /// The user of this machine, who decides the approvals of the client that this process serves.
@@ -40,7 +40,8 @@ pub struct LocalApprover {
     /// Masks secrets in audit entries.
     pub redactor: Arc<Redactor>,
     pub console: PublicUrl,
-    /// Contains the link to the console with its key. Models read results, so results name only the file.
+    /// The file with the link to the console. The link contains a key. Models read results, so results name only the
+    /// file.
     pub link: PathBuf,
 }
 
@@ -64,13 +65,13 @@ impl LocalApprovals {
         self.approver.console.clone()
     }
 
-    /// Finds a call with the same tool and arguments.
+    /// Returns the turn of a held call with the same tool and arguments.
     pub(super) fn held(&self, request: &CallToolRequestParams) -> Option<TurnId> {
         let is_equal = |held: &&HeldCall| held.tool == *request.name && held.arguments == request.arguments;
         self.held.lock().iter().find(is_equal).map(|held| held.turn.clone())
     }
 
-    /// Called when the result of the call is known, or before the call is held again.
+    /// Forgets a held call. Called when the result of the call is known, or before the call is held again.
     pub(super) fn release(&self, turn: &TurnId) {
         self.held.lock().retain(|held| held.turn != *turn);
     }
@@ -79,7 +80,7 @@ impl LocalApprovals {
         self.held.lock().iter().map(|held| held.turn.clone()).collect()
     }
 
-    /// The result explains where to decide.
+    /// Holds the call. Returns a result that explains where to decide.
     pub(super) fn hold(&self, request: &CallToolRequestParams, turn: &TurnId, approval: &Approval) -> CallToolResult {
         self.release(turn);
         let mut held = self.held.lock();
@@ -105,7 +106,7 @@ pub(super) enum Question {
 }
 
 impl McpServer {
-    /// Returns `None` if the turn waits for something else, or on a read error.
+    /// Returns the approval that the turn waits for. `None` if the turn waits for something else, or on a read error.
     pub(super) async fn pending_approval(&self, name: &TurnName, live: &LiveTurn) -> Option<Approval> {
         let id = live.turn.approval.as_deref().filter(|_| turn_state(live) == TurnState::Parked)?;
         match self.client.approval(&name.tenant, id).await {
@@ -117,8 +118,8 @@ impl McpServer {
         }
     }
 
-    /// Returns an approval that the user of this machine may decide, but not again the one with the id `asked`.
-    /// `None` also on a read error.
+    /// Returns an approval that the user of this machine may decide. `None` also if its id is `asked`, or on a read
+    /// error.
     pub(super) async fn new_local_approval(&self, name: &TurnName, asked: Option<&str>) -> Option<Approval> {
         let approver = &self.local.as_ref()?.approver;
         let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).turn_view(name).await else { return None };
@@ -129,7 +130,7 @@ impl McpServer {
 
     pub(super) fn ask_user(&self, approval: Approval, context: &RequestContext<RoleServer>) -> Question {
         let can = context.client_capabilities().and_then(|can| can.elicitation);
-        // A client that supports dialogs but names no kind supports forms.
+        // A client that supports dialogs but names no kind of dialog supports forms.
         let has_forms = can.is_some_and(|can| can.form.is_some() || can.url.is_none());
         match &self.local {
             Some(local) if has_forms && !is_stateless(context) => {
@@ -141,7 +142,7 @@ impl McpServer {
         }
     }
 
-    /// Says who must approve, until when, and where.
+    /// Tells the model who must approve, until when, and where.
     pub(super) fn describe_approval(&self, approval: &Approval) -> String {
         let name = format!("{}:{}", approval.tenant, approval.id);
         let until = DateTime::from_timestamp_millis(approval.until_ms).unwrap_or_default();
@@ -159,7 +160,8 @@ impl McpServer {
         )
     }
 
-    /// `None` if the gateway has no configured URL, or if the client cannot show pages.
+    /// Returns the base URL of the approvals page. `None` if the gateway has no configured URL, or if the client cannot
+    /// show pages.
     pub(super) fn page(&self, context: &RequestContext<RoleServer>) -> Option<&PublicUrl> {
         let shows = context.client_capabilities().and_then(|can| can.elicitation).is_some_and(|can| can.url.is_some());
         self.public.as_ref().filter(|_| shows)

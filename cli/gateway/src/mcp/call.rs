@@ -30,12 +30,12 @@ use crate::waiting::TurnLookup;
 const TASK_AFTER: Duration = Duration::from_secs(2);
 /// If the client does not support tasks, a request waits at most this long. Clients and proxies rarely allow more.
 const WAIT_MAX: Duration = Duration::from_secs(600);
-/// Bounds the retries while Redis does not respond.
+/// The time for retries while Redis does not respond.
 const SUBMIT_MAX: Duration = Duration::from_secs(10);
 const SUBMIT_AGAIN: Duration = Duration::from_millis(500);
-/// Clients can ask for progress notifications.
+/// The interval of progress notifications, which clients can ask for.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// Applies to approvals that the user of this machine decides.
+/// The interval between checks for an approval that the user of this machine decides.
 const APPROVAL_LOOKS: Duration = Duration::from_millis(250);
 /// Member of `_meta`. Several calls with the same id run once.
 const TURN_ID: &str = "tickfleet/turn_id";
@@ -173,8 +173,8 @@ impl McpServer {
         Ok(CallToolResponse::Complete(CallToolResult::error(vec![ContentBlock::text(message)])))
     }
 
-    /// The client has stopped waiting. Cancels the turn if the client's protocol treats the end of the wait as a
-    /// cancellation. Over HTTP with a revision before 2026-07-28, a broken connection does not cancel a call.
+    /// Handles a client that has stopped waiting. Cancels the turn if the client's protocol treats the end of the wait
+    /// as a cancellation. Over HTTP with a revision before 2026-07-28, a broken connection does not cancel a call.
     async fn cancelled(&self, name: &TurnName, context: &RequestContext<RoleServer>) -> ErrorData {
         let is_wanted_no_more = self.only.is_some() || is_stateless(context);
         if is_wanted_no_more && let Err(error) = self.cancel(name).await {
@@ -191,7 +191,7 @@ impl McpServer {
     async fn notify_progress(&self, name: &TurnName, began: Instant, context: &RequestContext<RoleServer>) {
         let Some(token) = context.meta.get_progress_token() else { return };
         let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).turn_view(name).await else { return };
-        // The real progress is unknown. The protocol requires increasing values, as elapsed seconds are.
+        // The real progress is unknown. The protocol requires increasing values, so report the elapsed seconds.
         let mut progress = ProgressNotificationParam::new(token, began.elapsed().as_secs_f64());
         let approval = self.pending_approval(name, &live).await;
         let words =
@@ -203,7 +203,7 @@ impl McpServer {
     }
 }
 
-/// Includes the progress that a running tool has reported.
+/// Describes the turn's state, with the progress that a running tool has reported.
 pub(super) fn live_words(live: &LiveTurn) -> Cow<'static, str> {
     let state = turn_state(live);
     match &live.progress {
@@ -259,7 +259,7 @@ pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
     Ok(CallToolResult::error(vec![ContentBlock::text(why.to_owned())]))
 }
 
-/// Not a secret: reading the turn requires a key for the agent.
+/// Returns a random id. The id is not a secret: reading the turn requires a key for the agent.
 fn new_id() -> Result<TurnId, ErrorData> {
     let mut bytes = [0_u8; 16];
     let random = SystemRandom::new().fill(&mut bytes).is_ok();
@@ -267,7 +267,7 @@ fn new_id() -> Result<TurnId, ErrorData> {
     id.ok_or_else(|| failed(&Problem::no_randomness()))
 }
 
-/// Redis did not confirm the submit.
+/// Tells the model that Redis did not confirm the submit.
 fn acceptance_unknown(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     let cause = refusal.map_or_else(
         || "The fleet's Redis did not respond".to_owned(),
@@ -283,7 +283,8 @@ fn acceptance_unknown(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
 
-/// The reason is, for example, a full queue or a lack of memory. The model can retry.
+/// Tells the model why the call was not accepted, such as a full queue or a lack of memory, and whether a retry may
+/// help.
 fn not_accepted(problem: &Problem) -> CallToolResult {
     let (message, is_worth_another) = problem.summary();
     let advice = if is_worth_another { " Nothing ran. Retry in a moment." } else { " Nothing ran." };

@@ -11,10 +11,10 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde::de::IgnoredAny;
 use tickfleet_model::redaction::string_end;
 
-/// A fraction with so many digits is always exact.
+/// A fraction with at most this many digits is always exact.
 const DIGITS_EXACT: usize = 15;
 
-/// Every text that replaces a number begins with this secret.
+/// Returns the secret with which every text that replaces a number begins.
 fn mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| {
@@ -26,7 +26,7 @@ fn mark() -> &'static str {
     })
 }
 
-/// Replaces numbers that the library might round by marked texts.
+/// Replaces each number that the library might round with a marked text.
 pub(super) fn guarded(json: &str) -> Cow<'_, str> {
     let bytes = json.as_bytes();
     let mut guarded = String::new();
@@ -56,7 +56,7 @@ pub(super) fn guarded(json: &str) -> Cow<'_, str> {
     Cow::Owned(guarded)
 }
 
-/// Replaces marked texts by the original numbers.
+/// Replaces each marked text with its original number.
 pub(super) fn restored(json: &str) -> Cow<'_, str> {
     let mut restored = String::new();
     let mut left = json;

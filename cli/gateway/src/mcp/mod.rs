@@ -47,7 +47,7 @@ pub(crate) use http::{HttpServer, answer, http_server};
 pub use stdio::serve_stdio;
 
 const PAGE: usize = 200;
-/// Applies while no worker has written the list. Clients request the list once, as soon as a fleet starts.
+/// The longest wait for a worker to write the tool list. Clients request the list once, as soon as a fleet starts.
 const LIST_WAIT: Duration = Duration::from_secs(5);
 /// The pause between attempts to read the list doubles up to [`LIST_LOOKS_MAX`].
 const LIST_LOOKS_MIN: Duration = Duration::from_millis(100);
@@ -78,7 +78,7 @@ impl Principal {
         self.caller.as_ref().map_or_else(started, Caller::holder)
     }
 
-    /// An invalid id is reported as an unknown task.
+    /// Returns the turn of a task. An invalid id is reported as an unknown task.
     fn turn(&self, task_id: &str) -> Result<TurnName, ErrorData> {
         let turn = TurnId::new(task_id).map_err(|_| unknown_task(task_id))?;
         Ok(TurnName { tenant: self.tenant.clone(), turn })
@@ -151,7 +151,7 @@ fn dialect(context: &RequestContext<RoleServer>) -> Dialect {
     if is_stateless(context) { Dialect::Mcp2026_07_28 } else { Dialect::Mcp }
 }
 
-/// The client speaks a revision without a handshake, 2026-07-28 or later.
+/// Returns true if the client speaks a revision without a handshake, 2026-07-28 or later.
 fn is_stateless(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version().is_some_and(|version| !version.has_initialize())
 }
@@ -211,8 +211,8 @@ impl ServerHandler for McpServer {
         Ok(page)
     }
 
-    // The server does not advertise the capabilities of the methods below. They return "method not found" instead of
-    // empty lists: revision 2026-07-28 requires that methods and capabilities agree.
+    // The server does not advertise the capabilities of the methods below. These methods return "method not found"
+    // instead of empty lists: revision 2026-07-28 requires that methods and capabilities agree.
 
     async fn list_prompts(
         &self,
@@ -275,7 +275,7 @@ impl ServerHandler for McpServer {
         self.task(&principal, &request.task_id, &context).await.map(GetTaskResult::new)
     }
 
-    /// The responses decide nothing: the caller cannot approve its own call.
+    /// Ignores the client's responses, which decide nothing: the caller cannot approve its own call.
     async fn update_task(
         &self,
         request: UpdateTaskParams,

@@ -99,7 +99,7 @@ pub(crate) async fn show(
     Ok(Json(if may_decide { approval } else { approval.without_secrets(&shared.backend.redactor()) }))
 }
 
-/// False also if the configuration cannot be read.
+/// Returns true if the key's approver may decide the approval. Returns false also if the configuration cannot be read.
 async fn may_decide(shared: &Shared, operator: &Operator, approval: &Approval) -> bool {
     let Ok(by) = operator.require_permission(Verb::Approve).and_then(|()| operator.approver()) else { return false };
     let roles = shared.backend.approver(by).await.ok().flatten();
@@ -176,7 +176,7 @@ impl Deciding {
         Approver { name: &self.by, roles: &self.roles }
     }
 
-    /// Two keys may have the same approver, so the log names the key.
+    /// Logs the decision with the name of the key, because two keys may have the same approver.
     fn log(&self, counted: VerdictResult) -> VerdictResult {
         let (key, by, approval) = (&self.context.by, &self.by, &self.approval.id);
         tracing::info!(key, by, %approval, state = %counted.state, "approval decided");

@@ -14,7 +14,7 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
 
-/// Default and maximum, per shard.
+/// The default and maximum number of entries per shard.
 const ENTRIES: (usize, usize) = (50, 500);
 /// Bounds the entries that one request reads in one shard.
 const READ_MAX: usize = 20_000;
@@ -55,7 +55,7 @@ pub(crate) struct AuditSearchQuery {
 pub(crate) struct AuditSearchResponse {
     entries: Vec<AuditMatch>,
     read: usize,
-    /// One per shard. Empty if the whole time range was searched.
+    /// The positions to continue from, one per shard. Empty if the whole time range was searched.
     cursors: Vec<String>,
 }
 
@@ -120,7 +120,7 @@ fn parse_conditions(text: &str) -> Result<ArgumentConditions, Problem> {
     text.parse().map_err(|error: String| Problem::invalid(format!("where: {error}")))
 }
 
-/// A cursor has the shard and the entry: `0:1700000000000-3`.
+/// Parses a cursor, which has the shard and the entry: `0:1700000000000-3`.
 fn parse_cursor(text: &str) -> Result<(u32, &str), Problem> {
     let read = text.split_once(':').and_then(|(shard, entry)| {
         let (ms, number) = entry.split_once('-')?;

@@ -121,7 +121,7 @@ impl DeadQuery {
 pub(crate) struct DeadCausesPage {
     causes: Vec<Cause>,
     read: usize,
-    /// Entries with further causes, which did not fit.
+    /// The number of entries with further causes, which did not fit into the response.
     others: u64,
     /// `None` at the end.
     #[serde(skip_serializing_if = "Option::is_none")]

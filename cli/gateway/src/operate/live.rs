@@ -23,7 +23,8 @@ use crate::serving::permits::{Permit, PermitBounds, PermitPool};
 use crate::verbs::{CallerIdentity, Verb};
 
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Each live view is a connection. All receive the same snapshot. Only keys for all tenants can open one.
+/// Each live view needs a connection, and all views receive the same snapshot. Only keys for all tenants can open a
+/// view.
 const WATCHERS_MAX: PermitBounds = PermitBounds { all: 200, tenant: 200, caller: 50 };
 
 #[derive(Debug, Clone)]
@@ -113,7 +114,7 @@ where
     F: Fn() -> Fut,
     Fut: Future<Output = bool>,
 {
-    /// `None` if the watcher has lost its permission or polling has ended.
+    /// Returns the next snapshot as an event. `None` if the watcher has lost its permission or polling has ended.
     async fn next(&mut self) -> Option<Event> {
         loop {
             // The poll may hang on Redis, so the permission is checked on a timeout too.
@@ -138,7 +139,8 @@ where
     }
 }
 
-/// Leaves out ages, rates and the texts of findings, because they always differ.
+/// Returns the counts that show whether the fleet has changed. Leaves out ages, rates and the texts of findings,
+/// because they always differ.
 fn change_marker(fleet: &Value) -> Value {
     let counts: Vec<&Value> = fleet["backlog"].as_array().into_iter().flatten().map(|one| &one["count"]).collect();
     let findings = fleet["findings"].as_array().into_iter().flatten();
@@ -147,7 +149,7 @@ fn change_marker(fleet: &Value) -> Value {
     json!([counts, fleet["paused"], fleet["policy_generation"], fleet["slots"], findings])
 }
 
-/// Traffic can change other views without changing the counts in `change_marker`.
+/// Returns true if there is traffic, which can change other views without changing the counts in `change_marker`.
 fn is_busy(fleet: &Value) -> bool {
     ["turns", "slices", "calls"].iter().any(|rate| fleet["rates"][rate].as_f64().is_some_and(|rate| rate > 0.0))
 }

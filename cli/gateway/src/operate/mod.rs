@@ -78,7 +78,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/audit", get(audit::search))
 }
 
-/// A page has the time at which it was read.
+/// A page of a list, with the time at which the page was read.
 #[derive(Debug, Serialize)]
 pub(crate) struct Page<T> {
     #[serde(flatten)]
@@ -99,18 +99,18 @@ pub(crate) struct ChangeResult {
     changed: bool,
 }
 
-/// A filter names the tool by name or id. `None` if the filter has no tool.
+/// Returns the tool of a filter, given by name or id. `None` if the filter has no tool.
 async fn resolve_tool_filter(shared: &Shared, given: Option<String>) -> Result<Option<String>, Problem> {
     Ok(shared.backend.names().await?.tool_filter(&shared.client, given.as_deref()).await?)
 }
 
-/// Rejects a filter without matches if the fleet lacks a tenant, agent or tool of the filter. 404, with the nearest
-/// names.
+/// Rejects a filter without matches if the fleet lacks a tenant, agent or tool of the filter. The rejection is a 404
+/// with the nearest names.
 async fn check_filter(shared: &Shared, filter: FilteredNames<'_>) -> Result<(), Problem> {
     Ok(shared.backend.names().await?.check_filter(&shared.client, filter).await?)
 }
 
-/// Each handler checks the permission that it needs.
+/// The caller of an operator route. Each handler checks the permission that it needs.
 #[derive(Debug)]
 pub(crate) struct Operator {
     grant: Arc<Grant>,
@@ -133,7 +133,7 @@ impl Operator {
         self.grant.holder()
     }
 
-    /// Written to the audit log: the name of the key, or the name in the token.
+    /// Returns the name for the audit log: the name of the key, or the name in the token.
     pub(crate) fn by(&self) -> &str {
         &self.grant.id
     }
@@ -148,7 +148,7 @@ impl Operator {
         self.grant.approver.as_deref().ok_or_else(no_approver)
     }
 
-    /// `None` means all tenants.
+    /// Returns the tenant that the operator may act on; `None` means all tenants.
     pub(crate) fn restrict_tenant(&self, requested: Option<String>) -> Result<Option<TenantId>, Problem> {
         Ok(verbs::restrict_tenant(self.grant.tenant.one(), requested.as_deref())?)
     }
@@ -214,7 +214,7 @@ pub(crate) async fn me(operator: Operator) -> Json<Me> {
     })
 }
 
-/// Rejects duplicate keys at any depth, because JSON readers disagree on which one counts.
+/// Parses a body. Rejects duplicate keys at any depth, because JSON readers disagree on which one counts.
 fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>, expected: &str) -> Result<T, Problem> {
     let bytes = &read_body(bytes)?;
     let bounds = Bounds { bytes_max: bytes.len(), depth_max: limits::JSON_DEPTH_MAX };
@@ -223,7 +223,7 @@ fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>, expected: &st
     serde_json::from_slice(bytes).map_err(|error| wrong(&error))
 }
 
-/// Also trims the reason.
+/// Trims the reason, and checks that it is neither empty nor too long.
 fn check_reason(reason: &mut String) -> Result<(), Problem> {
     check_optional_reason(reason)?;
     if reason.is_empty() {

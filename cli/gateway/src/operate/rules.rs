@@ -36,9 +36,9 @@ pub(crate) struct RulesResponse {
     calls: u64,
     /// The log of every shard has been counted up to this time.
     counted_upto_ms: i64,
-    /// The log has entries that are not counted yet: repeat the request.
+    /// True if the log has entries that are not counted yet: repeat the request.
     more: bool,
-    /// Entries may have been trimmed from the log before they were counted.
+    /// True if entries may have been trimmed from the log before they were counted.
     gap: bool,
     now_ms: i64,
 }

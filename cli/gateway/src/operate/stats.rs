@@ -50,9 +50,9 @@ pub(crate) struct CallStatsResponse {
     models: Option<ModelUseTotal>,
     /// The log of every shard has been counted up to this time.
     counted_upto_ms: i64,
-    /// The log has entries that are not counted yet: repeat the request.
+    /// True if the log has entries that are not counted yet: repeat the request.
     more: bool,
-    /// Entries may have been trimmed from the log before they were counted.
+    /// True if entries may have been trimmed from the log before they were counted.
     gap: bool,
     now_ms: i64,
 }
@@ -108,7 +108,7 @@ pub(super) struct CountProgress {
     pub(super) now_ms: i64,
 }
 
-/// Counts at most 20,000 entries per shard, in the tenant's shard or in all shards.
+/// Counts new audit entries, at most 20,000 per shard, in the tenant's shard or, for `None`, in all shards.
 pub(super) async fn count_new_entries(shared: &Shared, tenant: Option<&TenantId>) -> Result<CountProgress, Problem> {
     let now_ms = shared.client.now_ms().await?;
     let mut all = CountProgress { upto_ms: now_ms, more: false, gap: false, now_ms };

@@ -95,7 +95,8 @@ impl FollowerEvents {
         self.phase = Some(phase);
     }
 
-    /// Also used for a turn that the key does not cover, so that the event does not reveal the turn's owner.
+    /// Adds the event for an unknown turn. Also used for a turn that the key does not cover, so that the event does not
+    /// reveal the turn's owner.
     fn add_not_found(&mut self) {
         let message = format!("{} is unknown: rejected, or its record has expired", self.name.turn);
         self.push("not_found", &json!({"message": message}));

@@ -19,7 +19,7 @@ use crate::waiting::{ReplyWaiters, TurnLookup};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const POLL_RETRY_PAUSE: Duration = Duration::from_secs(2);
-/// A message that waits for admission may be large, so it is read only with every n-th poll.
+/// A message that waits for admission may be large, so only every n-th poll reads it.
 const READ_EVERY: u32 = 8;
 const TURNS_PER_QUERY: usize = 100;
 #[derive(Debug, Clone)]
@@ -124,7 +124,7 @@ impl FollowedTurns {
 }
 
 impl Inner {
-    /// Each turn with the number of its known results. Removes turns without followers.
+    /// Returns each turn with the number of its known results. Removes turns without followers.
     fn names(&self) -> Vec<(TurnName, usize)> {
         let mut turns = self.turns.lock();
         turns.retain(|_, seen| seen.receiver_count() > 0);
@@ -138,7 +138,8 @@ impl Inner {
         for (name, known) in names {
             shards.entry(self.client.store(&name.tenant).shard()).or_default().push((name, known));
         }
-        // Shards are polled concurrently, so one that does not respond delays no other. It is tried once per poll.
+        // Shards are polled concurrently, so a shard that does not respond delays no other. Each shard is tried once
+        // per poll.
         let polls = shards.into_values().map(async |names| {
             for some in names.chunks(TURNS_PER_QUERY) {
                 if !self.poll_shard_turns(some).await {
@@ -176,7 +177,8 @@ impl Inner {
         join_all(polled).await.into_iter().all(|is_read| is_read)
     }
 
-    /// The turn has ended or has not been admitted. Returns false if the lookup failed and a later one may succeed.
+    /// Looks up a turn that has ended or has not been admitted. Returns false if the lookup failed and a later one may
+    /// succeed.
     async fn look_up_inactive(&self, name: &TurnName) -> bool {
         let is_queued = self.turns.lock().get(name).is_some_and(|seen| matches!(*seen.borrow(), PolledState::Queued));
         let found = if is_queued && !self.polls.load(Ordering::Relaxed).is_multiple_of(READ_EVERY) {
@@ -187,7 +189,7 @@ impl Inner {
         let is_read = found.as_ref().map_or_else(Problem::is_damaged, |_| true);
         self.update_state(name, |seen| match found {
             Ok(TurnLookup::Ended(reply)) => PolledState::Ended(reply),
-            // A scheduler may have admitted the turn between the two reads. Keep its state, which the next poll
+            // A scheduler may have admitted the turn between the two reads. Keep the turn's state, which the next poll
             // updates.
             Ok(TurnLookup::UnderWay) if matches!(seen, PolledState::Underway { .. }) => seen.clone(),
             Ok(TurnLookup::UnderWay) => PolledState::Queued,

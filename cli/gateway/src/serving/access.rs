@@ -39,7 +39,7 @@ pub(crate) async fn log(request: Request, next: Next) -> Response {
     response
 }
 
-/// `None` unless the caller sent exactly one id that is safe in a log line.
+/// Returns the caller's request id. `None` unless the caller sent exactly one id that is safe in a log line.
 fn valid_request_id(headers: &HeaderMap) -> Option<String> {
     let text = only(headers, REQUEST_ID.as_str())?.to_str().ok()?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '+' | '=');

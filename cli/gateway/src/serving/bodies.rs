@@ -19,8 +19,8 @@ pub(crate) async fn in_time(request: Request, next: Next) -> Response {
 }
 
 fn bounded(body: BodyDataStream) -> Body {
-    // The time starts with the first read, which follows authentication: the time for that must not count against the
-    // sender.
+    // The time starts with the first read, which follows authentication: the time for authentication must not count
+    // against the sender.
     let timed = stream::unfold(Some((body, None)), |state| async {
         let (mut body, deadline) = state?;
         let deadline = deadline.unwrap_or_else(|| Instant::now() + BODY_TIME_MAX);

@@ -43,7 +43,7 @@ struct Inner {
     known: PermitPool,
 }
 
-/// Ordered by age.
+/// The unknown connections by number, which is also the order of their age.
 #[derive(Debug, Default)]
 struct UnauthenticatedConnections {
     next: u64,
@@ -51,7 +51,7 @@ struct UnauthenticatedConnections {
 }
 
 impl UnauthenticatedConnections {
-    /// Picks the address that has the most unknown connections.
+    /// Closes the oldest connection of the address that has the most unknown connections.
     fn close_oldest(&mut self) {
         let mut counts: HashMap<Peer, usize> = HashMap::new();
         for (peer, _) in self.all.values() {
@@ -104,7 +104,8 @@ impl fmt::Debug for OpenConnection {
 }
 
 impl OpenConnection {
-    /// Later valid keys do not change the caller. 429: the caller or its tenant has too many connections.
+    /// Counts the connection as the caller's. Later valid keys do not change the caller. 429: the caller or its tenant
+    /// has too many connections.
     pub(crate) fn assign_to(&self, holder: &CallerIdentity) -> Result<(), Problem> {
         if self.is_known() {
             return Ok(());
@@ -132,12 +133,12 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Passed along as an extension of the request.
+/// The connection of a request, passed along as an extension of the request.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestConnection(pub(super) Arc<OpenConnection>);
 
 impl RequestConnection {
-    /// `None` if the request did not come over a network.
+    /// Returns the connection of a request. `None` if the request did not come over a network.
     pub(crate) fn of(parts: &Parts) -> Option<&Self> {
         parts.extensions.get::<ConnectInfo<Self>>().map(|origin| &origin.0)
     }
@@ -202,7 +203,7 @@ impl<S> ConnectionStream<S> {
         Self { stream, connection, over: Box::pin(over), is_over: false }
     }
 
-    /// Fails if the connection is still unknown and its time is over.
+    /// Fails if the connection is still unknown, and its time is over or the gateway has closed it.
     fn check_open(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.connection.is_known() {
             return Ok(());

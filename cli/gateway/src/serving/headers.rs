@@ -27,7 +27,7 @@ fn repeated(headers: &HeaderMap) -> Option<&HeaderName> {
     headers.keys().find(|name| counts_once(name.as_str()) && headers.get_all(*name).iter().nth(1).is_some())
 }
 
-/// Use this for an informational header. `None` if there are several values, because no value can be preferred.
+/// Returns the value of an informational header. `None` if there are several values, because no value can be preferred.
 pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())

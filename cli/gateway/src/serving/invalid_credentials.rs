@@ -15,10 +15,10 @@ use crate::problem::Problem;
 use crate::rates::{Allowances, RateExceeded};
 use crate::verbs::Rate;
 
-/// The latest half of this number is always kept.
+/// The cache always keeps the latest half of this number of credentials.
 const KNOWN_MAX: usize = 20_000;
 
-/// `None` if the request did not come over a network.
+/// Returns the address of a request. `None` if the request did not come over a network.
 fn peer_of(parts: &Parts) -> Option<Peer> {
     RequestConnection::of(parts).map(RequestConnection::peer)
 }
@@ -30,7 +30,7 @@ pub(crate) struct InvalidCredentialLimiter {
     good: Mutex<ValidCredentialCache>,
 }
 
-/// Hashes in two generations: when the newer one is full, it replaces the older.
+/// Hashes of valid credentials, in two generations. When the newer generation is full, it replaces the older one.
 #[derive(Debug, Default)]
 struct ValidCredentialCache {
     current: HashSet<[u8; 32]>,
@@ -60,8 +60,8 @@ impl InvalidCredentialLimiter {
         Self { rate, wrong: Allowances::default(), good: Mutex::default() }
     }
 
-    /// 429: too many invalid credentials came from the request's address, and this credential was not valid here
-    /// before.
+    /// Checks the rate before a credential is checked. 429: too many invalid credentials came from the request's
+    /// address, and this credential was not valid here before.
     pub(crate) fn check_rate(&self, parts: &Parts, secret: &str) -> Result<(), Problem> {
         let (Some(rate), Some(peer)) = (self.rate, peer_of(parts)) else { return Ok(()) };
         if !self.wrong.is_used_up(&peer, rate) || self.good.lock().has(&Sha256::digest(secret).into()) {
@@ -82,7 +82,7 @@ impl InvalidCredentialLimiter {
         }
     }
 
-    /// Counts against the address of the request. The credential no longer counts as valid.
+    /// Counts an invalid credential against the address of the request. The credential no longer counts as valid.
     pub(crate) fn count(&self, parts: &Parts, secret: &str) {
         if let (Some(rate), Some(peer)) = (self.rate, peer_of(parts)) {
             self.good.lock().remove(&Sha256::digest(secret).into());

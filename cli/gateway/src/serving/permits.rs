@@ -37,7 +37,7 @@ impl PermitPool {
         Self { bounds, in_use: Arc::default() }
     }
 
-    /// `None` if one more unit would exceed a bound.
+    /// Takes one unit. `None` if one more unit would exceed a bound.
     pub(crate) fn take(&self, holder: &CallerIdentity) -> Option<Permit> {
         let PermitBounds { all, tenant, caller } = self.bounds;
         let mut in_use = self.in_use.lock();

@@ -17,7 +17,7 @@ use crate::problem::Problem;
 /// The path of the protected resource follows (RFC 9728, section 3).
 pub(crate) const METADATA: &str = "/.well-known/oauth-protected-resource";
 
-/// Has scheme, host and port.
+/// A URL of scheme, host and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicUrl(String);
 
@@ -41,17 +41,18 @@ impl PublicUrl {
         format!("{}/console/#/approvals", self.0)
     }
 
-    /// An identity provider returns the browser to this URL.
+    /// Returns the URL of the console. An identity provider returns the browser to this URL.
     pub(crate) fn console(&self) -> String {
         format!("{}/console/", self.0)
     }
 
-    /// Browsers send this `Origin` header from pages of this gateway.
+    /// Returns true for the `Origin` header that browsers send from pages of this gateway.
     pub(crate) fn is_origin(&self, origin: &HeaderValue) -> bool {
         origin.as_bytes() == self.0.as_bytes()
     }
 
-    /// An agent's MCP server has its own metadata; all other paths use the gateway's.
+    /// Returns the URL of the metadata for a path. An agent's MCP server has its own metadata; all other paths use the
+    /// gateway's.
     fn metadata(&self, path: &str) -> String {
         let own = if agent_of(path).is_some() { path } else { "" };
         format!("{}{METADATA}{own}", self.0)
@@ -77,7 +78,7 @@ pub(crate) async fn of_path(
 }
 
 impl Shared {
-    /// 404 if the gateway accepts no tokens, or if its base URL is not configured.
+    /// Returns the metadata for a path. 404 if the gateway accepts no tokens, or if its base URL is not configured.
     fn metadata(&self, path: &str) -> Result<Json<Value>, Problem> {
         let (Some(public), Some(tokens)) = (&self.public, &self.credentials.tokens) else {
             return Err(Problem::not_found(

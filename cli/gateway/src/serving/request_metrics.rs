@@ -29,7 +29,7 @@ impl Drop for RequestInFlight<'_> {
     }
 }
 
-/// A stream of events is counted while it is sent.
+/// Measures a request. A stream of events is counted while it is sent.
 pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let name = operation_label(request.method(), path.unwrap_or_default(), request.uri().query().unwrap_or_default());

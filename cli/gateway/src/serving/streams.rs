@@ -32,7 +32,7 @@ impl Streams {
     }
 }
 
-/// The credential is checked again while the stream is open. As it is secret, this type has no `Debug`.
+/// The credential is checked again while the stream is open. As the credential is secret, this type has no `Debug`.
 pub(crate) struct StreamRequester {
     pub(crate) caller: Caller,
     parts: Parts,
@@ -55,7 +55,7 @@ pub(crate) struct OpenStream {
 }
 
 impl OpenStream {
-    /// The listener must keep the permission for `verb`. 429: too many streams are open.
+    /// Opens a stream. The listener must keep the permission for `verb`. 429: too many streams are open.
     pub(crate) fn begin(shared: &Arc<Shared>, requester: StreamRequester, verb: Verb) -> Result<Self, Problem> {
         let reserve = shared.streams.reserve(&requester.caller.holder())?;
         Ok(Self { shared: Arc::clone(shared), requester, verb, _permit: reserve })

@@ -27,7 +27,7 @@ use super::peer::Peer;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// Follows a failed accept, for example without free sockets, so that open sockets can close.
+/// The pause after a failed accept, for example if no socket is free. Meanwhile, open sockets can close.
 const REST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// The files are PEM. The certificate comes first, followed by its chain up to the root.
+    /// Reads PEM files. The certificate comes first, followed by its chain up to the root.
     pub fn open(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let config = config(certificate, key, &read(certificate)?, &read(key)?)?;
         let config = Arc::new(ArcSwap::from_pointee(config));
@@ -160,7 +160,7 @@ fn is_of_the_client(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// A connection whose handshake is incomplete is unknown, and unknown connections are bounded.
+/// Accepts connections. A connection whose handshake is incomplete is unknown, and unknown connections are bounded.
 async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections, ready: mpsc::Sender<Accepted>) {
     loop {
         let (stream, from) = match listener.accept().await {

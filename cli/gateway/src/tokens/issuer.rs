@@ -135,7 +135,7 @@ async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
     bounded_body(answer, SET_BYTES_MAX).await.map_err(|problem| format!("{url}: {problem}"))
 }
 
-/// Fails if the body does not arrive in time, or has more than `bytes_max` bytes.
+/// Reads the body of a response. Fails if the body does not arrive in time, or has more than `bytes_max` bytes.
 pub(super) async fn bounded_body(response: Response, bytes_max: usize) -> Result<Vec<u8>, String> {
     let mut body = Vec::new();
     let mut parts = response.bytes_stream();
@@ -148,7 +148,7 @@ pub(super) async fn bounded_body(response: Response, bytes_max: usize) -> Result
     Ok(body)
 }
 
-/// The outermost error reports only that a request failed.
+/// Returns the text of the innermost error. The outermost error reports only that a request failed.
 pub(super) fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }

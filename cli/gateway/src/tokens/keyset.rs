@@ -59,7 +59,7 @@ impl KeySet {
         self.by_id.values().map(Vec::len).sum::<usize>() + self.nameless.len()
     }
 
-    /// If `id` is `None`, returns the only key of the set.
+    /// Returns the keys with this id. If `id` is `None`, returns the only key of the set.
     fn named(&self, id: Option<&str>) -> Option<&[VerificationKey]> {
         match id {
             Some(id) => self.by_id.get(id).map(Vec::as_slice),
@@ -70,15 +70,15 @@ impl KeySet {
         }
     }
 
-    /// Without an id, finds the only key. `None` if there is no such key; an error if the key is for other
-    /// algorithms.
+    /// Finds the key with this id or, without an id, the only key. `None` if there is no such key; an error if the key
+    /// is for other algorithms.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<Result<&DecodingKey, ()>> {
         let keys = self.named(id)?;
         Some(keys.iter().find(|key| key.algorithms.contains(&algorithm)).map(|key| &key.key).ok_or(()))
     }
 }
 
-/// `None` unless the key is for signatures by a supported algorithm.
+/// Converts a key. `None` unless the key is for signatures by a supported algorithm.
 fn usable(jwk: &Jwk) -> Option<VerificationKey> {
     if jwk.common.public_key_use.as_ref().is_some_and(|r#use| *r#use != PublicKeyUse::Signature) {
         return None;

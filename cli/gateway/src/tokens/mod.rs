@@ -45,13 +45,13 @@ const TOKEN_BYTES_MAX: usize = 16 * 1024;
 const ANSWERS: u32 = 2;
 /// Requests that may wait for a read of the keys.
 const WAITERS_MAX: usize = 256;
-/// Applies even if no token requires a read. A revoked key is accepted until the next read.
+/// The interval of reads if no token requires a read. A revoked key is accepted until the next read.
 const READ_EVERY: Duration = Duration::from_secs(300);
-/// Follows a failed read, if no token requires a read earlier.
+/// The wait after a failed read, unless a token requires a read earlier.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 /// Interval of checks of the rules; also the shortest interval between reads of a key file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Applies if no token names an unknown key.
+/// The interval of reads of a key file, if no token names an unknown key.
 const LOOK_FILE_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
@@ -70,7 +70,7 @@ pub struct TokenOptions {
     pub rules: PathBuf,
     /// Shortest interval between two reads of the keys.
     pub keys_rest: Duration,
-    /// Applies to one response of the issuer, from connecting to the last byte.
+    /// The time limit of one response of the issuer, from connecting to the last byte.
     pub answer_max: Duration,
     /// ID tokens of this client are accepted as if `audience` named the client. `None` if the console offers no
     /// sign-in at the issuer.
@@ -99,7 +99,7 @@ pub enum TokenError {
 
 #[derive(Debug, Clone, Copy)]
 struct KeyRead {
-    /// Includes failed reads.
+    /// The number of reads so far, including failed reads.
     number: u64,
     phase: KeyReadPhase,
     failed: bool,
@@ -132,8 +132,8 @@ struct Inner {
     key_requested: Notify,
     waiter_permits: Semaphore,
     exchange_permits: Semaphore,
-    /// Taken by requests without a key that wait for the endpoints, which must not take the permits of requests with
-    /// tokens.
+    /// Taken by requests that wait for the endpoints. These requests have no key, so they must not take the permits of
+    /// requests with tokens.
     endpoint_permits: Semaphore,
 }
 
@@ -201,8 +201,8 @@ impl Tokens {
         stop.run_until_cancelled(both).await;
     }
 
-    /// 401: the token is invalid. 403: the token is valid, but grants nothing. 503: the issuer's keys are
-    /// unavailable.
+    /// Returns the grant of a token. 401: the token is invalid. 403: the token is valid, but grants nothing. 503: the
+    /// issuer's keys are unavailable.
     pub(crate) async fn holder(&self, token: &str) -> Result<Grant, Problem> {
         let claims = self.verified(token).await?;
         self.inner.granted(&claims)
@@ -253,7 +253,7 @@ impl Inner {
         Err(Problem::unauthorized("this token is signed with a key that its issuer is not known to have"))
     }
 
-    /// `None` if the key that the token names is unknown.
+    /// Checks a token's signature and claims. `None` if the key that the token names is unknown.
     fn checked(&self, token: &str, header: &Header) -> Option<Result<Claims, Problem>> {
         let keys = self.keys.load();
         let key = match keys.find(header.kid.as_deref(), header.alg)? {
@@ -303,8 +303,9 @@ impl Inner {
         Ok(name.to_owned())
     }
 
-    /// Waits for the read. Returns at once if the keys were read a moment ago, because the content of tokens must not
-    /// decide how often the issuer is queried. Also returns at once if too many requests wait.
+    /// Requests a read of the keys, and waits for it. Returns at once if the keys were read a moment ago, because the
+    /// content of tokens must not decide how often the issuer is queried. Also returns at once if too many requests
+    /// wait.
     async fn request_keys(&self) -> KeyRead {
         let mut key_reads = self.key_read.subscribe();
         let now = *key_reads.borrow_and_update();
@@ -324,7 +325,8 @@ impl Inner {
         }
     }
 
-    /// 503: the issuer's metadata was not read yet, or names no usable endpoints.
+    /// Returns the issuer's endpoints for sign-in. 503: the issuer's metadata was not read yet, or names no usable
+    /// endpoints.
     async fn endpoints(&self) -> Result<Arc<Endpoints>, Problem> {
         if let Some(endpoints) = self.endpoints.load_full() {
             return Ok(endpoints);
@@ -382,7 +384,7 @@ impl Inner {
         let _ = tokio::time::timeout(every, self.key_requested.notified()).await;
     }
 
-    /// A permission that is removed from the file is rejected about a second later.
+    /// Keeps the rules up to date. A permission that is removed from the file is rejected about a second later.
     async fn follow_rules(&self) {
         let path = &self.options.rules;
         let mut known = read_rules(path).ok();
@@ -405,7 +407,8 @@ impl Inner {
     }
 }
 
-/// The library has already checked the claim. A time beyond the calendar becomes the latest possible time.
+/// Returns the expiry with the leeway. The library has already checked the claim. A time beyond the calendar becomes
+/// the latest possible time.
 fn ends(claims: &Claims, leeway: Duration) -> DateTime<Utc> {
     let seconds = claims.get("exp").and_then(Value::as_f64).unwrap_or_default() + leeway.as_secs_f64();
     #[allow(clippy::cast_possible_truncation, reason = "a number that is too large becomes the largest")]

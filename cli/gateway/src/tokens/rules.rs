@@ -28,7 +28,7 @@ struct GrantRule {
     claims: BTreeMap<String, Value>,
     tenant: Option<TenantScope>,
     tenant_claim: Option<String>,
-    /// Has the format of a row of the key file.
+    /// In the format of `agents` in a row of the key file.
     agents: Option<Vec<String>>,
     /// A text or a list of texts.
     agents_claim: Option<String>,
@@ -36,7 +36,7 @@ struct GrantRule {
     verbs: Option<BTreeSet<Verb>>,
     approver: Option<String>,
     approver_claim: Option<String>,
-    /// Applies to each holder of such a token, through one gateway.
+    /// The request rate of each holder of such a token, through one gateway.
     rate: Option<Rate>,
 }
 
@@ -55,7 +55,7 @@ fn one_of<'a, T>(name: &str, given: Option<&'a T>, claim: Option<&'a String>) ->
 }
 
 impl GrantRules {
-    /// `text` is a YAML list of rules. The error contains the line if known.
+    /// Parses a YAML list of rules. The error contains the line if known.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let rules: Option<Vec<GrantRule>> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
         let rules = rules.unwrap_or_default();
@@ -73,8 +73,8 @@ impl GrantRules {
         self.rules.len()
     }
 
-    /// Does not set the expiry. Fails if no rule matches, or if the matching rule reads a claim that is missing or
-    /// unusable.
+    /// Returns a grant without an expiry. Fails if no rule matches, or if the matching rule reads a claim that is
+    /// missing or unusable.
     pub(super) fn grant(&self, id: String, claims: &Claims) -> Result<Grant, String> {
         let rule = self.rules.iter().find(|rule| rule.fits(claims));
         let rule = rule.ok_or("access denied: no rule of the gateway matches the token's claims")?;
@@ -150,7 +150,7 @@ impl GrantRule {
     }
 }
 
-/// If no claim has the name, its dotted parts select members of nested objects: `realm_access.roles`.
+/// Finds a claim. If no claim has the name, its dotted parts select members of nested objects: `realm_access.roles`.
 pub(super) fn claim<'a>(claims: &'a Claims, name: &str) -> Option<&'a Value> {
     claims.get(name).or_else(|| {
         let (first, rest) = name.split_once('.')?;
@@ -169,13 +169,13 @@ fn fits(wanted: &Value, found: &Value) -> bool {
     }
 }
 
-/// An empty text is an error.
+/// Returns the text of a claim. An empty text is an error.
 pub(super) fn text<'a>(claims: &'a Claims, name: &str) -> Result<&'a str, String> {
     let found = claim(claims, name).and_then(Value::as_str).filter(|text| !text.is_empty());
     found.ok_or_else(|| format!("the claim {name:?}: expected a text"))
 }
 
-/// Accepts names only, no patterns.
+/// Returns the agents that a claim names. Accepts names only, no patterns.
 fn agents_in(claims: &Claims, name: &str) -> Result<Vec<String>, String> {
     let expected = || format!("the claim {name:?}: expected an agent, or 1 to {AGENTS_MAX} of them");
     let found = match claim(claims, name) {

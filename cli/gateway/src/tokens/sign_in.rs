@@ -1,6 +1,6 @@
 //! Sign-in at the identity provider: the authorization-code flow of OpenID Connect with PKCE. The browser makes the
-//! state, the nonce and the verifier of each sign-in. The gateway sends the code to the provider's token endpoint,
-//! because the provider may require a client secret, and because the console connects only to its gateway.
+//! state, the nonce and the verifier of each sign-in. The gateway sends the code to the provider's token endpoint:
+//! the provider may require a client secret, and the console connects only to its gateway.
 
 use std::fmt;
 
@@ -89,7 +89,8 @@ struct TokenErrorResponse {
 }
 
 impl Tokens {
-    /// `None` if the gateway has no client at the issuer. 503: the issuer's metadata is not known.
+    /// Returns the parameters of an authorization request. `None` if the gateway has no client at the issuer. 503: the
+    /// issuer's metadata is not known.
     pub(crate) async fn authorization(&self) -> Result<Option<AuthorizationParameters>, Problem> {
         let Some(sign_in) = &self.inner.options.sign_in else { return Ok(None) };
         let endpoints = self.inner.endpoints().await?;
@@ -155,7 +156,7 @@ impl Tokens {
     }
 }
 
-/// RFC 6749, section 5.2.
+/// Converts an error response of the token endpoint (RFC 6749, section 5.2).
 fn rejected(status: StatusCode, body: &[u8]) -> Problem {
     let error = serde_json::from_slice::<TokenErrorResponse>(body).map(|response| response.error).unwrap_or_default();
     // The text comes from another server. Only a code is safe in a log line; a description may repeat the request.
@@ -189,7 +190,8 @@ fn check_id_token(claims: &Claims, client_id: &str, nonce: &str) -> Result<(), P
     Ok(())
 }
 
-/// RFC 6749, section 2.3.1. The value is marked as sensitive, so HTTP libraries do not log it.
+/// Returns the header `Authorization` with the client's id and secret (RFC 6749, section 2.3.1). The value is marked as
+/// sensitive, so HTTP libraries do not log it.
 fn basic(client_id: &str, ClientSecret(secret): &ClientSecret) -> Result<HeaderValue, Problem> {
     let credentials = STANDARD.encode(format!("{}:{}", encoded(client_id), encoded(secret)));
     let mut value = HeaderValue::try_from(format!("Basic {credentials}"))

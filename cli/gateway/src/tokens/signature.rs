@@ -53,7 +53,8 @@ fn verifier(algorithm: Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifi
     Ok(Box::new(RingVerifier { algorithm, key: key.clone() }))
 }
 
-/// `None` for other algorithms. All parameters reject moduli of less than 2,048 bits.
+/// Returns the parameters of an RSA algorithm; `None` for other algorithms. All parameters reject moduli of less than
+/// 2,048 bits.
 fn rsa(algorithm: Algorithm) -> Option<&'static by_ring::RsaParameters> {
     match algorithm {
         Algorithm::RS256 => Some(&by_ring::RSA_PKCS1_2048_8192_SHA256),

@@ -197,7 +197,7 @@ struct DecisionResult<'a> {
     call: &'a str,
     by: &'a str,
     state: &'a str,
-    /// Approvers who still have to agree.
+    /// The number of approvers who still have to agree.
     missing: u32,
 }
 

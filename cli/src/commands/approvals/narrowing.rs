@@ -32,7 +32,8 @@ impl ArgumentChange {
         Ok(Self { pointer, value: value.to_owned() })
     }
 
-    /// The new value becomes a text if it is not JSON, or if the argument's current value is a text.
+    /// Returns the pointer and the new value. The value becomes a text if it is not JSON, or if the argument's current
+    /// value is a text.
     fn to_json(&self, arguments: &Value) -> serde_json::Result<(String, Box<RawValue>)> {
         let is_text_now = arguments.pointer(&self.pointer).is_some_and(Value::is_string);
         let value = match serde_json::from_str::<Box<RawValue>>(&self.value) {

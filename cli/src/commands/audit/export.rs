@@ -93,7 +93,7 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
     Ok(())
 }
 
-/// `prove` uses these facts to check that no cap was exceeded.
+/// Returns the facts with which `prove` checks that no cap was exceeded.
 fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFacts> {
     let active = setup.active().load();
     let policy = &active.policy;

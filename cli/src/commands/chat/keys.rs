@@ -40,7 +40,7 @@ impl Keys {
         }
     }
 
-    /// Returns at once if an earlier Ctrl-C has not been received yet.
+    /// Waits for Ctrl-C. Returns at once if an earlier Ctrl-C has not been received yet.
     pub(super) async fn interrupted(&mut self) {
         self.interrupts.recv().await;
     }
@@ -51,7 +51,8 @@ fn read(send: &mpsc::Sender<String>) {
     let mut stdin = stdin.lock();
     loop {
         let mut line = Vec::new();
-        // A longer line exceeds the maximum length of a message. Its beginning is enough to reject the message.
+        // A longer line exceeds the maximum length of a message. The beginning of the line is enough to reject the
+        // message.
         let max = limits::TASK_DESCRIPTION_BYTES_MAX as u64 + 2;
         match (&mut stdin).take(max).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 pub(super) enum ExchangeEnd {
     Answered,
     NotAnswered,
-    /// The task is being canceled.
+    /// The user left, and the task is being canceled.
     Left,
 }
 
@@ -63,7 +63,7 @@ pub(super) async fn exchange(
     }
 }
 
-/// Also cancels subtasks. Returns early if the user leaves.
+/// Cancels the task and its subtasks. Returns early if the user leaves.
 async fn cancel(exchange: &Exchange, keys: &mut Keys, shown: &ExchangeSpinner<'_>) -> Result<ExchangeEnd, Failure> {
     tokio::select! {
         cancelled = exchange.cancel("cancelled in the chat") => {

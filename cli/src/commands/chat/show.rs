@@ -129,7 +129,7 @@ impl ExchangeSpinner<'_> {
     }
 }
 
-/// The spinner shows this text until the next event; `None` if the task has ended.
+/// Returns the text that the spinner shows until the next event; `None` if the task has ended.
 fn doing(event: &TaskEvent) -> Option<String> {
     Some(match event {
         TaskEvent::Accepted { .. }

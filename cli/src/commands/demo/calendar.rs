@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 pub(super) const PATH: &str = "/mcp";
 pub(super) const TOKEN: &str = "stand-in-for-a-calendar-token";
-/// Sorted, with the newest version first.
+/// Versions of MCP, the newest first.
 const VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
 const METHOD_NOT_FOUND: i32 = -32601;
 const INVALID_REQUEST: i32 = -32600;
@@ -53,7 +53,7 @@ pub(super) fn parse_message(message: &Value) -> ParsedMessage {
     }
 }
 
-/// Contains the output as JSON, and as text for clients that only support text.
+/// Returns the response to a call: the output as JSON, and as text for clients that only support text.
 pub(super) fn called(id: &Value, output: &Value) -> Value {
     answer(id, &json!({"content": [{"type": "text", "text": output.to_string()}], "structuredContent": output}))
 }
@@ -75,7 +75,7 @@ fn handshake(params: &Value) -> Value {
     })
 }
 
-/// One tool is annotated as read-only. The other has no annotation about its effect.
+/// Returns two tools. One is annotated as read-only; the other has no annotation about its effect.
 fn tools() -> Value {
     json!([
         {

@@ -64,7 +64,7 @@ pub(super) struct Planned {
     pub(super) after: Duration,
     pub(super) story: String,
     pub(super) turn: Turn,
-    /// Each call sends a text, query or title to a service. The fake services recognize the call by it.
+    /// The text, query or title that each call sends to a service. The fake services recognize the call by this text.
     pub(super) asks: Vec<Option<String>>,
     pub(super) stand_in: Vec<ServiceResponse>,
     pub(super) expires_after_ms: Option<i64>,
@@ -127,7 +127,7 @@ fn repeated(call: &Value, times: usize) -> Result<Value> {
     Ok(Value::Array(calls.collect::<Result<_, _>>()?))
 }
 
-/// `None` if the arguments send no text to a service.
+/// Returns the text that a call sends to a service; `None` if its arguments contain no such text.
 fn asked(arguments: &str) -> Option<String> {
     let arguments: Value = serde_json::from_str(arguments).ok()?;
     let asked = ["content", "message", "query", "title"].iter().find_map(|name| arguments.get(*name))?;

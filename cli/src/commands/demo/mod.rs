@@ -39,7 +39,7 @@ use report::Report;
 use stand_in::StandIn;
 use watched::DemoConsole;
 
-/// The agent reaches its day cap, which has this value.
+/// An agent that reaches its day cap, and the value of this cap.
 const CAPPED: (&str, u32) = ("dwight", 6);
 /// These settings make the waits of a day short enough for the demo.
 const HASTE: [(&str, &str); 2] =
@@ -77,7 +77,7 @@ pub(crate) struct Demo {
     stay: bool,
 }
 
-/// [`Failure::Reported`] if a check failed.
+/// Returns [`Failure::Reported`] if a check failed.
 pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     let dir = std::env::temp_dir().join(format!("tickfleet-demo-{}", std::process::id()));
     let probed = Probed::on_this_machine(dir.with_extension("workspaces"), &args.interpreter).await;
@@ -137,7 +137,7 @@ async fn play_day(
     report
 }
 
-/// Uses the built-in configuration with fast settings, with tools that call the fake services, and with a store in
+/// Returns the built-in configuration with fast settings, with tools that call the fake services, and with a store in
 /// memory. The calendar's tools are declared, granted and pinned in the folder `dir`.
 async fn configured(dir: &Path, probed: &Probed, stand_in: &StandIn) -> Result<Setup, Failure> {
     let base = stand_in.base_url.as_str();

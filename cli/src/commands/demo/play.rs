@@ -20,7 +20,7 @@ use crate::setup::Setup;
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Surplus replies may arrive for this long after all expected replies.
 const ENCORE: Duration = Duration::from_millis(300);
-/// Its output contains the ID of the delegated task, which gets its own reply.
+/// The output of this tool contains the ID of the delegated task, which gets its own reply.
 const DELEGATE: &str = "delegate_task";
 
 #[derive(Default)]
@@ -29,7 +29,7 @@ struct Collected {
     tasks: BTreeMap<String, Vec<Reply>>,
 }
 
-/// Prints each reply as it arrives. Fails if a turn is not accepted, or if a reply is missing.
+/// Submits the turns, and prints each reply as it arrives. Fails if a turn is not accepted, or if a reply is missing.
 pub(super) async fn day(setup: &Setup, day: &[Planned], output: &Output) -> Result<DayResult, Failure> {
     let client = setup.client().await?;
     let inbox = private_inbox("demo");
@@ -75,7 +75,7 @@ async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Resu
     Ok(submitted)
 }
 
-/// Waits until a scheduler has admitted the turn. A turn that is canceled earlier would never begin.
+/// Cancels the turn after a scheduler has admitted it. A turn that is canceled earlier would never begin.
 async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), Failure> {
     let name = name(planned)?;
     while matches!(client.store(&name.tenant).turn_view(&name).await?, TurnView::Unknown) {
@@ -85,7 +85,7 @@ async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), 
     Ok(())
 }
 
-/// Ends when every turn, and every task delegated by a turn, has a reply.
+/// Collects replies until every turn, and every task delegated by a turn, has a reply.
 async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Result<Collected, Failure> {
     let mut open: BTreeSet<String> = day.iter().map(Planned::turn_id).collect();
     let mut collected = Collected::default();
@@ -119,14 +119,14 @@ async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Resu
     Ok(collected)
 }
 
-/// Returns the IDs of the tasks.
+/// Returns the IDs of the tasks that the turn delegated.
 fn delegated(reply: &Reply) -> Vec<String> {
     let made = reply.results.iter().filter(|r| r.tool == DELEGATE && r.outcome == Outcome::Ok);
     let job = |json: &str| serde_json::from_str::<serde_json::Value>(json).ok()?["job_id"].as_str().map(Into::into);
     made.filter_map(|result| job(result.output.as_ref()?.get())).collect()
 }
 
-/// Also returns how long (ms) the turn waited for these admissions.
+/// Returns the turn's admissions, and how long (ms) the turn waited for them.
 async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<AdmissionNote>, i64), Failure> {
     let turn = match client.store(&planned.turn.tenant).turn_view(&name(planned)?).await? {
         TurnView::Finished(finished) => finished,

@@ -12,10 +12,10 @@ pub(super) struct DayResult {
 }
 
 pub(super) struct PlayedTurn {
-    /// Each reply has the time since the submit. There must be exactly one.
+    /// The replies, each with the time since the submit. There must be exactly one.
     pub(super) replies: Vec<(Duration, Reply)>,
     pub(super) duplicates: usize,
     pub(super) slices: Vec<AdmissionNote>,
-    /// How long the turn waited for windows: from its acceptance to its last slice, or to its end if it had none.
+    /// How long the turn waited for windows: from its acceptance to its last slice, or to its end if it had no slice.
     pub(super) waited_ms: i64,
 }

@@ -21,7 +21,7 @@ pub(super) struct Report {
     pub(super) agents: usize,
     pub(super) calls: usize,
     pub(super) results: usize,
-    /// Repeated submits that the fleet recognized.
+    /// The number of repeated submits that the fleet recognized.
     pub(super) duplicates: usize,
     pub(super) tasks: usize,
     pub(super) outcomes: BTreeMap<&'static str, usize>,
@@ -34,7 +34,7 @@ pub(super) struct Report {
     pub(super) left_out: SkippedKinds,
 }
 
-/// The turn waited because its agent had reached a cap.
+/// A turn that waited because its agent had reached a cap.
 #[derive(Debug, Serialize)]
 pub(super) struct CappedTurn {
     pub(super) agent: String,
@@ -67,7 +67,7 @@ pub(super) struct Figures {
     pub(super) p99_ms: f64,
 }
 
-/// The fake services received these requests.
+/// The requests that the fake services received.
 #[derive(Debug, Serialize)]
 pub(super) struct RequestCounts {
     pub(super) requests: usize,
@@ -215,7 +215,7 @@ fn effects_agree(planned: &Planned, turn: &PlayedTurn, ledger: &Ledger) -> Vec<S
     asked.filter_map(disagrees).collect()
 }
 
-/// The effect of this tool must not happen twice.
+/// Returns true if the effect of this tool must not happen twice.
 fn is_once(tool: &str) -> bool {
     matches!(tool, "post_to_x" | "send_telegram_message" | "calendar__book_meeting")
 }
@@ -316,7 +316,7 @@ mod tests {
     use super::*;
     use tickfleet_store::AdmissionNote;
 
-    /// The day's first turn with a post. Its single call ended as `outcome`, and it got `times` replies.
+    /// Returns the day's first turn with a post. Its single call ended as `outcome`, and it got `times` replies.
     fn posted(outcome: &str, times: usize) -> (Planned, PlayedTurn) {
         let planned = day::plan().unwrap().into_iter().find(|p| p.turn.calls[0].tool == "post_to_x").unwrap();
         let id = planned.turn_id();

@@ -18,7 +18,7 @@ use crate::output::results::outcome_color;
 use crate::output::time_format::span;
 use crate::output::{Output, StatusColor, lines, short, table};
 
-/// The lines of the table then have at most 110 characters.
+/// With this maximum, the lines of the table have at most 110 characters.
 const MESSAGE_CHARS_MAX: usize = 87;
 const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", "WAITED"];
 
@@ -106,7 +106,7 @@ pub(super) fn account(report: &Report, output: &Output) -> String {
     text
 }
 
-/// Includes how to add the program to PATH, if needed.
+/// Suggests the next commands. Includes how to add the program to PATH, if needed.
 pub(super) fn next() -> String {
     let path = into_path().map(|export| format!("  {export}\n")).unwrap_or_default();
     format!("\nWhere to go next\n{path}{NEXT}")
@@ -120,7 +120,8 @@ const NEXT: &str =
   tickfleet demo --json            this account, for programs
 ";
 
-/// The message to the agent is below its call, because a column would be too narrow for it.
+/// Formats the day as a table. The message to the agent is below its call, because a column would be too narrow for the
+/// message.
 fn day_table(day: &[Row], output: &Output) -> String {
     let mut table = table(&COLUMNS);
     // A wrapped row would have several lines, and messages would be placed below the wrong call.
@@ -146,7 +147,7 @@ fn day_table(day: &[Row], output: &Output) -> String {
     interleaved(&lines(table), &messages)
 }
 
-/// If a line has a message, the message follows it.
+/// Adds each message below its line of the table.
 fn interleaved(table: &str, messages: &[String]) -> String {
     let indent = table.lines().next().and_then(|head| head.find(COLUMNS[2])).unwrap_or_default() + 2;
     let mut text = String::new();
@@ -159,7 +160,7 @@ fn interleaved(table: &str, messages: &[String]) -> String {
     text
 }
 
-/// Counts consecutive calls with the same result.
+/// Groups consecutive calls with the same result, and counts the calls of each group.
 fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
     let alike = |a: &CallRow, b: &CallRow| {
         (&a.tool, a.outcome, a.attempts, &a.code) == (&b.tool, b.outcome, b.attempts, &b.code)
@@ -167,7 +168,8 @@ fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
     calls.chunk_by(alike).filter_map(|group| Some((group.first()?, group.len()))).collect()
 }
 
-/// Returns the sentences that fit. If the error code differs from the outcome, the message begins with the code.
+/// Returns those sentences of the call's message that fit. If the error code differs from the outcome, the text begins
+/// with the code.
 fn why(call: &CallRow) -> String {
     let code = call.code.as_deref().filter(|code| *code != call.outcome.as_str());
     let message = call.error.as_deref().unwrap_or_default();

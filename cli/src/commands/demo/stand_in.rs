@@ -163,7 +163,7 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
     respond(&service_request, answer, &ledger)
 }
 
-/// A request without an action has a response instead.
+/// Parses a request. If the request contains no action, returns its response.
 fn service_request(service: Service, request: &Parts, body: &Value) -> ControlFlow<Response, ServiceRequest> {
     let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
     let (action, text) = match service {
@@ -188,7 +188,7 @@ fn service_request(service: Service, request: &Parts, body: &Value) -> ControlFl
     ControlFlow::Continue(ServiceRequest { action, text })
 }
 
-/// Has the format of OpenAI's Chat Completions.
+/// Returns a response in the format of OpenAI's Chat Completions.
 fn completion() -> Value {
     json!({
         "choices": [{"message": {"role": "assistant", "content": "It is drafted."}, "finish_reason": "stop"}],
@@ -196,7 +196,7 @@ fn completion() -> Value {
     })
 }
 
-/// `None` if the path is unknown or the request lacks the right token.
+/// Returns the service that a request calls. `None` if the path is unknown or the request lacks the right token.
 fn recognise(path: &str, headers: &HeaderMap) -> Option<Service> {
     let bearer = |token: &str| {
         headers.get(header::AUTHORIZATION).is_some_and(|sent| sent.as_bytes() == format!("Bearer {token}").as_bytes())
@@ -250,7 +250,7 @@ fn respond(service_request: &ServiceRequest, answer: ServiceResponse, ledger: &L
     }
 }
 
-/// The connection breaks after the first half.
+/// Returns a response whose connection breaks after the first half.
 fn cut(done: &Value) -> Response {
     let whole = done.to_string();
     let half = Bytes::copy_from_slice(&whole.as_bytes()[..whole.len() / 2]);

@@ -13,7 +13,7 @@ pub(super) struct DemoConsole {
 }
 
 impl DemoConsole {
-    /// Uses the default port, or any free port.
+    /// Starts the console on the default port, or on any free port.
     pub(super) async fn open(setup: &Setup, output: &Output) -> Self {
         let ending = CancellationToken::new();
         let console = match Console::start(setup, PORT, &ending).await {
@@ -37,7 +37,7 @@ impl DemoConsole {
         link.unwrap_or_default()
     }
 
-    /// If `stay` is set, waits for a signal first.
+    /// Stops the console. If `stay` is set, waits for a signal first.
     pub(super) async fn close(self, stay: bool, output: &Output) -> Result<(), Failure> {
         let Some(console) = self.console else { return Ok(()) };
         if stay {

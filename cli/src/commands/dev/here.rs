@@ -42,7 +42,7 @@ pub(crate) struct DevHere {
 pub(crate) struct Announced(PathBuf);
 
 impl DevHere {
-    /// Only this user can read the file, because it contains a key.
+    /// Writes [`FILE`]. Only this user can read the file, because it contains a key.
     pub(crate) fn announce(&self, dir: &Path) -> Result<Announced, Failure> {
         let text = serde_json::to_vec_pretty(self).map_err(Failure::failed)?;
         Ok(Announced(write_private(&dir.join(FILE), &text)?))
@@ -96,8 +96,8 @@ impl Drop for Announced {
     }
 }
 
-/// Other users of the machine can read the arguments of a program, so the browser gets the name of a page that only
-/// this user can read, instead of a link with a key.
+/// Opens the console in a browser. The browser gets the name of a page that only this user can read. A link with a key
+/// would be visible to others, because users of the machine can read the arguments of a program.
 pub(crate) fn open_console(dir: &Path, link: &str) -> Result<Announced, Failure> {
     let page =
         format!("<!doctype html><meta http-equiv=\"refresh\" content=\"0; url={link}\"><title>Tickfleet</title>\n");

@@ -51,7 +51,7 @@ struct Report {
     findings: Vec<CheckResult>,
 }
 
-/// [`Failure::Reported`] if a finding is severe enough to fail.
+/// Returns [`Failure::Reported`] if a finding is severe enough to fail.
 pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result<(), Failure> {
     let by = match (args.repair, &args.by) {
         (false, _) => None,
@@ -76,7 +76,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     if level >= bound { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Also returns the failure if a primary of a cluster was unreachable.
+/// Returns the findings about the store, and the failure if a primary of a cluster was unreachable.
 async fn store_findings(
     setup: &Setup,
     stores: &[Store],
@@ -97,11 +97,11 @@ async fn store_findings(
     Ok((findings, unreachable.first))
 }
 
-/// The checks of this command describe these findings in more detail.
+/// Findings of these kinds are left out, because the checks of this command describe the same problems in more detail.
 const CHECKED_KINDS: [FindingKind; 4] =
     [FindingKind::ProcessDead, FindingKind::DeadMessages, FindingKind::Store, FindingKind::Other];
 
-/// The console and `tickfleet top` show the same findings, and also [`CHECKED_KINDS`].
+/// Returns the findings that the console and `tickfleet top` show, except [`CHECKED_KINDS`].
 async fn fleet_findings(setup: &Setup) -> Vec<CheckResult> {
     let polled = match Poller::new(setup) {
         Ok(mut poller) => poller.poll(setup).await,
@@ -122,8 +122,8 @@ fn in_memory() -> CheckResult {
     CheckResult::ok("store", "in the memory of one process; a fleet of several machines needs Redis")
 }
 
-/// In a cluster, checks each primary that has a shard, over the connection of its first shard. The flag is true for a
-/// cluster.
+/// Checks the servers. In a cluster, checks each primary that has a shard, over the connection of its first shard. The
+/// flag is true for a cluster.
 async fn servers_findings(
     setup: &Setup,
     pool: &Pool,
@@ -170,8 +170,8 @@ async fn server_findings(
     Ok(findings)
 }
 
-/// If Redis rejected the query, returns a finding with the remedy, so that the other checks continue. Fails if Redis
-/// is unreachable or the login failed, because nothing else can then be checked.
+/// Returns a finding with the remedy if Redis rejected the query, so that the other checks continue. Fails if Redis is
+/// unreachable or the login failed, because nothing else can then be checked.
 fn or_refused(what: &'static str, found: Result<Vec<CheckResult>, StoreError>) -> Result<Vec<CheckResult>, Failure> {
     const UNEXPECTED: &str = "unexpected reply: check the Redis server's log and version";
     match found {
@@ -258,7 +258,8 @@ fn lacking(dir: Option<&Path>, file: &str) -> String {
     }
 }
 
-/// A tenant is set at run time. Ignores a shard that does not respond, because another finding reports it.
+/// Returns true if a tenant is set at run time. Ignores a shard that does not respond, because another finding reports
+/// it.
 async fn any_tenant_is_set(stores: &[Store]) -> bool {
     for store in stores {
         if store.run_time_config().await.is_ok_and(|set| !set.declared.is_empty()) {
@@ -308,7 +309,7 @@ async fn shard_findings(
     Ok(findings)
 }
 
-/// Clients of these agents cannot fetch a tool list.
+/// Warns if agents have no tool list, because clients of these agents cannot fetch one.
 async fn tool_lists(store: &Store) -> Result<Vec<CheckResult>, StoreError> {
     let left_out = store.tool_lists_mark().await?.map_or(0, |mark| mark.left_out);
     let says = format!("{left_out} agents have no tool list: the distinct lists exceed 64 MiB");

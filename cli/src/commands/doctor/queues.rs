@@ -12,8 +12,8 @@ use crate::checks::CheckResult;
 use crate::output::short;
 use crate::output::time_format::{from_now, span};
 
-/// Schedulers check timers every `scheduler.tick_poll`. A timer that is later than this (ms) is checked by no
-/// scheduler.
+/// Schedulers check timers every `scheduler.tick_poll`. If a timer is later than this (ms), no scheduler checks the
+/// timers.
 const LATE_MS_MAX: i64 = 2_000;
 /// A finding names at most this many consumers.
 const NAMED_MAX: usize = 5;
@@ -94,7 +94,7 @@ fn others(facts: &ShardFacts) -> Option<CheckResult> {
     (!named.is_empty()).then(|| CheckResult::warn("policies", says, advice))
 }
 
-/// If memory is nearly full, the other findings name low memory as their cause.
+/// Reports nearly full memory. The other findings then name low memory as their cause.
 fn memory(b: &ShardBacklog) -> Option<CheckResult> {
     let says = format!(
         "{} MiB of {} MiB used: new work is rejected; accepted work continues in small batches",
@@ -185,7 +185,7 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<CheckResult> {
     findings
 }
 
-/// Leaves out the text of the letters, which can contain anything.
+/// Reports dead letters. Leaves out the text of the letters, which can contain anything.
 pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> CheckResult {
     if count == 0 {
         return CheckResult::ok("dead", "no rejected or poison messages");
@@ -203,7 +203,7 @@ pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Reda
     CheckResult::warn("dead", says, "producers with a readable reply_to got a reply; fix what sends these messages")
 }
 
-/// Names IDs, agent and tools, as far as they can be read.
+/// Returns the IDs, the agent and the tools of a letter, as far as they can be read.
 fn named(raw: &str, redactor: &Redactor) -> String {
     const TOOLS_SHOWN: usize = 3;
     let message = tickfleet_protocol::glance(raw.as_bytes());

@@ -15,8 +15,8 @@ const BY_REQUEST: &str = "not repaired automatically: tickfleet doctor --repair"
 /// An audit entry has at most this many repairs.
 const AUDITED_MAX: usize = 50;
 
-/// If `by` is given, also repairs the shard and records the repairs in the audit log. Without a repair, an error
-/// becomes a finding.
+/// Checks a shard. If `by` is given, also repairs the shard and records the repairs in the audit log. Without a repair,
+/// an error becomes a finding.
 pub(super) async fn shard(setup: &Setup, store: &Store, by: Option<&str>) -> Result<Vec<CheckResult>, StoreError> {
     let check = match store.check(by.is_some()).await {
         Ok(check) => check,
@@ -96,7 +96,7 @@ fn subject(found: &FaultFound) -> String {
     format!("{} ({details})", found.subject)
 }
 
-/// A harmful fault that is repaired only with `--repair` is FAIL.
+/// Returns the level and the advice for a fault. A harmful fault that is repaired only with `--repair` is FAIL.
 const fn advice(kind: &FaultKind) -> (Level, &'static str) {
     let fault = match kind {
         FaultKind::Found(fault) => fault,

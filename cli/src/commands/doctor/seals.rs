@@ -71,7 +71,7 @@ async fn moves(setup: &Setup, store: &Store, signer: &Signer) -> Result<CheckRes
     })
 }
 
-/// The hashes of new seals must be copied to the external anchor.
+/// Checks that the hashes of new seals are copied to the external anchor.
 async fn anchored(setup: &Setup, store: &Store, seals: &[LogSeal]) -> Result<Option<CheckResult>, StoreError> {
     if setup.settings().seal.anchor == AnchorPlace::None {
         return Ok(None);

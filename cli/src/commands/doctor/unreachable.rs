@@ -5,20 +5,19 @@ use crate::failure::Failure;
 
 #[derive(Default)]
 pub(super) struct UnreachableShards {
-    /// Their primaries do not respond.
+    /// The shards whose primaries do not respond.
     shards: Vec<u32>,
     /// The failure of the first unreachable shard. The command ends with this failure.
     pub(super) first: Option<Failure>,
 }
 
 impl UnreachableShards {
-    /// The check must not wait again for a primary that is known to be unreachable.
+    /// Returns true if the shard's primary is known to be unreachable, so that the check does not wait for it again.
     pub(super) fn has(&self, shard: usize) -> bool {
         self.shards.iter().any(|unreachable| usize::try_from(*unreachable) == Ok(shard))
     }
 
-    /// If the primary of the shards is unreachable, returns one finding about it. Fails if the check failed for
-    /// another reason.
+    /// Returns one finding if the primary of the shards is unreachable. Fails if the check failed for another reason.
     pub(super) fn or_finding(
         &mut self,
         shards: &[u32],

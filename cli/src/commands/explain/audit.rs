@@ -16,14 +16,14 @@ const READ_MAX: usize = 100_000;
 const READ_MAX_ASKED: usize = 1_000_000;
 /// A turn without a record is assumed to end within this time (ms) after its start: the default deadline.
 const LIFE_MS: i64 = 86_400_000;
-/// The search starts to read at admissions and failed attempts.
+/// The search begins at up to this many times of admissions and failed attempts.
 const LIKELY_MAX: usize = 32;
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Audit {
     /// The entries are unchanged from the log.
     pub(super) entries: Vec<Box<RawValue>>,
-    /// No more entries exist.
+    /// True if no more entries exist.
     pub(super) complete: bool,
     pub(super) read: usize,
 }
@@ -35,7 +35,7 @@ impl Audit {
     }
 }
 
-/// The turn has a record. Finds only the entries of the requested call, if there is one.
+/// Finds the audit entries of a turn with a record. If a call is requested, finds only the entries of this call.
 pub(super) async fn of_explanation(
     store: &Store,
     name: &TurnName,
@@ -74,7 +74,8 @@ pub(super) async fn of_explanation(
     Ok(Audit::of(store.audit_of(name, &search).await?))
 }
 
-/// A generated ID contains a time. For any other ID, the user must give a time.
+/// Finds the audit entries of a turn without a record. A generated ID contains a time. For any other ID, the user must
+/// give a time.
 pub(super) async fn unrecorded(store: &Store, name: &TurnName, now_ms: i64, args: &Explain) -> Result<Audit, Failure> {
     let minted = minted_ms(name.turn.as_str());
     let Some(from_ms) = args.since.map(|since| since.at(now_ms)).or(minted) else { return Ok(Audit::default()) };
@@ -94,7 +95,7 @@ const fn read_max(args: &Explain) -> usize {
     if args.since.is_some() { READ_MAX_ASKED } else { READ_MAX }
 }
 
-/// The time at which the fleet received the message; `None` unless the ID was generated.
+/// Returns the time at which the fleet received the message; `None` unless the ID was generated.
 pub(super) fn minted_ms(id: &str) -> Option<i64> {
     id.strip_prefix(['t', 'k']).and_then(entry_ms)
 }

@@ -98,7 +98,7 @@ struct Explanation {
     calls: usize,
     calls_admitted: usize,
     calls_done: usize,
-    /// Each has the counters that decided it.
+    /// The admissions, each with the counters that decided it.
     admissions: Vec<AdmissionNote>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tries: Vec<FailedAttempt>,
@@ -129,7 +129,7 @@ struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
     results: Vec<CallResult>,
-    /// The calls of this turn made these calls of other tools.
+    /// The calls of other tools that the calls of this turn made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     inner_calls: Vec<InnerCall>,
     /// Present if a model runs the task.
@@ -167,7 +167,7 @@ pub(crate) struct RenderedExplanation {
     pub(crate) lines: Vec<String>,
 }
 
-/// The gateway and the live view show this result.
+/// Returns the explanation as JSON and as lines, for the gateway and the live view.
 pub(crate) async fn render(
     setup: &Setup,
     client: &Client,
@@ -295,16 +295,16 @@ async fn explain_turn(setup: &Setup, client: &Client, name: &TurnName) -> Result
     }
 }
 
-/// Bounds one attempt in this configuration. The real limit of a typed tool may differ.
+/// Returns the time limit (ms) of one attempt in this configuration. The real limit of a typed tool may differ.
 fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
     let declared = setup.configuration.tools.tools.get(tool).and_then(|def| def.timeout_ms);
     let default = setup.settings().worker.tool_timeout.as_millis();
     declared.unwrap_or_else(|| u64::try_from(default).unwrap_or(u64::MAX))
 }
 
-/// A turn without a record waits for a scheduler, was rejected, or ended too long ago. A generated ID contains the ID
-/// of the inbound entry. An ID that the submitter chose is stored. Returns `None` if the fleet has no trace of the
-/// turn.
+/// Explains a turn without a record: it waits for a scheduler, was rejected, or ended too long ago. A generated ID
+/// contains the ID of the inbound entry. An ID that the submitter chose is stored. Returns `None` if the fleet has no
+/// trace of the turn.
 async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Explanation>, Failure> {
     if let Some((from, entry)) = dead_letters::minted(name)
         && store.is_inbound(from, entry).await?

@@ -14,14 +14,14 @@ const RUNTIME_SILENT_MS: i64 = 60_000;
 #[serde(tag = "who", rename_all = "snake_case")]
 pub(super) enum QueueReaders {
     Workers {
-        /// These workers have a heartbeat.
+        /// The number of workers with a heartbeat.
         alive: usize,
-        /// An operator has drained these live workers, so they take no new work.
+        /// The number of live workers that an operator has drained, so they take no new work.
         #[serde(skip_serializing_if = "is_none")]
         drained: usize,
-        /// Counts slots of live workers.
+        /// The number of busy slots of live workers.
         busy: usize,
-        /// Counts slots of live workers.
+        /// The number of slots of live workers.
         slots: usize,
         /// Time since the last heartbeat of the most recently lost worker.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,13 +37,13 @@ pub(super) enum QueueReaders {
     },
     /// The process that runs the local call of the turn.
     Caller {
-        /// The call is offered on this stream.
+        /// The stream that offers the call.
         stream: String,
     },
     Schedulers {
-        /// These schedulers have a heartbeat.
+        /// The number of schedulers with a heartbeat.
         alive: usize,
-        /// Schedulers accept no new work, because memory is nearly full.
+        /// True if schedulers accept no new work, because memory is nearly full.
         pressure: bool,
     },
 }
@@ -77,7 +77,7 @@ impl QueueReaders {
         Ok(Self::Schedulers { alive, pressure: store.pressure().await? })
     }
 
-    /// Includes advice.
+    /// Describes the readers, with advice.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Workers { alive: 0, gone_ms, .. } => {

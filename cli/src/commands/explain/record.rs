@@ -56,7 +56,7 @@ pub(super) struct TurnWait {
     pub(super) turns_ahead: Option<u64>,
     pub(super) tick_used: i64,
     pub(super) day_used: i64,
-    /// This configuration has these caps. While a configuration change spreads, the caps in force may differ.
+    /// The caps in this configuration. While a configuration change spreads, the caps in force may differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tick_cap: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +66,8 @@ pub(super) struct TurnWait {
     pub(super) tenant_day_cap: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) awaits: Option<String>,
-    /// The turn did not begin `awaits`, but waits for an equal call of it, or for a call that may change a fact.
+    /// True if the turn did not begin `awaits`, but waits for an equal call of `awaits`, or for a call that may change
+    /// a fact.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) awaits_equal: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,7 +77,7 @@ pub(super) struct TurnWait {
     pub(super) next_try: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<LimitWait>,
-    /// The turn had a concurrency slot of the limit, and returned it while its call waited.
+    /// True if the turn had a concurrency slot of the limit, and returned the slot while its call waited.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) returned_permits: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,15 +95,15 @@ pub(super) struct RunningCall {
     /// How long the holder has had the turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) held_ms: Option<i64>,
-    /// Bounds one attempt in this configuration.
+    /// The time limit of one attempt in this configuration.
     pub(super) timeout_ms: u64,
     /// A running tool reported this text, such as `40 %: Reading orders`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) progress: Option<String>,
 }
 
-/// `None` if no process holds the turn, or if the turn has no readable next call. `timeout_ms` returns the time limit
-/// of one attempt with a tool.
+/// Returns the running call. `None` if no process holds the turn, or if the turn has no readable next call.
+/// `timeout_ms` returns the time limit of one attempt with a tool.
 pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> Option<RunningCall> {
     live.holder.as_ref()?;
     let call: Call = serde_json::from_str(live.next_call()?).ok()?;
@@ -130,7 +131,7 @@ pub(super) struct LimitWait {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) allows: Option<String>,
     pub(super) used: String,
-    /// The limit bounds concurrent calls, so the end of the wait is unknown.
+    /// True if the limit bounds concurrent calls. The end of the wait is then unknown.
     #[serde(skip)]
     pub(super) is_held: bool,
 }
@@ -216,7 +217,7 @@ pub(super) const fn counter(live: &LiveTurn) -> Option<&CounterKey> {
     }
 }
 
-/// Names of built-in limits begin with `_`.
+/// Returns true if the limit is configured. Names of built-in limits begin with `_`.
 pub(super) fn is_configured(counter: &CounterKey) -> bool {
     !counter.limit.starts_with('_')
 }
@@ -321,7 +322,7 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
 }
 
 impl TurnWait {
-    /// Unchanged if `open` is `None`.
+    /// Returns a wait for the approval `open`. Unchanged if `open` is `None`.
     pub(super) fn or_for_approval(self, open: Option<Approval>) -> Self {
         match open {
             Some(open) => Self {
@@ -375,7 +376,7 @@ fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
     (text("delegator"), text("description").or_else(|| text("task_description")))
 }
 
-/// Only the audit entries contain these facts.
+/// Adds the facts that only the audit entries contain.
 pub(super) fn describe_by_audit(explanation: &mut Explanation) {
     let Some(entry) = explanation.audit.entries.first() else { return };
     let Some(entry) = AuditEntry::read(entry.get()) else { return };

@@ -42,7 +42,7 @@ pub(super) fn text(explanation: &Explanation, output: &Output) -> String {
     text
 }
 
-/// Lists steps, rules and approvals.
+/// Lists steps, calls by other calls, rules, approvals and remarks.
 pub(super) fn explanation_lines(explanation: &Explanation) -> Vec<String> {
     let inner = inner(&explanation.inner_calls);
     life(explanation)
@@ -54,7 +54,7 @@ pub(super) fn explanation_lines(explanation: &Explanation) -> Vec<String> {
         .collect()
 }
 
-/// Each call follows its caller.
+/// Lists the calls that other calls made. Each call follows its caller.
 fn inner(calls: &[InnerCall]) -> Vec<String> {
     fn push_inner_call(call: &InnerCall, depth: usize, lines: &mut Vec<String>) {
         let tool = call.tool.as_deref().unwrap_or("a tool");
@@ -151,7 +151,7 @@ fn headline(explanation: &Explanation, output: &Output, (color, word): (StatusCo
     )
 }
 
-/// The color means success only if all calls succeeded.
+/// Describes the end of a turn. The color means success only if all calls succeeded.
 fn ended(explanation: &Explanation) -> (StatusColor, String) {
     let position = |result: &CallResult| result.call.rsplit('/').next().and_then(|position| position.parse().ok());
     let shown: Vec<&CallResult> = explanation
@@ -246,8 +246,8 @@ fn life(explanation: &Explanation) -> Vec<String> {
     lines
 }
 
-/// Lists rules on arguments and context, and conditions on facts, that stopped a call. In shadow mode, they would
-/// have stopped it.
+/// Lists rules on arguments and context, and conditions on facts, that stopped a call or, in shadow mode, would have
+/// stopped it.
 fn rules(explanation: &Explanation) -> Vec<String> {
     let lines_of = |verdict: &str, call: &str, rule: &str, reason: &str, message: &str| {
         let what = match reason {
@@ -307,7 +307,7 @@ fn consents(explanation: &Explanation) -> Vec<String> {
     explanation.results.iter().filter_map(|result| consent(result).or_else(|| denial(result))).collect()
 }
 
-/// Remarks on cached or repeated outcomes, and on loops of the agent.
+/// Lists remarks on cached or repeated outcomes, and on loops of the agent.
 fn beside(explanation: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     for result in &explanation.results {
@@ -335,7 +335,7 @@ fn beside(explanation: &Explanation) -> Vec<String> {
     lines
 }
 
-/// The wait is for a turn, another task, an approval or a limit, but not for a retry.
+/// Returns the task's wait for a turn, another task, an approval or a limit, but not for a retry.
 fn waits_for_work(explanation: &Explanation) -> Option<&TaskWait> {
     explanation.task.as_ref()?.waits.as_ref().filter(|wait| wait.reason != WaitReason::Retry)
 }
@@ -516,7 +516,7 @@ pub(super) fn as_word<S: Serializer>(reason: &Option<EndReason>, serializer: S) 
     reason.as_ref().map(EndReason::word).serialize(serializer)
 }
 
-/// The line has the form `timestamp  level  message`.
+/// Formats an audit entry as `timestamp  level  message`.
 fn audit_line(json: &str) -> String {
     let AuditEntry { timestamp, level, message, meta, .. } = AuditEntry::read(json).unwrap_or_default();
     let digest = Some(meta.policy_digest).filter(|digest| !digest.is_empty()).map(|digest| format!(", {digest}"));

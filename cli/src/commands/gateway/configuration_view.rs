@@ -6,7 +6,8 @@ use tickfleet_config::{Configuration, PrintedSetting, printed_parts};
 
 const FILE_BYTES_MAX: usize = 256 * 1024;
 
-/// Secrets are already masked. Cuts files that are longer than [`FILE_BYTES_MAX`].
+/// Returns the settings and the files, in which secrets are already masked. Cuts files that are longer than
+/// [`FILE_BYTES_MAX`].
 pub(super) fn view(configuration: &Configuration) -> Value {
     let shown = printed_parts(configuration);
     let setting = |PrintedSetting { path, value, origin }: PrintedSetting| {

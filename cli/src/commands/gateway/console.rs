@@ -43,7 +43,8 @@ impl Console {
         Ok(Self { address, keys, serving, ending })
     }
 
-    /// The key follows the `#`, so browsers do not send it. The page removes the key from the address bar.
+    /// Returns the link to the console. The key follows the `#`, so browsers do not send it. The page removes the key
+    /// from the address bar.
     pub(crate) fn link(&self) -> String {
         format!("http://{}/console/#key={}", self.address, self.keys.console.secret)
     }
@@ -53,7 +54,7 @@ impl Console {
         (self.address, &self.keys.service.secret)
     }
 
-    /// The console responds to the last requests before it stops.
+    /// Waits for the end of the console, which responds to the last requests before it stops.
     pub(crate) async fn ended(self) {
         let Self { mut serving, ending, .. } = self;
         ending.cancel();
@@ -79,8 +80,8 @@ async fn serve(
     super::listen(super::of(setup, client, keys, metrics, ending.clone(), None)?, address, None).await
 }
 
-/// The row is for the owner of a private fleet: the key can view and operate all tenants. If the configuration has
-/// approvers, the key also decides approvals, as the first approver.
+/// Returns the row of the console's key. The key is for the owner of a private fleet: it can view and operate all
+/// tenants. If the configuration has approvers, the key also decides approvals, as the first approver.
 fn row(setup: &Setup, key: &NewKey) -> KeyRow {
     let approver = setup.configuration.policy.permissions.approvers.keys().next().cloned();
     let decides = approver.is_some().then_some(Verb::Approve);
@@ -96,7 +97,7 @@ fn row(setup: &Setup, key: &NewKey) -> KeyRow {
     }
 }
 
-/// The key can submit turns for all agents of its tenant.
+/// Returns the row of a key that can submit turns for all agents of its tenant.
 fn service_row(tenant: &TenantId, key: &NewKey) -> KeyRow {
     KeyRow {
         id: "dev-service".into(),

@@ -28,9 +28,9 @@ use crate::failure::Failure;
 use crate::fleet::modules::fingerprint;
 use crate::setup::Setup;
 
-/// A frame is the state of the fleet at one poll. While it is younger than this, no new poll is made.
+/// A frame is the state of the fleet at one poll. While the last frame is younger than this, no new poll is made.
 const FRAME_FRESH: Duration = Duration::from_secs(1);
-/// If the last poll is older than this, it is useless for rates, so two polls are made.
+/// A frame that is older than this is useless for rates, so two polls are made.
 const FRAME_STALE: Duration = Duration::from_secs(15);
 
 pub(super) struct LocalBackend {
@@ -96,7 +96,8 @@ impl LocalBackend {
 }
 
 impl LocalBackend {
-    /// An error in a file must not stop an operator who searches for a problem.
+    /// Returns the current setup or, if a file has an error, the previous one. An error must not stop an operator who
+    /// searches for a problem.
     async fn current_or_previous(&self) -> Arc<Setup> {
         match self.current().await {
             Ok(setup) => setup,
@@ -109,8 +110,8 @@ impl LocalBackend {
 }
 
 impl LocalBackend {
-    /// `is_whole` is false if the files of the configuration cannot be read now. Then a result that is not cached
-    /// lacks the texts of the files.
+    /// Returns the configuration as operators see it. `is_whole` is false if the files of the configuration cannot be
+    /// read now. Then a result that is not cached lacks the texts of the files.
     async fn shown(&self, setup: &Arc<Setup>, is_whole: bool) -> Result<Value, VerbError> {
         let mut known = self.shown.lock().await;
         if let Some((_, view)) = known.as_ref().filter(|(fingerprint, _)| *fingerprint == setup.fingerprint) {

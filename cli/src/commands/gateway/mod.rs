@@ -190,7 +190,7 @@ impl GatewayArgs {
     }
 }
 
-/// Subcommands need neither a configuration nor Redis.
+/// Returns true for subcommands, which need neither a configuration nor Redis.
 pub(crate) const fn needs_nothing(args: &GatewayArgs) -> bool {
     args.command.is_some()
 }
@@ -261,7 +261,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     Ok(())
 }
 
-/// Fails if Redis contains another fleet: its number of shards differs.
+/// Returns false if Redis is unreachable. Fails if Redis contains another fleet, with a different number of shards.
 async fn is_fleet_known(client: &Client) -> Result<bool, Failure> {
     match client.check().await {
         Ok(()) => Ok(true),

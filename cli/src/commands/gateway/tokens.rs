@@ -113,7 +113,7 @@ impl TokenArgs {
     }
 }
 
-/// RFC 6749, section 3.3.
+/// Parses a scope (RFC 6749, section 3.3).
 fn scope(text: &str) -> Result<String, String> {
     let is_scope = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\');
     let is_one = !text.is_empty() && text.chars().all(is_scope);

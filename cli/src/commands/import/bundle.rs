@@ -15,7 +15,7 @@ pub(super) const UNREAD: char = '!';
 /// The document itself does not count.
 const FILES_MAX: usize = 500;
 
-/// Contains everything to which the document refers.
+/// The document, with everything to which it refers.
 #[derive(Default)]
 pub(crate) struct Bundle {
     pub(crate) root: Value,
@@ -39,7 +39,7 @@ struct BundleReader {
     bytes: u64,
 }
 
-/// Follows direct and indirect references.
+/// Adds all files to which the document refers, directly or indirectly.
 pub(super) fn bundled(mut root: Value, file: &Path) -> Bundle {
     let Ok(document) = file.canonicalize() else { return root.into() };
     let folder = document.parent().map(Path::to_owned).unwrap_or_default();
@@ -174,7 +174,7 @@ paths:
 "##;
 
     fn report(document: &str, files: &[(&str, &str)]) -> Report {
-        // The test builds tools as a worker does, and their HTTP clients need the crypto provider.
+        // The test builds tools as a worker does. The HTTP clients of these tools need the crypto provider.
         tickfleet_outbound::install_crypto_provider();
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("api");

@@ -68,9 +68,9 @@ pub(crate) struct Import {
 #[derive(Default, Serialize)]
 pub(crate) struct Report {
     pub(crate) tools: BTreeMap<String, Value>,
-    /// Each operation has the reason.
+    /// Operations that were left out, each with the reason.
     left_out: Vec<(String, String)>,
-    /// Each note has the name of its tool.
+    /// Notes, each with the name of its tool.
     notes: Vec<(String, String)>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(),
     show_report(&report, args, output)
 }
 
-/// Tools are built in the same way as in a worker.
+/// Builds tools in the same way as a worker.
 pub(crate) struct ToolBuilder {
     kinds: ToolKinds,
     environment: Environment,
@@ -104,7 +104,7 @@ impl ToolBuilder {
     }
 }
 
-/// Avoids the names in `taken`. Fails if an operation of `--only` is missing.
+/// Converts the operations into tools. Avoids the names in `taken`. Fails if an operation of `--only` is missing.
 pub(crate) fn imported(
     document: Bundle,
     args: &Import,
@@ -166,7 +166,7 @@ fn one(operation: &Operation<'_>, name: &str, args: &Import, builder: &ToolBuild
     built.map(|_| imported).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 
-/// The first server that applies, with its variables replaced by their defaults.
+/// Returns the first server that applies, with its variables replaced by their defaults.
 fn server(operation: &Operation<'_>) -> Result<String, String> {
     let holders = [operation.operation, operation.item, &operation.document.root];
     let server = holders.iter().find_map(|holder| holder.get("servers")?.get(0));
@@ -207,7 +207,7 @@ pub(crate) fn parse(text: &str) -> Result<Value, String> {
 
 type Operations<'d> = (Vec<Operation<'d>>, Vec<(String, String)>);
 
-/// Fails if the document has too many operations.
+/// Collects the operations of the document. Fails if there are too many.
 fn operations(document: &Document) -> Result<Operations<'_>, Failure> {
     let mut operations = Vec::new();
     let mut unread = Vec::new();

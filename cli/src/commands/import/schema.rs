@@ -48,7 +48,7 @@ pub(super) struct Document {
     pub(super) root: Value,
     /// True for version 3.0, whose schemas differ from JSON Schema.
     pub(super) old: bool,
-    /// These files were merged into the document.
+    /// The files that were merged into the document.
     pub(super) files: Vec<String>,
 }
 
@@ -65,8 +65,8 @@ impl Document {
         Err("a reference is circular".to_owned())
     }
 
-    /// Like [`Self::follow`], but for a path or an operation. The target must be an object. Only remarks can
-    /// accompany a reference, because other members could be parameters.
+    /// Follows references to a path or an operation, like [`Self::follow`]. The target must be an object. Only remarks
+    /// can accompany a reference, because other members could be parameters.
     pub(super) fn whole<'d>(&'d self, value: &'d Value) -> Result<&'d Value, String> {
         let mut here = value;
         for _ in 0..DEPTH_MAX {

@@ -13,7 +13,7 @@ pub(super) struct ImportedCredentials {
     pub(super) query: BTreeMap<String, String>,
     pub(super) oauth2: Option<Value>,
     pub(super) secrets: BTreeMap<String, Value>,
-    /// Addressed to the person who provides the secrets.
+    /// Notes for the person who provides the secrets.
     pub(super) notes: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn signing(
     Err(why.unwrap_or_default())
 }
 
-/// A request needs all schemes of one alternative.
+/// Combines all schemes of one alternative, because a request needs all of them.
 fn together(document: &Document, way: &Value, naming: &SecretNaming) -> Result<ImportedCredentials, String> {
     let mut signing = ImportedCredentials::default();
     for (name, scopes) in way.as_object().into_iter().flatten() {
@@ -137,7 +137,7 @@ impl ImportedCredentials {
         Ok(())
     }
 
-    /// Returns the placeholder.
+    /// Adds a secret, and returns its placeholder.
     fn secret(&mut self, scheme: &str, what: &str, naming: &SecretNaming) -> String {
         let name = naming.secret(scheme, what);
         let reference = naming.reference(&name);

@@ -80,7 +80,7 @@ impl Language {
         }
     }
 
-    /// Returns the file, and the command that runs it.
+    /// Returns the agent's file, and the command that runs the file.
     fn agent(self) -> (&'static str, &'static str) {
         match self {
             Self::Python => ("agent.py", "python agent.py"),
@@ -130,7 +130,7 @@ fn next_steps(dir: &Path, language: Language) -> String {
     )
 }
 
-/// With npx alone, modules in the folder cannot import the npm package.
+/// Returns true if modules in the folder can import the npm package. With npx alone, they cannot.
 fn has_package(dir: &Path) -> bool {
     let absolute = std::path::absolute(dir);
     absolute.is_ok_and(|dir| dir.ancestors().any(|above| above.join("node_modules/tickfleet").exists()))

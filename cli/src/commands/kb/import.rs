@@ -42,9 +42,9 @@ struct Report {
     replaced: usize,
     unchanged: usize,
     removed: u64,
-    /// Documents from these paths, whose files no longer exist.
+    /// The number of documents from these paths whose files no longer exist.
     gone: usize,
-    /// Skipped files of other kinds.
+    /// The number of skipped files of other kinds.
     left_out: usize,
     /// `None` if no model is configured to embed passages.
     model: Option<String>,
@@ -98,7 +98,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
     if is_good { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Documents use this form, without a leading `./` or a trailing `/`.
+/// Returns the path in the form that documents use, without a leading `./` or a trailing `/`.
 fn tidy(path: &str) -> String {
     let mut tidy = path;
     while let Some(rest) = tidy.strip_prefix("./").filter(|rest| !rest.is_empty()) {

@@ -18,7 +18,7 @@ pub(super) struct CounterOwner<'a> {
     pub(super) agent: Option<&'a AgentId>,
 }
 
-/// Applies to each tenant, even if there are many.
+/// At least this many tasks of each tenant are read, even if there are many tenants.
 const TASKS_MIN: usize = 10;
 
 /// Reads the caps of agents per tick and per day, of tenants per day, and of tasks, each with its `top` fullest
@@ -62,7 +62,7 @@ pub(super) async fn of(
     Ok(vec![ticks.view, days.view, tenants.view, tasks.view])
 }
 
-/// If no agent is requested, adds up to `COUNTERS_MAX` agents.
+/// Adds the caps of agents. If no agent is requested, adds up to `COUNTERS_MAX` agents.
 async fn add_agents(
     shard: &Shard<'_>,
     policy: &Policy,
@@ -92,7 +92,7 @@ async fn add_agents(
     Ok(())
 }
 
-/// If no tenant is requested, adds all tenants that have their own cap.
+/// Adds the caps of tenants. If no tenant is requested, adds all tenants that have their own cap.
 async fn add_tenants(
     shard: &Shard<'_>,
     policy: &Policy,
@@ -141,7 +141,7 @@ async fn add_tasks(
     Ok(())
 }
 
-/// `None` if this configuration does not have the agent.
+/// Finds the agent `tenant:agent`; `None` if this configuration does not have the agent.
 fn agent_of<'a>(policy: &'a Policy, name: &str) -> Option<(&'a TenantPolicy, &'a AgentPolicy)> {
     let (tenant, agent) = name.split_once(':')?;
     policy.look_up(&TenantId::new(tenant).ok()?, &AgentId::new(agent).ok()?).ok()

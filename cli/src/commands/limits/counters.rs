@@ -32,14 +32,14 @@ pub(super) fn names(known: &[Limit]) -> BTreeSet<String> {
     known.iter().map(|limit| limit.name.clone()).collect()
 }
 
-/// Each shard has its own counter `OTHERS`, unless the limit is divided among shards.
+/// Identifies a counter. Each shard has its own counter `OTHERS`, unless the limit is divided among shards.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CounterKey {
     pub(super) counter: String,
     pub(super) shard: Option<u32>,
 }
 
-/// Sums the use of a counter over all shards.
+/// The use of a counter, summed over all shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Counts calls, or millionths of an amount, in windows that have not ended.
@@ -49,7 +49,7 @@ pub(super) struct Tally {
     pub(super) shards: BTreeSet<u32>,
     /// The maximum of all shards together; `None` if unknown.
     pub(super) allowed: Option<u64>,
-    /// Shards whose share of the maximum is used up.
+    /// The number of shards whose share of the maximum is used up.
     pub(super) full_in: u32,
 }
 
@@ -62,14 +62,15 @@ pub(super) struct LimitCounters {
     pub(super) complete: bool,
 }
 
-/// If the counter's tenant has its own bound, returns the limit with that bound.
+/// Returns the limit that applies to the counter. If the counter's tenant has its own bound, the limit has that bound.
 fn applicable_limit<'l>(limit: &'l Limit, counter: &str, policy: &Policy) -> Cow<'l, Limit> {
     let owner = tenant_of(limit, counter).and_then(|tenant| policy.tenants.get(&tenant));
     owner.map_or(Cow::Borrowed(limit), |owner| owner.limit(limit))
 }
 
 impl LimitCounters {
-    /// `limit` is the definition of the limit `name`, if known. `policy` has the tenants' own bounds.
+    /// Reads the counters of the limit `name`. `limit` is its definition, if known. `policy` has the tenants' own
+    /// bounds.
     pub(super) async fn of(
         shards: &[Shard<'_>],
         (name, limit): (&str, Option<&Limit>),
@@ -85,7 +86,8 @@ impl LimitCounters {
         Ok(counters)
     }
 
-    /// The third argument contains the shard, the number of shards, and the shard's time.
+    /// Adds the counters of one shard. The third argument contains the shard, the number of shards, and the shard's
+    /// time.
     fn add(
         &mut self,
         found: SeenCounters,

@@ -69,7 +69,7 @@ struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// `None` if the filter has no tenant.
+    /// Returns the tenant and agent of the filter; `None` if the filter has no tenant.
     fn of(filter: &'a LimitsFilter, policy: &'a Policy) -> Result<Option<Self>, Failure> {
         let Some(tenant) = &filter.tenant else { return Ok(None) };
         if let Some(agent) = &filter.agent {
@@ -86,7 +86,8 @@ impl<'a> Caller<'a> {
         fits && limit.matches.fits_tenant(self.owner)
     }
 
-    /// If the limit is unknown, the counter's name must begin with the tenant.
+    /// Returns true if calls of this caller can count in the counter. If the limit is unknown, the counter's name must
+    /// begin with the tenant.
     fn may_debit(&self, limit: Option<&Limit>, counter: &str) -> bool {
         match limit {
             Some(limit) => may_debit(limit, counter, self.tenant, self.agent.map(|(agent, _)| agent)),
@@ -175,7 +176,8 @@ async fn view(
     })
 }
 
-/// Sorts the fullest counters first. Uses parts per million, because tenants can have different bounds.
+/// Returns a sort key that puts the fullest counters first. Uses parts per million, because tenants can have different
+/// bounds.
 fn fullness(tally: &Tally) -> std::cmp::Reverse<(u64, u64)> {
     let part = tally.allowed.map_or(0, |allowed| tally.used.saturating_mul(1_000_000) / allowed.max(1));
     std::cmp::Reverse((part, tally.used))

@@ -80,7 +80,7 @@ pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result
     output.show(&listing, |listing| show::text(listing, output))
 }
 
-/// The gateway shows this list.
+/// Returns the list as JSON, for the gateway.
 pub(crate) async fn as_json(setup: &Setup, client: &Client, filter: &LimitFilter) -> Result<Value, Failure> {
     let LimitFilter { limit, tenant, agent, top } = filter.clone();
     let listing = listing::of(setup, client, &LimitsFilter { limit, tenant, agent, top }).await?;

@@ -41,7 +41,7 @@ pub(super) struct Reset {
     by: Option<String>,
 }
 
-/// Rejects a text that is empty, or longer than `bytes_max` after trimming.
+/// Trims a text. Rejects the result if it is empty or longer than `bytes_max`.
 fn bounded(text: &str, bytes_max: usize) -> Result<String, String> {
     let text = text.trim();
     match text.len() {
@@ -67,7 +67,7 @@ struct ResetResult<'a> {
     used_before: Number,
     /// In shard time.
     window_ends_ms: Option<i64>,
-    /// These turns waited for the counter, and are reconsidered now.
+    /// The number of turns that waited for the counter, and are reconsidered now.
     waiting: u64,
     shards: Vec<u32>,
 }
@@ -111,7 +111,7 @@ async fn reset_in(store: &Store, name: &CounterName, entry: &str) -> Result<Opti
     Ok(store.reset_limit(name, entry).await?.map(|was| (store.shard(), was)))
 }
 
-/// Reads the variable `USER`.
+/// Returns the operator's name from the variable `USER`.
 pub(crate) fn by_environment() -> Result<String, Failure> {
     let user = environment().remove("USER").unwrap_or_default();
     who(&user).map_err(|_| Failure::usage("the variable USER is not set: pass --by with your name for the audit log"))
@@ -162,7 +162,7 @@ fn text(done: &ResetResult<'_>, name: &CounterName, limit: Option<&Limit>, now_m
     format!("{which}: {before}{window}{waiting}")
 }
 
-/// Suggests names that exist.
+/// Returns the failure for a counter that does not exist. Suggests names that exist.
 async fn no_counter(client: &Client, setup: &Setup, name: &CounterName) -> Result<Failure, Failure> {
     let shards = counters::shards(client).await?;
     let names = counters::names(&setup.configuration.policy.limits);

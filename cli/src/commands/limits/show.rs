@@ -47,7 +47,7 @@ fn allows(limit: &LimitView) -> String {
     format!("{allows}; {beyond}")
 }
 
-/// The only counter of a limit can have an empty name.
+/// Returns the name of a counter as the table shows it. The only counter of a limit can have an empty name.
 fn name(counter: &CounterView) -> String {
     let name = match counter.counter.as_str() {
         "" => "(all calls)",

@@ -15,7 +15,7 @@ pub(super) struct LimitView {
     pub(super) is_held: bool,
     pub(super) total: u64,
     pub(super) counters_read: u64,
-    /// If not all counters were read, others can be fuller than those shown.
+    /// False if not all counters were read. Unread counters can be fuller than those shown.
     pub(super) complete: bool,
     /// Sorted, with the fullest first.
     pub(super) counters: Vec<CounterView>,
@@ -33,10 +33,10 @@ pub(super) struct CounterView {
     pub(super) allowed: Option<Number>,
     /// In shard time. `None` if the window has ended.
     pub(super) window_ends_ms: Option<i64>,
-    /// Turns that wait for the counter. `None` for the shared counter, because turns that wait for it are in other
-    /// queues.
+    /// The number of turns that wait for the counter. `None` for the shared counter, because turns that wait for it are
+    /// in other queues.
     pub(super) waiting: Option<u64>,
-    /// Shards whose share of the maximum is used up.
+    /// The number of shards whose share of the maximum is used up.
     pub(super) full_in: u32,
     /// The maximum is divided among this many shards; 1 if it is not divided.
     pub(super) shares: u32,

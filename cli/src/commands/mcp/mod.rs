@@ -135,7 +135,7 @@ pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     write(sources, &merged(&file, pins, &[], &checked_servers))
 }
 
-/// `doctor` shows the result: for each server, whether its tools match the pinned definitions.
+/// Returns, for each server, whether its tools match the pinned definitions. `doctor` shows the result.
 pub(crate) async fn check_all_servers(
     file: &McpFile,
     environment: &Environment,
@@ -172,7 +172,7 @@ struct Backoff<'a> {
 impl Backoff<'_> {
     const QUIET: Self = Self { limit: LIST_TIMEOUT, output: None };
 
-    /// Prints a note after [`NOTE_AFTER`].
+    /// Lists the server's tools. Prints a note after [`NOTE_AFTER`].
     async fn look(self, name: &str, def: &McpServerDef, environment: &Environment) -> Result<ServerTools, String> {
         let mut looking = std::pin::pin!(list_tools(name, def, environment, self.limit));
         tokio::select! {
@@ -190,7 +190,7 @@ impl Backoff<'_> {
     }
 }
 
-/// Keeps the placeholders of secrets.
+/// Returns the command or address of a server. Keeps the placeholders of secrets.
 fn reached_by(def: &McpServerDef) -> String {
     match &def.connection.transport {
         McpTransport::Stdio { command, args, .. } => {
@@ -220,7 +220,7 @@ async fn check_servers(
     futures::future::join_all(each).await
 }
 
-/// A text from a server must not forge lines of output.
+/// Escapes line breaks, because a text from a server must not forge lines of output.
 fn on_one_line(text: &str) -> String {
     text.replace('\n', "\\n")
 }
@@ -269,7 +269,8 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
     }
 }
 
-/// Leaves out the lines that both versions have at the beginning and at the end. Cuts long texts.
+/// Returns the changed lines, without the lines that both versions have at the beginning and at the end. Cuts long
+/// texts.
 fn changed_lines(change: &McpChange) -> Vec<String> {
     let before: Vec<&str> = change.before.lines().collect();
     let now: Vec<&str> = change.now.lines().collect();
@@ -291,13 +292,15 @@ fn changed_lines(change: &McpChange) -> Vec<String> {
 }
 
 impl ServerCheck {
-    /// A refused tool that is not pinned does not count, because it is not imported in either case.
+    /// Returns true if the server's tools match the pins. A refused tool that is not pinned does not count, because it
+    /// is not imported in either case.
     fn is_as_pinned(&self) -> bool {
         let differs = |difference: &Difference| difference.kind != "refused" || difference.is_pinned;
         self.error.is_none() && !self.differences.iter().any(differs)
     }
 
-    /// Ignores new tools, because they are not imported. The returned text names the tools that cannot be imported.
+    /// Compares the imported tools with their pins. Ignores new tools, because they are not imported. The returned text
+    /// names the tools that cannot be imported.
     fn of_imported(mut self) -> Result<String, String> {
         let is_left_out = |difference: &&Difference| difference.kind == "refused" && !difference.is_pinned;
         let left_out: Vec<String> = self.differences.iter().filter(is_left_out).map(Difference::named).collect();
@@ -316,8 +319,8 @@ impl ServerCheck {
     }
 }
 
-/// Checked servers get their current definitions, and other servers keep their old pins. Pins of servers that are no
-/// longer configured are removed.
+/// Returns the new pins. Checked servers get their current definitions, and other servers keep their old pins. Pins of
+/// servers that are no longer configured are removed.
 fn merged(
     file: &McpFile,
     pins: McpPins,
@@ -343,7 +346,7 @@ fn write(sources: &Sources, pins: &McpPins) -> Result<(), Failure> {
     )
 }
 
-/// Atomic: a reader sees either the old file or the new one.
+/// Writes the pins atomically: a reader sees either the old file or the new one.
 fn write_to(dir: &Path, pins: &McpPins) -> Result<(), Failure> {
     let path = dir.join(MCP_LOCK_FILE);
     let beside = dir.join(format!(".{MCP_LOCK_FILE}.new"));

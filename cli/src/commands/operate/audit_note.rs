@@ -19,7 +19,7 @@ pub(crate) struct AuditNote {
 }
 
 impl AuditNote {
-    /// A command that revokes a right must not fail because the name is missing.
+    /// Returns `unknown` if there is no name: a command that revokes a right must not fail because the name is missing.
     pub(crate) fn by(&self) -> String {
         self.by.clone().unwrap_or_else(|| by_environment().unwrap_or_else(|_| "unknown".into()))
     }

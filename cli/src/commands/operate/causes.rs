@@ -16,7 +16,7 @@ use crate::output::{Output, lines, short, table};
 struct CausesOutput {
     causes: Vec<Cause>,
     read: usize,
-    /// Entries with other causes, which are not listed.
+    /// The number of entries with other causes, which are not listed.
     #[serde(skip_serializing_if = "is_none")]
     others: u64,
 }
@@ -81,7 +81,7 @@ fn causes_text(groups: &CausesOutput, now_ms: i64) -> String {
     text + &format!("\nReview and replay the first cause:\n  {}", replay(most))
 }
 
-/// The command previews the replay of all entries with this cause.
+/// Returns the command that previews the replay of all entries with this cause.
 fn replay(cause: &Cause) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | ':' | '/');
     // A single quote inside single quotes must be escaped for the shell.

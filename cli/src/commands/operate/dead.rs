@@ -296,7 +296,7 @@ async fn show(setup: &Setup, args: &ShowArgs, output: &Output) -> Result<(), Fai
 #[derive(Debug, Default, Serialize)]
 struct Summary {
     found: usize,
-    /// Replayed or dropped entries.
+    /// The number of replayed or dropped entries.
     handled: usize,
     /// False for a preview.
     done: bool,

@@ -95,14 +95,14 @@ struct StatsOutput {
     #[serde(skip_serializing_if = "Option::is_none")]
     models: Option<ModelUseTotal>,
     counted_upto_ms: i64,
-    /// Entries may have left the log before they were counted.
+    /// True if entries may have left the log before they were counted.
     gap: bool,
 }
 
 pub(crate) struct CountProgress {
     /// The shard that is furthest behind determines this time.
     pub(crate) upto_ms: i64,
-    /// Entries may have left the log before they were counted.
+    /// True if entries may have left the log before they were counted.
     pub(crate) gap: bool,
     pub(crate) now_ms: i64,
 }
@@ -224,7 +224,7 @@ fn heading(name: &str) -> String {
     name.to_uppercase().replace('_', " ")
 }
 
-/// Follows RFC 4180. Escapes text that a spreadsheet would treat as a formula.
+/// Formats the rows as CSV (RFC 4180). Escapes text that a spreadsheet would treat as a formula.
 fn csv(rows: &[StatsRow]) -> String {
     let cell = |text: &str| {
         let is_formula = text.starts_with(['=', '+', '-', '@']);

@@ -14,10 +14,10 @@ use crate::checks::{CheckResult, problems_of_servers};
 use crate::output::time_format::millis;
 use crate::setup::Setup;
 
-/// Each shard has this maximum. Further approvals are only counted.
+/// Maximum approvals to read from each shard. Further approvals are only counted.
 const APPROVALS_READ: usize = 100;
 const SLICES_READ: usize = 100;
-/// The settings of servers rarely change.
+/// Interval between two checks of the servers. Their settings rarely change.
 const SERVERS_EVERY: Duration = Duration::from_secs(60);
 /// Time (ms) allowed for a call without a timeout in tools.yaml: a call of a tool that declares its timeout in code, or
 /// a task of an agent.
@@ -25,7 +25,7 @@ const UNDECLARED_MS: i64 = 600_000;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct FleetFacts {
-    /// `approvals` has only the oldest approvals of each shard.
+    /// Counts all waiting approvals. `approvals` has only the oldest ones of each shard.
     pub(super) approvals_count: u64,
     pub(super) approvals: Vec<Approval>,
     /// Calls and tasks that failed in the last hour. `unknown` has the calls with an unknown outcome that no operator
@@ -38,7 +38,7 @@ pub(super) struct FleetFacts {
     /// Slices that workers hold for longer than all their calls may take.
     pub(super) stuck: Vec<HeldSlice>,
     pub(super) servers: Vec<CheckResult>,
-    /// The reason by shard; `None` is for the servers.
+    /// The error of each read that failed, by shard. The key `None` stands for the checks of the servers.
     pub(super) unread: BTreeMap<Option<u32>, String>,
 }
 
@@ -95,7 +95,7 @@ impl FactsReader {
     }
 }
 
-/// The time (ms) that a worker may hold a slice with calls of these tools: their timeouts plus a lease.
+/// Returns the time (ms) that a worker may hold a slice with calls of these tools: their timeouts plus a lease.
 fn allowed_ms(setup: &Setup, tools: &[String]) -> i64 {
     let worker = &setup.settings().worker;
     let default_ms = millis(worker.tool_timeout);

@@ -44,7 +44,7 @@ pub(crate) enum FindingKind {
 }
 
 impl FindingKind {
-    /// The short name that `doctor` prints.
+    /// Returns the short name that `doctor` prints.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::UnknownOutcomes => "unknown",

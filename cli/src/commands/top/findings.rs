@@ -25,7 +25,7 @@ const TIMER_LATE_MS_MAX: i64 = 2_000;
 const WAITING_STATES: [&str; 4] = ["inbound turns", "inbound tasks", "ready", "delayed"];
 /// Work that waits longer than this time (ms) is a finding, even if a tick is longer.
 const WAIT_MS_MAX: i64 = 10_000;
-/// The last one sums up the rest.
+/// Maximum findings of one kind. If there are more, the last finding sums up the rest.
 const OF_KIND_MAX: usize = 5;
 const CAUSE_CHARS: usize = 80;
 
@@ -59,7 +59,7 @@ fn finding(
     Finding { kind, severity, text: text.into(), count, subject: subject.map(str::to_owned), action: action.into() }
 }
 
-/// `1 call`, `2 calls`.
+/// Formats a count: `1 call`, `2 calls`.
 fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
@@ -113,8 +113,8 @@ fn approvals(facts: &FleetFacts, now_ms: i64) -> Option<Finding> {
     Some(finding((FindingKind::ApprovalsWait, Severity::Doubt), text, (count, subject), action))
 }
 
-/// The sum of the argument `amount` over the waiting approvals. `None` unless all of them were read, are for the same
-/// tool, and have a number as this argument.
+/// Returns the sum of the argument `amount` over the waiting approvals. `None` unless all of them were read, are for
+/// the same tool, and have a number as this argument.
 fn amount(facts: &FleetFacts, count: u64) -> Option<Number> {
     let first = facts.approvals.first()?;
     let is_whole = facts.approvals.len() as u64 == count && facts.approvals.iter().all(|one| one.tool == first.tool);
@@ -397,7 +397,7 @@ fn store(frame: &Frame, polled: &PollResult, facts: &FleetFacts) -> Vec<Finding>
     found
 }
 
-/// If memory is short, reports none, because the memory is the cause.
+/// Reports late timers, unless memory is short: the short memory is then the cause of the delay.
 fn timers(polled: &PollResult, is_memory_short: bool) -> Vec<Finding> {
     let late = polled.shards.iter().enumerate().filter(|(_, shard)| shard.timer_late_ms > TIMER_LATE_MS_MAX);
     let of = |(number, shard): (usize, &tickfleet_store::ShardView)| {

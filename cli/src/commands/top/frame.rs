@@ -21,7 +21,7 @@ pub(crate) struct Heading {
 pub(crate) struct Frame {
     #[serde(flatten)]
     pub(crate) heading: Heading,
-    /// 0 if no scheduler has ever run.
+    /// The generation is 0 if no scheduler has ever run.
     pub(crate) policy_generation: u64,
     pub(crate) paused: u64,
     pub(crate) server: Server,
@@ -33,7 +33,7 @@ pub(crate) struct Frame {
     /// True once the polls have read all agents with waiting turns.
     pub(crate) agents_complete: bool,
     pub(crate) tools: Tools,
-    /// Empty if there is only one.
+    /// Empty if there is only one shard.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) shards: Vec<Shard>,
     pub(crate) findings: Vec<Finding>,
@@ -51,7 +51,7 @@ pub(crate) struct Server {
     pub(crate) cpu: Option<f64>,
 }
 
-/// Per second since the last poll. `None` on the first poll, or if Redis does not report the numbers.
+/// Rates per second since the last poll. `None` on the first poll, or if Redis does not report the numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Rates {
     pub(crate) turns: Option<f64>,
@@ -95,7 +95,7 @@ pub(crate) struct Agent {
     pub(crate) tenant: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) agent: String,
-    /// `None` if the row is an agent.
+    /// Name of the limit. `None` if the row is an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limit: Option<String>,
     pub(crate) turns: u64,
@@ -159,7 +159,7 @@ impl Sort {
 }
 
 impl Frame {
-    /// The rates cover the time since the poll `last`.
+    /// Builds a frame from the poll `now`. The rates cover the time since the poll `last`.
     pub(super) fn of(heading: Heading, last: Option<&PollResult>, now: &PollResult, tools: Tools) -> Self {
         let passed = last.map_or(0.0, |last| now.at.duration_since(last.at).as_secs_f64());
         let shards = &now.shards;
@@ -202,7 +202,7 @@ impl Frame {
         self
     }
 
-    /// Lost nodes come first.
+    /// Sorts the rows of the tables. Lost nodes come first.
     pub(crate) fn sort(&mut self, sort: Sort) {
         self.agents.sort_by(|a, b| (&a.tenant, &a.agent, &a.limit).cmp(&(&b.tenant, &b.agent, &b.limit)));
         self.tools.rows.sort_by(|a, b| a.tool.cmp(&b.tool));
@@ -222,7 +222,8 @@ impl Frame {
     }
 }
 
-/// Counts entries ever added to the wanted streams. `None` if Redis does not report the number for one of them.
+/// Counts the entries that were ever added to the wanted streams. `None` if Redis does not report the number for one of
+/// them.
 fn added(shard: &ShardView, wanted: impl Fn(&str) -> bool) -> Option<u64> {
     shard.streams.iter().filter(|stream| wanted(&stream.name)).map(|stream| stream.added).sum()
 }

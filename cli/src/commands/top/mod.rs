@@ -1,7 +1,7 @@
 //! `tickfleet top`: the current state of the fleet, in a terminal. It only reads Redis and needs no Prometheus.
 //!
-//! [`poller`] queries each shard once per refresh. [`frame`] builds a view from two polls. [`findings`] derives the
-//! problems that need a person from the view and the [`facts`]. [`draw`] draws the view. [`screen`] controls the
+//! [`poller`] queries each shard once per refresh. [`frame`] builds a view from two polls. From the view and the
+//! [`facts`], [`findings`] derives the problems that need a person. [`draw`] draws the view. [`screen`] controls the
 //! terminal and reads keys.
 
 mod draw;

@@ -6,7 +6,7 @@ use tickfleet_store::{ServerLoad, ShardView};
 pub(super) struct PollResult {
     pub(super) at: Instant,
     pub(super) server: ServerLoad,
-    /// A shard that did not respond is empty.
+    /// One view per shard. The view of a shard that did not respond is empty.
     pub(super) shards: Vec<ShardView>,
     pub(super) unread: BTreeMap<usize, String>,
 }

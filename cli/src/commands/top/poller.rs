@@ -35,7 +35,8 @@ impl Poller {
         })
     }
 
-    /// The first frame has no rates. If a shard does not respond, the frame has a finding about it.
+    /// Polls all shards, and returns the next frame. The first frame has no rates. If a shard does not respond, the
+    /// frame has a finding about it.
     ///
     /// # Errors
     /// [`Failure::Redis`] if no shard can be reached, or an error that Redis returned.

@@ -149,7 +149,7 @@ struct ExplanationLoader {
 }
 
 impl ExplanationLoader {
-    /// The explanation arrives through `explanations`.
+    /// Loads the explanation of the first turn in the chosen row. The explanation arrives through `explanations`.
     fn load(&self, frame: &Frame, view_state: &mut ViewState, explanations: &mpsc::Sender<TurnExplanation>) {
         let row = view_state.chosen.unwrap_or(0);
         let Some(turn) = frame.agents.get(row).map(|agent| agent.first.clone()) else { return };

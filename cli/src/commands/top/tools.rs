@@ -33,7 +33,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// `ended` is the number of calls that ended since the previous poll, if known.
+    /// Adds the calls that a poll has read. `ended` is the number of calls that ended since the previous poll, if
+    /// known.
     pub(super) fn add(&mut self, seen: Vec<EndedCall>, ended: Option<u64>, now_ms: i64) {
         // The newest calls come first. If the oldest is older than the window, no call in the window is missing.
         let reaches_back = seen.last().is_some_and(|oldest| oldest.at_ms <= now_ms - WINDOW_MS);

@@ -44,7 +44,7 @@ impl Guards {
         &self.active.policy
     }
 
-    /// Names these limits even if no call debited them.
+    /// Names the limits with an effect that the log cannot show, even if no call debited them.
     pub(super) fn name_undecided(&self, evaluation: &mut Evaluation) {
         let policy = self.policy();
         for limit in policy.limits.iter() {
@@ -61,7 +61,7 @@ impl Guards {
         }
     }
 
-    /// If a model runs the task, each token or money budget that may apply to it makes the task undecidable.
+    /// If a model runs the task, each token or money budget that may apply makes the task undecidable.
     fn budgets_of_models(&self, task: &RecordedCall, evaluation: &mut Evaluation) {
         let names = TenantId::new(task.tenant.as_str()).ok().zip(AgentId::new(task.agent.as_str()).ok());
         let Some((tenant, agent)) = names else { return };
@@ -77,7 +77,7 @@ impl Guards {
         }
     }
 
-    /// Returns the calls that also depend on session facts.
+    /// Evaluates the calls of a turn. Returns the calls that also depend on session facts.
     pub(super) async fn evaluate_turn(&self, calls: &[RecordedCall], evaluation: &mut Evaluation) -> Option<FactTurn> {
         let mut by_facts = Vec::new();
         let mut before_ms = None;
@@ -126,7 +126,7 @@ impl Guards {
         FactCall::of(call, &row.filter(|_| runs)?, &self.kept, guarded, before_ms)
     }
 
-    /// `None` if the guards cannot evaluate the call.
+    /// Evaluates a recorded call with the guards of the other policy. `None` if they cannot evaluate the call.
     async fn recall(&self, call: &RecordedCall, evaluation: &mut Evaluation) -> Option<LoggedCallVerdict> {
         let names = TenantId::new(call.tenant.as_str()).ok().zip(AgentId::new(call.agent.as_str()).ok());
         let is_of = |(tenant, agent): &(TenantId, AgentId)| {
@@ -152,7 +152,7 @@ fn is_lost(call: &RecordedCall) -> bool {
     call.decision == RecordedDecision::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
 }
 
-/// `None` if the log does not contain the arguments completely.
+/// Returns the call's arguments. `None` if the log does not contain all of them.
 fn arguments(call: &RecordedCall) -> Option<&str> {
     match &call.arguments {
         Arguments::Whole(text) => Some(text),
@@ -161,8 +161,8 @@ fn arguments(call: &RecordedCall) -> Option<&str> {
 }
 
 fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut Evaluation) -> Option<Difference> {
-    // The log has no complete arguments if they are not JSON, or are too long. The other policy then has the same
-    // outcome.
+    // The log does not have all arguments if the arguments are not JSON, or are too long. The outcome is then the same
+    // under the other policy.
     let is_unread = matches!(&call.decision, RecordedDecision::Ended { outcome, .. } if outcome == "invalid_arguments");
     if is_unread && arguments(call).is_none() && !matches!(recall, LoggedCallVerdict::Ends { .. }) {
         return None;

@@ -32,12 +32,12 @@ use crate::output::Output;
 use crate::output::time_format::TimeArg;
 use crate::setup::{Setup, now_ms};
 
-/// The file of `--differences` gets all of them.
+/// Maximum differences to print. The file of `--differences` gets all differences.
 const PRINTED_MAX: usize = 100;
 const DIFFERENCES_MAX: usize = 10_000;
 /// Maximum calls of one turn that are evaluated together.
 const CALLS_MAX: usize = 1_000;
-/// The same maximum applies to counter resets and to pauses.
+/// Maximum recorded counter resets to keep, and maximum recorded pauses to keep.
 const OPERATED_MAX: usize = 100_000;
 
 /// Evaluate recorded calls against another policy and list the differences.
@@ -216,7 +216,7 @@ impl RecordedLog {
                     }
                     RecordedEntry::Reset(_) | RecordedEntry::Pause(_) | RecordedEntry::Other => {}
                 },
-                // The fleet's counters include these entries, so the log is complete only after the gap.
+                // The fleet's counters include the lost entries, so the log is complete only after the gap.
                 Some(Line::Lost(lost)) => {
                     let at_ms = ms_of(lost.before.as_deref().unwrap_or(&lost.after));
                     at_ms.into_iter().for_each(|at_ms| self.began.cut_shard(lost.shard, at_ms));
@@ -228,7 +228,7 @@ impl RecordedLog {
         Ok(())
     }
 
-    /// Each part continues another one, so the earliest start is used.
+    /// Returns the earliest start of all parts, because each later part continues an earlier one.
     fn began(&self) -> LogStart {
         let mut began = self.began.clone();
         let first = |of: &dyn Fn(&ExportPart) -> Option<i64>| {
@@ -302,7 +302,7 @@ async fn decide(
     evaluation.failed.take().map_or(Ok(evaluation), |error| Err(Failure::failed(error)))
 }
 
-/// The order is that of the times at which the facts first matter.
+/// Evaluates the turns that depend on facts, in the order of the times at which the facts first matter.
 fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Result<Evaluation, Failure> {
     let evaluation = RefCell::new(evaluation);
     let mut replay = FactReplay::new(began, |difference| evaluation.borrow_mut().add_difference(difference));

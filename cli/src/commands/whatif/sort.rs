@@ -16,7 +16,8 @@ pub(super) struct Sorter {
 }
 
 impl Sorter {
-    /// The line must not contain line breaks. Control characters in the key, such as tabs, become spaces.
+    /// Adds a line, to be sorted by `key`. The line must not contain line breaks. Control characters in the key, such
+    /// as tabs, become spaces.
     pub(super) fn push(&mut self, key: String, line: String) -> std::io::Result<()> {
         self.bytes += key.len() + line.len() + 64;
         self.part.push((key.replace(|c: char| c.is_control(), " "), line));

@@ -11,13 +11,13 @@ use super::{ChaosFleet, PATIENCE};
 
 /// Producers submit every three seconds, so this time contains two rounds of submits.
 const SPAN: Duration = Duration::from_secs(6);
-/// A percentage of the usual throughput.
+/// The throughput has recovered at this percentage of the usual throughput.
 const AGAIN: usize = 95;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Recovery {
     pub fault: &'static str,
-    /// From the fault to the start of the first [`SPAN`] with recovered throughput.
+    /// The time from the fault to the start of the first [`SPAN`] with recovered throughput.
     pub ms: u128,
 }
 
@@ -25,7 +25,7 @@ fn runs_from(times: &[Instant], from: Instant) -> usize {
     times.iter().filter(|at| **at >= from && **at < from + SPAN).count()
 }
 
-/// `None` if the throughput has not recovered to `usual`.
+/// Returns when the throughput recovered to `usual`, or `None` if it has not.
 fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant> {
     let enough = |at: Instant| runs_from(times, at) * 100 >= usual * AGAIN;
     if enough(from) {

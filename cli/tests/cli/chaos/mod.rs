@@ -35,16 +35,16 @@ use target::{ChaosTarget, RedisKind};
 use verdict::{ChaosVerdict, Evidence};
 use witness::Witness;
 
-/// The agents `daily` and `probe` are not included.
+/// Number of agents, without `daily` and `probe`.
 const AGENTS: usize = 6;
 /// Schedulers must come first.
 const ROLES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
-/// The lease of every process is 2 s.
+/// This time is longer than the lease of every process, 2 s.
 const PAST_THE_LEASE: Duration = Duration::from_millis(3_500);
 /// Limits the wait for accepted work after the last fault, and for each recovery from a fault.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Replies are only read at the end of the run, which may be hours later.
+/// The maximum is high, because replies are only read at the end of the run, which may be hours later.
 const INBOX_UNREAD_MAX: u64 = 1_000_000;
 
 struct Dice(u64);
@@ -59,7 +59,7 @@ impl Dice {
     }
 }
 
-/// Repeats the turn until Redis confirms it. The fleet accepts an ID only once.
+/// Submits the turn repeatedly, until Redis confirms it. The fleet accepts an ID only once.
 async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u64) -> String {
     let id = format!("{agent}-{turn}");
     let call = |call: u64| {
@@ -83,7 +83,7 @@ async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u6
     }
 }
 
-/// Each turn has more calls than the agent's cap. Returns the accepted IDs.
+/// Submits turns until `stop`, each with more calls than the agent's cap. Returns the accepted IDs.
 async fn produce(client: Client, tenant: String, agent: String, stop: Arc<AtomicBool>) -> Vec<String> {
     let mut accepted = Vec::new();
     let mut turn = 0;
@@ -106,7 +106,7 @@ struct ChaosFleet {
     started: u32,
     clocks_of_processes: tempfile::TempDir,
     ahead: BTreeMap<PathBuf, i64>,
-    /// A shard may begin a tick or day again after its clock has changed.
+    /// Times at which a shard's clock may have changed. The shard may then begin a tick or a day again.
     jumps: Vec<Instant>,
     dice: Dice,
     client: Client,
@@ -197,8 +197,8 @@ impl ChaosFleet {
         proxy.set(ProxyState::Open);
     }
 
-    /// The fleet recreates the consumer group. Only metrics use the list of parked turns. An operator must repair the
-    /// timers.
+    /// Deletes the timers, a consumer group, or the list of parked turns. An operator must repair the timers. The fleet
+    /// recreates the group. Only metrics use the list.
     async fn delete(&mut self) {
         let [timers, ready, parked] = ["timers", "ready:normal", "parked"].map(|name| self.target.key(name));
         match self.dice.below(3) {
@@ -246,7 +246,8 @@ impl ChaosFleet {
         }
     }
 
-    /// The agent never reaches its cap, so the time from submit to reply shows the recovery.
+    /// Submits a turn after a fault. The agent never reaches its cap, so the time from submit to reply shows the
+    /// recovery.
     async fn probe(&mut self, fault: &'static str) {
         let began = Instant::now();
         self.probes += 1;
@@ -285,7 +286,8 @@ struct ChaosResult {
     recoveries: Vec<Recovery>,
 }
 
-/// If `losses` is set, replaces this number of primaries instead of playing faults for the configured time.
+/// Runs a fleet under faults. If `losses` is set, replaces this number of primaries instead of playing faults for the
+/// configured time.
 async fn play(target: ChaosTarget, losses: Option<u64>) -> ChaosResult {
     let seconds = number("TICKFLEET_CHAOS_SECONDS", 45);
     let seed = number("TICKFLEET_CHAOS_SEED", 1);
@@ -358,8 +360,8 @@ async fn one_redis_loses_and_duplicates_nothing_under_faults() {
     assert_eq!(played.verdict, ChaosVerdict::default());
 }
 
-/// These guarantees hold even if a failover loses writes that the replica lacked. Every accepted turn has one reply, if
-/// lost turns are submitted again. No call that waits for a replica runs twice. No tick exceeds its cap.
+/// Checks the guarantees that hold even if a failover loses writes that the replica lacked. Every accepted turn has one
+/// reply, if lost turns are submitted again. No call that waits for a replica runs twice. No tick exceeds its cap.
 fn assert_survived(played: &ChaosResult) {
     let ChaosResult { verdict, sent_again, .. } = played;
     // A failover can lose writes to a day's counter, so turns that were submitted again can exceed the day's cap.

@@ -9,7 +9,7 @@ use crate::support::process::{Process, chosen_build};
 
 pub struct Node {
     pub process: Process,
-    /// Its content moves the clock, if the target supports that.
+    /// The content of this file moves the clock, if the target supports that.
     pub clock: PathBuf,
 }
 

@@ -37,7 +37,7 @@ const SHARDS: u32 = 4;
 /// fsync is needed.
 const WITNESSED: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
 
-/// The variable lists faults, separated by commas. If it is empty, returns all faults.
+/// Returns the faults that the variable lists, separated by commas. If the variable is empty, returns all faults.
 #[allow(clippy::disallowed_methods, reason = "whoever runs it by hand says which faults")]
 fn wanted(mut faults: Vec<&'static str>) -> Vec<&'static str> {
     let named = std::env::var("TICKFLEET_CHAOS_FAULTS").unwrap_or_default();
@@ -217,8 +217,8 @@ impl ChaosTarget {
         }
     }
 
-    /// If the primary is the only server, restarts it. If `lags` is set, first disconnects the replica for this time,
-    /// so that writes are lost.
+    /// Kills the primary. If the primary is the only server, restarts it. If `lags` is set, first disconnects the
+    /// replica for this time, so that writes are lost.
     pub async fn kill(&mut self, lags: Option<Duration>) {
         let primary = self.primary().await;
         if let Some(lags) = lags {
@@ -238,8 +238,8 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// The old primary then resumes. Until it detects that it was replaced, it executes the commands that it received
-    /// while it was stopped.
+    /// Stops the primary until another server replaces it. The old primary then resumes. Until this primary detects the
+    /// replacement, it executes the commands that it received while it was stopped.
     pub async fn stop_until_replaced(&mut self) {
         let primary = self.primary().await;
         self.server(primary).pause();
@@ -248,8 +248,8 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// The cut outlasts the nodes' timeouts. Clients still reach all nodes, and use an isolated primary until it
-    /// rejects their writes.
+    /// Cuts nodes off from each other. The cut outlasts the nodes' timeouts. Clients still reach all nodes, and use an
+    /// isolated primary until it rejects their writes.
     pub async fn part(&mut self, how: &str) {
         let primary = self.primary().await;
         let partner = self.partner(primary);
@@ -287,7 +287,8 @@ impl ChaosTarget {
         }
     }
 
-    /// Behind Sentinels, an isolated primary does not reject writes. In that case, waits longer than the lease.
+    /// Waits until the isolated primary rejects writes. Behind Sentinels, a primary never does so, and the wait is only
+    /// longer than the lease.
     async fn refuses(&self, primary: usize) {
         let RedisKind::Cluster(cluster) = &self.kind else {
             // Both primaries accept writes during this sleep.
@@ -328,11 +329,11 @@ impl ChaosTarget {
             }
         }
         cluster.end_move(slot, from, to).await;
-        // Nodes that do not know the move yet redirect clients twice.
+        // Until all nodes know the move, some of them redirect clients twice.
         cluster.another_holder(slot, from).await;
     }
 
-    /// The primary may change once more during the wait.
+    /// Waits until a replica follows the primary. The primary may change once more during the wait.
     pub async fn followed(&mut self) {
         if let RedisKind::One(..) = self.kind {
             return;

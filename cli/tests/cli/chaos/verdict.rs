@@ -1,11 +1,11 @@
 //! Checks the guarantees with evidence from outside the fleet only: the responses to producers, the replies, the calls
 //! that the tools' server saw, and the dispatched slices in Redis' append-only files.
 //!
-//! If a Redis clock was moved forward, the entry IDs follow it. If the clock was moved back, the entry IDs keep its
-//! highest time. Windows and days are therefore computed from shard time. The admitting script writes the shard time of
-//! its primary, so the calls of each primary are checked separately. A new primary may lack the last writes and have a
-//! slower clock. It continues from the last shard time that it received. The witness recorded when the files grew.
-//! These times show whether shard time itself follows real time.
+//! If a Redis clock was moved forward, the entry IDs follow it. If the clock was moved back, the entry IDs keep the
+//! highest time that the clock had. Windows and days are therefore computed from shard time. The admitting script
+//! writes the shard time of its primary, so the calls of each primary are checked separately. A new primary may lack
+//! the last writes and have a slower clock. It continues from the last shard time that it received. The witness
+//! recorded when the files grew. These times show whether shard time itself follows real time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +14,8 @@ pub const TICK_CALLS: usize = 10;
 pub const TICK_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400_000;
 pub const DAY_CALLS: usize = 30;
-/// An entry gets its ID after the decision, so the time in the ID can be later than the end of the entry's window.
+/// Tolerance for times in IDs. An entry gets its ID after the decision, so the time in the ID can be later than the end
+/// of the entry's window.
 const BLUR_MS: u64 = 60;
 
 #[derive(Debug, Clone)]
@@ -30,7 +31,7 @@ pub struct AdmittedCall {
     pub turn: String,
     pub at_ms: u64,
     pub shard_ms: u64,
-    /// `None` if no file contains the primary's ID.
+    /// ID of the primary that admitted the call. `None` if no file contains this ID.
     pub led: Option<Vec<u8>>,
     /// The entry appeared in a file between these two times since the start of the witness.
     pub seen: (Duration, Duration),
@@ -46,7 +47,7 @@ pub struct Evidence {
     pub jumps: Vec<Duration>,
 }
 
-/// If every field is empty, all guarantees hold.
+/// The broken guarantees. If every field is empty, all guarantees hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChaosVerdict {
     pub lost: Vec<String>,
@@ -100,8 +101,8 @@ impl Evidence {
         by_primary.values().all(|times| windows_hold(times))
     }
 
-    /// A period of real time may contain the calls of every window that it can overlap. Each clock jump allows one more
-    /// window, because a window can begin again after a jump.
+    /// True if no period of real time contains too many calls. A period may contain the calls of every window that it
+    /// can overlap. Each clock jump allows one more window, because a window can begin again after a jump.
     fn pace_holds(&self, calls: &[&AdmittedCall]) -> bool {
         let mut seen: Vec<(Duration, Duration)> = calls.iter().map(|call| call.seen).collect();
         seen.sort_unstable();
@@ -118,7 +119,8 @@ impl Evidence {
         })
     }
 
-    /// A new day can begin at each clock jump, and once more during the run.
+    /// Returns how many calls exceed the cap per day. A new day can begin at each clock jump, and once more during the
+    /// run.
     fn day_exceeded(&self) -> usize {
         let ran: BTreeSet<u64> = self.runs.iter().filter(|run| run.agent == "daily").map(|run| run.number).collect();
         let mut days: BTreeMap<u64, BTreeSet<&String>> = BTreeMap::new();

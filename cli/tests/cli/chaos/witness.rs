@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::verdict::AdmittedCall;
 
-/// Every file exists for at least some seconds.
+/// Interval between two checks for files. Every file exists for at least some seconds.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The recorded lengths of each file, and when the file reached them. The key is the path of the link.
@@ -54,7 +54,7 @@ impl Witness {
         moments.iter().map(|at| at.duration_since(self.began)).collect()
     }
 
-    /// Counts an entry once, even if the files of several servers contain it.
+    /// Returns the calls of all entries. An entry counts once, even if the files of several servers contain it.
     pub fn admitted(&self) -> Vec<AdmittedCall> {
         let end = self.began.elapsed();
         let grown = self.growth.lock().unwrap();
@@ -74,8 +74,8 @@ impl Witness {
     }
 }
 
-/// `between` has the times of the previous check and of this check. The new commands may have been executed long
-/// before: a stopped server writes its commands only when it continues.
+/// Records the lengths of the files that have grown. `between` has the times of the previous check and of this check.
+/// The new commands may have been executed long before: a stopped server writes its commands only when it continues.
 fn measure(kept: &Path, growth: &mut BTreeMap<PathBuf, Vec<(u64, Interval)>>, between: Interval) {
     for file in fs::read_dir(kept).into_iter().flatten().flatten() {
         let Ok(length) = file.metadata().map(|found| found.len()) else { continue };
@@ -97,7 +97,7 @@ impl Drop for Witness {
     }
 }
 
-/// The name of the link is unique to the file.
+/// Links the files of a server into another folder. The name of each link is unique to its file.
 fn keep(server: usize, folder: &Path, into: &Path) {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(files) = fs::read_dir(folder.join("appendonlydir")) else { return };
@@ -129,13 +129,13 @@ struct DispatchRecord {
     admitted: BTreeSet<(Call, DispatchTime)>,
     /// The first entry of each call, whether or not it debits a cap.
     first: BTreeMap<Call, DispatchTime>,
-    /// The earliest interval in which an entry appeared in a file, because replicas receive it later, and the primary
-    /// that wrote it.
+    /// The primary that wrote each entry, and the earliest interval in which the entry appeared in a file. Replicas
+    /// receive an entry later than the primary.
     looks: BTreeMap<(Call, DispatchTime), (Interval, PrimaryId)>,
 }
 
-/// `None` if the file does not contain this ID before the entry. A replica's file may lack the ID, but the primary's
-/// file contains it.
+/// ID of the primary. `None` if the file does not contain this ID before the entry. A replica's file may lack the ID,
+/// but the primary's file contains it.
 type PrimaryId = Option<Vec<u8>>;
 
 #[derive(Default, Clone)]
@@ -194,14 +194,14 @@ impl DispatchRecord {
     }
 }
 
-/// The key's hash tag: everything up to the closing brace.
+/// Returns the key's hash tag: everything up to the closing brace.
 fn shard_of(key: &[u8]) -> &[u8] {
     key.split_inclusive(|byte| *byte == b'}').next().unwrap_or_default()
 }
 
 impl Shard {
-    /// A script writes the shard's time first, if it has changed. If the script also writes the field for the state,
-    /// the second word of that field is the ID of the primary.
+    /// Takes shard time and the primary's ID from a write. A script writes the shard's time first, if it has changed.
+    /// If the script also writes the field for the state, the second word of that field is the ID of the primary.
     fn hear(&mut self, fields: &[Vec<u8>]) {
         for pair in fields.chunks_exact(2) {
             match pair[0].as_slice() {
@@ -219,7 +219,7 @@ struct AppendedCall {
     admits: bool,
 }
 
-/// Empty for a command that appends no slice.
+/// Returns the calls of the slice that a command appends. Empty for a command that appends no slice.
 fn slice(words: &[Vec<u8>]) -> Vec<AppendedCall> {
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let is_slice = words.len() > 4 && words[1].windows(7).any(|part| part == b":ready:");
@@ -232,8 +232,8 @@ fn slice(words: &[Vec<u8>]) -> Vec<AppendedCall> {
     for pair in words[id + 1..].chunks_exact(2) {
         match pair[0].as_slice() {
             b"t" => turn = text(&pair[1]),
-            // The value has the used amount, end and begin of each counter, separated by colons. A permit has the end
-            // 0.
+            // The value has the used amount, end and beginning of each counter, separated by colons. A permit has the
+            // end 0.
             b"d" => {
                 admits =
                     text(&pair[1]).split(',').any(|counter| counter.split(':').nth(1).is_some_and(|end| end != "0"))
@@ -261,7 +261,8 @@ fn is_entry_id(word: &[u8]) -> bool {
 
 type CommandWords = Vec<Vec<u8>>;
 
-/// Each with the number of bytes after it. Ignores lines that begin with `#`, and a truncated last command.
+/// Returns each command, with the number of bytes after it. Ignores lines that begin with `#`, and a truncated last
+/// command.
 fn commands(mut bytes: &[u8]) -> Vec<(CommandWords, usize)> {
     fn line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;

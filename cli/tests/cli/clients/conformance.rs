@@ -28,7 +28,7 @@ pub fn run(command: &mut Command, url: &str) -> String {
     said
 }
 
-/// The client must report the number of all cases.
+/// Runs a client with the cases. The client must report the number of all cases.
 fn passes(command: &mut Command, url: &str) {
     let said = run(command, url);
     assert!(said.contains(&format!("{} cases", rust::read(&cases(), "x").len())), "{said}");

@@ -43,7 +43,7 @@ impl GatewayFleet {
         assert_eq!(self.fleet.stop(), Some(0));
     }
 
-    /// The client must report the number of cases that a gateway supports.
+    /// Runs a client with the cases. The client must report the number of cases that a gateway supports.
     fn passes(&self, command: &mut Command, tenant: &str) {
         self.through(command, tenant);
         let text = std::fs::read_to_string(cases()).unwrap();

@@ -66,7 +66,8 @@ fn asked(address: &str, key: &str, path: &str) -> String {
     answer
 }
 
-/// If the machine does not support the sandbox, one call is missing. If it lacks Python, two calls are missing.
+/// Checks the report of the day. If the machine does not support the sandbox, one call is missing. If it lacks Python,
+/// two calls are missing.
 fn plays_its_day(report: &Value) {
     assert_eq!((&report["ok"], &report["broken"]), (&true.into(), &json!([])));
     let sandbox = report["left_out"].get("shell");

@@ -155,8 +155,8 @@ async fn explain_finds_an_old_turn_among_many_newer_audit_entries() {
     fleet.run(&["explain", "demo:given", "--since", "3h", "--until", "2h"]).exits(1);
 }
 
-/// Adds more entries with the time of the last entry than one read returns. Every search around this time must then
-/// make further reads, even if the machine is slow.
+/// Adds so many entries with the time of the last entry that one read cannot return all of them. Every search around
+/// this time must then make further reads, even if the machine is slow.
 async fn noise(at: &mut MultiplexedConnection) {
     let stream = "{tickfleet:0}:audit";
     let last: StreamRangeReply =

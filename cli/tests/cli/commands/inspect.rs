@@ -8,9 +8,9 @@ use crate::support::process::Process;
 #[tokio::test]
 async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
     let redis = RedisServer::start().await;
-    // The window does not end between two polls.
+    // The window is so long that it does not end between two polls.
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "10m")]);
-    // Three windows allow fewer calls, so the last calls wait, at whatever time the first window began.
+    // Even three windows allow fewer calls. The last calls therefore wait, no matter when the first window began.
     let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 25).flatten().collect();
     fleet.run(&submit(&[&calls[..], &["--turn-id", "long"]].concat())).exits(0).says("demo:long");
     let story = loop {

@@ -129,7 +129,7 @@ async fn the_fullest_counters_are_listed_and_filtered_by_tenant_or_agent() {
     assert!(counters(&of_atlas, "echoes").is_empty(), "{of_atlas:#}");
 }
 
-/// Each counter has the used and the allowed number.
+/// Returns the counters of a cap, each with the used and the allowed number.
 fn cap(listing: &Value, name: &str) -> Vec<(String, Value, Value)> {
     let found = listing["caps"].as_array().unwrap().iter().find(|cap| cap["name"] == name);
     let counters = found.unwrap_or_else(|| panic!("no {name} in {listing:#}"))["counters"].as_array().unwrap();

@@ -19,7 +19,8 @@ use crate::support::process::{Process, pause};
 
 /// Later than the end of any test (ms since the epoch).
 const FAR: &str = "9999999999999";
-/// The checks continue until calls have ended in all ways of `ENDS`, for at most `BUSY_MAX`.
+/// The checks continue for at least this time, and until calls have ended in all ways of `ENDS`, but at most
+/// `BUSY_MAX`.
 const BUSY: Duration = Duration::from_secs(12);
 const BUSY_MAX: Duration = Duration::from_secs(90);
 /// Calls of the busy fleet must reach these outcomes. Other outcomes are allowed too.
@@ -34,7 +35,7 @@ const ENDS: [&str; 9] = [
     "fail_once cancelled",
     "delegate_task ok",
 ];
-/// The commands create the fault. `demo:kept` is an unfinished turn.
+/// Each fault that `doctor` repairs, and the commands that create it. `demo:kept` is an unfinished turn.
 const REPAIRED: [(&str, &[&str]); 5] = [
     ("timer_without_turn", &["ZADD timers 9999999999999 turn:demo:ghost"]),
     (
@@ -65,7 +66,7 @@ impl RepairFixture {
         Process::start(role, self.dir.path(), &self.redis.url())
     }
 
-    /// Direct checks are much faster than runs of the binary.
+    /// Returns a store for direct checks, which are much faster than runs of the binary.
     fn store(&self) -> Store {
         Store::open(&self.redis.url(), 0, Arc::new(StoreOptions::default())).unwrap()
     }
@@ -76,7 +77,7 @@ impl RepairFixture {
         tickfleet(&[args, &["--config", dir, "--redis-url", &url]].concat())
     }
 
-    /// The second word of `text` is a key without the shard's prefix.
+    /// Runs a command in Redis. The second word of `text` is a key without the shard's prefix.
     async fn redis(&self, text: &str) -> redis::Value {
         let mut words = text.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
@@ -93,7 +94,7 @@ impl RepairFixture {
         }
     }
 
-    /// `<what> <fault>` for each reported or repaired fault.
+    /// Runs `doctor`. Returns `<what> <fault>` for each reported or repaired fault.
     fn doctor(&self, more: &[&str]) -> Vec<String> {
         let report = self.run(&[&["doctor", "--json"], more].concat()).json();
         let findings = report["findings"].as_array().unwrap();
@@ -114,7 +115,7 @@ impl RepairFixture {
         self.audited().await.into_iter().filter(|entry| entry["action"] == "REPAIR").collect()
     }
 
-    /// `<tool> <outcome>` of all ended calls.
+    /// Returns the `<tool> <outcome>` of all ended calls.
     async fn ended(&self) -> BTreeSet<String> {
         let calls = self.audited().await.into_iter().filter(|entry| entry["action"] == "TOOL_CALL");
         let said = |text: &Value| text.as_str().unwrap().replace("tool_", "");

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `1` skips the tests with these scripts.
+/// If the variable is `1`, the tests with these scripts are skipped.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_HELM";
 
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them, and cargo's own folder")]

@@ -15,7 +15,7 @@ use crate::support::process::{Process, pause};
 
 const INBOX: &str = "{tickfleet:0}:replies:demo:box";
 
-/// Each request has an effect, and the ledger counts it. Requests marked `slow` get a response only when the gate
+/// Counts the effects of requests: each request has one. Requests marked `slow` get a response only when the gate
 /// opens.
 #[derive(Default)]
 struct Ledger {

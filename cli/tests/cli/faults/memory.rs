@@ -59,8 +59,8 @@ async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
     panic!("not within two minutes: {what}");
 }
 
-/// A tenant's unfinished turns can use at most a quarter of the memory. If schedulers admit turns faster than workers
-/// finish them, further turns are rejected.
+/// Waits until each turn has a reply. A tenant's unfinished turns can use at most a quarter of the memory. If
+/// schedulers admit turns faster than workers finish them, further turns are rejected.
 async fn all_are_answered(url: &str, mut ids: BTreeSet<String>) {
     let client = Client::connect(url, StoreOptions::default()).await.unwrap();
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("box").unwrap());
@@ -118,7 +118,8 @@ async fn suspects_wait(server: &RedisServer, dir: &Path) -> (Process, BTreeSet<S
     for id in &ids {
         xadd(&mut redis, &["turn", &turn(id, 1_000)]).await.unwrap();
     }
-    // Redis uses 90 % of its memory. Most of it is a large filler, so that later commands make little difference.
+    // Redis uses 90 % of its memory. Most of this memory is a large filler, so that later commands make little
+    // difference.
     let filler = redis::cmd("SETRANGE").arg("filler").arg(32 << 20).arg("x").to_owned();
     let _: u64 = filler.query_async(&mut redis).await.unwrap();
     let max = memory(&mut redis).await / 90 * 100;
@@ -158,8 +159,8 @@ async fn a_kill_during_memory_pressure_counts_no_crash_against_held_turns() {
     let dir = config();
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
-    // A suspect is marked while the scheduler handles it. It then waits without the mark, so a later crash is not
-    // counted against it.
+    // A suspect is marked while the scheduler handles it. The suspect then waits without the mark, so a later crash is
+    // not counted against it.
     let never = "tickfleet_redis_commands_total{verb=\"suspect\"} 0";
     until("it was named", async || !scheduler.metrics().lines().any(|line| line == never)).await;
     until("nothing is named", async || key::<u64>(&mut redis, &["HLEN", "suspects"]).await == 0).await;

@@ -1,4 +1,5 @@
-//! A worker is killed under settings that `config check` accepts. Another worker must continue its work.
+//! A worker is killed under settings that `config check` accepts. Another worker must continue the work of the killed
+//! worker.
 
 use std::fs;
 

@@ -8,7 +8,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 use crate::support::process::Process;
 
-/// The limits are low, so that tests reach them quickly.
+/// A fleet with low limits, so that tests reach these limits quickly.
 struct LimitedFleet {
     fleet: DevFleet,
     dir: String,
@@ -229,7 +229,7 @@ async fn answers_name_the_pause_cancel_or_deadline_that_stopped_a_turn() {
     assert_eq!(scheduler.stop(), Some(0));
 }
 
-/// `sleep` becomes a tool that must not run twice.
+/// Makes `sleep` a tool that must not run twice.
 const SLEEP_ONCE: &str = "  sleep: {description: Waits., effect: once, effect_key: [/ms], input_schema: {type: object, required: [ms], properties: {ms: {type: integer, description: How long in ms.}}}}\n";
 
 #[tokio::test(flavor = "multi_thread")]

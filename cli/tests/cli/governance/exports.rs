@@ -68,7 +68,7 @@ impl Log {
     }
 }
 
-/// The oldest first.
+/// Returns the files of the export, the oldest first.
 fn files(current: &Path) -> Vec<PathBuf> {
     let name = format!("{}.", current.file_name().unwrap().to_str().unwrap());
     let all = current.parent().unwrap().read_dir().unwrap().map(|entry| entry.unwrap().path());
@@ -233,7 +233,7 @@ async fn stdout_exports_every_entry_despite_exporter_kills() {
     assert!(matches!(Line::read(&lines(&outs[2..])[0]), Some(Line::Header(_))));
 }
 
-/// Rejects some requests, and never responds to another.
+/// A collector that rejects some requests, and never responds to another.
 #[derive(Clone, Default)]
 struct Collector {
     taken: Arc<Mutex<Vec<LogRecord>>>,

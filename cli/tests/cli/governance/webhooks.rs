@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
 
-/// ID, signature and body.
+/// The ID, signature and body of a webhook.
 type Post = (String, String, Value);
 
-/// Rejects some webhooks, and never responds to others.
+/// A receiver that rejects some webhooks, and never responds to others.
 #[derive(Clone, Default)]
 struct Receiver {
     posts: Arc<Mutex<Vec<Post>>>,

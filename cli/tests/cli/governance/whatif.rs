@@ -38,7 +38,7 @@ const LIMITS: &str = "limits:
     every: 3s
 ";
 
-/// Each change is a file, a text in it, and the new text.
+/// Writes a configuration with these changes. Each change is a file, a text in this file, and the new text.
 fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> String {
     let dir = folder.join(name);
     std::fs::create_dir_all(&dir).unwrap();
@@ -60,8 +60,8 @@ fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> Strin
     dir.to_str().unwrap().to_owned()
 }
 
-/// Some calls run. Others are denied by rules or permissions, approved by people, delayed by a tick or a limit, or
-/// rejected by a limit.
+/// Submits the calls. Some calls run. Others are denied by rules or permissions, approved by people, delayed by a tick
+/// or a limit, or rejected by a limit.
 fn play(fleet: &DevFleet, config: &str) {
     let submit = |agent: &str, id: &str, calls: &[(&str, Value)], wait: bool| {
         let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
@@ -101,7 +101,7 @@ fn whatif(policy: &str, export: &str) -> CommandOutput {
     tickfleet(&["whatif", "--policy", policy, "--audit", export, "--json"])
 }
 
-/// Repeats until the export contains this number of calls.
+/// Exports the audit log. Repeats the export until it contains this number of calls.
 fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
     let began = Instant::now();
     loop {
@@ -222,7 +222,8 @@ fn configure_places(folder: &Path, name: &str, limits: &str) -> String {
     dir.to_str().unwrap().to_owned()
 }
 
-/// The three calls need permits at the same time, and the task has a budget that is too small for its turn.
+/// Submits three calls and a task. The three calls need permits at the same time, and the task has a budget that is too
+/// small for its turn.
 fn play_places(fleet: &DevFleet, config: &str) {
     let submit = |agent: &str, id: &str, more: Value, calls: &[(&str, Value)]| {
         let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();

@@ -61,7 +61,8 @@ def grow() -> int:
 "#;
 const NAMES: [&str; 5] = ["look", "connect", "note", "leave_behind", "grow"];
 
-/// If the tests run as root, the sandbox uses an unprivileged user, and that user must be able to run this Python.
+/// Returns a Python for the tests. If the tests run as root, the sandbox uses an unprivileged user, and that user must
+/// be able to run this Python.
 fn python() -> PathBuf {
     let mut tell = Command::new(interpreter());
     let found = tell.args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"]).output().unwrap();
@@ -87,7 +88,8 @@ fn packages(python: &Path) -> PathBuf {
     packages
 }
 
-/// `grants` are additional. `None` if the machine does not support the level.
+/// Returns a folder with Python tools in a sandbox of this level, with the additional `grants`. `None` if the machine
+/// does not support the level.
 #[allow(clippy::print_stderr, reason = "a test says what it skips")]
 fn confined(level: &str, grants: &str) -> Option<tempfile::TempDir> {
     let folder = folder();

@@ -62,7 +62,7 @@ struct User {
     folder: TempDir,
     path: String,
     program: PathBuf,
-    /// The user types the second text instead of the beginning of a command on a page.
+    /// Pairs of texts. If a command on a page begins with the first text, the user types the second text instead.
     words: Vec<(String, String)>,
 }
 
@@ -107,7 +107,7 @@ fn platform() -> String {
     format!("{system}-{processor}")
 }
 
-/// The table has commands in Python, each with its equivalent for Node.js.
+/// Returns the rows of the page's table: commands in Python, each with the equivalent for Node.js.
 fn words_for_node() -> Vec<(String, String)> {
     let page = fs::read_to_string(Path::new(REPOSITORY).join(QUICKSTART)).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix("` |")?.split_once("` | `"));
@@ -116,7 +116,7 @@ fn words_for_node() -> Vec<(String, String)> {
     words
 }
 
-/// The page runs on its own fleet. Calls `approve` with the link to the console.
+/// Follows the page on a separate fleet. Calls `approve` with the link to the console.
 fn play(page: &str, user: &User, approve: impl FnOnce(String) -> Option<JoinHandle<()>>) {
     let written = user.shell(&user.types("tickfleet init"));
     let next = format!("\n  {}\n", user.types("tickfleet dev --config fleet"));

@@ -50,7 +50,7 @@ impl RedisWithUsers {
         Self { redis }
     }
 
-    /// The password is `<name>-secret`, as in the guide.
+    /// Returns the URL with a user's password, which is `<name>-secret`, as in the guide.
     fn url(&self, user: &str) -> String {
         self.redis.url().replace("redis://", &format!("redis://{user}:{user}-secret@"))
     }
@@ -89,7 +89,7 @@ async fn read(connection: &mut MultiplexedConnection, command: &str, group_comes
     }
 }
 
-/// Text between single quotes is one word.
+/// Splits a command into words. Text between single quotes is one word.
 fn words(command: &str) -> Vec<String> {
     let split = |(n, part): (usize, &str)| match n % 2 {
         0 => part.split_whitespace().map(str::to_owned).collect::<Vec<_>>(),
@@ -113,7 +113,7 @@ async fn a_fleet_and_its_operator_work_as_the_documented_redis_users() {
     let reply = fleet.run(&[&turn[..], &calls].concat()).exits(1).json();
     let outcomes: Vec<_> = (0..3).map(|n| reply["results"][n]["outcome"].as_str().unwrap().to_owned()).collect();
     assert_eq!(outcomes, ["ok", "ok", "unknown_tool"], "{reply:#}");
-    // A tick allows fewer calls, so throttle queues and timers are used too.
+    // A tick allows fewer than twelve calls, so throttle queues and timers are used too.
     let many: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 12).flatten().collect();
     fleet.run(&[&["submit", "--tenant", "demo", "--agent", "fran", "--wait"], &many[..]].concat()).exits(0);
     fleet

@@ -6,8 +6,8 @@
 //!   the built-in configuration.
 //! - If a page names FLEET_KEY, it also gets a gateway. FLEET_URL has the gateway's address, and FLEET_KEY has a key
 //!   for all agents of the tenant acme.
-//! - If the page's first command creates a key for seals or pins tools, it runs before the fleet starts. SEAL_KEY then
-//!   has the key.
+//! - If the page's first command creates a key for seals or pins tools, this command runs before the fleet starts.
+//!   SEAL_KEY then has the key.
 //! - The file `env` of the configuration's folder has further variables. `.venv` has the package for Python if the
 //!   folder's tools need it. If the tools are in TypeScript, `node_modules` of the folder has the package, and the PATH
 //!   has a Node.js that imports TypeScript.
@@ -35,7 +35,7 @@ use crate::support::python::{installed, interpreter};
 /// A command is repeated for at most this time, because some effects need a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Only commands that change nothing may be repeated.
+/// Commands that change nothing. Only these commands may be repeated.
 const READS: [&str; 13] = [
     "tickfleet explain",
     "tickfleet approvals list",
@@ -114,7 +114,7 @@ pages! {
     knowledge: "docs/build/knowledge.md",
 }
 
-/// `typed_tools` plays a page with another program, and `quickstart` with installed packages.
+/// These pages are played by `typed_tools` with another program, and by `quickstart` with installed packages.
 const PLAYED_ELSEWHERE: [&str; 3] = ["README.md", "docs/build/tools-rust.md", "docs/start/quickstart.md"];
 
 /// For authors: `PAGE` names a page such as `docs/govern/limits.md`.
@@ -184,7 +184,7 @@ struct PageEnvironment {
 }
 
 impl PageEnvironment {
-    /// `None` if the page runs no programs.
+    /// Prepares the programs of the page. `None` if the page runs no programs.
     fn of(page: &str, folder: &Path) -> Option<Self> {
         if !page.lines().any(|line| line == "<!-- runs: agents -->") {
             return None;
@@ -230,7 +230,7 @@ pub fn snippets() -> TempDir {
     folder
 }
 
-/// The command must create a key for seals or pin tools. Returns true if it ran.
+/// Runs the first command of the page, if it creates a key for seals or pins tools. Returns true if it ran.
 fn prepared(first: &DocumentedCommand, folder: &Path, variables: &[(&str, &str)]) -> bool {
     if !["audit key --new seal.key", "mcp pin"].iter().any(|verb| first.command.contains(verb)) {
         return false;
@@ -243,8 +243,8 @@ fn prepared(first: &DocumentedCommand, folder: &Path, variables: &[(&str, &str)]
     true
 }
 
-/// Also prepares the tools: installs the package for Python, and creates workspaces that the users of sandboxed
-/// commands can reach.
+/// Returns the variables of the page's fleet. Also prepares the tools: links a Python with the package, and creates
+/// workspaces that the users of sandboxed commands can reach.
 fn environment(snippets: &Path, name: &str) -> Vec<(String, String)> {
     let read = |file: &str| fs::read_to_string(snippets.join(name).join(file)).unwrap_or_default();
     let pairs = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -280,7 +280,7 @@ fn borrowed(variables: &[(String, String)]) -> Vec<(&str, &str)> {
     variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// Without a scheduler and a worker, `submit` would print a warning.
+/// Waits for a scheduler and a worker, because `submit` would print a warning without them.
 fn until_ready(fleet: &DevFleet, folder: &Path, variables: &[(&str, &str)]) {
     let began = Instant::now();
     loop {
@@ -384,12 +384,12 @@ fn path_with(folder: &Path) -> String {
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default())
 }
 
-/// Maps an ID on the page to the ID of this run.
+/// Maps each ID on the page to the ID in this run.
 #[derive(Default)]
 struct Ids(BTreeMap<String, String>);
 
 impl Ids {
-    /// These IDs differ from run to run: of approvals, and of turns without an ID from their producer.
+    /// Finds the IDs that differ from run to run: IDs of approvals, and IDs that the fleet generated for turns.
     fn found(text: &str) -> Vec<String> {
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
         let varies = |word: &&str| {

@@ -19,14 +19,15 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(REPOSITORY).join(path)).unwrap()
 }
 
-/// The program is a member of the workspace with a test of its own, so it is built together with the binary.
+/// Returns the path of the program. The program is a member of the workspace with a test of its own, so it is built
+/// together with the binary.
 fn own_fleet() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_tickfleet")).with_file_name("own-fleet");
     assert!(program.exists(), "{} is not built: cargo build --workspace", program.display());
     program
 }
 
-/// The length of socket paths is limited.
+/// Returns a folder with a short path, because the length of socket paths is limited.
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
@@ -127,7 +128,8 @@ fn a_registered_tool_survives_a_reload_and_requires_permission() {
     trucks(&fleet, "ok");
     assert_eq!(fleet.stop(), Some(0));
 
-    // Without the permission row, the configuration is valid, but the tool is not registered.
+    // Without dynamic registration, the permission row names an unknown tool. Without this row, the configuration is
+    // valid, but the tool is not registered.
     fs::remove_file(folder.path().join("conf/tickfleet.yaml")).unwrap();
     let check = ["config", "check", "--config", "conf"];
     let check = || {

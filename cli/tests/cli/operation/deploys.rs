@@ -19,7 +19,7 @@ use crate::support::process::Process;
 
 const AGENTS: u64 = 20;
 const PROCESSES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
-/// No process loses such a long lease on an overloaded machine.
+/// A long lease, which no process loses even on an overloaded machine.
 const PATIENT: [(&str, &str); 2] = [("TICKFLEET_WORKER_LEASE", "30s"), ("TICKFLEET_WORKER_DRAIN", "30s")];
 /// On an idle machine, replies arrive within a second.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,10 +50,11 @@ async fn client(redis: &RedisServer, options: StoreOptions) -> (Client, TenantId
     (client, TenantId::new("demo").unwrap(), InboxName::new("box").unwrap())
 }
 
-/// The number in an ID is the submit time by Redis' clock. The second value is the arrival time (s).
+/// Replies by the ID of their turn, with their arrival times (s). The number in an ID is the submit time by Redis'
+/// clock.
 type TimedReplies = BTreeMap<String, (Reply, f64)>;
 
-/// Until `is_over` is set, returns `None` if no reply arrives within half a second.
+/// Returns the next reply. Until `is_over` is set, returns `None` if no reply arrives within half a second.
 async fn next(replies: &mut Replies, is_over: &AtomicBool) -> Option<Reply> {
     let was_over = is_over.load(Ordering::Relaxed);
     // All earlier turns may already have a reply, so the wait is short.
@@ -176,13 +177,13 @@ async fn untroubled(redis: &RedisServer) {
     }
 }
 
-/// The first line has the header of all records, followed by JSON. The next line has the reply.
+/// Returns the JSON of a turn's record. In the first line, the JSON follows a header. The next line has the reply.
 fn finished(record: &str) -> Value {
     let line = record.lines().next().unwrap();
     serde_json::from_str(&line[line.find('{').unwrap()..]).unwrap()
 }
 
-/// Each pair has the time of a reply (s), and the latency of its turn by Redis' clock (ms).
+/// Returns a pair for each reply: the time of the reply (s), and the latency of its turn by Redis' clock (ms).
 async fn latencies(redis: &RedisServer, answered: &TimedReplies) -> Vec<(f64, f64)> {
     let mut connection = redis.connection().await;
     let mut times = Vec::new();
@@ -195,7 +196,7 @@ async fn latencies(redis: &RedisServer, answered: &TimedReplies) -> Vec<(f64, f6
     times
 }
 
-/// Bytes of Redis, followed by those of each process.
+/// Returns the memory (bytes) of Redis, and then of each process.
 async fn memory(redis: &RedisServer, fleet: &[Process]) -> Vec<u64> {
     let mut connection = redis.connection().await;
     let info: String = redis::cmd("INFO").arg("memory").query_async(&mut connection).await.unwrap();
@@ -278,11 +279,11 @@ async fn at_ten_times_its_capacity_a_fleet_keeps_its_memory_flat() {
 struct OverloadResult {
     done: u64,
     refused: u64,
-    /// Bytes of Redis and of each process, every half second.
+    /// Memory (bytes) of Redis and of each process, every half second.
     samples: Vec<Vec<u64>>,
 }
 
-/// The load is ten times what four slots can handle, so the fleet rejects most of it.
+/// Runs a fleet under ten times the load that its four slots can handle. The fleet rejects most of the load.
 async fn overload(during: Duration) -> OverloadResult {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();

@@ -12,9 +12,9 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use crate::support::binary::{CommandOutput, command};
 use crate::support::process::{Process, pause};
 
-/// Each worker is one process that serves both.
+/// Each worker is one process that serves both shards.
 const SHARDS: (&str, &str) = ("TICKFLEET_REDIS_SHARDS", "2");
-/// The attempts take at least two minutes.
+/// Maximum number of attempts. Together, they take at least two minutes.
 const LOOKS: usize = 2_400;
 const BEGUN: &str = "tickfleet_schedule_to_start_seconds_count ";
 

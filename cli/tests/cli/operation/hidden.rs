@@ -8,7 +8,8 @@ use crate::support::binary::DevFleet;
 
 const SECRET: &str = "a-secret-of-the-hidden-fleet";
 
-/// If the suite runs as root, the script drops the capabilities that allow root to read everything.
+/// Writes a script that starts the program. If the suite runs as root, the script drops the capabilities that allow
+/// root to read everything.
 fn without_capabilities(folder: &Path, program: &str) -> PathBuf {
     let script = folder.join(Path::new(program).file_name().unwrap());
     let exec = match nix::unistd::geteuid().is_root() {
@@ -20,7 +21,7 @@ fn without_capabilities(folder: &Path, program: &str) -> PathBuf {
     script
 }
 
-/// Other processes of the same user can read the secret in the environment of these processes.
+/// Returns the `environ` files in which another process of the same user can read the secret.
 fn shown(shell: &Path) -> Vec<String> {
     let look = format!("grep -l {SECRET} /proc/[0-9]*/environ 2>/dev/null; true");
     let looked = Command::new(shell).args(["-c", &look]).output().unwrap();

@@ -16,11 +16,11 @@ use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
 const PATH: &str = "/v1/agents/kelly/mcp";
-/// The attempts take at least two minutes.
+/// Maximum number of attempts. Together, they take at least two minutes.
 const LOOKS: usize = 2_400;
 const HEAD: &str = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
 
-/// The protocol revision has a handshake.
+/// Uses the protocol revision 2025-11-25, which has a handshake.
 fn ask(gateway: &Gateway, key: &str, method: &str, params: &Value) -> HttpResponse {
     ask_for("kelly", gateway, key, method, params)
 }
@@ -30,7 +30,7 @@ fn ask_for(agent: &str, gateway: &Gateway, key: &str, method: &str, params: &Val
     gateway.ask_with(key, "POST", &format!("/v1/agents/{agent}/mcp"), &head, &request(method, params))
 }
 
-/// The client supports tasks and uses the protocol revision 2026-07-28.
+/// Sends a request of a client that supports tasks and uses the protocol revision 2026-07-28.
 fn ask_stateless(gateway: &Gateway, key: &str, method: &str, params: Value) -> Value {
     let answer = ask_stateless_for("kelly", gateway, key, method, params);
     assert_eq!(answer.status, 200, "{method}: {answer:?}");
@@ -56,7 +56,7 @@ fn call(name: &str, arguments: &Value) -> Value {
     json!({"name": name, "arguments": arguments})
 }
 
-/// A worker writes the list only some time after its start.
+/// Repeats the request, because a worker writes the list only some time after its start.
 fn listed(mut ask: impl FnMut() -> Value) -> Value {
     for _ in 0..LOOKS {
         let answer = ask();
@@ -174,7 +174,7 @@ async fn any_gateway_can_answer_for_the_task_of_a_long_call() {
     let begun = ask_stateless(&one, &key, "tools/call", call("sleep", &json!({"ms": 4_000})));
     assert_eq!((&begun["resultType"], &begun["status"]), (&json!("task"), &json!("working")), "{begun}");
     let task = json!({"taskId": begun["taskId"]});
-    // The killed gateway accepted the task.
+    // The gateway that accepted the task is killed.
     drop(one);
     let ended = until_ended(&two, &key, &task);
     assert_eq!((&ended["status"], &ended["result"]["isError"]), (&json!("completed"), &json!(false)), "{ended}");

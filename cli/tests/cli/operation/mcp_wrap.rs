@@ -15,11 +15,11 @@ use crate::support::documents::{REPOSITORY, blocks};
 use crate::support::packages::Packages;
 use crate::support::process::pause;
 
-/// The attempts take at least two minutes.
+/// Maximum number of attempts. Together, they take at least two minutes.
 const LOOKS: usize = 2_400;
 const PAGE: &str = "docs/build/mcp-wrap.md";
 
-/// Has the files that the server of tests/data reads and writes.
+/// A folder with the files that the server of tests/data reads and writes.
 struct Home {
     folder: TempDir,
 }
@@ -66,7 +66,7 @@ struct McpClient {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// `None` if the client does not support dialogs.
+    /// The answer to each dialog. `None` if the client does not support dialogs.
     answer: Option<&'static str>,
     dialogs: Vec<String>,
 }
@@ -93,7 +93,7 @@ impl McpClient {
         writeln!(self.input, "{message}").unwrap();
     }
 
-    /// Standard output must contain nothing but messages.
+    /// Reads the next message. Standard output must contain nothing but messages.
     fn message(&mut self) -> Value {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
@@ -121,7 +121,7 @@ impl McpClient {
         tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// The second value is true if the result is an error.
+    /// Calls a tool, and returns the text of the result. The second value is true if the result is an error.
     fn call(&mut self, tool: &str, arguments: &Value) -> (String, bool) {
         let said = self.ask("tools/call", &json!({"name": tool, "arguments": arguments}));
         let text = said["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{said}"));
@@ -346,7 +346,7 @@ fn a_call_to_a_dying_server_gets_a_result_and_the_next_call_runs() {
     assert_eq!(client.close().0, Some(0));
 }
 
-/// Floods both outputs with lines that cannot be parsed, and then responds.
+/// A server that floods both outputs with lines that cannot be parsed, and then responds.
 const GARBAGE: &str = r#"
 import json, sys
 for line in sys.stdin:

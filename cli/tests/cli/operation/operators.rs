@@ -11,7 +11,7 @@ use super::secured::make_users;
 use crate::support::binary::{CommandOutput, DevFleet};
 use crate::support::process::pause;
 
-/// The attempts take at least two minutes.
+/// Maximum number of attempts. Together, they take at least two minutes.
 const LOOKS: usize = 2_400;
 
 const PERMISSIONS: &str = "permissions:
@@ -21,7 +21,7 @@ const PERMISSIONS: &str = "permissions:
   fail: {agents: [kelly], rules: [{name: ask, require: 'false', otherwise: ask}]}
   pay: {agents: [kelly]}
 ";
-/// No service listens at the tool's address.
+/// A tool that always fails, because no service listens at its address.
 const TOOLS: &str = r#"tools:
   pay:
     description: Pays an amount.
@@ -49,7 +49,7 @@ pub(super) struct Keys {
     pub(super) operator: String,
     pub(super) approver: String,
     pub(super) service: String,
-    /// This key may view and operate, but only in the tenant `acme`.
+    /// A key that may view and operate, but only in the tenant `acme`.
     pub(super) acme: String,
 }
 
@@ -124,7 +124,7 @@ impl OperatorFleet {
         panic!("{path} did not come to be so within two minutes: {seen}")
     }
 
-    /// Submits for an unknown agent. Returns the ID of the dead letter.
+    /// Submits a turn for an unknown agent. Returns the ID of the dead letter.
     pub(super) fn refused(&self, id: &str) -> String {
         let body = json!({"agent": "nobody", "turn_id": id, "calls": [{"name": "echo"}]});
         assert_eq!(self.gateway.ask(&self.keys.service, "POST", "/v1/turns", &body).status, 202);
@@ -152,7 +152,7 @@ pub(super) fn count(seen: &Value, name: &str) -> usize {
     seen[name].as_array().unwrap_or_else(|| panic!("no {name} in {seen}")).len()
 }
 
-/// The flags say whether viewer, operator and approver may use the command.
+/// Returns the operator commands. The flags say whether viewer, operator and approver may use the command.
 pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
     const LOOKS: [bool; 3] = [true; 3];
     let path = |path: &str| format!("/v1/operate/{path}");
@@ -368,7 +368,7 @@ async fn an_approval_requires_current_arguments_and_a_listed_approver() {
     for (text, status) in [("permissions: [", 503), (PERMISSIONS, 403)] {
         std::fs::write(&file, text).unwrap();
         assert_eq!(served.does(key, &deny, &json!({"reason": "no"})).status, status, "{text}");
-        // People must be able to find the mistake in the file.
+        // While the file has a mistake, people must still see why the turn waits.
         assert_eq!(served.sees("explain?id=demo:second")["story"]["waits"]["rule"], "approval", "{text}");
     }
     std::fs::write(&file, [PERMISSIONS, APPROVERS].concat()).unwrap();

@@ -12,7 +12,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, command};
 use crate::support::process::{Process, pause};
 
-/// With such a lease, processes read their settings at the start, not with a later heartbeat.
+/// With such a long lease, processes read their settings at the start, not with a later heartbeat.
 const LONG_LEASE: &[(&str, &str)] = &[("TICKFLEET_WORKER_LEASE", "40s"), ("TICKFLEET_WORKER_DRAIN", "10s")];
 
 struct RunTimeFixture {

@@ -66,12 +66,12 @@ async fn each_turn_and_agent_uses_at_most_a_few_kilobytes() {
 }
 
 const AGENTS: usize = 30_000;
-/// About 14 MB were measured. A process that kept the agents' text, parsed trees or a second copy would exceed the
-/// maximum.
+/// Maximum memory that the agents may add to a process. About 14 MB were measured. A process that kept the agents'
+/// text, parsed trees or a second copy would exceed the maximum.
 const AGENTS_COST_MAX: u64 = 40 << 20;
 
 /// Returns the resident memory (bytes). The process soon releases the memory for reading the configuration, so this
-/// waits until at most `enough` is resident, for up to two minutes.
+/// function waits until at most `enough` is resident, for up to two minutes.
 async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use tickfleet_testkit::SentinelSetup;
 use crate::support::binary::{tickfleet, until_printed};
 use crate::support::process::{Process, pause};
 
-/// The attempts take at least two minutes.
+/// Maximum number of attempts. Together, they take at least two minutes.
 const LOOKS: usize = 2_400;
 
 fn until_ready_says(process: &Process, status: &str, says: &str) {
@@ -20,7 +20,8 @@ fn until_ready_says(process: &Process, status: &str, says: &str) {
     panic!("not {status} with {says:?} within two minutes: {last}");
 }
 
-/// The connections of a process detect a failover one by one, so the metric changes late.
+/// Waits until the metric satisfies `is`. The connections of a process detect a failover one by one, so the metric
+/// changes late.
 fn until_metric(process: &Process, name: &str, is: impl Fn(f64) -> bool) {
     for _ in 0..LOOKS {
         let metrics = process.metrics();

@@ -112,7 +112,7 @@ pub fn until_all_printed(texts: &[&str], run: impl Fn() -> CommandOutput) {
     }
 }
 
-/// Dropping this value kills the process, and the process' private Redis ends too.
+/// A `tickfleet dev` process. Dropping this value kills the process, and the private Redis of the process ends too.
 pub struct DevFleet {
     child: Child,
     /// Includes the given Redis URL.
@@ -133,7 +133,7 @@ impl DevFleet {
         Self::start_program(Path::new(env!("CARGO_BIN_EXE_tickfleet")), folder, args, variables)
     }
 
-    /// The other program must run a fleet.
+    /// Starts another program, which must run a fleet.
     pub fn start_program(program: &Path, folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let began = Instant::now();
         loop {
@@ -220,7 +220,7 @@ impl Drop for DevFleet {
 
 const TURN: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
 
-/// The turn is of agent kelly of tenant demo.
+/// Returns the arguments to submit a turn of agent kelly of tenant demo.
 pub fn submit<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&TURN, more].concat()
 }

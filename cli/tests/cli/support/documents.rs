@@ -12,7 +12,7 @@ pub struct DocumentedCommand {
     pub output: Vec<String>,
 }
 
-/// Each block has the number of its first line.
+/// Returns the code blocks of a language, each with the number of its first line.
 pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
     let mut found: Vec<(usize, Vec<&str>)> = Vec::new();
     let mut fenced = false;
@@ -98,7 +98,7 @@ fn comparable<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     lines
 }
 
-/// A documented line `…` matches any number of lines.
+/// True if the printed lines match the documented lines. A documented line `…` matches any number of lines.
 pub fn agrees(shown: &[String], printed: &str) -> bool {
     let printed = comparable(printed.lines());
     let mut rest = printed.as_slice();

@@ -8,12 +8,12 @@ use std::process::Command;
 
 use super::documents::REPOSITORY;
 
-/// `1` skips the tests that need Node.js.
+/// If the variable is `1`, the tests that need Node.js are skipped.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_NODE";
 const PARTS: [&str; 7] = ["package.json", "package-lock.json", "tsconfig.json", "README.md", "bin", "src", "test"];
 const NPM: [(&str, &str); 2] = [("npm", "npm-cli.js"), ("npx", "npx-cli.js")];
 const MAJOR_MIN: u32 = 20;
-/// The oldest major version that imports TypeScript in all its releases.
+/// The oldest major version of Node.js that imports TypeScript in all its releases.
 const STRIPS_TYPES: u32 = 24;
 
 pub struct Node {
@@ -72,7 +72,7 @@ impl Node {
         Self::of_version(MAJOR_MIN)
     }
 
-    /// The version imports TypeScript.
+    /// Finds a version that imports TypeScript.
     pub fn that_strips_types() -> Option<Self> {
         Self::of_version(STRIPS_TYPES)
     }
@@ -96,7 +96,7 @@ impl Node {
         Some(Self { runtime: Runtime::find(&home, major_min), ..node })
     }
 
-    /// The modules in `folder` can then import `tickfleet` and `zod`.
+    /// Links the packages, so that modules in `folder` can import `tickfleet` and `zod`.
     pub fn link(&self, folder: &Path) {
         let modules = folder.join("node_modules");
         // If a user followed the guide in this checkout, the folder already exists.
@@ -135,7 +135,7 @@ impl Node {
         self.runtime.fetched.as_ref().map(|home| home.join("bin"))
     }
 
-    /// The `prepare` script of the package then builds it.
+    /// Copies and installs the package. The package's `prepare` script then builds it.
     fn build(&self, from: &Path) {
         fs::create_dir_all(&self.package).unwrap();
         for part in PARTS {
@@ -154,7 +154,7 @@ fn is_installed(major_min: u32) -> bool {
     major.is_some_and(|major| major >= major_min) && said("npm").is_some()
 }
 
-/// The version is pinned, and comes from a package on PyPI. Returns the folder.
+/// Fetches a pinned version from a package on PyPI. Returns the folder of that version.
 fn fetch(home: &Path, major_min: u32) -> PathBuf {
     let script = Path::new(REPOSITORY).join("tests/data/node.py");
     let output = Command::new("python3").arg("-B").arg(script).arg(home).output().expect("python3");

@@ -20,12 +20,12 @@ pub struct Process {
 }
 
 const GATEWAY: &str = "gateway ready";
-/// The attempts take at least two minutes.
+/// Maximum number of attempts. Together, they take at least two minutes.
 const LOOKS: usize = 2_400;
 const ANSWER: Duration = Duration::from_secs(60);
 
 impl Process {
-    /// Waits until the process logs that it has started.
+    /// Starts a process, and waits until it logs that it has started.
     pub fn start(role: &str, config: &Path, url: &str) -> Self {
         Self::start_with(role, config, url, &[])
     }
@@ -34,7 +34,7 @@ impl Process {
         Self::start_build(chosen_build().as_deref(), role, config, url, variables)
     }
 
-    /// `None` selects the tests' own build.
+    /// Starts a process from another build of the program. `None` selects the tests' own build.
     pub fn start_build(
         program: Option<&Path>,
         role: &str,
@@ -46,13 +46,13 @@ impl Process {
         Self::spawn(program.map_or_else(|| command(&args), |build| command_of(build, &args)), variables)
     }
 
-    /// The command must run until it is stopped, and log `started`. Its output goes to `out`.
+    /// Starts a command, which must log `started` and run until it is stopped. The output of the command goes to `out`.
     pub fn start_command(args: &[&str], config: &Path, url: &str, out: Option<File>) -> Self {
         let args = [args, &["--config", config.to_str().unwrap(), "--redis-url", url]].concat();
         Self::spawn_to(command(&args), &[], out.map_or_else(Stdio::null, Stdio::from), "started")
     }
 
-    /// Returns the process and the port of its API.
+    /// Starts a gateway. Returns the process and the port of its API.
     pub fn start_gateway(keys: &Path, config: &Path, url: &str) -> (Self, u16) {
         Self::start_gateway_with(keys, config, url, &[], &[])
     }

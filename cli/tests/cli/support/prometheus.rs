@@ -23,14 +23,14 @@ pub struct Target {
     pub port: u16,
 }
 
-/// Dropping this value kills the process.
+/// A Prometheus process. Dropping this value kills the process.
 pub struct Prometheus {
     child: Child,
     port: u16,
     dir: TempDir,
 }
 
-/// The port is below the range from which the system assigns ports, so no other process gets it.
+/// Returns a free port. The port is below the range from which the system assigns ports, so no other process gets it.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Processes that run at the same time start their search at different ports.
@@ -44,7 +44,7 @@ pub fn free_port() -> u16 {
 }
 
 impl Prometheus {
-    /// Waits until Prometheus responds. All scraped series get the label `namespace`.
+    /// Starts Prometheus, and waits until it responds. All scraped series get the label `namespace`.
     pub async fn start(namespace: &str, targets: &[Target], rules: &Path) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-prometheus-").tempdir().unwrap();
         let configuration = configuration(namespace, targets, &rules.canonicalize().unwrap());

@@ -9,7 +9,8 @@ fn python(arguments: &[&str]) {
     assert!(output.status.success(), "python3 {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Has the checkout's package and its dependencies. The environment is created once in cargo's target folder.
+/// Returns a Python with the checkout's package and the dependencies of that package. The environment is created once
+/// in cargo's target folder.
 pub fn interpreter() -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-tools");
     fs::create_dir_all(&home).unwrap();

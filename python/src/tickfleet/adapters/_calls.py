@@ -266,8 +266,8 @@ class Caller(Generic[C]):
         return found
 
 
-_OWN = frozenset({"tenant", "timeout", "console_url", "allowed_tools", "builtin_tools"})
 # Options that are not fields of a turn.
+_OWN = frozenset({"tenant", "timeout", "console_url", "allowed_tools", "builtin_tools"})
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,11 +58,12 @@ except ImportError as error:
 Context: TypeAlias = ToolRuntime[Any, Any]
 """The context of a run: ``context``, ``state``, ``config``, ``store``."""
 
+# The configuration outside of a graph, which is empty.
 _OUTSIDE: RunnableConfig = {}
-# The configuration outside of a graph is empty.
 
+# The default of a parameter that LangChain recognizes by its annotation. The annotation therefore cannot also permit
+# None.
 _ABSENT: Any = None
-# LangChain recognizes the parameter by its annotation, so the annotation cannot also permit None.
 
 #: A text, or LangChain's content blocks with a text or an image.
 Content: TypeAlias = str | list[str | dict[str, Any]]

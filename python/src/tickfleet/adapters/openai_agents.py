@@ -53,12 +53,12 @@ except ImportError as error:
 Context: TypeAlias = RunContextWrapper[Any]
 """The context of a run, whose ``context`` is the object that was passed to ``Runner.run``."""
 
-_ITEM_LENGTH_MIN = 16
 # A shorter item id is a number that can also occur in other runs, so it does not identify the run.
+_ITEM_LENGTH_MIN = 16
 
-_KEPT_MAX = 1_000
 # Maximum number of replies that were received before the SDK called their tools. Also the maximum number of stored
 # descriptions of waiting calls.
+_KEPT_MAX = 1_000
 
 V = TypeVar("V")
 

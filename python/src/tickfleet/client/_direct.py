@@ -24,16 +24,16 @@ from tickfleet.client._replies import Replies
 from tickfleet.client._reply import PendingApproval, Reply, read_record
 from tickfleet.client._transport import Claim, DirectOptions, Kind
 
-_APPROVAL_SOON = 0.1
 # Seconds until the state of a turn is read for the first time, if the caller waits for approvals too.
-_APPROVAL_EVERY_MAX = 2.0
+_APPROVAL_SOON = 0.1
 # Longest interval between two reads of the state, in seconds.
+_APPROVAL_EVERY_MAX = 2.0
 
-_FIRST_WORKER_S = 5.0
 # Seconds to wait for tool lists while no worker has published any, because the fleet has just started.
+_FIRST_WORKER_S = 5.0
 
-_LOOK_AGAIN_S = 0.25
 # Seconds between two reads of a tool list.
+_LOOK_AGAIN_S = 0.25
 
 
 def _private() -> str:

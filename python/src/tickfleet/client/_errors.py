@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from tickfleet.client._reply import Reply
 
-# The same message can be accepted later, under the same id.
+# Codes of rejections after which the same message can be accepted later, under the same id.
 _PASSING = frozenset({"tenant_queue_full", "inbox_full", "too_many_inboxes", "too_many_cancels", "refused"})
 
 

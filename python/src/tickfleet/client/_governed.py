@@ -34,17 +34,17 @@ T = TypeVar("T")
 
 log = logging.getLogger("tickfleet.client")
 
-_PAUSE = (0.005, 1.0)
 # First and longest pause between two checks for the offered call, in seconds. Only for Redis.
+_PAUSE = (0.005, 1.0)
 
-_WAIT_S = 20
 # Longest wait of one claim through a gateway, in seconds.
+_WAIT_S = 20
 
-_RESULT_S = 10.0
 # Shortest wait for the result after the function has run, in seconds. On a timeout, the caller might repeat the effect.
+_RESULT_S = 10.0
 
-_MESSAGE_CHARS_MAX = 300
 # Maximum characters of an exception's text in a report. The fleet allows 1,000 bytes.
+_MESSAGE_CHARS_MAX = 300
 
 _NEVER_RAN = frozenset(
     "denied invalid_arguments unknown_tool approval_refused expired cancelled daily_cap_reached rejected".split()

@@ -52,7 +52,7 @@ class Inbox:
         self.kept.update(entry.id for entry in unread)
         fresh, follows = [], True
         for entry in unread:
-            # The first reply has no gap, and neither has a recreated inbox with numbers that start from 1 again.
+            # Before the first reply, and in a recreated inbox with numbers from 1 again, no reply is missing.
             missed = max(0, entry.seq - self.seq - 1) if self.seq else 0
             follows = follows and (self.seq == 0 or entry.seq == self.seq + 1)
             fresh.append(Entry(entry.id, entry.seq, entry.reply, missed))

@@ -23,7 +23,7 @@ Priority = Literal["urgent", "high", "normal", "low"]
 Deadline = datetime | timedelta | str
 """Expiry: a time with a zone, a duration from now, or RFC 3339. Calls that have not run end as ``expired``."""
 
-# Bounds of docs/reference/limits-and-defaults.md.
+# Maximums from docs/reference/limits-and-defaults.md.
 NAME_BYTES_MAX = 64
 ID_BYTES_MAX = 96
 MESSAGE_BYTES_MAX = 1_048_576

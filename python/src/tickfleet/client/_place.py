@@ -47,5 +47,5 @@ def _dev() -> tuple[str, str | None] | None:
         return None
     if dev.get("fleet_url"):
         return dev["fleet_url"], dev["fleet_key"]
-    # A fleet without a console has its own Redis.
+    # A fleet without a console has no gateway, so clients use its Redis.
     return dev["redis_url"], None

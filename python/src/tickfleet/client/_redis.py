@@ -25,22 +25,22 @@ from tickfleet.client._inbox import BLOCK_MS, COUNT, Entry, Inbox, entry_of
 from tickfleet.client._reply import PendingApproval
 from tickfleet.client._transport import DEFAULT_URL
 
-_ANSWER_S = 10.0
 # Timeout of a command in seconds, including a blocking read. It is longer than BLOCK_MS.
+_ANSWER_S = 10.0
 
-_AT_ONCE = 32
 # Maximum number of concurrent commands. Each has its own connection, so a burst of turns opens no more connections.
+_AT_ONCE = 32
 
-_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
 # Seconds before each retry; the last value is repeated.
+_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
 
-_PASSING = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError, exceptions.TryAgainError, OSError)
 # Errors after which a command is retried. Every command in this file can safely be sent twice.
+_PASSING = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError, exceptions.TryAgainError, OSError)
 
 _SENTINEL_PORT = 26379
 
-# One step checks the bounds and adds the entry, so that concurrent producers do not exceed the bounds. All keys are
-# declared. If a cluster is moving the slot, it then accepts or redirects all keys together.
+# One script checks the limits and adds the entry, so that concurrent producers do not exceed the limits. All keys are
+# declared. A cluster that is moving the slot then accepts or redirects all keys together.
 ENQUEUE = """#!lua
 -- enqueue: puts a message on an inbound stream, unless too much waits there.
 -- KEYS  1 stream · 2 meta
@@ -183,7 +183,7 @@ class Redis:
             try:
                 return await self._run(ENQUEUE, [stream, meta], [field, message, *bounds])
             except exceptions.NoPermissionError:
-                # This Redis user may not run scripts, so the bounds are checked just before the message is added.
+                # This Redis user may not run scripts, so the limits are checked just before the message is added.
                 self._may_run_scripts = False
         if await self._client.hget(meta, "pressure") == "1":
             return "PRESSURE"
@@ -298,8 +298,8 @@ class Redis:
         try:
             if not await self._client.exists(f"{prefix}absent:{place.partition(':')[0]}"):
                 return False
-            # The tenant may have been configured in the meantime. An accepted message then has one of these records. It
-            # moves from the first to the second, so the order of the checks matters.
+            # The tenant may have been configured in the meantime. An accepted message then has one of these records:
+            # first `turn`, later `done`. The order of the checks therefore matters.
             return not any([await self._client.exists(f"{prefix}{kind}:{place}") for kind in ("turn", "done")])
         except exceptions.NoPermissionError:
             self._may_look_for_tenants = False

@@ -207,7 +207,7 @@ class SyncSubmitted:
     """A submitted turn or task. While the object exists, the client keeps its reply."""
 
     def __init__(self, fleet: Fleet, thread: _Thread, submitted: Submitted) -> None:
-        # A fleet without references would be closed.
+        # Keeps the fleet, because a fleet without references is closed.
         self._fleet = fleet
         self._thread = thread
         self._submitted = submitted

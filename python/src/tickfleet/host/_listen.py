@@ -29,7 +29,7 @@ _LOOK_S = 0.1
 #: A terminating tool host ends after this many seconds without a connection. A worker that replaces its only
 #: interpreter has no connection for a moment.
 _LINGER_S = 2.0
-#: A process that forks during one scan for processes to kill is found in the next.
+#: A process that forks during one scan for processes to kill is found in the next scan.
 _LOOKS_MAX = 10
 #: Platforms without this event do not report a closed connection, so interpreters must end without a kill.
 _GONE = getattr(select, "POLLRDHUP", 0)
@@ -40,7 +40,8 @@ class _Interpreter:
     """A process and the connection that it serves."""
 
     process: subprocess.Popen[bytes]
-    #: The tool host watches its copy, and closes the copy when the process has ended.
+    #: The tool host's copy of the connection. The tool host watches this copy, and closes it when the process has
+    #: ended.
     connection: socket.socket
     mark: str
     #: The process is killed at this time. ``None`` while the connection is open.

@@ -9,9 +9,9 @@ from typing import Any
 
 from tickfleet._context import Reporter
 
-#: The worker stores at most one report per second about one call.
+#: Seconds between two reports about one call. The worker stores at most one report per second.
 _INTERVAL_S = 0.5
-#: The worker shortens a text further.
+#: Maximum characters of a report's text. The worker shortens the text further.
 _CHARS_MAX = 500
 
 

@@ -55,7 +55,8 @@ impl ArgumentConditions {
         self.0.is_empty()
     }
 
-    /// If an approver changed the arguments, checks the changed arguments.
+    /// Returns true if the entry's call meets all conditions. If an approver changed the arguments, checks the changed
+    /// arguments.
     #[must_use]
     pub(super) fn are_met_by(&self, entry: &AuditEntry<'_>) -> bool {
         let arguments = entry.meta.approved_arguments().or(entry.meta.arguments);
@@ -116,7 +117,7 @@ impl Operator {
 }
 
 impl Scalar {
-    /// `None` for objects, lists, redacted text, and numbers with more than 38 digits.
+    /// Parses a JSON value. `None` for objects, lists, redacted text, and numbers with more than 38 digits.
     fn read(json: &str) -> Option<Self> {
         match json {
             "null" => Some(Self::Null),
@@ -204,7 +205,7 @@ impl<'a> Rest<'a> {
         Ok(())
     }
 
-    /// Also removes the spaces after these bytes.
+    /// Skips these bytes, and the spaces after them.
     fn skip(&mut self, bytes: usize) {
         self.0 = self.0.get(bytes..).unwrap_or_default().trim_start();
     }

@@ -170,7 +170,8 @@ impl<'a, W: io::Write> Export<'a, W> {
         Ok(self.resume.counted)
     }
 
-    /// The key is the shard, and the value is in ms by Redis' clock. Only trimmed logs are included.
+    /// Returns the start of each trimmed log, by shard (ms by Redis' clock). Logs that were never trimmed are not
+    /// included.
     async fn begins(&self) -> Result<BTreeMap<u32, i64>, StoreError> {
         let mut begins = BTreeMap::new();
         for store in self.stores {

@@ -11,7 +11,7 @@ use tickfleet_proof::lines::{self, LostEntries};
 use tickfleet_proof::seal::{EntryId, SealBody};
 use tickfleet_store::{LogEntry, LogPage, LogSeal, Store, StoreError};
 
-/// Limits the entries of a batch. The same maximum applies to seals.
+/// Maximum entries in a batch, and maximum seals in a batch.
 const PAGE: usize = 500;
 
 /// A position in the log of a shard.

@@ -111,8 +111,8 @@ impl AuditQuery {
     }
 }
 
-/// Entries of calls have the tool's name. Other entries have the text from a model or operator, which may be the ID of
-/// the tool or of a tool version.
+/// True if the entry is about the tool. Entries of calls have the tool's name. Other entries have the text from a model
+/// or operator, which may be the ID of the tool or of a tool version.
 fn is_about(entry: &AuditEntry<'_>, tool: &str) -> bool {
     let is_call = entry.action == CALL_ACTION && entry.meta.outcome != Outcome::UnknownTool.as_str();
     let spelled = |text: &str| {

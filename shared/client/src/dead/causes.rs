@@ -11,7 +11,7 @@ use super::list::list;
 use super::{DeadCursor, DeadEntry, DeadFilter, DeadId, DeadKind};
 
 const PAGE: usize = 500;
-/// One step ends after this number of entries. It completes its last page, so it may read more.
+/// A step ends after about this number of entries. It may read more, because it completes its last page.
 const READ_MAX: usize = 20_000;
 /// Items with further causes are only counted together.
 const CAUSES_MAX: usize = 500;

@@ -12,7 +12,7 @@ use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError};
 use super::{DeadCursor, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage};
 
 const PAGE: usize = 500;
-/// Limits the entries for one page of the list.
+/// Maximum entries to read for one page of the list.
 const READ_MAX: usize = 20_000;
 
 fn again(old: &str, suffix: &str, id: &DeadId) -> String {
@@ -241,8 +241,8 @@ pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<
     Some(DeadEntryDetails { dead, message: Some(message), becomes: Some(becomes) })
 }
 
-/// The entry lacks the task's grants, its context, and the inbox for its reply. Without the grants, a replay could do
-/// more than the task was allowed to do. Therefore a replay needs a new message.
+/// Returns a failed task. The entry lacks the task's grants, its context, and the inbox for its reply. Without the
+/// grants, a replay could do more than the task was allowed to do. Therefore a replay needs a new message.
 fn task(
     shard: u32,
     entry: &LogEntry,

@@ -96,7 +96,7 @@ impl FromStr for DeadId {
     }
 }
 
-/// The form is two numbers joined by `-`.
+/// True if the text has the form of an entry ID: two numbers joined by `-`.
 fn is_entry(text: &str) -> bool {
     let number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && part.parse::<u64>().is_ok();
     text.split_once('-').is_some_and(|(ms, number_within)| number(ms) && number(number_within))

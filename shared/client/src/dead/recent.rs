@@ -10,9 +10,9 @@ use super::list::call;
 
 const WINDOW_MS: i64 = 3_600_000;
 const PAGE: usize = 500;
-/// Limits the first poll of a shard.
+/// Maximum pages that the first poll of a shard reads.
 const FIRST_READS_MAX: usize = 10;
-/// Limits each later poll of a shard.
+/// Maximum pages that each later poll of a shard reads, before it skips to the newest page.
 const READS_MAX: usize = 2;
 /// Each shard keeps at most this number of failures, newest first.
 const FAILURES_MAX: usize = 2_000;
@@ -101,7 +101,7 @@ impl ShardFailures {
         Ok(())
     }
 
-    /// If there are too many entries, skips some and continues with the newest.
+    /// Reads the entries after `last`. If there are too many entries, skips some and continues with the newest.
     async fn read_on(&mut self, store: &Store, last: &str, now_ms: i64) -> Result<(), StoreError> {
         let mut last = last.to_owned();
         for _ in 0..READS_MAX {

@@ -144,7 +144,7 @@ pub async fn handle(
     Ok(ReplayReport { id: id.clone(), result, becomes, reason: None })
 }
 
-/// `None` if the item does not exist or belongs to another tenant.
+/// Returns an item with its shard's store. `None` if the item does not exist or belongs to another tenant.
 async fn of<'a>(
     shards: &'a [Store],
     id: &DeadId,

@@ -50,7 +50,7 @@ pub struct CancelledTask {
     pub result: CancelStatus,
     /// The unfinished turns of the task's calls.
     pub turns: Vec<CancelledTurn>,
-    /// The tasks below this task.
+    /// The tasks that this task delegated.
     pub children: Vec<CancelledTask>,
 }
 
@@ -63,14 +63,15 @@ pub struct CancelledTurn {
     pub result: CancelStatus,
 }
 
-/// Cancels a task, the turn that it waits for, and the tasks below it. The result lists the turns and tasks below the
-/// task that were in progress. Turns and tasks that are not listed end, too (see [`Store::cancel`]).
+/// Cancels a task, the turn that the task waits for, and all tasks that the task delegated, directly or through other
+/// tasks. The result lists the unfinished turns and tasks that were found. Turns and tasks that are not listed end, too
+/// (see [`Store::cancel`]).
 ///
 /// # Errors
 /// [`StoreError`]; the turns and tasks already canceled still end. The call can be repeated.
 pub async fn cancel_task(store: &Store, name: &TurnName, reason: &str) -> Result<CancelledTask, StoreError> {
-    // Read the tree first: after the cancel, schedulers end the tasks and turns below the task, so they could be
-    // missing.
+    // Read the tree first: after the cancel, schedulers end the tasks and turns below the task, so a later read could
+    // miss some of these.
     let branch = look_below(store, name, &mut BTreeSet::new()).await?;
     end(store, branch, reason, &format!("its parent was cancelled: {reason}")).await
 }

@@ -84,7 +84,7 @@ impl TaskDetails {
     }
 }
 
-/// A round of the model loop: the steps `plan`, `execute` and `validate`, or `answer`.
+/// A round of the model loop: either the steps `plan`, `execute` and `validate`, or only the step `answer`.
 #[derive(Debug, Default, Serialize)]
 pub struct Round {
     /// The round's number, from 1.
@@ -294,7 +294,8 @@ fn rounds(steps: impl Iterator<Item = HistoryStep>) -> Vec<Round> {
     rounds
 }
 
-/// The times stay `None` if the turn has no record.
+/// Sets the turn of each round with calls, and the times at which the turn was admitted and ended. The times stay
+/// `None` if the turn has no record.
 async fn times(store: &Store, name: &TurnName, rounds: &mut [Round]) -> Result<(), StoreError> {
     for round in rounds.iter_mut().filter(|round| !round.calls.is_empty()) {
         let Some(turn) = turn_of(name, round.number) else { continue };
@@ -330,7 +331,8 @@ pub(super) async fn wait_of(
     Ok(Some(of_turn(turn.turn.to_string(), &wait)))
 }
 
-/// Returns `None` if the turn does not wait for an approval, or if the approval is no longer waiting.
+/// Returns the task's wait for an approval. Returns `None` if the turn does not wait for an approval, or if the
+/// approval is no longer waiting.
 async fn approval_wait(store: &Store, name: &TurnName, wait: &ThrottledTurn) -> Result<Option<TaskWait>, StoreError> {
     let State::Waiting { reason: Waits::Approval { approval }, .. } = &wait.turn.state else { return Ok(None) };
     let asked = crate::approvals::find(store, &name.tenant, approval).await?.filter(|asked| asked.state == "waiting");

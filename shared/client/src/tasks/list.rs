@@ -97,8 +97,8 @@ impl TaskFilter {
 }
 
 /// The position of the next page: after the task `behind` of a tenant, or at the tenant's newest task if `behind` is
-/// `None`. The task `behind` was listed on an earlier page. Its ID is part of the position, so the caller must be
-/// allowed to see it.
+/// `None`. The task `behind` was listed on an earlier page. The position contains the ID of this task, so the caller
+/// must be allowed to see the task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskCursor {
     tenant: TenantId,
@@ -166,8 +166,8 @@ pub async fn task_page(
     task_page_of(client, tenants, filter, from, &|_| true).await
 }
 
-/// Lists one page like [`task_page`], but only tasks of agents for which `sees` returns true. Hidden tasks do not count
-/// toward the page size.
+/// Lists one page like [`task_page`], but only tasks of agents for which `sees` returns true. Tasks of other agents do
+/// not count toward the page size.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -253,9 +253,9 @@ async fn of_tenant(
     }
 }
 
-/// Returns `None` if the task does not exist, or if the caller may not see it. In both cases the function makes the
-/// same
-/// requests, so that the response time does not reveal a hidden task.
+/// Returns the number of newer tasks of the tenant. Returns `None` if the task does not exist, or if the caller may not
+/// see it. In both cases, the function makes the same requests, so that the response time does not reveal whether the
+/// task exists.
 async fn newer(
     store: &Store,
     tenant: &TenantId,
@@ -338,7 +338,8 @@ fn of_finished(blank: TaskSummary, finished: &Finished) -> TaskSummary {
     }
 }
 
-/// If workers run the task, the description is in the arguments of the task's call. Otherwise it is in the message.
+/// Reads the description of a task. If workers run the task, the description is in the arguments of the task's call.
+/// Otherwise it is in the message.
 fn description(blob: &str) -> Option<String> {
     let arguments = serde_json::from_str::<Call>(blob).map(|call| call.arguments);
     let task: Value = serde_json::from_str(&with_numbers_as_text(arguments.as_deref().unwrap_or(blob))).ok()?;

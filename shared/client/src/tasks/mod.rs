@@ -18,8 +18,8 @@ pub use watch::{TaskEvent, TaskProgress, TaskWatcher};
 use tickfleet_model::{TaskId, TurnId};
 use tickfleet_store::TurnName;
 
-/// Plans are counted from 1. Returns `None` if the task's ID is too long for the suffix. In that case, the turns have
-/// IDs of another form.
+/// Returns the name of the turn with the calls of a plan. `number` is the plan's number, from 1. Returns `None` if the
+/// task's ID is too long for the suffix. In that case, the turns have IDs of another form.
 fn turn_of(task: &TurnName, number: usize) -> Option<TurnName> {
     let turn = TurnId::new(format!("{}.step-{number}", task.turn)).ok()?;
     Some(TurnName { tenant: task.tenant.clone(), turn })

@@ -262,7 +262,8 @@ impl TaskWatcher {
         }
     }
 
-    /// Reports each plan at most once. `position` is the number of history entries before this event.
+    /// Reports the submission of each plan's calls at most once. `position` is the number of history entries before
+    /// this event.
     fn execute(&mut self, turn: &str, position: usize) {
         if !self.executed {
             self.executed = true;
@@ -325,7 +326,7 @@ impl TaskWatcher {
         Ok(())
     }
 
-    /// The task has not arrived yet, was rejected, or its record has expired.
+    /// Handles a task without a record: the task has not arrived yet, was rejected, or its record has expired.
     async fn unknown(&mut self) -> Result<(), StoreError> {
         if self.accepted {
             self.push_event(record_expired());
@@ -344,7 +345,7 @@ impl TaskWatcher {
     }
 }
 
-/// If a letter has no tenant, the tenant in the message is compared instead.
+/// Returns true if the dead letter is about this task. If the letter has no tenant, compares the tenant in the message.
 fn is_about(letter: &DeadLetter, name: &TurnName) -> bool {
     let says = |member: &str, value: &str| {
         ["", " "].iter().any(|blank| letter.raw.contains(&format!("\"{member}\":{blank}\"{value}\"")))
@@ -388,7 +389,7 @@ fn ended(reply: &str) -> TaskEvent {
     }
 }
 
-/// A model's answer, a plain text, or otherwise the JSON of the output.
+/// Returns the model's answer or the plain text that the output holds, otherwise the output's JSON.
 pub(crate) fn answer_of(output: &RawValue) -> String {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]

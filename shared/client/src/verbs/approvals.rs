@@ -141,8 +141,8 @@ async fn decide(
     counted.map_err(|error| rejected_decision(approval, error))
 }
 
-/// Compares the changes by value, with all digits, because JSON clients format values differently. The store compares
-/// the returned text with the record again.
+/// Returns the recorded changes if they equal `shown`, otherwise an error. Compares by value, with all digits, because
+/// JSON clients format values differently. The store compares the returned text with the record again.
 fn changes_seen<'a>(approval: &'a Approval, shown: &RawValue) -> Result<Option<&'a RawValue>, VerbError> {
     match approval.narrowed.as_deref() {
         Some(now) if is_same(now, shown) => Ok(Some(now)),

@@ -103,7 +103,7 @@ impl VerbContext<'_> {
         }
     }
 
-    /// The tenant can be missing if the operator is restricted to one tenant.
+    /// Parses `tenant:id`. The tenant can be missing if the operator is restricted to one tenant.
     fn parse_turn_name(&self, text: &str) -> Result<TurnName, VerbError> {
         let (tenant, id) = split_tenant(self.tenant.as_ref(), text)?;
         let turn = TurnId::new(id).map_err(|error| VerbError::Invalid(format!("{text:?}: {error}")))?;

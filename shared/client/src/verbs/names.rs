@@ -1,5 +1,5 @@
-//! The names of tenants, agents, tools and limits. A name that the fleet does not have is rejected, with a hint to the nearest
-//! names.
+//! The names of tenants, agents, tools and limits. A name that the fleet does not have is rejected, with a hint to the
+//! nearest names.
 //!
 //! The local configuration is authoritative only if it is in force. An operator's machine can have a different
 //! configuration, and a verb that is needed in an emergency must not fail because of the difference.
@@ -94,7 +94,7 @@ impl FleetNames {
         Self { tenants: policy.tenants.keys().cloned().collect(), agents, limits, tools, digest }
     }
 
-    /// Returns `None` if the name is known.
+    /// Looks for the name in the configuration and in the fleet. Returns `None` if the name is known.
     pub(super) async fn find_unknown(
         &self,
         client: &Client,
@@ -198,9 +198,8 @@ impl FleetNames {
         }
     }
 
-    /// If the ID of a tool is given, returns the tool's name. The ID of one version is returned unchanged, because it
-    /// means
-    /// only that version.
+    /// Returns the tool's name, even if the tool is given by ID. The ID of one version is returned unchanged, because
+    /// such an ID means only that version.
     pub(super) async fn tool_switched(&self, client: &Client, given: &str) -> Result<String, StoreError> {
         Ok(self.read_tools(client).await?.switched(given))
     }
@@ -280,7 +279,7 @@ mod tests {
     fn tools() -> ToolNames {
         let mut tools = ToolNames::default();
         tools.names.insert("echo".into());
-        // IDs as a worker publishes them: from files, from a binary, from an MCP server and from a Python host.
+        // IDs as a worker publishes them, for tools from files, a binary, an MCP server and a Python host.
         let ids = [
             ("payments", "pay"),
             ("tool_tool_box", "tool_box"),

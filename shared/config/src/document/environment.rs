@@ -20,7 +20,7 @@ const SHORT_NAMES: [(&str, &str); 3] = [
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "tracing.otlp_endpoint"),
 ];
 
-/// Variables that look like settings but are read elsewhere, such as the path of the binary of a private Redis.
+/// Variables that look like settings but are read elsewhere: the path of the Redis binary for a private Redis.
 const NOT_KNOBS: [&str; 1] = ["TICKFLEET_REDIS_SERVER"];
 
 /// Returns the name of a setting's variable: `TICKFLEET_WORKER_SLOTS` for `worker.slots`.
@@ -33,7 +33,7 @@ fn settings(built_in: &Node) -> Vec<String> {
     sections.flat_map(|s| s.node.entries().iter().map(move |field| join(&s.key, &field.key))).collect()
 }
 
-/// An empty variable counts as unset.
+/// Overrides settings in `tree` with environment variables. An empty variable counts as unset.
 pub(crate) fn apply_environment(tree: &mut Node, built_in: &Node, environment: &Environment, errors: &Errors) {
     let settings = settings(built_in);
     for path in &settings {
@@ -58,7 +58,7 @@ pub(crate) fn apply_environment(tree: &mut Node, built_in: &Node, environment: &
     refuse_unknown(&settings, built_in, environment, errors);
 }
 
-/// For a list, the text is split at commas.
+/// Sets the setting at `path` to the text of the variable `name`. For a list, splits the text at commas.
 fn set(tree: &mut Node, built_in: &Node, path: &str, name: &str, text: String) {
     let place = ConfigLocation::Environment(name.into());
     let is_list = path.split('.').try_fold(built_in, |node, field| node.get(field));
@@ -113,7 +113,7 @@ fn is_service_link(name: &str) -> bool {
 }
 
 /// Replaces `${NAME}` and `${NAME:-default}` by values of the environment. If the variable is unset or empty, the
-/// default is used. Without a default, an error is noted. Returns `None` if the text has an error.
+/// default is used. Without a default, an error is noted. Returns the expanded text, or `None` after an error.
 pub(crate) fn expand(cursor: &Cursor<'_>, environment: &Environment) -> Option<String> {
     let mut rest = cursor.text()?;
     let mut expanded = String::with_capacity(rest.len());

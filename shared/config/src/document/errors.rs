@@ -165,8 +165,8 @@ impl Errors {
 /// files may have to replace these three files, too.
 const OF_SAMPLES: [&str; 3] = ["agents.yaml", "permissions.yaml", "tenants.yaml"];
 
-/// The files in the order of their dependencies: a file uses only names that earlier files define. Sorted in this
-/// order, an error comes before the errors that it causes.
+/// The files in the order of their dependencies: a file uses only names that earlier files define. If errors are sorted
+/// in this order, each error comes before the errors that it causes.
 const ORDER: [&str; 9] = [
     "tickfleet.yaml",
     "models.yaml",
@@ -179,8 +179,8 @@ const ORDER: [&str; 9] = [
     "tenants.yaml",
 ];
 
-/// Environment variables count as `tickfleet.yaml`, and so do prompts of agents, because other files name these
-/// prompts.
+/// Returns the position of a location's file in [`ORDER`]. Environment variables count as `tickfleet.yaml`. Prompts of
+/// agents do, too, because other files name these prompts.
 fn rank(place: &ConfigLocation) -> usize {
     match place {
         ConfigLocation::Environment(_) => 0,
@@ -227,8 +227,8 @@ fn of_sample(file: &str, errors: &[ConfigError]) -> ConfigError {
     ConfigError { place, path, found, expected, suggestion: None }
 }
 
-/// Returns the name inside the found text, which is in quotes or backticks: `"atlas"`, or the unknown tool `search_x`.
-/// Returns the whole text if it contains no such name.
+/// Returns the name in quotes or backticks in the found text, such as `atlas` or `search_x`. Returns the whole text if
+/// it contains no such name.
 fn named(found: &str) -> &str {
     found.split(['`', '"']).nth(1).unwrap_or(found)
 }

@@ -33,7 +33,7 @@ impl<'a> Section<'a> {
         Self { path, place: &node.place, entries: node.entries(), sound, asked: vec![], errors }
     }
 
-    /// Returns `None` if the field is missing or null.
+    /// Returns the value of a field, or `None` if the field is missing or null.
     pub(crate) fn optional(&mut self, field: &'static str) -> Option<Cursor<'a>> {
         self.asked.push(field);
         let entry = self.entries.iter().find(|entry| entry.key == field)?;
@@ -85,7 +85,7 @@ impl<'a> Cursor<'a> {
         self.errors.suggest(&self.node.place, &self.path, self.found(), expected, meant);
     }
 
-    /// Leaves out text that may be a secret.
+    /// Describes the value for an error, without text that may be a secret.
     fn found(&self) -> String {
         let shown = match &self.node.value {
             Value::Text(text) => mask::found(text, &self.path),

@@ -30,7 +30,7 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// Empty if this is not a mapping.
+    /// Returns the entries of a mapping, and no entries for any other value.
     pub(crate) fn entries(&self) -> &[Entry] {
         match &self.value {
             Value::Mapping(entries) => entries,
@@ -73,7 +73,7 @@ impl Node {
     }
 
     /// Merges `over` into this node, field by field if both are mappings. Otherwise `over` replaces this node.
-    /// Exception: if this node is a mapping, a null changes nothing, for example a mapping whose fields are all
+    /// Exception: if this node is a mapping, a null changes nothing. A mapping in YAML is null if all its fields are
     /// commented out.
     pub(crate) fn merge(&mut self, over: Node) {
         match (&mut self.value, over.value) {

@@ -112,7 +112,8 @@ impl McpDefinition {
         })
     }
 
-    /// Schemas and hints are written as JSON, one member per line.
+    /// Returns the parts of the definition that differ in `other`. Schemas and hints are written as JSON, one member
+    /// per line.
     #[must_use]
     pub fn changes(&self, other: &Self) -> Vec<McpChange> {
         let text = |value: Json| match value {

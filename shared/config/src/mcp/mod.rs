@@ -77,7 +77,7 @@ impl McpServerDef {
     }
 }
 
-/// Two equal values can share one connection.
+/// Defines how to connect to a server. Servers with equal values can share one connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpConnection {
     pub transport: McpTransport,
@@ -103,7 +103,7 @@ pub enum McpTransport {
     },
 }
 
-/// Also adds the imported tools to `known`.
+/// Reads the MCP servers with their pinned tools, and adds these tools to `known`.
 pub(crate) fn read(tree: &Node, pins: &McpPins, known: &mut Tools, errors: &Errors) -> McpFile {
     let mut file = McpFile::default();
     for (name, cursor) in servers(tree, errors) {
@@ -330,7 +330,7 @@ fn header(name: &str) -> Result<(), &'static str> {
     if templates::is_header_name(name) { Ok(()) } else { Err("a name such as X-Request-Id") }
 }
 
-/// Values from the environment are already replaced.
+/// Reads the address of a server. Values from the environment are already replaced.
 fn address(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     if text.contains("${") {

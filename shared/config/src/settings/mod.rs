@@ -31,7 +31,7 @@ pub struct Settings {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// Printing masks its password. The URL includes the file that the setting `tls_ca` names.
+    /// The URL, including the file that the setting `tls_ca` names. Printing masks the password.
     pub url: RedisUrl,
     /// First part of every key.
     pub namespace: String,
@@ -98,7 +98,7 @@ pub struct SchedulerSettings {
     pub batch: usize,
     /// Interval of checks for due throttle queues and retries.
     pub tick_poll: Duration,
-    /// Interval of cleanup: memory, audit, dead entries, old budgets, and the check of some turns.
+    /// Interval of cleanup (memory, audit, dead entries, old budgets), and of the check of some turns.
     pub collect_every: Duration,
     /// Interval of checks for dead workers.
     pub reap_every: Duration,
@@ -174,8 +174,7 @@ pub enum AnchorPlace {
     Log,
     /// In this file, one line for each seal.
     File(String),
-    /// In a stream. With a name, it is this stream of another Redis. Without a name, it is the shard's own stream in
-    /// the fleet's Redis.
+    /// In the stream with this name in another Redis. `None` means the shard's own stream in the fleet's Redis.
     Stream(Option<String>),
 }
 

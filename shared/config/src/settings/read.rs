@@ -68,7 +68,7 @@ fn redis(mut s: Section<'_>) -> RedisSettings {
     redis
 }
 
-/// An error does not show an invalid URL, because the URL can contain a password.
+/// Reads the URL of Redis. An error does not show an invalid URL, because the URL can contain a password.
 fn redis_url(cursor: &Cursor<'_>) -> Option<RedisUrl> {
     let url = cursor.text().and_then(RedisUrl::new);
     if url.is_none() {
@@ -96,7 +96,7 @@ fn with_authority(url: &RedisUrl, cursor: &Cursor<'_>) -> Option<RedisUrl> {
     url.with_authority(file)
 }
 
-/// Every key contains the namespace, so only the characters of IDs are allowed.
+/// Reads the namespace. Every key contains the namespace, so only the characters of IDs are allowed.
 fn namespace(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let sound = !text.is_empty()
@@ -159,7 +159,7 @@ fn worker(mut s: Section<'_>) -> WorkerSettings {
     worker
 }
 
-/// An empty text is allowed.
+/// Reads an absolute path, or an empty text.
 fn folder(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     if !text.is_empty() && !text.starts_with('/') {
@@ -327,7 +327,7 @@ fn endpoint(cursor: &Cursor<'_>) -> Option<String> {
     sound.then(|| text.to_owned())
 }
 
-/// Lists show the name on one line.
+/// Reads a name without control characters, because lists show the name on one line.
 fn plain_name(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.some_text()?;
     let sound = text.len() <= limits::NAME_BYTES_MAX && !text.contains(char::is_control);
@@ -354,8 +354,8 @@ fn ratio_ppm(cursor: &Cursor<'_>) -> Option<u32> {
     ratio.map(|ratio| (ratio * 1_000_000.0).round() as u32)
 }
 
-/// A single word must be the name of a level. Otherwise the filter would take a misspelled level for a module name, and
-/// log everything of that module.
+/// Reads `log.level`. A single word must be the name of a level. Otherwise the filter would take a misspelled level for
+/// a module name, and log everything of that module.
 fn log_level(cursor: &Cursor<'_>) -> Option<String> {
     const LEVELS: [(&str, ()); 6] =
         [("off", ()), ("error", ()), ("warn", ()), ("info", ()), ("debug", ()), ("trace", ())];

@@ -38,7 +38,7 @@ impl RedisUrl {
         (sound && !url.chars().any(char::is_whitespace)).then(|| Self(url.into()))
     }
 
-    /// The placeholder is dropped when the errors are reported, and is never used to connect.
+    /// Returns a placeholder for an invalid URL. It is dropped when the errors are reported, and never used to connect.
     pub(crate) fn stand_in() -> Self {
         Self(SecretString::default())
     }

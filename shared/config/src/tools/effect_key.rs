@@ -16,7 +16,8 @@ pub(crate) fn read(s: &mut Section<'_>, schema: Option<&Value>, effect: Option<E
     of(key.as_ref(), window.as_ref(), schema, effect)
 }
 
-/// An unknown schema (`None`) accepts any argument. An unknown effect (`None`) accepts any effect.
+/// Reads an effect key. If `schema` is `None` (unknown), any argument is allowed. If `effect` is `None` (unknown), an
+/// effect key is allowed.
 pub(crate) fn of(
     key: Option<&Cursor<'_>>,
     window: Option<&Cursor<'_>>,

@@ -21,8 +21,8 @@ use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey, Outcome};
 
 pub use modules::{ModulesDef, ModulesSandbox, NODE_CODE, ToolRuntime};
 
-/// The content of `tools.yaml`. `tools:` maps the name that models use to the tool's declaration. `python:` and
-/// `node:` map a name to modules that define tools themselves.
+/// The content of `tools.yaml`. `tools:` maps the name of each tool, as models see it, to the tool's declaration.
+/// `python:` and `node:` map a name to modules that define tools themselves.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolsFile {
@@ -192,8 +192,8 @@ pub struct HttpDef {
     /// Header → template.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// Maps an argument to its value if a call omits the argument. If the value is empty, the call must contain the
-    /// argument.
+    /// Maps an argument to its default value, for calls that omit the argument. If the value is empty, the call must
+    /// contain the argument.
     #[serde(default)]
     pub defaults: BTreeMap<String, String>,
     /// JSON body template. A string that is exactly `{{argument}}` becomes the argument's JSON value. If a member
@@ -253,7 +253,7 @@ pub struct OutcomeRule {
     /// value. If `equals` is not given, the default is true.
     pub present: Option<bool>,
     pub outcome: AnswerMeaning,
-    /// JSON pointer to the message for the model. By default, the message is searched in the usual members.
+    /// JSON pointer to the message for the model. By default, the usual members are searched for the message.
     pub message: Option<String>,
     /// JSON pointer to the number of seconds to wait before a retry. Default: the header `Retry-After`.
     pub retry_after: Option<String>,

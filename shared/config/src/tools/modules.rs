@@ -187,7 +187,8 @@ fn sandbox(cursor: &Cursor<'_>) -> ModulesSandbox {
     sandbox
 }
 
-/// Refuses fields of `entry` that only apply to processes that the worker starts.
+/// Reads the path of a tool host's socket. Refuses fields of `entry` that only apply to processes that the worker
+/// starts.
 fn host(cursor: &Cursor<'_>, entry: &Cursor<'_>) -> Option<String> {
     let path = cursor.some_text()?;
     if !path.starts_with('/') || path.len() > SOCKET_BYTES_MAX {
@@ -224,7 +225,7 @@ fn folders(cursor: &Cursor<'_>) -> Vec<String> {
     cursor.items().iter().filter_map(Cursor::some_text).collect()
 }
 
-/// A process serves all tenants, so the secrets of a single tenant are refused.
+/// Reads the secrets. A process serves all tenants, so the secrets of a single tenant are refused.
 fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     let secrets = http::secrets(cursor);
     let of_a_tenant =

@@ -28,8 +28,8 @@ pub(crate) const EFFECTS: [(&str, Effect); 3] =
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
     pub(crate) file: ToolsFile,
-    /// Names as written in the files. Includes tools with errors, so that other files may name such tools, and built-in
-    /// tools.
+    /// Names as written in the files, and names of built-in tools. Includes tools with errors, so that other files may
+    /// name such tools.
     pub(crate) names: BTreeSet<String>,
     pub(crate) names_and_ids: BTreeSet<String>,
     /// If false, names of tools are not checked.
@@ -153,7 +153,8 @@ fn local(cursor: &Cursor<'_>) -> LocalDef {
     LocalDef { lease_ms: lease_ms.unwrap_or(LOCAL_LEASE_MS_DEFAULT) }
 }
 
-/// Only `once` tools can have this field, because only their calls have an intent record before they run.
+/// Reads `durable`. Only `once` tools can have this field, because only their calls have an intent record before they
+/// run.
 fn durable(cursor: &Cursor<'_>, effect: Option<Effect>) -> Option<Durability> {
     if effect.is_some_and(|effect| effect != Effect::Once) {
         cursor.refuse("no durable, or `effect: once`: calls of other tools are not recorded before they run");

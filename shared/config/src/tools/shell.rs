@@ -44,7 +44,7 @@ pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments) -> Option<ShellDe
     matches!(cursor.node.value, Value::Mapping(_)).then_some(def)
 }
 
-/// The program is fixed: arguments of a call cannot change the program.
+/// Reads the program and its arguments. The program is fixed: arguments of a call cannot change the program.
 fn command(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Vec<String> {
     let items = cursor.items();
     if items.is_empty() {

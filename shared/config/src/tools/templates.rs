@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// For a schema that could not be read: every name is accepted.
+    /// Returns the arguments of a schema that could not be read: every name is accepted.
     pub(crate) const fn unknown() -> Self {
         Self { what: "an argument", known: BTreeSet::new(), always: BTreeSet::new(), any: true }
     }
@@ -48,7 +48,7 @@ impl Arguments {
 
 const SECRET: &str = "a secret declared under `secrets`";
 
-/// The error describes the expected name.
+/// Checks a name. The error describes the expected name.
 pub(crate) type NameCheck = fn(&str) -> Result<(), &'static str>;
 
 pub(crate) fn variable(name: &str) -> Result<(), &'static str> {
@@ -56,7 +56,7 @@ pub(crate) fn variable(name: &str) -> Result<(), &'static str> {
     if sound { Ok(()) } else { Err("the name of an environment variable") }
 }
 
-/// Each `${…}` in a template must name one of `secrets`.
+/// Reads a mapping from names to templates. Each `${…}` in a template must name one of `secrets`.
 pub(crate) fn over_secrets(
     cursor: &Cursor<'_>,
     secrets: &BTreeMap<String, SecretRef>,
@@ -201,7 +201,7 @@ impl Templates<'_> {
     }
 }
 
-/// Returns `None` if a placeholder is not closed.
+/// Returns the names between `open` and `close`, or `None` if a placeholder is not closed.
 pub(crate) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option<Vec<&'t str>> {
     let mut names = Vec::new();
     let mut rest = text;

@@ -7,8 +7,9 @@
 //! |---|---|
 //! | `A` | time, admitted calls, calls in the tick, maximum, end of the tick, calls of the day, maximum |
 //! | `T` | calls of the task, maximum |
-//! | `D` | configured limit: counter, amount, used, maximum, end and start of window; `D0`: no limit; `D`: list was cut
-//! |
+//! | `D` | configured limit: counter, amount, used, maximum, end and start of the window |
+//! | `D0` | no configured limit with a window was debited |
+//! | `D` alone | further configured limits are left out |
 //! | `L`, `W` | earlier wait: time, limit (`L`) or kind of limit (`W`), earliest end of the wait (0: unknown) |
 
 use bytes::Bytes;

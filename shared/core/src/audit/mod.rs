@@ -25,7 +25,8 @@ use crate::view::{Undecided, View};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// The entry as JSON. If empty, nothing is logged: if an action changes several shards, only one shard logs it.
+    /// The entry as JSON. If empty, nothing is logged: an action that changes several shards is logged in only one
+    /// shard.
     pub text: Bytes,
     pub entries_max: u64,
 }
@@ -41,7 +42,7 @@ impl AuditEntry {
     }
 }
 
-/// Logs an operator's action that consists of several separate decisions. Runs before the first of them.
+/// Logs an operator's action that consists of several separate decisions. Runs before the first of these decisions.
 #[derive(Debug, Clone)]
 pub struct Report(pub AuditEntry);
 

@@ -23,7 +23,7 @@ pub struct Sealing {
     /// In the sealer's format. Empty at the start.
     #[serde(rename = "st")]
     pub state: String,
-    /// By key ID.
+    /// Maps the ID of a key to the public key.
     #[serde(rename = "ky")]
     pub keys: BTreeMap<String, String>,
     /// The last seal up to which chain heads were copied. Empty if no heads were copied.

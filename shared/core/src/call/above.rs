@@ -11,7 +11,7 @@ use crate::view::{Undecided, View};
 
 const STEPS_MAX: usize = 64;
 
-/// True if `call` waits for the end of `turn`, directly or through other turns and tasks.
+/// Returns true if `call` waits for the end of `turn`, directly or through other turns and tasks.
 pub fn waits_for(view: &View, call: &CallName, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
     let mut next = step(name, turn);
     for _ in 0..STEPS_MAX {

@@ -53,19 +53,20 @@ pub fn waiting() -> SetKey {
     SetKey::new("asked")
 }
 
-/// A member is an approval's ID, and its score is the deadline of the decision in milliseconds.
+/// The waiting approvals of a tenant. A member is an approval's ID, and its score is the deadline of the decision in
+/// milliseconds.
 #[must_use]
 pub fn waiting_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("asked:{tenant}"))
 }
 
-/// A member is an approval's ID, and its score is the deadline of the decision in milliseconds.
+/// The waiting approvals of an agent, in the same form.
 #[must_use]
 pub fn waiting_of_agent(tenant: &TenantId, agent: &AgentId) -> SetKey {
     SetKey::new(format!("asked:{tenant}:{agent}"))
 }
 
-/// Notifiers read this log.
+/// The log of the events of a tenant's approvals. Notifiers read this log.
 #[must_use]
 pub fn events(tenant: &TenantId) -> StreamKey {
     StreamKey::new(format!("approvals:{tenant}"))
@@ -261,7 +262,8 @@ impl Demand {
     }
 }
 
-/// Before it begins the call, a worker reads the decision, and checks the call with the changed arguments.
+/// Returns the consent to a call. Before a worker begins the call, it reads the consent, and checks the call with the
+/// changed arguments.
 pub fn consent(
     view: &View,
     tenant: &TenantId,

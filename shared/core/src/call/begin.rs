@@ -157,7 +157,7 @@ impl Begin<'_> {
     }
 
     /// Returns true if this decision writes the turn's record. A suspect is a turn that may have crashed a worker. Its
-    /// record is always marked as started, because the next crash counts against it only if it ran.
+    /// record is always marked as started, because the next crash counts against the suspect only if the suspect ran.
     fn changes_turn(&self, turn: &Turn) -> bool {
         let is_marked = turn.suspect.is_some() && matches!(turn.state, State::Ready { .. });
         self.once || is_marked || self.facts.as_ref().is_some_and(|facts| !facts.changes.is_empty())
@@ -213,14 +213,16 @@ impl Begin<'_> {
         CheckOutcome::Passes(())
     }
 
-    /// Returns true if the call must wait after a restart: the store restarted less than a lease ago, or the worker has
-    /// not reported in this epoch yet. In both cases, the store may lack the call's intent record, facts and claims.
+    /// Returns true if the call must wait after a restart. This is the case if the store restarted less than a lease
+    /// ago, or if the worker has not reported in this epoch yet. In both cases, the store may lack the call's intent
+    /// record, facts and claims.
     const fn holds(&self, context: &Context) -> bool {
         let began_ms = context.epoch_began_ms;
         context.epoch != self.epoch || began_ms > 0 && context.now_ms < began_ms + self.lease_ms
     }
 
-    /// If the turn is canceled, returns the reason instead.
+    /// Returns a transaction with the guards that every begin needs. If the turn is canceled, returns the reason
+    /// instead.
     fn base(
         &self,
         turn: &Turn,

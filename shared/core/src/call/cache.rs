@@ -44,7 +44,7 @@ impl CacheName {
         Query::Parts(self.key(), vec![self.hash.as_str().into()])
     }
 
-    /// Returns `None` if there is no result, or if it has expired.
+    /// Returns the cached result. Returns `None` if there is no result, or if the result has expired.
     pub fn look_up(&self, view: &View, now_ms: i64) -> Result<Option<CachedResult>, Undecided> {
         let parts = view.parts(&self.key(), vec![self.hash.as_str().into()])?;
         let part = parts.first().and_then(Option::as_ref);
@@ -95,7 +95,8 @@ impl Record for Bucket {
 }
 
 impl Bucket {
-    /// Evicts expired results first, then the results that expire next. Returns the hashes of the evicted results.
+    /// Adds a result. To make room, evicts expired results first, then the results that expire next. Returns the hashes
+    /// of the evicted results.
     pub fn insert(&mut self, hash: &str, size: Size, now_ms: i64) -> Vec<String> {
         self.results.remove(hash);
         let mut gone: Vec<String> = self.expired(now_ms);

@@ -339,7 +339,7 @@ impl EndClaim {
     }
 }
 
-/// Empty if memory is short and the result is large.
+/// Returns the result to keep in the claim. Returns an empty text if memory is short and the result is large.
 fn kept(result: &str, transaction: &mut Transaction, context: &Context) -> String {
     if result.len() <= SMALL_RESULT_BYTES {
         return result.to_owned();

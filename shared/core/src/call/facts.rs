@@ -210,7 +210,7 @@ impl Session {
     }
 
     /// Ends a call that made these `changes`. If `changes` is `None`, any of the call's possible changes may have
-    /// happened. Returns the turns that wait for the call. They must evaluate their facts again.
+    /// happened. Returns the turns that wait for the call. These turns must evaluate their facts again.
     pub fn end_call(&mut self, call: &CallName, changes: Option<&[AppliedFactChange]>, now_ms: i64) -> Vec<TurnId> {
         let entry = self.running.remove(call);
         let was_expected = self.expected.remove(call).is_some();
@@ -232,7 +232,7 @@ impl Session {
         self.facts.retain(|_, fact| matches!(fact.known(now_ms).state, FactState::Set | FactState::Perhaps));
     }
 
-    /// Returns `None` while a call is running.
+    /// Returns the lifetime of the session's record (ms). Returns `None` while a call is running.
     #[must_use]
     pub fn lifetime_ms(&self, now_ms: i64) -> Option<i64> {
         if !self.running.is_empty() {
@@ -244,14 +244,14 @@ impl Session {
         Some((until_ms - now_ms).max(OVER_MS))
     }
 
-    /// Returns `None` if the turn has no running or expected call in the session.
+    /// Returns the turn's number, or `None` if the turn has no running or expected call in the session.
     fn number_of(&self, turn: &TurnId) -> Option<u64> {
         let running = self.running.iter().map(|(call, entry)| (call, entry.number));
         let expected = self.expected.iter().map(|(call, entry)| (call, entry.number));
         running.chain(expected).find(|(call, _)| call.turn == *turn).map(|(_, number)| number)
     }
 
-    /// Assigns a number if the turn has none.
+    /// Returns the turn's number. Assigns a new number if the turn has none.
     fn numbered(&mut self, turn: &TurnId) -> u64 {
         self.number_of(turn).unwrap_or_else(|| {
             self.numbered += 1;
@@ -265,7 +265,7 @@ fn may_have(change: &PossibleFactChange) -> AppliedFactChange {
     AppliedFactChange { fact: change.fact.clone(), transition, kept_ms: change.kept_ms }
 }
 
-/// The caller guards that the record is unchanged since its read.
+/// Writes the session's record. The caller guards that the record is unchanged since its read.
 fn put_session(transaction: &mut Transaction, key: &RecordKey, session: &Session, now_ms: i64) {
     match session.lifetime_ms(now_ms) {
         Some(ttl_ms) => transaction.put_for(key, session, ttl_ms),

@@ -78,9 +78,9 @@ impl From<CallName> for String {
     }
 }
 
-/// Cleans up after a call that its turn did not report before the turn ended. The call's approval becomes void, and all
-/// its possible changes of facts may have happened. The call's idempotency claim stays: the next equal call looks up
-/// the result.
+/// Cleans up after a call that its turn did not report before the turn ended. The call's approval becomes void, and any
+/// fact change that was possible for the call may have happened. The call's idempotency claim stays: the next equal
+/// call looks up the result.
 pub fn end_unreported(
     name: &TurnName,
     turn: &Turn,
@@ -119,7 +119,7 @@ fn guard_unchanged<T>(transaction: &mut Transaction, key: &RecordKey, stored: Op
     });
 }
 
-/// If the turn does not wait, its timer fires without effect.
+/// Makes the timer of a waiting turn due now. If the turn does not wait, the timer fires without effect.
 fn wake(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, now_ms: i64) {
     let name = TurnName { tenant: tenant.clone(), turn: turn.clone() };
     transaction.timer(name.timer(), now_ms, TimerRule::Wake);
@@ -131,8 +131,8 @@ fn due_at_once(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, 
     transaction.timer(name.timer(), now_ms, TimerRule::Earlier);
 }
 
-/// Number of conflicts on its record after which an advisory section is skipped, because it would delay its
-/// transaction. No guarantee depends on an advisory section.
+/// After this number of conflicts on the record of an advisory section, the section is skipped, because it would delay
+/// the transaction. No guarantee depends on an advisory section.
 const ADVISORY_CONFLICTS_MAX: usize = 3;
 
 /// Returns true if other transactions changed a record repeatedly during this decision.

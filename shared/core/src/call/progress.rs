@@ -24,7 +24,7 @@ pub struct CallProgress {
 }
 
 impl CallProgress {
-    /// Returns `None` if the report is damaged.
+    /// Parses a report. Returns `None` if the report is damaged.
     #[must_use]
     pub fn parse(part: &[u8]) -> Option<Self> {
         serde_json::from_slice(part).ok()
@@ -41,8 +41,8 @@ impl CallProgress {
     }
 }
 
-/// Replaces the reported progress of a turn. A report needs no fence: the next report overwrites it, and its position
-/// shows whether it belongs to an earlier call.
+/// Replaces the reported progress of a turn. A report needs no fence: each report overwrites the previous report, and
+/// the position in a report shows whether it belongs to an earlier call.
 #[derive(Debug, Clone)]
 pub struct ReportProgress<'a> {
     pub name: TurnName,

@@ -118,7 +118,8 @@ impl Streak {
     }
 }
 
-/// The result depends on a single record and causes no write, so it is valid as of the read, and needs no guard.
+/// Returns the end of the refusal (ms) if the call is refused. The result depends on a single record and causes no
+/// write, so it is valid as of the read, and needs no guard.
 pub fn refusal(view: &View, name: &StreakName, hash: &str, now_ms: i64) -> Result<Option<i64>, Undecided> {
     Ok(view.record::<Streak>(&name.key())?.and_then(|stored| stored.value.refused_until(hash, now_ms)))
 }
@@ -134,7 +135,8 @@ pub struct CountCalls {
 }
 
 impl CountCalls {
-    /// Assumes that no other call ends before the commit. A worker adds notes about these counts to the results.
+    /// Returns the counts that the calls receive if no other call ends before the commit. A worker adds notes about
+    /// these counts to the results.
     pub fn preview(&self, view: &View, now_ms: i64) -> Result<Vec<StreakCount>, Undecided> {
         let mut streak = view.record::<Streak>(&self.name.key())?.map(|stored| stored.value).unwrap_or_default();
         Ok(self.calls.iter().map(|call| streak.count(call, &self.bounds, now_ms)).collect())

@@ -1,9 +1,9 @@
 //! Checks of records against the invariants of the core, for operators and for the janitor.
 //!
-//! [`Check`] checks one subject, and repairs faults. A repair either arms a timer, so that the timer's owner decides
-//! again, or removes a set member without a subject. The repair guards the record that the check has read. A check
-//! without a repair has no guards, and its reads may come from different times. So a fault counts only if a second
-//! check finds the same fault.
+//! [`Check`] checks one subject, and repairs faults. A repair either arms a timer, so that a scheduler decides again,
+//! or removes a set member without a subject. The repair guards the record that the check has read. A check without a
+//! repair has no guards, and its reads may come from different times. So a fault counts only if a second check finds
+//! the same fault.
 //!
 //! [`TenantCounts`] compares the numbers of a tenant, and [`Recount`] corrects them.
 
@@ -126,7 +126,7 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
         findings.report(Fault::TurnWithoutTimer).timer(name.timer(), now_ms, TimerRule::Earlier);
     }
     if is_slice_lost(name, &stored, view)? {
-        // The worker's results are lost with the slice, so it is unknown which of its calls ran.
+        // The worker's results are lost with the slice, so it is unknown which calls of the slice ran.
         let reason = EndReason::Quarantined { crashes: stored.value.crashes };
         let turn = Turn { may_have_run: true, ..stored.value.clone() };
         end_soon(findings.report(Fault::SliceLost), name, turn, &[], reason, now_ms);

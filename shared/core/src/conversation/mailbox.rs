@@ -11,7 +11,7 @@ use crate::record::{Record, Stored};
 use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Oldest first.
+/// The messages for an agent, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mailbox {
     #[serde(rename = "m")]
@@ -125,8 +125,8 @@ impl Decision for SendMessage {
     }
 }
 
-/// Receives an agent's unread messages. If it is repeated under the same `name`, it returns the same messages, because
-/// the first response may have been lost.
+/// Receives an agent's unread messages. A repeated decision with the same `name` returns the same messages, because the
+/// first response may have been lost.
 #[derive(Debug, Clone)]
 pub struct ReceiveMessages {
     pub tenant: TenantId,
@@ -147,7 +147,7 @@ impl ReceiveMessages {
         matches!(&mail.state, MailState::Read { by, at_ms } if *by == self.name && *at_ms > from_ms)
     }
 
-    /// In the same order. Skips a message if its text is missing.
+    /// Returns the messages with their texts, in the same order. Skips a message if its text is missing.
     fn texts(key: &RecordKey, messages: &[&Mail], view: &View) -> Result<Vec<ReceivedMessage>, Undecided> {
         let ids = messages.iter().map(|mail| mail.id.clone()).collect();
         let texts = view.parts(key, ids)?;

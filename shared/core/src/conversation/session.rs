@@ -85,7 +85,8 @@ impl Session {
         self.exchanges.iter().map(bytes).sum()
     }
 
-    /// The last exchange always stays. Returns the parts of the removed exchanges.
+    /// Removes the oldest exchanges beyond the bounds. The last exchange always stays. Returns the parts of the removed
+    /// exchanges.
     fn trim(&mut self) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         while self.exchanges.len() > 1
@@ -127,7 +128,7 @@ impl AddMessage {
         message_part(self.side, self.number)
     }
 
-    /// Returns false if the message does not fit, see [`MessageResult::Gap`].
+    /// Records the message in its exchange. Returns false if the message does not fit, see [`MessageResult::Gap`].
     fn take_place(&self, session: &mut Session) -> bool {
         let is_next = self.number == session.next();
         match (self.side, session.exchange(self.number)) {

@@ -46,7 +46,7 @@ pub struct DocumentHeader {
 }
 
 impl DocumentHeader {
-    /// Returns `None` if the part of [`documents_key`] is invalid.
+    /// Parses a part of [`documents_key`]. Returns `None` if the part is invalid.
     #[must_use]
     pub fn read(part: &[u8]) -> Option<Self> {
         serde_json::from_slice(part).ok()
@@ -122,7 +122,7 @@ impl Decision for KeepDocument {
     }
 }
 
-/// Returns the number of removed documents.
+/// Removes documents of a tenant. Returns the number of removed documents.
 #[derive(Debug, Clone)]
 pub struct DropDocuments {
     pub tenant: TenantId,

@@ -108,7 +108,7 @@ impl Decision for Remember {
     }
 }
 
-/// Returns the number of removed memories.
+/// Removes memories of an agent. Returns the number of removed memories.
 #[derive(Debug, Clone)]
 pub struct Forget {
     pub tenant: TenantId,

@@ -58,8 +58,8 @@ pub struct RecoveredCall {
     /// The attempt that began the call, or `*` if several attempts began it.
     #[serde(rename = "by")]
     pub by: String,
-    /// True if the call must not run twice. If false, the call may begin again. In both cases, it is never reported as
-    /// not run.
+    /// True if the call must not run twice. If false, the call may begin again. In both cases, the call is never
+    /// reported as not run.
     #[serde(rename = "o", default, skip_serializing_if = "std::ops::Not::not")]
     pub once: bool,
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
@@ -134,8 +134,8 @@ pub fn recovered_calls(
     Ok(RecoveredCallsView { calls, guard: Some(Guard::Version(key, stored.version)) })
 }
 
-/// Determines which of these calls were begun by other attempts. A holder runs this decision before it reports calls of
-/// its slice as not run. For one lease after a restart of the store, the result is [`UnrunCallsResult::RetryAt`],
+/// Determines which calls of a turn were begun by other attempts. A holder runs this decision before it reports calls
+/// of its slice as not run. For one lease after a restart of the store, the result is [`UnrunCallsResult::RetryAt`],
 /// because workers may still report calls that they began.
 #[derive(Debug, Clone, Copy)]
 pub struct QueryUnrunCalls<'a> {
@@ -274,8 +274,8 @@ impl Decision for ReportBegunCall {
 }
 
 impl ReportBegunCall {
-    /// Returns the result if the turn's own records determine it. If the report must be recorded, returns `None`, and
-    /// guards that these records are unchanged.
+    /// Returns the result if the turn's own records determine the result. If the report must be recorded, returns
+    /// `None`, and guards that these records are unchanged.
     fn known_of_turn(
         &self,
         transaction: &mut Transaction,

@@ -72,13 +72,14 @@ pub fn crashes(fields: &Fields) -> u32 {
     field.and_then(|(_, text)| std::str::from_utf8(text).ok()?.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the entry before any redelivery.
+/// Returns the first entry of the message, before any redelivery.
 #[must_use]
 pub fn origin(entry: &HeldEntry) -> EntryId {
     entry.text(fields::ORIGIN).map_or_else(|| entry.entry.clone(), EntryId::new)
 }
 
-/// Records which suspect entry a scheduler is about to decide, before the scheduler reads it, or clears the record.
+/// Records the suspect entry that a scheduler is about to decide, before the scheduler reads the entry. Can also clear
+/// the record.
 #[derive(Debug, Clone)]
 pub struct NameSuspect {
     pub stream: StreamKey,
@@ -134,7 +135,7 @@ impl TakenInbound {
     }
 }
 
-/// Removes an inbound entry from its stream after other decisions have carried out its request.
+/// Removes an inbound entry from its stream after other decisions have carried out the entry's request.
 #[derive(Debug, Clone)]
 pub struct AcknowledgeInbound {
     pub stream: StreamKey,
@@ -155,7 +156,7 @@ impl Decision for AcknowledgeInbound {
     }
 }
 
-/// Returns an inbound entry that a stopping scheduler took but has not decided. The stop does not count as a crash.
+/// Gives back an inbound entry that a stopping scheduler took but has not decided. The stop does not count as a crash.
 #[derive(Debug)]
 pub struct ReturnInbound {
     pub entry: HeldEntry,
@@ -261,7 +262,8 @@ impl Decision for ReapInbound<'_> {
 }
 
 impl ReapInbound<'_> {
-    /// The message is not parsed. If its text names exactly one tenant and inbox, the inbox receives a reply.
+    /// Adds the message to the dead letters without parsing it. If the text names exactly one tenant and inbox, the
+    /// inbox receives a reply.
     fn quarantine(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         let message = Message::of(&self.entry);
         let first = HeldEntry { entry: origin(&self.entry), ..self.entry.clone() };
@@ -341,7 +343,7 @@ impl<'a> Message<'a> {
         Some((tenant, InboxName::new(self.only_value("reply_to")?).ok()?))
     }
 
-    /// Omits all content except the length and plain IDs, because it may be secret.
+    /// Describes the message by its length and its plain IDs. Other content is omitted, because it may be secret.
     fn unread(&self) -> String {
         let ids = ["turn_id", "task_id", "tenant", "agent"].into_iter();
         let ids = ids.filter_map(|name| Some(format!("\"{name}\":\"{}\",", self.only_value(name)?)));

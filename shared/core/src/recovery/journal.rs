@@ -90,7 +90,7 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// 0 while a report is due or in progress.
+    /// Returns the journal's epoch, which is 0 while a report is due or in progress.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
@@ -172,7 +172,7 @@ impl<E: Clone> Journal<E> {
         self.drop_oldest();
     }
 
-    /// Drops entries that the store confirmed long enough ago: it can no longer lose their commits.
+    /// Drops entries that the store confirmed so long ago that it can no longer lose their commits.
     pub fn forget(&mut self, now_ms: i64) {
         let before_ms = now_ms - self.kept_ms;
         let is_old = |entries: &BTreeMap<u64, Entry<E>>, number: &u64| {

@@ -17,7 +17,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Returns `None` while the consumer is alive.
+    /// Returns the consumer's ended lease. Returns `None` while the consumer is alive.
     #[must_use]
     pub fn ended(consumer: &ConsumerId, liveness: &Liveness) -> Option<Self> {
         let heartbeat = workers::key(consumer.as_str());

@@ -24,7 +24,7 @@
 //!    run.
 //!
 //! # Read next
-//! [`regroup`] forms the groups, as a pure function. [`reap`] redelivers them after
+//! [`regroup`] forms the groups, as a pure function. [`reap`] redelivers the groups after
 //! [`crate::workers::RequestReapPermit`] has permitted a check. [`inbound`] redelivers messages that a scheduler had
 //! not decided. [`epoch`] handles restarts of the store. [`journal`] holds the events that a worker reports after a
 //! restart.

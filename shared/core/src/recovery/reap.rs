@@ -1,7 +1,7 @@
 //! Redelivers the slices of a worker after the worker's lease has ended.
 //!
 //! A slice is enqueued again under a new version, and its old entry is acknowledged. An entry is never transferred to
-//! another consumer, because the old owner could still acknowledge the entry.
+//! another consumer, because the previous consumer could still acknowledge the entry.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ impl HeldEntry {
 }
 
 /// The load of a worker when its crash was detected. The worker's slices are redelivered in several transactions, and
-/// each of them needs this load.
+/// each transaction needs this load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crash {
     /// The version of the worker's last heartbeat. The version identifies the crash, because a worker that was only
@@ -298,8 +298,8 @@ impl Owned<'_> {
     }
 }
 
-/// Begins the end of a turn that has a slice: stores the slice's `calls` in the turn's record, subtracts the slice from
-/// the tenant's counter, returns the permits, and makes the turn's timer due at once. The timer then ends the turn.
+/// Begins the end of a turn that has a slice. Stores the slice's `calls` in the turn's record, subtracts the slice from
+/// the tenant's counter, and returns the permits. Makes the turn's timer due at once. The timer then ends the turn.
 pub fn end_soon(
     transaction: &mut Transaction,
     name: &TurnName,
@@ -322,7 +322,7 @@ pub fn end_soon(
     transaction.put(&name.record(), &turn).timer(name.timer(), now_ms, TimerRule::Earlier);
 }
 
-/// The entry's content may be secret, so the dead letter contains only the reason.
+/// Writes a dead letter about an entry. The entry's content may be secret, so the dead letter contains only the reason.
 pub fn dead_letter(transaction: &mut Transaction, entry: &HeldEntry, reason: &str, why: &str, bounds: &Bounds) {
     let field = |name: &str, value: &str| (Arc::from(name), Bytes::copy_from_slice(value.as_bytes()));
     let tenant = entry.name().map(|name| name.tenant.to_string()).unwrap_or_default();

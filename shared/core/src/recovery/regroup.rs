@@ -13,7 +13,7 @@ pub struct HeldSlice {
     pub priority: Priority,
     pub suspect: Option<Suspect>,
     /// True if the slice's calls are known to have begun. For a slice that is not a suspect, false can also mean that
-    /// this is unknown.
+    /// it is unknown whether the calls have begun.
     pub started: bool,
     /// True if an earlier crash did not count against the slice because suspects ran at the same time.
     pub spared: bool,
@@ -72,7 +72,8 @@ impl HeldSlice {
 /// Slices that are redelivered in one transaction, as indexes into the list that [`regroup`] received.
 pub type Group = Vec<usize>;
 
-/// `load` is the worker's load when its crash was detected.
+/// Decides how each slice of a crashed worker is redelivered, and in which groups. `load` is the worker's load when the
+/// crash was detected.
 #[must_use]
 pub fn regroup(slices: &[HeldSlice], load: Load, crashes_max: u32) -> (Vec<Redelivery>, Vec<Group>) {
     let redeliveries: Vec<Redelivery> = slices.iter().map(|slice| slice.redelivery(load, crashes_max)).collect();

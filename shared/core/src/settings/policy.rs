@@ -343,8 +343,8 @@ mod tests {
                         });
                         let receipt = shard.finish(&step, old);
                         if let Announcement::InForce { generation } = receipt.result {
-                            // An uncommitted result is as old as its decision, and its generation shows its age. So
-                            // only committed results are checked.
+                            // A result without a commit may be out of date, as its generation shows. So only committed
+                            // results are checked.
                             prop_assert!(!is_kept || receipt.committed.is_none(), "{:?}", step);
                             prop_assert_eq!(seen.entry(generation).or_insert_with(|| step.digest.clone()), &step.digest);
                         }

@@ -43,8 +43,8 @@ impl RunTimeSettings {
     }
 }
 
-/// A declaration with an unknown time zone counts as unreadable, because otherwise the tenant's days would be counted
-/// in another zone.
+/// Parses the declaration of a tenant. A declaration with an unknown time zone counts as unreadable, because otherwise
+/// the tenant's days would be counted in another zone.
 pub fn read_tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     let policy: TenantPolicy = serde_json::from_slice(declaration).map_err(|error| error.to_string())?;
     if let Some(zone) = &policy.time_zone {

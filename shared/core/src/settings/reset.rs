@@ -12,7 +12,7 @@ use crate::keys::{throttle_queue, throttle_timer};
 use crate::transaction::{CounterKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Turns that wait for the counter are checked at once.
+/// Resets a counter. Turns that wait for the counter are checked at once.
 #[derive(Debug, Clone)]
 pub struct ResetLimit {
     pub counter: CounterKey,

@@ -2,8 +2,8 @@
 //!
 //! A cancel is a separate record ([`Cancellation`]), so that the turn's record does not change. The worker that runs
 //! the slice keeps its fence, and reports the calls that ran. The cancel makes the turn's timer due at once, and the
-//! timer ends the turn. If a cancel arrives before its turn, it waits for the turn's admission. The number and the
-//! lifetime of such early cancels are bounded.
+//! timer ends the turn. If a cancel arrives before its turn, the cancel waits for the turn's admission. The number and
+//! the lifetime of such early cancels are bounded.
 
 use bytes::Bytes;
 use tickfleet_model::limits;
@@ -140,7 +140,7 @@ impl Cancel<'_> {
         Ok(!matches!(view.get(&Query::Record(self.name.finished()))?, Value::Record(None)))
     }
 
-    /// The cancel takes effect when its turn is admitted.
+    /// Stores the cancel, which takes effect when its turn is admitted.
     fn wait(&self, mut transaction: Transaction, view: &View, context: &Context) -> Result<Step<Canceled>, Undecided> {
         let key = self.name.cancellation();
         let set = keys::early(&self.name.tenant);
@@ -205,8 +205,8 @@ pub enum KnownCancel {
 }
 
 /// Looks for a cancel of the turn that was admitted at `admitted_ms`. Requests no read: if the view does not have the
-/// record, the result assumes that there is no cancel. If there is one, the guard fails, and its conflict returns the
-/// record.
+/// record, the result assumes that there is no cancel. If there is a cancel, the guard fails, and the conflict returns
+/// the record of the cancel.
 pub fn cancel_of(view: &View, name: &TurnName, admitted_ms: i64) -> Result<KnownCancel, Undecided> {
     let key = name.cancellation();
     if view.get(&Query::Record(key.clone())).is_err() {

@@ -70,7 +70,7 @@ impl Decision for CascadeStep<'_> {
     }
 }
 
-/// An unreadable record counts as absent, because the record only provides the text of a reason.
+/// Reads a record that only provides the text of a reason. An unreadable record counts as absent.
 fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undecided> {
     match view.record::<T>(key) {
         Err(Undecided::Missing(queries)) => Err(Undecided::Missing(queries)),
@@ -79,7 +79,8 @@ fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undeci
 }
 
 impl CascadeStep<'_> {
-    /// A turn can begin descendants until its end, so the list is final only after the end.
+    /// Returns [`Cascade::Done`] if the turn has ended, otherwise [`Cascade::Later`]: a turn can begin descendants
+    /// until its end.
     fn nothing_left(&self, view: &View, context: &Context) -> Result<Step<Cascade>, Undecided> {
         let key = self.name.record();
         let mut transaction = Transaction::new(context.version.clone());

@@ -169,8 +169,8 @@ impl Delegate<'_> {
         })
     }
 
-    /// If the ID is unknown, returns `None`, and guards that it stays unknown. An ID counts as unknown if its record
-    /// only waits for this decision.
+    /// Returns the result if the ID is known. If the ID is unknown, returns `None`, and guards that the ID stays
+    /// unknown. An ID counts as unknown if its record belongs to the inbound message of this task.
     fn known(&self, transaction: &mut Transaction, view: &View) -> Result<Option<DelegateResult>, Undecided> {
         let of = |digest: &str| {
             if digest == self.head.digest { DelegateResult::Duplicate } else { DelegateResult::Conflict }
@@ -211,7 +211,8 @@ impl Delegate<'_> {
         }
     }
 
-    /// Guards that the parent's record is unchanged, that the parent is not canceled, and that its budget has room.
+    /// Returns the parent. Guards that the parent's record is unchanged, that the parent is not canceled, and that the
+    /// parent's budget has room.
     fn parent(&self, transaction: &mut Transaction, view: &View) -> Result<Result<Option<Turn>, Refusal>, Undecided> {
         let Some(name) = self.parent_name() else { return Ok(Ok(None)) };
         let Some(parent) = view.record::<Turn>(&name.record())? else {
@@ -231,7 +232,8 @@ impl Delegate<'_> {
         Ok(Ok(Some(parent.value)))
     }
 
-    /// Also guards that the turn is unchanged.
+    /// Refuses the task if the turn that delegates it has ended, is ending or is canceled. Otherwise guards that the
+    /// turn is unchanged.
     fn delegating_turn_is_active(
         &self,
         transaction: &mut Transaction,
@@ -368,7 +370,7 @@ impl Delegate<'_> {
     }
 }
 
-/// Guards that the turn is not canceled before the commit.
+/// Returns false if the turn is canceled or ending. Guards that the turn is not canceled before the commit.
 fn is_active(transaction: &mut Transaction, view: &View, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
     let is_over = turn.canceled.is_some() || matches!(turn.state, State::Ending { .. });
     match cancel_of(view, name, turn.admitted_ms)? {

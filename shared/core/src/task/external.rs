@@ -1,7 +1,8 @@
-//! External runtimes take tasks from their agent's queue, and renew the lease of a task while they work on it.
-//! Processes that run calls of local tools ([`crate::turn::local`]) do the same with the queue of their turn.
+//! External runtimes take tasks from their agent's queue, and renew the lease of a task while they work on it. A
+//! process that runs calls of local tools ([`crate::turn::local`]) takes the calls from their turn's queue in the same
+//! way.
 //!
-//! The entry that the runtime took identifies the lease. If a runtime sends no heartbeat for one lease, it loses the
+//! The entry that the runtime took identifies the lease. If a runtime sends no heartbeat during one lease, it loses the
 //! task, and the task is offered again. A task that a runtime took is never reported as not run.
 
 use tickfleet_model::{AgentId, Conclusion};
@@ -166,7 +167,7 @@ impl Decision for HandleLeaseTimer<'_> {
     }
 }
 
-/// A task on an external runtime's queue: it waits there, or a runtime holds it.
+/// A task that waits on an external runtime's queue, or that a runtime holds.
 struct Case<'a> {
     lease_timer: &'a HandleLeaseTimer<'a>,
     context: &'a Context,
@@ -203,7 +204,7 @@ impl Case<'_> {
         LeaseTimerResult::Ends
     }
 
-    /// If the runtime sent no heartbeat for one lease, it loses the task.
+    /// If the runtime sent no heartbeat during one lease, it loses the task.
     fn held(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> LeaseTimerResult {
         let now_ms = self.context.now_ms;
         self.guard_version(transaction);
@@ -222,7 +223,7 @@ impl Case<'_> {
         self.lease_timer(transaction, reason)
     }
 
-    /// The queue belongs to this call alone.
+    /// Drops the queue of a local call. No other call uses this queue.
     fn drop_local_queue(&self, transaction: &mut Transaction) {
         if self.stored.value.is_offered() {
             transaction.write(Write::DropQueue(self.queue.clone()));
@@ -233,7 +234,7 @@ impl Case<'_> {
         let now_ms = self.context.now_ms;
         let name = &self.lease_timer.name;
         if reason.is_none() && self.stored.value.is_offered() {
-            // The worker that receives the call decides by the effect of the tool: the call is offered again, or its
+            // The worker that receives the call decides by the tool's effect whether the call is offered again or its
             // outcome is unknown.
             let stored = self.stored.clone();
             let ended = LocalEnd { name, stored, queue: self.queue.clone(), entry: &self.entry, calls: &self.calls };

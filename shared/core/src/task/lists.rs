@@ -7,13 +7,13 @@ use crate::keys::TurnName;
 use crate::transaction::{Conflict, Guard, SetKey, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Maximum number of members that each addition removes. It is more than one, so that a list that grew too long by
+/// Maximum number of members that each addition removes. It is more than one, so that a list that grew too long through
 /// concurrent additions becomes shorter again.
 const UNLISTED_MAX: usize = 2;
 
 const EXPIRED_MAX: usize = 256;
 
-/// All lists. The score is the time in milliseconds when the list's last member expires.
+/// The set of all lists. A list's score is the time in milliseconds when its last member expires.
 #[must_use]
 pub fn lists() -> SetKey {
     SetKey::new("lists")
@@ -52,7 +52,7 @@ impl Decision for ExpireList {
     }
 }
 
-/// Removes some of the oldest tasks if the list is full or if these tasks have expired.
+/// Adds a task to a list. Removes some of the oldest tasks if the list is full or if these tasks have expired.
 pub fn add_to_list(
     transaction: &mut Transaction,
     view: &View,

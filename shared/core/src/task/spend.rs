@@ -56,7 +56,7 @@ pub enum ReserveResult {
     Already(Box<Fenced>),
     Short(Shortage),
     Stale,
-    /// A window has ended. Compute the windows again.
+    /// A window has ended. The caller must compute the windows again.
     WindowOver,
 }
 
@@ -86,7 +86,7 @@ pub enum ShortageAction {
     Never,
 }
 
-/// Returns `None` if this entry is no longer the task's slice.
+/// Returns the task's record. `None` if this entry is no longer the task's slice.
 pub(super) fn held(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
     Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.in_flight_entry() == Some(entry)))
 }
@@ -183,7 +183,7 @@ impl Reserve {
     }
 }
 
-/// Returns the debits of a request that was not carried out.
+/// Gives back the debits of a request that was not carried out.
 #[derive(Debug, Clone)]
 pub struct Unreserve {
     pub name: TurnName,
@@ -248,7 +248,7 @@ fn correct(
 }
 
 /// Wakes some of the turns that wait for room in a budget. Guards that no turn joins the queue concurrently. Otherwise
-/// the turn would wait although there is room.
+/// such a turn would wait although there is room.
 pub fn wake_waiters(
     transaction: &mut Transaction,
     view: &View,
@@ -300,7 +300,7 @@ impl Section for BudgetWait {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportedModelUse {
-    /// The request has the same name as in the reservation.
+    /// The field `request` has the same value as in the reservation.
     pub used: ModelUse,
     pub day: Day,
 }

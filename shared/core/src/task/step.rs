@@ -17,7 +17,7 @@ use crate::transaction::{EntryId, Guard, Transaction, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, View};
 
-/// The entries are parts of this record.
+/// The record of a history. The entries are parts of this record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     #[serde(rename = "n")]
@@ -28,7 +28,7 @@ impl Record for History {
     const SCHEMA: u32 = 1;
 }
 
-/// All names have the same length, so that they sort in the order of the entries.
+/// Returns the name of the part for an entry. All names have the same length, so they sort in the order of the entries.
 #[must_use]
 pub fn part(number: u64) -> Arc<str> {
     format!("s{number:06}").into()
@@ -57,7 +57,7 @@ pub enum Stepped {
     Already(Box<Fenced>),
     /// The history would be too large: no entry is added, but the usage is counted.
     Full(Box<Fenced>),
-    /// The caller no longer holds the task, or the history is longer than the caller knows.
+    /// The caller no longer holds the task, or the history has entries that the caller has not read.
     Stale,
 }
 

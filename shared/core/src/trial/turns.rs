@@ -91,8 +91,8 @@ impl Trial {
         self.commit(&transaction)
     }
 
-    /// Ends the turn of a slice, as the slice's holder does. Guards the version of the turn's record if it still
-    /// names the slice's entry. Otherwise guards the slice's version.
+    /// Ends the turn of a slice, as the slice's holder does. Guards the version of the turn's record if the record
+    /// still names the slice's entry. Otherwise guards the slice's version.
     pub fn settle(&mut self, slice: &Slice) -> Result<(), Conflict> {
         let stored = self.turn(&slice.name);
         let fence = stored.filter(|stored| stored.in_flight_entry() == Some(&slice.entry)).map(|stored| stored.version);

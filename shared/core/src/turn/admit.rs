@@ -208,8 +208,8 @@ impl Admit<'_> {
         Some(TurnName::task(&self.name.tenant, task))
     }
 
-    /// Adds a guard that the task is not canceled. An external runtime can hold a canceled task for one more lease,
-    /// but must not begin anything under the task.
+    /// Returns the budget of the turn's task, and guards that the task is not canceled. An external runtime can hold a
+    /// canceled task for one more lease, but must not begin anything under the task.
     fn budget(&self, transaction: &mut Transaction, view: &View) -> Result<Budget, Undecided> {
         let Some(name) = self.task() else { return Ok(Budget::Unlimited) };
         let task = view.record::<Turn>(&name.record())?.map(|task| task.value);
@@ -323,7 +323,7 @@ impl Admit<'_> {
         Ok(!recovered_calls(view, context, &self.name, &self.head.digest, 0..self.calls.len())?.calls.is_empty())
     }
 
-    /// Guards the tenant's bounds if `is_bounded` is true.
+    /// Counts the turn toward the tenant's bounds. Guards the bounds if `is_bounded` is true.
     fn count(&self, bytes: u64, is_bounded: bool, transaction: &mut Transaction) {
         let bounds = [
             (limits::UNFINISHED, 1, self.bounds.tenant_turns_max),
@@ -354,7 +354,7 @@ impl Ends {
     }
 }
 
-/// The guard fails if `amount` would raise the tenant's counter of `limit` above `max`.
+/// Returns a guard that fails if `amount` would raise the tenant's counter of `limit` above `max`.
 pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> Guard {
     Guard::Debit(ConditionalDebit {
         counter: CounterKey::new(limit, tenant),
@@ -367,7 +367,8 @@ pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> G
     })
 }
 
-/// `None` unless an earlier attempt failed because an inbox or one of the tenant's bounds was full.
+/// Returns the reason to refuse the turn. `None` unless an earlier attempt failed because an inbox or one of the
+/// tenant's bounds was full.
 fn refusal(context: &Context) -> Option<RejectionCode> {
     context.conflicts.iter().find_map(|conflict| match conflict {
         Conflict::InboxFull => Some(RejectionCode::InboxFull),

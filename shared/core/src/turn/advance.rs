@@ -28,7 +28,7 @@ use crate::view::{Undecided, View};
 /// If a tenant's declaration cannot be read, its turns are checked again after this delay (ms).
 const WITHHELD_LOOK_MS: i64 = 1_000;
 
-/// A turn without a slice on a queue or with a worker. The limits must be applied to the turn's next calls.
+/// A turn that has no slice, neither on a queue nor with a worker. The limits must be applied to the turn's next calls.
 pub struct Candidate<'a> {
     pub name: &'a TurnName,
     pub turn: Turn,
@@ -146,7 +146,8 @@ impl Candidate<'_> {
         self.finish(results, Some(reason), transaction, view, context)
     }
 
-    /// `results` are the results of the calls from `turn.position` on.
+    /// Ends the turn, at once or after the first lease that follows a restart of the store. `results` are the results
+    /// of the calls from `turn.position` on.
     pub fn finish(
         self,
         results: Vec<RenderedCall>,
@@ -221,7 +222,7 @@ impl Candidate<'_> {
         evaluator.plan(calls, |from| self.rules(from, calls))
     }
 
-    /// Index 0 is the call at `turn.position`.
+    /// Returns the policy's decision about the calls `[from, upto)`. Index 0 is the call at `turn.position`.
     fn rules(&self, from: usize, upto: usize) -> LimitDecision {
         let calls = self.calls.get(from..upto).unwrap_or_default();
         let rules = self.policy.rules(self.name, &self.turn.head, calls);
@@ -359,8 +360,8 @@ impl Candidate<'_> {
         self.leave_queue(transaction, None);
         let held = debits.iter().filter(|debit| debit.window == Window::Concurrency);
         self.turn.permits = held.map(|debit| (debit.counter.clone(), debit.amount)).collect();
-        // For an admission, the store adds the states of the debited counters to the record, next to the admission's
-        // note. A resumed slice has no such note.
+        // At an admission, the store adds the states of the debited counters to the record, for [`Note::Admitted`]. A
+        // resumed slice adds no such note.
         transaction.stamped = !self.resumes();
         if self.resumes() {
             self.turn.note(Note::Permits { at_ms: now_ms, calls, taken: true });
@@ -428,7 +429,7 @@ pub fn lease_ends_ms(context: &Context, bounds: &Bounds) -> Option<i64> {
     (context.epoch_began_ms > 0 && context.now_ms < ends_ms).then_some(ends_ms)
 }
 
-/// The refusal is valid only until the counter's window ends.
+/// Guards that the counter's window has not ended, because the refusal is valid only until then.
 fn guard_refusal(rejection: &LimitRejection, transaction: &mut Transaction) {
     if let Some(until_ms) = rejection.until_ms {
         transaction.guard(Guard::Before(until_ms));

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use super::state::Turn;
 use crate::record::Record;
 
-/// The request expires after the turn's deadline.
+/// A request to cancel a turn. The record expires after the turn's deadline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancellation {
     #[serde(rename = "w")]

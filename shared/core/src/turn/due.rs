@@ -158,7 +158,7 @@ impl Case<'_> {
         self.is_past(self.stored.value.head.deadline_ms).then_some(EndReason::Expired)
     }
 
-    /// If `time_ms` has passed, adds a guard that the store's clock has passed it too.
+    /// Returns true if `time_ms` has passed. In this case, also guards that the store's clock has passed this time.
     fn is_past(&mut self, time_ms: i64) -> bool {
         let is_past = time_ms <= self.context.now_ms;
         if is_past && !mutant!("due_guards_the_time") {

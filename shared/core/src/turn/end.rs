@@ -74,7 +74,7 @@ pub trait Render: Sync {
 }
 
 impl Turn {
-    /// For a turn that ends before the call at `position` has a result.
+    /// Returns the state of the call at `position`, for a turn that ends before this call has a result.
     #[must_use]
     pub fn execution_state(&self, position: usize) -> ExecutionState {
         if let Some(begun) = self.begun.as_ref().filter(|begun| begun.position == position) {
@@ -103,31 +103,31 @@ pub const RUNTIME: &str = "runtime";
 pub mod parts {
     use std::sync::Arc;
 
-    /// A call, as JSON. The part exists only while no slice contains the call.
+    /// The part with a call, as JSON. The part exists only while no slice contains the call.
     #[must_use]
     pub fn call(position: usize) -> Arc<str> {
         format!("c{position}").into()
     }
 
-    /// The progress of the running call, as JSON.
+    /// The part with the progress of the running call, as JSON.
     #[must_use]
     pub fn progress() -> Arc<str> {
         "p".into()
     }
 
-    /// A result, as JSON.
+    /// The part with a result, as JSON.
     #[must_use]
     pub fn result(position: usize) -> Arc<str> {
         format!("r{position}").into()
     }
 
-    /// A message of the dialect, as JSON.
+    /// The part with a message of the dialect, as JSON.
     #[must_use]
     pub fn message(position: usize) -> Arc<str> {
         format!("m{position}").into()
     }
 
-    /// An audit entry, as JSON. The part exists only if the reply carries the audit entry.
+    /// The part with an audit entry, as JSON. The part exists only if the reply carries the audit entry.
     #[must_use]
     pub fn audit(position: usize) -> Arc<str> {
         format!("a{position}").into()
@@ -174,7 +174,8 @@ pub struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// The caller must guard the version of the turn's record, and remove the turn's slice from its queue.
+    /// Ends the turn. The caller must guard the version of the turn's record, and remove the turn's slice from its
+    /// queue.
     pub fn add_to(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Self { name, turn, bounds, now_ms, .. } = *self;
         if turn.is_task() {
@@ -239,7 +240,8 @@ impl Ending<'_> {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// First debits the unused amount from the task's counter, so that no turn of the task can still use it.
+    /// Returns the task's unused budget to its parent. First debits the unused amount from the task's counter, so that
+    /// no turn of the task can still use this amount.
     fn return_budget(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Some(task) = &self.turn.task else { return Ok(()) };
         let counter = CounterKey::new(limits::TASK, self.name.to_string());
@@ -314,8 +316,9 @@ pub fn append_audit(transaction: &mut Transaction, entry: &Bytes, bounds: &Bound
     append(transaction, entry.clone(), None, bounds);
 }
 
-/// With `audit.admissions`, the entries also report how the calls were admitted, and when they ended. `debited` has
-/// the counters' states at the last admission, if the turn's record does not have them yet.
+/// Appends the audit entries of calls. With `audit.admissions`, the entries also report how the calls were admitted,
+/// and when they ended. `debited` has the counters' states at the last admission, if the turn's record does not have
+/// them yet.
 pub fn append_call_audits<'a>(
     transaction: &mut Transaction,
     entries: impl Iterator<Item = &'a Bytes>,
@@ -355,7 +358,8 @@ fn count_in_flight(transaction: &mut Transaction, name: &TurnName, turn: &Turn) 
     }
 }
 
-/// Returns the turn's permits, and wakes turns that wait for these permits.
+/// Removes the turn from the queues and sets in which it waits. Returns its permits, and wakes turns that wait for
+/// these permits.
 pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
     leave_parked(transaction, name, turn);
     if let State::Waiting { reason: WaitReason::Budget { counter }, .. } = &turn.state {

@@ -48,8 +48,8 @@ impl Case<'_> {
         self.end(reason, turn)
     }
 
-    /// The holder receives the notice with its next heartbeat, and the turn is checked again after a lease. An
-    /// expired deadline needs no notice, because the holder tracks the deadline.
+    /// Sends a cancel notice to the holder. The holder receives the notice with its next heartbeat, and the turn is
+    /// checked again after a lease. An expired deadline needs no notice, because the holder tracks the deadline.
     fn notify(&mut self, consumer: &std::sync::Arc<str>) -> DueResult {
         let name = self.due.name;
         let now_ms = self.context.now_ms;
@@ -71,7 +71,7 @@ impl Case<'_> {
         self.transaction.write(Write::Remove(queue.clone(), entry.clone()));
     }
 
-    /// Within one lease after a restart of the store, postpones the end until that lease is over.
+    /// Ends the turn. Within one lease after a restart of the store, postpones the end until that lease is over.
     pub(super) fn end(&mut self, reason: EndReason, turn: Turn) -> Result<DueResult, Undecided> {
         let due = self.due;
         let now_ms = self.context.now_ms;
@@ -153,7 +153,7 @@ impl Case<'_> {
         self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, execution, now_ms })
     }
 
-    /// A lost call is returned as `None`.
+    /// Returns the calls from the turn's position on. `None` stands for a lost call.
     fn remaining_calls(&self) -> Result<Vec<Option<Bytes>>, Undecided> {
         let name = self.due.name;
         let turn = &self.stored.value;
@@ -175,8 +175,8 @@ impl Case<'_> {
     }
 }
 
-/// The turn then ends at `due_ms`. `calls` are the calls from the turn's position on that are not yet parts of the
-/// record. The caller has guarded the record's version and removed the slice from its queue.
+/// Sets [`State::Ending`], so that the turn ends at `due_ms`. `calls` are the calls from the turn's position on that
+/// are not yet parts of the record. The caller has guarded the record's version and removed the slice from its queue.
 pub(super) fn begin_ending(
     transaction: &mut Transaction,
     name: &TurnName,

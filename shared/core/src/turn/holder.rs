@@ -19,15 +19,16 @@ pub(super) fn has_changed(record: &RecordKey, context: &Context) -> bool {
     context.failed(|conflict| matches!(conflict, Conflict::Record { key, .. } if key == record))
 }
 
-/// Makes writes by earlier holders of the slice fail.
+/// Guards the record's version, so that writes by earlier holders of the slice fail.
 pub(super) fn guard_version(transaction: &mut Transaction, slice: &Slice) {
     if !mutant!("holder_guards_the_version") {
         transaction.guard(Guard::Version(slice.name.record(), slice.version.clone()));
     }
 }
 
-/// Must come after all other guards of the transaction. If the store lost the holder's read of the entry in a
-/// restart, the entry is removed without a guard on the holder. The guard on the version is then the only fence.
+/// Removes the slice's entry. Must be called after all other guards are added. If the store lost the holder's read
+/// of the entry in a restart, the entry is removed without a guard on the holder. The guard on the version is then the
+/// only fence.
 pub(super) fn acknowledge(transaction: &mut Transaction, slice: &Slice, context: &Context) {
     if context.failed(|conflict| *conflict == Conflict::NotHeld) {
         transaction.write(Write::Remove(slice.queue.clone(), slice.entry.clone()));
@@ -36,7 +37,8 @@ pub(super) fn acknowledge(transaction: &mut Transaction, slice: &Slice, context:
     }
 }
 
-/// `amount` is 1 for a slice that is dispatched to workers, and -1 for a slice that leaves workers.
+/// Changes the tenant's number of dispatched slices. `amount` is 1 for a slice that is dispatched to workers, and -1
+/// for a slice that leaves workers.
 pub(super) fn count_in_flight(transaction: &mut Transaction, name: &TurnName, amount: i64) {
     let counter = CounterKey::new(limits::IN_FLIGHT, name.tenant.as_str());
     transaction.write(Write::Add { counter, amount, ends_ms: None });

@@ -1,7 +1,7 @@
 //! Calls of local tools. The function of a local tool runs in the caller's process, and the fleet decides whether it
 //! may run.
 //!
-//! After a call has passed all guards, the worker offers the slice on a queue that belongs to its turn ([`Offer`]). The
+//! After a call has passed all guards, the worker offers the slice on the queue of the slice's turn ([`Offer`]). The
 //! caller's process takes the entry as its lease, and renews the lease while the function runs
 //! ([`crate::task::external::RenewTaskLease`]). The process's report ([`Conclude`]) brings the slice back to the
 //! workers, which end the call like any other. If the process is silent for one lease, the slice comes back as
@@ -146,8 +146,8 @@ pub(crate) struct LocalEnd<'a> {
 }
 
 impl LocalEnd<'_> {
-    /// The caller must guard the version of the turn's record. If `held` is true, adds a guard that the process still
-    /// holds the entry.
+    /// Brings the slice back to the workers. The caller must guard the version of the turn's record. If `held` is true,
+    /// adds a guard that the process still holds the entry.
     pub(crate) fn bring_back(self, transaction: &mut Transaction, conclusion: Conclusion, held: bool, now_ms: i64) {
         let mut turn = self.stored.value;
         let (Some(local), Destination::External { lease_ms }) = (&mut turn.local, &turn.destination) else { return };

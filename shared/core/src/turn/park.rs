@@ -27,7 +27,7 @@ pub enum ParkReason {
         reason: WaitReason,
         /// The call waits at most this time (ms) if nothing wakes it.
         most_ms: i64,
-        /// True if the call began work outside its turn that continues while the call waits.
+        /// True if the call began work outside its turn, and this work continues while the call waits.
         has_begun: bool,
         /// Only for [`WaitReason::Breaker`].
         cause: String,
@@ -82,8 +82,8 @@ impl Decision for Park<'_> {
 }
 
 impl Park<'_> {
-    /// A wake-up before the slice is parked would be lost, so the guards fail if the wait is already over. Returns
-    /// true if an earlier attempt failed on one of these guards.
+    /// Guards that the wait is not over, because a wake-up before the slice is parked would be lost. Returns true if an
+    /// earlier attempt failed on one of these guards.
     fn guard_wait(&self, transaction: &mut Transaction, context: &Context) -> bool {
         let mut guards = self.waits_while.to_vec();
         if let ParkReason::Wait { reason, .. } = self.reason {
@@ -159,13 +159,13 @@ impl Turn {
         }
     }
 
-    /// Keeps the intent record of a later call that an earlier holder began.
+    /// Forgets the intent record, unless it belongs to a later call that an earlier holder began.
     fn forget_begun(&mut self) {
         self.begun = self.begun.take().filter(|begun| begun.position > self.position);
     }
 
-    /// If the call began work outside its turn, earlier crashes no longer count, because the slice has made progress
-    /// since then.
+    /// Prepares the turn's record for the wait. If the call began work outside its turn, earlier crashes no longer
+    /// count, because the slice has made progress since then.
     fn wait(&mut self, reason: &WaitReason, has_begun: bool) {
         if has_begun {
             self.may_have_run |= self.crashes > 0;
@@ -182,7 +182,7 @@ impl Turn {
         }
     }
 
-    /// Consecutive waits with the same cause share one note.
+    /// Notes the wait of the next call for an unavailable tool. Consecutive waits with the same cause share one note.
     fn note_unavailable(&mut self, since_ms: i64, until: i64, why: &str) {
         let next = self.position;
         if let Some(Note::ToolUnavailable { position, times, until_ms, cause, .. }) = self.notes.last_mut()
@@ -221,7 +221,7 @@ fn awaited(name: &TurnName, reason: &WaitReason) -> Option<TurnName> {
     reason.awaits().map(|turn| TurnName { tenant: name.tenant.clone(), turn: turn.clone() })
 }
 
-/// `None` for a guard that checks no record.
+/// Returns the record that the guard checks, if any.
 const fn guarded_record(guard: &Guard) -> Option<&RecordKey> {
     match guard {
         Guard::Version(record, _) | Guard::Absent(record) | Guard::Present(record) => Some(record),

@@ -145,8 +145,8 @@ impl Reject<'_> {
         Ok(None)
     }
 
-    /// Deletes the ID's record, so that the producer can send the message again with the same ID. A record with
-    /// another digest or of an admitted turn belongs to another message, so it is kept.
+    /// Deletes the ID's record, so that the producer can send the message again with the same ID. Keeps a record with
+    /// another digest or of an admitted turn, because such a record belongs to another message.
     fn free_id(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Some((name, digest)) = &self.given else { return Ok(()) };
         let key = name.given();

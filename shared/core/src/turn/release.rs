@@ -70,8 +70,8 @@ impl Decision for Rearm {
         }
         let members = view.first(&set, None, HEADS_MAX)?;
         let Some((first, _)) = members.first() else {
-            // No turn has an empty name, so the guard adds a member that is never present. It holds only if the set has
-            // no members.
+            // No turn has an empty name, so the guard adds a member that is never present. The guard holds only if the
+            // set has no members.
             transaction.guard(Guard::Fits { set, member: "".into(), max: 1 }).write(Write::ClearTimer(timer.into()));
             return Ok(Step::Commit(transaction, QueueHead::Empty));
         };
@@ -119,7 +119,7 @@ pub enum ReleaseResult {
 }
 
 impl ReleaseResult {
-    /// If true, the next turn may be released at once.
+    /// Returns true if the turn has left the queue. The next turn may then be released at once.
     #[must_use]
     pub const fn has_left(&self) -> bool {
         matches!(self, Self::Advanced(_) | Self::Gone)

@@ -34,7 +34,7 @@ pub enum RequeueReason {
     Unknown,
 }
 
-/// The slice is redelivered under a new version of the turn's record.
+/// Requeues a slice. The slice is redelivered under a new version of the turn's record.
 #[derive(Debug, Clone, Copy)]
 pub struct RequeueSlice<'a> {
     pub slice: &'a Slice,
@@ -93,15 +93,17 @@ impl RequeueSlice<'_> {
     }
 }
 
-/// After another restart, calls of the slice might have run on another worker.
+/// Guards that the store has not restarted again. After another restart, calls of the slice might have run on another
+/// worker.
 fn guard_restart(transaction: &mut Transaction, context: &Context) {
     if !mutant!("requeue_guards_the_epoch") {
         transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: 0 });
     }
 }
 
-/// `None` if the slice was redelivered in another entry, if the turn has no slice now, or if the turn has ended. In
-/// these cases, the holder must remove the entry from the queue itself.
+/// Returns the turn's record if the turn's slice is in this entry. `None` if the slice was redelivered in another
+/// entry, if the turn has no slice now, or if the turn has ended. In these cases, the holder must remove the entry from
+/// the queue itself.
 fn slice_of_entry(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
     Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.in_flight_entry() == Some(entry)))
 }
@@ -126,12 +128,12 @@ impl Turn {
     }
 }
 
-/// The slice is offered again after a delay, so that a worker of another build can take it. Each failed attempt to
-/// read doubles the delay.
+/// Requeues a slice that the holder cannot read. The slice is offered again after a delay, so that a worker of another
+/// build can take it. Each failed attempt to read doubles the delay.
 #[derive(Debug, Clone, Copy)]
 pub struct RequeueUnreadable<'a> {
     pub entry: &'a HeldEntry,
-    /// For an entry without a turn, see [`DeadLetterStrayEntry`].
+    /// The turn that the entry names. For an entry without a turn, see [`DeadLetterStrayEntry`].
     pub name: &'a TurnName,
     /// The turn ends after this number of failed attempts to read its slices.
     pub attempts_max: u32,
@@ -223,7 +225,7 @@ impl Decision for DeadLetterStrayEntry<'_> {
 }
 
 impl HeldEntry {
-    /// This guard also removes the entry from its queue.
+    /// Guards that the caller holds the entry. This guard also removes the entry from its queue.
     fn is_held(&self) -> Guard {
         Guard::Held(self.queue.clone(), self.entry.clone())
     }

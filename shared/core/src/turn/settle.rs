@@ -138,7 +138,7 @@ impl Settle<'_> {
         ending.add_to(transaction, view)
     }
 
-    /// The holder then begins the next call.
+    /// Stores the results, and keeps the slice. The holder then begins the next call.
     fn continue_slice(&self, mut transaction: Transaction, now_ms: i64) -> Step<SettleResult> {
         let slice = self.slice;
         let mut turn = self.keep_results(&mut transaction, now_ms);
@@ -180,7 +180,7 @@ impl Settle<'_> {
             .map_or(now_ms, |(_, debited)| debited.ends_ms.max(now_ms))
     }
 
-    /// The results are stored until the turn ends. Returns the updated record.
+    /// Stores the results until the turn ends. Returns the updated record.
     fn keep_results(&self, transaction: &mut Transaction, now_ms: i64) -> Turn {
         let name = &self.slice.name;
         let mut turn = self.slice.turn.clone();
@@ -211,7 +211,7 @@ impl Settle<'_> {
 }
 
 impl Turn {
-    /// Also clears the state of the call at the old position.
+    /// Moves the position past `calls` calls. Also clears the state of the call at the old position.
     pub(super) fn pass_calls(&mut self, calls: usize) {
         if calls == 0 {
             return;
@@ -223,7 +223,7 @@ impl Turn {
         (self.session, self.approval, self.local) = (None, None, None);
     }
 
-    /// `may_have_run` stays true only for later calls that were dispatched before.
+    /// Clears the state of the ended slice. `may_have_run` stays true only for later calls that were dispatched before.
     fn clear_slice_state(&mut self) {
         self.may_have_run = self.position < self.debited && (self.may_have_run || self.crashes > 0);
         self.clear_suspicion();
@@ -233,7 +233,7 @@ impl Turn {
     }
 }
 
-/// The audit entries are empty, unless the reply carries them.
+/// Returns the results before `position`. The audit entries are empty, unless the reply carries them.
 pub(super) fn earlier_results(
     view: &View,
     name: &TurnName,

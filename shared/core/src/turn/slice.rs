@@ -104,7 +104,8 @@ fn message(calls: &[Bytes]) -> Bytes {
     call.map(|call| call.arguments.into()).unwrap_or_default()
 }
 
-/// Sets [`State::Ready`]. `calls` are JSON texts of [`Call`], from the turn's position on.
+/// Puts a slice with these calls on its queue, and sets [`State::Ready`]. `calls` are JSON texts of [`Call`], from the
+/// turn's position on.
 pub fn dispatch(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn, calls: &[Bytes]) {
     turn.state = State::Ready { upto: turn.position + calls.len() };
     turn.entry = None;

@@ -91,7 +91,7 @@ pub enum Destination {
     External { lease_ms: i64 },
 }
 
-/// `explain`, metrics and checks use [`State::word`].
+/// The state of a turn. `explain`, metrics and checks use the state's name, [`State::word`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "s", rename_all = "snake_case")]
 pub enum State {
@@ -154,7 +154,7 @@ impl State {
         matches!(self, Self::Retrying { .. } | Self::Waiting { .. })
     }
 
-    /// `None` unless the slice is on a queue or with a worker.
+    /// Position after the last call of the slice. `None` unless the slice is on a queue or with a worker.
     #[must_use]
     pub const fn in_flight_upto(&self) -> Option<usize> {
         match self {
@@ -211,7 +211,7 @@ impl EndReason {
     }
 }
 
-/// A waiting call uses no worker slot.
+/// The event that a waiting call waits for. A waiting call uses no worker slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "f", rename_all = "snake_case")]
 pub enum WaitReason {
@@ -255,8 +255,8 @@ impl WaitReason {
         }
     }
 
-    /// `None` for reasons other than a circuit breaker or a paused tool. The turn's notes record such a wait with its
-    /// cause.
+    /// The start of the wait (ms). `None` for reasons other than a circuit breaker or a paused tool. The turn's notes
+    /// record such a wait with its cause.
     #[must_use]
     pub const fn unavailable_since_ms(&self) -> Option<i64> {
         match self {
@@ -375,7 +375,7 @@ pub enum BudgetUnit {
     Money,
 }
 
-/// For `explain` and audit. Bounded by [`Turn::NOTES_MAX`].
+/// An event of a turn, for `explain` and audit. A turn keeps at most [`Turn::NOTES_MAX`] notes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "n", rename_all = "snake_case")]
 pub enum Note {
@@ -452,10 +452,10 @@ pub struct Turn {
     pub position: usize,
     #[serde(rename = "d", default, skip_serializing_if = "is_default")]
     pub debited: usize,
-    /// Of the call at `position`.
+    /// Failed attempts of the call at `position`.
     #[serde(rename = "a", default, skip_serializing_if = "is_default")]
     pub attempts: u32,
-    /// Of all calls together.
+    /// Retries of all calls together.
     #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub retries: u32,
     /// Number of workers that died with the current slice.
@@ -509,7 +509,7 @@ impl Record for Turn {
 impl Turn {
     pub const NOTES_MAX: usize = 40;
 
-    /// After a crash, the queue of suspects.
+    /// The queue of the slice. After a crash, this is the queue of suspects.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> StreamKey {
         match self.destination {
@@ -522,7 +522,7 @@ impl Turn {
         }
     }
 
-    /// True if the slice counts toward the tenant's bound on dispatched slices. A task of an external runtime does
+    /// True if the slice counts toward the tenant's maximum of dispatched slices. A task of an external runtime does
     /// not count, because it can stay at the runtime for days and would block the tenant's other turns.
     #[must_use]
     pub const fn is_in_flight(&self) -> bool {
@@ -541,7 +541,7 @@ impl Turn {
         }
     }
 
-    /// The next calls did not cause the crashes of an ended slice.
+    /// Forgets the crashes of an ended slice, because the next calls did not cause them.
     pub fn clear_suspicion(&mut self) {
         self.crashes = 0;
         self.suspect = None;
@@ -554,7 +554,7 @@ impl Turn {
 }
 
 impl Stored<Turn> {
-    /// `None` unless the slice is on a queue or with a worker.
+    /// The entry of the slice. `None` unless the slice is on a queue or with a worker.
     #[must_use]
     pub fn in_flight_entry(&self) -> Option<&EntryId> {
         self.value.state.in_flight_upto()?;
@@ -573,7 +573,7 @@ pub struct Finished {
     /// Number of workers that died with the turn's last slice.
     #[serde(rename = "c", default, skip_serializing_if = "is_default")]
     pub crashes: u32,
-    /// Of all calls together.
+    /// Retries of all calls together.
     #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub retries: u32,
     /// `None` if all calls have run.
@@ -613,7 +613,7 @@ impl Record for Finished {
     }
 }
 
-/// The caller's process runs the call at the turn's position.
+/// The call at the turn's position, which runs in the caller's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalCall {
     /// The name of the offer's queue contains this ID.

@@ -83,7 +83,7 @@ impl Submit<'_> {
     fn guard_bounds(&self, bytes_left: u64, transaction: &mut Transaction) {
         let bounds = self.bounds;
         transaction.guard(Guard::MemoryAvailable).guard(Guard::Within(self.to.stream(), bounds.turns_max));
-        // Amount 0 only checks the bound. The counter grows at admission.
+        // Amount 0 only checks the maximum. The counter grows at admission.
         transaction.guard(tenant_room(limits::BYTES, self.tenant.as_str(), 0, bytes_left));
         if let Some(inbox) = &self.reply_to {
             let unread_max = bounds.inbox_unread_max;
@@ -92,9 +92,9 @@ impl Submit<'_> {
         }
     }
 
-    /// The ID's record states that the message waits on the stream, but the stream has lost it. Each decision that
-    /// removes the message also changes this record. The caller guards the record, so no such decision can come
-    /// between.
+    /// Returns true if the ID's record states that the message waits on the stream, but the stream has lost the
+    /// message. Each decision that removes the message also changes this record. The caller guards the record, so no
+    /// such decision can come between.
     fn is_lost(&self, given: &Stored<GivenId>, view: &View) -> Result<bool, Undecided> {
         let (GivenState::Queued, Some(entry)) = (&given.value.state, &given.entry) else { return Ok(false) };
         Ok(view.entry(&self.to.stream(), entry)?.is_none())
@@ -115,7 +115,7 @@ impl Decision for Submit<'_> {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Submitted>, Undecided> {
         let mut transaction = Transaction::new(context.version.clone());
-        // Check the ID before any bound, so that an accepted ID is never refused.
+        // Check the ID before any maximum, so that an accepted ID is never refused.
         if let Some((name, digest)) = self.name()
             && !mutant!("submit_knows_the_id")
         {

@@ -32,8 +32,8 @@ pub fn throttle(
     transaction.timer(name.timer(), turn.head.deadline_ms, TimerRule::Earlier);
 }
 
-/// The counter of the agent's tick. A scheduler evaluates the calls in this queue. It dispatches the calls, or moves
-/// the turn to the queue of the full counter.
+/// The counter of the agent's tick. A scheduler evaluates the calls of each turn in this counter's queue. The scheduler
+/// dispatches the calls, or moves the turn to the queue of the full counter.
 #[must_use]
 pub fn undecided_queue(name: &TurnName, turn: &Turn) -> CounterKey {
     CounterKey::new(limits::TICK, format!("{}:{}", name.tenant, turn.head.agent))

@@ -17,7 +17,7 @@ use crate::view::{Query, Undecided, View};
 pub enum Role {
     Scheduler,
     Worker {
-        /// The same after a restart of the worker. Drain flags refer to this name.
+        /// This name stays the same after a restart of the worker. Drain flags refer to this name.
         worker: String,
         slots: Slots,
     },
@@ -40,8 +40,8 @@ impl Role {
     }
 }
 
-/// Also returns the consumer's cancel notices and deletes them. A consumer must send a heartbeat before it takes new
-/// work.
+/// Renews a consumer's lease. Also returns the consumer's cancel notices and deletes them. A consumer must send a
+/// heartbeat before it takes new work.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
     pub consumer: ConsumerId,
@@ -51,7 +51,8 @@ pub struct Heartbeat {
     pub policy: String,
 }
 
-/// Shard time, epoch, generations and memory pressure are not included, because every commit returns them.
+/// The result of a heartbeat. Shard time, epoch, generations and memory pressure are not included, because every commit
+/// returns them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeartbeatReport {
     /// `None` if the worker is not drained.
@@ -143,7 +144,8 @@ impl Decision for Heartbeat {
     }
 }
 
-/// A reaper redelivers the consumer's remaining entries at its next check. Also removes the drain flag of the worker.
+/// Ends a consumer's lease, and removes the worker's drain flag. A reaper redelivers the consumer's remaining entries
+/// at its next check.
 #[derive(Debug, Clone)]
 pub struct EndLease {
     pub consumer: ConsumerId,

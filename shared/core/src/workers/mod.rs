@@ -64,7 +64,7 @@ pub fn key(consumer: &str) -> RecordKey {
     RecordKey::new(format!("consumer:{consumer}"))
 }
 
-/// A consumer's score is the end of its lease (ms).
+/// Consumers that may hold entries. A consumer's score is the end of its lease (ms).
 #[must_use]
 pub fn consumers() -> SetKey {
     SetKey::new("consumers")
@@ -86,14 +86,14 @@ pub fn dead(now_ms: i64, count: usize) -> Query {
     Query::First { set: consumers(), upto: Some(now_ms.max(0).unsigned_abs()), count }
 }
 
-/// A turn's score is the time of the notice (ms).
+/// Canceled turns that the consumer holds. A turn's score is the time of the notice (ms).
 #[must_use]
 pub fn cancels(consumer: &str) -> SetKey {
     keys::canceled(consumer)
 }
 
-/// The caller must guard the version of the turn's record that shows `holder`. Otherwise a consumer that was removed
-/// as dead could get a notice.
+/// Adds a cancel notice for the holder of a turn. The caller must guard the version of the turn's record that shows
+/// `holder`. Otherwise a consumer that was removed as dead could get a notice.
 pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &mut Transaction) {
     let score = now_ms.max(0).unsigned_abs();
     transaction.write(Write::AddMember {
@@ -134,8 +134,8 @@ impl Liveness {
         matches!(self, Self::Alive { .. })
     }
 
-    /// The guards fail if the consumer has sent a heartbeat since the read. A caller that redelivers the consumer's
-    /// entries must also guard the restart epoch, because a restart may have lost heartbeats.
+    /// Guards that the consumer is still dead: fails if the consumer has sent a heartbeat since the read. A caller that
+    /// redelivers the consumer's entries must also guard the restart epoch, because a restart may have lost heartbeats.
     pub fn guard_dead(&self, consumer: &ConsumerId, transaction: &mut Transaction) {
         match self {
             Self::Alive { lease_ends_ms } => transaction.guard(Guard::Since(*lease_ends_ms)),

@@ -20,8 +20,8 @@ impl Record for ReapState {
     const SCHEMA: u32 = 1;
 }
 
-/// If there was no check during the last half of a lease, the store was probably unreachable. No consumer then counts
-/// as dead for one lease, so that consumers can send heartbeats again.
+/// Asks for permission to reap dead consumers. If there was no check during the last half of a lease, the store was
+/// probably unreachable. No consumer then counts as dead for one lease, so that consumers can send heartbeats again.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestReapPermit {
     pub lease_ms: i64,

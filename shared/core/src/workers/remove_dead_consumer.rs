@@ -10,8 +10,8 @@ use crate::view::{Undecided, View};
 /// Each [`RemoveDeadConsumer`] removes at most this number of expired members from the set [`silent`](super::silent).
 const SILENT_DROPPED_MAX: usize = 8;
 
-/// The consumer must hold no entries. Also removes its undelivered notices. Its record stays until it expires,
-/// because a silent consumer may return.
+/// Removes a dead consumer that holds no entries, and its undelivered notices. The consumer's record stays until it
+/// expires, because a silent consumer may return.
 #[derive(Debug, Clone)]
 pub struct RemoveDeadConsumer {
     pub consumer: ConsumerId,

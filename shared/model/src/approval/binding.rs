@@ -19,7 +19,7 @@ pub struct ApprovalBinding<'a> {
     pub digest: &'a str,
     /// Submission time and deadline of the turn. These times distinguish turns with the same ID and content.
     pub times_ms: (i64, i64),
-    /// In the version that the agent gets.
+    /// The tool, in the version that the agent gets.
     pub tool: &'a ToolSpec,
     /// How the tool runs, for example an address or a command. The tool's specification lacks these details. May be
     /// empty.
@@ -29,7 +29,7 @@ pub struct ApprovalBinding<'a> {
 }
 
 impl ApprovalBinding<'_> {
-    /// 64 hexadecimal characters. Equal arguments have the same hash even if they are written differently.
+    /// Returns 64 hexadecimal characters. Equal arguments have the same hash even if they are written differently.
     #[must_use]
     pub fn hash(&self) -> String {
         let mut arguments = String::new();

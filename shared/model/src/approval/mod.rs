@@ -47,13 +47,13 @@ pub struct ApprovalReason {
     pub demand: ApprovalDemand,
 }
 
-/// The shortest validity (ms). `None` if no reason limits the validity.
+/// Returns the shortest validity (ms). `None` if no reason limits the validity.
 #[must_use]
 pub fn expires_ms(asked: &[ApprovalReason]) -> Option<i64> {
     asked.iter().filter_map(|asked| asked.demand.expires_ms).min()
 }
 
-/// Only arguments that all reasons allow.
+/// Returns the arguments that an approver may narrow. Every reason must allow them.
 #[must_use]
 pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     let mut all = asked.iter().map(|asked| asked.demand.narrow.clone());
@@ -61,7 +61,7 @@ pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     all.fold(first, |both, next| both.intersection(&next).cloned().collect())
 }
 
-/// Valid for the name or role of an approver: 1 to 64 characters of `A-Z a-z 0-9 _ . @ -`.
+/// Returns true if `text` is valid as the name or role of an approver: 1 to 64 characters of `A-Z a-z 0-9 _ . @ -`.
 #[must_use]
 pub fn is_approver_word(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');

@@ -30,8 +30,9 @@ pub enum NarrowError {
     },
 }
 
-/// A number may become a number between 0 and the old number. A list or object may lose members. The call must have
-/// the argument, and `may` must contain the argument's pointer. All other text stays exactly as written.
+/// Returns the arguments with the narrower `values`. A number may become a number between 0 and the old number. A list
+/// or object may lose members. The call must have the argument, and `may` must contain the argument's pointer. All
+/// other text stays exactly as written.
 pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &NarrowedValues) -> Result<String, NarrowError> {
     let mut text = arguments.trim().to_owned();
     for (pointer, value) in values {
@@ -45,7 +46,8 @@ pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &NarrowedValues) 
             let found = shown(value.get());
             return Err(NarrowError::Wider { pointer: pointer.clone(), was, found });
         }
-        // `found` is a slice of the text, not a copy. So its address minus the address of the text is its offset.
+        // `found` is a slice of the text, not a copy. So the offset of `found` is its address minus the address of the
+        // text.
         let begins = found.get().as_ptr().addr().wrapping_sub(text.as_ptr().addr());
         let ends = begins.wrapping_add(found.get().len());
         let (Some(before), Some(behind)) = (text.get(..begins), text.get(ends..)) else {
@@ -56,7 +58,8 @@ pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &NarrowedValues) 
     Ok(text)
 }
 
-/// Numbers are compared as exact decimals, and objects regardless of member order.
+/// Returns true if the values are equal. Numbers are compared as exact decimals, and objects regardless of member
+/// order.
 #[must_use]
 pub fn is_same(one: &RawValue, other: &RawValue) -> bool {
     canonical(one).is_some_and(|one| canonical(other) == Some(one))
@@ -77,7 +80,7 @@ fn shown(value: &str) -> String {
     shown
 }
 
-/// Equal values count as narrower.
+/// Returns true if `now` is narrower than `was`. Equal values count as narrower.
 fn is_narrower(was: &str, now: &str) -> bool {
     let was = was.trim();
     let now = now.trim();
@@ -112,7 +115,7 @@ fn object(text: &str) -> serde_json::Result<BTreeMap<String, &RawValue>> {
     serde_json::from_str(text)
 }
 
-/// `now` must be between 0 and `was`.
+/// Returns true if `now` is between 0 and `was`.
 fn is_less(was: &str, now: &str) -> bool {
     match (WrittenNumber::of(was), WrittenNumber::of(now)) {
         (Some(was), Some(now)) => {

@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Of the ID of a document or memory.
+/// Hexadecimal characters of the ID of a document or memory.
 const ID_CHARS: usize = 32;
 
-/// Without the document's text.
+/// A document without its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
     /// Unique within the tenant, see [`document_id`].
     pub id: String,
-    /// As search results name it: a path or an address.
+    /// The name of the document's origin in search results: a path or an address.
     pub source: String,
     pub title: String,
     #[serde(default)]
@@ -33,7 +33,7 @@ pub struct Document {
     pub at_ms: i64,
 }
 
-/// A search finds and returns whole passages.
+/// A part of a document's text. A search finds and returns whole passages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passage {
     /// The headings above the passage, outermost first, without the document's title.
@@ -69,7 +69,7 @@ pub fn document_id(source: &str, title: &str) -> String {
     digest(&[source, title])
 }
 
-/// Hexadecimal. Different lists of parts have different digests.
+/// Returns a hexadecimal digest. Different lists of parts have different digests.
 #[must_use]
 pub fn digest(parts: &[&str]) -> String {
     let mut hash = Sha256::new();

@@ -22,7 +22,7 @@ pub fn parse(text: &str) -> Option<u64> {
     (amount <= AMOUNT_MAX).then_some(amount)
 }
 
-/// In millionths. `None` unless the value is a number or a text that [`parse`] accepts.
+/// Returns the amount in millionths. `None` unless the value is a number or a text that [`parse`] accepts.
 #[must_use]
 pub fn of(value: &Value) -> Option<u64> {
     match value {

@@ -30,7 +30,7 @@ pub struct Debits {
     pub amounts: Vec<Option<u64>>,
 }
 
-/// In the order of the limits.
+/// Returns the debits of the calls, in the order of the limits.
 #[must_use]
 pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, calls: &[Call]) -> Vec<Debits> {
     // A call counts for the tool that it runs, regardless of how the model spells the tool's name.
@@ -87,7 +87,7 @@ pub struct ModelAmounts {
     pub money: u64,
 }
 
-/// In the order of the limits. Each [`Debits`] has one amount.
+/// Returns the debits of a request to a model, in the order of the limits. Each [`Debits`] has one amount.
 #[must_use]
 pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: ModelAmounts) -> Vec<Debits> {
     // A request to a model is not a call, so limits on tools and arguments do not apply to it.
@@ -115,20 +115,21 @@ fn share_permits(amounts: &mut [Option<u64>], runs_in_parallel: impl Fn(usize) -
     }
 }
 
-/// Includes tools without a declared effect, because such a tool may be one of a worker's own `read` tools.
+/// Returns true for a `read` tool. Also returns true for a tool without a declared effect, because it may be one of a
+/// worker's own `read` tools.
 fn may_read(tools: &KnownTools, tool: &str) -> bool {
     tools.traits(tool).and_then(|traits| traits.effect).is_none_or(|effect| effect == Effect::Read)
 }
 
 impl LimitMatch {
-    /// Checks only the lists of agents and roles.
+    /// Returns true if the lists of agents and roles match. Checks no other lists.
     #[must_use]
     pub fn fits_agent(&self, agent: &AgentId, policy: &AgentPolicy) -> bool {
         (self.agents.is_empty() || self.agents.iter().any(|pattern| fits(pattern, agent.as_str())))
             && (self.roles.is_empty() || self.roles.iter().any(|role| policy.roles.contains(role)))
     }
 
-    /// Checks only the list of plans.
+    /// Returns true if the list of plans matches. Checks no other lists.
     #[must_use]
     pub fn fits_tenant(&self, owner: &TenantPolicy) -> bool {
         self.plans.is_empty() || self.plans.contains(&owner.plan)
@@ -155,7 +156,8 @@ fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
 /// Replaces a missing user, session, argument or category in a key. All such calls share one counter.
 const UNSAID: &str = "-";
 
-/// Values from producers and models are hashed, because they are not names and may be private.
+/// Returns the key of a call's counter. Values from producers and models are hashed, because they are not names and may
+/// be private.
 fn key(
     limit: &Limit,
     caller: &LimitCaller<'_>,
@@ -180,14 +182,15 @@ fn key(
 /// If a limit already has its maximum number of counters, all further keys share the counter with this key.
 pub const OTHERS: &str = "~";
 
-/// `None` if the key does not name a tenant, because calls of several tenants can debit the counter.
+/// Returns the counter's tenant. `None` if the key does not name a tenant, because calls of several tenants can debit
+/// the counter.
 #[must_use]
 pub fn tenant_of(limit: &Limit, counter: &str) -> Option<TenantId> {
     let first = counter.split(':').next().filter(|_| limit.is_of_tenants() && counter != OTHERS)?;
     TenantId::new(first).ok()
 }
 
-/// False if the key shows that calls of this tenant, or of its agent `agent` if set, cannot debit the counter.
+/// Returns false if the key shows that calls of this tenant, or of its agent `agent` if set, cannot debit the counter.
 #[must_use]
 pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<&AgentId>) -> bool {
     if !limit.is_of_tenants() || counter == OTHERS {
@@ -202,23 +205,24 @@ pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<
     agent.is_none_or(|agent| parts.next() == Some(agent.as_str()))
 }
 
-/// A model may write any text as a tool's name, so a text that cannot be a tool's name is replaced with its hash.
+/// Returns a tool's name for a key. A model may write any text as a tool's name, so a text that cannot be a tool's name
+/// is replaced with its hash.
 fn tool(name: &str) -> String {
     let is_name = name.len() <= limits::NAME_BYTES_MAX
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
     if is_name { name.to_owned() } else { short_hash("", name) }
 }
 
-/// Uses the first of `names` that is a member of the context. A context that is a text is used itself. Otherwise
-/// returns `UNSAID`.
+/// Returns the hash of the first of `names` that is a member of the context. If the context is a text, returns the hash
+/// of this text. Otherwise returns `UNSAID`.
 fn context_key(caller: &LimitCaller<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
     let Some(context) = context else { return UNSAID.to_owned() };
     let named = names.iter().find_map(|name| value_at(context, &format!("/{name}")));
     one_text(caller, named.or_else(|| Some(context).filter(|context| context.get().starts_with('"'))))
 }
 
-/// `UNSAID` without a value. Equal values share a counter even if they are written differently: `7`, `7.0` and `7e0`
-/// are the same customer.
+/// Returns the hash of a value, or `UNSAID` without a value. Equal values share a counter even if they are written
+/// differently: `7`, `7.0` and `7e0` are the same customer.
 fn one_text(caller: &LimitCaller<'_>, value: Option<&RawValue>) -> String {
     let text = value.and_then(canonical);
     text.map_or_else(|| UNSAID.to_owned(), |text| short_hash(caller.tenant.as_str(), &text))

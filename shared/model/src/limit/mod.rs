@@ -45,7 +45,7 @@ pub struct LimitMatch {
     pub plans: Vec<String>,
 }
 
-/// Each value of the property has its own counter.
+/// A property of calls. Each value of the property has its own counter.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitKey {
@@ -112,14 +112,14 @@ pub enum LimitBound {
         /// In millionths ([`amount`]).
         max: u64,
     },
-    /// In requests and responses together. Only requests to models debit the counter.
+    /// Tokens of requests and responses together. Only requests to models debit the counter.
     Tokens(u64),
-    /// In millionths of the currency of the models' prices. Only requests to models debit the counter.
+    /// Millionths of the currency of the models' prices. Only requests to models debit the counter.
     Money(u64),
 }
 
 impl LimitBound {
-    /// Calls, tokens, millionths, a percentage of the slots, or a weight.
+    /// Returns the maximum: calls, tokens, millionths, a percentage of the slots, or a weight.
     #[must_use]
     pub const fn max(&self) -> u64 {
         match self {
@@ -133,7 +133,7 @@ impl LimitBound {
         }
     }
 
-    /// `None` if the maximum depends on the number of worker slots.
+    /// Returns the maximum. `None` if it depends on the number of worker slots.
     #[must_use]
     pub const fn fixed_max(&self) -> Option<u64> {
         if self.is_of_slots() { None } else { Some(self.max()) }
@@ -172,7 +172,7 @@ impl LimitBound {
         }
     }
 
-    /// Calls, permits, percent, a weight, or an amount, as configurations write it. `None` if invalid.
+    /// Parses calls, permits, percent, a weight, or an amount, as configurations write it. `None` if invalid.
     #[must_use]
     pub fn parse_max(&self, text: &str) -> Option<u64> {
         match self {
@@ -204,7 +204,7 @@ impl LimitBound {
 
 pub const WEIGHT_MAX: u64 = 1_000;
 
-/// From `1%` to `100%`.
+/// Parses a percentage from `1%` to `100%`.
 #[must_use]
 pub fn parse_percent(text: &str) -> Option<u64> {
     let number = text.strip_suffix('%')?.parse().ok()?;
@@ -221,7 +221,7 @@ pub enum LimitWindow {
     Period(i64),
     /// Length (ms). Each amount counts for this length and up to an eighth longer.
     Rolling(i64),
-    /// In the tenant's time zone. Counters without a tenant use the fleet's time zone.
+    /// A day in the tenant's time zone. Counters without a tenant use the fleet's time zone.
     Day,
     Task,
     /// No time window: a call returns its permit when its slice ends.
@@ -247,14 +247,14 @@ pub enum LimitMode {
 }
 
 impl Limit {
-    /// True if each counter of the limit belongs to a single tenant.
+    /// Returns true if each counter of the limit belongs to a single tenant.
     #[must_use]
     pub fn is_of_tenants(&self) -> bool {
         self.per.iter().any(LimitKey::is_of_tenant)
     }
 
-    /// If the counter belongs to no tenant, its maximum is divided among the shards, so that all shards together do
-    /// not allow more.
+    /// Returns the maximum in one shard. If the counter belongs to no tenant, the maximum is divided among the shards,
+    /// so that all shards together do not allow more.
     #[must_use]
     pub fn share(&self, shard: u32, shards: u32) -> u64 {
         let max = self.bound.max();
@@ -262,7 +262,8 @@ impl Limit {
         if self.is_of_tenants() { max } else { max / shards + u64::from(u64::from(shard) < max % shards) }
     }
 
-    /// At least one. If the counter belongs to no tenant, the permits are divided among the shards.
+    /// Returns the permits for a percentage of the slots, at least one. If the counter belongs to no tenant, the
+    /// permits are divided among the shards.
     #[must_use]
     pub fn permits_of(&self, percent: u64, slots: u64, shards: u32) -> u64 {
         let permits = slots.saturating_mul(percent) / 100;
@@ -270,7 +271,8 @@ impl Limit {
         permits.max(1)
     }
 
-    /// `None` if the length is not fixed. A task's counter is kept longer than any task can last.
+    /// Returns the length of a counter's window. `None` if the length is not fixed. A task's counter is kept longer
+    /// than any task can last.
     #[must_use]
     pub const fn period_ms(&self, tick_ms: i64) -> Option<i64> {
         match self.every {
@@ -329,14 +331,14 @@ impl fmt::Display for LimitKey {
     }
 }
 
-/// In the largest unit that gives a whole number.
+/// Formats a length in the largest unit that gives a whole number.
 fn period(ms: i64) -> String {
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     let whole = units.into_iter().find(|(_, length)| ms > 0 && ms % length == 0);
     whole.map_or_else(|| format!("{ms}ms"), |(unit, length)| format!("{}{unit}", ms / length))
 }
 
-/// A `*` in `pattern` matches any characters.
+/// Returns true if `name` matches `pattern`. A `*` in `pattern` matches any characters.
 #[must_use]
 pub fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, more)) = pattern.split_once('*') else { return pattern == name };

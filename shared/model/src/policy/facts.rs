@@ -18,10 +18,10 @@ pub const FACT_KEPT_MS_DEFAULT: i64 = 86_400_000;
 pub const FACT_KEPT_MS_MAX: i64 = 31 * 86_400_000;
 /// Arguments that distinguish facts of one name.
 const ARGUMENTS_MAX: usize = 4;
-/// Of a hash of argument values. Long enough to make collisions infeasible.
+/// Length of a hash of argument values. Long enough to make collisions infeasible.
 const HASH_CHARS: usize = 32;
 
-/// For example `read_untrusted` or `quoted_price(/item)`.
+/// A fact, for example `read_untrusted` or `quoted_price(/item)`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fact {
     pub name: String,
@@ -169,8 +169,9 @@ impl FactRow {
         })
     }
 
-    /// A call that did not run changes nothing, unless it has the result of an equal call or of the read cache. If it
-    /// is uncertain whether the call took effect, its changes are uncertain too.
+    /// Returns the changes of facts at the end of a call. A call that did not run changes nothing, unless it has the
+    /// result of an equal call or of the read cache. If it is uncertain whether the call took effect, its changes are
+    /// uncertain too.
     #[must_use]
     pub fn after(&self, result: &CallResult, effect: Effect) -> Vec<(&FactChange, FactTransition)> {
         self.after_end(result.outcome, result.ran(), effect)
@@ -206,8 +207,8 @@ impl FactRow {
     }
 }
 
-/// For the audit log: a hash that includes the tenant, because the session's name may be secret. Empty without a
-/// session. Facts then belong to the task or the agent.
+/// Returns a text for the audit log: a hash that includes the tenant, because the session's name may be secret. Empty
+/// without a session. Facts then belong to the task or the agent.
 #[must_use]
 pub fn session_note(tenant: &TenantId, task: Option<&TaskId>, context: &Context) -> String {
     let named = context.session_id.as_ref().map(SessionName::as_str).or_else(|| task.and_then(talk_of));

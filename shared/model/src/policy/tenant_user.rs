@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct TenantUser {
     /// Unique within the tenant.
     pub name: String,
-    /// Only lists show them.
+    /// Only lists show the roles.
     pub roles: BTreeSet<String>,
     /// Personal data: only callers who may list the tenant's users see it.
     pub email: Option<String>,

@@ -43,7 +43,7 @@ fn split(key: &[u8], mut push: impl FnMut(u8)) {
     }
 }
 
-/// An `extra` key matches if `key` contains its words in sequence.
+/// Returns true if the key names a secret. An `extra` key matches if `key` contains its words in sequence.
 pub(super) fn is_secret(key: &str, extra: &[String]) -> bool {
     let key = key.as_bytes();
     if key.len() > SHORT {
@@ -138,7 +138,8 @@ fn is_secret_word(word: &[u8]) -> bool {
     )
 }
 
-/// The second word alone may name something else, such as `key` or `tokens`.
+/// Returns true if the two words together name a secret. The second word alone may name something else, such as `key`
+/// or `tokens`.
 fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     match word {
         b"key" | b"keys" => is_of_secret_key(before),
@@ -160,8 +161,8 @@ fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     }
 }
 
-/// The word `before` precedes `key`. Keys that only identify something are excluded: primary, foreign, sort, cache,
-/// object, idempotency, public.
+/// Returns true if `before` in front of `key` names a secret key. Keys that only identify something are excluded:
+/// primary, foreign, sort, cache, object, idempotency, public.
 fn is_of_secret_key(before: &[u8]) -> bool {
     matches!(
         before,
@@ -200,13 +201,15 @@ fn is_of_secret_key(before: &[u8]) -> bool {
     )
 }
 
-/// Secret only as the whole key: `key` in a query string, `session` in a request, `sig` in a signed URL.
+/// Returns true if the word is secret only as the whole key: `key` in a query string, `session` in a request, `sig` in
+/// a signed URL.
 fn is_secret_alone(word: &[u8]) -> bool {
     // An email address is not a secret, but it is personal data and must not be logged.
     matches!(word, b"key" | b"session" | b"sid" | b"sig" | b"pins" | b"email" | b"emails")
 }
 
-/// These words turn a key with `token` into a count or an address: `token_count`, `max_token`, `token_url`.
+/// Returns true for words that turn a key with `token` into a count or an address: `token_count`, `max_token`,
+/// `token_url`.
 fn is_measure(word: &[u8]) -> bool {
     matches!(
         word,
@@ -238,7 +241,7 @@ fn is_measure(word: &[u8]) -> bool {
     )
 }
 
-/// Next to these words, `pin` does not name a PIN: `pin_message`, `gpio_pin`, `pin_id`.
+/// Returns true for words next to which `pin` does not name a PIN: `pin_message`, `gpio_pin`, `pin_id`.
 fn is_pinned(word: &[u8]) -> bool {
     matches!(word, b"message" | b"post" | b"to" | b"top" | b"id" | b"ids" | b"gpio" | b"map" | b"board")
 }

@@ -30,7 +30,7 @@ const PREFIXED: [(&str, usize); 24] = [
     ("shpat_", 16),
 ];
 
-/// In `key=value` or `key: value`, `is_secret_key` decides whether the key is secret.
+/// Redacts secrets in free text. In `key=value` or `key: value`, `is_secret_key` decides whether the key is secret.
 pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &mut Patch<'_>) {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -97,7 +97,7 @@ const fn is_token(byte: u8) -> bool {
     is_word(byte) || byte == b'-'
 }
 
-/// Stops early at the header of a private key.
+/// Returns the end of the token characters from `at` on. Stops early at the header of a private key.
 fn token_end(bytes: &[u8], at: usize) -> usize {
     let rest = bytes.get(at..).unwrap_or_default();
     let run = rest.iter().take_while(|b| is_token(**b)).count();
@@ -141,7 +141,7 @@ fn aws(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     fits.then(|| (at, token_end(bytes, at)))
 }
 
-/// Includes single dots between token characters.
+/// Returns the end of a token that may contain single dots between its characters.
 fn dotted_end(bytes: &[u8], at: usize) -> usize {
     let mut end = token_end(bytes, at);
     while bytes.get(end) == Some(&b'.') && bytes.get(end + 1).is_some_and(|b| is_token(*b)) {

@@ -23,7 +23,7 @@ pub struct Breaker {
     trial_in_progress: bool,
 }
 
-/// Must be returned with `record_success`, `record_failure` or `release`.
+/// Permission to send one request. It must be returned with `record_success`, `record_failure` or `release`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerPermit {
     pub is_trial: bool,
@@ -54,7 +54,7 @@ impl Breaker {
         Ok(BreakerPermit { is_trial: true })
     }
 
-    /// The service reported that its rate limit is used up for this duration.
+    /// Opens the breaker for this duration, because the service reported that its rate limit is used up.
     pub fn open_for(&mut self, duration: Duration, now: Duration) {
         self.until = self.until.max(Some(now + duration.min(OPEN_MAX)));
     }
@@ -70,9 +70,9 @@ impl Breaker {
         self.release(permit);
     }
 
-    /// For a failure that would affect later requests too. `named` is the pause that the service requested. A failure
-    /// with a requested pause is not counted, because the service is reachable. Returns true if this failure opened
-    /// the breaker.
+    /// Records a failure that would affect later requests too. `named` is the pause that the service requested. A
+    /// failure with a requested pause is not counted, because the service is reachable. Returns true if this failure
+    /// opened the breaker.
     pub fn record_failure(
         &mut self,
         permit: BreakerPermit,
@@ -92,8 +92,8 @@ impl Breaker {
         !rested && self.is_open(now)
     }
 
-    /// The request's outcome does not show whether the service works, so it is not counted. If the request was the
-    /// trial, the next request becomes the trial.
+    /// Ends a request without counting it, because its outcome does not show whether the service works. If the request
+    /// was the trial, the next request becomes the trial.
     pub fn release(&mut self, permit: BreakerPermit) {
         if permit.is_trial {
             self.trial_in_progress = false;

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
-    /// In the memory of the primary. If the primary fails, the record may be lost.
+    /// The record is in the memory of the primary. If the primary fails, the record may be lost.
     #[default]
     None,
-    /// Also on the disk of the primary, in its fsynced append-only file.
+    /// The record is also on the disk of the primary, in its fsynced append-only file.
     #[serde(rename = "local")]
     Disk,
-    /// Also in the memory of a replica.
+    /// The record is also in the memory of a replica.
     Replica,
 }
 

@@ -20,7 +20,7 @@ pub struct EffectKey {
     pub window_ms: i64,
 }
 
-/// For audit entries.
+/// The effect that a call claims, for audit entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EffectNote {
     pub key: String,
@@ -40,8 +40,8 @@ impl EffectKey {
     ///
     /// Numbers are compared as exact decimals (`1`, `1.0` and `1e0` are equal). Objects are compared regardless of
     /// the order of their members, and texts character by character.
-    ///
-    /// An error is the pointer of a key argument that is missing or null. Without it, it is unknown whether two calls
+    /// An error is the pointer of a key argument that is missing or null. Without this argument, it is unknown whether
+    /// two calls have the same effect.
     /// have the same effect.
     pub fn hash(&self, tenant: &TenantId, tool: &str, arguments: &RawValue) -> Result<String, &str> {
         let mut values = Vec::with_capacity(self.arguments.len());
@@ -53,12 +53,12 @@ impl EffectKey {
     }
 }
 
-/// Equal values give equal text. `None` if the argument is missing or null.
+/// Returns the argument in a form in which equal values give equal text. `None` if the argument is missing or null.
 pub(crate) fn canonical_argument(arguments: &RawValue, pointer: &str) -> Option<String> {
     canonical(at(arguments, pointer).filter(|value| value.get().trim() != "null")?)
 }
 
-/// Equal values give equal text. `None` if the value is not JSON.
+/// Returns the value in a form in which equal values give equal text. `None` if the value is not JSON.
 pub(crate) fn canonical(value: &RawValue) -> Option<String> {
     let mut text = String::new();
     write_canonical(value, &mut text)?;
@@ -81,8 +81,8 @@ pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue>
     })
 }
 
-/// `None` if the value is not JSON. Input with too many nested levels was already rejected, so the recursion is
-/// bounded.
+/// Writes the value in canonical form. `None` if the value is not JSON. Input with too many nested levels was already
+/// rejected, so the recursion is bounded.
 pub(crate) fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
     let text = value.get().trim();
     match text.as_bytes().first()? {

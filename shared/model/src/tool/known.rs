@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 
 use super::ToolTraits;
 
-/// A call counts for the tool that runs, regardless of the spelling, because an unusual spelling must not bypass
-/// limits.
+/// The tools that configuration files declare, and other spellings of tool names. A call counts for the tool that runs,
+/// regardless of the spelling, because an unusual spelling must not bypass limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownTools {
     traits: BTreeMap<String, ToolTraits>,

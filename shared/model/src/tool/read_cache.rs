@@ -35,7 +35,7 @@ pub struct CacheInputs<'a> {
     pub agent: &'a AgentId,
     pub tool: &'a str,
     pub version: &'a str,
-    /// Of the configuration that defines the tool.
+    /// Digest of the configuration that defines the tool.
     pub configuration: &'a str,
     pub arguments: &'a RawValue,
     /// `None` unless the tool's results depend on the task.

@@ -14,7 +14,7 @@ pub fn split(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Also accepts `2` and `2.1`.
+/// Parses a version. Also accepts `2` and `2.1`.
 #[must_use]
 pub fn parse(text: &str) -> Option<Version> {
     let missing = match text.split(['-', '+']).next().unwrap_or_default().split('.').count() {

@@ -3,7 +3,7 @@ use serde_json::value::RawValue;
 
 use crate::SessionName;
 
-/// Bounded in size. The producer sets the context, and every handler of the turn receives it.
+/// Data that the producer sets for every handler of the turn. The context is bounded in size.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Context {
     /// The user on whose behalf the agent acts; any JSON.

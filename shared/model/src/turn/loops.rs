@@ -14,7 +14,8 @@ pub fn trailing_repeats<T: PartialEq>(rounds: &[T]) -> usize {
     rounds.last().map_or(0, |last| rounds.iter().rev().take_while(|round| *round == last).count())
 }
 
-/// Covers tool, arguments and user. Arguments are compared in canonical form, or as text if they are not JSON.
+/// Returns a hash of tool, arguments and user. Arguments are compared in canonical form, or as text if they are not
+/// JSON.
 #[must_use]
 pub fn call_hash(tool: &str, arguments: &str, context: &Context) -> String {
     let said = serde_json::from_str::<&RawValue>(arguments).ok().and_then(canonical);
@@ -22,7 +23,7 @@ pub fn call_hash(tool: &str, arguments: &str, context: &Context) -> String {
     hash_of([tool, said.as_deref().unwrap_or(arguments), user].into_iter())
 }
 
-/// Covers outcome, output, error code and message.
+/// Returns a hash of outcome, output, error code and message.
 #[must_use]
 pub fn result_hash(result: &CallResult) -> String {
     let output = result.output.as_deref().map_or("", RawValue::get);

@@ -26,7 +26,7 @@ pub(super) struct MetricBuilder {
 }
 
 impl MetricBuilder {
-    /// Also registers the metrics that every process has.
+    /// Creates the builder, and registers the metrics that every process has.
     pub(super) fn new(role: ProcessRole, build: &MetricDef) -> Result<Self, Error> {
         let builder = Self { registry: Registry::new(), role };
         builder.build_info(build).and_then(|()| builder.process())?;

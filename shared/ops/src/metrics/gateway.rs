@@ -61,7 +61,7 @@ impl GatewayMetrics {
         self.seconds.with_label_values(&[request]).observe(took.as_secs_f64());
     }
 
-    /// A status that is not a rejection is ignored.
+    /// Counts a rejected request. A status that is not a rejection is ignored.
     pub fn refused(&self, status: u16) {
         let [key, forbidden, too_large, busy, unavailable, ..] = labels::REFUSALS;
         let reason = match status {
@@ -75,19 +75,19 @@ impl GatewayMetrics {
         self.refused.with_label_values(&[reason]).inc();
     }
 
-    /// The request's key or token has sent too many requests.
+    /// Counts a rejection because the request's key or token has sent too many requests.
     pub fn over_rate(&self) {
         let [.., rate, _] = labels::REFUSALS;
         self.refused.with_label_values(&[rate]).inc();
     }
 
-    /// The request was rejected before it was read, because its address has sent too many wrong keys.
+    /// Counts a request that was rejected before it was read, because its address has sent too many wrong keys.
     pub fn auth_failure_rate(&self) {
         let [.., auth_failure_rate] = labels::REFUSALS;
         self.refused.with_label_values(&[auth_failure_rate]).inc();
     }
 
-    /// The client disconnected before the response.
+    /// Counts a request of a client that disconnected before the response.
     pub fn gone(&self, request: &'static str) {
         let [.., gone] = labels::STATUSES;
         self.requests.with_label_values(&[labels::known(&labels::REQUESTS, request), gone]).inc();

@@ -86,12 +86,13 @@ impl Metrics {
         self.governance.loops.with_label_values(&[action.as_str()]).inc();
     }
 
-    /// The other call belongs to the same session and may change facts on which the waiting call depends.
+    /// Counts a call that waits for another call of its session. The other call may change facts on which the waiting
+    /// call depends.
     pub fn waited_for_facts(&self) {
         self.governance.fact_waits.inc();
     }
 
-    /// `happened` is `None` if it remains unknown whether the call took effect.
+    /// Counts a reconciliation. `happened` is `None` if it remains unknown whether the call took effect.
     pub fn reconciled(&self, happened: Option<bool>) {
         let verdict = match happened {
             Some(true) => "happened",

@@ -319,7 +319,7 @@ pub(super) const FENCED: [&str; 15] = [
     OTHER,
 ];
 
-/// From the list in the store.
+/// The store's list of Redis commands.
 pub(super) static VERBS: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| tickfleet_store::command_names().into_iter().chain([OTHER]).collect());
 
@@ -327,7 +327,7 @@ pub(super) const HOLDERS: [&str; 3] = ["scheduler", "worker", "external"];
 
 pub(super) const RELOADS: [&str; 2] = ["ok", "rejected"];
 
-/// An unexpected word does not create a series.
+/// Returns the word if it is in the list, otherwise `other`. So an unexpected word does not create a series.
 pub(super) fn known(list: &[&'static str], word: &str) -> &'static str {
     list.iter().find(|known| **known == word).copied().unwrap_or(OTHER)
 }

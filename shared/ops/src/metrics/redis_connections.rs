@@ -13,7 +13,7 @@ use super::builder::MetricBuilder;
 use super::durable::DurableMetrics;
 use super::{Metrics, RedisScrape, catalogue as c, none, seconds_since_epoch, wide};
 
-/// Absent while Redis does not respond.
+/// Values that Redis reports. They are absent while Redis does not respond.
 #[derive(Debug)]
 pub(super) struct RedisServerMetrics {
     memory: GaugeVec,
@@ -59,11 +59,11 @@ pub(super) struct RedisConnectionMetrics {
     missing: GaugeVec,
     pub(super) durable: DurableMetrics,
     redirected: IntCounterVec,
-    /// By lookup name. In a cluster, each slot of a shard has its own name.
+    /// The primaries by lookup name. In a cluster, each slot of a shard has its own name.
     state: Mutex<HashMap<String, PrimaryState>>,
 }
 
-/// As of the latest lookup by the process' connections.
+/// The primary, as of the latest lookup by the process' connections.
 #[derive(Debug, Default)]
 struct PrimaryState {
     /// Host and port. Kept while no primary is found, so that only a different primary counts as a failover.
@@ -108,8 +108,8 @@ impl Metrics {
         }
     }
 
-    /// `what` is the lookup name, and `found` is the primary's address. The connections of a process notice a
-    /// failover one by one, but it is counted only once.
+    /// `what` is the lookup name, and `found` is the primary's address. The connections of a process notice a failover
+    /// one by one, but the failover is counted only once.
     pub fn primary_sought(&self, what: &str, found: Option<&str>) {
         let mut states = self.redis.state.lock();
         let state = states.entry(what.to_owned()).or_default();
@@ -123,7 +123,7 @@ impl Metrics {
         }
     }
 
-    /// A server referred to another server, or reported that it was not ready.
+    /// Counts a response in which a server referred to another server, or reported that it was not ready.
     pub fn redis_redirected(&self, answer: &str) {
         self.redis.redirected.with_label_values(&[answer]).inc();
     }

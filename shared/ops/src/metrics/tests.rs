@@ -7,7 +7,7 @@ use prometheus::proto::MetricType;
 use super::catalogue::{ALL, LabelValues, MetricKind, PREFIX, PROCESS};
 use super::*;
 
-/// Their values would be unbounded, or Prometheus sets these labels itself.
+/// These labels would have unbounded values, or Prometheus sets them itself.
 const FORBIDDEN_LABELS: [&str; 16] = [
     "tenant", "agent", "turn", "task", "call", "pod", "slice", "consumer", "worker", "id", "instance", "job", "inbox",
     "reply_to", "shard", "le",
@@ -125,7 +125,7 @@ fn counters_start_at_zero_for_every_known_label() {
     }
 }
 
-/// In ms since the epoch.
+/// Returns the time in the given number of seconds, in ms since the epoch.
 fn in_seconds(seconds: i64) -> i64 {
     i64::try_from(Duration::from_secs_f64(seconds_since_epoch()).as_millis()).unwrap() + seconds * 1_000
 }
@@ -230,7 +230,7 @@ fn one_configuration_is_shown_at_a_time() {
     assert!(!text.contains("tickfleet_config_last_reload_success_timestamp_seconds 0\n"), "{text}");
 }
 
-/// Every event has happened, so every metric has a series.
+/// Returns metrics after every event has happened, so every metric has a series.
 fn busy(part: ProcessRole) -> Metrics {
     let metrics = Metrics::of(part).unwrap();
     for verb in labels::VERBS.iter() {
@@ -307,7 +307,7 @@ fn types_labels_and_help_match_the_catalogue() {
     }
 }
 
-/// Returns the broken naming rule. A name ends with a base unit, and only counters end with `_total`.
+/// Returns the naming rule that the name breaks. A name ends with a base unit, and only counters end with `_total`.
 fn misnamed(name: &str, kind: MetricKind) -> Option<&'static str> {
     let has_any = |parts: &[&str]| name.split('_').any(|part| parts.contains(&part));
     if !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') || name.starts_with('_') {

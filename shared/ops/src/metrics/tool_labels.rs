@@ -55,7 +55,7 @@ pub(super) struct ToolLabels(FirstNames<TOOLS_MAX>);
 
 impl ToolLabels {
     /// The tool's name, or `other`. A new name becomes a label only if the outcome proves that the tool exists.
-    /// Otherwise, an agent that invents names would use up the bound, and real tools would be counted as `other`.
+    /// Otherwise, an agent could reach the maximum with invented names, and real tools would be counted as `other`.
     pub(super) fn label(&self, tool: &str, outcome: Outcome) -> Arc<str> {
         if outcome.proves_tool() { self.0.take(tool) } else { self.0.get(tool).unwrap_or_else(|| OTHER.into()) }
     }

@@ -15,9 +15,9 @@ pub(super) struct CallEntry {
     pub(super) call: String,
     pub(super) turn: String,
     pub(super) tool: String,
-    /// By the shard's clock.
+    /// End of the call, by the shard's clock.
     pub(super) ended_ms: i64,
-    /// Of the last attempt.
+    /// Duration of the last attempt.
     pub(super) duration_ms: i64,
     pub(super) outcome: String,
     /// Set if this call got the outcome of this equal call.
@@ -47,8 +47,8 @@ impl EntryRead {
 }
 
 impl CallEntry {
-    /// Without the notes that follow the admission. All calls of a slice have the same admission text, but their
-    /// notes differ between versions of the fleet.
+    /// Returns the text of the admission without the notes that follow it. All calls of a slice have the same admission
+    /// text, but their notes differ between versions of the fleet.
     pub(super) fn admission_text(&self) -> &str {
         self.admitted.split(';').next().unwrap_or_default()
     }

@@ -25,7 +25,7 @@ struct LimitDebit {
     max: u64,
 }
 
-/// By the end and the beginning of the window.
+/// Debits by the end and the beginning of the window.
 type Counter = BTreeMap<(i64, i64), Vec<LimitDebit>>;
 
 #[derive(Default)]
@@ -120,7 +120,8 @@ fn each(name: &str, end: i64, inside: &[LimitDebit], claim: &mut Claim) {
     }
 }
 
-/// An admission's range begins at the count before the admission and ends at the count after it.
+/// Reports admissions with overlapping ranges. An admission's range begins at the count before the admission and ends
+/// at the count after it.
 fn overlaps(name: &str, inside: &mut [LimitDebit], claim: &mut Claim) {
     inside.sort_by_key(|debited| (debited.used, debited.at_ms));
     for pair in inside.windows(2) {

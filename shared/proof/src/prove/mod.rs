@@ -1,4 +1,4 @@
-//! Proves from the entries of an export alone that the fleet kept its guarantees. Each entry states when its call was
+//! Proves, only from the entries of an export, that the fleet kept its guarantees. Each entry states when its call was
 //! admitted, which counters the admission debited, and what the counters allowed at that time. These statements must
 //! agree with each other and with the number of calls.
 //!
@@ -22,7 +22,7 @@ use entry::{CallEntry, EntryRead};
 use limits::Limits;
 use windows::Windows;
 
-/// Per claim. Further violations are only counted.
+/// Maximum number of reported violations per claim. Further violations are only counted.
 const VIOLATIONS_MAX: usize = 1_000;
 
 const WHY_REUSED: &str = "their ids were reused after their records had expired, as the export says";
@@ -118,12 +118,12 @@ pub struct Prover {
     windows: Windows,
     limits: Limits,
     effects: Effects,
-    /// By shard. Parts of an export can overlap, so an entry can be read twice.
+    /// The entries that were read, by shard. Parts of an export can overlap, so an entry can be read twice.
     taken: BTreeMap<u32, HashSet<EntryId>>,
 }
 
 impl Prover {
-    /// Only about calls that ended in this time range.
+    /// Checks only calls that ended in this time range.
     #[must_use]
     pub fn new(from_ms: Option<i64>, until_ms: Option<i64>) -> Self {
         Self {
@@ -166,7 +166,7 @@ impl Prover {
     }
 
     /// Keeps the last header. If a part has only one tenant's entries, its header does not list the other tenants.
-    /// Earlier statements about them are then kept.
+    /// Earlier statements about those tenants are then kept.
     fn take_header(&mut self, header: Header) {
         let mut tenants = std::mem::take(&mut self.header.tenants);
         tenants.extend(header.tenants);

@@ -143,7 +143,8 @@ fn sum(inside: &[&AdmittedSlice], cap: impl Fn(&AdmissionNote) -> u32) -> (u64, 
     (calls, inside.iter().map(|a| u64::from(cap(&a.note))).max().unwrap_or_default())
 }
 
-/// An admission's range begins at the count before the admission and ends at the count after it.
+/// Reports admissions with overlapping ranges. An admission's range begins at the count before the admission and ends
+/// at the count after it.
 fn overlaps<'a>(name: &str, what: &str, inside: impl Iterator<Item = (&'a AdmittedSlice, u32)>, claim: &mut Claim) {
     let mut spans: Vec<(u32, u32, &str)> =
         inside.map(|(a, used)| (used.saturating_sub(a.note.calls), used, &*a.turn)).collect();

@@ -7,8 +7,8 @@ use crate::anchor::Anchor;
 use crate::seal::{ChainName, decode_hash, encode};
 
 impl Verifier {
-    /// Without an expected fleet and without signed seals, the fleet is unknown. The anchors of all fleets are then
-    /// checked.
+    /// Checks the chains against the anchors. Without an expected fleet and without signed seals, the fleet is unknown.
+    /// The anchors of all fleets are then checked.
     pub(super) fn check_anchors(
         &mut self,
         seals: &BTreeMap<ChainName, Vec<FoundSeal>>,

@@ -63,7 +63,7 @@ pub struct Finding {
     /// If the entry is out of order: the entry before it in the export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
-    /// In the export, from 1.
+    /// The number of the line in the export, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
     pub what: String,

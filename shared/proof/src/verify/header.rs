@@ -33,8 +33,8 @@ impl Verifier {
         }
     }
 
-    /// In an export that follows a log, each part continues where the previous part ends. A gap is a finding even if
-    /// no seal covers it, because the later parts with such seals may be missing too.
+    /// In an export that follows a log, each part continues where the previous part ends. A gap is a finding even if no
+    /// seal covers it, because the later parts with the seals of the gap may be missing too.
     fn check_continuity(&mut self, shard: u32, behind: EntryId) {
         let known = self.last.get(&shard).max(self.before.get(&shard)).copied();
         let Some(last) = known.filter(|last| *last < behind) else { return };
@@ -42,7 +42,7 @@ impl Verifier {
         self.note(Finding { line: Some(self.lines), ..Finding::of_entry(FindingKind::Missing, shard, behind, what) });
     }
 
-    /// If the part's header names one tenant, the part must not have a seal of another tenant.
+    /// Reports a seal of another tenant if the part's header names one tenant.
     pub(super) fn compare_with_part(&mut self, body: &SealBody) {
         let Some(part) = self.parts.last_mut().filter(|part| !part.lies) else { return };
         let Some(tenant) = part.tenant.as_ref().filter(|tenant| **tenant != body.tenant) else { return };
@@ -66,7 +66,7 @@ impl Verifier {
         BTreeSet::from([fleet])
     }
 
-    /// Each header must name one of these fleets.
+    /// Checks that each header names one of these fleets.
     pub(super) fn check_parts(&mut self, fleets: &BTreeSet<String>) {
         if fleets.is_empty() {
             return;

@@ -30,8 +30,8 @@ pub struct Expected {
     pub fleet: Option<String>,
     /// Set if the export has only one tenant. Anchored chains of other tenants are then not expected.
     pub tenant: Option<String>,
-    /// True if earlier parts of the export exist but are not verified here. Sealed entries from before the start that
-    /// the export states then do not count as missing.
+    /// True if earlier parts of the export exist but are not verified here. Then sealed entries do not count as missing
+    /// if they are older than the start that the export states.
     pub partial: bool,
     /// Everything that was sealed at or after this time must be in the export. Earlier seals and entries can be
     /// missing.
@@ -119,8 +119,8 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// `trusted` has public keys (key ID → key). If it is empty, the verifier uses the keys in the export's header,
-    /// and reports this in a note.
+    /// `trusted` has public keys (key ID → key). If `trusted` is empty, the verifier uses the keys in the export's
+    /// header, and reports this in a note.
     #[must_use]
     pub fn new(trusted: BTreeMap<String, String>) -> Self {
         Self {
@@ -155,7 +155,7 @@ impl Verifier {
         self
     }
 
-    /// Ignores empty lines.
+    /// Reads one line of the export. Ignores empty lines.
     pub fn line(&mut self, line: &str) {
         self.lines += 1;
         if line.trim().is_empty() {
@@ -260,7 +260,8 @@ impl Verifier {
         false
     }
 
-    /// Ignores anchors of seals after `until_ms`, because the export was made before such seals.
+    /// Ends the verification, and returns the verdict. Ignores anchors of seals after `until_ms`, because the export
+    /// was made before such seals.
     #[must_use]
     pub fn finish(mut self, anchors: &[Anchor], until_ms: Option<i64>) -> ExportVerdict {
         let seals = std::mem::take(&mut self.seals);
@@ -279,8 +280,8 @@ impl Verifier {
         self.verdict
     }
 
-    /// An entry after the last seal is not sealed yet. An entry before the last seal that no seal covers was
-    /// inserted.
+    /// Handles entries that no seal covers. Such an entry is not sealed yet if it follows the last seal. Otherwise it
+    /// was inserted.
     fn check_unsealed(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) {
         let mut last: BTreeMap<u32, EntryId> = BTreeMap::new();
         for (name, chain) in seals {

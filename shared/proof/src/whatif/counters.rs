@@ -17,7 +17,7 @@ use tickfleet_model::{AgentId, AgentPolicy, Call, Caps, Context, Limit, Policy, 
 use super::turns::{Turn, TurnContext};
 use super::{DAY, TASK, TICK};
 
-/// When this number of counters is reached, all counters whose windows have ended are dropped.
+/// When this number of counters is reached, all counters with ended windows are dropped.
 const KEPT_MIN: usize = 100_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +28,7 @@ pub struct Fleet<'a> {
     pub agent_stagger: fn(&TenantId, &AgentId, i64) -> i64,
     /// The offset of a counter's windows (ms), from the limit, the counter and the length of a window (ms).
     pub counter_stagger: fn(&str, &str, i64) -> i64,
-    /// The number of worker slots for decisions whose log entries do not state it.
+    /// The number of worker slots, for decisions with log entries that do not state this number.
     pub slots: Option<u64>,
     pub one_tenant: bool,
 }
@@ -44,19 +44,19 @@ pub(super) struct TurnCaller<'a> {
 pub(super) struct CounterLedger {
     /// By `<shard> <limit>@<counter>`.
     pub(super) counters: HashMap<String, CounterState>,
-    /// By counter. Includes permits that were returned in the current millisecond.
+    /// Permits in use, by counter. Includes permits that were returned in the current millisecond.
     held: HashMap<String, u64>,
     /// Permits that were returned in the millisecond `returned_ms`, by counter. Only the result of a decision in this
-    /// millisecond shows whether the permits were returned before or after it.
+    /// millisecond shows whether the permits were returned before or after the decision.
     returned: HashMap<String, u64>,
     returned_ms: i64,
-    /// As last stated in the log.
+    /// The number of worker slots that the log stated last.
     pub(super) slots: Option<u64>,
     live_counters: HashMap<String, LiveCounters>,
     kept: usize,
 }
 
-/// Counters of a limit in a shard that may not be deleted yet, with the end of each counter's window.
+/// The counters that may still exist for one limit in one shard, with the end of each counter's window.
 #[derive(Default)]
 struct LiveCounters {
     ends: HashMap<String, i64>,
@@ -93,7 +93,7 @@ pub(super) struct CounterDebit {
     pub(super) counter: String,
     /// The throttle queue of calls that wait for the counter. All caps of an agent share one queue.
     pub(super) queue: String,
-    /// The limit's name in the reported differences.
+    /// The limit's name, as the reported differences name it.
     pub(super) by: String,
     pub(super) debit: Debit,
     pub(super) state: CounterState,
@@ -102,14 +102,14 @@ pub(super) struct CounterDebit {
 }
 
 impl CounterDebit {
-    /// A configured limit has its own throttle queue.
+    /// Returns true for a configured limit, which has its own throttle queue.
     pub(super) fn is_limit(&self) -> bool {
         self.queue == self.counter
     }
 }
 
 pub(super) struct UnknownLimit {
-    /// The limit's name in differences.
+    /// The limit's name, as the reported differences name it.
     pub(super) by: String,
     pub(super) why: &'static str,
     /// One element per call. `None` if the limit may count any call.
@@ -157,7 +157,7 @@ impl CounterLedger {
         *self.held.entry(counter.to_owned()).or_default() += permits;
     }
 
-    /// Permits that were returned before `now_ms` become free.
+    /// Frees permits that were returned before `now_ms`.
     pub(super) fn advance_to(&mut self, now_ms: i64) {
         if now_ms > self.returned_ms && !self.returned.is_empty() {
             let returned: Vec<String> = self.returned.keys().cloned().collect();
@@ -165,7 +165,8 @@ impl CounterLedger {
         }
     }
 
-    /// The recorded decision shows that the permits returned in this millisecond were already free.
+    /// Frees the permits that were returned in this millisecond. The recorded decision shows that these permits were
+    /// already free.
     pub(super) fn free_returned(&mut self, counter: &str) {
         let permits = self.returned.remove(counter).unwrap_or(0);
         if let Some(held) = self.held.get_mut(counter) {
@@ -173,7 +174,7 @@ impl CounterLedger {
         }
     }
 
-    /// The next debit would reset these counters anyway.
+    /// Drops counters with ended windows if there are many counters. The next debit would reset these counters anyway.
     pub(super) fn drop_ended(&mut self, now_ms: i64) {
         if self.counters.len() < self.kept.max(KEPT_MIN) {
             return;
@@ -183,7 +184,7 @@ impl CounterLedger {
         self.kept = 2 * self.counters.len();
     }
 
-    /// `task` is the task's budget and the used part of it.
+    /// Returns the debits of caps. `task` is the task's budget and the used part of it.
     pub(super) fn cap_debits(
         &self,
         fleet: &Fleet<'_>,
@@ -230,7 +231,7 @@ impl CounterLedger {
         }
     }
 
-    /// Covers the calls from index `from` on. Also returns the limits whose debits are unknown.
+    /// Returns the debits of limits for the calls from index `from` on. Also returns the limits with unknown debits.
     pub(super) fn limit_debits(
         &mut self,
         fleet: &Fleet<'_>,
@@ -293,7 +294,7 @@ impl CounterLedger {
         (counter_debits, unknown)
     }
 
-    /// `None` if the maximum depends on the number of slots and this number is unknown.
+    /// Returns the limit's maximum. `None` if the maximum depends on the number of slots and this number is unknown.
     fn max(&self, fleet: &Fleet<'_>, limit: &Limit, shard: u32) -> Option<u64> {
         match limit.bound {
             LimitBound::Part(percent) => {
@@ -332,7 +333,7 @@ impl CounterLedger {
         }
     }
 
-    /// Returns the permits that the calls hold now.
+    /// Makes the debits. Returns the permits that the calls hold now.
     pub(super) fn debit(&mut self, counter_debits: Vec<CounterDebit>, calls: usize) -> Vec<(String, u64)> {
         let mut permits = Vec::new();
         for CounterDebit { counter, debit, state, .. } in counter_debits {
@@ -353,8 +354,8 @@ impl CounterLedger {
     }
 }
 
-/// Limits per task count only calls with a task, and an entry without policy inputs does not show whether its call
-/// had a task.
+/// Returns the limits per task. Such limits count only calls with a task, and an entry without policy inputs does not
+/// show whether its call had a task.
 fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = UnknownLimit> {
     let counts = |limit: &&Limit| limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
     let unknown_limit = |limit: &Limit| UnknownLimit { by: super::limit(&limit.name), why: NO_CONTEXT, counted: None };

@@ -28,10 +28,10 @@ pub const TICK: &str = "max_calls_per_tick";
 /// Name of an agent's or a tenant's day cap in the reported differences.
 pub const DAY: &str = "max_actions_per_day";
 
-/// Name of a task's call budget in differences.
+/// Name of a task's call budget in the reported differences.
 pub const TASK: &str = "task_budget";
 
-/// Name of a limit in differences.
+/// Name of a limit in the reported differences.
 #[must_use]
 pub fn limit(name: &str) -> String {
     format!("limits.{name}")
@@ -42,7 +42,7 @@ pub use counters::{OF_MODELS, SHARE};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
-    /// By permission, arguments or a rule.
+    /// Permission, arguments or a rule would have denied the call.
     Denied,
     /// The call would have passed a guard that ended it, or would not have needed approval.
     Allowed,

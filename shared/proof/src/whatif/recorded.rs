@@ -19,7 +19,7 @@ pub struct RecordedCall {
     pub shard: u32,
     /// When the call's entry was written (ms). The call's result was committed and its slice ended at the same time.
     pub written_ms: i64,
-    /// In shard time, as estimated by the process that ended the call.
+    /// End of the call in shard time, as estimated by the process that ended the call.
     pub ended_ms: i64,
     /// When the call's slice returned its permits, or when a scheduler decided that the call ends (by the shard's own
     /// clock). `None` if the entry does not state this time.
@@ -30,7 +30,7 @@ pub struct RecordedCall {
     pub agent: String,
     pub turn: String,
     pub position: usize,
-    /// As the model named it.
+    /// The tool as the model named it.
     pub tool: String,
     /// True if the entry describes a task itself instead of a tool call.
     pub is_task: bool,
@@ -40,7 +40,7 @@ pub struct RecordedCall {
     pub decision: RecordedDecision,
     pub refused: Option<AdmissionRefusal>,
     pub outcome: String,
-    /// Of the last attempt.
+    /// The duration of the last attempt.
     pub duration_ms: i64,
     /// Does not count the first attempt.
     pub retries: u32,
@@ -119,7 +119,7 @@ impl RecordedDecision {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionRefusal {
-    /// The limit or cap, under its name in differences. `None` if the policy was not the reason.
+    /// The limit or cap, as the reported differences name it. `None` if the policy was not the reason.
     pub by: Option<String>,
     /// When the limit or cap would have admitted calls again; 0 if unknown.
     pub resets_ms: i64,
@@ -159,12 +159,12 @@ pub struct LogStart {
 }
 
 impl LogStart {
-    /// No shard's log is complete before this time.
+    /// Records that no shard's log is complete before this time.
     pub fn cut(&mut self, at_ms: i64) {
         self.all_ms = self.all_ms.max(Some(at_ms));
     }
 
-    /// This shard's log is not complete before this time.
+    /// Records that this shard's log is not complete before this time.
     pub fn cut_shard(&mut self, shard: u32, at_ms: i64) {
         let known = self.shards.entry(shard).or_insert(at_ms);
         *known = at_ms.max(*known);
@@ -249,7 +249,7 @@ impl RecordedCall {
     }
 }
 
-/// As the model named the tool. `None` if the entry describes a task.
+/// Returns the tool as the model named it. `None` if the entry describes a task.
 fn called(raw: &AuditEntry<'_>, is_task: bool) -> Option<String> {
     let rest = raw.message.strip_prefix(&format!("{} called ", raw.actor_id)).filter(|_| !is_task)?;
     Some(rest.rsplit_once(": ")?.0.to_owned())

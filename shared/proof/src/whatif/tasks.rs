@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::TASK;
 use super::turns::{Decision, DispatchDecision, Turn};
 
-/// When this number of tasks is known, inactive tasks are dropped.
+/// When this many tasks are known, inactive tasks are dropped.
 const KEPT_MIN: usize = 100_000;
 /// A task is inactive after this time without decisions.
 const SILENT_MS: i64 = 86_400_000;
@@ -28,7 +28,8 @@ pub(super) struct Tasks {
     kept: usize,
 }
 
-/// Includes the tenant. `None` if the turn has no task, or if the entries do not state the task.
+/// Returns the name of the turn's task, which includes the tenant. `None` if the turn has no task, or if the entries do
+/// not state the task.
 fn name_of(turn: &Turn) -> Option<String> {
     let task = turn.context.as_ref()?.task.as_deref()?;
     Some(format!("{}:{task}", turn.tenant))
@@ -72,8 +73,8 @@ impl Tasks {
         }
     }
 
-    /// The budget, and the part of it that is used in the replay. `None` if the turn has no task, or if the budget is
-    /// unknown.
+    /// Returns the budget, and the number of its calls that are used in the replay. `None` if the turn has no task, or
+    /// if the budget is unknown.
     pub(super) fn of(&self, turn: &Turn) -> Option<(u64, u64)> {
         let known = self.known.get(&name_of(turn)?)?;
         let used = (i64::from(known.used) + known.more).max(0).unsigned_abs();

@@ -38,7 +38,7 @@ fn limit(bound: LimitBound, every: LimitWindow, on_reach: OnReach) -> Limit {
     }
 }
 
-/// Each call ends 100 ms after its dispatch.
+/// Builds a turn. Each call ends 100 ms after its dispatch.
 fn turn(id: &str, decisions: &[(i64, usize, DispatchDecision)]) -> Turn {
     let mut calls = Vec::new();
     for (at_ms, _, what) in decisions {
@@ -74,7 +74,7 @@ fn turn(id: &str, decisions: &[(i64, usize, DispatchDecision)]) -> Turn {
     }
 }
 
-/// A dispatch in a tick that ends at `ends_ms`. After the dispatch, `used` of the tick's 3 calls are used.
+/// Returns a dispatch in a tick that ends at `ends_ms`. After the dispatch, `used` of the tick's 3 calls are used.
 fn go(calls: u32, used: u32, ends_ms: i64) -> DispatchDecision {
     DispatchDecision::Go(calls as usize, DispatchNote { calls, tick: (used, 3, ends_ms), day: (0, 1_000), task: None })
 }
@@ -144,8 +144,8 @@ fn a_turn_behind_earlier_turns_of_its_agent_debits_nothing() {
 
 #[test]
 fn a_simultaneous_turn_that_fills_the_limit_replays_first() {
-    // Turn a uses the whole tick of its agent. Turn b has another agent, and the limit allows it only one more call. If
-    // turn b had been decided first, both of its calls would have fit.
+    // Turn a uses the whole tick of its agent. Turn b has another agent, and the limit allows turn b only one more
+    // call. If turn b had been decided first, both of its calls would have fit.
     let first = turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_010, 3, go(1, 1, 10_000))]);
     let mut cut = turn("b", &[(1_000, 0, go(1, 1, 5_000)), (5_020, 1, go(1, 1, 10_000))]);
     cut.agent = "stan".into();
@@ -198,7 +198,7 @@ fn a_concurrency_slot_is_free_again_when_its_call_ends() {
     );
 }
 
-/// By the shard's clock.
+/// Sets the time at which the slices of the turn's calls returned their permits (shard time).
 fn over(mut turn: Turn, over_ms: i64) -> Turn {
     turn.calls.iter_mut().for_each(|call| call.over_ms = Some(over_ms));
     turn
@@ -485,7 +485,7 @@ fn an_agent_delayed_only_by_a_cap_stays_decidable() {
     );
     assert_eq!(summary.not_decidable.len(), 1, "kelly's calls wait for both: {summary:?}");
 
-    // If calls of fran wait for the same counter as calls of kelly, they are undecidable too.
+    // If calls of fran wait for the same counter as calls of kelly, the calls of fran are undecidable too.
     let again = [(1_055, 0, waits(60_000)), (60_030, 0, waits(120_000)), (120_020, 0, go(1, 1, 125_000))];
     let mut together = turns.to_vec();
     together.insert(2, of("fran", paying(turn("g", &again))));

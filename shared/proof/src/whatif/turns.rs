@@ -39,14 +39,14 @@ impl DispatchNote {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// In shard time.
+    /// By the shard's clock.
     pub at_ms: i64,
     /// Index in the turn of the first call to which the decision applies.
     pub first: usize,
     pub what: DispatchDecision,
     /// Set if the decision depended on the number of worker slots.
     pub slots: Option<u64>,
-    /// When the calls returned their permits because one of them waited, and when they acquired permits again.
+    /// When the calls returned their permits because one call waited, and when the calls acquired permits again.
     pub places: Vec<PermitsNote>,
 }
 
@@ -54,7 +54,7 @@ pub struct Decision {
 pub struct TurnCall {
     /// As the model wrote it.
     pub tool: String,
-    /// `None` if the log does not have all of them.
+    /// `None` if the log does not have all arguments.
     pub arguments: Option<String>,
     pub written_ms: i64,
     /// When the call's slice returned its permits (shard time). `None` if the log does not have this time.
@@ -74,9 +74,9 @@ pub struct Turn {
     /// True if the log has all calls of the turn from position `first` on.
     pub is_whole: bool,
     pub decisions: Vec<Decision>,
-    /// Calls whose admission is unknown.
+    /// Number of calls with an unknown admission.
     pub unknown: u64,
-    /// `None` if the entries do not state it.
+    /// `None` if the entries do not state the context.
     pub context: Option<TurnContext>,
 }
 
@@ -110,7 +110,8 @@ impl Turn {
     #[must_use]
     pub fn of(calls: &[RecordedCall]) -> Option<Self> {
         let first = calls.first().filter(|call| !call.is_task)?;
-        // A call that two parts of an export contain counts once. Calls after a gap in the positions are ignored.
+        // If two parts of an export contain the same call, the call counts once. Calls after a gap in the positions are
+        // ignored.
         let mut seen: Vec<&RecordedCall> = Vec::with_capacity(calls.len());
         for call in calls {
             match call.position.checked_sub(first.position + seen.len()) {
@@ -221,7 +222,8 @@ fn context(policy_inputs: &PolicyInputs) -> TurnContext {
     }
 }
 
-/// Debits of limits are ignored, because entries of older versions do not state them.
+/// True if both notes are about one admission. Debits of limits are ignored, because entries of older versions do not
+/// state these debits.
 fn is_one_admission(one: &str, other: &str) -> bool {
     let is_of_both = |note: &&str| !note.starts_with('D');
     one == other || one.split(';').filter(is_of_both).eq(other.split(';').filter(is_of_both))

@@ -25,7 +25,7 @@ pub(crate) enum Edit {
 
 pub(crate) const HEADERS: [Edit; 5] = [Edit::Tenant, Edit::TenantAlone, Edit::Fleet, Edit::Follows, Edit::FollowsAll];
 
-/// The verifier must report at least one of the returned kinds of findings.
+/// Edits the first line of an export. The verifier must report at least one of the returned kinds of findings.
 pub(crate) fn edit_header(lines: &mut Vec<String>, way: Edit, seal: usize) -> Vec<FindingKind> {
     let Some(Line::Header(mut header)) = Line::read(&lines[0]) else { panic!("a header") };
     let ids: Vec<EntryId> = lines.iter().filter_map(|line| entry_id(line)).collect();
@@ -129,7 +129,7 @@ fn verifier_options_excuse_expected_gaps_only() {
         let kinds: Vec<FindingKind> = verdict.findings.iter().map(|finding| finding.kind).collect();
         assert!(is_intact || kinds.iter().all(|kind| *kind == FindingKind::SealMissing), "{kinds:?}");
     }
-    // Removes all lines of a tenant that has no later calls.
+    // The lines of all other tenants are missing, as if the log was trimmed after the last calls of these tenants.
     alone[0].clone_from(&made.lines[0]);
     for (from_ms, is_intact) in [(None, false), (Some(9), false), (Some(100), true)] {
         let verdict = verify_as(&alone, &made.anchors, Expected { anchors_from_ms: from_ms, ..Expected::default() });
@@ -163,7 +163,7 @@ fn a_gap_between_parts_of_a_followed_log_is_reported() {
 fn a_log_trimmed_within_a_seal_is_intact_from_the_declared_time() {
     let made = export(1, 12, 0);
     let ids: Vec<EntryId> = made.lines.iter().filter_map(|line| entry_id(line)).collect();
-    // The log trims entries earlier than their seals, so the export has the oldest seals without their entries.
+    // The log trims entries before it trims their seals, so the export has the oldest seals without their entries.
     let at = (ids.len() / 2..ids.len()).find(|at| ids[*at].ms > ids[at - 1].ms).unwrap();
     let first = ids[at];
     let gone = at;
@@ -197,8 +197,8 @@ fn a_log_trimmed_within_a_seal_is_intact_from_the_declared_time() {
     }
 }
 
-/// In the log, each tenant has entries at the `written` times. Each entry was sealed half a second after it was
-/// written.
+/// Exports a log in which each tenant has entries at the `written` times. Each entry was sealed half a second after it
+/// was written.
 fn exported_from(from_ms: i64, until_ms: Option<i64>, written: &[(&str, &[u64])]) -> (Vec<String>, Vec<Anchor>) {
     let signer = signer();
     let mut anchors = Vec::new();
@@ -239,7 +239,8 @@ fn an_export_from_a_time_is_intact_for_anchors_from_that_time() {
     assert!(made.is_empty(), "{made:?}");
 }
 
-/// The rewritten export is signed with a forger's key, and its first line names that key.
+/// Rewrites an export for another fleet. The rewritten export is signed with a forger's key, and its first line names
+/// that key.
 fn as_fleet(made: &Export, fleet: &str) -> Export {
     let forger = Signer::new("x", &"09".repeat(32)).unwrap();
     let mut heads: BTreeMap<String, Head> = BTreeMap::new();

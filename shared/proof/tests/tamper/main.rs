@@ -29,7 +29,7 @@ struct Export {
     anchors: Vec<Anchor>,
 }
 
-/// Sealed entries of three tenants, followed by `unsealed` entries.
+/// Makes an export: sealed entries of three tenants, followed by `unsealed` entries.
 fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
     let mut rng = StdRng::seed_from_u64(seed);
     let signer = signer();
@@ -79,14 +79,14 @@ fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
 /// A key, a head, and the head's signature.
 type Question = (String, [u8; 32], String);
 
-/// Cached, because most lines of an edited export are unchanged.
+/// Checks a signature. Results are cached, because most lines of an edited export are unchanged.
 fn is_signed_once(key: &str, head: &[u8; 32], signature: &str) -> bool {
     thread_local! { static CHECKED: RefCell<HashMap<Question, bool>> = RefCell::default(); }
     let question = (key.to_owned(), *head, signature.to_owned());
     CHECKED.with_borrow_mut(|known| *known.entry(question).or_insert_with(|| is_signed(key, head, signature)))
 }
 
-/// The export must contain every anchored seal, as if the log had never been trimmed.
+/// Verifies an export that must contain every anchored seal, as if the log had never been trimmed.
 fn verify(lines: &[String], anchors: &[Anchor]) -> ExportVerdict {
     verify_as(lines, anchors, Expected { anchors_from_ms: Some(0), ..Expected::default() })
 }
@@ -98,7 +98,7 @@ fn verify_as(lines: &[String], anchors: &[Anchor], expected: Expected) -> Export
     verifier.finish(anchors, None)
 }
 
-/// Line indexes of the sealed entries, and of the seals.
+/// Returns the line indexes of the sealed entries, and of the seals.
 fn places(export: &Export) -> (Vec<usize>, Vec<usize>) {
     let is_seal = |at: &usize| matches!(Line::read(&export.lines[*at]), Some(Line::Seal(_)));
     let all = 1..export.lines.len() - 1;
@@ -118,7 +118,7 @@ enum Named {
     Seal(Vec<FindingKind>),
 }
 
-/// The new byte is an ASCII digit, so that the line stays valid UTF-8.
+/// Replaces one byte of a line. The new byte is an ASCII digit, so that the line stays valid UTF-8.
 fn edit(rng: &mut StdRng, line: &str) -> String {
     let mut bytes = line.as_bytes().to_vec();
     let at = rng.random_range(0..bytes.len());
@@ -139,7 +139,7 @@ fn swap_texts(lines: &mut [String], entry: usize, other: usize) -> Named {
     Named::Entry(vec![FindingKind::Edited], ids)
 }
 
-/// In half of the cases, removes the seal's entries too.
+/// Removes a seal and, in half of the cases, the entries of the seal.
 fn take_seal(rng: &mut StdRng, lines: &mut Vec<String>, seal: usize) -> Named {
     let gone = lines.remove(seal);
     let Some(Line::Seal(gone)) = Line::read(&gone) else { panic!("a seal") };
@@ -183,7 +183,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             swap_texts(lines, entry, other)
         }
         4 => {
-            // The entry was never written, or has the ID of another entry.
+            // Inserts an entry that was never written, or that has the ID of another entry.
             let id: EntryId = id_of(&lines[entry]).parse().unwrap();
             // The insertion must be before the last sealed entry, because an entry after it would only count as not
             // sealed yet.

@@ -102,7 +102,7 @@ pub struct ShardRepair<'a> {
     pub by: &'a str,
     pub shard: u32,
     pub repaired: usize,
-    /// Descriptions of some of the repaired faults. Each names the stored record that was faulty.
+    /// Descriptions of some of the repaired faults. Each description names the stored record that was faulty.
     pub named: &'a [String],
     pub redactor: &'a Redactor,
 }

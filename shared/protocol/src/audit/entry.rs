@@ -64,14 +64,13 @@ pub struct AuditMeta<'a> {
     #[serde(borrow)]
     pub policy_inputs: Option<&'a RawValue>,
     pub effect: Option<AuditEffect>,
-    /// If the entry describes a call.
+    /// The ID of the tool, if the entry describes a call.
     #[serde(borrow)]
     pub tool_id: Cow<'a, str>,
-    /// If the entry describes an approver's decision.
+    /// The name of the tool, if the entry describes an approver's decision.
     #[serde(borrow)]
     pub tool: Cow<'a, str>,
-    /// In the entry of a call: an object with the approval. In the entry of an approver's decision: the approval's
-    /// ID.
+    /// In an entry of a call: an object with the approval. In an entry of an approver's decision: the approval's ID.
     #[serde(borrow)]
     pub approval: Option<&'a RawValue>,
     pub policy_version: Option<u64>,
@@ -81,13 +80,13 @@ pub struct AuditMeta<'a> {
     pub ended_ms: Option<i64>,
     #[serde(borrow)]
     pub places: Cow<'a, str>,
-    /// If the entry describes the reset of a counter.
+    /// Set only if the entry describes the reset of a counter.
     #[serde(borrow)]
     pub limit: Cow<'a, str>,
-    /// If the entry describes the reset of a counter.
+    /// Set only if the entry describes the reset of a counter.
     #[serde(borrow)]
     pub counter: Cow<'a, str>,
-    /// If the entry describes the reset of a counter. `None` if the counter was unreadable.
+    /// Set only if the entry describes the reset of a readable counter.
     pub window_ends_ms: Option<i64>,
 }
 
@@ -103,7 +102,7 @@ pub struct AuditError<'a> {
     pub details: Option<&'a RawValue>,
 }
 
-/// By a rule in shadow mode.
+/// A denial by a rule in shadow mode.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct AuditDenial {
@@ -166,7 +165,7 @@ impl<'a> AuditMeta<'a> {
 }
 
 impl AuditError<'_> {
-    /// Numbers beyond the range of doubles become strings.
+    /// Parses the details. Numbers beyond the range of doubles become strings.
     #[must_use]
     pub fn details(&self) -> Option<Value> {
         serde_json::from_str(&with_numbers_as_text(self.details?.get())).ok()

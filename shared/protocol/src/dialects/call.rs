@@ -34,8 +34,8 @@ impl RejectedCall {
         Self { provider_id: call.provider_id, tool, custom: false }
     }
 
-    /// `None` if neither can be read. The ID keeps its full length, because the conversation can continue only with
-    /// this ID.
+    /// `None` if neither the ID nor the tool can be read. The ID keeps its full length, because the conversation can
+    /// continue only with this ID.
     pub(super) fn read(id: Option<Value<'_, '_>>, tool: Option<Value<'_, '_>>) -> Option<Self> {
         let text = |value: Option<Value<'_, '_>>| value.and_then(text_of);
         let provider_id = text(id);
@@ -48,7 +48,7 @@ impl RejectedCall {
     }
 }
 
-/// `held` is a list of calls or contains such a list.
+/// Reads a list of calls. `held` is the list or contains the list.
 pub(super) fn read_list<R: DialectRules + ?Sized>(
     rules: &R,
     name: &'static str,
@@ -107,7 +107,7 @@ pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result
     Ok(calls)
 }
 
-/// Returns `absent` if the member is missing or null.
+/// Reads the arguments. Returns `absent` if the member is missing or null.
 pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Result<String, MessageProblem> {
     let max = limits::ARGUMENTS_BYTES_MAX;
     let Some(value) = fields.get(name) else { return Ok(absent.to_owned()) };
@@ -121,13 +121,13 @@ pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Re
     Ok(text.to_owned())
 }
 
-/// Keeps the full length, because a conversation can continue only with this ID, and the size of the message bounds it.
-/// An ID that is not a string becomes its JSON text, so that the call remains valid.
+/// Returns the ID in full length, because a conversation can continue only with this ID. The size of the message limits
+/// the length. An ID that is not a string becomes its JSON text, so that the call remains valid.
 pub(super) fn id(fields: &Fields<'_, '_>, name: &str) -> Option<String> {
     fields.get(name).and_then(text_of)
 }
 
-/// A missing, long or unusual name matches no tool, so only this call fails.
+/// Reads the tool's name. A missing, long or unusual name matches no tool, so only this call fails.
 pub(super) fn tool(fields: &Fields<'_, '_>, name: &str) -> String {
     let name = fields.get(name).and_then(text_of).unwrap_or_default();
     bounded(&name, limits::TOOL_NAME_BYTES_MAX).into_owned()
@@ -168,8 +168,8 @@ pub fn cut_response(tool: &str) -> String {
     )
 }
 
-/// `depth` counts the levels around the arguments in a turn. Text that is not JSON is written as a string, so that only
-/// this call is rejected.
+/// Writes the arguments. `depth` counts the levels around the arguments in a turn. Text that is not JSON is written as
+/// a string, so that only this call is rejected.
 pub(super) fn push_arguments(object: &mut Object, name: &'static str, arguments: &str, depth: usize) {
     if stands_alone(arguments, depth) {
         object.raw(name, arguments);

@@ -20,8 +20,8 @@ pub(super) fn push_text_part(object: &mut Object, text: &str) {
     object.text("text", text);
 }
 
-/// Notes follow in parentheses. For example, a model that repeats a call needs the note that the call did not run
-/// again.
+/// Returns the text for the model. Notes follow in parentheses. For example, a model that repeats a call needs the note
+/// that the call did not run again.
 pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     let text = said(result);
     match beside(result) {
@@ -30,7 +30,7 @@ pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     }
 }
 
-/// Notes are the last part. `None` if the result is only text.
+/// Returns the content blocks for the model. Notes are the last block. `None` if the result is only text.
 pub(super) fn parts(result: &CallResult) -> Option<Vec<ContentBlock>> {
     let mut blocks = content_blocks(result)?;
     blocks.extend(beside(result).map(|text| ContentBlock::Text { text: format!("({text})") }));

@@ -173,7 +173,7 @@ fn parts<'a, 'd>(content: Value<'a, 'd>) -> Option<Value<'a, 'd>> {
     content.member("parts").filter(|parts| parts.kind() != Kind::Null)
 }
 
-/// One piece alone might be a valid but different call.
+/// The error for a piece of a streamed call. One piece alone might be a valid call, but a different one.
 fn in_pieces(call: &Fields<'_, '_>, name: &str) -> MessageProblem {
     call.invalid(name, "the arguments of a streamed call must be put together first")
 }

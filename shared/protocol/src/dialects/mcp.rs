@@ -69,7 +69,7 @@ impl DialectRules for Rules {
     }
 }
 
-/// Returns false for content blocks, which have no structured form.
+/// Adds the content of a result. Returns false for content blocks, which have no structured form.
 pub(super) fn push_content(object: &mut Object, result: &CallResult) -> bool {
     let blocks = parts(result);
     let is_structured = blocks.is_none();
@@ -86,7 +86,7 @@ pub(super) fn push_ending(object: &mut Object, result: &CallResult) {
     object.raw("_meta", &meta.end());
 }
 
-/// The fleet does not know whether a tool is destructive, so the tool has no hint about that.
+/// The fleet does not know whether a tool is destructive, so the definition has no hint about that.
 pub(super) fn definition(name: &str, tool: &ToolSpec, output: Option<&Json>) -> Json {
     let mut definition = json!({
         "name": name,

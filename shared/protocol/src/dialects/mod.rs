@@ -26,7 +26,7 @@ use super::message::problem::MessageProblem;
 use super::names::NameRules;
 use tickfleet_model::{Call, CallResult, Dialect, ToolSpec};
 
-/// Can contain calls of any dialect. The turn's member `format` names the dialect.
+/// The member of a turn that can contain calls of any dialect. The turn's member `format` names the dialect.
 pub(super) const CALLS: &str = "calls";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(super) trait DialectRules: Sync {
         name == CALLS || self.member().is_some_and(|(own, _)| own == name)
     }
 
-    /// `held` is the value of the turn's member `name`. The returned name is the list's name in error messages.
+    /// Returns the list of calls, and its name in error messages. `held` is the value of the turn's member `name`.
     fn list<'a, 'd>(&self, name: &'static str, held: Value<'a, 'd>) -> (&'static str, Value<'a, 'd>) {
         (name, held)
     }
@@ -77,7 +77,7 @@ pub(super) trait DialectRules: Sync {
         last.is_some_and(|element| self.salvage_call(element).is_some())
     }
 
-    /// Ends the error sentence about a list without calls.
+    /// Returns the end of the error sentence about a list without calls.
     fn without_calls(&self) -> &'static str {
         "is empty"
     }

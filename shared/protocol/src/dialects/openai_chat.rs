@@ -91,7 +91,8 @@ impl DialectRules for Rules {
     }
 }
 
-/// The flag is true if the schema is strict. If `strict` is requested but impossible, adds the reason to `not_strict`.
+/// Returns the schema of the arguments, and true if the schema is strict. If `strict` is requested but impossible, adds
+/// the reason to `not_strict`.
 pub(super) fn parameters(tool: &ToolSpec, strict: bool, not_strict: &mut Vec<(String, NotStrict)>) -> (Json, bool) {
     match strict.then(|| strict_schema(&tool.input_schema)) {
         Some(Ok(schema)) => (schema, true),

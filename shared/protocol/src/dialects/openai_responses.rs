@@ -15,7 +15,7 @@ use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 const FUNCTION: &str = "function_call";
-/// Only an item of the matching output type can answer such a call.
+/// A call of a custom tool. Only an item of the matching output type can answer such a call.
 const CUSTOM: &str = "custom_tool_call";
 
 pub(super) struct Rules;

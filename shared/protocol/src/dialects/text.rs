@@ -11,7 +11,7 @@ use super::content::{IN_ONE_USER_MESSAGE, content, push_text_part};
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
-/// Contains a model's answer unchanged.
+/// The member of a turn that contains a model's answer unchanged.
 const ANSWER: &str = "answer";
 
 pub(super) struct Rules;

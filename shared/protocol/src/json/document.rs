@@ -48,7 +48,7 @@ impl<'a, 'd> Value<'a, 'd> {
         self.node().map_or(Kind::Null, |node| node.kind)
     }
 
-    /// The value exactly as written; `None` if the text ends inside the value.
+    /// Returns the value exactly as written; `None` if the text ends inside the value.
     #[must_use]
     pub fn text(&self) -> Option<&'a str> {
         self.node().and_then(|node| self.document.text.get(node.start..node.end))

@@ -28,7 +28,7 @@ pub enum JsonProblem {
         found: char,
     },
     Trailing,
-    /// Parsers disagree on which value counts.
+    /// An object has this key twice. Parsers disagree on which of the two values counts.
     DuplicateKey(String),
     /// A `\u` escape is half of a surrogate pair, which is not a character.
     LoneSurrogate,

@@ -49,7 +49,8 @@ impl Kind {
     }
 }
 
-/// The nodes of the value's children follow this node. `next` is the index of the first node after all these children.
+/// The position of a value. The nodes of the value's children follow this node. `next` is the index of the first node
+/// after all these children.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) key: Span,

@@ -68,7 +68,7 @@ fn with_whole_characters(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// If keys are equal, the last key is kept.
+/// Writes a value. If keys are equal, the last key is kept.
 fn write(value: Value<'_, '_>, to: &mut String) -> Option<()> {
     match value.kind() {
         Kind::Object => {
@@ -108,7 +108,7 @@ pub fn with_numbers_as_text(text: &str) -> Cow<'_, str> {
     replace_beyond(text, |number| format!("\"{number}\""))
 }
 
-/// Text that is not JSON is not repaired.
+/// Replaces numbers beyond the range of doubles with the result of `with`. Text that is not JSON is not repaired.
 #[must_use]
 pub fn replace_beyond(text: &str, with: impl Fn(&str) -> String) -> Cow<'_, str> {
     let bytes = text.as_bytes();

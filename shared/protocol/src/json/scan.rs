@@ -159,7 +159,8 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// The keys of the innermost open object begin at index `first`.
+    /// Adds a key, and records a problem if the object already has this key. The keys of the innermost open object
+    /// begin at index `first`.
     fn new_key(
         &mut self,
         first: usize,
@@ -235,7 +236,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The current position is the `u` before the digits.
+    /// Reads four hexadecimal digits. The current position is the `u` before the digits.
     fn hex(&mut self) -> Result<u32, ScanStopped> {
         self.at += 1;
         let rest = self.bytes.get(self.at..).unwrap_or_default();
@@ -348,7 +349,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A path such as `calls[0].arguments`, of bounded length.
+    /// Returns the path of the current value, such as `calls[0].arguments`, with a bounded length.
     fn place(&self) -> String {
         let mut place = String::new();
         for step in &self.path {

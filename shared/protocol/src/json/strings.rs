@@ -46,7 +46,8 @@ pub fn unescape(inner: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(text))
 }
 
-/// `after` follows the `u`. The number counts the bytes of the escape after the `u`: 4, or 10 for a pair.
+/// Decodes a `\u` escape. `after` follows the `u`. The returned number counts the bytes of the escape after the `u`: 4,
+/// or 10 for a pair.
 fn unicode_escape(after: &[u8]) -> Option<(char, usize)> {
     let high = hex4(after)?;
     match high {
@@ -102,7 +103,7 @@ fn push_escape(to: &mut String, byte: u8) {
     }
 }
 
-/// The bytes that a character takes in a JSON string as [`push_quoted`] writes it.
+/// The number of bytes that a character takes in a JSON string that [`push_quoted`] writes.
 pub(crate) const fn escaped_len(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' => 2,

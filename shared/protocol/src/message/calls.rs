@@ -7,7 +7,7 @@ use super::fields::Fields;
 use super::problem::MessageProblem;
 use tickfleet_model::{Call, Dialect, RejectionCode, limits};
 
-/// Exactly one member of the turn must contain calls.
+/// Reads the calls of a turn. Exactly one member of the turn must contain calls.
 pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>), MessageProblem> {
     let format = format(fields)?;
     let mut present = members().filter_map(|(name, own, _)| Some((name, own, fields.get(name)?)));
@@ -34,7 +34,7 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
         calls.last_mut().into_iter().for_each(|call| cut_off(&mut call.arguments));
     }
     // An empty list is an error, except in plain text: there, the client cannot know whether the answer contains a
-    // call. In other dialects, the provider reports it.
+    // call. In other dialects, the provider reports whether there are calls.
     if calls.is_empty() && !rules.info().in_words {
         let what = rules.without_calls();
         return Err(MessageProblem::new(

@@ -10,7 +10,7 @@ use super::super::json::{Kind, Value, bounded};
 use super::problem::MessageProblem;
 use tickfleet_model::{Context, IdError, Priority, RejectionCode, SessionName, limits};
 
-/// Converted to text only for an error.
+/// The path of an object, which is converted to text only for an error.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ObjectPath {
     Message,
@@ -117,7 +117,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         text.map(|text| new(text).map_err(|e| self.invalid(name, &e.to_string()))).transpose()
     }
 
-    /// False if absent.
+    /// Returns false if the field is absent.
     pub(crate) fn flag(&self, name: &str) -> Result<bool, MessageProblem> {
         match self.get(name) {
             None => Ok(false),
@@ -150,14 +150,14 @@ impl<'a, 'd> Fields<'a, 'd> {
         number.map(Some).ok_or_else(|| self.invalid(name, "expected a whole number from 0 to 4294967295"))
     }
 
-    /// `normal` if absent.
+    /// Returns `normal` if the field is absent.
     pub(crate) fn priority(&self) -> Result<Priority, MessageProblem> {
         let Some(text) = self.string("priority", limits::NAME_BYTES_MAX)? else { return Ok(Priority::default()) };
         let expected = || self.invalid("priority", &format!("{text:?} is not one of urgent, high, normal, low"));
         Priority::parse(&text).ok_or_else(expected)
     }
 
-    /// In milliseconds since the epoch. Only the format is checked here.
+    /// Returns the deadline in milliseconds since the epoch. Only the format is checked here.
     pub(crate) fn deadline(&self) -> Result<Option<i64>, MessageProblem> {
         let Some(text) = self.string("deadline", limits::NAME_BYTES_MAX)? else { return Ok(None) };
         let expected = |_| {
@@ -167,7 +167,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         chrono::DateTime::parse_from_rfc3339(&text).map(|time| Some(time.timestamp_millis())).map_err(expected)
     }
 
-    /// The value exactly as written.
+    /// Returns the value exactly as written.
     pub(crate) fn raw(&self, name: &str, bytes_max: usize) -> Result<Option<Box<RawValue>>, MessageProblem> {
         let Some(text) = self.get(name).and_then(|value| value.text()) else { return Ok(None) };
         if text.len() > bytes_max {
@@ -207,7 +207,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         super::super::traceparent::is_traceparent(&text).then(|| text.into_owned())
     }
 
-    /// Ignored without a valid `traceparent`.
+    /// The `tracestate` is ignored without a valid `traceparent`.
     fn tracestate(&self) -> Option<String> {
         self.traceparent()?;
         let text = self.get("tracestate")?.as_str()?;
@@ -220,7 +220,7 @@ fn raw_value(text: &str) -> Result<Box<RawValue>, serde_json::Error> {
     RawValue::from_string(text.to_owned())
 }
 
-/// The format of a W3C `tracestate` header: a list of `key=value`, in printable ASCII.
+/// True for the format of a W3C `tracestate` header: a list of `key=value`, in printable ASCII.
 fn is_tracestate(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= limits::TRACESTATE_BYTES_MAX

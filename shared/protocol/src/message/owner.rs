@@ -1,11 +1,12 @@
-//! Adds the owner (tenant and agent) to a message. The process that forwards the message knows its owner.
+//! Adds the owner (tenant and agent) to a message. The process that forwards the message knows the message's owner.
 
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 use tickfleet_model::{AgentId, TenantId, TurnId};
 
-/// A null member counts as absent, as in all optional fields.
+/// Adds the tenant and the agent, unless the message already has them. A null member counts as absent, as in all
+/// optional fields.
 #[must_use]
 pub fn with_owner(mut bytes: Vec<u8>, tenant: Option<&TenantId>, agent: Option<&AgentId>) -> Vec<u8> {
     // IDs need no escaping, because their characters are restricted.
@@ -30,8 +31,8 @@ fn with_member(bytes: Vec<u8>, name: &str, id: &str) -> Vec<u8> {
     }
 }
 
-/// The edit that adds a member: the offset, the number of bytes to replace, and the new text. `None` if the message
-/// already has the member.
+/// Returns the edit that adds a member: the offset, the number of bytes to replace, and the new text. `None` if the
+/// message already has the member.
 fn addition(bytes: &[u8], name: &str, id: &str) -> Option<(usize, usize, String)> {
     let members = serde_json::from_slice::<BTreeMap<String, &RawValue>>(bytes).ok()?;
     match members.get(name).map(|value| value.get()) {

@@ -15,7 +15,7 @@ use serde_json::Value;
 pub use nulls::without_nulls;
 pub use schema::strict_schema;
 
-/// Bounds the `$ref`s that are followed for one value, because a schema can refer to itself.
+/// Maximum number of `$ref`s that are followed for one value, because a schema can refer to itself.
 const HOPS_MAX: usize = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +40,7 @@ fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     matches!(folder, "$defs" | "definitions").then(|| root.get(folder)?.get(name)).flatten()
 }
 
-/// Also returns true if this cannot be determined, so that no meaningful null is dropped.
+/// Returns true if `schema` allows null, or if this cannot be determined. So no meaningful null is dropped.
 fn allows_null(schema: &Value, root: &Value, hops: usize) -> bool {
     let Value::Object(members) = schema else { return schema != &Value::Bool(false) };
     if hops == 0 {

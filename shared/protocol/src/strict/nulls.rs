@@ -69,7 +69,7 @@ fn strip_array(array: Value<'_, '_>, items: &Schema, root: &Schema) -> Option<St
     })
 }
 
-/// A choice between a schema and null counts as the schema without null.
+/// Follows references. A choice between a schema and null counts as the schema without null.
 fn plain<'a>(schema: &'a Schema, root: &'a Schema) -> Option<&'a Schema> {
     let mut schema = schema;
     for _ in 0..HOPS_MAX {

@@ -26,7 +26,7 @@ const NEEDED: [&str; 11] = [
     "$recursiveRef",
 ];
 
-/// Keywords that only narrow a value or inform. The description mentions them instead.
+/// Keywords that only narrow a value or inform the model. The description mentions them instead.
 const MENTIONED: [&str; 9] = [
     "default",
     "minLength",
@@ -121,7 +121,8 @@ impl SchemaWalk<'_> {
         }
     }
 
-    /// In the subset, `$ref` has no siblings, so a reference with a description is wrapped in `anyOf`.
+    /// Converts a `$ref`. In the subset, `$ref` has no siblings, so a reference with a description is wrapped in
+    /// `anyOf`.
     fn reference(&mut self, members: &Map<String, Value>, at: &str) -> Result<Value, NotStrict> {
         let to = members.get("$ref").and_then(Value::as_str).unwrap_or_default();
         if resolve(self.root, to).is_none() {
@@ -139,7 +140,7 @@ impl SchemaWalk<'_> {
         })
     }
 
-    /// Generators write an `allOf` with a single schema to add a description.
+    /// Converts an `allOf` with a single schema. Generators write such an `allOf` to add a description.
     fn only_one(
         &mut self,
         members: &Map<String, Value>,
@@ -159,7 +160,7 @@ impl SchemaWalk<'_> {
         self.schema(&merged.into(), at, level)
     }
 
-    /// The schema has no type.
+    /// Converts a schema without a type.
     fn choice(&mut self, members: &Map<String, Value>, at: &str, level: usize) -> Result<Value, NotStrict> {
         let choices = ["anyOf", "oneOf"].iter().find_map(|name| members.get(*name)?.as_array());
         let Some(choices) = choices else { return Err(refuse(at, "takes any value")) };
@@ -271,7 +272,7 @@ impl SchemaWalk<'_> {
     }
 }
 
-/// Empty if any type is possible.
+/// Returns the possible types. Empty if any type is possible.
 fn types(members: &Map<String, Value>) -> Vec<String> {
     let named = |kind: &Value| kind.as_str().map(str::to_owned);
     match members.get("type") {

@@ -16,7 +16,8 @@ const LEVELS: usize = 4;
 
 const FORM_BYTES_MAX: usize = 60;
 
-/// The bytes after the position where JSON is broken show whether it is a broken call, or prose with braces.
+/// Number of bytes to examine after the position where JSON is broken. They show whether the text is a broken call, or
+/// prose with braces.
 const LOOK_AHEAD_BYTES: usize = 256;
 
 /// Start and end of text that contains no calls. The flag is true if the start mark can be in the prompt, so that the
@@ -29,7 +30,7 @@ const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<|channel>thought", "<channel|>", true),
 ];
 
-/// Text for the user, which needs no end mark.
+/// Start of the text for the user, which needs no end mark.
 const TO_THE_USER: &str = "<|channel|>final<|message|>";
 
 /// Special tokens that mark the start of a call, in addition to the tags that [`forms::tag`] recognizes. JSON follows,
@@ -58,7 +59,7 @@ const RECIPIENT: &str = "to=functions.";
 const HEADERS: [&str; 2] = ["<|start|>", "<|channel|>"];
 const HEADER_ENDS: &str = "<|message|>";
 
-/// The calls are in order, at most one more than a turn may have.
+/// Returns the calls of an answer in order, at most one more than a turn may have.
 ///
 /// An unreadable call is the last one, because nothing after it is read. Its arguments are the broken text, so that the
 /// call never runs. [`problem`] describes its problem.
@@ -89,7 +90,7 @@ pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     reader.calls
 }
 
-/// Returns 0 if no thought began in the prompt.
+/// Returns the offset after a thought that began in the prompt; 0 if there is none.
 fn thought_in_prompt(answer: &str) -> usize {
     let ends = THOUGHTS.into_iter().filter(|(.., may_be_prompted)| *may_be_prompted).filter_map(|(start, end, _)| {
         let at = answer.find(end)?;
@@ -156,7 +157,7 @@ impl<'a> AnswerReader<'a> {
     }
 
     /// If the line only announces a call, reading continues after the announcement. If the line is itself the call, the
-    /// call is unreadable, and reading stops.
+    /// call is unreadable, and reading stops. Returns false if no text is left to read.
     fn form(&mut self, form: CallForm) -> bool {
         let Some(bytes) = form.announces else {
             self.give_up(self.marked.unwrap_or(form.at));
@@ -170,7 +171,8 @@ impl<'a> AnswerReader<'a> {
         self.at < self.answer.len()
     }
 
-    /// If a thought has no end, the model may have intended a call in it, so the text after its start is read.
+    /// Skips a thought, and returns false if there is none. If a thought has no end, it may contain a call, so the text
+    /// after its start is read.
     fn thought(&mut self, rest: &str) -> bool {
         if self.open_thought.is_some() {
             return false;
@@ -197,7 +199,7 @@ impl<'a> AnswerReader<'a> {
         false
     }
 
-    /// Stops at a markup that this module does not read.
+    /// Reads a mark, and returns false if there is none. Stops at a markup that this module does not read.
     fn mark(&mut self, rest: &str) -> bool {
         if FOREIGN.iter().any(|mark| rest.starts_with(mark)) || names_a_recipient(rest) {
             self.give_up(self.marked.unwrap_or(self.at));
@@ -244,7 +246,7 @@ impl<'a> AnswerReader<'a> {
 
     fn broken(&mut self, rest: &str, error: &JsonError) {
         let read = rest.get(..error.byte).unwrap_or(rest);
-        // Later in the answer, brackets around a Python call are prose.
+        // A Python call in brackets counts only at the start of the answer. Later in the answer, it is prose.
         let python =
             || forms::is_python(rest) && self.answer.get(..self.at).is_some_and(|before| before.trim().is_empty());
         if self.marked.is_some() || python() || looks_like_a_call(prefix(rest, read.len() + LOOK_AHEAD_BYTES)) {
@@ -257,7 +259,7 @@ impl<'a> AnswerReader<'a> {
         self.at += read.len().max(1);
     }
 
-    /// The unreadable call is everything from `start` on.
+    /// Stops reading, and adds everything from `start` on as an unreadable call.
     fn give_up(&mut self, start: usize) {
         let start = self.open_thought.unwrap_or(start);
         let raw = self.answer.get(start..).unwrap_or_default();
@@ -266,7 +268,7 @@ impl<'a> AnswerReader<'a> {
     }
 }
 
-/// For example `<|channel|>commentary to=functions.add`.
+/// True for a header with a recipient, for example `<|channel|>commentary to=functions.add`.
 fn names_a_recipient(rest: &str) -> bool {
     let Some(header) = HEADERS.iter().find_map(|start| rest.strip_prefix(start)) else { return false };
     let header = prefix(header, LOOK_AHEAD_BYTES);
@@ -275,7 +277,7 @@ fn names_a_recipient(rest: &str) -> bool {
     recipient.is_some_and(|recipient| !matches!(recipient, "" | "user" | "assistant" | "all"))
 }
 
-/// The first key decides, and quotes of any kind can surround it.
+/// True if broken JSON looks like a call. The first key decides, and quotes of any kind can surround the key.
 fn looks_like_a_call(text: &str) -> bool {
     let quotes = ['"', '\'', '`', '“', '”', '\\', ' ', '\n', '\r', '\t'];
     let inside = text.strip_prefix('[').unwrap_or(text).trim_start();
@@ -293,7 +295,7 @@ fn unmarked(raw: &str) -> &str {
     raw.get(mark_bytes(raw).max(forms::fence(raw))..).unwrap_or(raw).trim_start()
 }
 
-/// Returns 0 if the text has no mark.
+/// Returns the length of the mark at the start of the text; 0 if there is none.
 fn mark_bytes(text: &str) -> usize {
     let tag = || forms::tag(text).filter(|tag| !tag.is_foreign).map(|tag| tag.bytes);
     MARKS.iter().find(|mark| text.starts_with(**mark)).map(|mark| mark.len()).or_else(tag).unwrap_or(0)
@@ -305,7 +307,8 @@ fn named(raw: &str) -> String {
     bounded(&name, limits::NAME_BYTES_MAX).into_owned()
 }
 
-/// No later call may run if the model must fix this one. Empty arguments count as the empty object, as in all dialects.
+/// True if the model must fix the call, so that no later call may run. Empty arguments count as the empty object, as in
+/// all dialects.
 fn needs_repair(call: &Call) -> bool {
     if call.arguments.is_empty() { call.tool.is_empty() } else { problem(call).is_some() }
 }

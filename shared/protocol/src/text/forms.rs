@@ -7,7 +7,7 @@ use tickfleet_model::limits;
 use super::super::json::prefix;
 
 const TAG_BYTES_MAX: usize = 200;
-/// Bounds the lines from a tool's name to the start of its arguments.
+/// Maximum number of lines from a tool's name to the start of its arguments.
 const LINES_BETWEEN_MAX: usize = 4;
 const LINES_MAX: usize = 10_000;
 
@@ -79,7 +79,7 @@ pub(super) fn tag(text: &str) -> Option<CallTag> {
     is_call.then_some(CallTag { bytes: 1 + tag.len() + 1, is_foreign: is_foreign || has_more })
 }
 
-/// The length of the fence line in bytes; 0 if the fence begins no call.
+/// Returns the length of the fence line in bytes; 0 if the fence begins no call.
 pub(super) fn fence(text: &str) -> usize {
     let line = text.lines().next().unwrap_or_default();
     let info = line.strip_prefix("```").map(folded).unwrap_or_default();
@@ -120,7 +120,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Two lines such as `Action: add`, `Action Input: {…}`. `behind` has the lines after `line`.
+/// True for two lines such as `Action: add`, `Action Input: {…}`. `behind` returns the lines after `line`.
 fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn() -> Lines) -> bool {
     let Some((label, value)) = labelled(line).filter(|(label, _)| NAME_LABELS.contains(&label.as_str())) else {
         return false;
@@ -142,7 +142,7 @@ fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn
     }
 }
 
-/// The label is in lower case without punctuation and Markdown.
+/// Splits a line into a label and a value. The label is in lower case without punctuation and Markdown.
 fn labelled(line: &str) -> Option<(String, &str)> {
     let marks = ['*', '#', '>', '-', '_', '`', '"', '\'', ' ', '\t'];
     let (label, value) = line.trim_start_matches(marks).split_once(':')?;
@@ -153,7 +153,7 @@ fn labelled(line: &str) -> Option<(String, &str)> {
     Some((label, value.trim_matches(|c: char| c.is_whitespace() || marks.contains(&c))))
 }
 
-/// A line `>>>name` before a line of JSON.
+/// True for a line `>>>name` before a line of JSON.
 fn is_functionary<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn() -> Lines) -> bool {
     let Some(name) = line.strip_prefix(">>>").map(str::trim_end) else { return false };
     !name.is_empty()
@@ -162,14 +162,14 @@ fn is_functionary<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl 
         && behind().next().is_some_and(|line| line.starts_with('{'))
 }
 
-/// `functions.name(…)` and `functions.name:0{…}`.
+/// True for `functions.name(…)` and `functions.name:0{…}`.
 fn is_expression_of_functions(line: &str) -> bool {
     let Some(rest) = line.strip_prefix("functions.") else { return false };
     let name = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')).count();
     name > 0 && rest.get(name..).is_some_and(|after| after.starts_with(['(', ':', '{', '[']))
 }
 
-/// The answer consists of a single call in Python syntax, with or without a fence.
+/// Returns the start of the text if the answer is a single call in Python syntax, with or without a fence.
 fn lone_expression(answer: &str) -> Option<usize> {
     let trimmed = answer.trim();
     let inside = trimmed.strip_prefix("```").and_then(|text| text.strip_suffix("```"));
@@ -181,7 +181,7 @@ fn lone_expression(answer: &str) -> Option<usize> {
     (name > 0 && is_call).then(|| answer.len() - answer.trim_start().len())
 }
 
-/// A list of calls in Python syntax: `[add(a=1)]`.
+/// True for a list of calls in Python syntax: `[add(a=1)]`.
 pub(super) fn is_python(text: &str) -> bool {
     let Some(inside) = text.strip_prefix('[') else { return false };
     let name = inside
@@ -192,7 +192,7 @@ pub(super) fn is_python(text: &str) -> bool {
     name > 0 && inside.as_bytes().get(name) == Some(&b'(')
 }
 
-/// Also true for a call without arguments.
+/// True if the arguments of a call begin with a keyword. Also true for a call without arguments.
 fn has_keywords(text: &str) -> bool {
     text.split_once('(').is_some_and(|(_, arguments)| arguments.starts_with(')') || begins_with_keyword(arguments))
 }

@@ -35,7 +35,8 @@ const ASIDE: [&str; 10] =
 /// Action names that LangChain agents use for their final answer.
 const FINAL_ANSWERS: [&str; 3] = ["finalanswer", "finish", "none"];
 
-/// [`super::problem`] reports such a call: it has no tool name, or its arguments are not JSON.
+/// Makes an unreadable call. [`super::problem`] reports such a call: it has no tool name, or its arguments are not
+/// JSON.
 pub(super) fn unreadable(raw: &str, tool: String) -> Call {
     Call { provider_id: None, tool, arguments: prefix(raw, limits::ARGUMENTS_BYTES_MAX).to_owned() }
 }
@@ -64,7 +65,7 @@ pub(super) fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
     }
 }
 
-/// `is_announced` is true if the value is in a list under a key of [`LISTS`].
+/// Adds the calls in a value. `is_announced` is true if the value is in a list under a key of [`LISTS`].
 fn add(value: Value<'_, '_>, is_announced: bool, calls: &mut Vec<Call>) {
     match meaning_of(value) {
         ObjectMeaning::Call(call) => calls.push(call),
@@ -130,7 +131,7 @@ fn meaning_of(object: Value<'_, '_>) -> ObjectMeaning {
     }
 }
 
-/// A key was probably meant as the key of the tool's name.
+/// True if a key was probably meant as the key of the tool's name.
 fn is_misspelt(object: Value<'_, '_>) -> bool {
     object.members().any(|(key, value)| {
         value.kind() == Kind::String && suggest::closest(&key, ["tool", "tool_name", "function", "name"]).is_some()
@@ -149,7 +150,7 @@ pub(super) fn name_of<'a>(object: Value<'a, '_>) -> Option<Cow<'a, str>> {
     name.or_else(|| object.member("name")).and_then(text)
 }
 
-/// The object is incomplete. Its first key `key` and the text `seen` decide.
+/// True if an incomplete object is probably a call. The first key `key` and the text `seen` decide.
 pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
     let key = folded(key);
     let key = key.as_str();
@@ -164,7 +165,7 @@ pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
     may_begin && ["arguments", "parameters", "tool", "action_input", "\"args\""].iter().any(|word| seen.contains(word))
 }
 
-/// Case and punctuation of the key are ignored.
+/// Finds a member by its key. Case and punctuation of the key are ignored.
 fn member<'a, 'd>(object: Value<'a, 'd>, names: &[&str]) -> Option<Value<'a, 'd>> {
     object.members().find(|(key, _)| names.contains(&folded(key).as_str())).map(|(_, value)| value)
 }

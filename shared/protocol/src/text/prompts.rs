@@ -71,7 +71,7 @@ impl Prompts {
     }
 }
 
-/// A placeholder inside an inserted value is not replaced.
+/// Replaces the placeholders of a template. A placeholder inside an inserted value is not replaced.
 fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(template.len() + values.iter().map(|(_, value)| value.len()).sum::<usize>());
     let mut rest = template;

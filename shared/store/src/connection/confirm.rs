@@ -24,7 +24,7 @@ pub enum Confirmed {
     CannotTell(String),
 }
 
-/// For writes that need confirmation. Opened on first use.
+/// The connection for writes that need confirmation. Opened on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Confirming {
     /// With the value of `Connection::moves` when the connection was opened.
@@ -38,8 +38,8 @@ impl std::fmt::Debug for OpenConnection {
 }
 
 impl Connection {
-    /// Runs a function on the connection of `confirming`, and then waits for up to `at_most` until its writes are
-    /// confirmed. `read` parses the reply, and also returns true if the function wrote anything.
+    /// Runs a function on the connection of `confirming`, and then waits for up to `at_most` until the function's
+    /// writes are confirmed. `read` parses the reply, and also returns true if the function wrote anything.
     ///
     /// # Errors
     ///
@@ -101,7 +101,8 @@ impl Connection {
     }
 }
 
-/// The number of servers that have the writes. `WAITAOF` replies with two numbers; the first is for the primary's disk.
+/// Returns the number of servers that have the writes. `WAITAOF` replies with two numbers; the first is for the
+/// primary's disk.
 fn count(answer: &Value) -> i64 {
     match answer {
         Value::Int(count) => *count,

@@ -25,13 +25,14 @@ pub trait Dial: fmt::Debug + Send + Sync {
         None
     }
 
-    /// True if sentinels or nodes report a server other than `from` as the primary, and that server confirms it.
+    /// True if sentinels or nodes report a server other than `from` as the primary, and that server confirms that it is
+    /// the primary.
     async fn has_moved(&self, _from: &str) -> bool {
         false
     }
 
-    /// The redirection if the slot is moving or has moved to another node. Keys that are missing here are then on the
-    /// other node, and are not lost.
+    /// Returns the redirection if the slot is moving or has moved to another node. Keys that are missing here are then
+    /// on the other node, and are not lost.
     async fn migration_redirect(&self, _connection: &mut MultiplexedConnection) -> Option<RedisError> {
         None
     }

@@ -10,17 +10,19 @@ pub enum StoreError {
         address: String,
         source: redis::RedisError,
     },
-    /// A request to Redis failed. If the connection broke, Redis may have applied it. The caller may repeat it.
+    /// A request to Redis failed. If the connection broke, Redis may have applied the request. The caller may repeat
+    /// the request.
     #[error("{verb} failed in Redis: {source}")]
     Verb { verb: &'static str, source: redis::RedisError },
-    /// For example after a flush. The fleet creates them again, but their content is lost.
+    /// Streams or groups are missing, for example after a flush. The fleet creates them again, but their content is
+    /// lost.
     #[error("the shard's streams or groups are missing: {0}")]
     StateLost(String),
     #[error(
         "this process has {ours} shards, the data was written with {stored}; all processes must have the same number"
     )]
     Shards { ours: u32, stored: String },
-    /// No version of the script returns such a reply.
+    /// A reply that no version of the script returns.
     #[error("unexpected reply to {verb}: {found}")]
     Reply {
         verb: &'static str,
@@ -70,7 +72,7 @@ impl StoreError {
         }
     }
 
-    /// `BUSYGROUP`: the group to create already exists.
+    /// True for `BUSYGROUP`: the group to create already exists.
     pub(super) fn is_expected(&self) -> bool {
         matches!(self, Self::Verb { source, .. } if source.code() == Some("BUSYGROUP"))
     }
@@ -120,7 +122,7 @@ fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
         _ if ELSEWHERE.contains(&code) => FaultSource::Connection,
         "WRONGTYPE" => FaultSource::Data,
         // If Lua or a command raised the error because of data, the text contains the position in the script. The error
-        // about a command without permission contains it, too, but is not about data.
+        // about a command without permission contains this position, too, but is not about data.
         "ERR" if said.contains("user_script:") && !is_not_allowed => FaultSource::Data,
         _ => FaultSource::Server,
     }
@@ -153,7 +155,7 @@ pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisRes
     }
 }
 
-/// The slot is on another server, is migrating, or is unavailable.
+/// True if the command was not run, because its slot is on another server, is migrating, or is unavailable.
 pub(super) fn was_not_run(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"))
         && !error.detail().is_some_and(|said| said.contains("user_script"))

@@ -33,7 +33,7 @@ use error::{StoreError, answer_of, is_of_this_connection, is_unknown_command, wa
 /// A batch takes about 2 ms, and a lease is much longer than this wait.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// For retries of a command while servers redirect it or are not ready.
+/// Time limit for retries of a command while servers redirect it or are not ready.
 const REDIRECTED_MAX: Duration = Duration::from_secs(1);
 /// Wait for the reply to a blocking read, after the read's own timeout.
 const BLOCK_MARGIN: Duration = Duration::from_secs(5);
@@ -42,7 +42,8 @@ pub trait Observer: Send + Sync {
     /// `took` is `None` for a blocking read.
     fn answered(&self, verb: &'static str, took: Option<Duration>);
     fn failed(&self, verb: &'static str);
-    /// Sentinels or cluster nodes report the primary of `what`. `found` is its address, or `None` if the search failed.
+    /// A search among sentinels or cluster nodes for the primary of `what` has ended. `found` is the primary's address,
+    /// or `None` if the search failed.
     fn sought_primary(&self, what: &str, found: Option<&str>);
     /// A server is not ready, or does not own the key. `answer` is the first word of its reply.
     fn redirected(&self, answer: &'static str);
@@ -112,10 +113,10 @@ impl Connection {
         Self { observer: Some(observer), ..self }
     }
 
-    /// `timed` is false for blocking reads.
+    /// Reports the outcome of a round trip to the observer. `timed` is false for blocking reads.
     ///
-    /// Boxed, because the future of a round trip takes 3 kB. Otherwise every caller's future would contain these 3 kB,
-    /// and each move would copy them.
+    /// The returned future is boxed, because the future of a round trip takes 3 kB. Otherwise every caller's future
+    /// would contain these 3 kB, and each move would copy them.
     pub(crate) fn observe<T>(
         &self,
         verb: &'static str,
@@ -199,8 +200,8 @@ impl Connection {
         self.moves.load(Ordering::Relaxed)
     }
 
-    /// For blocking reads of up to `block`. The response timeout must be longer than `block` (the library's default is
-    /// 500 ms). Otherwise Redis would deliver entries to a connection without a reader.
+    /// Opens a connection for blocking reads of up to `block`. The response timeout must be longer than `block` (the
+    /// library's default is 500 ms). Otherwise Redis would deliver entries to a connection without a reader.
     pub async fn dedicated(&self, block: Duration) -> Result<MultiplexedConnection, StoreError> {
         self.connect(block + BLOCK_MARGIN).await
     }
@@ -216,8 +217,8 @@ impl Connection {
         made.map_err(|source| StoreError::Connect { address: self.address(), source })
     }
 
-    /// Keeps the connection if another caller has already replaced `from`. Otherwise each caller that failed on the old
-    /// connection would open another one.
+    /// Drops the current connection, unless another caller has already replaced `from`. Otherwise each caller that
+    /// failed on the old connection would open another one.
     async fn drop_if_failed(&self, from: &OpenConnection, error: &redis::RedisError) {
         self.notify_observer(error);
         if !is_of_this_connection(error) {
@@ -284,11 +285,11 @@ impl Connection {
         self.observe(verb, true, run).await
     }
 
-    /// Loads the function if Redis does not know it. Runs its text as a script if functions are not supported or not
-    /// permitted, or if memory is full.
+    /// Loads the function if Redis does not know it. Runs the function's text as a script if functions are not
+    /// supported or not permitted, or if memory is full.
     ///
-    /// If the user may load neither, the next call tries the function again, because another process may have loaded
-    /// it.
+    /// If the user may load neither the function nor the script, the next call tries the function again: another
+    /// process may have loaded the function.
     async fn call(
         &self,
         live: &OpenConnection,
@@ -377,7 +378,7 @@ impl Connection {
         self.observe(name.as_str(), true, ask).await
     }
 
-    /// For reads, or one-time setup.
+    /// Runs a pipeline of reads, or of one-time setup.
     pub async fn pipeline<T: redis::FromRedisValue>(
         &self,
         name: RedisCommand,
@@ -438,7 +439,7 @@ impl Backoff {
         self.policy.next_backoff().unwrap_or(Duration::from_secs(2))
     }
 
-    /// For calls after Redis replied, so that the next failure starts with short delays.
+    /// Call this after a reply from Redis, so that the next failure starts with short delays.
     pub fn reset(&mut self) {
         self.policy.reset();
     }

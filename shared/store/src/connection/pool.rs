@@ -21,7 +21,7 @@ use crate::{Keys, StoreError};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Includes the search for the primary.
 const GET_TIMEOUT: Duration = Duration::from_secs(10);
-/// For a pooled connection to confirm that it still leads to a primary.
+/// Time limit for a pooled connection to confirm that it still leads to a primary.
 const RECYCLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Administrative commands may scan much data.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ struct Manager {
     dial: Arc<dyn Dial>,
 }
 
-/// The primary is known if sentinels or a cluster reported it.
+/// `primary` is set if sentinels or a cluster reported the primary.
 struct PooledConnection {
     connection: MultiplexedConnection,
     primary: Option<String>,
@@ -87,7 +87,7 @@ impl Pool {
         Ok(Self { pool: pool_of(&dial, size)?, dial, target: Arc::new(target), slots: Arc::default() })
     }
 
-    /// In a cluster, connections lead to the primary of the shard's slot.
+    /// Returns a pool for a shard. In a cluster, its connections lead to the primary of the shard's slot.
     pub fn at(&self, keys: &Keys) -> Result<Self, StoreError> {
         if matches!(*self.target, Target::One(_)) {
             return Ok(self.clone());

@@ -88,7 +88,8 @@ impl Refusal {
     }
 }
 
-/// A user may not run a command, or may not use a key. The first text is from Redis 7.0, the second from Valkey.
+/// True if a user may not run a command, or may not use a key. The first text is from Redis 7.0, the second from
+/// Valkey.
 pub(crate) fn is_right_missing(message: &str) -> bool {
     message.contains("The user executing the script") || message.contains("ACL failure in script")
 }

@@ -1,8 +1,8 @@
 //! Connections to the primary that sentinels report. The reported server must confirm that it is the primary.
 //!
-//! After a failover, a sentinel and the server that it reports may both be out of date. They stay so if the network
-//! separates them from the other nodes. So this module prefers the server with the newest configuration (the highest
-//! `config-epoch`), as sentinels do among themselves.
+//! After a failover, a sentinel and the server that it reports may both be out of date. They stay out of date if the
+//! network separates them from the other nodes. So this module prefers the server with the newest configuration (the
+//! highest `config-epoch`), as sentinels do among themselves.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,7 +21,7 @@ use super::dial::{Dial, SentinelReport};
 use super::role::{Role, role};
 use super::tls::{Server, TlsFiles};
 
-/// For one sentinel to accept a connection and reply.
+/// Time limit for one sentinel to accept a connection and reply.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Wait for the remaining sentinels after most of them have replied, so that an unavailable sentinel causes little
 /// delay.
@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_millis(250);
 /// Interval between checks of whether the primary has changed. An old primary accepts writes until other nodes notify
 /// it of its replacement, and then loses these writes. This interval bounds the loss.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// For the reported server to accept a connection and confirm that it is the primary.
+/// Time limit for the reported server to accept a connection and confirm that it is the primary.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Sentinels {
@@ -73,7 +73,8 @@ struct ReportedPrimary {
 
 type PrimaryReports = Vec<Result<ReportedPrimary, String>>;
 
-/// Without duplicates. The newest configuration comes first, and within it the servers that most sentinels report.
+/// Returns the reported servers without duplicates. The newest configuration comes first. Servers of the same
+/// configuration are sorted by the number of sentinels that report them, highest first.
 fn ranked(answers: &PrimaryReports) -> Vec<(String, u16)> {
     let mut found: Vec<(u64, usize, (String, u16))> = Vec::new();
     for named in answers.iter().flatten() {
@@ -110,7 +111,7 @@ impl Sentinels {
         Self { sentinels, name, primary, tls, kept, found: watch::Sender::new(None) }
     }
 
-    /// After most sentinels have replied, waits at most `grace` for the others.
+    /// Asks all sentinels for the primary. After most sentinels have replied, waits at most `grace` for the others.
     async fn ask_all(&self, grace: Duration) -> PrimaryReports {
         let mut answers: PrimaryReports = self.sentinels.iter().map(|_| Err(silent())).collect();
         let ask = |index: usize| async move { (index, self.ask(index).await) };
@@ -202,7 +203,7 @@ impl Sentinels {
         }
     }
 
-    /// The error contains the reason of each sentinel.
+    /// Connects to the primary. The error contains the reason of each sentinel.
     async fn find(&self, config: &AsyncConnectionConfig) -> Result<(MultiplexedConnection, String), String> {
         let answers = self.ask_all(GRACE).await;
         let mut refused = HashMap::new();

@@ -53,7 +53,7 @@ impl TlsFiles {
         *self == Self::default()
     }
 
-    /// Uses the current content of the files.
+    /// Returns a client that uses the current content of the files.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl TlsFiles {
     }
 }
 
-/// Blocks the thread: a file has a few KiB, so another thread would cost more.
+/// Reads a file of certificates. Blocks the thread: a file has a few KiB, so another thread would cost more.
 fn certificates(name: &'static str, path: &Path) -> RedisResult<Vec<u8>> {
     let invalid = |why: &str| refused("a file of certificates", &format!("{name}={}: {why}", path.display()));
     let text = std::fs::read(path).map_err(|error| invalid(&error.to_string()))?;

@@ -30,7 +30,7 @@ impl Target {
     }
 }
 
-/// Does not connect yet.
+/// Parses a URL, and does not connect yet.
 pub(crate) fn target_of(url: &str) -> Result<Target, StoreError> {
     let of = |schemes: &[(&'static str, &'static str)]| {
         schemes.iter().find_map(|(ours, plain)| Some((url.strip_prefix(ours)?.to_owned(), *plain)))
@@ -47,7 +47,7 @@ pub(super) fn dial_to(url: &str) -> Result<Arc<dyn Dial>, StoreError> {
     Ok(target_of(url)?.dial(None))
 }
 
-/// The query may also contain the paths of this crate's TLS files.
+/// Parses the URL of one server. The query may also contain the paths of this crate's TLS files.
 fn server_of(url: &str) -> RedisResult<Server> {
     let (place, query) = url.rsplit_once('?').unwrap_or((url, ""));
     let (files, rest) = TlsFiles::take(query)?;
@@ -102,7 +102,7 @@ fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
     Ok(Sentinels::new(sentinels, name.to_owned(), primary, files))
 }
 
-/// `[user:password@]host[:port],…[/0][?query]`, as in [`sentinels_of`].
+/// Parses `[user:password@]host[:port],…[/0][?query]`, as in [`sentinels_of`].
 fn cluster_of(rest: &str, scheme: &str) -> RedisResult<Cluster> {
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (login, place) = place.rsplit_once('@').unwrap_or(("", place));

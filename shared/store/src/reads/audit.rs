@@ -130,7 +130,7 @@ impl Search<'_> {
         Ok(SearchEnd::ReadMax)
     }
 
-    /// Returns the last entry of the page if more entries may follow.
+    /// Reads a page, and returns its last entry if more entries may follow.
     async fn page(&mut self, range: Range) -> Result<Option<EntryId>, StoreError> {
         let page = self.store.seam().entries(&keys::audit(), &range).await?;
         self.read += page.len();
@@ -153,7 +153,8 @@ fn upto_ms(at_ms: i64) -> Bound<EntryId> {
     Bound::Included(EntryId::new(format!("{}-{}", at_ms.max(0), u64::MAX)))
 }
 
-/// Each text is an ID, a time in ms, `-` or `+`. `(` before an ID excludes that entry.
+/// Returns the range between two texts. Each text is an ID, a time in ms, `-` or `+`. `(` before an ID excludes that
+/// entry.
 fn range_of(from: &str, until: &str, count: usize) -> Range {
     let bound = |text: &str, sequence: u64| {
         let id =

@@ -12,8 +12,8 @@ use crate::seam::inspect::{QueueState, Range, ShardStats};
 use crate::{Store, StoreError, TurnName};
 
 const TENANTS_MAX: usize = 1_000;
-/// Timers to read in order to find throttle queues. The first turns in these queues are the sample for the age of
-/// waiting turns.
+/// Number of timers to read in order to find throttle queues. The first turns in these queues are the sample for the
+/// age of waiting turns.
 const TIMERS_SAMPLED: usize = 256;
 
 /// Ages of entries are by the store's clock, because the IDs of entries contain its time.
@@ -139,7 +139,7 @@ impl Store {
         Ok((waiting, turns_for_slots, for_slots))
     }
 
-    /// Leaves out the queues in `for_slots`.
+    /// Returns the throttle queues among the earliest timers, without the queues in `for_slots`.
     async fn sampled_queues(&self, for_slots: &[SetKey]) -> Result<Vec<SetKey>, StoreError> {
         let timers = Query::First { set: keys::timers(), upto: None, count: TIMERS_SAMPLED };
         let found = self.values(&[timers]).await?.flat_map(|value| members(Some(value)));
@@ -148,7 +148,7 @@ impl Store {
         Ok(queues.filter(|queue| !for_slots.contains(queue)).collect())
     }
 
-    /// In shard time (ms).
+    /// Returns the earliest admission among the first turns of the queues, in shard time (ms).
     async fn oldest_in(&self, queues: &[SetKey]) -> Result<Option<i64>, StoreError> {
         let mut oldest: Option<i64> = None;
         for some in queues.chunks(TENANTS_MAX) {

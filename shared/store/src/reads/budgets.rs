@@ -26,7 +26,7 @@ impl AgentBudget {
     }
 }
 
-/// The arguments of [`AgentBudget::of`]. `agent` is `<tenant>:<agent>`.
+/// Returns the queries for the arguments of [`AgentBudget::of`]. `agent` is `<tenant>:<agent>`.
 pub(crate) fn of_agent(agent: &str) -> [Query; 2] {
     [limits::TICK, limits::DAY].map(|limit| Query::Counter(CounterKey::new(limit, agent)))
 }
@@ -46,7 +46,7 @@ pub struct BudgetFacts {
     /// Calls of all agents of the tenant.
     pub tenant_day_used: i64,
     pub tenant_day_ends_ms: i64,
-    /// Turns ahead of this turn in its throttle queue; `None` if it is in no throttle queue.
+    /// Turns ahead of this turn in its throttle queue; `None` if the turn is in no throttle queue.
     pub ahead_on_lane: Option<u64>,
     pub counter: Option<CounterFacts>,
 }
@@ -71,7 +71,7 @@ impl From<CounterState> for CounterFacts {
 }
 
 impl Store {
-    /// Also finds the position of the agent's turn in the throttle queue of `waits`.
+    /// Reads the agent's usage, and finds the position of the agent's turn in the throttle queue of `waits`.
     pub async fn budget(
         &self,
         agent: &str,

@@ -127,12 +127,12 @@ impl Store {
         Ok(consumers.into_iter().map(consumer).collect())
     }
 
-    /// The runtimes that have taken entries from the queue.
+    /// Returns the runtimes that have taken entries from the queue.
     pub async fn runtimes(&self, queue: &str) -> Result<Vec<ConsumerFacts>, StoreError> {
         self.consumers_of(&StreamKey::new(queue)).await
     }
 
-    /// Such an entry has not been decided by a scheduler.
+    /// True if the stream still has the entry. No scheduler has decided such an entry.
     pub async fn is_inbound(&self, from: Inbound, entry: &str) -> Result<bool, StoreError> {
         // A text that is not an entry ID cannot match an entry.
         if entry_ms(entry).is_none() {
@@ -142,7 +142,7 @@ impl Store {
         Ok(matches!(found, Value::Entry(Some(_))))
     }
 
-    /// `None` if the ID is unknown or has expired.
+    /// Returns the progress of the turn with this ID; `None` if the ID is unknown or has expired.
     pub async fn remembered(&self, name: &TurnName) -> Result<Option<GivenIdProgress>, StoreError> {
         let stored = self.record_of::<GivenId>(&name.given()).await?;
         Ok(stored.map(|stored| match stored.value.state {

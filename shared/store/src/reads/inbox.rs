@@ -1,8 +1,8 @@
 //! Reads an inbox for a producer, and removes the replies that were read.
 //!
-//! An inbox is a log with one reader, which keeps its own position. If a store has lost its last writes, and its clock
-//! is behind, new entries get IDs below this position. So the reader starts again from the beginning if replies are
-//! missing, or if the newest entry is unread and no entry arrives.
+//! An inbox is a log with one reader, which keeps its own position. If a store has lost its last writes, and the
+//! store's clock is behind, new entries get IDs below this position. So the reader starts again from the beginning if
+//! replies are missing, or if the newest entry is unread and no entry arrives.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -47,8 +47,8 @@ impl Store {
         InboxReader { store, inbox, last: None, seq: 0, kept: BTreeSet::new(), looks_back: false }
     }
 
-    /// For an inbox that the caller created for a single request. A later reply creates a new inbox, which exists until
-    /// it expires.
+    /// Deletes an inbox that the caller created for a single request. A later reply creates a new inbox, which exists
+    /// until it expires.
     pub async fn forget_inbox(&self, tenant: &TenantId, inbox: &InboxName) -> Result<(), StoreError> {
         self.seam().drop_stream(&stream_of(tenant, inbox)).await?;
         let mut transaction = Transaction::new(self.versions().draw());
@@ -65,8 +65,8 @@ fn stream_of(tenant: &TenantId, inbox: &InboxName) -> StreamKey {
 }
 
 impl InboxReader {
-    /// Waits at most `block`, and never longer than five seconds. Can return an empty list earlier. After an error, the
-    /// next read continues without a gap.
+    /// Waits for unread replies, at most for `block`, and never longer than five seconds. Can return an empty list
+    /// earlier. After an error, the next read continues without a gap.
     pub async fn wait(&mut self, block: Duration) -> Result<Vec<InboxEntry>, StoreError> {
         let wait_ms = u64::try_from(block.min(BLOCK_MAX).as_millis()).unwrap_or(u64::MAX).max(1);
         let follow = FollowRequest { log: self.inbox.clone(), after: self.last.clone(), count: COUNT, wait_ms };
@@ -77,13 +77,13 @@ impl InboxReader {
         Ok(self.unread(found))
     }
 
-    /// The newest entry is unread. If the caller finds no entry after its position, the position is wrong.
+    /// True if the newest entry is unread. If the caller finds no entry after its position, the position is wrong.
     async fn is_behind(&self) -> Result<bool, StoreError> {
         let newest = self.store.seam().entries(&self.inbox, &Range::newest(1)).await?;
         Ok(newest.iter().any(|(id, _)| !self.kept.iter().any(|(kept, _)| kept == id.as_str())))
     }
 
-    /// Marks the returned entries as read.
+    /// Returns the entries of `found` that are unread, and marks them as read.
     fn unread(&mut self, found: Vec<InboxEntry>) -> Vec<InboxEntry> {
         let Some(newest) = found.last() else { return found };
         self.last = Some(EntryId::new(&newest.id));
@@ -104,8 +104,8 @@ impl InboxReader {
         fresh
     }
 
-    /// Replies that are not removed count as unread, and an inbox with too many of them accepts no new turns. After an
-    /// error, replies that were not removed expire later.
+    /// Removes replies. Replies that are not removed count as unread, and an inbox with too many unread replies accepts
+    /// no new turns. After an error, replies that were not removed expire later.
     pub async fn remove(&mut self, ids: &[String]) -> Result<(), StoreError> {
         for ids in ids.chunks(REMOVED_MAX) {
             let mut transaction = Transaction::new(self.store.versions().draw());

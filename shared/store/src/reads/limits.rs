@@ -34,8 +34,8 @@ pub struct TaskBudget {
 }
 
 impl Store {
-    /// Reads page by page, until it has read all counters, or at least `seen_max`. For a limit of permits (`is_held`),
-    /// returns only counters with permits in use.
+    /// Reads the counters of a limit page by page, until it has read all counters, or at least `seen_max`. For a limit
+    /// of permits (`is_held`), returns only counters with permits in use.
     pub async fn counters(&self, limit: &str, is_held: bool, seen_max: usize) -> Result<SeenCounters, StoreError> {
         let (states, complete) = self.states_of(limit, seen_max).await?;
         let counters = states.into_iter().map(|(name, state)| (name, CounterFacts::from(state)));
@@ -61,8 +61,8 @@ impl Store {
         Ok((seen, false))
     }
 
-    /// By name (`tenant:agent`). The flag is true if the result has all agents. Pages are read as a whole, so the
-    /// result can have more than `seen_max` agents.
+    /// Returns budgets by name (`tenant:agent`). The flag is true if the result has all agents. Pages are read as a
+    /// whole, so the result can have more than `seen_max` agents.
     pub async fn budgets(&self, seen_max: usize) -> Result<(BTreeMap<String, AgentBudget>, bool), StoreError> {
         let (ticks, all_ticks) = self.states_of(limits::TICK, seen_max).await?;
         let (days, all_days) = self.states_of(limits::DAY, seen_max).await?;
@@ -89,7 +89,7 @@ impl Store {
         Ok(seen)
     }
 
-    /// For each tenant the number of calls in its day, and the end of the day in shard time (ms).
+    /// Returns for each tenant the number of calls in the tenant's day, and the end of the day in shard time (ms).
     pub async fn tenant_days(&self, tenants: &[TenantId]) -> Result<Vec<(i64, i64)>, StoreError> {
         let mut days = Vec::with_capacity(tenants.len());
         for page in tenants.chunks(PAGE) {
@@ -147,7 +147,7 @@ impl Store {
         Ok(self.values(&[limits::TICK, limits::DAY].map(queue)).await?.map(|value| size(Some(value))).sum())
     }
 
-    /// The number of turns in each throttle queue, in the order of `counters`.
+    /// Returns the number of turns in each throttle queue, in the order of `counters`.
     pub async fn waiting_for(&self, counters: &[CounterName]) -> Result<Vec<u64>, StoreError> {
         let queue =
             |name: &CounterName| Query::Size(keys::throttle_queue(&CounterKey::new(&name.limit, &name.counter)));

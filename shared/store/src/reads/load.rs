@@ -1,4 +1,4 @@
-//! Reads the workers of a fleet, their slots, and the slices for these workers, for limits on slots.
+//! Reads the workers of a fleet, their slots, and the number of unfinished slices. Limits on slots use these numbers.
 
 use std::collections::BTreeMap;
 

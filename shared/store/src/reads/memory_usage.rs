@@ -7,8 +7,8 @@ pub struct MemoryUsage {
 }
 
 impl MemoryUsage {
-    /// At least 80 % of `maxmemory` is in use. New work is not admitted, so that admitted work can be finished (rule
-    /// 13).
+    /// True if at least 80 % of `maxmemory` is in use. New work is then not admitted, so that admitted work can be
+    /// finished (rule 13).
     #[must_use]
     pub const fn is_tight(self) -> bool {
         self.max > 0 && self.used / 4 >= self.max / 5

@@ -24,7 +24,8 @@ use tickfleet_model::Priority;
 
 use crate::{Store, StoreError};
 
-/// The ready queues come first, each group from the most urgent priority to the least urgent.
+/// The ready queues come first, then the queues for redelivery. Each group is sorted by priority, the most urgent
+/// first.
 pub(crate) fn worker_queues() -> impl Iterator<Item = StreamKey> {
     let suspects = Priority::ALL.into_iter().map(keys::suspect);
     Priority::ALL.into_iter().map(keys::ready).chain(suspects)
@@ -34,7 +35,8 @@ pub(crate) fn queues() -> Vec<StreamKey> {
     [keys::turns(), keys::tasks()].into_iter().chain(worker_queues()).collect()
 }
 
-/// When an entry was written, by the store's clock. The time is part of the ID. `None` if the text is not an entry ID.
+/// Returns when an entry was written, by the store's clock. The time is part of the ID. `None` if the text is not an
+/// entry ID.
 #[must_use]
 pub fn entry_ms(id: &str) -> Option<i64> {
     id.split_once('-')?.0.parse().ok()
@@ -54,7 +56,7 @@ impl Store {
     }
 }
 
-/// Fails with [`StoreError::Undecided`] if the record cannot be read.
+/// Decodes a record. Fails with [`StoreError::Undecided`] if the record cannot be read.
 pub(crate) fn stored<T: Record>(key: &RecordKey, value: Option<Value>) -> Result<Option<Stored<T>>, StoreError> {
     match value {
         Some(Value::Record(Some(stored))) => Stored::read(&stored)
@@ -76,12 +78,12 @@ pub(crate) fn members(value: Option<Value>) -> Vec<(std::sync::Arc<str>, u64)> {
     if let Some(Value::Members(members)) = value { members } else { Vec::new() }
 }
 
-/// All zero if the counter does not exist.
+/// Returns the state of a counter; all zero if the counter does not exist.
 pub(crate) fn counter(value: Option<Value>) -> tickfleet_core::CounterState {
     if let Some(Value::Counter(Some(state))) = value { state } else { tickfleet_core::CounterState::default() }
 }
 
-/// Replaces invalid bytes.
+/// Decodes UTF-8, and replaces invalid bytes.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -9,7 +9,7 @@ use crate::{Store, StoreError};
 pub use tickfleet_core::workers::Slots;
 
 const CONSUMERS_MAX: usize = 10_000;
-/// A consumer with an earlier end of its lease is omitted.
+/// A consumer is omitted if its lease ended longer ago than this.
 const GONE_MS_MAX: i64 = 300_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct NodeView {
     pub lease_left_ms: i64,
     /// `None` for a scheduler.
     pub slots: Option<Slots>,
-    /// Takes no new work.
+    /// True if the worker takes no new work.
     pub drained: bool,
 }
 
@@ -61,7 +61,7 @@ impl Store {
         Ok(names.into_iter().zip(found).filter_map(read).collect())
     }
 
-    /// By name. Omits a node if its lease ended more than five minutes ago.
+    /// Returns nodes by name. Omits a node if its lease ended more than five minutes ago.
     pub async fn nodes(&self, now_ms: i64) -> Result<Vec<NodeView>, StoreError> {
         Ok(nodes(&self.consumer_records().await?, now_ms))
     }

@@ -28,7 +28,7 @@ pub struct BreakerWait {
     pub why: String,
 }
 
-/// Each with the agent's caps and usage. A cap that did not apply is 0.
+/// Returns the admissions, each with the agent's caps and usage. A cap that did not apply is 0.
 #[must_use]
 pub fn admissions(notes: &[Note]) -> Vec<AdmissionNote> {
     notes.iter().filter_map(admission).collect()
@@ -68,7 +68,7 @@ pub fn breaker_waits(notes: &[Note]) -> Vec<BreakerWait> {
     notes.iter().filter_map(breaker_wait).collect()
 }
 
-/// `None` if the turn's last event is not such a wait.
+/// `None` if the turn's last event is not a wait for a circuit breaker or a paused tool.
 #[must_use]
 pub fn current_breaker_wait(notes: &[Note]) -> Option<BreakerWait> {
     notes.last().and_then(breaker_wait)

@@ -11,7 +11,7 @@ use crate::{Store, StoreError};
 const STAND_INS: [(&str, &str); 3] =
     [("Valkey", "valkey_version"), ("Dragonfly", "dragonfly_version"), ("Kvrocks", "kvrocks_version")];
 
-/// `None` if the server does not report a value: managed services hide some.
+/// A field is `None` if the server does not report the value: managed services hide some values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerFacts {
     /// `Redis`, `Valkey`, or another compatible product.
@@ -39,7 +39,7 @@ pub struct ServerFacts {
     /// In milliseconds since 1970.
     pub time_ms: i64,
     pub default_user: DefaultUser,
-    /// Each with its reply.
+    /// The commands that the server refused, each with the reply.
     pub refused: Vec<String>,
 }
 
@@ -129,7 +129,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// The server accepts neither.
+    /// The server accepts neither the function nor the script.
     pub async fn load_function(&self) -> Result<(), StoreError> {
         let function = crate::seam::redis::function();
         let word = "commit";
@@ -144,8 +144,8 @@ impl Pool {
 impl Store {
     /// Checks that the primary of the shard replies, and accepts writes and commits. Only shard time changes.
     ///
-    /// The test write is a `SET` of the shard's bare prefix on condition that this key exists, and no such key exists.
-    /// Full memory does not count as a failure, because accepted work still runs.
+    /// The test write is a `SET` with `XX` (only if the key exists) of the shard's bare prefix. No such key exists, so
+    /// nothing is written. Full memory does not count as a failure, because accepted work still runs.
     ///
     /// # Errors
     ///

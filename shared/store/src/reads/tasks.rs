@@ -35,7 +35,7 @@ impl Store {
         Ok(found.iter().filter_map(|(id, _)| TaskId::new(&**id).ok()).collect())
     }
 
-    /// `None` if `task` is not (or no longer) listed.
+    /// Returns the number of tasks that are newer than `task`; `None` if `task` is not (or no longer) listed.
     pub async fn newer_tasks(&self, task: &TurnName) -> Result<Option<usize>, StoreError> {
         let set = keys::tasks_of(&task.tenant);
         let older = self.seam().rank(&set, task.turn.as_str()).await?;

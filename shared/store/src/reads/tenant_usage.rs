@@ -11,7 +11,7 @@ use crate::{Store, StoreError};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TenantUsage {
     pub now_ms: i64,
-    /// Turns and tasks.
+    /// Unfinished turns and tasks.
     pub unfinished: u64,
     /// Slices that wait on queues or that workers have taken.
     pub in_flight: u64,

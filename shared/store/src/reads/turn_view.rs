@@ -20,7 +20,7 @@ const KEYS_PER_STEP: usize = 128;
 #[derive(Debug, Clone)]
 pub struct LiveTurn {
     pub turn: Turn,
-    /// The reason, if the cancellation was requested.
+    /// The reason, if a cancellation was requested.
     pub canceled: Option<String>,
     /// Set while the slice waits on a queue or a consumer runs it.
     pub entry: Option<EntryId>,
@@ -50,14 +50,14 @@ impl LiveTurn {
         self.calls.first()?.as_deref()
     }
 
-    /// The tools of the calls without a result. Unreadable calls are omitted.
+    /// Returns the tools of the calls without a result. Unreadable calls are omitted.
     #[must_use]
     pub fn tools_left(&self) -> BTreeSet<String> {
         let calls = self.calls.iter().skip(self.turn.position).flatten();
         calls.filter_map(|call| serde_json::from_str::<Call>(call).ok()).map(|call| call.tool).collect()
     }
 
-    /// For display: ignores the separate queue for redelivery after a crash.
+    /// Returns the queue for display: ignores the separate queue for redelivery after a crash.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> String {
         match self.turn.destination {
@@ -157,7 +157,7 @@ impl Store {
         Ok(())
     }
 
-    /// The time is the task's deadline in shard time.
+    /// Returns the task's agent, its grant, and its deadline in shard time.
     pub async fn task_grant(&self, task: &TurnName) -> Result<Option<(AgentId, TaskGrant, i64)>, StoreError> {
         let Some(stored) = self.record_of::<Turn>(&task.record()).await? else { return Ok(None) };
         let Turn { head, task, .. } = stored.value;
@@ -172,8 +172,8 @@ impl Store {
         Ok(stored.value.canceled.or(asked))
     }
 
-    /// True if a message named the tenant within the last minute, although it is not configured. Such a tenant has no
-    /// inbox for the rejection.
+    /// True if the tenant is not configured, but a message named the tenant within the last minute. Such a tenant has
+    /// no inbox for the rejection.
     pub async fn is_absent(&self, tenant: &TenantId) -> Result<bool, StoreError> {
         Ok(self.record_of::<AbsentTenant>(&absent_tenant(tenant)).await?.is_some())
     }
@@ -187,7 +187,8 @@ impl Store {
     }
 }
 
-/// If the store added the counters of the last admission to the record, copies them into the turn.
+/// Decodes a turn. If the store added the counters of the last admission to the record, copies these counters into the
+/// turn.
 pub(super) fn read_turn(key: &RecordKey, value: Option<Value>) -> Result<Option<Stored<Turn>>, StoreError> {
     let mut stored: Option<Stored<Turn>> = super::stored(key, value)?;
     if let Some(stored) = &mut stored

@@ -14,8 +14,8 @@ impl Script {
     }
 }
 
-/// A Redis function, and a script with the same text for servers without functions, and for Redis users without
-/// permission for them.
+/// A Redis function, and a script with the same text for servers without functions, and for Redis users that may not
+/// use functions.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
     /// Contains the text's digest, so that several releases can coexist.

@@ -30,7 +30,7 @@ pub(crate) fn number_of(value: &Value) -> Option<i64> {
     }
 }
 
-/// No version of the script returns this reply.
+/// The error for a reply that no version of the script returns.
 pub(crate) fn unexpected(verb: &'static str, value: &Value) -> StoreError {
     let mut found = format!("{value:?}");
     if found.len() > 200 {

@@ -96,8 +96,8 @@ pub struct QueueCounts {
 pub struct Consumer {
     pub name: Arc<str>,
     pub held: u64,
-    /// Time since the consumer's last take. A store in memory does not know takes before its own start, and counts from
-    /// its start instead.
+    /// Time since the consumer's last take. A store in memory does not know takes before the start of the store, and
+    /// counts from this start instead.
     pub idle_ms: i64,
 }
 
@@ -124,8 +124,8 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The outcome of the batch is unknown. The caller may commit the batch again. The result of a transaction with a
-    /// dedupe record that was committed before is then [`Committed::was_committed`].
+    /// The outcome of the batch is unknown. The caller may commit the batch again. If a transaction with a dedupe
+    /// record was committed before, its result is then [`Committed::was_committed`].
     async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError>;
 
     /// Works like [`Self::commit`], but also waits up to `at_most` until this batch and all earlier commits have the
@@ -137,10 +137,10 @@ pub trait Store: Send + Sync {
         at_most: Duration,
     ) -> Result<(BatchResult, Confirmed), StoreError>;
 
-    /// The consumer holds the entries until a transaction acknowledges them.
+    /// Takes entries for a consumer, which holds the entries until a transaction acknowledges them.
     async fn take(&self, take: &TakeRequest) -> Result<Vec<TakenEntry>, StoreError>;
 
-    /// Also advances shard time.
+    /// Reads the state of the shard, and advances shard time.
     async fn shard(&self) -> Result<ShardState, StoreError> {
         Ok(self.commit(&[]).await?.shard)
     }
@@ -163,8 +163,8 @@ pub trait Store: Send + Sync {
         Ok(0)
     }
 
-    /// The highest ID up to which every consumer group of the inbox has acknowledged every entry, in the format of
-    /// [`TrimBounds::read_upto`]. `None` if the inbox has no groups, as in every memory store.
+    /// Returns the highest ID up to which every consumer group of the inbox has acknowledged every entry, in the format
+    /// of [`TrimBounds::read_upto`]. `None` if the inbox has no groups, as in every memory store.
     async fn acknowledged(&self, _log: &StreamKey) -> Result<Option<u128>, StoreError> {
         Ok(None)
     }
@@ -176,7 +176,7 @@ pub trait Store: Send + Sync {
     async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError>;
 
     /// Returns about `count` records with keys that begin with `prefix`, and the cursor of the next page. Cursor 0
-    /// begins a scan, and a returned 0 ends it.
+    /// begins a scan, and a returned 0 ends the scan.
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError>;
 
     /// Cursors and `count` work as in [`Self::scan`].
@@ -187,7 +187,7 @@ pub trait Store: Send + Sync {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, tickfleet_core::CounterState)>, u64), StoreError>;
 
-    /// Members with names that begin with `prefix`. Cursors and `count` work as in [`Self::scan`].
+    /// Returns members with names that begin with `prefix`. Cursors and `count` work as in [`Self::scan`].
     async fn scan_members(
         &self,
         set: &SetKey,
@@ -196,10 +196,10 @@ pub trait Store: Send + Sync {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError>;
 
-    /// From the last member to the first.
+    /// Returns members in reverse order, from the last to the first.
     async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError>;
 
-    /// The number of members before `member`; `None` if it is not in the set.
+    /// The number of members before `member`; `None` if `member` is not in the set.
     async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError>;
 
     async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError>;
@@ -207,13 +207,13 @@ pub trait Store: Send + Sync {
     /// The entries and the counts are from the same moment.
     async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError>;
 
-    /// The entries stay in the stream.
+    /// Reads new entries of a log, and waits if there are none. The entries stay in the stream.
     async fn follow(&self, follow: &FollowRequest) -> Result<Vec<Entry>, StoreError>;
 
     async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError>;
 
-    /// The holder, and for how long (ms). A store in memory does not know takes before its own start, and counts from
-    /// its start instead.
+    /// Returns the consumer that holds the entry, and for how long (ms). A store in memory does not know takes before
+    /// the start of the store, and counts from this start instead.
     async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError>;
 
     async fn shard_stats(&self) -> Result<ShardStats, StoreError>;
@@ -255,12 +255,12 @@ pub enum RunError {
     Contended(usize),
 }
 
-/// Apart from conflicts with changed records.
+/// Maximum number of conflicts, apart from conflicts with changed records.
 const CONFLICTS_MAX: usize = 16;
-/// Each conflict with a changed record means that another decision was committed. Their number depends on how many
-/// processes write the same record.
+/// Each conflict with a changed record means that another decision was committed. The number of such conflicts depends
+/// on how many processes write the same record.
 const RECORD_CONFLICTS_MAX: usize = 1_024;
-/// Bounds the repeated reads of an unreadable record before the decision fails.
+/// Maximum number of repeated reads of an unreadable record before the decision fails.
 const REREADS_MAX: usize = 3;
 
 struct Pending<'a, D: Decision> {
@@ -320,7 +320,7 @@ pub async fn run_durably<D: Decision>(
 struct Committer<'a> {
     store: &'a dyn Store,
     durably: Option<(Durability, Duration)>,
-    /// About the last batch with a commit, and all earlier batches.
+    /// Applies to the last batch with a commit, and all earlier batches.
     confirmed: Confirmed,
 }
 

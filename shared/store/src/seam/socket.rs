@@ -121,7 +121,7 @@ impl Drop for SocketServer {
     }
 }
 
-/// If the client disconnects, drops the request in progress.
+/// Serves the requests of one connection. If the client disconnects, drops the request in progress.
 async fn serve_connection(mut stream: UnixStream, shards: &[crate::Store]) -> io::Result<()> {
     write_frame(&mut stream, GREETING.as_bytes()).await?;
     let (mut from, mut to) = stream.split();

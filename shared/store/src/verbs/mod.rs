@@ -31,7 +31,7 @@ pub(crate) mod tasks {
     pub use renew_lease::*;
 }
 
-/// Between people and agents in sessions, and between agents.
+/// Messages between people and agents in sessions, and between agents.
 pub(crate) mod conversations {
     mod messages;
     mod sessions;

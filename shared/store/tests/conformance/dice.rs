@@ -108,7 +108,7 @@ fn size(steps: &[Step]) -> usize {
     steps.iter().map(parts).sum()
 }
 
-/// `None` if there is no removal with this number.
+/// Returns the game after a removal. `None` if there is no removal with this number.
 fn without(steps: &[Step], removal: usize) -> Option<Vec<Step>> {
     let mut left = removal;
     // Try halves first, single steps last.
@@ -160,7 +160,7 @@ fn remove_of_batch(drafts: &[Draft], left: &mut usize) -> Option<Vec<Draft>> {
     None
 }
 
-/// If the list is too short, returns `None` and subtracts its length from `left`.
+/// Removes the item at index `left`. If the list is too short, returns `None` and subtracts its length from `left`.
 fn remove<T: Clone>(items: &[T], left: &mut usize) -> Option<Vec<T>> {
     if *left >= items.len() {
         *left -= items.len();

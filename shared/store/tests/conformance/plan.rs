@@ -135,14 +135,14 @@ pub enum GuardDraft {
 pub struct DebitDraft {
     pub limit: usize,
     pub counter: usize,
-    /// A variant's number. Each limit starts with its own kind of window, but settings may change it.
+    /// The number of a variant of `Window`. Each limit starts with its own kind of window, but settings may change it.
     pub kind: usize,
     pub amount: u64,
     pub max: u64,
     /// Selects the window's length and begin, which vary because settings and time zones change.
     pub length: usize,
     pub phase: i64,
-    /// Windows by which the decision is too early or too late.
+    /// Number of windows by which the decision is too early or too late.
     pub shift: i64,
     pub behind_queue: bool,
     pub shadow: bool,
@@ -182,7 +182,7 @@ pub enum WriteDraft {
         set: usize,
         member: usize,
     },
-    /// Without a window, in the current one, or in another.
+    /// Adds without a window, in the current window, or in another window.
     Add {
         limit: usize,
         counter: usize,
@@ -280,9 +280,9 @@ fn step(dice: &mut Dice<'_>) -> Step {
     }
 }
 
-/// Mostly small, sometimes an hour forward or back. Steps are even and lifetimes are odd, so that no step ends in the
-/// millisecond in which a lifetime ends. In that millisecond, a server has already removed new parts, but still has the
-/// record.
+/// Returns a step of the clock: mostly small, sometimes an hour forward or back. Steps are even and lifetimes are odd,
+/// so that no step ends in the millisecond in which a lifetime ends. In that millisecond, a server has already removed
+/// new parts, but still has the record.
 fn clock(dice: &mut Dice<'_>) -> i64 {
     2 * match dice.weighted(&[6, 6, 2, 1, 2, 1, 1]) {
         0 => dice.within(0, 20),
@@ -295,7 +295,7 @@ fn clock(dice: &mut Dice<'_>) -> i64 {
     }
 }
 
-/// Few guards are more frequent than many, so that about half of the transactions are committed.
+/// Draws a transaction. Few guards are more frequent than many, so that about half of the transactions are committed.
 fn draft(dice: &mut Dice<'_>) -> Draft {
     let (least, most) = [(0, 1), (1, 3), (3, 5)][dice.weighted(&[2, 3, 1])];
     Draft {

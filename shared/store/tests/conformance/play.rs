@@ -21,9 +21,9 @@ use super::universe::{
 pub trait Subject {
     fn store(&self) -> &dyn Store;
     async fn set_clock(&mut self, now_ms: i64);
-    /// The store keeps its contents.
+    /// Restarts the store, which keeps its contents.
     async fn restart(&mut self);
-    /// After the sample, memory is not short any more.
+    /// Samples memory at a level. After the sample, memory is not short any more.
     async fn sample_memory(&mut self, memory: MemoryLevel) -> Result<(), StoreError>;
 }
 
@@ -36,7 +36,7 @@ pub struct Table<'a, A, B> {
     known: StoreModel,
     /// The stores number their epochs differently, so only the counts are compared.
     second_epoch: u64,
-    /// Kept for steps that repeat them.
+    /// Kept for steps that repeat an earlier batch.
     batches: Vec<Vec<Transaction>>,
     pub seen: Seen,
 }
@@ -46,7 +46,7 @@ pub struct Table<'a, A, B> {
 pub struct Seen(BTreeMap<String, usize>);
 
 impl Seen {
-    /// For example `wrote Put`.
+    /// Counts an event, for example `wrote Put`.
     fn count(&mut self, kind: &str, of: &impl Debug) {
         let text = format!("{of:?}");
         let name = text.trim_matches('"').split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
@@ -310,7 +310,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         Ok(())
     }
 
-    /// Everything that can be read in one round trip.
+    /// Compares everything that can be read in one round trip.
     async fn compare_contents(&mut self) -> Result<(), Differs> {
         let mut queries = Vec::new();
         for key in (0..RECORDS.len()).map(record) {
@@ -414,12 +414,12 @@ fn comparable_shard(shard: ShardState) -> ShardState {
     ShardState { epoch: count_of(shard.epoch), ..shard }
 }
 
-/// On Redis, the count is in the upper bits, and the lower bits are a time.
+/// Returns the number of epochs so far. On Redis, this count is in the upper bits, and the lower bits are a time.
 fn count_of(epoch: u64) -> u64 {
     if epoch >> 32 == 0 { epoch } else { epoch >> 32 }
 }
 
-/// Guards of the current epoch get this store's number of the epoch.
+/// Adapts a batch to a store: guards of the current epoch get the store's number of the epoch.
 fn with_epoch(batch: &[Transaction], epoch: u64) -> Vec<Transaction> {
     let mut batch = batch.to_vec();
     for guard in batch.iter_mut().flat_map(|transaction| &mut transaction.guards) {

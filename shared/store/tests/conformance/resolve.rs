@@ -71,7 +71,7 @@ impl StoreModel {
         self.counters.get(counter).map_or(0, |state| state.ends_ms)
     }
 
-    /// Later transactions assume that the earlier ones are committed.
+    /// Completes drafts. Later transactions assume that the earlier ones are committed.
     pub fn transactions(&mut self, drafts: &[Draft]) -> Vec<Transaction> {
         drafts.iter().map(|draft| self.transaction(draft)).collect()
     }

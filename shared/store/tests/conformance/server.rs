@@ -84,7 +84,7 @@ impl Server {
         Self::url_in(&self.dir)
     }
 
-    /// For the test's own commands, until the server restarts.
+    /// Returns a connection for the test's own commands, until the server restarts.
     pub fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
     }
@@ -101,7 +101,7 @@ impl Server {
         }
     }
 
-    /// The server keeps its data.
+    /// Restarts the server, which keeps its data.
     pub async fn restart(&mut self) {
         let _ended: redis::RedisResult<()> = redis::cmd("SHUTDOWN").arg("SAVE").query_async(&mut self.connection).await;
         self.child.wait().unwrap();

@@ -40,7 +40,7 @@ pub fn counter(limit: usize, counter: usize) -> CounterKey {
     CounterKey::new(LIMITS[limit], COUNTERS[counter])
 }
 
-/// A throttle queue comes with its counter.
+/// Returns a set, and its counter if the set is a throttle queue.
 pub fn set(index: usize) -> (SetKey, Option<CounterKey>) {
     match index {
         0 => (SetKey::new("under:a:1"), None),

@@ -121,7 +121,7 @@ impl Executor {
     }
 }
 
-/// Runs several futures of one actor to their ends. Each poll polls one of them, chosen by a seeded generator.
+/// Runs several futures of one actor to their ends. Each poll polls one of the futures, chosen by a seeded generator.
 pub struct Slots {
     bodies: Vec<Body>,
     rng: StdRng,

@@ -44,7 +44,7 @@ use crate::watched::Watched;
 pub const LEASE_MS: i64 = 800;
 pub const TICK_MS: i64 = 500;
 pub const CALLS_PER_TICK: u32 = 3;
-/// Within the window of the limit.
+/// Maximum number of payments within `PAYMENTS_MS`.
 pub const PAYMENTS_MAX: u64 = 4;
 pub const PAYMENTS_MS: i64 = 2_000;
 /// A restart loses at most the writes of this time.
@@ -52,7 +52,7 @@ pub const LOST_MS_MAX: i64 = 600;
 /// Retention of confirmed entries in workers' journals.
 const KEPT_MS: i64 = 4_000;
 const STEP_MS_MAX: i64 = 3_000;
-/// Polls without faults before a game with unfinished turns fails. They take longer than a deadline.
+/// Polls without faults before a game with unfinished turns fails. This many polls take longer than a deadline.
 const POLLS_MAX: u64 = 150_000;
 pub const DEADLINE_MS: i64 = 60_000;
 const BEGIN_MS: i64 = 1_000_000_000;
@@ -235,7 +235,7 @@ impl Default for ProcessState {
     }
 }
 
-/// Its store failed, or it lost its lease.
+/// The store failed, or the process lost its lease.
 pub struct ProcessEnded;
 
 impl From<StoreError> for ProcessEnded {
@@ -284,7 +284,7 @@ impl Process {
         self.state.lock().unwrap()
     }
 
-    /// At most one slot of a process sends a heartbeat at once.
+    /// Sends a heartbeat if it is due. At most one slot of a process sends a heartbeat at once.
     pub async fn heartbeat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
         let sent_ms = self.shared.clock.now_ms();
         {
@@ -347,7 +347,8 @@ fn message_of(seed: u64, number: usize, governed: bool) -> Message {
 }
 
 impl Process {
-    /// After a restart of the store, also submits accepted turns again, because the store may have lost them.
+    /// Submits the turns. After a restart of the store, also submits accepted turns again, because the store may have
+    /// lost them.
     async fn produce(&mut self, seed: u64, plan: Plan) -> Result<(), ProcessEnded> {
         let all_accepted = self.shared.oracle.lock().unwrap().accepted.len() == plan.turns;
         let numbers = if all_accepted { 0..0 } else { 0..plan.turns };
@@ -386,7 +387,7 @@ impl Process {
     }
 }
 
-/// The tool must not run twice for one call.
+/// True if the tool must not run twice for one call.
 pub fn is_once(tool: &str) -> bool {
     !["look", "note"].contains(&tool)
 }
@@ -554,7 +555,8 @@ impl Process {
         Ok(())
     }
 
-    /// Some consumers take entries after the reaper has removed them from the list of consumers.
+    /// Lists all consumers that hold entries. Some consumers take entries after the reaper has removed these consumers
+    /// from the list.
     async fn list_holders(&mut self) -> Result<(), ProcessEnded> {
         for queue in [keys::turns(), keys::ready(Priority::Normal), keys::suspect(Priority::Normal)] {
             let consumers = self.shared.store.consumers(&queue).await?;
@@ -685,7 +687,7 @@ impl Game {
         Self { executor, oracle, shared, manual, plan, words: BTreeMap::new(), excused: 0, offset_ms: 0 }
     }
 
-    /// First with faults, then without, until all turns have ended.
+    /// Plays the game first with faults, then without, until all turns have ended.
     pub fn play(&mut self) {
         let plan = self.plan;
         let faults =
@@ -728,7 +730,7 @@ impl Game {
         chance > 0 && self.executor.rng.random_range(0..10_000) < chance
     }
 
-    /// Does nothing during the lease after the previous restart.
+    /// Restarts the store without its last writes. Does nothing during the lease after the previous restart.
     fn lose(&mut self) {
         let now_ms = self.executor.clock.now_ms();
         let lost_ms = self.executor.rng.random_range(0..=LOST_MS_MAX);
@@ -842,7 +844,7 @@ impl Game {
         violations
     }
 
-    /// For debugging.
+    /// Describes the remaining work, for debugging.
     pub fn left(&self) -> String {
         let store = self.shared.store.inner.inner();
         let of = |queue: StreamKey| {

@@ -25,7 +25,7 @@ use crate::executor::yield_now;
 use crate::fleet::{DEADLINE_MS, Process, ProcessEnded, Shared};
 
 pub const TOOLS: [&str; 8] = ["quote", "quote", "buy", "sign", "sign", "charge0", "charge1", "charge2"];
-/// Of facts and claims; longer than a game.
+/// Retention of facts and claims; longer than a game.
 const KEPT_MS: i64 = 3_600_000;
 
 pub fn tenant() -> TenantId {
@@ -116,7 +116,7 @@ impl Governed {
     }
 }
 
-/// A worker ends a turn while a call has no reported result.
+/// Returns the sections for a worker that ends a turn while a call has no reported result.
 pub fn unreported(slice: &Slice) -> Vec<Box<dyn Section>> {
     let mut sections: Vec<Box<dyn Section>> = Vec::new();
     if let Some(ends) = EndCalls::unreported(&tenant(), &slice.name.turn, &slice.turn) {
@@ -142,7 +142,7 @@ impl Section for VoidSection {
 }
 
 impl Process {
-    /// An event wakes the parked call, or its turn expires.
+    /// Parks a call until an event wakes it, or until its turn expires.
     pub async fn wait(
         &mut self,
         slice: &Slice,
@@ -153,7 +153,8 @@ impl Process {
         let is_own = matches!(&reason, WaitReason::Fact { turn } if *turn == slice.name.turn);
         let most_ms = match &reason {
             WaitReason::Fact { .. } if is_own => 500,
-            // The park checks the facts again. If it finds a deadlock, no other turn wakes this call, as for `is_own`.
+            // The park checks the facts again. If the park finds a deadlock, no other turn wakes this call, as for
+            // `is_own`.
             WaitReason::Fact { .. } => 20_000,
             // A scheduler that ends a canceled turn does not know the turn's claim, so it wakes no call that waits for
             // the claim.

@@ -40,7 +40,7 @@ pub struct Oracle {
     /// Of each call, the first dispatch to a queue: time, agent and tool.
     dispatches: Vec<(i64, String, String)>,
     pub commits: u64,
-    /// Batches with a lost reply. If such a batch dispatched a call, the oracle sees the call only when it is
+    /// Batches with a lost reply. If such a batch dispatched a call, the oracle sees the call only when its slice is
     /// redelivered.
     pub unseen: u64,
     pub conflicts: u64,
@@ -81,7 +81,7 @@ impl Oracle {
         }
     }
 
-    /// Accepted turns may be lost, so producers submit all turns again.
+    /// Records a restart of the store. Accepted turns may be lost, so producers submit all turns again.
     pub fn lost(&mut self, at_ms: i64, lost_ms: i64) {
         self.accepted.clear();
         self.losses.push(Loss { at_ms, lost_ms, reported: BTreeSet::new() });
@@ -97,7 +97,7 @@ impl Oracle {
         }
     }
 
-    /// Executions between one lease before the lost writes and one lease after the restart, if the worker did not
+    /// Returns executions from one lease before the lost writes to one lease after the restart, if the worker did not
     /// report its journal in time.
     pub fn excused(&self) -> BTreeSet<u64> {
         let is_excused = |one: &&Execution| {
@@ -117,8 +117,8 @@ impl Oracle {
         }
     }
 
-    /// In any period as long as a tick, an agent makes at most the calls of two ticks. In any period as long as the
-    /// window of the payment limit, there are at most as many payments as the limit allows.
+    /// Checks two bounds. In any period as long as a tick, an agent makes at most the calls of two ticks. In any period
+    /// as long as the window of the payment limit, there are at most as many payments as the limit allows.
     fn check_dispatches(&mut self) {
         for (at_ms, agent, tool) in &self.dispatches {
             let within = |length_ms: i64| {
@@ -177,7 +177,7 @@ impl Oracle {
         executions.len() - 1
     }
 
-    /// In the order of execution: turn, position, tool, agent.
+    /// Returns the executions in order: turn, position, tool, agent.
     pub fn in_order(&self) -> Vec<(String, usize, String, String)> {
         let all = self.executions.iter().flat_map(|(call, all)| all.iter().map(move |one| (one.number, call, one)));
         let mut all: Vec<_> = all.collect();

@@ -28,7 +28,8 @@ use crate::governed::{Governed, unreported};
 
 const SLOTS: u64 = 2;
 
-/// After a lost lease or a failure of the store, the worker continues under another name, with the same journal.
+/// Runs a worker. After a lost lease or a failure of the store, the worker continues under another name, with the same
+/// journal.
 pub async fn work(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64) {
     let state = Arc::<Mutex<ProcessState>>::default();
     for again in 0.. {
@@ -114,7 +115,7 @@ impl Process {
     }
 
     /// Requeues slices that the store assigns to this worker although it does not run them: a restart of the store has
-    /// lost their end.
+    /// lost the end of these slices.
     async fn give_back_strays(&mut self) -> Result<(), ProcessEnded> {
         let queues = [keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
         let held = self.held(&queues, &self.consumer).await?.into_iter().filter(|one| !one.fields.is_empty());
@@ -150,7 +151,7 @@ impl Process {
         Ok(())
     }
 
-    /// The name of the process, which has several consumer names over time.
+    /// Returns the name of the process, which has several consumer names over time.
     fn worker(&self) -> String {
         self.consumer.split_once('-').unwrap_or_default().1.to_owned()
     }
@@ -256,8 +257,8 @@ impl Process {
         Ok(())
     }
 
-    /// The journal records every call that runs, even reads. Otherwise, a read would be reported as not run after the
-    /// store lost its result.
+    /// Begins a call. The journal records every call that runs, even reads. Otherwise, a read would be reported as not
+    /// run after the store lost its result.
     async fn begin(
         &mut self,
         slice: &Slice,
@@ -312,7 +313,7 @@ impl Process {
         }
     }
 
-    /// The begun call did nothing. Reports this if the call was reported as begun.
+    /// Records that a begun call did nothing. Reports this if the call was reported as begun.
     async fn undo(&mut self, slice: &Slice, position: usize) -> Result<(), ProcessEnded> {
         let undone = self.state().journal.undo(&slice.delivery(), position);
         if let Some(assert) = undone {
@@ -321,7 +322,7 @@ impl Process {
         Ok(())
     }
 
-    /// Another worker may hold the slice, and needs the results.
+    /// Reports the results of a slice, because another worker may hold the slice and need the results.
     async fn report_results(&mut self, slice: &Slice, upto: usize) -> Result<(), ProcessEnded> {
         if self.shard.epoch_began_ms == 0 {
             return Ok(());
@@ -339,7 +340,8 @@ impl Process {
         Ok(())
     }
 
-    /// If the equal call may have taken effect, this call ends with the same result.
+    /// Takes over the claim of an equal call that has ended. If the equal call may have taken effect, this call ends
+    /// with the same result.
     async fn take_over(
         &mut self,
         governed: &Governed,
@@ -384,7 +386,7 @@ impl Process {
         true
     }
 
-    /// After its last attempt, the call ends. Returns the slice if calls remain.
+    /// Schedules another attempt of a call. After the last attempt, the call ends. Returns the slice if calls remain.
     async fn retry(
         &mut self,
         slice: &Slice,
@@ -412,7 +414,8 @@ impl Process {
         Ok(None)
     }
 
-    /// Settles the calls that ran, and ends the others. First reads whether another worker has begun one of them.
+    /// Settles the calls that ran, and ends the others. First reads whether another worker has begun one of the other
+    /// calls.
     async fn end(&mut self, slice: Slice, mut results: Vec<RenderedCall>, why: EndReason) -> Result<(), ProcessEnded> {
         let ran = results.len();
         loop {
@@ -479,7 +482,7 @@ impl Process {
         Ok(Some(next))
     }
 
-    /// Tries again until the store reports the outcome.
+    /// Settles the calls, and tries again until the store reports the outcome.
     async fn settled(
         &mut self,
         slice: &Slice,

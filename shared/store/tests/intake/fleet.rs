@@ -104,7 +104,7 @@ pub struct Fleet {
     pub store: MemoryStore,
     pub versions: Versions,
     pub shard: ShardState,
-    /// The epoch in which entries were taken; by default the store's.
+    /// The epoch in which entries were taken; by default the store's current epoch.
     pub taken_epoch: Option<u64>,
     pub bounds: Bounds,
     pub table: Arc<Table>,
@@ -150,7 +150,7 @@ impl Fleet {
         }
     }
 
-    /// With `by`, uses that scheduler's last known counters, which may be stale.
+    /// Runs decisions. With `by`, uses the last known counters of that scheduler, which may be stale.
     pub async fn run<D: Decision>(&mut self, by: Option<usize>, decisions: &[D]) -> Vec<(D::Output, i64)> {
         self.try_run(by, decisions).await.into_iter().map(Result::unwrap).collect()
     }
@@ -303,7 +303,7 @@ impl Fleet {
         }
     }
 
-    /// Takes a slice, and parks it for an approval. Its permits are returned.
+    /// Takes a slice, and parks it for an approval. The slice's permits are returned.
     pub async fn park(&mut self, most_ms: i64) {
         let queues = Priority::ALL.map(keys::ready).to_vec();
         let take = TakeRequest { consumer: "w".into(), queues, count: 1, wait_ms: 0 };
@@ -373,8 +373,8 @@ impl Fleet {
         self.store.commit(&[transaction]).await.unwrap().results.remove(0).unwrap();
     }
 
-    /// A turn is only in the throttle queue of its state, and has the matching timers. A turn without a record must be
-    /// finished.
+    /// Checks that a turn is only in the throttle queue of its state, and has the matching timers. A turn without a
+    /// record must be finished.
     pub async fn check_place(&self, name: &TurnName) {
         let counters = [
             CounterKey::new(limits::TICK, "acme:kelly"),
@@ -410,7 +410,7 @@ impl Fleet {
     }
 }
 
-/// A stamp has the counters after the debits: each limit in the last note has a usage within its bound.
+/// Checks a stamp, which has the counters after the debits: each limit in the last note has a usage within its bound.
 fn check_stamp(slice: &Slice) {
     let Some(Note::Admitted { limits, .. }) = slice.turn.notes.last() else { return };
     if slice.debited.is_empty() {
@@ -429,7 +429,7 @@ pub fn ended(admitted: &AdmitResult) -> Option<&EndReason> {
     }
 }
 
-/// The turn's name must be derived from its entry.
+/// The turn's name must be derived from the turn's entry.
 pub fn place(name: &TurnName) -> u64 {
     place_of(&EntryId::new(name.turn.as_str().trim_start_matches('t')))
 }

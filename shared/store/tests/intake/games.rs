@@ -114,7 +114,7 @@ impl Game {
         }
     }
 
-    /// Each turn has the counter that it waits for.
+    /// Returns the waiting turns, each with the counter that it waits for.
     async fn waiting(&self) -> HashMap<TurnName, CounterKey> {
         let mut waiting = HashMap::new();
         for (name, _) in &self.turns {
@@ -223,7 +223,7 @@ fn play(seed: u64) {
         game.fleet.clock.step(86_400_000);
         game.fleet.release(0).await;
         let timers = game.fleet.members(keys::timers(), None).await;
-        // This game does not run cascades.
+        // This game does not run the timers of cascades (cancellations of everything below a task).
         assert!(timers.iter().all(|timer| timer.starts_with("cascade:")), "{timers:?}");
         let replies = transaction::StreamKey::new("replies:acme:box");
         assert_eq!(game.fleet.entries(replies).await, game.turns.len());

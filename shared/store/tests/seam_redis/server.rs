@@ -46,7 +46,7 @@ impl Server {
         RedisStore::open(&self.url(), 0, "test", 10_000).unwrap()
     }
 
-    /// The server keeps its data.
+    /// Restarts the server, which keeps its data.
     pub async fn restart(&mut self) {
         let mut connection = self.connection().await;
         let _ = redis::cmd("SHUTDOWN").query_async::<()>(&mut connection).await;

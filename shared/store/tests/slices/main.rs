@@ -44,7 +44,7 @@ const LOST_MS_MAX: i64 = 300;
 const TURNS: usize = 3;
 const WORKERS: usize = 3;
 
-/// The futures of a store in memory are ready at once.
+/// Polls a future once. The futures of a store in memory are ready at once.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {
@@ -153,7 +153,7 @@ struct Game {
     clock: Arc<ManualClock>,
     store: FaultyStore,
     versions: Versions,
-    /// Reads of timers that are stale when they are used.
+    /// Earlier reads of turns. The reads are stale when a timer uses them.
     stale: BTreeMap<usize, (View, ShardState)>,
     workers: Vec<Vec<HeldSlice>>,
     calls: Vec<usize>,
@@ -228,7 +228,7 @@ impl Game {
         view.record::<Turn>(&key).unwrap().map(|stored| stored.value)
     }
 
-    /// The turn waits in the throttle queue of its agent's tick.
+    /// Admits a turn, which then waits in the throttle queue of its agent's tick.
     fn admit(&mut self, turn: usize) {
         let name = name(turn);
         let now_ms = self.shard().now_ms;

@@ -30,7 +30,7 @@ impl Game {
         }
     }
 
-    /// The decision follows later, when the read may be stale.
+    /// Reads a turn for a decision that follows later, when the read may be stale.
     pub(super) fn look(&mut self, turn: usize) {
         let name = name(turn);
         let mut view = View::default();
@@ -57,7 +57,7 @@ impl Game {
         }
     }
 
-    /// Workers then report the calls that they ran.
+    /// Restarts the store without its last writes. Workers then report the calls that they ran.
     pub(super) fn restart(&mut self, lost_ms: i64) {
         self.store.lose(lost_ms);
         for (turn, position, by) in &self.journal {

@@ -40,7 +40,7 @@ impl Game {
         self.journal.push((call.0, position, one.nonce.clone()));
     }
 
-    /// A `once` call is begun first.
+    /// Runs a call. A `once` call is begun first.
     pub(super) fn run_call(&mut self, worker: usize, held: usize, once: bool, sent: bool) {
         let Some(one) = self.held(worker, held) else { return };
         let slice = &one.slice;
@@ -51,7 +51,8 @@ impl Game {
         let mut turn = slice.turn.clone();
         // A call that another worker began is resolved, and not run again.
         let Some(upto) = turn.state.in_flight_upto().filter(|_| turn.begun.is_none()) else { return };
-        // Redelivered slices, and slices that were taken before a restart, begin before any of their calls runs.
+        // A redelivered slice, or a slice that was taken before a restart, must be recorded as begun before any of its
+        // calls runs.
         let is_begun = turn.crashes == 0 || matches!(turn.state, State::Running { .. });
         let is_begun = is_begun && one.epoch == self.shard().epoch;
         if !once && is_begun {
@@ -92,7 +93,7 @@ impl Game {
         }
     }
 
-    /// A worker has reported that it ran the call.
+    /// True if a worker has reported that it ran the call.
     pub(super) fn is_recovered(&self, name: &TurnName, position: usize) -> bool {
         let key = keys::recovered_calls(name);
         let mut view = View::default();

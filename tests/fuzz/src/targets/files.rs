@@ -19,7 +19,7 @@ const TOOLS: &str = "tools.yaml";
 const FILES: [&str; 7] =
     ["tickfleet.yaml", "agents.yaml", TOOLS, "permissions.yaml", "tenants.yaml", "mcp.yaml", MCP_LOCK_FILE];
 
-/// One configuration file. All other files are the built-in ones.
+/// A folder with one configuration file. All other files are the built-in ones.
 pub(super) struct Folder(TempDir);
 
 thread_local! {

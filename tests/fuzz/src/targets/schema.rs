@@ -1,4 +1,4 @@
-//! Schemas of tools' authors, and arguments of models.
+//! Schemas from tool authors, and arguments from models.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tickfleet_tools::{ArgumentCheck, ValueCheck, check_schema};
 
 use crate::bounds::{head_and_rest, text};
 
-/// If the schema compiles, each check of the value must have the same result, without a panic.
+/// If the schema compiles, every check of one value must have the same result, without a panic.
 pub(super) fn schema(bytes: &[u8]) {
     let (schema, value) = head_and_rest(bytes);
     let Ok(schema) = serde_json::from_slice::<Value>(schema) else { return };

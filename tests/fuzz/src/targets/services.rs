@@ -97,7 +97,7 @@ fn declared() -> Vec<HttpTool> {
     .collect()
 }
 
-/// The first line has a byte that selects the tool, and the status. Then come headers, an empty line and the body.
+/// The first line has a byte that selects the tool, and then the status. Headers, an empty line and the body follow.
 fn answer(bytes: &[u8]) -> Option<(u8, reqwest::Response)> {
     let (first, mut rest) = head_and_rest(bytes);
     let (by, status) = first.split_first()?;
@@ -139,7 +139,7 @@ pub(super) fn token(bytes: &[u8]) {
     });
 }
 
-/// The request must go to the declared address, must have no second header, and must have a JSON body.
+/// The request must go to the declared address, no header value may contain a line break, and the body must be JSON.
 pub(super) fn http_request(bytes: &[u8]) {
     let Some((by, arguments)) = bytes.split_first() else { return };
     with_tools(|tools| {

@@ -1,4 +1,4 @@
-//! Records and entries that an operator may have changed by hand, and short values of the whole system.
+//! Records and entries that an operator may have changed by hand, and short values from all parts of the system.
 
 use tickfleet_config::{RedisUrl, units};
 use tickfleet_core::turn::Slice;

@@ -1,5 +1,5 @@
 //! Tests how consents interact with facts and equal calls. If facts deny a call or the call waits for an equal call,
-//! its consent stays unused. Also tests reads that run at the same time as a call that needs approval.
+//! the consent stays unused. Also tests reads that run at the same time as a call that needs approval.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,14 +77,14 @@ fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semapho
     Plan { tools: vec![pay], policy: people, slots: 2, ..Plan::default() }
 }
 
-/// Approves both of two equal payments. The first runs, and the second waits for it. Returns the second turn and its
-/// approval.
+/// Approves both of two equal payments. The first payment runs, and the second waits for the first. Returns the second
+/// payment's turn and approval.
 async fn waits_for_an_equal(fleet: &mut Fleet) -> (String, String) {
     let first = fleet.submit(&[pay(1)]).await;
     let agreed = asked(fleet).await.id;
     approve(fleet, "ann", &agreed).await;
     while state(fleet, &agreed).await != "used" {
-        // The call uses its consent when it gets its claim. No event reports the claim, so this polls.
+        // When a call gets the claim of its effect, it uses its consent. No event reports the claim, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let second = fleet.submit(&[pay(2)]).await;

@@ -55,8 +55,8 @@ async fn a_changed_tool_or_rule_voids_the_approval_and_requests_a_new_one() {
     fleet.stop().await;
 }
 
-/// The fleet has no worker any more, so the call is leased only after it is approved. Returns the call's turn and
-/// approval.
+/// Kills the only worker while the call waits for approval, so the call is leased only after it is approved. Returns
+/// the call's turn and approval.
 async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
     let first = KillableProcess::start(fleet, "first");
     let turn = fleet.submit(&[pay(700)]).await;
@@ -83,7 +83,7 @@ async fn leased_by_a_ghost(fleet: &Fleet) -> Slice {
     Slice::read(queue, taken.entry, &taken.fields).unwrap()
 }
 
-/// The worker of this call dies after the call has begun.
+/// Begins the call for a worker that then dies.
 async fn begins(fleet: &Fleet, slice: &Slice, id: &str) {
     let key = approval::key(&slice.name.tenant, id);
     let asked = fleet.store.record_of::<approval::Approval>(&key).await.unwrap().unwrap().value;
@@ -156,7 +156,7 @@ async fn the_result_of_a_lost_call_names_its_approval() {
     }
 }
 
-/// The result and the audit entry must both name the consent.
+/// Checks that the result and the audit entry both name the consent.
 async fn check(fleet: &mut Fleet, asked: &Approval, turn: &str) {
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["outcome_unknown"], "{reply}");

@@ -168,7 +168,7 @@ async fn a_call_waits_for_approval_without_a_slot_and_then_runs() {
     );
     assert_eq!(asked.arguments.get(), r#"{"to":"kim","amount":700}"#);
     // The approval is found by its ID alone, even among more tenants than one request reads. But the approval's own
-    // tenant must be among these tenants.
+    // tenant must be one of the given tenants.
     let client = Client::over(vec![fleet.store.clone()]);
     let mut tenants: Vec<TenantId> = (0..1_100).map(|it| TenantId::new(format!("t{it}")).unwrap()).collect();
     assert!(client.approval_of_any(&tenants, &asked.id).await.unwrap().is_none());

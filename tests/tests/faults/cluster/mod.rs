@@ -67,7 +67,7 @@ fn options() -> StoreOptions {
     StoreOptions { shards: SHARDS, lease_ms: 6_000, ..StoreOptions::default() }
 }
 
-/// Each node has one second to respond, which is too short on a stalled machine.
+/// Repeats a request until it succeeds. Each node has one second to respond, which is too short on a stalled machine.
 async fn in_the_end<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -125,13 +125,13 @@ impl Fleet {
         }
     }
 
-    /// Each turn must have exactly one reply, and its call must succeed.
+    /// Waits until each turn has exactly one reply. Every call must have succeeded.
     async fn until_replied(&self, tenant: &TenantId, count: usize) {
         let said = self.until_ended(tenant, count).await;
         assert!(said.iter().all(|outcome| outcome == "ok"), "{tenant}: {said:?}");
     }
 
-    /// Each turn must have exactly one reply. Returns the outcomes of the calls.
+    /// Waits until each turn has exactly one reply. Returns the outcomes of the calls.
     async fn until_ended(&self, tenant: &TenantId, count: usize) -> Vec<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -196,7 +196,7 @@ impl Fleet {
     }
 }
 
-/// From the field `state` of `meta`: the run ID of a shard's Redis and the number of restart epochs.
+/// Reads the field `state` of `meta`: the run ID of a shard's Redis, and the number of restart epochs.
 pub(super) fn run_and_epoch(state: &str) -> (String, u64) {
     let mut words = state.split(' ').skip(1);
     let run = words.next().unwrap().to_owned();

@@ -60,7 +60,7 @@ async fn move_under_load(fleet: &Fleet, slot: u16, from: usize, to: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moving_a_loaded_slot_key_by_key_loses_nothing_and_keeps_caps() {
-    // The test takes less than one day of the agent. So wherever the counters are, only the cap limits admissions.
+    // The test is shorter than the agent's day. So whichever server has the counters, only the cap limits admissions.
     let caps = DefaultCaps { max_actions_per_day: u32::try_from(CAP).unwrap(), ..plenty() };
     let fleet = Fleet::start(caps).await;
     let tenant = tenants()[0].clone();
@@ -255,7 +255,7 @@ async fn a_script_that_follows_an_ask_redirect_loses_its_counter() {
     assert_eq!(followed, (1,), "ten were used up, and the script that followed counts from nothing");
 }
 
-/// The code of an error that names another server.
+/// Returns the code of an error that names another server.
 fn sent_away(error: &StoreError) -> Option<&str> {
     if let StoreError::Verb { source, .. } = error { source.code() } else { None }
 }

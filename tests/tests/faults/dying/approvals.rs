@@ -32,7 +32,7 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
     pay.requires_approval()
 }
 
-/// `given` counts the approvals.
+/// Approves every payment. `given` counts the approvals.
 async fn agrees(store: Store, given: Arc<AtomicUsize>) {
     let client = Client::over(vec![store]);
     let acme = TenantId::new("acme").unwrap();

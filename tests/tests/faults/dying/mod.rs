@@ -20,13 +20,12 @@ struct DyingRun {
     killed: bool,
 }
 
-/// MONITOR's lines of heartbeats do not count, because heartbeats can come at any time.
+/// True for commits about a turn or task. Commits of heartbeats do not count, because they can come at any time.
 fn is_commit(line: &str) -> bool {
     ["] \"FCALL\" ", "] \"EVALSHA\" "].iter().any(|command| line.contains(command)) && line.contains(":acme:")
 }
 
-/// The fleet has no schedulers and workers of its own. After `kill_after` commits, all processes die, and new processes
-/// start.
+/// `fleet` must not have schedulers or workers. After `kill_after` commits, all processes die, and new processes start.
 async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl AsyncFnOnce(&Fleet)) -> DyingRun {
     let monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();
     let mut commits_made = monitor.into_on_message::<String>().filter(|line| future::ready(is_commit(line)));
@@ -63,7 +62,7 @@ fn steps(usual: usize) -> usize {
     std::env::var("TICKFLEET_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(usual)
 }
 
-/// Spread evenly from the first commit to the last.
+/// Returns the numbers of the commits after which processes die, spread evenly from the first commit to the last.
 fn places(commits: usize, steps: usize) -> impl Iterator<Item = usize> {
     (1..=commits).step_by((commits / steps).max(1))
 }

@@ -5,7 +5,7 @@ use tickfleet_testkit::Network;
 
 use super::*;
 
-/// `PRIMARY` is a network number. All URLs name `FIRST_SENTINEL` first.
+/// `PRIMARY` is the primary's number in the test's network. All URLs name `FIRST_SENTINEL` first.
 const PRIMARY: usize = 0;
 const FIRST_SENTINEL: usize = 2;
 

@@ -21,7 +21,7 @@ fn forgetful(model: &ScriptedModel) -> Plan {
     plan
 }
 
-/// Without requests for summaries.
+/// Leaves out requests for summaries.
 fn requests(model: &ScriptedModel) -> Vec<ModelRequest> {
     model.seen().into_iter().filter(|asked| !asked.system.starts_with(KEEPER)).collect()
 }
@@ -32,7 +32,7 @@ fn says(asked: &ModelRequest, words: &str) -> bool {
 
 #[tokio::test]
 async fn old_steps_are_summarized_once_and_summaries_count_as_usage() {
-    // The requests no longer show all calls, so the model counts its calls itself.
+    // The requests no longer show all calls, so the scripted model counts the calls itself.
     let calls = AtomicUsize::new(0);
     let notes = AtomicUsize::new(0);
     let model = ScriptedModel::start(move |asked: &ModelRequest| {

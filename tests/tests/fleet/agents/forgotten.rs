@@ -1,5 +1,5 @@
 //! A task waits for work whose record expires before the task reads the result. Records and IDs are kept only for a
-//! moment, and the only slot is busy meanwhile. Nothing may be done twice, and the results must be true.
+//! moment, and the only slot is busy meanwhile. Nothing may be done twice, and the results must be correct.
 
 use tickfleet_store::StoreOptions;
 use tokio_util::sync::CancellationToken;
@@ -14,7 +14,7 @@ fn forgetful(plan: Plan) -> Plan {
     Plan { slots: 1, store, ..plan }
 }
 
-/// The turn takes the slot as soon as it is free. Only when this turn is queued may the post return.
+/// Submits a turn that takes the slot as soon as the slot is free. The post may return only after this turn is queued.
 async fn keep_busy(fleet: &Fleet, may_end: &CancellationToken) {
     let calls = json!([{"name": "sleep", "arguments": {"ms": SLEEP_MS}}]);
     let turn = json!({"turn_id": "busy", "tenant": "acme", "agent": "atlas", "priority": "urgent", "calls": calls});

@@ -37,7 +37,7 @@ async fn a_repeated_task_message_is_a_duplicate_and_a_changed_one_a_conflict() {
 #[tokio::test]
 async fn a_delegation_with_a_possibly_expired_record_is_not_repeated() {
     let mut fleet = Fleet::start(plan(1_000)).await;
-    // A task can only begin under a turn that is unfinished.
+    // A task can begin only under an unfinished turn.
     fleet.submit_turn(json!({"turn_id": "t1", "calls": [{"name": "sleep", "arguments": {"ms": 20_000}}]})).await;
     fleet.until("its turn runs", async |fleet| fleet.held().await == 1).await;
     let tools = worker::standard_tools(&fleet.plan().store(&fleet.server.url()), &fleet.active);
@@ -52,7 +52,7 @@ async fn a_delegation_with_a_possibly_expired_record_is_not_repeated() {
     let refused = handler.call(&context(true), &arguments).await.unwrap_err();
     let unknown = |message: &str| message.contains("Whether the task was given out is not known");
     assert!(matches!(&refused, ToolFailure::Ended { message, .. } if unknown(message)), "{refused:?}");
-    // Nothing was written. If no record can have expired, the same call delegates the task.
+    // The refused call wrote nothing. If no record can have expired, the same call delegates the task.
     let given = handler.call(&context(false), &arguments).await.unwrap();
     assert!(given.json.get().contains("queued"), "{}", given.json.get());
     fleet.cancel_turn("t1").await;

@@ -8,7 +8,8 @@ use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, RuleMode
 use super::rules::{asked, with_rules};
 use super::*;
 
-/// Rules cannot distinguish the calls of these tools. Each tool has a fact, which may refer to an argument.
+/// Rules cannot tell attackers' calls of these tools from users' calls. So each tool may be called once per session, or
+/// once per value of an argument. The table names the fact that enforces this.
 const ONCE_A_SESSION: [(&str, &str); 5] = [
     ("slack.get_channels", "slack_channels"),
     ("slack.read_channel_messages", "slack_messages(/channel)"),
@@ -57,8 +58,8 @@ fn with_facts(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// The attack's calls come after the first result that can contain the attack. Also returns the position of the first
-/// of these calls.
+/// The attack's calls come after the first result that can contain the attack. Also returns the position of the
+/// attack's first call.
 fn hijacked(user: &Task, attack: &Task) -> (usize, Vec<Value>) {
     let mut calls = user.turn_calls();
     let carries = |call: &Value| UNTRUSTED.iter().any(|tool| call["name"] == *tool);
@@ -69,12 +70,12 @@ fn hijacked(user: &Task, attack: &Task) -> (usize, Vec<Value>) {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct AttackCounts {
-    /// All calls in sessions without an attack run.
+    /// Calls in sessions without an attack. All of them run.
     legitimate: usize,
     /// Attackers' calls that grants and rules let through. Facts deny the `stopped` calls, and the `passed` calls run.
     stopped: usize,
     passed: usize,
-    /// Facts deny the user's own calls that repeat a call of the attacker.
+    /// The user's own calls that repeat a call of the attacker. Facts deny these calls.
     repeated: usize,
     attacks: usize,
 }

@@ -1,4 +1,4 @@
-//! OpenAI's Responses. As with the other APIs, each request contains the whole conversation, so the provider stores
+//! OpenAI's Responses API. As with the other APIs, each request contains the whole conversation, so the provider stores
 //! nothing.
 
 use serde::Deserialize;

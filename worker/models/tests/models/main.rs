@@ -55,7 +55,7 @@ fn asking() -> ModelRequest {
     }
 }
 
-/// The conversation after an answer with two calls, of which the second failed.
+/// Returns the conversation after an answer with two calls. The second call has failed.
 fn continued(calls: Vec<ToolCall>) -> ModelRequest {
     let mut request = asking();
     let results = calls.iter().enumerate().map(|(index, call)| ChatMessage::Result {

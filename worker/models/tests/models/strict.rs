@@ -113,7 +113,7 @@ fn said(api: ProviderApi, text: &str) -> String {
     body.to_string()
 }
 
-/// Text, because `json!` cannot represent a number with 23 digits.
+/// Returns text, because `json!` cannot represent a number with 23 digits.
 fn calls(api: ProviderApi) -> &'static str {
     match api {
         ProviderApi::OpenAi => {

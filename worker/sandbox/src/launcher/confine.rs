@@ -39,7 +39,8 @@ pub(super) struct Owner {
     pub(super) gid: Gid,
 }
 
-/// The owner of the workspace, as which commands run if the launcher is root. `None` if the launcher is not root.
+/// Returns the owner of the workspace if the launcher is root, because commands then run as this user. Otherwise
+/// `None`.
 pub(super) fn owner(workspace: &Path) -> Result<Option<Owner>, Refusal> {
     if !unistd::geteuid().is_root() {
         return Ok(None);
@@ -88,8 +89,8 @@ pub(super) fn admit(cgroup_handle: Option<&CgroupHandle>, child: Pid) -> Result<
     cgroup_handle.map_or(Ok(()), |cgroup_handle| cgroup_handle.admit(child.as_raw())).map_err(step("enter the cgroup"))
 }
 
-/// The launcher opens the gate with one byte. If it died before the child asked for the death signal, the byte never
-/// arrives and this function fails.
+/// The launcher opens the gate with one byte. If the launcher died before the child asked for the death signal, the
+/// byte never arrives and this function fails.
 pub(super) fn wait_for_gate(mut gate: PipeReader) -> Result<(), Refusal> {
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(step("die with the launcher"))?;
     gate.read_exact(&mut [0]).map_err(step("wait for the launcher"))
@@ -102,8 +103,8 @@ pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
     unistd::setresuid(uid, uid, uid).map_err(step("change the user"))
 }
 
-/// The kernel shows a process's descriptors to the process's own user. The kernel shows them to root only with a
-/// capability that containers do not have. Signals are still sent as root.
+/// Accesses files as the command's user. The kernel shows a process's descriptors to the process's own user, but to
+/// root only with a capability that containers do not have. Signals are still sent as root.
 fn use_file_ids_of(owner: Option<Owner>) -> Result<(), Refusal> {
     let Some(Owner { uid, gid }) = owner else { return Ok(()) };
     // Each call returns the previous ID and reports no error. So a second pair of calls reads the IDs.
@@ -160,8 +161,8 @@ pub(super) fn run(
     Err(execute(&spec.argv[0], &argv, &environment))
 }
 
-/// The launcher may have been started with blocked signals, and Rust programs ignore `SIGPIPE`; commands expect the
-/// defaults.
+/// Restores the signals' defaults, which commands expect: the launcher may have been started with blocked signals, and
+/// Rust programs ignore `SIGPIPE`.
 fn default_signals() -> Result<(), Refusal> {
     let all = SigSet::all();
     nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&all), None).map_err(step("unblock signals"))?;
@@ -182,7 +183,7 @@ fn strings<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<CString>, Ref
     texts.map(CString::new).collect::<Result<_, NulError>>().map_err(step("write the command"))
 }
 
-/// A name without `/` is searched for in [`PATH`].
+/// Returns only if the program cannot be executed. A name without `/` is searched for in [`PATH`].
 fn execute(program: &str, argv: &[CString], environment: &[CString]) -> Refusal {
     let folders = if program.contains('/') { vec![""] } else { PATH.split(':').collect() };
     let mut worst = Errno::ENOENT;

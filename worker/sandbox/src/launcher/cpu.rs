@@ -1,4 +1,4 @@
-//! Processes of the tree can start and end between two samples.
+//! Measures the processor time of a process tree. Processes of the tree can start and end between two samples.
 
 use std::collections::HashMap;
 

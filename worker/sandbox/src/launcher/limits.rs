@@ -22,9 +22,9 @@ const CPU_SECONDS_MAX: u64 = u32::MAX as u64;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ThreadAllowance {
-    /// Only this command uses the user, or the user's ID in this namespace.
+    /// Only this command runs as the user, or under the user's ID in this namespace.
     Own,
-    /// The worker and other commands also use the user. The user currently has this many threads.
+    /// The worker and other commands also run as the user. The user currently has this many threads.
     Shared(u64),
 }
 

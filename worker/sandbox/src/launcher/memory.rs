@@ -18,18 +18,18 @@ use crate::spec::{Level, Network, Spec};
 const SOCKET_BYTES: u64 = 320 << 10;
 /// Holds the machine's default size of a socket buffer in bytes.
 const SOCKET_DEFAULT: &str = "/proc/sys/net/core/wmem_default";
-/// A sandboxed command cannot raise the capacity.
+/// The capacity of a pipe, which a sandboxed command cannot raise.
 const PIPE_BYTES: u64 = 64 << 10;
 /// The kernel uses these bytes for each descriptor that an `epoll` watches, and for each lock on a file.
 const WATCH_BYTES: u64 = 256;
 const EPOLL: &str = "anon_inode:[eventpoll]";
 /// Ends a line in `maps` if the mapped file no longer has a name.
 const DELETED: &[u8] = b" (deleted)";
-/// In memory at the level `strict`, with size limits of their own.
+/// File systems in memory at the level `strict`. They have size limits of their own.
 const SCRATCH: [&[u8]; 2] = [b"/tmp/", b"/dev/shm/"];
 /// The kernel uses these bytes even if the process never touches the mapping.
 const MAPPING_BYTES: u64 = 256;
-/// The kernel's default per process.
+/// The kernel's default limit of mappings per process.
 const MAPPINGS_MAX: u64 = 65_530;
 
 /// Device and inode number.
@@ -98,7 +98,7 @@ impl Scan {
         }
     }
 
-    /// A file counts only if two scans in a row found it, because a file can be opened during a scan.
+    /// Ends the scan. A file counts only if two scans in a row found it, because a file can be opened during a scan.
     pub(super) fn end(&mut self, charges: &Charges, charged: &Charged, before: &Self) {
         // For mapped files, some file systems report a different device number. So a file of the workspace also matches
         // by its inode number alone.
@@ -204,7 +204,7 @@ impl Charges {
     }
 }
 
-/// Resident, swapped-out, page-table and huge-page memory in bytes. `status` is a file of the process in `/proc`.
+/// Sums resident, swapped-out, page-table and huge-page memory in bytes. `status` is a file of the process in `/proc`.
 fn kept(status: &str) -> u64 {
     let of = |line: &str| {
         let (name, value) = line.split_once(':')?;
@@ -214,7 +214,7 @@ fn kept(status: &str) -> u64 {
     status.lines().filter_map(of).fold(0, |sum, kib| sum.saturating_add(kib.saturating_mul(1_024)))
 }
 
-/// The inode number and the number of queued bytes.
+/// Returns the inode number of a socket, and the number of its queued bytes.
 fn queue(line: &str) -> Option<(u64, u64)> {
     let mut fields = line.split_whitespace().skip(4);
     let (sent, received) = fields.next()?.split_once(':')?;

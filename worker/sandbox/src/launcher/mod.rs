@@ -78,7 +78,7 @@ fn take_control() -> io::Result<OwnedFd> {
 }
 
 fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
-    // Hide this process before any input is read: the command must not reach the memory or descriptors of its launcher.
+    // Become non-dumpable before any input is read: the command must not reach the launcher's memory or descriptors.
     prctl::set_dumpable(false).map_err(step("hide the launcher"))?;
     prctl::set_child_subreaper(true).map_err(step("become a subreaper"))?;
     raw::close_others_on_exec().map_err(step("close descriptors"))?;
@@ -100,7 +100,7 @@ fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
     watch::watch_until_end(started, control, &request, cgroup_handle.as_ref())
 }
 
-/// The file has no name.
+/// Returns a file in memory that has no name.
 fn in_memory(content: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create("stdin", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all(content)?;

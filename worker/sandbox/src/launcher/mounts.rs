@@ -14,13 +14,13 @@ use super::files::{DEVICES, ETC, SYSTEM, ZERO};
 use super::{Refusal, raw, step};
 use crate::spec::{Spec, WORKSPACE};
 
-/// The mount of the new root hides the content of one of these folders.
+/// The new root is mounted on one of these folders, and hides the folder's content.
 const STAGES: [&str; 4] = ["/tmp", "/mnt", "/run", "/var"];
 /// In bytes, for each of `/tmp` and `/dev/shm`. If the run's limits permit less, the size is smaller.
 const SCRATCH_BYTES: u64 = 64 << 20;
 const NONE: Option<&str> = None;
 
-/// Opened before the new root hides it.
+/// Opened before the new root hides the path of the source.
 struct BindSource {
     file: File,
     target: PathBuf,
@@ -89,8 +89,8 @@ fn sources(spec: &Spec) -> Result<Vec<BindSource>, Refusal> {
     Ok(all)
 }
 
-/// Device links such as `/dev/fd`, and the system folders that are links on the machine, such as `/bin`. Each with its
-/// target.
+/// Returns device links such as `/dev/fd`, and the system folders that are links on the machine, such as `/bin`. Each
+/// link comes with its target.
 fn links() -> Vec<(PathBuf, PathBuf)> {
     let devices = [("/dev/fd", "/proc/self/fd"), ("/dev/stdin", "/proc/self/fd/0"), ("/dev/stdout", "/proc/self/fd/1")];
     let devices = devices.into_iter().chain([("/dev/stderr", "/proc/self/fd/2")]);
@@ -138,7 +138,7 @@ fn bind(stage: &Path, source: &BindSource) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Includes the mounts below `target`. A remount must keep the inherited flags.
+/// Returns the mounts at and below `target` with their flags, because a remount must keep the inherited flags.
 fn mounted_at(target: &Path) -> Result<Vec<(PathBuf, MsFlags)>, Refusal> {
     let text = fs::read_to_string("/proc/self/mountinfo").map_err(step("read the mounts"))?;
     let all = text.lines().filter_map(mount_of).filter(|(path, _)| path.starts_with(target)).collect();

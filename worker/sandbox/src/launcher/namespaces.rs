@@ -70,7 +70,7 @@ pub(super) fn start(
     Ok(StartedChild { child, failure, ended: Some(ended) })
 }
 
-/// The next child becomes the first process of a new process namespace.
+/// Enters new namespaces. The next child becomes the first process of the new process namespace.
 fn enter(network: &Network) -> Result<(), Refusal> {
     let uid = unistd::geteuid();
     let gid = unistd::getegid();

@@ -72,7 +72,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, paths: &CommandPaths<'_>) 
     Ok(rules)
 }
 
-/// A path that does not exist needs no rule.
+/// Permits `access` at and below `path`. A path that does not exist needs no rule.
 fn beneath(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, Refusal> {
     let Ok(found) = PathFd::new(path) else { return Ok(rules) };
     let allowed = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };

@@ -30,8 +30,8 @@ const NEW_NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWPID,
     libc::CLONE_NEWNET,
 ];
-/// A command could use these options to outlive its launcher, keep its orphans, let another process trace it, or hide
-/// its descriptors.
+/// Denied: a command could use these options to outlive its launcher, keep its orphans, let another process trace it,
+/// or hide its descriptors.
 const PRCTL: [libc::c_int; 5] = [
     libc::PR_SET_PDEATHSIG,
     libc::PR_SET_CHILD_SUBREAPER,
@@ -41,14 +41,14 @@ const PRCTL: [libc::c_int; 5] = [
 ];
 /// Denied: they type into a terminal, or choose the process that receives signals.
 const IOCTL: [u64; 4] = [0x5412, 0x541C, 0x8901, 0x8902];
-/// Sends data with the first packet of a connection, which would bypass Landlock's check of `connect`.
+/// Denied: sends data with the first packet of a connection, which would bypass Landlock's check of `connect`.
 const FASTOPEN: u64 = 0x2000_0000;
 /// The other bits of a socket's type argument are flags.
 const TYPE_MASK: u64 = 0xf;
 
-/// Shared memory without a file and huge pages do not appear in the resident pages of a process.
+/// Denied: shared memory without a file and huge pages do not appear in the resident pages of a process.
 const MAPPINGS: [libc::c_int; 2] = [libc::MAP_SHARED | libc::MAP_ANONYMOUS, libc::MAP_HUGETLB];
-/// Sizes of a socket's buffers.
+/// Options that set the sizes of a socket's buffers. A filter makes them do nothing.
 const BUFFERS: [libc::c_int; 4] = [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
 
 /// The restriction is permanent, and children inherit it. `shared` is true if the worker runs as the same user.
@@ -143,8 +143,8 @@ fn uncounted_memory(rules: &mut Rules) -> Result<(), seccompiler::BackendError> 
     when(rules, libc::SYS_close_range, &[(2, Op::MaskedEq(unshare), unshare)])
 }
 
-/// Permits only 0, the caller itself. If the worker is not root, commands run as the worker's user, and the kernel
-/// alone would let a command change the worker's limits.
+/// The only permitted process number is 0, the caller itself. If the worker is not root, commands run as the worker's
+/// user, and the kernel alone would let a command change the worker's limits.
 fn others_by_number(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
     for call in [
         libc::SYS_prlimit64,
@@ -169,8 +169,8 @@ fn sockets(
     network: &Network,
 ) -> Result<(), seccompiler::BackendError> {
     let family = |family: libc::c_int| u64::from(family.unsigned_abs());
-    // Stream socket pairs stay connected to each other. Datagram socket pairs are forbidden, because they could send to
-    // other sockets by name.
+    // Stream sockets of a pair stay connected to each other. Pairs of datagram sockets are forbidden, because such
+    // sockets could send to other sockets by name.
     when(rules, libc::SYS_socketpair, &[(0, Op::Ne, family(libc::AF_UNIX))])?;
     when(rules, libc::SYS_socketpair, &[(1, Op::MaskedEq(TYPE_MASK), family(libc::SOCK_DGRAM))])?;
     when(rules, libc::SYS_socketpair, &[(1, Op::MaskedEq(TYPE_MASK), family(libc::SOCK_RAW))])?;

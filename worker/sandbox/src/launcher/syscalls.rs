@@ -247,7 +247,7 @@ pub(super) fn allowed() -> impl Iterator<Item = libc::c_long> {
     EVERYWHERE.iter().chain(OLDER).copied()
 }
 
-/// They change a file's mode, owner, times or attributes, and Landlock does not check them.
+/// These calls change a file's mode, owner, times or attributes, and Landlock does not check them.
 pub(super) fn metadata_by_path() -> Vec<libc::c_long> {
     let mut all = vec![
         libc::SYS_fchmodat,
@@ -279,15 +279,15 @@ pub(super) const SIGNALS: [libc::c_long; 6] = [
     libc::SYS_pidfd_send_signal,
 ];
 
-/// Also calls that send descriptors: until a descriptor is received, neither it nor the data in it is counted for any
-/// process.
+/// Includes calls that send descriptors: until a descriptor is received, neither the descriptor nor its data counts for
+/// any process.
 pub(super) const SOCKETS: [libc::c_long; 5] =
     [libc::SYS_socket, libc::SYS_connect, libc::SYS_accept4, libc::SYS_sendmsg, libc::SYS_sendmmsg];
 
-/// One byte of a file's page in a pipe can keep megabytes of memory, even after the file was truncated.
+/// One byte of a file's page in a pipe can keep megabytes of memory in use, even after the file was truncated.
 pub(super) const SPLICES: [libc::c_long; 3] = [libc::SYS_splice, libc::SYS_tee, libc::SYS_sendfile];
 
-/// They fail with `EPERM` instead of `ENOSYS`: programs print better messages, and tests can distinguish the two
+/// These calls fail with `EPERM` instead of `ENOSYS`: programs print better messages, and tests can distinguish the two
 /// filters.
 pub(super) fn forbidden() -> Vec<libc::c_long> {
     let mut all = vec![

@@ -14,7 +14,7 @@ pub(super) struct Stat {
     pub(super) threads: u64,
     /// The first thread has ended, so the process's own folder shows neither memory nor descriptors.
     pub(super) is_headless: bool,
-    /// Identifies the process permanently, together with its ID.
+    /// The start time. A process ID and a start time identify a process permanently.
     pub(super) started: u64,
     /// In ticks, without children.
     pub(super) own: u64,
@@ -52,7 +52,7 @@ pub(super) fn stat(pid: Pid) -> Option<Stat> {
     parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The process's own folder or, if its first thread has ended, that of a live thread.
+/// Returns the process's own folder or, if its first thread has ended, the folder of a live thread.
 pub(super) fn folder(pid: Pid, stat: &Stat) -> PathBuf {
     let own = PathBuf::from(format!("/proc/{pid}"));
     if !stat.is_headless {

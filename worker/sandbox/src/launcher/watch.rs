@@ -29,7 +29,7 @@ use crate::wire::{Report, Request};
 /// Each later wait is twice as long, up to [`CHECK_EVERY`].
 const FIRST_CHECK: Duration = Duration::from_millis(5);
 const CHECK_EVERY: Duration = Duration::from_millis(25);
-/// Scans of mappings and watches take longer than the other checks, so only one of `SCAN_EVERY` checks makes one.
+/// Scans of mappings and watches take longer than the other checks, so only one in `SCAN_EVERY` checks includes a scan.
 const SCAN_EVERY: u32 = 4;
 /// Checks of the workspace take at most `1 / WORKSPACE_SHARE` of all time.
 const WORKSPACE_SHARE: u32 = 10;
@@ -70,7 +70,7 @@ struct CommandWatch<'a> {
     limits: &'a Limits,
     workspace: &'a std::path::Path,
     child: Pid,
-    /// At the level `strict`, `child` is the first process of a namespace, which runs the launcher's program.
+    /// At the level `strict`, `child` is the first process of a namespace, and runs the launcher's program.
     level: Level,
     /// Until the command is executed, `child` runs the launcher's program.
     is_executed: bool,
@@ -108,7 +108,7 @@ impl<'a> CommandWatch<'a> {
         }
     }
 
-    /// `None` if the child has ended. `failure` is closed when the command is executed.
+    /// Returns the cause of a stop, or `None` if the child has ended. `failure` is closed when the command is executed.
     fn wait(&mut self, failure: &PipeReader, control: &UnixStream) -> Result<Option<StopCause>, Refusal> {
         let pid = rustix::process::Pid::from_raw(self.child.as_raw()).ok_or(Errno::ESRCH).map_err(step("watch"))?;
         let ended = pidfd_open(pid, PidfdFlags::empty()).map_err(step("watch the command"))?;
@@ -199,8 +199,8 @@ impl<'a> CommandWatch<'a> {
         exceeded_limit(counted, &self.workspace_limits)
     }
 
-    /// The kernel may have ended the command because of the processor limit, or the last check found the workspace too
-    /// large.
+    /// Returns the limit that ended the command: the kernel's processor limit, or a limit of the workspace at the last
+    /// check.
     fn at_the_end(&mut self, signal: Option<i32>) -> Option<StopCause> {
         if signal == Some(Signal::SIGXCPU as i32) {
             return Some(StopCause::Cpu);
@@ -209,7 +209,7 @@ impl<'a> CommandWatch<'a> {
     }
 }
 
-/// The current size is the limit if it already exceeds the limits, because the workspace must not grow.
+/// If the workspace already exceeds its limits, its current size becomes the limit: the workspace must not grow.
 fn workspace_limits(request: &Request) -> Limits {
     let mut limits = request.spec.limits.clone();
     // If the workspace is far larger than its limits, the count stops early.
@@ -220,7 +220,7 @@ fn workspace_limits(request: &Request) -> Limits {
     limits
 }
 
-/// Only orphans of the command.
+/// Returns the time of all reaped children, which are orphans of the command.
 fn reaped_ms() -> u64 {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return 0 };
     let ms = |time: nix::sys::time::TimeVal| {
@@ -240,15 +240,15 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Dead processes count toward the kernel's limit. `child` is reaped at the end.
+/// Dead processes count toward the kernel's limit, so this reaps all except `child`, which is reaped at the end.
 fn reap_orphans(child: Pid) {
     for orphan in tree::children(Pid::this()).into_iter().filter(|pid| *pid != child) {
         let _ = waitpid(orphan, Some(WaitPidFlag::WNOHANG));
     }
 }
 
-/// Orphans become children of this process, which is a subreaper, so no orphan escapes. The next round finds processes
-/// that one walk missed.
+/// Kills the whole tree. Orphans become children of this process, which is a subreaper, so no orphan escapes. The next
+/// round finds processes that one walk missed.
 fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
     let mut ended = (None, Some(Signal::SIGKILL as i32));
     loop {

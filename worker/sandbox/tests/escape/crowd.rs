@@ -24,7 +24,7 @@ const ROUNDS: usize = 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counts {
     /// Processes with the commands' mark in their command line, processes of the commands' users, and children of the
-    /// test. A dead process that is not reaped has no command line, and only the children include it.
+    /// test. A dead process that is not reaped has no command line, so it counts only as a child.
     processes: usize,
     /// Descriptors of the test's own process, which acts as the worker.
     descriptors: usize,
@@ -132,7 +132,7 @@ async fn counted(mark: &str, folders: &[TempDir], is_reached: impl Fn(Counts) ->
     Counts::now(mark, folders)
 }
 
-/// Otherwise, the test above would prove nothing.
+/// Otherwise, the test above could pass because nothing is counted.
 #[tokio::test]
 async fn leftovers_of_a_running_command_are_counted() {
     for (level, sandbox) in each_level().await {

@@ -1,7 +1,7 @@
 //! Cached results: a read call gets the result of an equal recent read, if the tool permits caching.
 //!
 //! Permission, arguments and rules are checked before the cache is read. Limits are checked at admission. A cached
-//! result only saves the call of the tool.
+//! result replaces only the call of the tool.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl ResultCache {
         Self { store: common.store.clone(), metrics: common.metrics.clone() }
     }
 
-    /// `None` if the call's result must not be cached.
+    /// Returns the lookup of a cached result. `None` if the call's result must not be cached.
     pub(in crate::calls) fn lookup_of(
         &self,
         attempt: &CallAttempt<'_>,
@@ -60,7 +60,8 @@ impl ResultCache {
         Some(CacheLookup { name, ttl_ms: cache.ttl_ms, requested_ms: self.store.state().now_ms })
     }
 
-    /// `None` also for a call that has begun work elsewhere, because the call continues with that work.
+    /// Returns the cached result as the outcome. `None` also for a call that has begun work elsewhere, because the call
+    /// continues with that work.
     pub(in crate::calls) fn cached_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -84,7 +85,7 @@ impl ResultCache {
         })
     }
 
-    /// `None` if the call failed, or if its output is too large to be cached.
+    /// Returns the entry for the cache. `None` if the call failed, or if its output is too large to be cached.
     pub(in crate::calls) fn fill(
         &self,
         attempt: &CallAttempt<'_>,

@@ -3,8 +3,8 @@
 //!
 //! A consent is bound to everything that makes up the call (see `tickfleet_model::approval`). The worker computes this
 //! binding each time, so a consent to a different call is not found. The consent is used in the decision that begins
-//! the call, so that a crash neither loses it nor makes it available to another call. If facts or an equal call stop
-//! the call, the consent stays.
+//! the call, so that a crash neither loses the consent nor makes the consent available to another call. If facts or an
+//! equal call stop the call, the consent stays.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -103,8 +103,8 @@ impl Calls {
         attempt.refused(Outcome::ApprovalRefused, error)
     }
 
-    /// The changed arguments pass every guard again, and must not need an approval that the original arguments did not
-    /// need.
+    /// Checks the changed arguments: they pass every guard again, and must not need an approval that the original
+    /// arguments did not need.
     async fn narrowed(
         &self,
         attempt: &CallAttempt<'_>,
@@ -140,8 +140,8 @@ impl Calls {
         Ok(again)
     }
 
-    /// If too many calls are waiting for people, the call ends instead. `before` is the ID and state of the approval
-    /// that was requested for an earlier form of the call.
+    /// Requests an approval. If too many calls are waiting for people, the call ends instead. `before` is the ID and
+    /// state of the approval that was requested for an earlier form of the call.
     pub(in crate::calls) async fn request_approval(
         &self,
         attempt: &CallAttempt<'_>,
@@ -179,7 +179,7 @@ impl Calls {
         match full.await {
             Ok(Some(of_agent)) => return self.not_agreed(attempt, too_many(of_agent), ApprovalEvent::NotAsked),
             Ok(None) => {}
-            // Parking counts again and decides. If too many approvals are waiting, the call is evaluated again.
+            // Parking the call counts the waiting approvals again. If there are too many, the call is evaluated again.
             Err(error) => tracing::debug!(%error, call = %attempt.id, "failed to count waiting approvals"),
         }
         let at_most = ask.expires_ms.map_or_else(
@@ -192,7 +192,7 @@ impl Calls {
         AttemptOutcome::WaitToBegin(Box::new(BeginWait { reason, at_most, wait, waits_while }))
     }
 
-    /// How long the call waits, and the guard of the wait: the approval's record must stay unchanged.
+    /// Returns how long the call waits, and the guard of the wait: the approval's record must stay unchanged.
     pub(in crate::calls) fn waits_for_people(
         &self,
         attempt: &CallAttempt<'_>,
@@ -218,7 +218,7 @@ impl Calls {
         (short != arguments.get()).then_some(short)
     }
 
-    /// The JSON only counts reasons beyond [`WHY_BYTES_MAX`].
+    /// Returns the reasons as JSON. Reasons beyond [`WHY_BYTES_MAX`] are only counted.
     fn why_asked(&self, asked: &[ApprovalReason], before: Option<(String, &'static str)>) -> String {
         let again = before.filter(|(_, state)| matches!(*state, "waiting" | "approved")).map(|(before, _)| {
             let why = format!("{before} was asked for before; the call, its tool or what asks has changed since then");
@@ -245,7 +245,7 @@ fn early(attempt: &CallAttempt<'_>, id: &str, tool: &str) -> Option<(InboxKey, S
     Some((keys::inbox(&name.tenant, inbox), message))
 }
 
-/// Without duplicates.
+/// Returns the demands without duplicates.
 fn demands(asked: &[ApprovalReason]) -> Vec<Demand> {
     let demand = |asked: &ApprovalReason| Demand {
         quorum: asked.demand.quorum,

@@ -44,8 +44,9 @@ pub(in crate::calls) fn session_of(slice: &Slice, row: &FactRow) -> SessionName 
     SessionName::new(&slice.name.tenant, &session)
 }
 
-/// `None` for a task, or if the tool is unknown or changes no facts. If it is unknown whether the call ran, the
-/// returned changes are `None`: each of the tool's changes may have happened.
+/// Returns the changes of facts at the end of the call. `None` for a task, or if the tool is unknown or changes no
+/// facts. If it is unknown whether the call ran, [`EndedCall::changes`] is `None`: each of the tool's changes may have
+/// happened.
 pub(in crate::calls) fn end_of(
     config: &WorkerConfig,
     slice: &Slice,
@@ -193,7 +194,7 @@ impl UnmetCondition<'_> {
         CallError { details: Some(details), ..messages::error(Outcome::Denied, message) }
     }
 
-    /// For the model: the tools with which it can meet the condition.
+    /// For the model: the tools that can make the condition true.
     fn advice(&self) -> String {
         let tenant = &self.attempt.slice.name.tenant;
         let agent = &self.attempt.head().agent;

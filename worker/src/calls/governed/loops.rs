@@ -18,9 +18,9 @@ use crate::calls::messages;
 
 #[derive(Debug, Clone)]
 pub struct LoopOptions {
-    /// Equal calls in a row after which the agent gets a note.
+    /// Number of equal calls in a row after which the agent gets a note.
     pub warn_after: u32,
-    /// Repetitions after which a call is denied, and the duration of the denial.
+    /// Number of repetitions after which a call is denied, and the duration of the denial.
     pub bounds: StreakBounds,
     pub except: Arc<BTreeSet<String>>,
 }
@@ -35,7 +35,8 @@ impl LoopBreaker {
         Self { options, metrics: Arc::clone(metrics) }
     }
 
-    /// `None` also in turns that the model loop or a tool has begun: these calls do not count as the agent's own.
+    /// Returns the check of the call's streak. `None` also in turns that the model loop or a tool has begun: these
+    /// calls do not count as the agent's own.
     pub(in crate::calls) fn check_of(&self, attempt: &CallAttempt<'_>) -> Option<StreakCheck> {
         let options = self.options.as_ref()?;
         let head = attempt.head();
@@ -54,7 +55,7 @@ impl LoopBreaker {
         Some(StreakCheck { name, hash: call_hash(tool, &attempt.call.arguments, &attempt.context) })
     }
 
-    /// Denies a call because of earlier calls of its slice. Their results are not settled yet.
+    /// Denies a call because of earlier calls of its slice. The results of these earlier calls are not settled yet.
     pub(in crate::calls) fn refused_by_unsettled(
         &self,
         check: &StreakCheck,
@@ -90,7 +91,7 @@ impl LoopBreaker {
         attempt.refused(Outcome::Denied, error)
     }
 
-    /// A call that continues elsewhere has no result yet, so it is not counted.
+    /// Counts the result of a call. A call that continues elsewhere has no result yet, so it is not counted.
     pub(in crate::calls) fn count_end(
         &self,
         check: Option<StreakCheck>,

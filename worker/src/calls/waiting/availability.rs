@@ -19,11 +19,11 @@ use crate::tools::RegisteredTool;
 const PAUSE_RECHECK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 impl Calls {
-    /// Returns whether the call may use its tool, before approval is requested or used. If the tool is unavailable and
-    /// no result is known without the tool, the error is the outcome of the call.
+    /// Decides whether the call may use its tool. Approval is requested or used only afterwards. If the tool is
+    /// unavailable and no result is known without the tool, the error is the outcome of the call.
     ///
-    /// A task is not checked: it runs its agent, and the agent's models have their own circuit breakers. A call that
-    /// has begun work elsewhere continues.
+    /// A task is not checked: the task runs an agent, and the agent's models have their own circuit breakers. A call
+    /// that has begun work elsewhere continues.
     pub(in crate::calls) async fn permit_call<'a>(
         &'a self,
         attempt: &'a CallAttempt<'_>,
@@ -59,7 +59,7 @@ impl Calls {
         self.wait_or_use_known_result(attempt, tool, arguments, unavailable).await
     }
 
-    /// The call waits until the pause ends, at most until its deadline.
+    /// Makes the call wait until the pause ends, at most until the call's deadline.
     async fn wait_for_resume<'a>(
         &'a self,
         attempt: &'a CallAttempt<'_>,
@@ -100,7 +100,7 @@ impl Calls {
         }
     }
 
-    /// The result is cached, or an equal call has the result.
+    /// True if the result is cached, or if an equal call has the result.
     async fn has_known_result(&self, attempt: &CallAttempt<'_>, tool: &RegisteredTool, arguments: &RawValue) -> bool {
         if tool.spec.effect == Effect::Once {
             return self.claims.is_end_known(attempt, tool, arguments).await;

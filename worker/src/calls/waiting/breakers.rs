@@ -40,7 +40,7 @@ struct ToolBreakers {
     /// failures that open this breaker.
     all: Breaker,
     of_tenants: HashMap<TenantId, Breaker>,
-    /// The longest of the attempts that failed in a row.
+    /// The duration of the longest attempt of those that failed in a row.
     slowest: Duration,
 }
 
@@ -64,8 +64,8 @@ pub(crate) struct OpenBreaker {
 }
 
 impl OpenBreaker {
-    /// The checks are spread over half of the breaker's open time, so that a recovered tool does not receive all calls
-    /// at once.
+    /// Returns the wait before the next check. The checks are spread over half of the breaker's open time, so that a
+    /// recovered tool does not receive all calls at once.
     pub(crate) fn recheck_after(&self, call: &CallId) -> Duration {
         let spread = self.settings.cooldown / 2;
         let place = crc32fast::hash(call.to_string().as_bytes());
@@ -131,7 +131,7 @@ fn open_count(tools: &HashMap<String, ToolBreakers>, now: Duration) -> usize {
 }
 
 impl<'a> CallPermit<'a> {
-    /// Breakers do not apply to the call.
+    /// Returns a permit for a call to which breakers do not apply.
     pub(crate) const fn always(breakers: &'a Breakers, tool: &'a str, tenant: &'a TenantId) -> Self {
         Self { breakers, tool, tenant, given: None }
     }
@@ -230,8 +230,8 @@ impl Drop for CallPermit<'_> {
     }
 }
 
-/// A tool that asks for a retry at a certain time counts as responding. An attempt that timed out shows nothing if its
-/// time limit was shorter than the tool's timeout.
+/// Judges the tool's health by one attempt. A tool that asks for a retry at a certain time counts as responding. An
+/// attempt that timed out shows nothing if its time limit was shorter than the tool's timeout.
 pub(crate) fn health_of(ran: &HandlerEnd, was_cut_short: bool) -> ToolHealth {
     match ran {
         HandlerEnd::TimedOut if was_cut_short => ToolHealth::Unknown,

@@ -9,7 +9,8 @@ pub(in crate::calls) enum ToolAccess<'a> {
 }
 
 impl<'a> ToolAccess<'a> {
-    /// If only a known result was allowed and it was not found, the error is the outcome of the waiting call.
+    /// Returns the permit. If only a known result was allowed and the result was not found, the error is the outcome of
+    /// the waiting call.
     pub(in crate::calls) fn into_permit(self) -> Result<CallPermit<'a>, AttemptOutcome> {
         match self {
             Self::Call(permit) => Ok(permit),

@@ -1,5 +1,5 @@
-//! Checks arguments as a model wrote them: parses them within bounds, validates them against the tool's schema, and
-//! explains the problems.
+//! Checks arguments as a model wrote them: parses them with limits on size and nesting, validates them against the
+//! tool's schema, and explains the problems.
 //!
 //! [`ValueCheck`] validates any JSON value against any schema. [`ArgumentCheck`] validates arguments, which must be an
 //! object. [`OutputCheck`] validates results of tools. All three compile, parse and validate in the same way.
@@ -31,10 +31,10 @@ pub use explain::{ArgumentError, Problem};
 pub(super) use explain::{found, is_secret};
 
 /// If arguments are longer than this, only the first problem is explained. To explain more, the validator would first
-/// collect all errors, and a long list can have a hundred thousand.
+/// collect all errors, and a long list can have a hundred thousand errors.
 const EXPLAINED_BYTES_MAX: usize = 16 * 1024;
-/// Arguments longer than this are checked on a separate thread. Even with a schema within bounds, such a check can take
-/// so long that it would delay the worker's other calls and heartbeats.
+/// Arguments longer than this are checked on a separate thread. Even with an accepted schema, such a check can take so
+/// long that it would delay the worker's other calls and heartbeats.
 const CHECKED_IN_PLACE_BYTES_MAX: usize = 16 * 1024;
 /// Time limit for a check of arguments. Checks of real arguments take microseconds.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(2);
@@ -117,7 +117,7 @@ struct CompiledSchema {
     validator: Validator,
     /// For hints: the top-level arguments that the schema names.
     names: Vec<String>,
-    /// Kept only if the schema declares integers.
+    /// The schema. Kept only if the schema declares integers.
     whole_numbers: Option<Value>,
     /// The places of patterns that no available engine supports. These patterns are not checked.
     unread: Vec<String>,
@@ -155,12 +155,13 @@ impl ArgumentCheck {
         }
     }
 
-    /// Checks `text`, the arguments as the model wrote them. Returns them as JSON with every digit preserved. If the
-    /// schema declares an integer, a whole number is rewritten as an integer (`5.0` becomes `5`). Empty text and `null`
-    /// count as an empty object, because providers write calls without arguments that way.
+    /// Checks `text`, the arguments as the model wrote them. Returns the arguments as JSON with every digit preserved.
+    /// If the schema declares an integer, a whole number is rewritten as an integer (`5.0` becomes `5`). Empty text and
+    /// `null` count as an empty object, because providers write calls without arguments that way.
     ///
     /// # Errors
-    /// [`ArgumentError`] if the text is not a JSON object within bounds, or does not fit the schema.
+    /// [`ArgumentError`] if the text is not a JSON object within the limits of size and nesting, or does not fit the
+    /// schema.
     pub fn check(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
         let text = if matches!(text.trim_ascii(), "" | "null") { "{}" } else { text };
         self.0.checked(text, &ARGUMENTS, true)
@@ -195,7 +196,8 @@ impl OutputCheck {
     /// Checks `json`, the result of a tool. Does not block other work, and returns within two seconds.
     ///
     /// # Errors
-    /// [`ArgumentError`] if the result does not fit the schema, is not JSON within bounds, or exceeds the time limit.
+    /// [`ArgumentError`] if the result does not fit the schema, is not JSON within the limits of size and nesting, or
+    /// exceeds the time limit.
     pub async fn check_in_time(&self, json: &str) -> Result<(), ArgumentError> {
         if json.len() <= CHECKED_IN_PLACE_BYTES_MAX {
             return self.0.checked(json, &OUTPUT, false).map(drop);
@@ -213,8 +215,8 @@ async fn apart<T: Send + 'static>(
     check: impl FnOnce(&str) -> Result<T, ArgumentError> + Send + 'static,
 ) -> Result<T, ArgumentError> {
     let text = text.to_owned();
-    // A blocking thread cannot be stopped after the timeout. The schema's cost and the value's size bound its remaining
-    // work.
+    // A blocking thread cannot be stopped after the timeout. The schema's cost and the value's size limit the thread's
+    // remaining work.
     let checked = tokio::task::spawn_blocking(move || check(&text));
     match tokio::time::timeout(limit, checked).await {
         Ok(Ok(checked)) => checked,
@@ -230,8 +232,8 @@ impl ValueCheck {
     /// Compiles `schema`, once per distinct schema.
     ///
     /// # Errors
-    /// [`SchemaError`] if the value is not a JSON Schema, or if a check against it could be expensive. The draft is
-    /// 2020-12 unless `$schema` names another one.
+    /// [`SchemaError`] if the value is not a JSON Schema, or if a check against the schema could be expensive. The
+    /// draft is 2020-12 unless `$schema` names another draft.
     pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
         let text = schema.to_string();
         let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
@@ -244,8 +246,8 @@ impl ValueCheck {
         }
         let fresh = Arc::new(CompiledSchema::new(schema)?);
         let mut all = compiled();
-        // Another thread may have compiled the schema in the meantime. Use its result, so that each schema is in memory
-        // once.
+        // Another thread may have compiled the schema in the meantime. Use that thread's result, so that each schema is
+        // in memory once.
         if let Some(known) = all.get(&digest).and_then(Weak::upgrade) {
             return Ok(Self(known));
         }
@@ -257,7 +259,7 @@ impl ValueCheck {
     /// Checks `text`, any JSON value, and returns it with every digit preserved.
     ///
     /// # Errors
-    /// [`ArgumentError`] if the text is not JSON within bounds, or does not fit the schema.
+    /// [`ArgumentError`] if the text is not JSON within the limits of size and nesting, or does not fit the schema.
     pub fn check(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
         self.checked(text, &ARGUMENTS, false)
     }
@@ -285,8 +287,8 @@ impl ValueCheck {
         RawValue::from_string(text.into_owned()).map_err(|e| not_json(e.to_string()))
     }
 
-    /// `None` if the only errors are patterns that took too many steps, because the value is then not known to be
-    /// wrong.
+    /// Explains why the value does not fit the schema. `None` if the only errors are patterns that took too many steps,
+    /// because the value is then not known to be wrong.
     fn explain(&self, value: &Value, subject: &CheckedValueName, all: bool) -> Option<ArgumentError> {
         let validator = &self.0.validator;
         let names = &self.0.names;
@@ -296,7 +298,8 @@ impl ValueCheck {
     }
 }
 
-/// A pattern took too many steps, or the regex engine failed. The tool must then decide whether the value matches.
+/// True if a pattern took too many steps, or the regex engine failed. The tool must then decide whether the value
+/// matches.
 fn is_of_engine(error: &ValidationError<'_>) -> bool {
     use ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
     matches!(error.kind(), BacktrackLimitExceeded { .. } | RegexEngineFailure { .. })

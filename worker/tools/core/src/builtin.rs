@@ -10,7 +10,7 @@ use tickfleet_model::Effect;
 use super::{CallContext, ToolError, TypedTool, wording};
 
 const SLEEP_MS_MAX: u64 = 600_000;
-/// For a task's description in the result of `note`.
+/// Maximum bytes of the task's description in the result of `note`.
 const NOTE_BYTES_MAX: usize = 2_000;
 
 /// Returns all built-in tools: `echo`, `sleep`, `fail`, `fail_once` and `note`.

@@ -8,8 +8,8 @@ use serde_path_to_error::{Path, Segment};
 
 use super::arguments::{found, is_secret};
 
-/// The error is for a model: the argument and its problem. It has no position in the text (`line 1 column 77`), because
-/// a model cannot use one.
+/// Deserializes the arguments. The error is for a model: the argument and its problem. The error has no position in the
+/// text (`line 1 column 77`), because a model cannot use a position.
 pub(super) fn read<Args: DeserializeOwned>(arguments: &RawValue) -> Result<Args, String> {
     // Arguments are parsed a second time, with paths, only after a failure.
     serde_json::from_str(arguments.get()).map_err(|error| {

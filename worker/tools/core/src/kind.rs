@@ -48,7 +48,7 @@ impl ToolKind<ShellDef> for NoShell {
     }
 }
 
-/// Every call fails with `message`.
+/// A handler that fails every call with `message`.
 pub(crate) struct NotConfigured {
     pub(crate) message: String,
 }

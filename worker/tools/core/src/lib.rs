@@ -75,13 +75,14 @@ pub struct CallContext {
     pub reply_to: Option<InboxName>,
     /// The values of the secrets that the tool declares, read for this call.
     pub secrets: ToolSecrets,
-    /// The fence of the slice that contains the call: the version of its record in the store. Handlers of the fleet
-    /// write progress under it, so a write fails if another worker has taken the slice. Empty if no slice is leased.
+    /// The fence of the slice that contains the call: the version of the slice's record in the store. Handlers of the
+    /// fleet write progress under this fence, so a write fails if another worker has taken the slice. Empty if no slice
+    /// is leased.
     pub fence: String,
     /// True if an earlier attempt of this call has begun a turn or a task and waited for its end.
     pub waited: bool,
     /// True if an earlier attempt may have begun a turn or task so long ago that the store no longer has a record of
-    /// it. A missing record then does not prove that no turn or task was begun.
+    /// that work. A missing record then does not prove that no turn or task was begun.
     pub may_be_forgotten: bool,
     /// Makes calls to other tools from within this call, see [`Self::call`].
     pub inner: inner::Inner,
@@ -196,7 +197,8 @@ impl From<Option<TurnId>> for Awaited {
     }
 }
 
-/// The failure of a handler, as data. The pipeline converts it to an outcome that depends on the tool's effect.
+/// The failure of a handler, as data. The pipeline converts the failure to an outcome that depends on the tool's
+/// effect.
 #[derive(Debug, Clone)]
 pub enum ToolFailure {
     /// The arguments fit the schema, but the tool cannot accept them. Nothing was executed.

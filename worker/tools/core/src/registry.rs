@@ -32,7 +32,7 @@ pub struct RegisteredTool {
     /// The handler that runs the tool.
     pub handler: Arc<dyn Handler>,
     /// Describes how the declaration runs the tool, such as its request or command. Approvals are bound to this text,
-    /// because the specification does not contain it.
+    /// because the specification does not contain this information.
     pub runs: String,
     /// True if the result depends on the calling agent or task.
     pub answers_by_agent: bool,
@@ -211,9 +211,9 @@ impl Registry {
     /// capabilities of both are required.
     ///
     /// A tool declared with `http` becomes an HTTP tool, and a tool declared with `shell` becomes a shell tool. A
-    /// worker can run any other declared tool, such as one with `local`, only with a typed function. Without one, the
-    /// tool's handler returns `not_configured`. `timeout_default` is the timeout of one attempt for tools that set
-    /// none.
+    /// worker can run any other declared tool, such as one with `local`, only with a typed function. Without a typed
+    /// function, the tool's handler returns `not_configured`. `timeout_default` is the timeout of one attempt for tools
+    /// that set none.
     ///
     /// # Errors
     /// All problems, not only the first one.
@@ -420,8 +420,8 @@ impl RegistryError {
     }
 }
 
-/// The keys of typed tools are checked only here. When the configuration is read, declared keys are also checked, and
-/// their window must be at least 1 s.
+/// Returns the problem with an effect key. Keys of typed tools are checked only here. Declared keys are also checked
+/// when the configuration is read: their window must be at least 1 s.
 fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     if effect != Effect::Once {
         return Some("an effect key is for a tool whose effect is once: any other may run again");
@@ -432,7 +432,8 @@ fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     (key.window_ms < 1 || key.window_ms > EFFECT_WINDOW_MS_MAX).then_some("an effect key's window is 1 ms to 31 days")
 }
 
-/// If a declaration makes a typed tool's effect stricter than `read`, the typed tool's own cache becomes an error.
+/// Returns the problem with a cache. If a declaration makes a typed tool's effect stricter than `read`, the typed
+/// tool's own cache becomes an error.
 fn wrong_cache(cache: &ReadCache, spec: &ToolSpec) -> Option<&'static str> {
     if spec.effect != Effect::Read {
         return Some("a cache requires the effect read: a cached output would skip the effect of any other tool");
@@ -467,7 +468,8 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
     let union = |typed: Vec<String>, declared: &BTreeSet<String>| -> Vec<String> {
         typed.into_iter().chain(declared.iter().cloned()).collect::<BTreeSet<_>>().into_iter().collect()
     };
-    // If the declaration has a schema, its effect key was checked against the schema when the configuration was read.
+    // If the declaration has a schema, the declaration's effect key was checked against the schema when the
+    // configuration was read.
     let keys = def.effect_key.as_ref().filter(|_| def.input_schema.is_none());
     let pointers = keys.into_iter().flat_map(|key| &key.arguments);
     if let Some(pointer) = pointers.into_iter().find(|pointer| !is_required(pointer, &typed.input_schema)) {
@@ -501,7 +503,7 @@ fn is_required(pointer: &str, schema: &Value) -> bool {
     schema.get("required").and_then(Value::as_array).is_some_and(|required| required.iter().any(|other| *other == name))
 }
 
-/// Neither the author nor the operator can set a less strict effect than the other did.
+/// Returns the stricter effect. Neither the author nor the operator can thus relax the effect that the other has set.
 fn stricter(one: Effect, other: Effect) -> Effect {
     match (one, other) {
         (Effect::Once, _) | (_, Effect::Once) => Effect::Once,
@@ -578,7 +580,7 @@ fn declared(
     RegisteredTool::new(spec, Arc::new(NotConfigured { message: format!("The tool '{name}' cannot run: {missing}.") }))
 }
 
-/// Approvals are bound to this text. It contains only references to secrets, never the values of secrets.
+/// Approvals are bound to this text. The text contains only references to secrets, never the values of secrets.
 fn runs(def: &ToolDef) -> String {
     // The pattern has no `..`. If a new field is added to `ToolDef`, the compiler reports this place.
     let ToolDef {
@@ -619,7 +621,7 @@ mod tests {
 
     const DEFAULT: Duration = Duration::from_secs(7);
 
-    /// Accepts only `GET`, and requires every variable in the address to be set.
+    /// A kind that accepts only `GET`, and that requires every variable in the address to be set.
     struct Stub;
 
     impl ToolKind<HttpDef> for Stub {

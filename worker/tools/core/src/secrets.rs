@@ -24,7 +24,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 pub struct Secrets {
     /// Secrets by the names that templates use.
     named: BTreeMap<String, SecretString>,
-    /// Templates cannot use the token. As with the secrets, the token is removed from responses.
+    /// A token that templates cannot use. As with the secrets, the token is removed from responses.
     token: Option<SecretString>,
 }
 
@@ -122,7 +122,8 @@ impl Secrets {
     }
 }
 
-/// `None` if the reference contains `{tenant}` but `tenant` is `None`.
+/// Returns the reference with the encoded tenant in place of `{tenant}`. `None` if the reference contains `{tenant}`
+/// but `tenant` is `None`.
 fn for_tenant(reference: &str, tenant: Option<&TenantId>, encoded: fn(&TenantId) -> String) -> Option<String> {
     match tenant {
         Some(tenant) => Some(reference.replace(TENANT, &encoded(tenant))),
@@ -150,7 +151,7 @@ fn in_path(tenant: &TenantId) -> String {
     name.strip_prefix('.').map(|rest| format!("%2E{rest}")).unwrap_or(name)
 }
 
-/// Drops the final line breaks. `None` if the file is too large or cannot be read as text.
+/// Reads a file without its final line breaks. `None` if the file is too large or cannot be read as text.
 async fn read(path: &str) -> Option<String> {
     let size = tokio::fs::metadata(path).await.ok().filter(std::fs::Metadata::is_file)?.len();
     if size > FILE_BYTES_MAX {

@@ -11,7 +11,7 @@ use tokio::process::ChildStderr;
 use super::{Secrets, wording};
 
 const LINE_BYTES_MAX: usize = 1_024;
-/// Further lines of a run are dropped, because no one would read them.
+/// Maximum number of logged lines of a run. Further lines are dropped, because no one would read them.
 const LINES_MAX: usize = 1_000;
 
 /// Number of final lines that are reported when a process fails, and maximum bytes of each.
@@ -45,8 +45,8 @@ impl StderrTail {
     }
 }
 
-/// Logs the standard error of the process `name`, without secrets, until the process closes it. The log message begins
-/// with `what` (such as `an MCP server`).
+/// Logs the standard error of the process `name`, without secrets, until the process closes the stream. The log message
+/// begins with `what` (such as `an MCP server`).
 pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: Arc<Secrets>, tail: Arc<StderrTail>) {
     let mut from = BufReader::new(from);
     let redactor = Redactor::default();

@@ -1,4 +1,5 @@
-//! Secrets of tools written in Rust: read for each call, passed to the function, and removed from its result.
+//! Secrets of tools written in Rust: read for each call, passed to the function, and removed from the function's
+//! result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ impl ToolSecrets {
         self.0.as_ref().map_or_else(|| text.to_owned(), |set| set.scrub(text))
     }
 
-    /// Only secrets that do not depend on a tenant, for hooks that run before any call.
+    /// Reads only secrets that do not depend on a tenant, for hooks that run before any call.
     pub(super) async fn at_startup(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> Self {
         let mut there = BTreeMap::new();
         for (name, reference) in references {
@@ -43,8 +44,8 @@ impl ToolSecrets {
     }
 }
 
-/// Does not check secrets that differ by tenant. Does not check secret files either, because a file can still be
-/// created later.
+/// True if all secrets are set, as far as is known. Does not check secrets that differ by tenant. Does not check secret
+/// files either, because a file can still be created later.
 pub(super) fn are_set(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> bool {
     references.values().all(|reference| match reference {
         SecretRef::Env(variable) => variable.contains(TENANT) || environment.get(variable).is_some(),

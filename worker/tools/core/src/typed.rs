@@ -190,7 +190,7 @@ impl TypedTool {
     }
 
     /// Makes a tool from its specification and its handler, for tools in other languages that describe themselves.
-    /// `timeout` limits one attempt. If it is `None`, the worker's default applies.
+    /// `timeout` limits one attempt. If `timeout` is `None`, the worker's default applies.
     #[must_use]
     pub fn of_handler(spec: ToolSpec, timeout: Option<Duration>, handler: Arc<dyn Handler>) -> Self {
         Self {
@@ -235,9 +235,9 @@ impl TypedTool {
         self
     }
 
-    /// Adds a hook that runs once in each process that executes calls, before the first call. Use it to connect, load
-    /// data or warm up. The hook has at most 30 s. If the hook fails, the process does not start. If the hook of a tool
-    /// that is added at run time fails, the tool is not registered.
+    /// Adds a hook that runs once in each process that executes calls, before the first call. Use the hook to connect,
+    /// load data or warm up. The hook has at most 30 s. If the hook fails, the process does not start. If the hook of a
+    /// tool that is added at run time fails, the tool is not registered.
     #[must_use]
     pub fn on_start<Hook, Running>(mut self, hook: Hook) -> Self
     where
@@ -260,9 +260,9 @@ impl TypedTool {
     }
 
     /// Sets the arguments that identify an effect, as JSON pointers (`/to`, `/amount`). Two calls of one tenant with
-    /// equal values of these arguments have the same effect. While one such call runs, equal calls wait for it, even if
-    /// they come from other turns and agents. After that call has ended, equal calls receive its outcome for the time
-    /// `window`. Requires the effect `once`. Each call must contain all of these arguments.
+    /// equal values of these arguments have the same effect. While one such call runs, equal calls wait for that call,
+    /// even if the equal calls come from other turns and agents. After that call has ended, equal calls receive its
+    /// outcome for the time `window`. Requires the effect `once`. Each call must contain all of these arguments.
     #[must_use]
     pub fn effect_key(mut self, arguments: &[&str], window: Duration) -> Self {
         let arguments = arguments.iter().map(ToString::to_string).collect();

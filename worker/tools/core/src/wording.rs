@@ -1,4 +1,4 @@
-//! Helpers for messages to models: cut text to a bound, and suggest the name that was probably meant.
+//! Helpers for messages to models: cut text to a maximum length, and suggest the name that was probably meant.
 
 /// Cuts `text` to at most `bytes_max` bytes at a character boundary. Text that is cut ends in `…`.
 pub fn cut(text: &str, bytes_max: usize) -> String {
@@ -38,7 +38,8 @@ pub fn closest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>, count
     near.into_iter().take(count).map(|(_, name)| name).collect()
 }
 
-/// An edit inserts, deletes or replaces a character, or swaps it with its neighbor.
+/// Returns the number of edits between two names. An edit inserts, deletes or replaces a character, or swaps it with
+/// its neighbor.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

@@ -1,4 +1,4 @@
-//! Sends one request, checks each redirect before following it, and reads the response within a bound.
+//! Sends one request, checks each redirect before following it, and reads the response up to a maximum size.
 
 use std::error::Error;
 use std::fmt;
@@ -12,10 +12,10 @@ use reqwest::{Method, Response, StatusCode, Url};
 use tickfleet_outbound::{Blocked, ConnectOptions, Guard, HostTrust, client};
 use tickfleet_tools::Secrets;
 
-/// For tools that may run twice.
+/// Maximum idle time of a connection, for tools that may run twice.
 const IDLE: Duration = Duration::from_secs(30);
-/// For `once` tools. Shorter than the shortest common keep-alive (5 s): a connection that the service closes during a
-/// request leaves an unknown outcome.
+/// The same for `once` tools. Shorter than the shortest common keep-alive (5 s): a connection that the service closes
+/// during a request leaves an unknown outcome.
 const IDLE_ONCE: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
@@ -83,8 +83,8 @@ impl Client {
         Ok(Self { guard, stranger, named })
     }
 
-    /// Follows at most `redirects_max` redirects, but none that would send one of `secrets` to another host. A last
-    /// response that is a redirect is an error.
+    /// Follows at most `redirects_max` redirects, but none that would send one of `secrets` to another host. If the
+    /// last response is a redirect too, the request fails.
     pub async fn send(
         &self,
         mut request: Request,
@@ -179,7 +179,7 @@ pub enum BodyError {
     Lost,
 }
 
-/// Memory use is at most `bytes_max` and one chunk.
+/// Reads the body. Memory use is at most `bytes_max` and one chunk.
 pub async fn read_body(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, BodyError> {
     let announced = response.content_length().unwrap_or(0);
     if announced > u64::try_from(bytes_max).unwrap_or(u64::MAX) {

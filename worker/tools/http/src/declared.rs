@@ -19,7 +19,7 @@ const RESPONSE_BYTES_MAX_DEFAULT: usize = 1024 * 1024;
 /// A declaration may set a limit up to this size. All slots of a worker can store a response at the same time.
 const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Headers that belong to the connection. A template that sets such a header could smuggle in a second request or
-/// remove a bound.
+/// remove a limit on the response.
 const HEADERS_REFUSED: [HeaderName; 8] = [
     header::HOST,
     header::CONTENT_LENGTH,

@@ -91,7 +91,7 @@ impl Rule {
         Some(found.as_str().map_or_else(|| found.to_string(), str::to_owned))
     }
 
-    /// The value at the rule's pointer may be a number or text. Fractions are rounded up.
+    /// Returns the seconds at the rule's pointer, which may be a number or text. Fractions are rounded up.
     pub(super) fn retry_after_s(&self, body: Option<&Value>) -> Option<u64> {
         let found = body?.pointer(self.retry_after.as_deref()?)?;
         #[allow(
@@ -115,7 +115,7 @@ fn is_something(value: &Value) -> bool {
     }
 }
 
-/// Preserves every digit.
+/// Returns the value at `pointer`, with every digit preserved.
 pub(super) fn pointed<'a>(whole: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     let mut here = whole;
     for token in pointer.split('/').skip(1) {

@@ -22,14 +22,15 @@ use super::error::field;
 use super::outcome;
 use super::template::{Template, TemplatePosition, Values};
 
-/// Tokens have a few kilobytes.
+/// Maximum bytes of a response. Tokens have a few kilobytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 const CODE_BYTES_MAX: usize = 64;
-/// Applies if the response states no lifetime.
+/// The lifetime of a token if the response states no lifetime.
 const LIFE_DEFAULT: Duration = Duration::from_secs(300);
-/// Applies even if the response states a longer lifetime.
+/// The maximum lifetime of a token, even if the response states a longer lifetime.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// A token is no longer used this long before its expiry, because it must still be valid when the request arrives.
+/// A token is no longer used this long before its expiry, because the token must still be valid when the request
+/// arrives.
 const MARGIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -121,7 +122,8 @@ pub struct TokenGrant {
 }
 
 impl Credentials {
-    /// For tools that store their grants themselves. A client without a secret is a public client.
+    /// Makes credentials with a refresh token, for tools that store their grants themselves. A client without a secret
+    /// is a public client.
     #[must_use]
     pub fn refreshing(
         token_url: Url,
@@ -156,8 +158,8 @@ impl Credentials {
         Sha256::digest(whole.to_string().as_bytes()).into()
     }
 
-    /// If `rotated` is given, it replaces the declared refresh token. If the service is unavailable, the failure is
-    /// transient and not executed. If the service rejects the request, the failure is permanent.
+    /// Requests a token. If `rotated` is given, it replaces the declared refresh token. If the service is unavailable,
+    /// the failure is transient and not executed. If the service rejects the request, the failure is permanent.
     pub async fn request_grant(
         &self,
         client: &Client,
@@ -224,7 +226,7 @@ fn unanswered(error: SendError) -> ToolFailure {
     }
 }
 
-/// See RFC 6749, section 5.1.
+/// A successful response of the token service (RFC 6749, section 5.1).
 #[derive(Deserialize)]
 struct Grants {
     access_token: String,
@@ -260,8 +262,8 @@ pub(super) async fn parse_grant(mut answer: Response) -> Result<TokenGrant, Tool
     })
 }
 
-/// See RFC 6749, section 5.2. The code must be short and have only plain characters. No other part of an error response
-/// appears in messages.
+/// Returns the code of an error response (RFC 6749, section 5.2). The code must be short and have only plain
+/// characters. No other part of an error response appears in messages.
 fn code(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let code = body.get("error")?.as_str()?;

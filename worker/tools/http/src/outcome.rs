@@ -41,9 +41,9 @@ pub(super) struct OutcomeRules {
 
 pub(super) struct ToolResponse {
     pub(super) answer: Response,
-    /// `None` if the response is not a redirect.
+    /// The reason why a redirect was not followed. `None` if the response is not a redirect.
     unfollowed: Option<String>,
-    /// For logs.
+    /// The call, for logs.
     call: Option<CallId>,
 }
 
@@ -66,7 +66,7 @@ impl From<UnfollowedRedirect> for ToolResponse {
 }
 
 impl OutcomeRules {
-    /// All secrets are removed from the response's text.
+    /// Converts a response to the call's output or failure. All secrets are removed from the response's text.
     pub(super) async fn interpret(&self, answered: ToolResponse, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
         let ToolResponse { mut answer, unfollowed, call } = answered;
         let status = answer.status().as_u16();
@@ -144,8 +144,8 @@ impl OutcomeRules {
         }
     }
 
-    /// The response has no value at the result pointer. The model does not receive the rest of the response: a
-    /// declaration that selects a part excludes everything else.
+    /// Returns the output for a response without a value at the result pointer. The model does not receive the rest of
+    /// the response: a declaration that selects a part excludes everything else.
     fn nothing_at(&self, pointer: &str, answer: &Response, call: Option<&CallId>) -> Result<ToolOutput, ToolFailure> {
         let status = answer.status().as_u16();
         let host = answer.url().host_str().unwrap_or_default();
@@ -162,8 +162,8 @@ impl OutcomeRules {
         raw(output.to_string()).map(as_json)
     }
 
-    /// For a redirect that was not followed and that no rule matches. The service may have executed the request. If the
-    /// tool must not run twice, the failure therefore says that the outcome is unknown.
+    /// Returns the failure for a redirect that was not followed and that no rule matches. The service may have executed
+    /// the request. If the tool must not run twice, the failure therefore says that the outcome is unknown.
     fn led_on(&self, why: String) -> ToolFailure {
         if self.effect != Effect::Once {
             return permanent(why);
@@ -185,7 +185,7 @@ impl OutcomeRules {
     }
 }
 
-/// An image becomes a content block, any other body becomes a note about it.
+/// An image becomes a content block, any other body becomes a note about the body.
 fn binary(body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
     if let Some(image) = ContentBlock::image(body) {
         return Ok(ToolOutput::content(&[image]));
@@ -222,8 +222,8 @@ fn failure_message(status: u16, service_message: Option<String>) -> String {
     wording::cut(&message, limits::ERROR_BYTES_MAX)
 }
 
-/// Preserves every digit. `None` if the text is not JSON, or is nested deeper than the fleet's parsers accept. Deeper
-/// JSON would make the reply unreadable, so the caller sends it as text.
+/// Returns the text as JSON, with every digit preserved. `None` if the text is not JSON, or is nested deeper than the
+/// fleet's parsers accept. Deeper JSON would make the reply unreadable, so the caller sends such JSON as text.
 fn as_raw(text: &str) -> Option<Box<RawValue>> {
     let json = repaired(text, limits::JSON_DEPTH_MAX)?;
     RawValue::from_string(json.into_owned()).ok()
@@ -243,7 +243,7 @@ pub(super) fn not_sent(host: &str, why: &str) -> ToolFailure {
     ToolFailure::Transient { message, retry_after: None, not_executed: true }
 }
 
-/// The request was sent, or may have been sent.
+/// Returns the failure of a request that was sent, or may have been sent.
 pub(super) fn lost(host: &str, why: &str) -> ToolFailure {
     let message = format!("No answer from {host}: {why}.");
     ToolFailure::Transient { message, retry_after: None, not_executed: false }
@@ -293,7 +293,7 @@ pub fn retry_after(headers: &HeaderMap, body: Option<&Value>) -> Option<Duration
     let text = |name| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
     let date = |text: &str| DateTime::parse_from_rfc2822(text).ok();
     let from_header = text(header::RETRY_AFTER).and_then(|after| {
-        // A number that is too large means a very long wait. It must not be read as no wait.
+        // A number that is too large means a very long wait. Such a number must not be read as no wait.
         if !after.is_empty() && after.bytes().all(|b| b.is_ascii_digit()) {
             return Some(Duration::from_secs(after.parse().unwrap_or(u64::from(u32::MAX))));
         }

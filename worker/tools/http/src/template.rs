@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::percent::{SECRET_KEEPS, percent_encoded};
 
-/// By name, as the model wrote them.
+/// The arguments by name, as the model wrote them.
 pub(super) type Arguments = BTreeMap<String, Box<RawValue>>;
 
 /// Determines how values are encoded.
@@ -69,8 +69,8 @@ impl Template {
         }
     }
 
-    /// `None` if one of the template's arguments is absent or null. An error is worded for a model and contains no
-    /// secrets.
+    /// Fills in the values. `None` if one of the template's arguments is absent or null. An error is worded for a model
+    /// and contains no secrets.
     pub(super) fn render(&self, values: &Values<'_>, place: TemplatePosition) -> Result<Option<String>, String> {
         let mut text = String::new();
         let mut segment = Segment::default();
@@ -182,11 +182,11 @@ fn encoded(name: &str, value: &str, place: TemplatePosition) -> Result<String, S
     }
 }
 
-/// For the check of a path value.
+/// Maximum number of times that the check of a path value decodes the value.
 const DECODINGS_MAX: usize = 5;
 
-/// The value must remain a single path segment. A proxy or a service may process the value before routing. Many proxies
-/// decode `%2F`. Some decode twice, resolve dots, treat `\\` as `/`, or drop parameters after `;`.
+/// Checks that the value remains a single path segment. A proxy or a service may process the value before routing. Many
+/// proxies decode `%2F`. Some decode twice, resolve dots, treat `\\` as `/`, or drop parameters after `;`.
 fn one_segment(value: &str) -> Result<(), &'static str> {
     if value.is_empty() {
         return Err("must not be empty");
@@ -272,7 +272,8 @@ impl Body {
         }
     }
 
-    /// `None` if the body is a single string with an absent argument. An error is worded for a model.
+    /// Fills in the values. `None` if the body is a single string with an absent argument. An error is worded for a
+    /// model.
     pub(super) fn render(&self, values: &Values<'_>) -> Result<Option<String>, String> {
         Ok(match self {
             Self::Fixed(value) => Some(value.to_string()),

@@ -27,7 +27,7 @@ struct Service {
 }
 
 impl Service {
-    /// The address is `127.0.0.1:port`.
+    /// Returns the service and its address, `127.0.0.1:port`.
     async fn start(answers: impl IntoIterator<Item = Answer>) -> (Self, String) {
         let service = Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() };
         let router = Router::new().fallback(Self::answer).with_state(service.clone());
@@ -99,7 +99,7 @@ fn tool_for(def: Value, effect: Effect) -> Result<HttpTool, DeclarationError> {
     HttpTool::new(&serde_json::from_value(def).unwrap(), &schema, effect, &environment(), &HttpClients::default())
 }
 
-/// The address is allowed, and `more` is merged into the declaration.
+/// Makes a tool that may call the address. `more` is merged into the declaration.
 fn get(address: &str, more: Value) -> HttpTool {
     tool_for(with(address, "GET", more), Effect::Read).unwrap()
 }

@@ -15,7 +15,7 @@ use super::*;
 struct TokenService {
     requests: Arc<Mutex<Vec<BTreeMap<String, String>>>>,
     basic: Arc<Mutex<Vec<String>>>,
-    /// Sent instead of a grant, in order.
+    /// The responses that are sent instead of a grant, in order.
     refusals: Arc<Mutex<VecDeque<Answer>>>,
     /// A test that withholds these permits delays the sign-in.
     gate: Arc<Semaphore>,

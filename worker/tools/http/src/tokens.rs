@@ -18,10 +18,10 @@ use tickfleet_tools::ToolFailure;
 
 /// Maximum number of sign-ins in memory. Further sign-ins work, but calls do not share their tokens.
 const TOKENS_MAX: usize = 4_096;
-/// Shorter than the usual timeout of a call.
+/// Time limit of one sign-in. Shorter than the usual timeout of a call.
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Minimum interval between replacements of rejected tokens. It limits the load if a service rejects every token. Each
-/// call would otherwise send two requests to the service and one to its token service.
+/// Minimum interval between replacements of rejected tokens. The interval limits the load if a service rejects every
+/// token. Each call would otherwise send two requests to the service and one to its token service.
 const REPLACE_PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -44,7 +44,7 @@ struct SignInEntry {
 #[derive(Default)]
 struct SignInState {
     token: Option<Arc<Token>>,
-    /// The last refresh token that the service returned. It replaces the declared one.
+    /// The last refresh token that the service returned. It replaces the declared refresh token.
     rotated: Option<SecretString>,
     failure: Option<ToolFailure>,
     granted: u64,
@@ -59,7 +59,8 @@ pub(super) struct Token {
 }
 
 impl Tokens {
-    /// All calls that waited for a failed sign-in return the same failure.
+    /// Returns a valid token, and signs in if necessary. All calls that waited for a failed sign-in return the same
+    /// failure.
     pub(super) async fn get(&self, client: &Arc<Client>, credentials: Credentials) -> Result<Arc<Token>, ToolFailure> {
         let entry = self.entry(credentials.identity());
         let tried = entry.tried.load(Ordering::SeqCst);
@@ -73,8 +74,8 @@ impl Tokens {
         }
     }
 
-    /// Returns a newer token that another call has obtained, or a new one. `None` if a token was replaced less than
-    /// [`REPLACE_PAUSE`] ago.
+    /// Returns a newer token that another call has obtained, or requests a new token. `None` if a token was replaced
+    /// less than [`REPLACE_PAUSE`] ago.
     pub(super) async fn replace(
         &self,
         client: &Arc<Client>,
@@ -114,8 +115,8 @@ impl SignInState {
     }
 }
 
-/// Runs in a separate task. The task continues if the call that started it is dropped, because other calls wait for its
-/// result. Also, a service that rotates refresh tokens may already have replaced the old one.
+/// Runs in a separate task. The task continues if the call that started the task is dropped, because other calls wait
+/// for the result. Also, a service that rotates refresh tokens may already have replaced the old refresh token.
 async fn sign_in(
     entry: Arc<SignInEntry>,
     mut slot: OwnedMutexGuard<SignInState>,

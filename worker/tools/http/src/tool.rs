@@ -63,7 +63,7 @@ impl fmt::Debug for HttpTool {
 }
 
 impl HttpTool {
-    /// The templates' arguments must be in `input_schema`, and their secrets in the declaration.
+    /// The templates' arguments must be in `input_schema`, and the templates' secrets must be in the declaration.
     pub fn new(
         def: &HttpDef,
         input_schema: &Value,
@@ -147,9 +147,9 @@ impl HttpTool {
         Ok(self)
     }
 
-    /// The name of a secret with an environment variable that is not set. Secret files are not checked, because a file
-    /// can still be created later. A secret that differs by tenant is not checked either, because a missing one does
-    /// not affect other tenants.
+    /// Returns the name of a secret with an environment variable that is not set. Secret files are not checked, because
+    /// a file can still be created later. A secret that differs by tenant is not checked either, because its absence
+    /// does not affect other tenants.
     #[must_use]
     pub fn missing_secret(&self) -> Option<&str> {
         let missing = |reference: &SecretRef| match reference {
@@ -283,7 +283,7 @@ impl HttpTool {
         Ok(answered.for_call(&context.call))
     }
 
-    /// If the service rejects the token, retries once with another token.
+    /// Sends the request with a token. If the service rejects the token, retries once with another token.
     async fn signed_in(
         &self,
         sign_in: &OAuth2,
@@ -309,9 +309,9 @@ impl HttpTool {
         }
     }
 
-    /// The service has rejected the token, and therefore has not executed the request. For a `once` tool, a bare 401 is
-    /// not sufficient. The response must contain `invalid_token` (RFC 6750), or the declaration must list 401 under
-    /// `not_executed`.
+    /// True if the service has rejected the token, and therefore has not executed the request. For a `once` tool, a
+    /// bare 401 is not sufficient. The response must contain `invalid_token` (RFC 6750), or the declaration must list
+    /// 401 under `not_executed`.
     fn refuses_token(&self, answered: &ToolResponse) -> bool {
         let answer = &answered.answer;
         let says_so = |challenge: &HeaderValue| {
@@ -326,7 +326,7 @@ impl HttpTool {
     }
 }
 
-/// Headers that the declaration sets take precedence.
+/// Adds the trace headers. Headers that the declaration sets take precedence.
 fn traced(mut request: Request, context: &Context) -> Request {
     let Some(outgoing) = traces::outgoing(context) else { return request };
     let state = outgoing.tracestate.map(|state| ("tracestate", state));

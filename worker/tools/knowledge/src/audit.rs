@@ -12,7 +12,7 @@ use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::wording;
 
 const PAGE: usize = 500;
-/// If there are more new entries, a read skips the oldest.
+/// Maximum number of entries in one read. If there are more new entries, a read skips the oldest.
 const READ_MAX: usize = 5_000;
 const HELD_MAX: usize = 20_000;
 const OF_AGENT_MAX: usize = 500;
@@ -26,7 +26,7 @@ pub(crate) struct AuditedAction {
     pub(crate) turn: String,
     /// True for a whole task that the agent carried out.
     pub(crate) is_task: bool,
-    /// As written in the log.
+    /// The time, as written in the log.
     pub(crate) at: String,
     pub(crate) text: String,
     pub(crate) brief: String,
@@ -45,7 +45,7 @@ struct ShardLog {
 }
 
 impl AuditLogs {
-    /// Newest first.
+    /// Returns the calls of the agent, newest first.
     pub(crate) async fn of_agent(
         &self,
         store: &Store,

@@ -12,7 +12,8 @@ use crate::embeddings::cosine_similarity;
 use crate::lexicon::{Lexicon, best_first};
 use crate::words::words;
 
-/// Approximate number of passages that are read from Redis in one step. They take one or two megabytes.
+/// Approximate number of passages that are read from Redis in one step. The passages of one step take one or two
+/// megabytes.
 const STEP_PASSAGES: usize = 512;
 /// Number of vectors that are compared before the search lets the worker's other tasks run.
 const STEP_VECTORS: usize = 2_048;
@@ -25,7 +26,7 @@ pub(crate) struct CachedDocument {
     pub(crate) passages: Passages,
 }
 
-/// The document, and the passage's index in it.
+/// A document, and the index of a passage in the document.
 pub(crate) type PassageRef = (Arc<CachedDocument>, usize);
 
 #[derive(Debug, Default)]
@@ -37,7 +38,7 @@ pub(crate) struct KnowledgeBase {
 
 #[derive(Debug, Default)]
 struct Index {
-    /// When the index was last refreshed.
+    /// The stored generation at the last refresh.
     generation: u64,
     documents: HashMap<String, Vec<usize>>,
     lexicon: Lexicon,
@@ -47,7 +48,8 @@ struct Index {
 }
 
 impl KnowledgeBase {
-    /// If nothing has changed, this takes one request. Documents that were read before an error are kept.
+    /// Reads the changes of the stored base. If nothing has changed, this takes one request. Documents that were read
+    /// before an error are kept.
     pub(crate) async fn refresh(&self, store: &Store, tenant: &TenantId) -> Result<(), StoreError> {
         let _refreshing = self.refreshing.lock().await;
         // Read the generation before the documents. If the documents change in between, the next refresh sees a new
@@ -145,8 +147,8 @@ fn steps(documents: Vec<Document>) -> Vec<Vec<Document>> {
 }
 
 impl Index {
-    /// Also drops documents that are listed in a different version. Returns the listed documents that are not in
-    /// memory.
+    /// Drops documents that are not listed, or that are listed in a different version. Returns the listed documents
+    /// that are not in memory.
     fn forget_all_but(&mut self, listed: &[Document]) -> Vec<Document> {
         let held = |places: &Vec<Option<PassageRef>>, texts: &[usize]| {
             texts.first().and_then(|text| places[*text].as_ref().map(|(held, _)| held.document.clone()))

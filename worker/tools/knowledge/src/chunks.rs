@@ -4,7 +4,7 @@
 use tickfleet_model::knowledge::Passage;
 use tickfleet_model::limits;
 
-/// Characters that are repeated from the end of the previous passage.
+/// Number of characters that are repeated from the end of the previous passage.
 const OVERLAP_CHARS: usize = 120;
 const HEADING_BYTES_MAX: usize = 200;
 
@@ -15,7 +15,7 @@ pub(crate) struct SplitDocument {
     pub(crate) passages: Vec<Passage>,
 }
 
-/// A line in a code block is not a heading.
+/// Splits Markdown. A line in a code block is not a heading.
 pub(crate) fn markdown(text: &str) -> SplitDocument {
     let mut cutter = Cutter::default();
     let mut fence: Option<&str> = None;
@@ -43,7 +43,7 @@ pub(crate) fn plain(text: &str) -> SplitDocument {
     cutter.end()
 }
 
-/// Without the front matter.
+/// Returns the text without the front matter.
 fn body(text: &str) -> &str {
     let text = text.trim_start_matches('\u{feff}');
     let matter = text.strip_prefix("---\n").and_then(|rest| rest.split_once("\n---\n"));
@@ -64,7 +64,7 @@ struct Cutter {
     headings: Vec<(usize, String)>,
     block: String,
     passage: String,
-    /// The passage contains more than the text that it repeats from the previous passage.
+    /// True if the passage contains more than the text that it repeats from the previous passage.
     is_new: bool,
 }
 
@@ -134,8 +134,8 @@ fn chars(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Splits text into pieces of at most `most` characters. A piece ends at a line break in its second half. If there is
-/// none, the piece ends after a sentence, otherwise after a word, otherwise after any character.
+/// Splits text into pieces of at most `most` characters. A piece ends at a line break in its second half. Without such
+/// a line break, the piece ends after a sentence, otherwise after a word, otherwise after any character.
 fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     let mut found = Vec::new();
     while let Some((end, _)) = text.char_indices().nth(most) {
@@ -155,8 +155,8 @@ fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     found
 }
 
-/// At most `most` characters from the end. They begin at the start of a sentence if possible, otherwise at the start of
-/// a word.
+/// Returns at most `most` characters from the end, from the start of a sentence if possible, otherwise from the start
+/// of a word.
 fn tail(text: &str, most: usize) -> &str {
     let from = text.char_indices().rev().nth(most.saturating_sub(1)).map_or(0, |(at, _)| at);
     let end = &text[from..];

@@ -6,11 +6,11 @@ use tickfleet_model::limits;
 
 use crate::chunks::{self, SplitDocument};
 
-/// The version of the splitting. Change it if documents are split differently: the next import then replaces all
-/// documents.
+/// The version of the splitting. Change the version if documents are split differently: the next import then replaces
+/// all documents.
 const CUT_VERSION: &str = "1";
 
-/// Read but not stored yet.
+/// A document that was read but is not stored yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draft {
     /// The document's entry in lists.
@@ -37,7 +37,7 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// By the file's name. `None` for other files.
+    /// Returns the format by the file's name. `None` for other files.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
@@ -68,7 +68,8 @@ struct DocumentLine {
     source: Option<String>,
 }
 
-/// The documents are in order. `file` is the file's name. A document without its own category gets `category`.
+/// Returns the documents of a file in order. `file` is the file's name. A document without its own category gets
+/// `category`.
 #[must_use]
 pub fn read(file: &str, form: FileFormat, content: &[u8], category: &str) -> Vec<Result<Draft, Problem>> {
     let problem = |why: String| vec![Err(Problem { place: file.to_owned(), why })];

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 const OPENAI: &str = "https://api.openai.com/v1";
 pub(crate) const TEXTS_MAX: usize = 64;
-/// `TEXTS_MAX` vectors of the maximum length, with all digits.
+/// Maximum bytes of a response: `TEXTS_MAX` vectors of the maximum length, with all digits.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after a failure. Questions do not call the endpoint during the pause, so that they do not wait for another
@@ -83,7 +83,7 @@ impl Embedder {
         &self.model
     }
 
-    /// Fails at once during the pause after a failure.
+    /// Embeds a question. Fails at once during the pause after a failure.
     pub(crate) async fn embed_query(&self, question: &str, timeout: Duration) -> Result<Vec<i8>, String> {
         if self.rests_until.lock().is_some_and(|until| Instant::now() < until) {
             return Err("the embeddings endpoint failed recently and is not called yet".to_owned());
@@ -150,8 +150,8 @@ pub(crate) fn clean(text: &str) -> String {
     if text.trim().is_empty() { "-".to_owned() } else { text }
 }
 
-/// One byte per number takes a quarter of the size. Only the vector's direction is compared, and scaling preserves the
-/// direction.
+/// Scales the numbers to one byte each, a quarter of the size. Only the vector's direction is compared, and scaling
+/// preserves the direction.
 fn in_bytes(vector: &[f32]) -> Result<Vec<i8>, String> {
     if vector.is_empty() || vector.len() > limits::EMBEDDING_NUMBERS_MAX {
         return Err(format!("an embedding has {} numbers; at most {}", vector.len(), limits::EMBEDDING_NUMBERS_MAX));

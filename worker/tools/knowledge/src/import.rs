@@ -11,7 +11,7 @@ use crate::documents::Draft;
 use crate::embeddings::{Embedder, TEXTS_MAX, clean};
 
 const EMBED_TIMEOUT: Duration = Duration::from_secs(60);
-/// Before the retries of a request. A busy endpoint often responds a moment later.
+/// Waits before the retries of a request. A busy endpoint often responds a moment later.
 const EMBED_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,8 +98,8 @@ impl<'a> Import<'a> {
         gone
     }
 
-    /// Empty if embeddings are not available. After a failure, the rest of the import gets no embeddings: each further
-    /// request would also take the full time and fail.
+    /// Returns the embeddings of the passages. Empty if embeddings are not available. After a failure, the rest of the
+    /// import gets no embeddings: each further request would also take the full time and fail.
     async fn vectors(&mut self, draft: &Draft) -> Vec<Vec<i8>> {
         let Some(embedder) = self.embedder.filter(|_| self.without_meaning.is_none()) else { return Vec::new() };
         let texts: Vec<String> = draft

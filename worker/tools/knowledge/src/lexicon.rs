@@ -19,7 +19,7 @@ struct Posting {
 #[derive(Debug, Default)]
 pub(crate) struct Lexicon {
     words: HashMap<Box<str>, Vec<Posting>>,
-    /// Words of each text. `None` if the text was removed.
+    /// Number of words of each text. `None` if the text was removed.
     lengths: Vec<Option<u32>>,
     live: usize,
     length: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Lexicon {
 }
 
 impl Lexicon {
-    /// Returns the text's number.
+    /// Adds a text, and returns the text's number.
     pub(crate) fn add(&mut self, words: &[String]) -> usize {
         let number = self.lengths.len();
         let text = u32::try_from(number).unwrap_or(u32::MAX);
@@ -54,7 +54,7 @@ impl Lexicon {
         number
     }
 
-    /// The text's number is not used again.
+    /// Removes a text. The text's number is not used again.
     pub(crate) fn remove(&mut self, number: usize) {
         if let Some(length) = self.lengths.get_mut(number).and_then(Option::take) {
             self.live -= 1;
@@ -99,7 +99,7 @@ impl Lexicon {
     }
 }
 
-/// Equal scores are sorted by text number.
+/// Keeps the `most` texts with the highest scores. Equal scores are sorted by text number.
 pub(crate) fn best_first(found: &mut Vec<(usize, f32)>, most: usize) {
     found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     found.truncate(most);

@@ -52,7 +52,7 @@ impl AgentMemories {
 }
 
 impl MemoryCaches {
-    /// Takes one request to Redis if nothing has changed, otherwise two.
+    /// Returns the memories of an agent. Takes one request to Redis if nothing has changed, otherwise two.
     pub(crate) async fn of(
         &self,
         store: &Store,

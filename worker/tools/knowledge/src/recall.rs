@@ -185,7 +185,7 @@ impl<'a> RecallQuery<'a> {
         Ok((found.collect(), Ranking::Words))
     }
 
-    /// A turn's text is made from its calls.
+    /// Searches the agent's turns and tasks. The text of each is made from its calls.
     async fn workflows(self) -> SourceResult {
         let actions = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
         let (mut stories, mut of_turn): (Vec<Recalled>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
@@ -235,7 +235,7 @@ impl<'a> RecallQuery<'a> {
         Ok((passages.collect(), found.ranking))
     }
 
-    /// Indexes and scores, best first.
+    /// Returns indexes and scores of the texts, best first.
     fn best(self, texts: impl Iterator<Item = Vec<String>>) -> Vec<(usize, f32)> {
         let mut lexicon = Lexicon::default();
         for text in texts {

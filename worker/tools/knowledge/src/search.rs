@@ -71,7 +71,7 @@ pub struct FoundPassage {
     pub(crate) fit: f32,
 }
 
-/// With the score and the `fit` (see [`FoundPassage`]).
+/// A passage with its score and its `fit` (see [`FoundPassage`]).
 type RankedPassage = (PassageRef, f32, f32);
 
 /// The result of a search.
@@ -95,7 +95,8 @@ impl Knowledge {
         Self { embedder, bases: Mutex::default(), logs: AuditLogs::default(), notes: MemoryCaches::default() }
     }
 
-    /// The error is a problem with the variables that name the endpoint.
+    /// Returns the embedder, if an endpoint is configured. The error is a problem with the variables that name the
+    /// endpoint.
     pub fn embedder(&self) -> Result<Option<&Embedder>, String> {
         self.embedder.as_ref().map(Option::as_ref).map_err(Clone::clone)
     }
@@ -134,7 +135,8 @@ impl Knowledge {
         }
     }
 
-    /// If the bases exceed the memory limit, drops the least recently searched bases.
+    /// Returns the tenant's base in memory. If the bases exceed the memory limit, drops the least recently searched
+    /// bases.
     fn base(&self, tenant: &TenantId) -> Arc<KnowledgeBase> {
         let mut bases = self.bases.lock();
         bases.asked += 1;
@@ -155,7 +157,7 @@ impl Knowledge {
     }
 }
 
-/// Passages with high ranks in both come first. A passage that is first in both has the score 1.
+/// Joins two rankings. Passages with high ranks in both come first. A passage that is first in both has the score 1.
 fn joined(one: Vec<(PassageRef, f32)>, other: Vec<(PassageRef, f32)>) -> Vec<RankedPassage> {
     let mut found: Vec<RankedPassage> = Vec::new();
     for (rank, (place, own)) in one.into_iter().enumerate().chain(other.into_iter().enumerate()) {
@@ -188,7 +190,7 @@ fn shown(found: Vec<RankedPassage>, most: usize) -> Vec<FoundPassage> {
     found.into_iter().take(most).filter_map(passage).collect()
 }
 
-/// More than three decimal places would not be meaningful.
+/// Rounds to three decimal places. More places would not be meaningful.
 pub(crate) fn rounded(score: f32) -> f32 {
     (score * 1_000.0).round() / 1_000.0
 }

@@ -41,8 +41,8 @@ pub(crate) fn query_words(question: &str) -> Vec<String> {
     if telling.is_empty() { all } else { telling }
 }
 
-/// A run consists of letters, digits and underscores. The split depends on the script. A run with underscores, such as
-/// `max_calls`, is added both as a whole and in parts.
+/// Adds the words of a run. A run consists of letters, digits and underscores. The split depends on the script. A run
+/// with underscores, such as `max_calls`, is added both as a whole and in parts.
 fn each_word(run: &str, found: &mut Vec<String>) {
     let parts = run.split('_').filter(|part| !part.is_empty());
     if run.contains('_') {
@@ -80,7 +80,7 @@ fn end_dense(dense: &mut Vec<char>, found: &mut Vec<String>) {
     }
 }
 
-/// The script of this character does not separate words with spaces.
+/// True if the script of this character does not separate words with spaces.
 const fn is_dense(c: char) -> bool {
     matches!(c, '\u{0e00}'..='\u{0eff}' | '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{f900}'..='\u{faff}'
         | '\u{20000}'..='\u{3ffff}')

@@ -48,8 +48,8 @@ const QUESTIONS: [(&str, &[&str]); 20] = [
 /// were written, the number was 20 by words and 19 by meaning. The pages change over time, so the minimum is lower.
 const WITHIN_FIVE: usize = 15;
 
-/// Paths relative to the documentation's folder. The page about searching is left out, because it shows searches of
-/// these pages. Decision records are also left out.
+/// Returns paths relative to the documentation's folder. The page about searching is left out, because it shows
+/// searches of these pages. Decision records are also left out.
 fn pages(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![String::new()];

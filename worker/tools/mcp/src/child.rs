@@ -19,7 +19,7 @@ use tickfleet_tools::{Environment, Secrets};
 const ENDS_IN: Duration = Duration::from_secs(2);
 /// Maximum time for a server to exit after SIGTERM.
 const TERMINATES_IN: Duration = Duration::from_secs(1);
-/// Dropping it kills the process. [`ServerProcess::end`] gives the process time to exit.
+/// Dropping this value kills the process. [`ServerProcess::end`] gives the process time to exit.
 pub(super) struct ServerProcess {
     child: Child,
     /// The server and all processes that it started.
@@ -69,7 +69,7 @@ pub(super) fn start(
 }
 
 impl ServerProcess {
-    /// Call it after the server's input was closed. Waits for the server to exit, then sends SIGTERM. Finally kills the
+    /// Ends the server after its input was closed. Waits for the server to exit, then sends SIGTERM. Finally kills the
     /// whole process group, even if the server has exited.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
@@ -82,7 +82,7 @@ impl ServerProcess {
         if status.is_none() {
             status = self.ended_within(TERMINATES_IN).await;
         }
-        // The last output may still arrive. If another process keeps the pipe open, the wait is bounded.
+        // The last output may still arrive. The wait is bounded, because another process may keep the pipe open.
         if let Some(listening) = self.listening.take() {
             let _ = tokio::time::timeout(TERMINATES_IN, listening).await;
         }

@@ -1,4 +1,4 @@
-//! Reads an event stream within bounds. If an event is too large or is not text, later events are not affected.
+//! Reads an event stream with size limits. If an event is too large or is not text, later events are not affected.
 
 use sse_stream::Sse;
 use tickfleet_model::limits;
@@ -44,7 +44,7 @@ impl Events {
         complete
     }
 
-    /// If the event exceeds the bound, drops its content and marks it as too large.
+    /// If the event exceeds the size limit, drops its content and marks it as too large.
     fn add(&mut self, part: &[u8]) {
         if self.line.len() + self.data.len() + part.len() <= limits::MCP_MESSAGE_BYTES_MAX + WORD_BYTES_MAX {
             self.line.extend_from_slice(part);

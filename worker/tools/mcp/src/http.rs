@@ -1,4 +1,4 @@
-//! The HTTP client of a connection: sends requests with every digit preserved, and reads responses within bounds.
+//! The HTTP client of a connection: sends requests with every digit preserved, and reads responses with size limits.
 //!
 //! Each HTTP response ends the request that it answers. An error without a request id is assigned to that request: a
 //! restarted server sends such an error for an unknown session. If a response cannot be read, its request ends with an
@@ -34,7 +34,7 @@ const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 /// The session id is sent with every request.
 const SESSION_BYTES_MAX: usize = 1_024;
-/// For an unsuccessful response.
+/// Maximum bytes of an unsuccessful response.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Clone)]
@@ -158,7 +158,7 @@ impl StreamableClient {
 }
 
 impl ResponseReader {
-    /// The id in the body is ignored.
+    /// Makes the response to the request `asked`. The id in the body is ignored.
     fn answer(&self, body: &[u8], asked: u64) -> ServerJsonRpcMessage {
         match self.decoder.decode(body.trim_ascii()) {
             Decoded::Message(JsonRpcMessage::Response(mut response)) => {
@@ -231,7 +231,7 @@ fn kind(headers: &HeaderMap) -> Option<String> {
     headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase())
 }
 
-/// `None` if the body has more than `bytes_max` bytes.
+/// Reads the body. `None` if the body has more than `bytes_max` bytes.
 async fn body(mut response: Response, bytes_max: usize) -> Outcome<Option<Vec<u8>>> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(StreamableHttpError::Client)? {

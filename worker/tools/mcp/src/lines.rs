@@ -29,14 +29,14 @@ pub(super) struct StdioTransport<R, W> {
     decoder: Decoder,
     output: BufReader<R>,
     input: Arc<tokio::sync::Mutex<Option<W>>>,
-    /// Up to the size limit.
+    /// The current line, up to the size limit.
     line: Vec<u8>,
     /// Set if the line exceeds the size limit. The line is then only scanned, and its bytes are not stored.
     excess: Option<MessageScan>,
     /// A message that began in an earlier line and is still incomplete.
     spread: Option<SplitMessage>,
     waiting: BTreeSet<u64>,
-    /// Read but not yet delivered.
+    /// Messages that were read but not yet delivered.
     ready: VecDeque<ServerJsonRpcMessage>,
     noise: u64,
 }

@@ -1,5 +1,5 @@
-//! An open connection to a server, called a link. It receives notifications, and compares the server's tools with their
-//! pins.
+//! An open connection to a server, called a link. A link receives notifications, and compares the server's tools with
+//! their pins.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use tickfleet_tools::Secrets;
 use tickfleet_tools::standard_error::StderrTail;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// On one connection. A worker has fewer slots than this.
+/// Maximum number of pending requests on one connection. A worker has fewer slots than this.
 const REQUESTS_MAX: usize = 256;
 const RESUMPTIONS_MAX: usize = 3;
 const RESUMED_AFTER: Duration = Duration::from_millis(250);
@@ -46,7 +46,7 @@ const VERSION_BYTES_MAX: usize = 100;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PinStatus {
     AsPinned,
-    /// The definition differs from the pinned one in these parts.
+    /// The definition differs from the pinned definition in these parts.
     Changed(Vec<&'static str>),
     /// The definition cannot be read. The text is the reason.
     Malformed(String),
@@ -58,18 +58,18 @@ pub(super) struct ToolsCheck {
     pub(super) malformed: Vec<Malformed>,
 }
 
-/// By the tools' names on the server.
+/// The results of a check, by the tools' names on the server.
 pub(super) type PinStatuses = BTreeMap<String, PinStatus>;
 
-/// Notifications from the server update it.
+/// The state that notifications from the server update.
 #[derive(Debug)]
 struct NotificationState {
-    /// Calls that wait for a response.
+    /// For each call that waits for a response: the signal that the call has made progress.
     progress: Mutex<HashMap<ProgressToken, Arc<Notify>>>,
     /// `None` while the tools are being checked.
     verdicts: watch::Sender<Option<Arc<PinStatuses>>>,
     changed: Notify,
-    /// The server announces changes so often that calls no longer wait for each check.
+    /// True if the server announces changes so often that calls no longer wait for each check.
     is_noisy: AtomicBool,
 }
 
@@ -102,7 +102,7 @@ impl rmcp::ClientHandler for NotificationHandler {
     }
 }
 
-/// Dropping it closes the connection and ends the server's child process, if any.
+/// Dropping this value closes the connection and ends the server's child process, if any.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) peer: Peer<RoleClient>,
@@ -160,7 +160,7 @@ pub(super) async fn connect_with_tail(
                 .custom_headers(filled(headers, &secrets)?)
                 .max_concurrent_requests(REQUESTS_MAX)
                 .max_sse_event_size(limits::MCP_MESSAGE_BYTES_MAX)
-                // When a session ends, the server may have been replaced. Its tools must be checked before the next
+                // When a session ends, the server may have been replaced. The tools must be checked before the next
                 // call, so the library must not renew the session.
                 .reinit_on_expired_session(false);
             config.channel_buffer_capacity = REQUESTS_MAX;
@@ -255,7 +255,7 @@ impl Link {
         !self.closed.is_cancelled() && !self.stale.is_cancelled()
     }
 
-    /// The next call then uses a new connection. Call it also if the session may have ended.
+    /// Makes the next call use a new connection. Call this function also if the session may have ended.
     pub(super) fn mark_stale(&self) {
         self.stale.cancel();
     }
@@ -273,12 +273,12 @@ impl Link {
         self.gone.cancelled().await;
     }
 
-    /// For a call that got no response. The check shows whether the server still responds.
+    /// Requests a check, for a call that got no response. The check shows whether the server still responds.
     pub(super) fn request_check(&self) {
         self.notifications.changed.notify_one();
     }
 
-    /// Also returns if a call has requested a check.
+    /// Waits until the server announces a change, or a call requests a check.
     pub(super) async fn changed(&self) {
         self.notifications.changed.notified().await;
     }
@@ -290,7 +290,7 @@ impl Link {
         version.filter(|version| !version.is_empty())
     }
 
-    /// Fails also if the server lists more tools than allowed.
+    /// Lists the server's tools. Fails also if the server lists more tools than allowed.
     pub(super) async fn tools(&self) -> Result<Listing, String> {
         let reason = |what: String| printable(&what, &self.secrets, REASON_BYTES_MAX);
         let mut listing = Listing::default();
@@ -325,7 +325,7 @@ impl Link {
         }
     }
 
-    /// Calls that wait for this check then continue.
+    /// Compares the server's tools with their pins. Calls that wait for this check then continue.
     pub(super) async fn check(&self, pinned: &BTreeMap<String, McpDefinition>) -> Result<ToolsCheck, String> {
         let Listing { tools: live, malformed, .. } = self.tools().await?;
         let judge = |(name, tool): (&String, &McpDefinition)| {
@@ -344,12 +344,13 @@ impl Link {
         Ok(ToolsCheck { verdicts, malformed })
     }
 
-    /// Calls do not wait for a check after a noisy server announces a change.
+    /// If the server is noisy, calls do not wait for a check after the server announces a change.
     pub(super) fn set_noisy(&self, is_noisy: bool) {
         self.notifications.is_noisy.store(is_noisy, Ordering::Release);
     }
 
-    /// While the tools are being checked, waits for the result. `None` if the connection ends first.
+    /// Returns the last check's result for a tool. If a check is in progress, waits for the result. `None` if the
+    /// connection ends first.
     pub(super) async fn verdict(&self, tool: &str) -> Option<PinStatus> {
         let mut verdicts = self.notifications.verdicts.subscribe();
         let known = tokio::select! {
@@ -359,7 +360,7 @@ impl Link {
         Some(known?.get(tool).cloned().unwrap_or(PinStatus::Gone))
     }
 
-    /// Pinned tools that the last check found changed, malformed or missing.
+    /// Returns the number of pinned tools that the last check found changed, malformed or missing.
     pub(super) fn quarantined(&self) -> usize {
         let verdicts = self.notifications.verdicts.borrow();
         verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != PinStatus::AsPinned).count())

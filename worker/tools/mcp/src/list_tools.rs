@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// The schema is nested `depth` levels deep and has a key of `key_bytes` bytes.
+    /// Makes a tool with a schema that is nested `depth` levels deep and has a key of `key_bytes` bytes.
     fn nested(name: &str, depth: usize, key_bytes: usize) -> Value {
         let key = "\u{1}".repeat(key_bytes);
         let inside = (2..depth).fold(json!({key: 1}), |inner, _| json!([inner]));

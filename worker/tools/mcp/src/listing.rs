@@ -1,5 +1,5 @@
-//! Reads a page of a server's list of tools within bounds. A malformed tool is reported, and does not affect the other
-//! tools.
+//! Reads a page of a server's list of tools with size limits. A malformed tool is reported, and does not affect the
+//! other tools.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,7 +15,7 @@ use tickfleet_tools::{Secrets, wording};
 use super::printable::{REASON_BYTES_MAX, printable};
 use super::scan;
 
-/// For a name or cursor that a message quotes.
+/// Maximum bytes of a name or cursor that a message quotes.
 const WORDS_BYTES_MAX: usize = 100;
 const NAME_BYTES_MAX: usize = 128;
 
@@ -65,8 +65,8 @@ struct Tool<'a> {
 }
 
 impl Listing {
-    /// Returns the cursor of the page that follows, if there is one. An error means that the list as a whole cannot be
-    /// used.
+    /// Adds a page. Returns the cursor of the page that follows, if there is one. An error means that the list as a
+    /// whole cannot be used.
     pub(super) fn take(&mut self, page: &str) -> Result<Option<String>, String> {
         self.bytes += page.len();
         if self.bytes > limits::MCP_LIST_BYTES_MAX {
@@ -204,7 +204,7 @@ fn annotations(value: Option<&RawValue>) -> Result<McpAnnotations, String> {
     })
 }
 
-/// Only descriptions and other texts. Constraints on values stay unchanged.
+/// Scrubs only descriptions and other texts. Constraints on values stay unchanged.
 fn scrub_words(schema: &mut Value, secrets: &Secrets) {
     match schema {
         Value::Object(members) => {

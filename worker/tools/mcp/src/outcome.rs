@@ -139,7 +139,7 @@ impl<'a> CallResult<'a> {
         Ok(Self { is_error, content, structured })
     }
 
-    /// A text describes a block that is neither text nor image.
+    /// Returns the content as blocks. A text describes a block that is neither text nor image.
     fn blocks(&self) -> Vec<ContentBlock> {
         let content = self.content.and_then(|content| serde_json::from_str::<Content>(content).ok());
         content.map(|Content(blocks)| blocks).unwrap_or_default()
@@ -259,8 +259,9 @@ fn block(block: &str) -> ContentBlock {
     })
 }
 
-/// A retry would not help, and it is unknown whether the tool took effect. A permanent failure would mean that nothing
-/// took effect, so the failure is transient if the tool must not run twice. Otherwise it is permanent.
+/// Returns the failure for an unreadable response. A retry would not help, and it is unknown whether the tool took
+/// effect. A permanent failure would mean that nothing took effect, so the failure is transient if the tool must not
+/// run twice.
 fn unread(message: String, effect: Effect) -> ToolFailure {
     if effect == Effect::Once { lost(message) } else { permanent(&message) }
 }
@@ -304,8 +305,8 @@ fn not_sent(message: String, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message, retry_after, not_executed: true }
 }
 
-/// The server does not know the session. After a restart, a server with the transport of the TypeScript SDK returns
-/// this error before it looks for the tool.
+/// True if the server does not know the session. After a restart, a server with the transport of the TypeScript SDK
+/// returns this error before the server looks for the tool.
 fn is_no_session(error: &ErrorData) -> bool {
     error.code == ErrorCode(-32000) && error.message.starts_with("Bad Request:")
 }
@@ -314,8 +315,8 @@ fn no_session(server: &str) -> ToolFailure {
     not_sent(format!("The session with the MCP server '{server}' is over; the call was not run."), None)
 }
 
-/// An error about the request is permanent. An internal failure of the server is transient, because the call may have
-/// partly taken effect.
+/// Returns the failure for an error from the server. An error about the request is permanent. An internal failure of
+/// the server is transient, because the call may have partly taken effect.
 fn answered(server: &str, error: &ErrorData, secrets: &Secrets) -> ToolFailure {
     /// Codes that servers use for internal failures. -32000 is used for any failure, and -32001 for a timeout in the
     /// server.
@@ -325,7 +326,7 @@ fn answered(server: &str, error: &ErrorData, secrets: &Secrets) -> ToolFailure {
     if OWN_FAILURES.contains(&error.code) { lost(message) } else { permanent(&message) }
 }
 
-/// The message could not be sent, got no response, or got an HTTP error.
+/// Returns the failure of a message that could not be sent, got no response, or got an HTTP error.
 fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &Secrets) -> CallFailure {
     type Http = StreamableHttpError<reqwest::Error>;
     let of = |failure| CallFailure { failure, stale: true };
@@ -356,7 +357,7 @@ fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &S
     }
 }
 
-/// A status `HTTP 4xx`, except for statuses after which a retry is useful.
+/// True for a status `HTTP 4xx`, except for statuses after which a retry is useful.
 fn is_refusal(response: &str) -> bool {
     let status =
         response.strip_prefix("HTTP ").and_then(|rest| rest.get(..3)).and_then(|code| code.parse::<u16>().ok());

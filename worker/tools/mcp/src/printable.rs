@@ -3,7 +3,7 @@
 use tickfleet_model::{Redactor, hidden};
 use tickfleet_tools::{Secrets, wording};
 
-/// For a server's text in a reason.
+/// Maximum bytes of a server's text in a reason.
 pub(super) const REASON_BYTES_MAX: usize = 300;
 
 /// Removes secrets, makes hidden characters visible, and escapes line feeds and tabs.

@@ -7,7 +7,7 @@ use tickfleet_model::limits;
 const DEPTH_MAX: usize = 128;
 const NAME_BYTES_MAX: usize = 8;
 
-/// `json` has valid syntax. A flaw is nesting that is too deep, or a string that is not valid Unicode.
+/// Returns the flaw of `json`, which has valid syntax: nesting that is too deep, or a string that is not valid Unicode.
 pub(super) fn flaw(json: &str) -> Option<String> {
     if depth(json) > DEPTH_MAX {
         return Some(format!("it nests deeper than {DEPTH_MAX} levels"));
@@ -43,7 +43,7 @@ pub(super) fn depth(json: &str) -> usize {
     most
 }
 
-/// Approximate: at least half of the actual number.
+/// Returns the approximate number of values: at least half of the actual number.
 pub(super) fn values(json: &str) -> usize {
     let mut values = 1;
     outside_texts(json, |byte| values += usize::from(matches!(byte, b',' | b':' | b'[' | b'{')));
@@ -142,7 +142,7 @@ impl MessageScan {
         }
     }
 
-    /// The string may be a member's name.
+    /// Adds a byte of a string, which may be a member's name.
     fn letter(&mut self, byte: u8) {
         if self.depth == 1 && self.text.len() < NAME_BYTES_MAX {
             self.text.push(byte);
@@ -168,17 +168,18 @@ impl MessageScan {
         }
     }
 
-    /// `None` if the message is not a response, or if the request is unclear.
+    /// Returns the id of the request that the message responds to. `None` if the message is not a response, or if the
+    /// request is unclear.
     pub(super) fn response_id(&self) -> Option<u64> {
         self.id.filter(|_| self.is_answer())
     }
 
-    /// The request may be unknown.
+    /// True if the message is a response, even to an unknown request.
     pub(super) fn is_answer(&self) -> bool {
         self.has_result && !self.is_odd
     }
 
-    /// Incomplete and within the size limit.
+    /// True if the message is incomplete and within the size limit.
     pub(super) fn is_open(&self) -> bool {
         self.depth > 0 && self.bytes <= limits::MCP_MESSAGE_BYTES_MAX
     }

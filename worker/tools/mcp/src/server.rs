@@ -31,7 +31,7 @@ const STEADY: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time that a call waits while the server is being connected. A longer wait would waste the call's slot.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Not every server announces changes.
+/// Interval between two checks of the tools. Not every server announces changes.
 const RECHECK_EVERY: Duration = Duration::from_secs(300);
 const RECHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -61,7 +61,7 @@ enum State {
     Stopped,
 }
 
-/// Nothing was sent.
+/// Why a call gets no connection. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LinkUnavailable {
     Away,
@@ -97,7 +97,7 @@ impl Server {
         McpServer { name: self.inner.name.clone(), up, quarantined }
     }
 
-    /// Only the first call has an effect. Requires a running runtime.
+    /// Starts connecting. Only the first call has an effect. Requires a running runtime.
     pub(super) fn start(&self) {
         if !self.started.swap(true, Ordering::AcqRel) {
             tokio::spawn(supervise(Arc::clone(&self.inner)));
@@ -114,7 +114,7 @@ impl Server {
         }
     }
 
-    /// While a connection is being made, waits for at most `PATIENCE`.
+    /// Returns the connection. While a connection is being made, waits for at most `PATIENCE`.
     pub(super) async fn link(&self) -> Result<Arc<Link>, LinkUnavailable> {
         self.start();
         let mut state = self.inner.state.subscribe();
@@ -130,7 +130,7 @@ impl Server {
     }
 }
 
-/// Ends when the last tool of the server is dropped or this process stops.
+/// Keeps the server connected. Ends when the last tool of the server is dropped or this process stops.
 async fn supervise(server: Arc<ServerShared>) {
     let mut rung = 0;
     loop {

@@ -46,8 +46,8 @@ impl Servers {
         Self { environment, known: Mutex::default() }
     }
 
-    /// Does not connect to the servers. `timeout_default` is the longest time without a message during a call, if the
-    /// configuration sets no timeout.
+    /// Returns the tools without connecting to the servers. `timeout_default` is the longest time without a message
+    /// during a call, if the configuration sets no timeout.
     pub fn tools(&self, file: &McpFile, timeout_default: Duration) -> Result<Vec<RegisteredTool>, Vec<RegistryError>> {
         let mut tools = Vec::new();
         let mut errors = Vec::new();
@@ -67,7 +67,8 @@ impl Servers {
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
     }
 
-    /// Secret files are not checked, because a file can still be created later.
+    /// True if the secret's variable is not set. Secret files are not checked, because a file can still be created
+    /// later.
     fn is_missing(&self, secret: &SecretRef) -> bool {
         match secret {
             SecretRef::Env(variable) => self.environment.get(variable).is_none(),
@@ -91,7 +92,8 @@ impl Servers {
         server
     }
 
-    /// During a reload, a server may have two connections. If one of them is up, the server counts as up.
+    /// Returns the state of each server. During a reload, a server may have two connections. If one of them is up, the
+    /// server counts as up.
     #[must_use]
     pub fn state(&self) -> Vec<McpServer> {
         let known = self.known.lock();
@@ -106,7 +108,8 @@ impl Servers {
         by_name.into_values().collect()
     }
 
-    /// Servers that are added later connect when their tools are built. Requires a running runtime.
+    /// Connects the servers. Servers that are added later connect when their tools are built. Requires a running
+    /// runtime.
     pub fn start(&self) {
         let mut known = self.known.lock();
         known.eager = true;

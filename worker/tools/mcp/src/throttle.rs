@@ -34,12 +34,12 @@ impl Throttle {
         pause
     }
 
-    /// The tools are not listed immediately after the next announcement.
+    /// True if the tools are not listed immediately after the next announcement.
     pub(super) fn is_noisy(&self) -> bool {
         self.announced >= AT_ONCE
     }
 
-    /// The last announcement was the first one with a delayed listing.
+    /// True if the last announcement was the first one with a delayed listing.
     pub(super) fn has_become_noisy(&self) -> bool {
         self.announced == AT_ONCE + 1
     }

@@ -36,7 +36,7 @@ impl McpTool {
         Self { server, own: tool.name.clone(), effect, is_structured: tool.output_schema.is_some(), silence_max }
     }
 
-    /// Fails unless the tool's current definition equals the pinned one.
+    /// Returns the connection. Fails unless the tool's current definition equals the pinned definition.
     async fn admitted(&self) -> Result<Arc<Link>, ToolFailure> {
         let link = self.server.link().await.map_err(|why| self.away(why))?;
         let looked = tokio::time::timeout(self.silence_max, link.verdict(&self.own)).await;
@@ -122,7 +122,7 @@ struct PendingRequest {
 }
 
 impl PendingRequest {
-    /// `None` if the server was silent for too long.
+    /// Waits for the response. `None` if the server was silent for too long.
     async fn answer(
         mut self,
         silence_max: Duration,

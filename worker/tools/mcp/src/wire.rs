@@ -1,4 +1,4 @@
-//! Encodes and decodes messages, within bounds and with every digit preserved.
+//! Encodes and decodes messages, with size limits and with every digit preserved.
 //!
 //! The protocol library would parse a message into several trees of values, which take fifty times the message's size.
 //! It would also round large numbers. This module parses only the envelope. Results remain text until
@@ -29,11 +29,11 @@ const UNREADABLE: &str = "unreadable";
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 const WORDS_BYTES_MAX: usize = 200;
 
-/// Text, so that no number is rounded. Stored in the extensions of the request.
+/// The arguments as text, so that no number is rounded. Stored in the extensions of the request.
 #[derive(Debug, Clone)]
 pub(super) struct RawArguments(pub(super) Arc<str>);
 
-/// Does not fail in practice: messages that this client sends can always be encoded.
+/// Encodes a message. Does not fail in practice: messages that this client sends can always be encoded.
 pub(super) fn encoded(message: &ClientJsonRpcMessage) -> serde_json::Result<Vec<u8>> {
     #[derive(Serialize)]
     struct Call<'a> {
@@ -82,7 +82,7 @@ pub(super) fn id_of(number: u64) -> RequestId {
     NumberOrString::Number(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-/// Delivered in place of the response to a request.
+/// Makes an error that is delivered in place of the response to a request.
 fn in_its_place(id: u64, kind: &str, why: &str) -> ServerJsonRpcMessage {
     let error = ErrorData::new(ErrorCode(-32000), why.to_owned(), Some(json!({ MARK: kind })));
     ServerJsonRpcMessage::Error(JsonRpcError::new(Some(id_of(id)), error))
@@ -105,7 +105,7 @@ pub(super) fn is_too_large(error: &ErrorData) -> bool {
     is_marked(error, TOO_LARGE)
 }
 
-/// This error replaces a response that could not be read. The error's message is the reason.
+/// True if the error replaces a response that could not be read. The error's message is the reason.
 pub(super) fn is_unreadable(error: &ErrorData) -> bool {
     is_marked(error, UNREADABLE)
 }

@@ -101,7 +101,7 @@ async fn call_with(tool: &RegisteredTool, arguments: &str) -> Result<ToolOutput,
     tokio::time::timeout(TIMEOUT / 5, answer).await.unwrap()
 }
 
-/// The flag is true if the call may have taken effect.
+/// Returns the message, and true if the call may have taken effect.
 fn failure(answer: Result<ToolOutput, ToolFailure>) -> (String, bool) {
     match answer {
         Err(ToolFailure::Transient { message, not_executed: false, .. }) => (message, true),

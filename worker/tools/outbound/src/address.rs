@@ -21,7 +21,7 @@ impl NotPublic {
     }
 }
 
-/// An IPv4 address inside IPv6 (mapped, NAT64) becomes IPv4.
+/// Converts an IPv4 address inside IPv6 (mapped, NAT64) to IPv4.
 pub(crate) fn plain(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => match v6.segments() {

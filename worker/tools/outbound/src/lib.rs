@@ -28,8 +28,8 @@ pub struct ConnectOptions {
     pub idle: Option<Duration>,
 }
 
-/// The client reaches hosts with the trust `standing`. It resolves names only to addresses that `guard` allows for such
-/// hosts. It follows no redirects, retries nothing and uses no proxy from the environment.
+/// Makes a client for hosts with the trust `standing`. The client resolves names only to addresses that `guard` allows
+/// for such hosts. It follows no redirects, retries nothing and uses no proxy from the environment.
 ///
 /// Literal addresses do not use the resolver: call [`Guard::check`] for each URL before sending a request.
 pub fn client(guard: &Arc<Guard>, standing: HostTrust, connecting: ConnectOptions) -> Result<reqwest::Client, String> {
@@ -50,7 +50,7 @@ pub fn client(guard: &Arc<Guard>, standing: HostTrust, connecting: ConnectOption
     builder.build().map_err(|e| format!("TLS setup failed ({}); check ca-certificates or SSL_CERT_FILE", deepest(&e)))
 }
 
-/// The client is for requests to `url` only. The address is checked once, by this function. An error contains no
+/// Makes a client for requests to `url` only. The address is checked once, by this function. An error contains no
 /// secrets.
 pub fn client_for(
     url: &str,
@@ -64,7 +64,7 @@ pub fn client_for(
     client(&Arc::new(guard), standing, ConnectOptions { timeout: connect_timeout, idle: None })
 }
 
-/// Later calls have no effect.
+/// Installs the crypto provider of this process. Later calls have no effect.
 pub fn install_crypto_provider() {
     drop(rustls::crypto::ring::default_provider().install_default());
 }

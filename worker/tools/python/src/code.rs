@@ -9,12 +9,12 @@ use tickfleet_config::{ModulesDef, ToolRuntime};
 
 use crate::runtime;
 
-/// Larger trees are installations, not tools.
+/// Limits for a tree of code files. Larger trees are installations, not tools.
 const DEPTH_MAX: usize = 16;
 const FILES_MAX: usize = 5_000;
 
 /// Covers the names, sizes and modification times of the code files in the folders of `path`. Modules in other places,
-/// such as installed ones, are not included.
+/// such as installed modules, are not included.
 #[must_use]
 pub fn code_fingerprint<'a>(defs: impl IntoIterator<Item = &'a ModulesDef>) -> String {
     let mut found = BTreeMap::new();

@@ -50,7 +50,7 @@ pub(crate) struct Definition {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Lookup {
     tool: String,
-    /// As `tools.yaml` writes them.
+    /// Written as in `tools.yaml`.
     #[serde(default)]
     arguments: BTreeMap<String, Value>,
     happened: String,

@@ -23,9 +23,9 @@ pub struct DescribeError {
     pub why: String,
 }
 
-/// Blocks until done, even if the caller is inside a runtime. Blocking is acceptable, because configurations are read
-/// at startup or outside of the runtime. A missing secret is not an error here, because a configuration may be checked
-/// on a machine without its secrets.
+/// Lists the tools of the modules. Blocks until done, even if the caller is inside a runtime. Blocking is acceptable,
+/// because configurations are read at startup or outside of the runtime. A missing secret is not an error here, because
+/// a configuration may be checked on a machine without its secrets.
 pub(crate) fn describe(name: &str, def: &ModulesDef, machine: &Machine) -> Result<Vec<Definition>, DescribeError> {
     let failed = |why: String| DescribeError { name: name.to_owned(), why };
     let ask = || {

@@ -28,8 +28,8 @@ pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// `None` if the other side has closed the socket between two frames. Memory is allocated only for bytes that have
-/// arrived, not for the announced length.
+/// Reads one frame. `None` if the other side has closed the socket between two frames. Memory is allocated only for
+/// bytes that have arrived, not for the announced length.
 pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<Vec<u8>>, FrameError> {
     let mut length = [0; 4];
     if from.read(&mut length[..1]).await? == 0 {

@@ -29,11 +29,11 @@ pub(crate) type CallReply = Result<HostOutput, Failure>;
 #[derive(Debug)]
 pub(crate) struct HostOutput {
     pub(crate) json: String,
-    /// The output is a list of texts and images.
+    /// True if the output is a list of texts and images.
     pub(crate) content_blocks: bool,
 }
 
-/// [`Process`] is the process in which it runs.
+/// A running interpreter. [`Process`] is the process in which the interpreter runs.
 pub(crate) struct Interpreter {
     pub(crate) secrets: Arc<Secrets>,
     /// The process id, if the interpreter is a process of the worker.
@@ -75,8 +75,8 @@ struct CallChannels {
     progress: watch::Sender<Progress>,
 }
 
-/// Also returns the tools of the modules. An error is worded for an operator. If an import fails, the error contains
-/// the user's own lines of the traceback.
+/// Starts an interpreter. Also returns the tools of the modules. An error is worded for an operator. If an import
+/// fails, the error contains the user's own lines of the traceback.
 pub(crate) async fn start(
     name: &str,
     def: &ModulesDef,
@@ -163,8 +163,8 @@ impl Interpreter {
         interpreter
     }
 
-    /// If the interpreter has exited, sends nothing and returns `None`. If the call is too long for a frame, sends
-    /// nothing and fails.
+    /// Sends a call. If the interpreter has exited, sends nothing and returns `None`. If the call is too long for a
+    /// frame, sends nothing and fails.
     pub(crate) fn call(
         &self,
         tool: &str,
@@ -178,8 +178,8 @@ impl Interpreter {
         let (asks, inner) = mpsc::channel(limits::INNER_CALLS_MAX);
         let (reports, progress) = watch::channel(Progress::default());
         {
-            // `close` takes the same lock. It therefore either closes the interpreter first, and the call is rejected
-            // here, or it finds the call and fails it.
+            // `close` takes the same lock. So either `close` runs first and the call is rejected here, or `close` finds
+            // the call and makes the call fail.
             let mut calls = self.calls.lock();
             if self.closed.is_cancelled() || self.frames.send(frame).is_err() {
                 return Ok(None);
@@ -193,7 +193,7 @@ impl Interpreter {
         self.send(&ToHost::Cancel { id });
     }
 
-    /// If the result is too long for a frame, sends a failure instead.
+    /// Sends the result of an inner call. If the result is too long for a frame, sends a failure instead.
     pub(crate) fn inner_ended(&self, id: u64, number: u64, result: &InnerResult) {
         let output = result.output.as_deref().map(RawValue::get);
         let ended = ToHost::Inner { id, number, outcome: &result.outcome, output, error: result.error.as_deref() };

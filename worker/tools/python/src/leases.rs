@@ -28,30 +28,30 @@ pub(crate) struct PoolShared {
 
 #[derive(Default)]
 struct State {
-    /// Processes are started before calls need them.
+    /// True if processes are started before calls need them.
     eager: bool,
     live: Vec<LiveInterpreter>,
-    /// Oldest first.
+    /// The calls that wait for a lease, oldest first.
     waiting: VecDeque<oneshot::Sender<Lease>>,
-    /// Slots that wait until a process is needed.
+    /// Number of slots that wait until a process is needed.
     idle: usize,
     starting: usize,
 }
 
 struct LiveInterpreter {
     interpreter: Arc<Interpreter>,
-    /// Calls that run now. `served` also counts the calls that have ended.
+    /// Number of calls that run now. `served` also counts the calls that have ended.
     running: usize,
     served: u64,
 }
 
-/// The right to run one call on an interpreter. Dropping it returns the capacity.
+/// The right to run one call on an interpreter. Dropping the lease returns the capacity.
 pub(crate) struct Lease {
     pub(crate) interpreter: Arc<Interpreter>,
     shared: Arc<PoolShared>,
 }
 
-/// Nothing was sent.
+/// Why a call gets no lease. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoLease {
     Away,
@@ -81,7 +81,7 @@ impl PoolShared {
         self.wanted.add_permits(self.def.processes);
     }
 
-    /// The error is a receiver for a later lease, if all interpreters are busy or none is available yet.
+    /// Takes a lease. The error is a receiver for a later lease, if all interpreters are busy or none is available yet.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Lease, oneshot::Receiver<Lease>> {
         let mut state = self.state.lock();
         match self.pick(&mut state) {
@@ -121,8 +121,8 @@ impl PoolShared {
         lease
     }
 
-    /// Each lease is sent after the lock is released. If the receiver no longer exists, the lease is dropped, and
-    /// dropping needs the lock.
+    /// Gives leases to waiting calls. Each lease is sent after the lock is released. If the receiver no longer exists,
+    /// the lease is dropped, and dropping needs the lock.
     fn serve(self: &Arc<Self>) {
         loop {
             let (give, lease) = {
@@ -170,7 +170,7 @@ impl PoolShared {
         self.serve();
     }
 
-    /// If no other process is running or starting, all waiting calls fail.
+    /// Records that a process did not start. If no other process is running or starting, all waiting calls fail.
     pub(crate) fn failed(&self) {
         let given_up = {
             let mut state = self.state.lock();

@@ -11,7 +11,7 @@ use crate::leases::{Lease, NoLease, PoolShared};
 use crate::machine::Machine;
 use crate::slot;
 
-/// When the last tool of the pool is dropped, its processes are ended.
+/// When the last tool of the pool is dropped, the pool's processes are ended.
 pub(crate) struct Pool {
     pub(crate) shared: Arc<PoolShared>,
     started: AtomicBool,

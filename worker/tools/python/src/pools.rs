@@ -33,11 +33,11 @@ pub struct Pools {
 
 #[derive(Default)]
 struct KnownPools {
-    /// Processes are started before calls need them.
+    /// True if processes are started before calls need them.
     eager: bool,
-    /// By entry and digest of the entry's tools.
+    /// The pools, by entry and digest of the entry's tools.
     pools: BTreeMap<(Key, String), Weak<Pool>>,
-    /// By entry. Only entries of the latest configuration are kept.
+    /// The tools by entry. Only entries of the latest configuration are kept.
     described: BTreeMap<Key, Arc<Vec<Definition>>>,
     /// Entries without tools, because their tool host was absent when the modules were last described.
     left_out: BTreeSet<String>,
@@ -105,7 +105,7 @@ impl Pools {
         Ok(names)
     }
 
-    /// Considers the tools found when the modules were last described.
+    /// True if one of the last described tools has this name.
     #[must_use]
     pub fn offers(&self, name: &str) -> bool {
         self.known.lock().described.values().flat_map(|tools| tools.iter()).any(|tool| tool.name == name)
@@ -127,8 +127,8 @@ impl Pools {
         Ok(tools)
     }
 
-    /// If the modules were already described, starts no process. `timeout_default` limits one attempt of a tool that
-    /// sets no timeout.
+    /// Returns the tools of the entries. If the modules were already described, starts no process. `timeout_default`
+    /// limits one attempt of a tool that sets no timeout.
     pub fn tools(
         &self,
         defs: &BTreeMap<String, ModulesDef>,
@@ -158,7 +158,8 @@ impl Pools {
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
     }
 
-    /// Secret files are not checked, because a file can still be created later.
+    /// True if the secret's variable is not set. Secret files are not checked, because a file can still be created
+    /// later.
     fn is_missing(&self, secret: &SecretRef) -> bool {
         match secret {
             SecretRef::Env(variable) => self.machine.environment.get(variable).is_none(),
@@ -182,7 +183,8 @@ impl Pools {
         pool
     }
 
-    /// Processes of later pools start when their tools are built. Requires a running runtime.
+    /// Starts the processes of all pools. Processes of later pools start when their tools are built. Requires a running
+    /// runtime.
     pub fn start(&self) {
         let mut known = self.known.lock();
         known.eager = true;

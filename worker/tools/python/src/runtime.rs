@@ -58,7 +58,7 @@ pub(crate) fn is_code(runtime: ToolRuntime, path: &Path) -> bool {
     })
 }
 
-/// Caches and installed packages contain no code of modules.
+/// True for the folders of caches and installed packages, which contain no code of modules.
 pub(crate) fn is_beside_code(runtime: ToolRuntime, folder: &OsStr) -> bool {
     folder
         == match runtime {
@@ -67,7 +67,8 @@ pub(crate) fn is_beside_code(runtime: ToolRuntime, folder: &OsStr) -> bool {
         }
 }
 
-/// `interpreter` is the program, and `folders` are the folders of the modules. Fails if the host is not installed.
+/// Returns the command of a host. `interpreter` is the program, and `folders` are the folders of the modules. Fails if
+/// the host is not installed.
 pub(crate) fn command(
     def: &ModulesDef,
     interpreter: String,
@@ -146,8 +147,8 @@ fn node_host(folders: &[PathBuf]) -> Result<PathBuf, String> {
     })
 }
 
-/// If `name` contains a `/`, it is the path. Otherwise the worker's `PATH` is searched. Links are not followed, because
-/// Python recognizes a virtual environment by the path of the link.
+/// Returns the path of the interpreter. If `name` contains a `/`, it is the path. Otherwise the worker's `PATH` is
+/// searched. Links are not followed, because Python recognizes a virtual environment by the path of the link.
 pub(crate) fn interpreter(name: &str, path: &str) -> Result<PathBuf, String> {
     let found = match name.contains('/') {
         true => Some(PathBuf::from(name)),

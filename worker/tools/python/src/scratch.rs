@@ -14,7 +14,7 @@ use tickfleet_sandbox::removal;
 const FIRST_USER: u32 = 0x6000_0000;
 const USERS: u32 = 0x1000_0000;
 
-/// Dropping it removes the folder and its contents, which blocks.
+/// Dropping this value removes the folder and its contents, which blocks.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 

@@ -87,8 +87,8 @@ async fn started(shared: &PoolShared) -> Result<(Arc<Interpreter>, Process), Str
     Err("its tools have changed since the configuration was read; a reload applies the change".to_owned())
 }
 
-/// A retired process ends in the background while the next process already runs. In each slot, at most one retired
-/// process ends at the same time.
+/// Serves calls with one process, until the process ends or is replaced. A retired process ends in the background while
+/// the next process already runs. In each slot, at most one retired process ends at the same time.
 async fn serve(
     shared: &Arc<PoolShared>,
     interpreter: Arc<Interpreter>,
@@ -139,8 +139,8 @@ async fn watch(shared: &PoolShared, interpreter: &Interpreter, process: &Process
     }
 }
 
-/// If a canceled call does not end, the other calls get a grace period, and then the process is killed. A function that
-/// does not check for cancellation can be stopped only in this way.
+/// Ends a retired process. If a canceled call does not end, the other calls get a grace period, and then the process is
+/// killed. A function that does not check for cancellation can be stopped only in this way.
 async fn retire(shared: Arc<PoolShared>, interpreter: Arc<Interpreter>, process: Process) {
     let idle = async {
         while shared.running_on(&interpreter) > 0 {

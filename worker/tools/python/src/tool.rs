@@ -28,7 +28,7 @@ impl ModuleTool {
         Self { pool, name, timeout }
     }
 
-    /// A retry does no harm, even for a `once` tool.
+    /// Returns the failure of a call that was not sent. A retry does no harm, even for a `once` tool.
     fn unsent(&self, what: &str) -> ToolFailure {
         let shared = &self.pool.shared;
         let (runtime, name) = (runtime::name(shared.def.runtime), shared.entry_name());

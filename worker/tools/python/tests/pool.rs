@@ -97,7 +97,7 @@ async fn a_dropped_call_is_canceled_and_its_process_continues() {
     let tools = Tools::of(def);
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
     assert!(timeout(Duration::from_millis(300), tools.call("wait", json!({"seconds": 600}))).await.is_err());
-    // There is capacity for only one call. It becomes free when the canceled call has ended.
+    // There is capacity for only one call. The capacity becomes free when the canceled call has ended.
     assert_eq!(tools.call("wait", json!({"seconds": 0})).await.unwrap(), process);
     tools.stop().await;
 }

@@ -16,7 +16,7 @@ mod of_linux {
     use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
     use rustix::io;
 
-    /// For opening the folder below which paths are resolved.
+    /// Flags for opening the folder below which paths are resolved.
     pub(crate) const FOLDER: OFlags = OFlags::PATH;
 
     pub(crate) fn open(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {

@@ -20,15 +20,15 @@ pub const NAMES: [&str; 7] =
 /// The tools that run a command or a program.
 pub const RUNNING: [&str; 2] = ["run_command", "run_python"];
 
-/// For a file that is read or written.
+/// Maximum bytes of a file that is read or written.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const LISTED_MAX: usize = 1_000;
 const FOUND_MAX: usize = 200;
 const LINE_CHARS_MAX: usize = 300;
-/// For a call that runs a command or a program.
+/// Time limit of a call that runs a command or a program.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// These tools need no sandbox.
+/// Returns the tools that work on files. They need no sandbox.
 #[must_use]
 pub fn files(shell: &Arc<Shell>) -> Vec<TypedTool> {
     vec![read_file(shell), write_file(shell), edit_file(shell), list_files(shell), search_files(shell)]
@@ -39,7 +39,8 @@ pub fn running(shell: &Arc<Shell>, level: Level) -> Vec<TypedTool> {
     vec![run_command(shell, level), run_python(shell, level)]
 }
 
-/// For a machine that supports no sandbox level. Each call fails with `not_configured`.
+/// Returns the tools of [`running`] for a machine that supports no sandbox level. Each call fails with
+/// `not_configured`.
 #[must_use]
 pub fn refused(shell: &Arc<Shell>) -> Vec<TypedTool> {
     let refused = |tool: TypedTool| {
@@ -249,7 +250,7 @@ fn run_python(shell: &Arc<Shell>, level: Level) -> TypedTool {
     running_tool(shell, level, "run_python", about, |args: Python| (vec!["python3".into(), "-".into()], args.code))
 }
 
-/// The work runs on a thread that may block.
+/// Makes a tool with work that runs on a thread that may block.
 fn on_files<Args, Out, Work>(shell: &Arc<Shell>, name: &str, about: &str, effect: Effect, work: Work) -> TypedTool
 where
     Args: for<'de> Deserialize<'de> + JsonSchema + Send + 'static,

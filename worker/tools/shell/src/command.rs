@@ -36,7 +36,7 @@ impl Template {
         })
     }
 
-    /// `None` if one of the template's arguments is absent or null.
+    /// Inserts the arguments. `None` if one of the template's arguments is absent or null.
     pub(crate) fn render(&self, arguments: &Arguments) -> Option<String> {
         let mut text = String::new();
         for part in &self.0 {

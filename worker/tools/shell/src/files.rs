@@ -16,7 +16,7 @@ use crate::beneath;
 use crate::temporary::TemporaryFile;
 use crate::workspace::Workspace;
 
-/// Nesting of folders in a path.
+/// Maximum nesting of folders in a path.
 const DEPTH_MAX: usize = 64;
 const FILE_MODE: RawMode = 0o644;
 const FOLDER_MODE: RawMode = 0o755;
@@ -27,10 +27,10 @@ pub(crate) struct Files {
 }
 
 pub(crate) struct Entry {
-    /// Relative to the workspace.
+    /// The path relative to the workspace.
     pub(crate) path: String,
     pub(crate) is_folder: bool,
-    /// Bytes; 0 for folders.
+    /// The size in bytes; 0 for folders.
     pub(crate) size: u64,
 }
 
@@ -63,8 +63,8 @@ impl Files {
         Ok(content)
     }
 
-    /// Other processes see either the old or the new content, and never a mixture. If several writers write at the same
-    /// time, the last one wins.
+    /// Replaces the whole content. Other processes see either the old or the new content, and never a mixture. If
+    /// several writers write at the same time, the last one wins.
     pub(crate) fn write(&self, path: &str, content: &[u8]) -> Result<(), ToolError> {
         let inner = inner(path)?;
         let name = inner.file_name().ok_or_else(|| ToolError::Permanent(format!("'{path}' names no file.")))?;
@@ -149,7 +149,7 @@ impl Files {
         Ok(folder)
     }
 
-    /// Commands run as the workspace's user.
+    /// Makes the workspace's user the owner, because commands run as this user.
     fn give_to_owner(&self, made: impl AsFd) -> Result<(), ToolError> {
         let Some(owner) = self.workspace.owner else { return Ok(()) };
         let user = rustix::fs::Uid::from_raw(owner);
@@ -158,7 +158,7 @@ impl Files {
     }
 }
 
-/// `path` is relative, or absolute and below `/app/workspace`.
+/// Returns the path relative to the workspace. `path` is relative, or absolute and below `/app/workspace`.
 fn inner(path: &str) -> Result<PathBuf, ToolError> {
     let path = Path::new(path);
     let relative = match path.strip_prefix(WORKSPACE) {
@@ -190,7 +190,7 @@ fn inner(path: &str) -> Result<PathBuf, ToolError> {
     Ok(inner)
 }
 
-/// `.` for the workspace's folder itself.
+/// Returns `.` for the workspace's folder itself.
 fn from_root(inner: &Path) -> &Path {
     if inner.as_os_str().is_empty() { Path::new(".") } else { inner }
 }

@@ -39,7 +39,8 @@ impl Shell {
         self.sandbox().map_or_else(|why| SandboxSupport::none(&why), |sandbox| sandbox.support().clone())
     }
 
-    /// Considers only the levels without a container, `strict` and `basic`. `None` if this machine supports neither.
+    /// Returns the strictest level that this machine supports, or `None`. Considers only the levels without a
+    /// container, `strict` and `basic`.
     #[must_use]
     pub fn strictest(&self) -> Option<Level> {
         let support = self.support();
@@ -98,7 +99,8 @@ impl Shell {
     }
 }
 
-/// Uses a separate thread. The callers can be inside a runtime, where a thread must not block on a future.
+/// Runs the future on a separate thread. The callers can be inside a runtime, where a thread must not block on a
+/// future.
 fn apart<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, String> {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

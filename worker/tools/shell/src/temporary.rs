@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
 const PREFIX: &str = ".tickfleet-write-";
 
-/// Dropping it before the rename removes the file.
+/// Dropping this value before the rename removes the file.
 pub(crate) struct TemporaryFile<'folder> {
     folder: BorrowedFd<'folder>,
     name: String,
@@ -34,7 +34,8 @@ impl<'folder> TemporaryFile<'folder> {
         &self.file
     }
 
-    /// Replaces an existing file of that name. After an error, the temporary file is removed.
+    /// Writes `content` and renames the file to `name`. Replaces an existing file of that name. After an error, the
+    /// temporary file is removed.
     pub(crate) fn persist(mut self, content: &[u8], name: &Path) -> io::Result<()> {
         self.file.write_all(content)?;
         renameat(self.folder, &self.name, self.folder, name)?;

@@ -26,7 +26,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(600);
 /// The suffix of a workspace's marker file. The file's modification time is the time of the last use.
 const USED: &str = ".used";
 
-/// Removes workspaces that have not been used for a long time.
+/// The workspaces of a process. Workspaces that have not been used for a long time are removed.
 #[derive(Debug)]
 pub struct Workspaces {
     root: PathBuf,
@@ -49,7 +49,7 @@ impl Workspaces {
         Self { root: root.into(), keep, swept: Mutex::new(None), sweeping: Arc::default() }
     }
 
-    /// Creates the workspace if necessary.
+    /// Returns the workspace of a call. Creates the workspace if necessary.
     pub fn of(&self, context: &CallContext) -> io::Result<Workspace> {
         let tenant = context.tenant.as_str();
         let agent = context.agent.as_str();
@@ -59,7 +59,7 @@ impl Workspaces {
         }
     }
 
-    /// No call uses it. For probing a sandbox.
+    /// Returns a workspace for probing a sandbox. No call uses this workspace.
     pub fn scratch(&self) -> io::Result<Workspace> {
         self.get(&["scratch"])
     }
@@ -106,8 +106,8 @@ impl Workspaces {
         }
     }
 
-    /// The sweep runs on a separate thread, because workspaces can contain any number of folders. `None` if no thread
-    /// was started.
+    /// Starts a sweep if one is due. The sweep runs on a separate thread, because workspaces can contain any number of
+    /// folders. `None` if no thread was started.
     pub fn sweep_when_due(&self) -> Option<JoinHandle<()>> {
         let mut swept = self.swept.lock();
         if swept.is_some_and(|at| at.elapsed() < SWEEP_EVERY) {
@@ -148,7 +148,7 @@ impl Sweep {
     }
 }
 
-/// Also removes the marker. Does not follow links, even if they are created during the removal.
+/// Removes a workspace and its marker. Does not follow links, even if links are created during the removal.
 fn remove(marker: &Path) {
     let folder = marker.with_extension("");
     match removal::remove(&folder) {
@@ -158,7 +158,7 @@ fn remove(marker: &Path) {
     }
 }
 
-/// The same clock as that of the modification times of files.
+/// Returns the time of the clock that determines the modification times of files.
 #[allow(clippy::disallowed_methods, reason = "it is held against times of files, which are this clock's")]
 fn now() -> SystemTime {
     SystemTime::now()

@@ -69,7 +69,7 @@ function changes(approval, data) {
   return set;
 }
 
-/** Shows an approval with its complete arguments and decides it. The list shows the arguments only in a short form. */
+/** Shows an approval with its complete arguments, and lets the user decide it. The list shortens the arguments. */
 async function decide(listed, agrees, refresh) {
   const name = nameOf(listed);
   const approval = await ask(`approvals/${encodeURIComponent(name)}`).catch((error) => void say(error.message));

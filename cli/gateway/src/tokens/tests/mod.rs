@@ -11,8 +11,8 @@ use super::*;
 use crate::verbs::{TenantScope, Verb};
 use world::{Mode, Signer, TestIssuer, base64url};
 
-/// When the reader of keys is idle, the next token with an unknown key triggers a read. The runtime has one thread,
-/// so a reader that was already asked to read has left the idle phase.
+/// Waits until the reader of keys is idle. The next token with an unknown key then triggers a read. The runtime has one
+/// thread, so a reader that was already asked to read has left the idle phase.
 async fn idle(tokens: &Tokens) {
     let mut key_reads = tokens.inner.key_read.subscribe();
     key_reads.wait_for(|key_read| key_read.phase == KeyReadPhase::Idle).await.unwrap();

@@ -36,8 +36,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_WAITS_S: [u64; 5] = [1, 5, 30, 120, 300];
 const TIMEOUT: Duration = Duration::from_secs(10);
 const CONCURRENT_MAX: usize = 8;
-/// Events between two updates of Redis, which renew the lease. If the receiver hangs, a batch takes 20 s. This must
-/// stay below the lease, or another process with the same name would send the same events.
+/// Events between two updates of Redis, which renew the lease. If the receiver hangs, a batch takes 20 s. This time
+/// must stay below the lease, or another process with the same name would send the same events.
 const BATCH: usize = 2 * CONCURRENT_MAX;
 /// `TENANTS` bounds a query, and `NOTICES` the events per tenant. If this many events of a tenant fail, its later
 /// events wait.
@@ -95,7 +95,7 @@ struct Notifier<'a> {
     process: ConsumerId,
     metrics: Arc<Metrics>,
     waiting: BTreeMap<EventName, RetryState>,
-    /// These events are not yet acknowledged in Redis.
+    /// Events that were sent, but are not yet acknowledged in Redis.
     sent: BTreeSet<EventName>,
 }
 
@@ -198,7 +198,7 @@ impl Notifier<'_> {
         Ok(())
     }
 
-    /// Another process now has the lease of the shard and starts from the pending events.
+    /// Forgets the shard's events. Another process now has the lease of the shard and starts from the pending events.
     fn drop_shard(&mut self, shard: u32) {
         self.waiting.retain(|(number, ..), _| *number != shard);
     }
@@ -242,7 +242,7 @@ impl Notifier<'_> {
         self.sent.iter().filter(of).map(|(_, _, id)| id.clone()).collect()
     }
 
-    /// Leaves out events that were sent or that wait for a later attempt.
+    /// Returns the events to send now. Leaves out events that were sent or that wait for a later attempt.
     fn due(&self, shard: u32, found: Vec<(TenantId, Vec<Notice>)>) -> Vec<(EventName, Notice)> {
         let all = found.into_iter().flat_map(|(tenant, notices)| {
             notices.into_iter().map(move |notice| ((shard, tenant.clone(), notice.id.clone()), notice))
@@ -332,9 +332,9 @@ fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: 
     by_shard.min(by_redis).max(0).unsigned_abs()
 }
 
-/// Arguments are as in the stream: without secrets, and cut if they are long. If they are cut, the message names
-/// where the full arguments are. Numbers keep all digits. Invisible characters are escaped twice, so that they stay
-/// visible when a receiver displays the text; `hidden_characters` is then true.
+/// Formats an event as the body of a webhook. Arguments are as in the stream: without secrets, and cut if they are
+/// long. If they are cut, the message names where the full arguments are. Numbers keep all digits. Invisible characters
+/// are escaped twice, so that they stay visible when a receiver displays the text; `hidden_characters` is then true.
 fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) -> String {
     let text = |name: &str| fields.get(name).filter(|text| !text.is_empty());
     let time = |text: &String| Some(rfc3339(text.parse().ok()?));
@@ -367,7 +367,7 @@ fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) ->
     format!("{{\"type\":{},\"timestamp\":{at},\"data\":{{{}}}}}", quoted(&format!("approval.{event}")), data.join(","))
 }
 
-/// Changes only hidden characters. Everything else keeps its exact text, including all digits of numbers.
+/// Escapes hidden characters. Everything else keeps its exact text, including all digits of numbers.
 fn visible_in_strings(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     let mut rest = json;

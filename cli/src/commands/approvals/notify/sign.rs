@@ -28,7 +28,7 @@ impl Keys {
         if keys.is_empty() { Err("no secret found".to_owned()) } else { Ok(Self(keys)) }
     }
 
-    /// The value of the header `webhook-signature` has one signature per key.
+    /// Returns the value of the header `webhook-signature`, which has one signature per key.
     pub(super) fn sign(&self, id: &str, timestamp_s: i64, body: &str) -> String {
         let text = format!("{id}.{timestamp_s}.{body}");
         let sign = |key| format!("v1,{}", STANDARD.encode(hmac::sign(key, text.as_bytes())));

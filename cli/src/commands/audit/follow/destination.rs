@@ -52,7 +52,7 @@ impl fmt::Display for Destination {
 }
 
 impl Destination {
-    /// If the destination stores positions, returns the position of each shard.
+    /// Opens the destination. If the destination stores positions, returns the position of each shard.
     pub(super) fn open(
         &self,
         fleet: &str,
@@ -96,7 +96,7 @@ impl Sink {
         matches!(self, Self::File(_))
     }
 
-    /// True if a header must come before the next line.
+    /// Returns true if a header must come before the next line.
     pub(super) const fn wants_header(&self) -> bool {
         match self {
             Self::File(files) => files.is_empty(),

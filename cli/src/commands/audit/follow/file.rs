@@ -58,8 +58,8 @@ impl Files {
         if let Some(found) = here {
             return Ok((files, found.positions));
         }
-        // Without a header, the last writer may have died just after a rotation. Continue after the newest rotated
-        // file.
+        // If the file has no header, the last writer may have died just after a rotation. Continue after the newest
+        // rotated file.
         for (_, closed) in files.closed()?.into_iter().rev() {
             if let Some(found) = read_content(&closed, fleet)? {
                 return Ok((files, found.positions));
@@ -68,7 +68,7 @@ impl Files {
         Ok((files, Positions::new()))
     }
 
-    /// True if the next line will be the first line of its file.
+    /// Returns true if the next line will be the first line of its file.
     pub(super) const fn is_empty(&self) -> bool {
         !matches!(self.current, Some((_, length)) if length > 0)
     }
@@ -110,7 +110,7 @@ impl Files {
         Ok((file, length))
     }
 
-    /// Also removes the oldest rotated files.
+    /// Rotates the file, and removes the oldest rotated files.
     fn close(&self) -> io::Result<()> {
         let closed = self.closed()?;
         let number = closed.last().map_or(1, |(number, _)| number + 1);
@@ -150,7 +150,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// `None` if the file has no header. Fails if the file belongs to another fleet.
+/// Reads a file of the export. `None` if the file has no header. Fails if the file belongs to another fleet.
 fn read_content(path: &Path, fleet: &str) -> io::Result<Option<FileContent>> {
     let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
     let mut line = Vec::new();

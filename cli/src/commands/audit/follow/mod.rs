@@ -38,7 +38,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// After this time (ms) without a renewal, another exporter with the same name takes over.
 const LEASE_MS: u64 = 15_000;
-/// A longer batch has stalled. Each request to a destination has a shorter time limit.
+/// A batch that takes longer has stalled. Each request to a destination has a shorter time limit.
 const GAP_MAX: Duration = Duration::from_secs(120);
 
 /// Options of a continuous export.
@@ -156,8 +156,8 @@ impl Exporter {
         Ok(())
     }
 
-    /// A failure in one shard does not stop the others. Catching up can take hours, so progress is reported after
-    /// each batch.
+    /// Exports the new entries of each shard. A failure in one shard does not stop the others. Catching up can take
+    /// hours, so progress is reported after each batch.
     async fn round(&mut self, stop: &CancellationToken, handle: &LoopHandle) -> Result<(), SendError> {
         let mut failed = None;
         for at in 0..self.shards.len() {
@@ -209,8 +209,8 @@ impl Exporter {
         Ok(if batch.more { StepResult::MoreEntries } else { StepResult::Idle })
     }
 
-    /// The header contains the positions of all shards, so missing positions are set before the first line is
-    /// written. A shard without a stored position starts with the entries that are in the log now.
+    /// Sets missing positions before the first line is written, because the header contains the positions of all
+    /// shards. A shard without a stored position starts with the entries that are in the log now.
     async fn begin(&mut self) -> Result<(), SendError> {
         if self.sink.keeps_positions() {
             for shard in self.shards.iter_mut().filter(|shard| shard.position == LogPosition::default()) {
@@ -241,7 +241,7 @@ impl Exporter {
         }
     }
 
-    /// Redis stores `position` under this exporter's name.
+    /// Continues a shard from `position`, which Redis stores under this exporter's name.
     fn adopt(&mut self, at: usize, position: String) {
         let shard = &mut self.shards[at];
         shard.position = position.parse().unwrap_or_else(|error| {

@@ -105,7 +105,7 @@ enum CollectorResponse {
     Refused(String),
 }
 
-/// Rejected records of an accepted batch must not be sent again.
+/// Returns the number of rejected records of an accepted batch. Rejected records must not be sent again.
 fn refused(said: &[u8]) -> u64 {
     let Ok(answer) = ExportLogsServiceResponse::decode(said) else { return 0 };
     let Some(partial) = answer.partial_success else { return 0 };
@@ -168,7 +168,7 @@ fn request(fleet: &str, log_records: Vec<LogRecord>) -> ExportLogsServiceRequest
     }
 }
 
-/// The body is the entry's text in the log. Common search terms are also attributes.
+/// Converts a log item to a record. The body is the entry's text in the log. Common search terms are also attributes.
 fn record(fleet: &str, shard: u32, item: &LogItem) -> LogRecord {
     let (id, event, body, level) = match item {
         LogItem::Entry(entry) => (entry.id.as_str(), "tickfleet.audit", entry.text.clone(), SeverityNumber::Info),

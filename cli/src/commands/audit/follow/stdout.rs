@@ -21,7 +21,7 @@ impl StdoutSink {
     pub(super) async fn print(&mut self, header: &Header, batch: &LogBatch) -> Result<(), SendError> {
         let text = text((!self.begun && !batch.items.is_empty()).then_some(header), batch);
         self.begun |= !text.is_empty();
-        // A slow reader can block the write. On a separate thread, it does not delay the responses to probes.
+        // A slow reader can block the write. On a separate thread, the write does not delay the responses to probes.
         let printed = tokio::task::spawn_blocking(move || {
             let mut out = std::io::stdout().lock();
             out.write_all(text.as_bytes()).and_then(|()| out.flush())

@@ -75,7 +75,8 @@ pub(super) struct Probed {
 }
 
 impl Probed {
-    /// `workspaces` is a folder for the commands of the shell tool. `interpreter` may lack the package `tickfleet`.
+    /// Finds out which tools this machine can run. `workspaces` is a folder for the commands of the shell tool.
+    /// `interpreter` may lack the package `tickfleet`.
     pub(super) async fn on_this_machine(workspaces: PathBuf, interpreter: &str) -> Self {
         Self { shell: ShellTool::probe(workspaces), python: PythonTool::probe(interpreter).await }
     }

@@ -51,7 +51,7 @@ impl PythonTool {
         Self { interpreter: interpreter.map_err(|why| format!("{program}: {why}")) }
     }
 
-    /// `None` if the tool can be used.
+    /// Returns the reason why the tool is left out; `None` if the tool can be used.
     pub(crate) fn left_out(&self) -> Option<&str> {
         self.interpreter.as_ref().err().map(String::as_str)
     }
@@ -77,7 +77,7 @@ impl PythonTool {
     }
 }
 
-/// If the interpreter failed, the error is the last line of its stderr.
+/// Returns the path of the interpreter. If the interpreter failed, the error is the last line of its stderr.
 fn answer(output: &Output) -> Result<String, String> {
     let last_line = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);

@@ -146,7 +146,7 @@ async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
     served.map_err(|error| Failure::failed(anyhow!("no MCP client connected, or it disconnected at once: {error}")))
 }
 
-/// The user of this machine acts as the first approver of the policy; `None` if the policy has no approver.
+/// Returns the user of this machine as the first approver of the policy; `None` if the policy has no approver.
 fn approver(setup: &Setup, console: &Console, link: &Path) -> Result<Option<LocalApprover>, Failure> {
     let address = console.for_services().0;
     let url: PublicUrl = format!("http://{address}").parse().map_err(|why: String| Failure::failed(anyhow!(why)))?;
@@ -160,14 +160,14 @@ fn approver(setup: &Setup, console: &Console, link: &Path) -> Result<Option<Loca
     }))
 }
 
-/// Only this user can read the file, because the link contains a key.
+/// Writes the link to a file that only this user can read, because the link contains a key.
 fn write_link(path: &Path, link: &str) -> Result<(), Failure> {
     let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| writeln!(file, "{link}"));
     Ok(written.with_context(|| format!("{} cannot be written", path.display()))?)
 }
 
-/// A client may start the same command twice, so each process uses its own numbered folder of `base`.
+/// Gives this process its own numbered folder of `base`, because a client may start the same command twice.
 fn with_data(setup: &Setup, base: &Path) -> Result<(Setup, PathBuf), Failure> {
     for number in 1..=PROCESSES_MAX {
         let dir = base.join(number.to_string());
@@ -188,7 +188,7 @@ fn with_data(setup: &Setup, base: &Path) -> Result<(Setup, PathBuf), Failure> {
     )))
 }
 
-/// If nothing is pinned yet, pins the server's current tools.
+/// Returns the pins. If nothing is pinned yet, pins the server's current tools.
 async fn pins(wrapped: &WrapSources) -> Result<McpPins, Failure> {
     let (file, pins) = wrapped.load()?;
     // Pins from a file are kept. If that file is unreadable, `load` has already failed, so the file is never
@@ -220,14 +220,14 @@ async fn pin(wrapped: &WrapSources, output: &Output) -> Result<(), Failure> {
     if failed { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Creates the folder for this user only, like the folders of the data.
+/// Writes the pins. Creates the folder for this user only, like the folders of the data.
 fn write_pins(base: &Path, pins: &McpPins) -> Result<(), Failure> {
     let created = DirBuilder::new().recursive(true).mode(0o700).create(base);
     created.with_context(|| format!("{} cannot be created", base.display()))?;
     write_to(base, pins)
 }
 
-/// Also returns the differences from `pins`.
+/// Returns the server's current pins, and the differences from `pins`.
 async fn look(
     wrapped: &WrapSources,
     file: &McpFile,

@@ -40,12 +40,12 @@ pub(super) struct WrapSources {
     pub(super) base: PathBuf,
     /// True if the folder of `--config` has an `mcp.yaml`. The pins are then in that folder too.
     pub(super) has_own_servers: bool,
-    /// The server gets this environment.
+    /// The environment for the server.
     environment: Environment,
 }
 
 impl WrapSources {
-    /// [`Failure::Usage`] if arguments are missing, invalid or contradict the folder of `--config`.
+    /// Returns [`Failure::Usage`] if arguments are missing, invalid or contradict the folder of `--config`.
     pub(super) fn new(args: &Wrap, global: &Global) -> Result<Self, Failure> {
         if global.redis_url.is_some() {
             return Err(Failure::usage("--redis-url: mcp wrap keeps its data in --data, without Redis"));
@@ -81,7 +81,7 @@ impl WrapSources {
         let own = own.map(|(name, value)| (name.clone(), value.clone())).collect();
         let mut sources = setup::sources_in(own, global)?;
         if !has_own_servers {
-            // This fleet has no sample tools, so the server's tools may have their names.
+            // This fleet has no sample tools, so the server's tools may have the names of sample tools.
             sources.built_in_tools.retain(|tool| is_reserved(tool));
             let server = server(args, &mut sources.environment)?;
             let servers = json!({"servers": {name: server}});
@@ -103,7 +103,7 @@ impl WrapSources {
         Ok(Self { sources, base, has_own_servers, environment })
     }
 
-    /// Passes the environment to the servers.
+    /// Loads the servers and their pins, and passes the environment to the servers.
     pub(super) fn load(&self) -> Result<(McpFile, McpPins), Failure> {
         let (mut file, pins) = tickfleet_config::load_mcp(&self.sources).map_err(Failure::failed)?;
         file.servers.values_mut().for_each(|def| self.pass_environment(def));
@@ -174,7 +174,7 @@ impl WrapSources {
     }
 }
 
-/// Every worker has these tools, regardless of the permissions.
+/// Returns true for tools that every worker has, regardless of the permissions.
 fn is_reserved(tool: &str) -> bool {
     let knowledge = tickfleet_tools_knowledge::tools::NAMES;
     TASK_TOOL == tool || META_TOOLS.contains(&tool) || TEAM_TOOLS.contains(&tool) || knowledge.contains(&tool)
@@ -185,7 +185,7 @@ fn is_usable(tool: &str) -> bool {
     tool.len() <= tickfleet_model::limits::NAME_BYTES_MAX && !tool.contains(is_odd)
 }
 
-/// Defaults to a name that is unique to the command, URL or folder.
+/// Returns the server's name. By default, the name is unique to the command, URL or folder.
 fn name(args: &Wrap, global: &Global) -> Result<String, Failure> {
     if let Some(name) = &args.name {
         let is_odd = |c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-'));
@@ -212,7 +212,7 @@ fn data_home(environment: &Environment) -> Result<PathBuf, Failure> {
     home.ok_or_else(|| Failure::usage("HOME and XDG_DATA_HOME are not set: name the folder of the data with --data"))
 }
 
-/// Returns an entry of `mcp.yaml`.
+/// Returns the server's entry of `mcp.yaml`.
 fn server(args: &Wrap, environment: &mut Environment) -> Result<Value, Failure> {
     let mut passed = 0;
     // The configuration replaces references in these texts, but the client means the texts literally.
@@ -255,14 +255,14 @@ fn headers(given: &[String]) -> Result<BTreeMap<&str, &str>, Failure> {
     named.collect()
 }
 
-/// The values of the headers name these secrets.
+/// Returns the secrets that the values of the headers name.
 fn secrets<'a>(headers: &BTreeMap<&'a str, &'a str>) -> BTreeMap<&'a str, Value> {
     let parts = headers.values().flat_map(|value| value.split("${").skip(1));
     let variables = parts.filter_map(|rest| Some(rest.split_once('}')?.0));
     variables.map(|variable| (variable, json!({"env": variable}))).collect()
 }
 
-/// `None` if the file does not exist.
+/// Reads a file. `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// Each agent submits one turn.
+/// Number of agents. Each agent submits one turn.
 pub(super) const AGENTS: usize = 2_000;
 
 #[derive(Debug, Clone)]
@@ -10,7 +10,7 @@ pub(super) struct Call {
     pub(super) number: usize,
     pub(super) tool: &'static str,
     pub(super) customer: usize,
-    /// The unit is 0.25.
+    /// The amount, in units of 0.25.
     pub(super) amount: u64,
 }
 
@@ -48,7 +48,7 @@ impl PlannedTurn {
     }
 }
 
-/// Each turn has one to three calls of three tools. There are about sixty customers.
+/// Returns the turns of the run. Each turn has one to three calls of three tools. There are about sixty customers.
 pub(super) fn turns() -> Vec<PlannedTurn> {
     let mut number = 0;
     let mut call = |agent: usize| {
@@ -68,9 +68,9 @@ pub(super) fn turns() -> Vec<PlannedTurn> {
 pub(super) struct Limit {
     pub(super) name: &'static str,
     text: &'static str,
-    /// `None` for a limit on concurrency.
+    /// Length of the window (ms). `None` for a limit on concurrency.
     pub(super) window_ms: Option<i64>,
-    /// The unit is a call, a permit or 0.25.
+    /// The maximum, in calls, permits or units of 0.25.
     pub(super) max: u64,
     pub(super) debits: fn(&PlannedTurn, &Call) -> Option<(String, u64)>,
 }
@@ -79,7 +79,7 @@ fn one(counter: impl ToString) -> Option<(String, u64)> {
     Some((counter.to_string(), 1))
 }
 
-/// `None` if the call is for another tool.
+/// Returns `debit`, or `None` if the call is for another tool.
 fn of(tool: &str, call: &Call, debit: Option<(String, u64)>) -> Option<(String, u64)> {
     debit.filter(|_| call.tool == tool)
 }

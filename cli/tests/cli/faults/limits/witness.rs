@@ -74,7 +74,7 @@ impl Service {
     }
 }
 
-/// Calls do not overlap if one ends at the instant at which another begins.
+/// Returns how many calls overlap at most. Calls do not overlap if one ends at the instant at which another begins.
 fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
     steps.sort_unstable();
     let mut running = 0;
@@ -89,7 +89,7 @@ fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
 }
 
 pub(super) struct Witness {
-    /// Ends with the dispatched slices.
+    /// The task returns the dispatched slices.
     reader: JoinHandle<Vec<Slice>>,
     stop: tokio::sync::oneshot::Sender<()>,
 }
@@ -142,7 +142,8 @@ impl Witness {
     }
 }
 
-/// All windows have the same length, but each counter's windows begin at a different offset.
+/// Checks that no window exceeds the limit. All windows have the same length, but each counter's windows begin at a
+/// different offset.
 fn judge(limit: &Limit, out: &[(i64, &PlannedTurn, &Call)]) {
     let Some(window_ms) = limit.window_ms else { return };
     let mut counters: BTreeMap<String, Vec<(i64, u64)>> = BTreeMap::new();
@@ -156,7 +157,8 @@ fn judge(limit: &Limit, out: &[(i64, &PlannedTurn, &Call)]) {
     assert!(fullest.0 <= limit.max, "{}: {fullest:?}", limit.name);
 }
 
-/// The witness does not know where the windows begin, so it tries every offset and returns the lowest result.
+/// Returns the debits of the fullest window. It is unknown where the windows begin, so this function tries every offset
+/// and returns the lowest result.
 fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
     let offsets: BTreeSet<i64> = debits.iter().map(|(at_ms, _)| at_ms.rem_euclid(window_ms)).collect();
     let fullest = |offset: &i64| {
@@ -170,8 +172,8 @@ fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
 }
 
 impl Slice {
-    /// A line of the monitor: `<s.µs> [<db> lua] "XADD" "<key>" "*" "<field>" "<value>"…`. `at_ms` is the start of the
-    /// script that issued the command.
+    /// Parses a line of the monitor: `<s.µs> [<db> lua] "XADD" "<key>" "*" "<field>" "<value>"…`. `at_ms` is the start
+    /// of the script that issued the command.
     fn read(line: &str, at_ms: i64) -> Option<Self> {
         let (_, command) = line.split_once("] \"XADD\" \"")?;
         let (key, fields) = command.split_once("\" \"*\" ")?;
@@ -191,13 +193,13 @@ impl Slice {
     }
 }
 
-/// `None` if the script does not read the time in this line.
+/// Returns the time (ms) at which a script reads the clock. `None` if the line shows another command.
 fn time_of_script(line: &str) -> Option<i64> {
     let time = line.strip_suffix("lua] \"TIME\"")?.split(' ').next()?;
     Some((time.parse::<f64>().ok()? * 1_000.0) as i64)
 }
 
-/// Escape sequences stay in the words.
+/// Splits a line into words. Escape sequences stay in the words.
 fn words(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut begun = None;

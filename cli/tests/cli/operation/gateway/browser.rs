@@ -4,7 +4,7 @@ use std::env;
 
 use crate::support::packages::Packages;
 
-/// `1` skips the tests that need a browser.
+/// If the variable is `1`, the tests that need a browser are skipped.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_BROWSER";
 
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]

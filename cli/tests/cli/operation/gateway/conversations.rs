@@ -38,7 +38,7 @@ impl ConversationFleet {
         Self { _fleet: fleet, folder, redis }
     }
 
-    /// The key is for all agents of the tenant.
+    /// Starts a gateway. Returns the gateway, and a key for all agents of the tenant.
     fn gateway(&self) -> (Gateway, String) {
         let keys = self.folder.path().join("keys.yaml");
         let name = format!("key-{}", std::fs::read_to_string(&keys).map_or(0, |text| text.lines().count()));

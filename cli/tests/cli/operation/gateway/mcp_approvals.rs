@@ -13,7 +13,7 @@ const PERMISSIONS: &str = "permissions:
 approvers: {ann: {roles: [finance]}}
 ";
 
-/// The protocol version is 2026-07-28. The client supports tasks and has the capabilities `can`.
+/// Sends an MCP request. The protocol version is 2026-07-28. The client supports tasks and has the capabilities `can`.
 fn ask(gateway: &Gateway, key: &str, can: &Value, method: &str, mut params: Value) -> Value {
     let named = params["name"].as_str().or(params["taskId"].as_str()).unwrap_or_default();
     let head = format!(

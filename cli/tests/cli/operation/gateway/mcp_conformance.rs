@@ -3,7 +3,7 @@
 use crate::support::documents::REPOSITORY;
 use crate::support::packages::Packages;
 
-/// Also fails if the suite no longer reports a known problem.
+/// Runs the suite. Fails if the suite reports an unknown problem, or no longer reports a known problem.
 fn is_as_known(options: &[&str], known: &str) {
     let Some(packages) = Packages::unless_skipped() else { return };
     let mut node = packages.node();

@@ -17,9 +17,9 @@ use super::{Gateway, add_key};
 use crate::support::binary::{DevFleet, tickfleet};
 use crate::support::process::pause;
 
-/// Each client has one task in progress.
+/// Number of clients. Each client has one task in progress.
 const CLIENTS: usize = 6;
-/// After a shorter time, the gateway would return the result instead of a task.
+/// Duration of a call. For a shorter call, the gateway would return the result instead of a task.
 const TASK_MS: u64 = 4_000;
 
 struct McpLoad {
@@ -33,7 +33,7 @@ struct McpLoad {
 }
 
 impl McpLoad {
-    /// `None` if the gateway was killed during the request.
+    /// Sends a request to one of the gateways. `None` if the gateway was killed during the request.
     fn try_ask(&self, which: usize, method: &str, params: &Value) -> Option<Value> {
         let address = self.addresses.lock().unwrap()[which % 2].clone();
         let name = params["name"].as_str().or(params["taskId"].as_str()).unwrap().to_owned();
@@ -95,13 +95,13 @@ fn with_meta(mut params: Value) -> Value {
     params
 }
 
-/// A client that chooses the ID of a call can send the call again.
+/// Returns a call with a chosen ID. A client that chooses the ID of a call can send the call again.
 fn sleeping(turn: &str) -> Value {
     let call = json!({"name": "sleep", "arguments": {"ms": TASK_MS}, "_meta": {"tickfleet/turn_id": turn}});
     with_meta(call)
 }
 
-/// Before each kill, the other gateway must be running again.
+/// Kills the gateways alternately. Before each kill, the other gateway must be running again.
 fn kill_gateways(front: &McpLoad, gateways: &mut [Gateway; 2], kills: usize, url: &str, keys: &Path) {
     // The first kill must happen while all clients wait for their first results.
     let mut since = 0;

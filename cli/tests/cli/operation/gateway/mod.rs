@@ -35,7 +35,7 @@ use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
 const ANSWER: Duration = Duration::from_secs(60);
-/// The attempts take at least two minutes.
+/// Maximum number of attempts. Together, they take at least two minutes.
 const LOOKS: usize = 2_400;
 
 /// Responses to requests without a valid key have these headers.
@@ -208,7 +208,7 @@ impl Events {
         assert!(status.contains(" 200 "), "{status}");
     }
 
-    /// `None` at the end of the stream.
+    /// Returns the name and data of the next event. `None` at the end of the stream.
     pub(super) fn next(&mut self) -> Option<(String, Value)> {
         let mut name = String::new();
         let mut data = None;
@@ -308,7 +308,7 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
 }
 
 /// Waits until the gateway has accepted the previous connection. The gateway accepts connections in order, so a
-/// response on a later connection proves it.
+/// response on a later connection proves that the previous one was accepted.
 fn until_waiting(gateway: &Gateway, key: &str) {
     for _ in 0..3 {
         assert_eq!(gateway.get(key, "/v1/turns/later").status, 202);

@@ -39,8 +39,8 @@ fn follow(gateway: &Gateway, key: &str, id: &str) -> Events {
     Events::of(gateway.send(key, "GET", &format!("/v1/turns/{id}/events"), "", ""))
 }
 
-/// No scheduler runs. The client chooses the IDs of some tasks and turns, and the fleet generates the others. Returns
-/// the event streams of another gateway, each with its expected last event.
+/// Submits tasks and turns while no scheduler runs. The client chooses the IDs of some tasks and turns, and the fleet
+/// generates the others. Returns the event streams of another gateway, each with its expected last event.
 fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events, &'static str)> {
     let sent = |path: &str, body: Value| {
         let answer = one.ask(all, "POST", path, &body);
@@ -154,7 +154,7 @@ def index(context: Context) -> str:
     return "done"
 "#;
 
-/// The client supports tasks and uses the revision 2026-07-28.
+/// Sends an MCP request. The client supports tasks and uses the revision 2026-07-28.
 fn mcp(gateway: &Gateway, key: &str, method: &str, name: &str, mut params: Value) -> Value {
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",

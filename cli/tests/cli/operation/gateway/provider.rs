@@ -29,7 +29,7 @@ pub(super) const CLIENT: &str = "console";
 pub(super) const VERIFIER: &str = "the-verifier-of-this-test-0123456789-abcdefghij";
 pub(super) const NONCE: &str = "the-nonce-of-this-test-0123456789-abcdefghijk";
 const STATE: &str = "the-state-of-this-test-0123456789-abcdefghijk";
-/// A browser on a busy machine signs in faster than the token of the account `brief` expires.
+/// Lifetime of the token of the account `brief`. A browser signs in faster than that, even on a busy machine.
 const BRIEF_S: u64 = 30;
 const ACCOUNTS: [&str; 14] = [
     "otto",
@@ -57,7 +57,7 @@ pub(super) struct Provider {
 #[derive(Clone, Default)]
 pub(super) struct Registration {
     pub(super) redirect_uri: String,
-    /// `None` for a public client.
+    /// The client's secret. `None` for a public client.
     pub(super) secret: Option<&'static str>,
     pub(super) is_secret_in_body: bool,
 }
@@ -186,7 +186,7 @@ impl Shared {
         self.token(&format!("{account}@example.com"), &claims)
     }
 
-    /// RFC 6749 and RFC 7636 require these fields of an authorization request.
+    /// Checks the fields that RFC 6749 and RFC 7636 require in an authorization request.
     fn check(&self, query: &Fields) -> Result<(), String> {
         let expected = [
             ("client_id", CLIENT.to_owned()),
@@ -207,7 +207,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The client must authenticate by exactly one method.
+    /// True if the client authenticates correctly, and by exactly one method.
     fn knows_client(&self, head: &HeaderMap, form: &Fields) -> bool {
         let client = self.client.lock().unwrap().clone();
         let sent = head.get(header::AUTHORIZATION).map(|value| value.to_str().unwrap().to_owned());
@@ -225,7 +225,7 @@ impl Shared {
     }
 }
 
-/// The header encodes id and secret as in a form (RFC 6749, section 2.3.1).
+/// Returns id and secret from the header, which encodes them as in a form (RFC 6749, section 2.3.1).
 fn credentials_of(header: &str) -> Option<(String, String)> {
     let decoded = String::from_utf8(STANDARD.decode(header.strip_prefix("Basic ")?).ok()?).ok()?;
     let (id, secret) = decoded.split_once(':')?;

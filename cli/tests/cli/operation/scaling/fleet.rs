@@ -21,7 +21,7 @@ const SETTINGS: [(&str, &str); 3] = [
     ("TICKFLEET_QUEUES_TENANT_TURNS_MAX", "100000"),
     ("TICKFLEET_LOG_LEVEL", "warn"),
 ];
-/// A process has its drain time and a margin to end.
+/// Maximum time until a stopped process has ended: its drain time and a margin.
 const DRAIN_MAX: Duration = Duration::from_secs(40);
 
 struct Node {
@@ -42,7 +42,8 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// No worker runs yet. Writes a configuration to `folder`. The tenants are `demo` and `t1` to `t<tenants>`.
+    /// Starts the schedulers, but no worker yet. Writes a configuration to `folder`. The tenants are `demo` and `t1` to
+    /// `t<tenants>`.
     pub fn start(url: &str, slots: u32, folder: &Path, tenants: usize) -> Self {
         let more: String = (1..=tenants).map(|n| format!("  t{n}: {{}}\n")).collect();
         let files = [
@@ -82,7 +83,7 @@ impl Processes {
         Node { child: command.spawn().unwrap(), metrics }
     }
 
-    /// Stopping workers do not count.
+    /// Returns the number of workers. Stopping workers do not count.
     pub fn workers(&self) -> u32 {
         u32::try_from(self.workers.len()).unwrap()
     }
@@ -100,7 +101,8 @@ impl Processes {
         }
     }
 
-    /// Each stopped worker must have exited with code 0. No other process may have ended.
+    /// Removes the workers that have ended. Each stopped worker must have exited with code 0. No other process may have
+    /// ended.
     pub fn collect(&mut self) {
         let mut waiting = Vec::new();
         for (since, mut node) in self.leaving.drain(..) {
@@ -163,7 +165,7 @@ fn free_address() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 
-/// `None` if the process does not respond (yet).
+/// Reads the metrics of a process. `None` if the process does not respond (yet).
 fn scrape(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;

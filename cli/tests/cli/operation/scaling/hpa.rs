@@ -30,7 +30,7 @@ pub struct Memory {
 }
 
 impl Hpa {
-    /// Ignores policies and windows.
+    /// Returns the recommended number of pods, without policies and windows.
     pub fn recommend(&self, current: u32, metric: f64) -> u32 {
         let ratio = metric / (self.per_pod * f64::from(current.max(1)));
         if current > 0 && (ratio - 1.0).abs() <= self.tolerance {
@@ -65,7 +65,7 @@ impl Hpa {
         decided
     }
 
-    /// Excludes the changes in the policy's period that go in `direction` (1: up, -1: down).
+    /// Returns the number of pods without the changes in `direction` (1: up, -1: down) during the policy's period.
     fn at_the_start(&self, memory: &mut Memory, now_ms: u64, period_ms: u64, current: u32, direction: i64) -> u32 {
         let longest = self.up_period_ms.max(self.down_period_ms);
         while memory.changed.front().is_some_and(|(at, _)| at + longest < now_ms) {

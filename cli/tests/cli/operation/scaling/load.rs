@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 
 const REPLIES_MAX: usize = 2_000;
 
-/// Each turn has one call of `sleep`.
+/// Submits turns and reads their replies. Each turn has one call of `sleep`.
 pub struct Producer {
     redis: MultiplexedConnection,
     sent: HashMap<String, Instant>,
@@ -37,7 +37,7 @@ impl Producer {
         }
     }
 
-    /// The turns become due in the time `passed`.
+    /// Submits the turns that became due in the time `passed`.
     pub async fn submit(&mut self, turns_per_s: f64, passed: Duration) {
         self.owed += turns_per_s * passed.as_secs_f64();
         let due = self.owed.floor();
@@ -105,7 +105,7 @@ impl Producer {
         self.sent.len()
     }
 
-    /// Each reply must be the only reply to a submitted turn, and its outcome must be `ok`.
+    /// Reads the new replies. Each reply must be the only reply to a submitted turn, and its outcome must be `ok`.
     pub async fn listen(&mut self) {
         let mut command = redis::cmd("XRANGE");
         command.arg("{tickfleet:0}:replies:demo:box").arg(format!("({}", self.last_reply)).arg("+");

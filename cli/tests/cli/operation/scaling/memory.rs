@@ -11,7 +11,7 @@ use super::fleet::Processes;
 use super::load::Producer;
 
 const TURNS: u64 = 5_000;
-/// Each tenant has one agent, which makes one call.
+/// Number of tenants. Each tenant has one agent, which makes one call.
 const TENANTS: usize = 2_000;
 
 pub type Cost = (&'static str, i64);

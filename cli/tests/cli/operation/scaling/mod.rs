@@ -18,15 +18,15 @@ use hpa::{Hpa, Memory};
 use load::Producer;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
-/// The target utilization is the chart's `targetSlotsPercent`.
 const SLOTS: u32 = 4;
+/// The target utilization, as the chart's `targetSlotsPercent` sets it.
 const TARGET: f64 = 0.8;
 const STEP: Duration = Duration::from_millis(50);
 /// A load is absorbed if at most this number of slices is ready. Two workers can run them at the same time.
 const ABSORBED: f64 = 2.0 * SLOTS as f64;
 
 pub struct Course {
-    /// A cluster is slower by this factor.
+    /// Speed of the run: a cluster is slower by this factor.
     pub speed: u64,
     /// Each step has a duration and a number of turns per second.
     pub steps: Vec<(Duration, f64)>,
@@ -41,7 +41,7 @@ struct Sample {
     ready: f64,
     running: f64,
     workers: u32,
-    /// Includes capped turns without a reply.
+    /// Turns without a reply, including capped turns.
     open: usize,
     p95_ms: u64,
 }
@@ -99,7 +99,8 @@ impl ScalingRun {
         }
     }
 
-    /// If no scheduler reports the backlog, the number of workers stays unchanged.
+    /// Adapts the number of workers to the backlog. If no scheduler reports the backlog, the number of workers stays
+    /// unchanged.
     fn sync(&mut self, load: f64) {
         let Some((ready, running)) = self.fleet.backlog() else { return };
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap();
@@ -121,7 +122,7 @@ impl ScalingRun {
     }
 }
 
-/// Turns that a cap holds can still be open when this function returns.
+/// Runs the whole course. Turns that a cap holds can still be open when this function returns.
 pub async fn run(course: &Course) -> Outcome {
     let redis = RedisServer::start_with(RedisOptions::default()).await;
     let folder = tempfile::tempdir().unwrap();
@@ -199,8 +200,8 @@ impl Outcome {
         (most(&mut self.loaded()), most(&mut self.samples.iter().filter(|sample| sample.at >= self.capped_from)))
     }
 
-    /// For each step up, the time until the load stayed absorbed (see `ABSORBED`) for three periods in a row. `None` if
-    /// this never happened.
+    /// Returns, for each step up, the time until the load stayed absorbed (see `ABSORBED`) for three periods in a row.
+    /// `None` if this never happened.
     pub fn absorbed(&self) -> Vec<Option<Duration>> {
         let mut absorbed = Vec::new();
         let mut begin = Duration::ZERO;

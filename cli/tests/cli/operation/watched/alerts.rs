@@ -18,7 +18,8 @@ const KILLED: &str = "workers are killed";
 const AWAY: &str = "Redis is away";
 const BACK: &str = "Redis is back";
 
-/// Each alert has its first phase and the reason. Other alerts must not fire, and no alert may fire before its phase.
+/// The expected alerts: the first phase in which each fires, its name, and the reason. Other alerts must not fire, and
+/// no alert may fire before its phase.
 const FIRES: [(&str, &str, &str); 10] = [
     (HANGS, "TickfleetToolFailing", "calls time out, and so do their retries"),
     (HANGS, "TickfleetOutcomeUnknown", "some of them must not run twice"),
@@ -32,7 +33,7 @@ const FIRES: [(&str, &str, &str); 10] = [
     (BACK, "TickfleetRedisRestarted", "it has lost what it had in memory"),
 ];
 
-/// These alerts must have ended when the phase begins.
+/// Alerts that must have ended when the given phase begins.
 const ENDED: [(&str, &str); 2] = [(BACK, "TickfleetRedisDown"), (AWAY, "TickfleetNoWorker")];
 
 /// These alerts about ready work that starts too slowly may fire, but only on a slow machine.
@@ -40,14 +41,14 @@ const OF_THE_MACHINE: [&str; 2] = ["TickfleetStartSlowFastBurn", "TickfleetStart
 /// If at most this share of starts is late, no alert in [`OF_THE_MACHINE`] may fire. Prometheus extrapolates, so the
 /// share is slightly lower than the 6 % in the rule.
 const LATE_MAX: f64 = 0.05;
-/// With fewer starts, the share does not count. Prometheus extrapolates, so the number is lower than the 100 in the
-/// rules.
+/// With fewer starts, the share of late starts does not count. Prometheus extrapolates, so the number is lower than the
+/// 100 in the rules.
 const STARTS_MIN: f64 = 50.0;
-/// In minutes. The rule has a threshold of 14 %. The window of the other rule is longer than the history.
+/// Window of the rule with the threshold of 14 %, in minutes. The window of the other rule is longer than the history.
 const WINDOW: usize = 60;
 
 const SLOW: f64 = 2.0;
-/// Three are needed, and more if a worker is killed before its slice has begun.
+/// Maximum kills. Three are needed, and more if a worker is killed before its slice has begun.
 const KILLS_MAX: usize = 12;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,7 +13,7 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use crate::support::process::Process;
 use crate::support::prometheus::Target;
 
-/// The member keeps its name when its process is killed and replaced.
+/// A member of the fleet. It keeps its name when its process is killed and replaced.
 pub struct Member {
     pub job: &'static str,
     pub instance: String,
@@ -25,7 +25,7 @@ pub struct Fleet {
     pub members: Vec<Member>,
     pub redis: RedisServer,
     slots: usize,
-    /// Without files, the built-in configuration applies.
+    /// The configuration folder. If it has no files, the built-in configuration applies.
     folder: TempDir,
 }
 
@@ -34,7 +34,7 @@ impl Fleet {
         Self::under(&[], slots).await
     }
 
-    /// `files` are names and texts of configuration files.
+    /// Starts a fleet. `files` are names and texts of configuration files.
     pub async fn under(files: &[(&str, &str)], slots: usize) -> Self {
         let options = RedisOptions { appendonly: true, maxmemory: Some(256 * 1024 * 1024), ..RedisOptions::default() };
         let redis = RedisServer::start_with(options).await;
@@ -75,14 +75,14 @@ impl Fleet {
         Process::start_command(args, self.folder.path(), &self.redis.url(), None)
     }
 
-    /// The gateway's key file in `place` has no keys. Returns the process and its port.
+    /// Starts a gateway. Its key file in `place` has no keys. Returns the process and its port.
     pub fn gateway(&self, place: &Path) -> (Process, u16) {
         let keys = place.join("keys.yaml");
         std::fs::write(&keys, "[]\n").unwrap();
         Process::start_gateway(&keys, self.folder.path(), &self.redis.url())
     }
 
-    /// The workers must hold slices at this time.
+    /// Kills the workers. They must hold slices at this time.
     pub fn kill_workers(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.job == "worker") {
             member.process = None;
@@ -114,12 +114,12 @@ fn samples(answer: &str) -> BTreeMap<String, f64> {
 
 pub struct Scrape {
     pub at: f64,
-    /// `None` if the member has no process.
+    /// The metrics of each member. `None` if the member has no process.
     pub pages: Vec<Option<BTreeMap<String, f64>>>,
 }
 
 impl Scrape {
-    /// `labels` has the form `name="value"`.
+    /// Returns the values of a metric with these labels. Each label has the form `name="value"`.
     pub fn values<'a>(&'a self, metric: &'a str, labels: &'a [&'a str]) -> impl Iterator<Item = f64> + 'a {
         let series = self.pages.iter().flatten().flatten();
         let chosen = series.filter(move |(series, _)| {
@@ -187,8 +187,8 @@ pub fn echo() -> (&'static str, Value) {
     ("echo", json!({"text": "hello"}))
 }
 
-/// Some calls succeed, are retried, are denied, are invalid, or name unknown tools. There are more calls than the caps
-/// allow.
+/// Returns the turns of a round. Some calls succeed, are retried, are denied, are invalid, or name unknown tools. There
+/// are more calls than the caps allow.
 pub fn work(round: u64) -> Vec<Value> {
     let mut turns = vec![
         turn("atlas", &[echo()]),

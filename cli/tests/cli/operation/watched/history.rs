@@ -13,14 +13,15 @@ use super::{NAMESPACE, chart};
 
 const MINUTE_S: u32 = 60;
 const BEGAN: &str = "process_start_time_seconds";
-/// Fires in every phase, which proves that promtool evaluated the phase.
+/// An alert that fires in every phase, which proves that promtool evaluated the phase.
 const ASKED: &str = "Asked";
 
 pub struct History {
     asked_for: BTreeSet<String>,
     /// Each series has one value per minute.
     series: BTreeMap<String, Vec<Option<f64>>>,
-    /// The key is the member and the reported start time of the process. The value is on the history's clock.
+    /// Start times of processes by the history's clock. The key is the member and the reported start time of its
+    /// process.
     began: BTreeMap<String, f64>,
     minutes: u32,
     phases: Vec<(&'static str, u32)>,
@@ -45,7 +46,7 @@ impl History {
         self.phases.push((name, self.minutes));
     }
 
-    /// The scrape counts as one minute after the previous one, and gets the labels that Prometheus adds.
+    /// Adds a scrape as one minute after the previous one, with the labels that Prometheus adds.
     pub fn add(&mut self, fleet: &Fleet, scrape: &Scrape) {
         for (member, page) in fleet.members.iter().zip(&scrape.pages) {
             let added = format!("instance=\"{}\",job=\"{}\",namespace=\"{NAMESPACE}\"", member.instance, member.job);
@@ -79,7 +80,7 @@ impl History {
         values.push(Some(value));
     }
 
-    /// If a series is missing in later scrapes, it becomes stale.
+    /// Returns the series in the form for promtool. If a series is missing in later scrapes, it becomes stale.
     fn input(&self) -> Vec<Value> {
         let notation = |values: &Vec<Option<f64>>| {
             let mut words = Vec::new();
@@ -161,7 +162,8 @@ fn rule_files() -> Vec<(String, String)> {
     files.map(|path| (path.to_str().unwrap().to_owned(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// The cases fail on purpose, because promtool lists the alerts only of failed cases.
+/// Runs promtool, and returns its output. The cases fail on purpose, because promtool lists the alerts only of failed
+/// cases.
 fn promtool(cases: &Value) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("cases.yaml");

@@ -36,7 +36,8 @@ const TOOLS: &str = concat!(
      \x20   input_schema: {type: object, additionalProperties: false}\n"
 );
 
-/// The circuit breaker of a tool opens after three failures in a row. The key in the file `key` seals the audit log.
+/// Returns the settings. The circuit breaker of a tool opens after three failures in a row. The key in the file `key`
+/// seals the audit log.
 fn settings(key: &Path) -> String {
     let key = key.display();
     format!("worker: {{breaker_failures: 3, breaker_cooldown: 2s}}\nseal: {{key: 'file:{key}', every: 100ms}}\n")
@@ -98,7 +99,7 @@ async fn callers(port: u16) {
             stream.write_all(request.as_bytes()).await.unwrap();
             stream.read_to_end(&mut Vec::new()).await.unwrap();
         }
-        // The pace of the callers is that of the agents.
+        // The callers have the same pace as the agents.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
 }

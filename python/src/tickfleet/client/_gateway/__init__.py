@@ -35,20 +35,20 @@ from tickfleet.client._replies import Replies
 from tickfleet.client._reply import CallError, PendingApproval, Reply, read_reply
 from tickfleet.client._transport import ApiKey, Claim, Kind
 
-_POLL_S = 25
 # Seconds of one long poll: below the timeout of most proxies, and below the gateway's own limit of 60 s.
+_POLL_S = 25
 
-_FRESH_S = 10.0
 # Seconds within which a message may be submitted again to find out about a rejection. Fleets remember ids for longer.
+_FRESH_S = 10.0
 
-_LOOK_AGAIN_S = 0.25
 # Seconds between two requests if the gateway responds immediately.
+_LOOK_AGAIN_S = 0.25
 
-_APPROVAL_AFTER_S = 1
 # Seconds to wait for the reply. After that, the client reads the events of the turn to detect a wait for approval.
+_APPROVAL_AFTER_S = 1
 
-_ONE_LOOK_S = 2.0
 # Minimum seconds for one request, even if the caller's timeout is shorter.
+_ONE_LOOK_S = 2.0
 
 
 class Gateway:
@@ -136,7 +136,7 @@ class _Awaited:
         self._id = segment(str(message[f"{kind}_id"]))
         self._text = written(message)
         self._kind: Kind = kind
-        # The clock of this time also runs while the machine sleeps.
+        # Time when the message was accepted, by a clock that also runs while the machine sleeps.
         self._taken: float | None = None
         self._is_asked_for = False
         self._reply: Reply | None = None

@@ -23,11 +23,11 @@ _STEPS: dict[str, Kind] = {"plan": "plan", "result": "result", "note": "note", "
 _ENDS = ("answer", "failed")
 _TURN_ENDS = ("reply", "not_found", "damaged")
 
-_LINE_ENDS = re.compile(rb"\r\n|\n|\r")
 # Line ends of server-sent events. Other line ends in Unicode (U+2028, U+0085, …) are part of the text.
+_LINE_ENDS = re.compile(rb"\r\n|\n|\r")
 
-_GOOD_S = 5.0
 # After this many seconds, a stream counts as healthy. Its loss then begins a new retry timeout.
+_GOOD_S = 5.0
 
 
 class _Later(Exception):

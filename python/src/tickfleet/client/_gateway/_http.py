@@ -31,17 +31,17 @@ from tickfleet.client._errors import (
 )
 from tickfleet.client._transport import ApiKey
 
-_ANSWER_S = 10.0
 # Timeout of a response in seconds, in addition to the requested wait.
+_ANSWER_S = 10.0
 
-_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 # Seconds before each retry; the last value is repeated.
+_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
-_PAUSE_MAX_S = 60.0
 # Maximum pause in seconds, even if the gateway requests a longer one, because the caller is waiting.
+_PAUSE_MAX_S = 60.0
 
-_PASSING = (429, 500, 502, 503, 504)
 # Statuses after which the same request may succeed.
+_PASSING = (429, 500, 502, 503, 504)
 
 _SECRET = re.compile(r"[\x21-\x7e]+\Z")
 
@@ -96,7 +96,7 @@ class Tries:
 
     def __init__(self, retry_timeout: float | None, closed: asyncio.Event | None = None) -> None:
         self._retry_timeout = retry_timeout
-        # The end of the client ends a pause early.
+        # If the client is closed, a pause ends early.
         self._closed = closed or asyncio.Event()
         self._end: float | None = None
         self._tries = 0
@@ -188,8 +188,8 @@ class Http:
             if answer.status not in _PASSING:
                 return replace(checked(answer), waited=wait)
             if answer.code == "too_many_waiting" and again is not None and wait:
-                # The message was accepted, and only the wait was rejected. The request for the acceptance uses up no
-                # retry timeout.
+                # The message was accepted, and only the wait was rejected. The next request does not wait, and does not
+                # use up the retry timeout.
                 path, wait = again, 0
                 continue
             await tries.pause(passing(answer), answer.retry_after)

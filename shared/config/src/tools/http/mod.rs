@@ -18,7 +18,7 @@ const METHODS: [(&str, ()); 5] = [("GET", ()), ("POST", ()), ("PUT", ()), ("PATC
 const RESPONSE_BYTES_MAX: i128 = 64 << 20;
 const REDIRECTS_MAX: i128 = 10;
 
-/// `once` is true if a repeated request would have a second effect.
+/// Reads a request. `once` is true if a repeated request would have a second effect.
 pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Option<HttpDef> {
     let mut s = cursor.section();
     let secrets = s.optional("secrets").map(|c| secrets(&c)).unwrap_or_default();
@@ -63,7 +63,7 @@ fn base_url(cursor: &Cursor<'_>) -> Option<String> {
     service_url(cursor).map(|text| text.trim_end_matches('/').to_owned())
 }
 
-/// Name → source of the value.
+/// Reads secrets: name → source of the value.
 pub(crate) fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     let mut secrets = BTreeMap::new();
     for (name, _, secret) in cursor.members() {

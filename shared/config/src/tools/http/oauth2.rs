@@ -44,7 +44,7 @@ pub(crate) fn read(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<OAu
     (grant.is_some() && token_url.is_some() && client_id.is_some()).then_some(rest)
 }
 
-/// The text references a secret: the configuration does not contain the secret's value.
+/// Reads a text that must name a secret, because the configuration must not contain the secret's value.
 fn secret(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<String> {
     let (text, names_one) = templates.of_secrets(cursor)?;
     if !names_one {

@@ -59,7 +59,7 @@ pub enum AskResult {
 pub struct RequestApproval<'a> {
     pub ask: &'a AskApproval,
     pub tenant: &'a TenantId,
-    /// The record of the call's turn, before it parks.
+    /// The record of the call's turn, before the turn parks.
     pub turn: &'a Turn,
 }
 
@@ -195,7 +195,7 @@ impl AskApproval {
     }
 }
 
-/// The turns of overdue approvals are lost or unreadable, so no turn ends these approvals.
+/// Returns overdue approvals. Their turns are lost or unreadable, so no turn ends these approvals.
 fn overdue<'v>(view: &'v View, set: &SetKey, now_ms: i64) -> Result<&'v [(Arc<str>, u64)], Undecided> {
     let upto = u64::try_from(now_ms - OVERDUE_MS).ok();
     Ok(match upto {

@@ -97,7 +97,7 @@ impl DecideApproval<'_> {
         None
     }
 
-    /// An approved call can be denied until it begins.
+    /// Denies the call. An approved call can be denied until it begins.
     fn deny(
         &self,
         transaction: &mut Transaction,
@@ -117,7 +117,7 @@ impl DecideApproval<'_> {
         DecideResult::Counts { state: "denied", missing: 0 }
     }
 
-    /// The call is approved once all demands are met.
+    /// Adds the person's vote. The call is approved once all demands are met.
     fn approve(
         &self,
         transaction: &mut Transaction,

@@ -42,13 +42,13 @@ pub fn key(name: &str, tenant: &TenantId) -> RecordKey {
 }
 
 impl Notified {
-    /// Reads enough events to return `count` undelivered events.
+    /// Returns a query for as many events as are needed to find `count` undelivered events.
     #[must_use]
     pub fn query(&self, tenant: &TenantId, count: usize) -> Query {
         Query::Entries { stream: events(tenant), after: self.upto.clone(), count: self.later.len() + count }
     }
 
-    /// `log` has the events after [`Self::upto`], as read by the query of [`Self::query`].
+    /// Adds delivered events. `log` has the events after [`Self::upto`], as read by [`Self::query`].
     fn add(&mut self, delivered: &[EntryId], log: &[(EntryId, Fields)]) {
         self.later.extend(delivered.iter().cloned());
         for (entry, _) in log {

@@ -26,7 +26,7 @@ impl Writing<'_> {
         key(self.tenant, self.id)
     }
 
-    /// Gives only an ended approval a lifetime: until [`KEPT_MS`] after the turn's deadline.
+    /// Writes the approval. The record of an ended approval expires [`KEPT_MS`] after the turn's deadline.
     pub(super) fn put(&self, transaction: &mut Transaction, approval: &Approval, deadline_ms: i64) {
         if approval.state.until_ms().is_some() {
             transaction.put(&self.key(), approval);

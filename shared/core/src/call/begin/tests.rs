@@ -371,7 +371,7 @@ fn a_once_call_waits_one_lease_after_a_restart() {
     assert_eq!(store.run(&in_epoch(4)).word(), "started");
 }
 
-/// The store restarted and lost that a call began. The worker that had begun the call reports this call.
+/// The store restarted and lost the begin of a call. The worker that had begun the call reports this call.
 #[test]
 fn a_recovered_call_detects_a_begin_lost_in_a_restart() {
     let restarted = || MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
@@ -397,8 +397,8 @@ fn a_recovered_call_detects_a_begin_lost_in_a_restart() {
     assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "lost") }).word(), "started", "it is its own");
 }
 
-/// The store lost that a repeatable call began. The recovered call does not prevent that the call begins again. It only
-/// prevents a report that the call did not run.
+/// The store lost the begin of a repeatable call. The recovered call does not prevent another begin of the call. It
+/// only prevents a report that the call did not run.
 #[test]
 fn a_recovered_call_does_not_block_a_repeatable_call() {
     let mut store = MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };

@@ -213,7 +213,7 @@ impl Check<'_, '_> {
         })
     }
 
-    /// If the call was running, any of its possible changes may have happened.
+    /// Ends a call that did not report its end. If the call was running, any of its possible changes may have happened.
     fn drop_gone(&mut self, call: &CallName) {
         let woken = self.session.end_call(call, None, self.now_ms);
         self.woken.extend(woken);
@@ -240,7 +240,8 @@ impl Check<'_, '_> {
         facts.len()
     }
 
-    /// If there is no room, first removes calls that have ended without a report.
+    /// Returns true if the session has room for another running call. If there is no room, first removes calls that
+    /// have ended without a report.
     fn has_capacity(&mut self) -> Result<bool, Undecided> {
         if self.session.running.len() >= RUNNING_MAX {
             self.turns.need(self.session.running.keys().map(|call| &call.turn))?;

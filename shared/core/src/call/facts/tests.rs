@@ -381,7 +381,7 @@ fn a_fact_change_lost_by_the_store_is_reported_again() {
 }
 
 /// Returns true if the call's conditions are met: required facts are certainly set, forbidden facts are certainly not
-/// set, and no other running call may change them to the opposite.
+/// set, and no other running call may change these facts to the opposite.
 fn begins_by(session: &Session, who: &str, asks: &CheckFacts, now_ms: i64) -> bool {
     asks.conditions.iter().all(|condition| {
         let changers = session.running.iter().filter(|(call, entry)| {

@@ -57,7 +57,7 @@ impl<'a> Turns<'a> {
         Ok(self.view.need(others.map(|turn| Query::Record(name(turn).record())))?)
     }
 
-    /// An unreadable record counts as absent, because it must affect only its own turn.
+    /// Returns the record of a turn. An unreadable record counts as absent, because it must affect only its own turn.
     pub(super) fn get(&mut self, turn: &TurnId) -> Result<Option<&Turn>, Undecided> {
         if turn == self.own_id {
             return Ok(Some(self.own));
@@ -87,8 +87,8 @@ impl<'a> Turns<'a> {
         }
     }
 
-    /// Returns the call's own turn and all turns above it (turns of outer calls, and tasks), and the permits of the
-    /// turns above. The own turn's permits do not count, because they are returned while the call waits.
+    /// Returns the call's own turn and all turns above the own turn (turns of outer calls, and tasks). Also returns the
+    /// permits of the turns above. The own turn's permits do not count, because they are returned while the call waits.
     fn callers(&mut self) -> Result<(BTreeSet<TurnId>, BTreeSet<CounterKey>), Undecided> {
         let mut callers = BTreeSet::new();
         let mut permits = BTreeSet::new();

@@ -35,7 +35,7 @@ pub struct RecordExpectedCalls {
 }
 
 impl Session {
-    /// Returns false if the session already has the call, or too many expected calls.
+    /// Adds an expected call. Returns false if the session already has the call, or too many expected calls.
     pub fn expect(&mut self, call: &ExpectedCall, now_ms: i64) -> bool {
         let name = CallName::new(call.turn.clone(), call.position);
         let is_known = self.running.contains_key(&name) || self.expected.contains_key(&name);
@@ -133,7 +133,7 @@ impl Decision for ReportCallEnds {
     }
 }
 
-/// Commits a change of one session, if there is one.
+/// Runs `change` on a session, and commits the session if `change` returns true. Returns the same value.
 fn change(
     name: &SessionName,
     view: &View,

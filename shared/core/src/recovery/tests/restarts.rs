@@ -9,7 +9,7 @@ use crate::turn::slice::Delivery;
 #[derive(Debug, Clone)]
 enum Act {
     Take(u8),
-    /// A worker begins the call of a slice, and its effect happens.
+    /// A worker begins the call of a slice, and the call takes effect.
     Begin(u8),
     End(u8),
     Settle(u8),
@@ -71,7 +71,7 @@ impl Play {
         Self { trial, past: Vec::new(), workers, serial, effects: BTreeMap::new() }
     }
 
-    /// Begins a `once` call: a transaction of its own writes the intent record.
+    /// Begins a `once` call: a separate transaction writes the intent record.
     fn begin(&mut self, at: usize) {
         let worker = &mut self.workers[at];
         let Some(slice) = worker.slice.as_ref().filter(|_| worker.by.is_none()) else { return };

@@ -142,7 +142,8 @@ fn a_runtime_reads_the_message_of_its_task() {
     assert_eq!(field("r"), None, "the record is not for programs outside");
 }
 
-/// An external runtime can hold a task for days, so the task does not count toward the tenant's bound on slices.
+/// An external runtime can hold a task for days, so the task does not count toward the tenant's maximum of dispatched
+/// slices.
 #[test]
 fn an_external_task_does_not_count_as_a_slice_out() {
     let mut trial = Trial::at(5);

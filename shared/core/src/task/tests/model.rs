@@ -169,7 +169,7 @@ fn a_late_correction_does_not_change_the_next_window() {
     assert_eq!(mutants::with("a_correction_is_of_its_window", next_window), 5);
 }
 
-/// Returns the conflict if the commit fails.
+/// Adds a task to a budget's queue. Returns the conflict if the commit fails.
 fn join(trial: &mut Trial, wait: &BudgetWait) -> Result<(), crate::Conflict> {
     let mut view = View::default();
     let context = trial.context();

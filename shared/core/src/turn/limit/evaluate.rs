@@ -89,7 +89,8 @@ pub struct AdmissionPlan {
 }
 
 impl Evaluator<'_> {
-    /// `rules` returns the debits of the calls from the given index on.
+    /// Decides which calls are refused and which are dispatched. `rules` returns the debits of the calls from the given
+    /// index on.
     pub fn plan(
         &self,
         calls: usize,
@@ -163,8 +164,8 @@ impl Evaluator<'_> {
         Ok(conditional)
     }
 
-    /// Returns the limit's maximum if the counter's state is unknown. Returns 0 if the counter is treated as full or
-    /// if turns in its queue come first.
+    /// Returns the counter's room: the limit's maximum if the counter's state is unknown, and 0 if the counter is
+    /// treated as full or if turns in its queue come first.
     fn left(&self, debit: &Debit) -> Result<u64, Undecided> {
         let Some(state) = self.known(debit) else { return Ok(debit.limit.max) };
         if self.conflicts(debit) >= CONTENDED || state.queued && self.is_behind_queue(debit)? {
@@ -181,9 +182,10 @@ impl Evaluator<'_> {
         self.context.conflicts.iter().filter(is_about).count()
     }
 
-    /// `None` if the view's state is missing or not reliable. A view may be stale. The usage in a window only grows
-    /// until the window ends, so the view's usage is a valid lower bound. Permits may have been returned, and queues
-    /// may have become empty. So permits and waiting turns count only if a conflict of this decision reported them.
+    /// Returns the counter's state. `None` if the view's state is missing or not reliable. A view may be stale. The
+    /// usage in a window only grows until the window ends, so the view's usage is a valid lower bound. Permits may have
+    /// been returned, and queues may have become empty. So permits and waiting turns count only if a conflict of this
+    /// decision reported them.
     fn known(&self, debit: &Debit) -> Option<CounterState> {
         let mut state = self.view.counter(&debit.counter)?;
         if !self.is_exact && self.conflicts(debit) == 0 {
@@ -198,9 +200,9 @@ impl Evaluator<'_> {
         Some(state)
     }
 
-    /// Returns true if the debit may be made only while no other turn waits for the counter. A turn that waits for
-    /// the counter, or that was admitted before all turns in its queue, does not yield to them. Otherwise turns that
-    /// need several counters would yield to each other forever.
+    /// Returns true if the debit may be made only while no other turn waits for the counter. A turn that waits for the
+    /// counter does not yield to the other turns in the queue, and neither does a turn that was admitted before all of
+    /// them. Otherwise turns that need several counters would yield to each other forever.
     fn is_behind_queue(&self, debit: &Debit) -> Result<bool, Undecided> {
         if debit.limit.is_shadow() {
             return Ok(false);
@@ -216,7 +218,8 @@ impl Evaluator<'_> {
         Ok(first.first().is_some_and(|(_, first)| *first < place))
     }
 
-    /// `None` if the calls wait instead. Calls that only acquire their permits again always wait.
+    /// Returns the first calls to refuse, and the reason. `None` if these calls wait instead. Calls that only acquire
+    /// their permits again always wait.
     fn rejection(&self, stop: &Debit, calls: usize) -> Result<Option<LimitRejection>, Undecided> {
         if self.permits_only {
             return Ok(None);
@@ -243,8 +246,9 @@ impl Evaluator<'_> {
         Ok(Some(rejection))
     }
 
-    /// The call waits instead of ending in three cases: the limit makes calls wait, other turns in the counter's
-    /// queue come first, or the counter has room but concurrent decisions use it up faster.
+    /// Returns false if the call waits instead of ending. A call waits in three cases: the limit makes calls wait,
+    /// other turns in the counter's queue come first, or the counter has room but concurrent decisions use it up
+    /// faster.
     fn is_rejected(&self, stop: &Debit, amount: u64) -> Result<bool, Undecided> {
         if stop.limit.on_reach == OnReach::Wait || self.used(stop).saturating_add(amount) <= stop.limit.max {
             return Ok(false);

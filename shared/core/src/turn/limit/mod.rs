@@ -34,8 +34,8 @@ pub enum WindowKind {
 }
 
 impl WindowKind {
-    /// A fixed window begins `stagger_ms` after a multiple of its length, so that the windows of different counters
-    /// do not all open at the same time.
+    /// Returns the window that is open at `now_ms`. A fixed window begins `stagger_ms` after a multiple of its length,
+    /// so that the windows of different counters do not all open at the same time.
     #[must_use]
     pub fn at(self, now_ms: i64, stagger_ms: i64) -> Window {
         match self {
@@ -70,7 +70,8 @@ pub struct ResolvedLimit {
 }
 
 impl ResolvedLimit {
-    /// For shard `shard` of `shards`, and counters of the tenant with the policy `owner`.
+    /// Resolves a configured limit for shard `shard` of `shards`, and for counters of the tenant with the policy
+    /// `owner`.
     #[must_use]
     pub fn configured(policy: &Declared, owner: &TenantPolicy, limit: &Limit, (shard, shards): (u32, u32)) -> Self {
         let limit = owner.limit(limit);
@@ -105,7 +106,8 @@ impl ResolvedLimit {
         self.name.starts_with('_')
     }
 
-    /// `resets_ms` is the time (ms) when the limit allows calls again; 0 if unknown.
+    /// Returns the reason for a call that the limit ends. `resets_ms` is the time (ms) when the limit allows calls
+    /// again; 0 if unknown.
     fn reached(&self, resets_ms: i64) -> EndReason {
         match &*self.name {
             limits::DAY | limits::TENANT_DAY => EndReason::DailyCapReached { resets_ms },
@@ -137,7 +139,7 @@ impl Debit {
         self.amounts.iter().take(calls).flatten().fold(0, |sum, amount| sum.saturating_add(*amount))
     }
 
-    /// `None` if the first `calls` calls debit nothing.
+    /// Returns the debit of the first `calls` calls. `None` if these calls debit nothing.
     #[must_use]
     pub fn conditional(&self, calls: usize, behind_queue: bool, now_ms: i64) -> Option<ConditionalDebit> {
         let amount = self.sum(calls);
@@ -161,7 +163,8 @@ impl Debit {
         self.amounts.iter().position(|amount| *amount != Some(0)).unwrap_or(usize::MAX)
     }
 
-    /// Returns false if there is no call, or if the first call has no amount.
+    /// Returns true if all calls have the same amount. Returns false if there is no call, or if the first call has no
+    /// amount.
     fn is_uniform(&self) -> bool {
         let first = self.amounts.first().copied().flatten();
         first.is_some() && self.amounts.iter().all(|amount| *amount == first)
@@ -208,7 +211,7 @@ pub fn task_debit(tenant: &TenantId, task: &TaskId, budget: u64, calls: usize) -
     Debit::of_each(&Arc::new(resolved), &format!("{tenant}:{task}"), 0, calls)
 }
 
-/// The amount is 1, regardless of the number of calls.
+/// Returns a debit of 1 for the tenant's number of dispatched slices, regardless of the number of calls.
 #[must_use]
 pub fn in_flight_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
     let resolved = ResolvedLimit::built_in(limits::IN_FLIGHT, max, WindowKind::Total, OnReach::Wait);

@@ -114,7 +114,7 @@ fn a_deadline_follows_the_clock_of_the_store() {
     assert_eq!(mutants::with("due_guards_the_time", commit), Ok(()));
 }
 
-/// A worker may still report results.
+/// After a restart of the store, a worker may still report results.
 #[test]
 fn a_stale_restart_epoch_cannot_end_a_turn() {
     let commit = || {
@@ -168,7 +168,7 @@ fn a_running_slice_with_a_lost_take_may_have_run() {
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:may_have_run\"]}");
 }
 
-/// No worker has read the entry that the record then names.
+/// The slice is returned to a new entry, which no worker has read.
 #[test]
 fn a_slice_returned_during_the_decision_did_not_run() {
     let (mut trial, slice) = held(admitted(1));

@@ -45,7 +45,7 @@ impl FactLifetimes {
     }
 }
 
-/// Conditions on facts are evaluated after the guards, and can still stop the call.
+/// The guards' result for a call. Conditions on facts are evaluated after the guards, and can still stop the call.
 #[derive(Debug, Default)]
 pub enum GuardResult {
     #[default]
@@ -68,9 +68,9 @@ pub struct FactTurn {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FactCall {
     pub position: usize,
-    /// As the model named it.
+    /// The tool as the model named it.
     pub tool: String,
-    /// Includes the tenant; `None` if the log does not have the session.
+    /// The tenant and the session of the call's facts. `None` if the log does not have the session.
     pub session: Option<String>,
     /// In the order of evaluation, without conditions in shadow mode.
     pub conditions: Vec<FactRequirement>,
@@ -225,7 +225,7 @@ impl FactCall {
     }
 }
 
-/// Includes the tenant. `None` if the log does not have the session.
+/// The session of the call's facts. Includes the tenant. `None` if the log does not have the session.
 fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
     let policy_inputs = call.policy_inputs.as_ref();
     let said = policy_inputs.and_then(|policy_inputs| policy_inputs.session.as_deref());
@@ -304,7 +304,7 @@ impl Keys {
         PossibleChange { key: self.key(fact), name: fact.name.clone(), sets }
     }
 
-    /// `None` if the log does not show whether the call began.
+    /// Returns the changes of facts at the end of the call. `None` if the log does not show whether the call began.
     fn did(&self, call: &RecordedCall, row: &ToolFacts<'_>) -> Option<Vec<ActualChange>> {
         let outcome = Outcome::parse(&call.outcome)?;
         let ran = call.policy_inputs.as_ref().map_or(outcome.is_success(), |policy_inputs| policy_inputs.ran);

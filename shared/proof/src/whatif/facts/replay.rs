@@ -1,5 +1,5 @@
-//! Evaluates the conditions of each call on facts. They are evaluated when the call begins, with the facts that the
-//! call's session would have under the policy.
+//! Evaluates the conditions of each call on facts. The conditions are evaluated when the call begins, with the facts
+//! that the call's session would have under the policy.
 //!
 //! If the fleet evaluated facts for a call, the log has the exact times of the call. If the times are inexact, or if
 //! two events are in the same millisecond, both orders of the events are evaluated. If the two results differ, the call
@@ -15,7 +15,7 @@ use crate::whatif::{Difference, DifferenceKind, Summary};
 
 /// When this number of sessions is reached, sessions that have neither known facts nor calls in progress are dropped.
 const KEPT_MIN: usize = 10_000;
-/// Turns that wait at the same time in the replay although they did not wait in the fleet.
+/// Maximum number of turns that wait at the same time in the replay although they did not wait in the fleet.
 const WAITING_MAX: usize = 100_000;
 /// A fact with an unknown change stays unknown for this time. No fact is kept for longer.
 const UNKNOWN_MS: i64 = tickfleet_model::policy::FACT_KEPT_MS_MAX;
@@ -143,7 +143,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Not before `now_ms`. A turn without more calls is dropped.
+    /// Schedules the turn's next call, not before `now_ms`. A turn without more calls is dropped.
     fn schedule_next(&mut self, number: u64, running: RunningTurn, now_ms: i64) {
         if let Some(call) = running.turn.calls.get(running.next) {
             self.at(call.began.1.saturating_add(running.shift_ms).max(now_ms), TurnEvent::Enter(number));
@@ -178,7 +178,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// `Unsure` if the log lacks data that a condition needs.
+    /// Evaluates the call's conditions on facts. `Unsure` if the log lacks data that a condition needs.
     fn evaluate(&mut self, number: u64, running: &RunningTurn, call: &FactCall, now_ms: i64) -> ConditionsResult {
         if !call.asks() {
             return ConditionsResult::Passes;

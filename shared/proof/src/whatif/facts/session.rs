@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::{Change, PossibleChange};
 
-/// Calls in progress that are tracked per session. No call waits for a call beyond this number. The fleet has the
-/// same bound.
+/// Calls in progress that are tracked per session. No call waits for a call beyond this number. The fleet has the same
+/// maximum.
 const LIVE_MAX: usize = 256;
 
 /// The times until which a fact is set: surely, perhaps, or unknown. A change that may clear the fact turns a sure
@@ -54,13 +54,14 @@ pub(super) struct EvaluationTime {
     pub(super) turn: u64,
     /// The earliest and latest possible time of the evaluation (ms).
     pub(super) at: (i64, i64),
-    /// True if the replay evaluates at another time than the fleet did. This time is later than all events so far.
+    /// True if the replay evaluates at another time than the fleet did. The replay's time is later than all events so
+    /// far.
     pub(super) is_moved: bool,
 }
 
 impl FactState {
-    /// A fact that is perhaps set counts as set only if the condition forbids it (`required` is false). `None` if the
-    /// log does not show whether the fact is set.
+    /// Returns true if the fact counts as set. A fact that is perhaps set counts as set only if the condition forbids
+    /// it (`required` is false). `None` if the log does not show whether the fact is set.
     fn counts(self, required: bool, at_ms: i64) -> Option<bool> {
         let is_so = self.surely_ms > at_ms || !required && self.perhaps_ms > at_ms;
         if is_so || self.unknown_ms <= at_ms { Some(is_so) } else { None }
@@ -79,8 +80,8 @@ impl FactState {
 }
 
 impl Session {
-    /// The inner `None` means that the log does not show whether the fact is set. The outer `None` means that the
-    /// fact is not set by the log, but may have been set before the log began.
+    /// Returns whether the fact is set. The inner `None` means that the log does not show this. The outer `None` means
+    /// that the log does not set the fact, but the fact may have been set before the log began.
     pub(super) fn is_so(&self, fact: &str, required: bool, time: EvaluationTime) -> Option<Option<bool>> {
         let known = self.facts.get(fact)?;
         let mut is_so = known.now.counts_between(required, time.at);
@@ -107,7 +108,7 @@ impl Session {
         self.put(fact, now, until_ms, turn, at);
     }
 
-    /// The log does not show whether the call changed the fact.
+    /// Marks a fact as unknown, because the log does not show whether the call changed the fact.
     pub(super) fn mark_unknown(&mut self, may: (&str, bool), kept_ms: i64, turn: u64, at: (i64, i64)) {
         let was = self.facts.get(may.0).map(|known| known.now).unwrap_or_default();
         let now = match may.1 {
@@ -146,7 +147,7 @@ impl Session {
         at.map(|at| self.live.swap_remove(at).waiters).unwrap_or_default()
     }
 
-    /// The call belongs to another turn, has begun, and can set the fact (if `sets`) or clear it. If the fact is
+    /// Returns a begun call that belongs to another turn and can set the fact (if `sets`) or clear it. If the fact is
     /// missing, calls of earlier turns that have not begun are included.
     pub(super) fn call_to_wait_for(
         &mut self,

@@ -190,7 +190,7 @@ fn an_uncertain_fact_forbids_calls_but_meets_no_requirement() {
     fn at(turn: &'static str, tool: &'static str, at_ms: i64) -> Call {
         ran((turn, 0), tool, (at_ms, at_ms + 10, at_ms + 20))
     }
-    // There is a quote, and later a second quote whose outcome is unknown.
+    // There is a quote, and later a second quote with an unknown outcome.
     let quotes: &[(&str, &[&str])] = &[("quote", &["Squoted"]), ("pay", &["Rquoted"])];
     let calls = [
         at("a", "quote", 0),
@@ -199,8 +199,8 @@ fn an_uncertain_fact_forbids_calls_but_meets_no_requirement() {
         denied(at("d", "pay", 61_000), REQUIRES),
     ];
     assert_eq!(reported(quotes, &calls), (vec![], 2));
-    // A mail sets a fact for a long time, and a note sets the same fact for a short time. A look whose outcome is
-    // unknown may have cleared the fact. This change is also kept for a short time.
+    // A mail sets a fact for a long time, and a note sets the same fact for a short time. A look with an unknown
+    // outcome may have cleared the fact. This change is also kept for a short time.
     let look: (&str, &[&str]) = ("look", &["Ctainted 1000"]);
     let note: (&str, &[&str]) = ("note", &["Stainted 1000"]);
     let calls = [

@@ -47,7 +47,7 @@ impl DelayGroups {
         number
     }
 
-    /// A cap or a limit delayed calls of the agent. `shared` is a counter for which other agents wait too.
+    /// Records that a cap or a limit delayed calls of the agent. `shared` is a counter for which other agents wait too.
     pub(super) fn record(&mut self, agent: &str, shared: Option<&str>, (by_cap, by_limit): (bool, bool)) {
         let agent = self.number(agent);
         let mut root = self.root(agent);
@@ -73,7 +73,7 @@ impl DelayGroups {
 }
 
 impl Replay<'_> {
-    /// `by` delays calls of the turn, in the fleet or in the replay.
+    /// Records that `by` delays calls of the turn, in the fleet or in the replay.
     pub(super) fn record_delay(&mut self, turn: &Turn, by: &str) {
         let by_cap = [TICK, DAY].contains(&by);
         let by_limit = by.starts_with("limits.");

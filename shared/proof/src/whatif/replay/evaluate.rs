@@ -42,7 +42,8 @@ pub(super) struct TurnEvaluation {
 }
 
 impl TurnEvaluation {
-    /// If a limit that cannot be evaluated stopped calls in the fleet, it also stops them in the replay.
+    /// Returns true if `by` is a limit that cannot be evaluated. If such a limit stopped calls in the fleet, it also
+    /// stops them in the replay.
     pub(super) fn is_unknown(&self, by: &str) -> bool {
         self.unknown.iter().any(|unknown| unknown.by == by)
     }
@@ -95,7 +96,8 @@ fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (Admis
     (verdict, stop)
 }
 
-/// Also true if unknown limits or calls can explain the difference.
+/// Returns true if the verdict agrees with the fleet's decision, or if unknown limits or calls can explain the
+/// difference.
 fn agrees(live: &ReplayTurn, on: &Decision, verdict: &AdmissionVerdict, unknown: &[UnknownLimit]) -> bool {
     let is_unknown = |by: &str| unknown.iter().any(|unknown| unknown.by == by);
     match (&on.what, verdict) {
@@ -145,7 +147,8 @@ impl Replay<'_> {
         (known_tick_ms, known_day_ms)
     }
 
-    /// `on` is the fleet's decision at this moment. `queue` is set if the turn is the first in this throttle queue.
+    /// Evaluates the turn's next calls. `on` is the fleet's decision at this moment. `queue` is set if the turn is the
+    /// first in this throttle queue.
     pub(super) fn evaluate(
         &mut self,
         caller: &TurnCaller<'_>,

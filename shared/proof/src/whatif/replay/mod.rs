@@ -31,12 +31,12 @@ use super::tasks::Tasks;
 use super::turns::{Decision, DispatchDecision, EARLIER, ROOM, Turn};
 use super::{DAY, Difference, Summary, TASK, TICK};
 
-/// Turns that wait at the same time under the policy. Further turns are counted as undecidable.
+/// Maximum number of turns that wait at the same time under the policy. Further turns are counted as undecidable.
 const WAITING_MAX: usize = 100_000;
 /// A turn that waits longer would have expired.
 const WAIT_MS_MAX: i64 = limits::DEADLINE_DEFAULT_MS;
 
-/// The log does not name the limit that made the fleet dispatch only some of a turn's calls.
+/// Stands for the limit that made the fleet dispatch only some of a turn's calls. The log does not name this limit.
 const LIMIT: &str = "a limit";
 
 const NOT_ADMITTED: &str = "its admission is not in the log (audit.admissions)";
@@ -68,7 +68,7 @@ enum ReplayEvent {
 /// Begins with the time (ms). Events at the same time are ordered by class, tie, and order of creation.
 type Event = (i64, u8, i64, u64, ReplayEvent);
 
-/// A turn whose decisions are not all replayed yet.
+/// A turn with decisions that are not replayed yet.
 struct ReplayTurn {
     turn: Turn,
     next: usize,
@@ -87,7 +87,7 @@ struct Divergence {
     since_ms: i64,
 }
 
-/// If the log does not state the maximum, `allowed` is 0, and the result is false.
+/// Returns true if the maximum is reached. Returns false if the log does not state the maximum (`allowed` is 0).
 const fn is_full(used: u32, allowed: u32) -> bool {
     allowed > 0 && used >= allowed
 }
@@ -248,7 +248,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// `is_first` is false if the first calls of the decision were already compared.
+    /// Compares a decision with the result under the policy. `is_first` is false if the first calls of the decision
+    /// were already compared.
     fn compare(&mut self, number: u64, live: &mut ReplayTurn, decision: &Decision, (now_ms, is_first): (i64, bool)) {
         // If the agent or tenant does not exist, the guards have already reported the difference.
         let Ok(caller) = caller_of(&self.fleet, &live.turn) else {
@@ -315,8 +316,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// How many calls the fleet dispatched in this decision. If the calls waited, how many calls it later dispatched
-    /// together (`cut`), or 0 if this number is unknown.
+    /// Returns how many calls the fleet dispatched in this decision. If the calls waited, returns how many calls the
+    /// fleet later dispatched together (`cut`), or 0 if this number is unknown.
     fn recorded(
         &mut self,
         live: &ReplayTurn,
@@ -330,12 +331,12 @@ impl<'a> Replay<'a> {
         cut.inspect(|_| self.count_unknown(evaluation)).unwrap_or(0)
     }
 
-    /// The decision is undecidable for each limit that cannot be evaluated.
+    /// Counts the decision as undecidable for each limit that cannot be evaluated.
     fn count_unknown(&mut self, evaluation: &TurnEvaluation) {
         evaluation.unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
     }
 
-    /// The calls after the first `fits` wait. The fleet dispatched `recorded` calls.
+    /// Dispatches the first `fits` calls. The calls after them wait. The fleet dispatched `recorded` calls.
     fn dispatch_fitting(
         &mut self,
         number: u64,
@@ -356,7 +357,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A recorded wait is kept if the calls wait at least as long under the policy, or if the wait is undecidable.
+    /// Returns true if a recorded wait is kept: the calls wait at least as long under the policy, or the wait is
+    /// undecidable.
     fn is_wait_confirmed(&mut self, live: &ReplayTurn, by: &str, until_ms: i64, evaluation: &TurnEvaluation) -> bool {
         let agent = agent_of(&live.turn);
         if by == ROOM || by == EARLIER && !self.apart.contains(&agent) {
@@ -395,7 +397,7 @@ impl<'a> Replay<'a> {
         counter_debit.map_or_else(|| agent_of(&live.turn), |counter_debit| counter_debit.queue.clone())
     }
 
-    /// The turn waits both in the fleet and in the replay. Later turns queue behind it.
+    /// Parks a turn that waits both in the fleet and in the replay. Later turns queue behind it.
     fn park(&mut self, live: &mut ReplayTurn, queue: String) {
         self.count_queued(queue.clone(), true);
         live.parked = Some(queue);
@@ -407,7 +409,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// `waits` is false if the turn leaves the queue.
+    /// Counts the turns that join or leave a queue. `waits` is false if the turn leaves the queue.
     fn count_queued(&mut self, queue: String, waits: bool) {
         if waits {
             *self.parked.entry(queue).or_default() += 1;
@@ -419,8 +421,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A recorded rejection is kept if the policy was not its reason, if `by` also rejects the calls in the replay,
-    /// or if the result is undecidable.
+    /// Returns true if a recorded rejection is kept: the policy was not its reason, `by` also rejects the calls in the
+    /// replay, or the result is undecidable.
     fn is_refused(&mut self, shard: u32, by: Option<&str>, evaluation: &TurnEvaluation) -> bool {
         let Some(by) = by else { return true };
         if by == TASK && !evaluation.knows_task {
@@ -435,7 +437,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// If the window that stopped the calls began before the log, the used part of the window is unknown.
+    /// Returns true if the window that stopped the calls began before the log. The used part of such a window is
+    /// unknown.
     fn was_open(&mut self, shard: u32, by: &str, evaluation: &TurnEvaluation) -> bool {
         let began_ms = self.began.of(shard);
         let open = match by {
@@ -459,7 +462,7 @@ fn caller_of<'p>(fleet: &Fleet<'p>, turn: &Turn) -> Result<TurnCaller<'p>, Unkno
     Ok(TurnCaller { tenant, agent, owner, policy })
 }
 
-/// The replay tracks an agent's counters under this key.
+/// The key of an agent's counters in the replay.
 fn agent_of(turn: &Turn) -> String {
     format!("{}:{}", turn.tenant, turn.agent)
 }

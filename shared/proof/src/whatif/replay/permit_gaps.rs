@@ -6,7 +6,7 @@ use tickfleet_core::turn::limit::WindowKind;
 use super::{GAVE_BACK, Replay, ReplayEvent, caller_of};
 use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 
-/// Some calls of a slice hold permits in this time range.
+/// A time range in which some calls of a slice hold permits.
 struct PermitInterval {
     from: usize,
     upto: usize,
@@ -53,7 +53,7 @@ fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<Permi
 
 impl Replay<'_> {
     /// Schedules the recorded returns and acquisitions of permits for dispatched calls. `permits` are acquired at
-    /// dispatch. False if the calls kept all permits until they ended, or if the times are unknown.
+    /// dispatch. Returns false if the calls kept all permits until they ended, or if the times are unknown.
     pub(super) fn with_gaps(
         &mut self,
         turn: &Turn,
@@ -99,7 +99,7 @@ impl Replay<'_> {
         true
     }
 
-    /// Turns that arrive between `from_ms` and `upto_ms` may queue behind these calls.
+    /// Queues calls for permits. Turns that arrive between `from_ms` and `upto_ms` may queue behind these calls.
     fn queue_for_permits(&mut self, permits: &[(String, u64)], from_ms: i64, upto_ms: i64) {
         for (counter, _) in permits {
             self.at(from_ms, 0, 0, ReplayEvent::Line(counter.clone(), true));

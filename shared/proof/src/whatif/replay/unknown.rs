@@ -4,8 +4,8 @@ use super::ReplayTurn;
 use super::evaluate::{AdmissionVerdict, TurnEvaluation};
 use crate::whatif::turns::{Decision, DispatchDecision};
 
-/// Returns how many calls the fleet dispatched together if the policy would dispatch more for an unknown reason. The
-/// reason is unknown if the log lacks calls of the turn, or if a limit cannot be evaluated.
+/// Returns how many calls the fleet dispatched together. `None` unless the policy would dispatch more calls, and the
+/// cause of the difference is unknown: the log lacks calls of the turn, or a limit cannot be evaluated.
 pub(super) fn cut_by_others(live: &ReplayTurn, decision: &Decision, evaluation: &TurnEvaluation) -> Option<usize> {
     let AdmissionVerdict::Dispatch(fits) = evaluation.verdict else { return None };
     let turn = &live.turn;

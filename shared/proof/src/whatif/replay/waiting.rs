@@ -1,4 +1,4 @@
-//! Handles turns that wait only in the replay, or whose wait in the replay differs from the recorded wait. They are
+//! Handles turns that wait only in the replay, or that wait for a different time than in the fleet. Such turns are
 //! dispatched in order of arrival when the policy permits.
 
 use super::dispatch::recorded_decision;
@@ -6,7 +6,7 @@ use super::evaluate::{AdmissionVerdict, TurnEvaluation};
 use super::{Divergence, Replay, ReplayEvent, ReplayTurn, TOO_MANY, WAIT_MS_MAX, WAITING_MAX, caller_of};
 
 impl Replay<'_> {
-    /// The turn did not wait in the fleet, or waited for a shorter time.
+    /// Makes a turn wait until `until_ms`. In the fleet, the turn did not wait, or waited for a shorter time.
     pub(super) fn wait(&mut self, number: u64, live: &mut ReplayTurn, apart: Divergence, until_ms: i64) {
         if self.waiting >= WAITING_MAX && live.divergence.is_none() {
             self.summary.count_undecidable(TOO_MANY, (live.turn.calls.len() - live.next) as u64);
@@ -22,7 +22,7 @@ impl Replay<'_> {
         self.at(until_ms, 5, 0, ReplayEvent::Room(queue));
     }
 
-    /// Covers the turns that wait in this throttle queue only in the replay. Stops at the first turn that still has
+    /// Dispatches the turns that wait in this throttle queue only in the replay. Stops at the first turn that still has
     /// to wait.
     pub(super) fn dispatch_waiting(&mut self, queue: &str, now_ms: i64) {
         loop {
@@ -53,7 +53,8 @@ impl Replay<'_> {
         }
     }
 
-    /// If the turn stays in the queue, returns the time (ms) at which to evaluate it again.
+    /// Evaluates the first turn of the queue. If the turn stays in the queue, returns the time (ms) of its next
+    /// evaluation.
     pub(super) fn evaluate_first(
         &mut self,
         number: u64,
@@ -92,8 +93,8 @@ impl Replay<'_> {
         self.apply_evaluation(number, live, (queue, wanted), (since_ms, by), evaluation, now_ms)
     }
 
-    /// The verdict is about the next `wanted` calls. If the turn stays in the queue, returns the time (ms) at which
-    /// to evaluate it again.
+    /// Applies the verdict on the next `wanted` calls. If the turn stays in the queue, returns the time (ms) of its
+    /// next evaluation.
     pub(super) fn apply_evaluation(
         &mut self,
         number: u64,

@@ -25,7 +25,7 @@ fn a_limit_with_shared_counters_is_undecidable_until_they_expire() {
         later.agent = "stan".into();
         later
     };
-    // The core keeps a counter for a day after the end of its window.
+    // A counter is kept for a day after the end of its window.
     let turns = [one, other, later("c", 2 * HOUR_MS), later("d", 30 * HOUR_MS)];
     let with = |limit: Limit| {
         let mut policy = policy(3, vec![limit]);
@@ -66,8 +66,8 @@ fn a_slice_cut_short_by_an_undecidable_limit_stays_cut_short() {
     assert_eq!((calls, summary.not_decidable.len()), (vec!["a/1", "b/0"], 0), "{found:?} {summary:?}");
 }
 
-/// Limits each user, and each agent to `known` calls. The entries do not state users, so only the limit for each
-/// agent can be evaluated.
+/// Limits each user to 9 calls, and each agent to `known` calls. The entries do not state users, so only the limit for
+/// each agent can be evaluated.
 fn by_user_and_by_agent(known: u64, on_reach: OnReach) -> Policy {
     let mut by_user = limit(LimitBound::Calls(9), LimitWindow::Period(1_000), OnReach::Wait);
     by_user.per = BTreeSet::from([LimitKey::User]);

@@ -1,5 +1,6 @@
 //! Connections to a Redis Cluster. All keys of a shard are in one slot, which one primary owns. Any node can report the
-//! owner, but its view may be out of date after a failover. So the reported node must confirm that it owns the slot.
+//! owner, but the view of a node may be out of date after a failover. So the reported owner must confirm that it owns
+//! the slot.
 //!
 //! `ASK` redirections are never followed. Scripts declare the bare prefix of a shard as their key, and no key with that
 //! name exists. So while the slot is migrating, the old primary replies `ASK` to each script, and the new primary has
@@ -27,16 +28,16 @@ pub use placement::{ClusterView, HolderView, NodeReport};
 pub(crate) use slot::slot_of;
 use view::{NodeAddress, View, place_in};
 
-/// For one node to accept a connection and report the owners of slots.
+/// Time limit for one node to accept a connection and report the owners of slots.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval between checks of whether slots have moved. A primary that lost the other nodes accepts writes until
 /// `cluster-node-timeout` has passed, and these writes are lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A disconnected node never updates its view, so the checks go to another node after this number.
+/// A disconnected node never updates its view, so the checks go to another node after this number of checks.
 const CHECKS_IN_A_ROW: usize = 4;
-/// For the reported owner to accept a connection and confirm that it owns the slot.
+/// Time limit for the reported owner to accept a connection and confirm that it owns the slot.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
-/// In a large cluster, many nodes can be down, and asking all of them would take too long.
+/// Time limit for a search. In a large cluster, many nodes can be down, and asking all of them would take too long.
 const SEARCH_MAX: Duration = Duration::from_secs(8);
 
 pub(crate) struct Cluster {
@@ -103,7 +104,7 @@ impl Cluster {
         Server::new(info, self.tls.clone())?.dial(config).await
     }
 
-    /// Without duplicates. The node that replied last comes first.
+    /// Returns the nodes to ask, without duplicates. The node that replied last comes first.
     fn to_ask(&self) -> Vec<NodeAddress> {
         let known = self.known.read().map(|known| known.clone()).unwrap_or_default();
         let mut all: Vec<NodeAddress> = self.seeds.clone();
@@ -136,7 +137,7 @@ impl Cluster {
         timeout(ASK_TIMEOUT, ask).await.unwrap_or_else(|_| Err(format!("no answer within {ASK_TIMEOUT:?}")))
     }
 
-    /// A view that a node reported within the last second. `None` if no node replied in time.
+    /// Returns a view that a node reported within the last second. `None` if no node replied in time.
     async fn recent_view(&self) -> Option<Arc<View>> {
         let mut cached = self.cached.lock().await;
         if cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
@@ -169,7 +170,8 @@ impl Cluster {
         cached.view.clone()
     }
 
-    /// `None` if the view is older than a second. Does not wait for a check in progress, because nodes may not reply.
+    /// Returns the cached view; `None` if it is older than a second. Does not wait for a check in progress, because
+    /// nodes may not reply.
     fn seen_just_now(&self) -> Option<Arc<View>> {
         let cached = self.cached.try_lock().ok()?;
         cached.view.clone().filter(|_| cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY))

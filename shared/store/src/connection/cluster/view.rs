@@ -90,7 +90,8 @@ fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
     Some((host, port))
 }
 
-/// `more` alternates names and values, or is a map. The address is empty if the node does not know its own IP address.
+/// Returns the IP address from `more`, which alternates names and values, or is a map. The address is empty if the node
+/// does not know its own IP address.
 fn address_in(more: &Value) -> Option<String> {
     match more {
         Value::Array(parts) => {

@@ -36,7 +36,7 @@ pub struct LogSeal {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogPage {
     pub entries: Vec<LogEntry>,
-    /// Includes entries that were removed later.
+    /// Number of entries that were ever added.
     pub added: u64,
     pub length: u64,
     pub first: Option<String>,
@@ -75,7 +75,7 @@ impl Store {
         Ok(self.seam().entries(&seal::seals(), &range).await?.into_iter().map(log_seal).collect())
     }
 
-    /// In the order of `tenants`; `None` for a tenant without a chain.
+    /// Returns the chain heads in the order of `tenants`; `None` for a tenant without a chain.
     pub async fn seal_heads(&self, tenants: &[String]) -> Result<Vec<Option<String>>, StoreError> {
         let heads = tenants.iter().map(|tenant| seal::head(tenant)).collect();
         match self.query(Query::Parts(seal::key(), heads)).await? {
@@ -84,12 +84,12 @@ impl Store {
         }
     }
 
-    /// The public keys of all private keys that have signed seals, by key ID.
+    /// Returns the public keys of all keys that have signed seals, by key ID.
     pub async fn seal_keys(&self) -> Result<BTreeMap<String, String>, StoreError> {
         Ok(self.sealing().await?.map(|sealing| sealing.keys).unwrap_or_default())
     }
 
-    /// The last seal with chain heads in external storage. `None` if no seal was anchored.
+    /// Returns the last seal with chain heads in external storage. `None` if no seal was anchored.
     pub async fn anchored(&self) -> Result<Option<String>, StoreError> {
         Ok(self.sealing().await?.map(|sealing| sealing.anchored).filter(|anchored| !anchored.is_empty()))
     }
@@ -101,7 +101,7 @@ impl Store {
         let last = state.split(' ').next().filter(|last| !last.is_empty()).unwrap_or("0-0");
         let oldest = self.seam().entries(&keys::audit(), &Range::after(EntryId::new(last), 1)).await?;
         match oldest.first() {
-            // The ID has the store's clock, not shard time.
+            // The ID contains the time by the store's clock, not shard time.
             Some((id, _)) => Ok(age(Some(id), self.seam().shard_stats().await?.clock_ms)),
             None => Ok(0),
         }

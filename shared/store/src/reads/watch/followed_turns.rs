@@ -32,7 +32,7 @@ pub struct FollowedTurn {
 type FollowedTurnResult = Result<Option<FollowedTurn>, StoreError>;
 
 impl Store {
-    /// Each turn has its results from the given index on. Suitable for a few hundred turns per call.
+    /// Returns each turn with its results from the given index on. Suitable for a few hundred turns per call.
     pub async fn followed_turns(&self, turns: &[(TurnName, usize)]) -> Result<Vec<FollowedTurnResult>, StoreError> {
         let mut queries = Vec::with_capacity(3 * turns.len());
         for (name, from) in turns {

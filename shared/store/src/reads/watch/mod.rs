@@ -165,7 +165,7 @@ impl Watch {
         late_ms
     }
 
-    /// Each with the time of its next evaluation, the earliest first.
+    /// Returns the known throttle queues, each with the time of its next evaluation, the earliest first.
     fn queues(&self) -> Vec<(CounterKey, i64)> {
         let mut queues = self.known.clone().unwrap_or_default();
         queues.extend(self.found.iter().map(|(counter, due)| (counter.clone(), *due)));

@@ -50,7 +50,7 @@ pub struct ShardView {
     pub streams: Vec<StreamView>,
     /// Alive, or stopped less than five minutes ago.
     pub nodes: Vec<NodeView>,
-    /// As far as they were found.
+    /// The throttle queues that were found so far.
     pub throttle_queues: Vec<ThrottleQueueView>,
     /// False until a scan of all timers has ended. The scan takes several polls, and each poll reads at most 256
     /// queues.

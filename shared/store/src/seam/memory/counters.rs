@@ -4,7 +4,7 @@ use tickfleet_core::record::Debited;
 use tickfleet_core::{ConditionalDebit, CounterState, Window};
 
 /// A restart may lose the last debits of a fixed window. So if a window of at most this length began before a restart,
-/// it accepts no more debits. A longer window does, because calls would otherwise wait up to a day.
+/// it accepts no more debits. A longer window still accepts debits, because calls would otherwise wait up to a day.
 const LOST_WINDOW_MAX_MS: i64 = 60_000;
 
 /// Amounts by the time (ms) at which they expire, the earliest first.
@@ -34,7 +34,7 @@ pub struct Debit {
 }
 
 impl Counter {
-    /// Opens the counter's window if needed.
+    /// Computes the effect of a debit. Opens the counter's window if needed.
     pub fn debit(&self, debit: &ConditionalDebit, moment: Moment) -> Debit {
         let mut counter = self.opened(&debit.window, moment.now_ms);
         let refused = counter.refusal(debit, moment);
@@ -56,8 +56,9 @@ impl Counter {
         (behind || !fits).then_some(state)
     }
 
-    /// When the counter accepts debits again after a restart; `None` if it is not blocked. A fixed window that may have
-    /// lost debits is blocked until its end, permits until the end of the lease.
+    /// Returns when the counter accepts debits again after a restart; `None` if the counter is not blocked. A fixed
+    /// window that may have lost debits is blocked until its end. A counter of permits is blocked until the end of the
+    /// lease.
     fn blocked(&self, window: &Window, moment: Moment) -> Option<i64> {
         let began = moment.epoch_began_ms;
         match window {
@@ -91,7 +92,8 @@ impl Counter {
         counter
     }
 
-    /// Returns when the amount expires; without buckets, at the end of the window.
+    /// Adds the debit's amount, and returns when the amount expires. Without buckets, the amount expires at the end of
+    /// the window.
     fn add_debit(&mut self, debit: &ConditionalDebit, now_ms: i64) -> i64 {
         let (Window::Rolling { length_ms }, Some(buckets)) = (&debit.window, &mut self.buckets) else {
             self.state.used = self.state.used.saturating_add(debit.amount);
@@ -113,8 +115,8 @@ impl Counter {
         leaves_ms
     }
 
-    /// `amount` can be negative, and the limit does not bound the result. With `ends_ms`, changes only the window or
-    /// bucket that ends at this time.
+    /// Adds an amount. `amount` can be negative, and the limit does not bound the result. With `ends_ms`, changes only
+    /// the window or bucket that ends at this time.
     pub fn add(&mut self, amount: i64, ends_ms: Option<i64>) {
         let added = |used: u64| used.saturating_add_signed(amount);
         if let Some(buckets) = &mut self.buckets {

@@ -12,7 +12,7 @@ use tickfleet_core::{CounterKey, RecordKey, SetKey, StreamKey};
 use super::counters::Counter;
 use super::streams::Id;
 
-/// Little-endian numbers, and texts and lists with a length prefix.
+/// A binary form: little-endian numbers, and texts and lists with a length prefix.
 pub trait Wire: Sized {
     /// Appends the binary form to `out`.
     fn put(&self, out: &mut Vec<u8>);

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 
 use super::effects::{Effect, Wire};
 
-/// A reader rejects files that begin otherwise.
+/// The first bytes of a file. A reader rejects files with other first bytes.
 pub const MAGIC: &[u8; 8] = b"tickfl01";
 
 const HEAD: usize = 8;
@@ -32,7 +32,7 @@ fn checksum(length: [u8; 4], payload: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Ends at the first incomplete frame.
+/// Reads the frames of a file. Ends at the first incomplete frame.
 pub struct Frames<R> {
     from: R,
     /// Bytes in complete frames so far.

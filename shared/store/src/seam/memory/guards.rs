@@ -29,12 +29,12 @@ pub fn inbox_stream(inbox: &InboxKey) -> StreamKey {
     StreamKey::new(format!("replies:{}:{}", inbox.tenant, inbox.inbox))
 }
 
-/// The score of an inbox is the shard time of its last use.
+/// The set of a tenant's inboxes. The score of an inbox is the shard time of its last use.
 pub fn inboxes(tenant: &str) -> SetKey {
     SetKey::new(format!("inboxes:{tenant}"))
 }
 
-/// A stored text begins with its version.
+/// True if the stored text has this version. A stored text begins with its version.
 pub fn is_version(text: &Bytes, version: &Version) -> bool {
     text.strip_prefix(version.as_str().as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '))
 }
@@ -137,8 +137,8 @@ impl Shard {
         Ok(())
     }
 
-    /// The guard's counter, or the limit's shared counter if the guard's does not exist and the limit has the maximum
-    /// number of counters.
+    /// Returns the guard's counter. If this counter does not exist, and the limit has the maximum number of counters,
+    /// returns the limit's shared counter.
     fn counter_for(&self, debit: &ConditionalDebit, passed: &GuardEffects) -> CounterKey {
         let stored = self.contents.counters.get(&debit.counter.limit);
         let is_stored = |name: &Arc<str>| stored.is_some_and(|counters| counters.contains_key(name));

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::effects::Effect;
 use super::shard::Contents;
 
-/// Earlier contents, and all effects after them.
+/// The contents at an earlier time, and all effects since then.
 #[derive(Debug)]
 pub struct History {
     keep_ms: i64,
@@ -29,7 +29,7 @@ impl History {
         }
     }
 
-    /// If the history begins later, returns its oldest contents.
+    /// Returns the contents at a time. If the history begins later than `at_ms`, returns its oldest contents.
     pub fn contents_at(&self, at_ms: i64) -> Contents {
         let mut contents = self.base.clone();
         let before = self.frames.iter().take_while(|frame| frame.0 <= at_ms);

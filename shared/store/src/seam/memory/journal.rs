@@ -44,7 +44,8 @@ struct LogFile {
     file: File,
     path: PathBuf,
     written: AtomicU64,
-    /// Synced bytes. The lock is held during an fsync, so all callers that wait for it need only one further fsync.
+    /// Synced bytes. The lock is held during an fsync, so all callers that wait for the lock need only one further
+    /// fsync.
     synced: Mutex<u64>,
 }
 
@@ -201,8 +202,8 @@ impl Journal {
         Ok(())
     }
 
-    /// `contents` is the state after the batch. The log must be synced up to the returned position before the reply.
-    /// After an error, the journal accepts no writes.
+    /// Appends the effects of a batch. `contents` is the state after the batch. The log must be synced up to the
+    /// returned position before the reply. After an error, the journal accepts no writes.
     pub fn append(&mut self, effects: &[Effect], contents: &Contents) -> Result<Option<Position>, StoreError> {
         if !effects.is_empty() {
             let appended = self.write(effects).and_then(|()| self.rotate(contents));

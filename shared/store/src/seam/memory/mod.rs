@@ -1,7 +1,8 @@
 //! A store in memory, for development, tests, simulations and single machines.
 //!
-//! `shard` has the data and the effects that change it. `guards` and `writes` implement commits, `queries` implements
-//! reads. With a directory, `journal` persists the effects. [`faults`] simulates the failures of a real store.
+//! `shard` has the data and the effects that change the data. `guards` and `writes` implement commits, `queries`
+//! implements reads. With a directory, `journal` persists the effects. [`faults`] simulates the failures of a real
+//! store.
 
 mod clock;
 mod counters;
@@ -54,7 +55,7 @@ impl Default for MemoryOptions {
     }
 }
 
-/// Clones are the same shard.
+/// Clones share the shard.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
@@ -83,7 +84,8 @@ impl Locked {
         self.journal.as_ref().map_or(Ok(()), Journal::check)
     }
 
-    /// Returns the position up to which the log must be synced before the reply.
+    /// Appends the new effects to the journal. Returns the position up to which the log must be synced before the
+    /// reply.
     fn persist(&mut self) -> Result<Option<Position>, StoreError> {
         let effects = self.shard.drain();
         let contents = &self.shard.contents;
@@ -150,7 +152,7 @@ impl MemoryStore {
         (self.shared.reads.load(Ordering::Relaxed), self.shared.commits.load(Ordering::Relaxed))
     }
 
-    /// In bytes, from the next sample on; 0 means unlimited.
+    /// Takes effect with the next sample. 0 means unlimited.
     pub fn set_bytes_max(&self, bytes: u64) {
         self.shared.bytes_max.store(bytes, Ordering::SeqCst);
     }
@@ -160,8 +162,8 @@ impl MemoryStore {
         self.change(Shard::restart).await
     }
 
-    /// The caller must hold the lock. Otherwise, concurrent calls could apply their times in the wrong order, as if the
-    /// clock had been set back.
+    /// Returns the time of the store's clock (ms). The caller must hold the lock. Otherwise, concurrent calls could
+    /// apply their times in the wrong order, as if the clock had been set back.
     fn raw_ms(&self) -> i64 {
         self.shared.clock.now_ms()
     }
@@ -175,7 +177,7 @@ impl MemoryStore {
         self.read_locked(|shard, _| look(&shard.contents))
     }
 
-    /// `look` also gets the time of the store's clock (ms).
+    /// Reads under the lock. `look` also gets the time of the store's clock (ms).
     fn read_locked<T>(&self, look: impl FnOnce(&Shard, i64) -> T) -> Result<T, StoreError> {
         let mut locked = self.lock();
         locked.check()?;

@@ -50,7 +50,7 @@ pub struct Contents {
     pub policy: u64,
     pub settings: u64,
     pub pressure: bool,
-    /// Approximate.
+    /// Approximate memory of the contents.
     pub bytes: u64,
 }
 
@@ -72,7 +72,7 @@ pub struct Seen {
     pub step_ms: i64,
     /// When each consumer last took entries, by the store's clock (ms).
     pub takes: FxHashMap<(StreamKey, Arc<str>), i64>,
-    /// By the store's clock (ms).
+    /// When each entry was taken, by the store's clock (ms).
     pub taken: FxHashMap<(StreamKey, Id), i64>,
 }
 
@@ -93,8 +93,8 @@ impl Shard {
         self.tape.get_or_insert_default();
     }
 
-    /// Effects since the last call. Adds the clock if there are other effects, if the offset has changed, or after
-    /// `CLOCK_TAPE_MS`.
+    /// Returns the effects since the last call. Adds the clock if there are other effects, if the offset has changed,
+    /// or after `CLOCK_TAPE_MS`.
     pub fn drain(&mut self) -> Vec<Effect> {
         let Some(tape) = &mut self.tape else { return Vec::new() };
         let clock = self.contents.clock;
@@ -119,7 +119,7 @@ impl Shard {
         self.contents.apply(effect);
     }
 
-    /// Shard time never decreases.
+    /// Advances shard time, which never decreases, and returns it.
     pub fn tick(&mut self, raw_ms: i64) -> i64 {
         let clock = &mut self.contents.clock;
         let advanced_ms = raw_ms.saturating_add(clock.offset_ms);

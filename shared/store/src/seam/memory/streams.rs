@@ -21,7 +21,7 @@ impl Id {
         Some(Self { ms: ms.parse().ok()?, seq: seq.parse().ok()? })
     }
 
-    /// The format of [`crate::seam::TrimBounds`].
+    /// Returns the ID in the format of [`crate::seam::TrimBounds`].
     pub const fn packed(self) -> u128 {
         (self.ms as u128) << 64 | self.seq as u128
     }
@@ -47,7 +47,7 @@ pub struct Group {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stream {
     pub entries: BTreeMap<Id, Arc<Fields>>,
-    /// Even if that entry was removed.
+    /// The newest ID so far, even if that entry was removed.
     pub last: Id,
     pub added: u64,
     /// `None` for logs and inboxes.
@@ -55,7 +55,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Greater than all earlier IDs, even if the clock is set back.
+    /// Returns an ID that is greater than all earlier IDs, even if the clock is set back.
     pub fn next_id(&self, raw_ms: i64) -> Id {
         let ms = u64::try_from(raw_ms).unwrap_or(0);
         if ms > self.last.ms { Id { ms, seq: 0 } } else { Id { ms: self.last.ms, seq: self.last.seq + 1 } }

@@ -151,7 +151,7 @@ impl Shard {
         }
     }
 
-    /// The counter that a debit for `key` used: its own, or the limit's shared counter.
+    /// Returns the counter that a debit for `key` used: the counter with this key, or the limit's shared counter.
     fn standing_for(&self, key: &CounterKey) -> CounterKey {
         if self.contents.counter(key).is_some() {
             return key.clone();
@@ -160,7 +160,7 @@ impl Shard {
         if self.contents.counter(&others).is_some() { others } else { key.clone() }
     }
 
-    /// `queued` is true if the counter's throttle queue has members.
+    /// Sets the counter's `queued`, which is true if the counter's throttle queue has members.
     fn mark_queue(&mut self, set: &SetKey, queue_of: Option<&CounterKey>) {
         let Some(key) = queue_of.map(|key| self.standing_for(key)) else { return };
         let queued = self.contents.size(set) > 0;
@@ -279,7 +279,7 @@ impl Shard {
         }
     }
 
-    /// Memory is short at 80 % of its bound. Bound 0 means unlimited.
+    /// Samples whether memory is short: at least 80 % of `bytes_max` are in use. 0 means unlimited.
     pub fn sample(&mut self, bytes_max: u64) {
         let short = bytes_max > 0 && self.contents.bytes.saturating_mul(10) >= bytes_max.saturating_mul(8);
         if short != self.contents.pressure {

@@ -19,7 +19,7 @@
 -- The functions of guards and writes, by word. Each gets the index of its first argument in ARGV, and returns the index
 -- of the next word, and a conflict or nil.
 local words = {}
--- A library is loaded once, and sees only `redis` then, so each batch sets these variables.
+-- A library is loaded once, and sees only `redis` while it is loaded, so each batch sets these variables.
 local call, try, acl_check, pack, unpack_struct, format, unpack, max_of, min_of, floor
 local ARGV, P, META, TIMERS, BUILT_IN, lease
 local GROUP, TIME, NOT_HELD = 'workers', { 'time' }, { 'not_held' }
@@ -38,7 +38,7 @@ local function set_meta(field, value) return may_set_meta() and try('HSET', META
 -- `state` is the text of all these variables except the time. It is parsed only after a change.
 local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0  0 0 0 0 0'
 -- An epoch's number has a count in the upper bits and a time in the lower bits. The count alone is not enough, because
--- a server that has lost data repeats it.
+-- a server that has lost data repeats a count.
 local EPOCH = 2 ^ 32
 -- 200 years in milliseconds. Shard time that is further ahead of the server's clock is damaged.
 local AHEAD_MAX = 6311520000000
@@ -211,7 +211,7 @@ function words.debit(i)
     if window > ROLLING and (now < from or now >= upto) then return i + 1, TIME end
     local c = counters[number]
     if not c.exists and most < NO_BOUND and c.key ~= BUILT_IN and size_of(c.key) >= most then c = shared_counter(c.key) end
-    -- A debit without amount and window only checks the counter, and needs no permission to write it.
+    -- A debit without amount and window only checks the counter, and needs no permission to write the counter.
     local checks = amount == 0 and window == 0
     if not checks then
       if c.is_lost then use_up(c, window, from, upto, length) end
@@ -271,7 +271,7 @@ function words.held(i)
   if list then list[#list + 1] = id else acknowledged[stream] = { id } end
   return i + 2
 end
--- Of all consumers or of one.
+-- Returns the first held entry of all consumers, or of one consumer.
 local function first_held(stream, from, upto, ...)
   local found = try('XPENDING', stream, GROUP, from, upto, '1', ...)
   return not found.err and found[1] or nil
@@ -281,9 +281,10 @@ local function delete_acknowledged(stream)
   acknowledged[stream] = nil
   local group = #list > FEW and try('XINFO', 'GROUPS', stream)[1] or {}
   -- Held, unread and acknowledged entries must be all entries of the stream. If there are more, a consumer was deleted
-  -- while it held entries, and a trim would delete these entries.
+  -- while it held entries, and a trim would delete the entries of this consumer.
   if group[2] == GROUP and group[12] and group[6] + group[12] + #list == call('XLEN', stream) then
-    -- All entries before the first held entry are acknowledged, or all up to the last one of the list.
+    -- All entries before the first held entry are acknowledged. Without held entries, all up to the last one of the
+    -- list are.
     local held = first_held(stream, '-', '+')
     local trimmed = try('XTRIM', stream, 'MINID', held and held[1] or list[#list])
     if trimmed == #list - (held and 0 or 1) then from = #list end
@@ -306,14 +307,14 @@ local function load_inbox(tenant, name, seq)
   boxes[#boxes + 1] = { name = name, key = P .. 'replies:' .. tenant .. ':' .. name, known = P .. 'inboxes:' .. tenant,
     seqs = P .. 'seqs:' .. tenant, seq = seq or 0, used = false }
 end
--- At once, because later transactions of the batch count the inboxes.
+-- Writes at once, because later transactions of the batch count the inboxes.
 local function use_inbox(box)
   if not box.used then call('ZADD', box.known, now_text, box.name) end
   box.used = true
 end
 
 ---- Other guards and writes.
--- Does not read the rest of the record.
+-- Reads only the version of the record.
 local function has_version(key, text) return call('GETRANGE', key, '0', format('%d', #text - 1)) == text end
 local function record(key) return { 'record', key, call('GET', key) } end
 function words.dedupe(i) return i, has_version(dedupe, version) and NOT_HELD or nil end
@@ -394,7 +395,7 @@ function words.reply(i)
   end
   return i + 2
 end
--- Earlier clears come first. Otherwise they would remove a timer that is set after its clear.
+-- Earlier clears are written first. Otherwise they would remove a timer that is set after its clear.
 function words.timer(i)
   if clears > 0 or rule ~= ARGV[i] then write_timers() end
   due[dues + 1], due[dues + 2], dues, rule = ARGV[i + 2], ARGV[i + 1], dues + 2, ARGV[i]

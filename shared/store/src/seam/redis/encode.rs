@@ -55,7 +55,7 @@ impl Arguments {
     }
 }
 
-/// Has the counters of all built-in limits, in any number.
+/// The name of the hash with the counters of all built-in limits. The number of these counters is not limited.
 const BUILT_IN: &str = "_";
 
 pub(super) fn hash_of(limit: &str) -> &str {
@@ -113,7 +113,7 @@ impl<'a> Numbered<'a> {
         self.numbers.get(&(group, name)).copied().unwrap_or_default()
     }
 
-    /// `before` is the prefix of each group, and `before_name` returns the prefix of each name.
+    /// Writes the groups. `before` is the prefix of each group, and `before_name` returns the prefix of each name.
     fn put(&self, before: &[&str], before_name: fn(&str) -> [&str; 2], arguments: &mut Arguments) {
         let before = before.concat();
         arguments.show(self.groups.len());
@@ -132,7 +132,7 @@ pub(crate) const CALLED: &[&str] =
     &["DEL", "HDEL", "PERSIST", "PEXPIRE", "SET", "XACK", "XADD", "XDEL", "ZADD", "ZREM"];
 
 pub(super) struct Encoded {
-    /// Follow the run ID, lease and epoch.
+    /// The arguments after the run ID, lease and epoch.
     pub(super) arguments: Arguments,
     /// The counter with number n in the arguments has index n - 1.
     pub(super) counters: Vec<CounterKey>,
@@ -160,12 +160,12 @@ pub(super) fn encode_idle(prefix: &str, queue: &StreamKey, consumer: &str) -> En
     encode_word("idle", format!("{prefix}{queue}"), consumer)
 }
 
-/// A plain command would fail while memory is full.
+/// Encodes the memory flag. A plain command would fail while memory is full.
 pub(super) fn encode_pressure(short: bool) -> Encoded {
     encode_word("note", "pressure", if short { "1" } else { "0" })
 }
 
-/// Redis would refuse a plain `XGROUP CREATE` while memory is full.
+/// Encodes the creation of queues. Redis would refuse a plain `XGROUP CREATE` while memory is full.
 pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
     let mut arguments = Arguments::default();
     arguments.push("0").push("0").show(3 + 2 * queues.len()).push("- ").push("").push("");
@@ -208,7 +208,8 @@ fn inboxes_of(transaction: &Transaction) -> impl Iterator<Item = (&str, &str)> {
     guards.chain(writes).map(|inbox| (&*inbox.tenant, &*inbox.inbox))
 }
 
-/// As Lua stores numbers: exact up to 2^53. Larger numbers occur only as bounds that no counter reaches.
+/// Converts a number to the form in which Lua stores it: exact up to 2^53. Larger numbers occur only as bounds that no
+/// counter reaches.
 #[allow(clippy::cast_precision_loss, reason = "bounds beyond 2^53 are not reached")]
 const fn double(number: u64) -> f64 {
     number as f64
@@ -252,7 +253,7 @@ impl Encoder<'_> {
         self.words.join(&[self.prefix.as_bytes(), b"parts:", key.as_str().as_bytes()])
     }
 
-    /// `words` counts the command, which must be in [`CALLED`].
+    /// Begins a call of `command`, which must be in [`CALLED`]. `words` also counts the command.
     fn call(&mut self, words: usize, command: &str) -> &mut Self {
         debug_assert!(CALLED.contains(&command), "{command}: no role has the right");
         self.words.push("call").show(words).push(command);
@@ -370,7 +371,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// `before` contains the earlier writes of the transaction.
+    /// Encodes the write of a record. `before` contains the earlier writes of the transaction.
     fn put(
         &mut self,
         transaction: &Transaction,
@@ -566,7 +567,7 @@ fn detects_repetition(transaction: &Transaction, dedupe_record: &RecordKey) -> b
     })
 }
 
-/// A new record has no parts yet, so no lifetime of parts must be changed.
+/// True if the write creates the record. A new record has no parts yet, so no lifetime of parts must be changed.
 fn is_fresh(transaction: &Transaction, before: &[Write], key: &RecordKey) -> bool {
     let absent = transaction.guards.iter().any(|guard| matches!(guard, Guard::Absent(of) if of == key));
     absent && !before.iter().any(|write| matches!(write, Write::Put { key: of, .. } if of == key))

@@ -19,8 +19,8 @@ use crate::script::reply::{into_text, number_of};
 use crate::seam::GROUP;
 use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 
-/// A server runs pipelined commands together, and seldom runs another client's command in between. So the first attempt
-/// usually succeeds.
+/// Maximum number of attempts to read a page. A server runs pipelined commands together, and seldom runs another
+/// client's command in between. So the first attempt usually succeeds.
 const PAGE_READS_MAX: usize = 16;
 
 impl RedisStore {
@@ -81,7 +81,7 @@ impl RedisStore {
     }
 
     /// Repeats the reads until the counts before and after the entries are equal, because callers compare the counts
-    /// with the entries. MULTI would prevent changes in between, but Redis refuses it when memory is full.
+    /// with the entries. MULTI would prevent changes in between, but Redis refuses MULTI when memory is full.
     pub(super) async fn page_of(
         &self,
         stream: &StreamKey,

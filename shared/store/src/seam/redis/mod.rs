@@ -70,8 +70,8 @@ pub struct RedisStore {
     connection: Connection,
     prefix: Arc<str>,
     lease_ms: i64,
-    /// The restart epoch of the last commit; 0 before the first commit. Each commit sends it, so that a server without
-    /// data recognizes that it has lost its data.
+    /// The restart epoch of the last commit; 0 before the first commit. Each commit sends this epoch, so that a server
+    /// without data recognizes that it has lost its data.
     epoch: AtomicU64,
     idle: take::Idle,
     /// False if the last take found fewer entries in each queue than its share of the request. The next take then
@@ -145,7 +145,7 @@ impl RedisStore {
         refused.map_or(Ok(batch), |message| Err(StoreError::Refused(message)))
     }
 
-    /// The closure takes the command and the run ID.
+    /// Returns a closure that adds the arguments to a command. The closure takes the command and the run ID.
     fn arguments<'a>(&'a self, encoded: &'a Encoded) -> impl Fn(&mut redis::Cmd, &str) + 'a {
         |command, run_id| {
             command.arg(1).arg(&*self.prefix).arg(run_id).arg(self.lease_ms);

@@ -55,8 +55,8 @@ fn pending(key: String) -> Cmd {
     cmd("XPENDING").arg(key).arg(GROUP).to_owned()
 }
 
-/// A key of another type counts as absent, and so does a stream without a group. The guards of a transaction report
-/// such keys.
+/// Parses the reply to a query. A key of another type counts as absent, and so does a stream without a group. The
+/// guards of a transaction report such keys.
 pub(super) fn answer(query: &Query, reply: RedisResult<Reply>) -> Value {
     let reply = reply.unwrap_or(Reply::Nil);
     match query {
@@ -101,7 +101,7 @@ fn all_parts(reply: Reply) -> Vec<(Arc<str>, bytes::Bytes)> {
     parts
 }
 
-/// RESP3 replies with pairs, RESP2 with a flat list.
+/// Parses members with their scores. RESP3 replies with pairs, RESP2 with a flat list.
 pub(super) fn members(reply: Reply) -> Vec<(Arc<str>, u64)> {
     let flat = list(reply).into_iter().flat_map(|value| match value {
         Reply::Array(pair) => pair,
@@ -128,7 +128,7 @@ pub(super) fn entries(reply: Reply) -> Vec<(EntryId, Fields)> {
     list(reply).into_iter().filter_map(entry).collect()
 }
 
-/// A removed entry has no fields.
+/// Parses an entry. A removed entry has no fields.
 fn entry(reply: Reply) -> Option<(EntryId, Fields)> {
     let Reply::Array(parts) = reply else { return None };
     let mut parts = parts.into_iter();

@@ -10,7 +10,7 @@ use crate::script::reply::{into_text, number_of, unexpected};
 use crate::seam::inspect::ShardStats;
 use crate::seam::{BatchResult, ShardState};
 
-/// In errors and metrics.
+/// The name of a commit in errors and metrics.
 pub(crate) const COMMIT: &str = "commit";
 
 pub(super) fn read(prefix: &str, encoded: &Encoded, reply: Value) -> Result<BatchResult, StoreError> {

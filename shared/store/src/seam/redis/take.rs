@@ -33,7 +33,7 @@ impl RedisStore {
         if let [_] = take.queues.as_slice() {
             return self.read_made(take, &take.queues, take.count, wait).await;
         }
-        // Entries may arrive in several queues at once.
+        // Entries may arrive in several queues at once, so each queue gets an equal share.
         let each = (take.count / take.queues.len()).max(1);
         let mut taken = Vec::new();
         if wait.is_none() || self.has_backlog.load(Ordering::Relaxed) || take.count < take.queues.len() {
@@ -75,7 +75,7 @@ impl RedisStore {
         }
     }
 
-    /// In order of preference, each with the number of entries to take.
+    /// Returns the queues with waiting entries in order of preference, each with the number of entries to take.
     async fn waiting(&self, take: &TakeRequest) -> Result<Vec<(StreamKey, usize)>, StoreError> {
         let mut left = take.count;
         let mut shares = Vec::new();
@@ -119,8 +119,8 @@ impl RedisStore {
         Ok(by_queue.into_iter().flat_map(taken).collect())
     }
 
-    /// If the future is dropped, the connection is dropped, too. Otherwise Redis would deliver entries to a caller that
-    /// no longer exists.
+    /// Runs a blocking command on a separate connection. If the future is dropped, the connection is dropped, too.
+    /// Otherwise Redis would deliver entries to a caller that no longer exists.
     pub(super) async fn block(&self, command: &Cmd, wait: Duration) -> Result<Value, StoreError> {
         let mut blocking = match self.idle(wait) {
             Some(blocking) => blocking,

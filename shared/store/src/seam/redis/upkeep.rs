@@ -60,7 +60,8 @@ impl RedisStore {
         Ok(consumers)
     }
 
-    /// Atomic on the server. Otherwise, entries that the consumer takes just before its removal would be lost.
+    /// Removes a consumer without entries, atomically on the server. Otherwise, entries that the consumer takes just
+    /// before its removal would be lost.
     pub(super) async fn remove_idle(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
         let batch = self.commit_encoded(&encode_idle(&self.prefix, queue, consumer)).await?;
         Ok(batch.results.first().is_some_and(Result::is_ok))
@@ -90,8 +91,8 @@ impl RedisStore {
         Ok(went.into_iter().sum())
     }
 
-    /// The newest ID that a stream has ever had. If a reader's position is later, the server has lost entries, and all
-    /// present entries are new to the reader.
+    /// Returns the newest ID that a stream has ever had. If a reader's position is later, the server has lost entries,
+    /// and all present entries are new to the reader.
     async fn newest(&self, key: &str) -> Result<u128, StoreError> {
         let mut ask = pipe();
         ask.cmd("XINFO").arg("STREAM").arg(key);
@@ -100,8 +101,9 @@ impl RedisStore {
         Ok(newest.as_deref().and_then(entry_number).unwrap_or_default())
     }
 
-    /// The last ID up to which every group has acknowledged all entries. Reads the groups first, and then their pending
-    /// entries. Entries that a group takes in between do no harm: they are newer than the group's last-delivered ID.
+    /// Returns the last ID up to which every group has acknowledged all entries. Reads the groups first, and then their
+    /// pending entries. Entries that a group takes in between do no harm: they are newer than the group's
+    /// last-delivered ID.
     pub(super) async fn acknowledged_by_groups(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
         let key = self.key(log);
         let mut ask = pipe();
@@ -128,9 +130,9 @@ impl RedisStore {
         Ok(Some(upto.map(Option::unwrap_or_default).min().unwrap_or_default()))
     }
 
-    /// Entries are acknowledged and deleted in one step, so an entry is lost if it was delivered, still exists and is
-    /// not pending. XCLAIM skips deleted entries, and entries that a consumer took in the meantime, because their idle
-    /// time is short.
+    /// Assigns lost entries to `consumer`. Entries are acknowledged and deleted in one step, so an entry is lost if it
+    /// was delivered, still exists and is not pending. XCLAIM skips deleted entries, and entries that a consumer took
+    /// in the meantime, because their idle time is short.
     pub(super) async fn adopt_lost_entries(
         &self,
         queue: &StreamKey,
@@ -171,7 +173,7 @@ impl RedisStore {
         Ok((memory.used, memory.max))
     }
 
-    /// An estimate: Redis samples a few of the stream's nodes.
+    /// Returns an estimate: Redis samples a few of the stream's nodes.
     pub(super) async fn bytes_of(&self, stream: &StreamKey) -> Result<u64, StoreError> {
         let mut usage = cmd("MEMORY");
         usage.arg("USAGE").arg(self.key(stream)).arg("SAMPLES").arg(5);
@@ -215,7 +217,7 @@ impl RedisStore {
     }
 }
 
-/// The pattern matches only the original text.
+/// Returns a pattern that matches only `text`.
 pub(super) fn escaped(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for character in text.chars() {

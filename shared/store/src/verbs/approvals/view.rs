@@ -11,7 +11,8 @@ use crate::{Store, StoreError, TurnName};
 pub struct ApprovalView {
     pub id: String,
     pub record: Approval,
-    /// JSON. `None` in lists and after the approval has ended, if `record` has only abridged arguments.
+    /// The complete arguments as JSON. If `record` has only abridged arguments, this is `None` in lists and after the
+    /// approval has ended.
     pub exact: Option<String>,
 }
 
@@ -26,7 +27,7 @@ impl ApprovalView {
     }
 }
 
-/// Per round trip of a search for one approval.
+/// Number of tenants per round trip of a search for one approval.
 const TENANTS_TOGETHER: usize = 1_000;
 
 impl Store {
@@ -58,7 +59,8 @@ impl Store {
         Ok(None)
     }
 
-    /// The earliest deadline first. Reads at most `count`, and omits an approval if its call has ended or changed.
+    /// Returns approvals with the earliest deadline first. Reads at most `count`, and omits an approval if its call has
+    /// ended or changed.
     pub async fn approvals(&self, tenant: &TenantId, count: usize) -> Result<Vec<ApprovalView>, StoreError> {
         Ok(self.approvals_from(tenant, 0, (0, count)).await?.1)
     }

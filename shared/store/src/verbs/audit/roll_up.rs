@@ -23,7 +23,7 @@ impl Store {
         Ok(statistics.and_then(|statistics| statistics.value.upto).map(|entry| entry.as_str().to_owned()))
     }
 
-    /// By name. `day` counts the days since 1970.
+    /// Returns the counts of a day, sorted by name. `day` counts the days since 1970.
     pub async fn day_counts(&self, day: i64) -> Result<Vec<(String, u64)>, StoreError> {
         let limit = day_counts(day);
         let mut counts = Vec::new();

@@ -5,6 +5,8 @@ use tickfleet_model::Priority;
 use crate::{Store, StoreError};
 
 impl Store {
+    /// Creates missing queues with their consumer groups.
+    ///
     /// # Errors
     ///
     /// [`StoreError::Shards`] if the data was written with another number of shards.

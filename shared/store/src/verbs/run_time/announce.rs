@@ -25,7 +25,7 @@ impl Store {
         Ok(policies.map(|policies| policies.in_force).filter(|digest| !digest.is_empty()))
     }
 
-    /// The last generation, if the policy is not in force any more; `None` if it was never in force.
+    /// Returns the last generation of a policy that another policy has replaced; `None` for any other policy.
     pub async fn generation_of(&self, digest: &str) -> Result<Option<u64>, StoreError> {
         Ok(self.policies().await?.and_then(|policies| policies.known.get(digest).copied()))
     }
@@ -34,9 +34,9 @@ impl Store {
         Ok(self.record_of::<Policies>(&policy::key()).await?.map(|stored| stored.value))
     }
 
-    /// A new policy takes effect at once. An older policy takes effect only if no scheduler decides by the policy in
-    /// force. With `take`, schedulers that have stopped sending heartbeats do not count. Without `scheduler`, no
-    /// process is recorded as deciding by the policy.
+    /// Announces a policy. A new policy takes effect at once. An older policy takes effect only if no scheduler decides
+    /// by the policy in force. With `take`, schedulers that have stopped sending heartbeats do not count. Without
+    /// `scheduler`, no process is recorded as deciding by the policy.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ pub struct RunTimeConfig {
     /// Increases with every change of the settings. A decision based on older settings is refused.
     pub generation: u64,
     pub declared: BTreeMap<TenantId, TenantPolicy>,
-    /// Declarations, each with the reason.
+    /// Unreadable declarations, each with the reason.
     pub unreadable: BTreeMap<TenantId, String>,
     /// By name or ID.
     pub tools_off: BTreeSet<String>,

@@ -17,8 +17,8 @@ impl Store {
         }
     }
 
-    /// A declaration in the configuration applies again. `entry` goes into the audit log, unless it is empty. Returns
-    /// false if the tenant was not declared.
+    /// Removes a declaration. A declaration in the configuration then applies again. `entry` goes into the audit log,
+    /// unless it is empty. Returns false if the tenant was not declared.
     pub async fn unset_tenant(&self, tenant: &TenantId, entry: &str) -> Result<bool, StoreError> {
         let remove = ChangeSetting::remove(Setting::Tenant(tenant.clone()), self.audit_entry(entry));
         Ok(matches!(self.decide(remove).await?.result, SettingResult::Done { .. }))

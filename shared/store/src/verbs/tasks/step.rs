@@ -9,8 +9,8 @@ use crate::{Store, StoreError};
 const PAGE: u64 = 32;
 
 impl Store {
-    /// The entries from number `from` on, oldest first; empty if the history is no longer kept. Reads in pages, so that
-    /// no reply is large.
+    /// Returns the entries from number `from` on, oldest first; empty if the history is no longer kept. Reads in pages,
+    /// so that no reply is large.
     pub async fn steps(&self, task: &TurnName, from: usize) -> Result<Vec<String>, StoreError> {
         let key = keys::steps(task);
         let entries = self.record_of::<History>(&key).await?.map_or(0, |stored| stored.value.entries);

@@ -55,8 +55,8 @@ impl Store {
         Ok(self.decide(conclude).await?.result)
     }
 
-    /// A claim creates the queue. If the call has already ended and its queue was removed, the claim leaves an empty
-    /// queue.
+    /// Removes an empty queue. A claim creates the queue. If the call has already ended and its queue was removed, the
+    /// claim leaves an empty queue.
     async fn drop_empty(&self, queue: StreamKey) -> Result<(), StoreError> {
         let mut transaction = Transaction::new(self.versions().draw());
         transaction.guard(Guard::Within(queue.clone(), 1)).write(Write::DropQueue(queue));

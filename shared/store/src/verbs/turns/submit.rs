@@ -21,7 +21,7 @@ pub struct Submission {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Submitted {
     Accepted {
-        /// The message's entry in the inbound stream. A turn without an ID gets an ID that is derived from it.
+        /// The message's entry in the inbound stream. A turn without an ID gets an ID that is derived from this entry.
         entry: String,
     },
     /// Accepted before with the same content.
@@ -30,9 +30,9 @@ pub enum Submitted {
     Conflict,
     /// The inbound stream is full, or the tenant has too much unfinished work; retry later.
     QueueFull,
-    /// Read the replies first.
+    /// The inbox has too many unread replies; read them first.
     InboxFull,
-    /// Use an existing inbox.
+    /// The tenant has too many inboxes; use an existing inbox.
     TooManyInboxes,
     /// Memory is short; retry later.
     Pressure,
@@ -57,9 +57,9 @@ impl Store {
         Ok(self.decide_all(&submits).await?.into_iter().map(submitted).collect())
     }
 
-    /// For the `tasks` stream. A scheduler validates the message before an agent receives it, and its reply reports an
-    /// ID that was already used for other content. After an error, the caller may submit the task again if it has an
-    /// ID.
+    /// Adds a task to the `tasks` stream. A scheduler validates the message before an agent receives it. If the ID was
+    /// already used for other content, the scheduler's reply reports this. After an error, the caller may submit the
+    /// task again if it has an ID.
     pub async fn enqueue_task(&self, task: &Submission) -> Result<Submitted, StoreError> {
         let bounds = self.inbound_bounds(Inbound::Tasks).await?;
         let submit = |given| Submit {

@@ -19,7 +19,7 @@ const PAGE: usize = 128;
 /// find is reported.
 const LOOKS: usize = 3;
 const FAULTS_MAX: usize = 1_000;
-/// Unfinished turns for which the counters of tenants are compared.
+/// Maximum number of unfinished turns for which the counters of tenants are compared.
 const COUNTED_MAX: usize = 200_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -249,7 +249,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Skips a tenant if its turns changed during the comparison.
+    /// Compares the counters of each tenant. Skips a tenant if its turns changed during the comparison.
     async fn tenants(&mut self) -> Result<(), StoreError> {
         if !self.report.compared {
             return Ok(());

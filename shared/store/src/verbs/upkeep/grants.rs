@@ -19,7 +19,8 @@ impl Store {
         Ok(())
     }
 
-    /// The right to renew a grant expires after `lease_ms`. Returns false if another worker has it.
+    /// Requests the right to renew a grant. The right expires after `lease_ms`. Returns false if another worker has
+    /// this right.
     pub async fn may_renew_grant(&self, id: &str, lease_ms: u64) -> Result<bool, StoreError> {
         Ok(self.decide(RenewGrant { id, lease_ms: lease_ms.cast_signed() }).await?.result)
     }

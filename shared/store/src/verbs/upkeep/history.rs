@@ -13,17 +13,17 @@ use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError};
 
 const PAGE: usize = 500;
-/// Reading these entries takes Redis about 30 ms. If there are more, the sample reads the newest and estimates the
-/// outcomes of the others.
+/// Maximum number of entries to read for a sample. Reading so many entries takes Redis about 30 ms. If there are more,
+/// the sample reads the newest entries, and estimates the outcomes of the others.
 const READ_MAX: usize = 20_000;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShardHistory {
-    /// By their start (ms of shard time).
+    /// By the start of each step (ms of shard time).
     pub points: BTreeMap<i64, Point>,
     /// The end of the last minute with a sample (shard time); `None` without a sample.
     pub sampled_upto_ms: Option<i64>,
-    /// Also the times when the policies came into force (ms of shard time).
+    /// The policies that came into force. Each number is also the time of the change (ms of shard time).
     pub generations: Vec<u64>,
     pub now_ms: i64,
 }
@@ -38,7 +38,7 @@ struct Counted {
 impl Store {
     /// Stores a sample of the last minute that has ended, unless that minute has one. The first sample of a shard only
     /// stores the position in the audit log. Counts the waiting turns of `tenants`. A repeated call does not count
-    /// twice.
+    /// twice. Returns false if it stored no sample.
     pub async fn sample_history(&self, tenants: &[TenantId]) -> Result<bool, StoreError> {
         let minute = self.now_ms().await?.div_euclid(MINUTE_MS) - 1;
         let last = self.record_of::<Sampled>(&key()).await?.map(|stored| stored.value);

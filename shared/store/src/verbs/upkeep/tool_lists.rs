@@ -13,9 +13,9 @@ use tickfleet_model::{AgentId, TenantId};
 
 use crate::{Store, StoreError};
 
-/// Agents or tool names.
+/// Maximum number of agents or tool names in one transaction.
 const PER_TRANSACTION: usize = 250;
-/// Between two transactions, so that a fleet of thousands of agents does not block the store.
+/// Pause between two transactions, so that a fleet of thousands of agents does not block the store.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ impl Store {
         Ok(list.map(|list| String::from(Box::<str>::from(list.value.0))))
     }
 
-    /// True if a worker has published all lists, and they have not expired.
+    /// True if a worker has published all lists, and the lists have not expired.
     pub async fn has_tool_lists(&self) -> Result<bool, StoreError> {
         // Workers publish the names after the lists.
         Ok(self.record_of::<tickfleet_core::tools::Published>(&names_key()).await?.is_some())

@@ -35,7 +35,7 @@ fn caller(active: &PolicyHandle, context: &CallContext) -> Result<Caller, ToolEr
 }
 
 impl Caller {
-    /// At most [`AGENTS_SEEN_MAX`] agents, by name, and their total number.
+    /// Returns at most [`AGENTS_SEEN_MAX`] agents of the tenant, by name, and the total number of the tenant's agents.
     fn agents(&self) -> (Vec<AgentId>, usize) {
         let all = &self.active.policy.agents;
         if self.tenant.agents.is_empty() {

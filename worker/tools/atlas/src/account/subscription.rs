@@ -14,7 +14,7 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{Caller, caller, standing};
 
-/// Rows of `limits.yaml` in a response.
+/// Maximum number of rows of `limits.yaml` in a response.
 const ROWS_MAX: usize = 100;
 
 #[derive(Deserialize, JsonSchema)]
@@ -211,8 +211,8 @@ fn subscription(
     })
 }
 
-/// The lowest enforced limit that counts all agents of the tenant together. `amount` is `None` for a bound of another
-/// kind.
+/// Returns the lowest enforced limit that counts all agents of the tenant together. `amount` returns `None` for a bound
+/// of another kind.
 fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option<u64> {
     let is_of_all = |limit: &&Limit| {
         limit.mode == LimitMode::Enforce
@@ -224,7 +224,7 @@ fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option
     all.filter_map(|limit| amount(&caller.tenant.limit(limit).bound)).min()
 }
 
-/// The tenant's own numbers replace the general ones.
+/// Returns the limits that apply to the caller. The tenant's own numbers replace the general numbers.
 fn rows(caller: &Caller, context: &CallContext) -> Vec<Row> {
     let tenant = &caller.tenant;
     let all = caller.active.policy.limits.iter();

@@ -2,7 +2,7 @@
 //!
 //! An agent is `active` if one of its calls was admitted within the last 24 hours, otherwise `idle`. The time of the
 //! last call comes from the agent's budget and is accurate to a tick. A budget is kept until one day after the end of
-//! its day, so earlier times are unknown.
+//! the day that the budget covers, so earlier times are unknown.
 //!
 //! The status of a person comes from `tenants.yaml` and is `active` by default. People make no calls, so their last
 //! activity is unknown.

@@ -25,15 +25,15 @@ pub(super) struct Api {
     account: Account,
 }
 
-/// Without the access token.
+/// A request without the access token.
 #[derive(Debug, Clone)]
 pub(super) struct ApiRequest {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) query: Vec<(&'static str, String)>,
-    /// With its content type.
+    /// The body and its content type.
     pub(super) body: Option<(Bytes, String)>,
-    /// The request itself has the tool's effect: it creates the post. If its response is lost, the outcome is unknown.
+    /// The request itself has the tool's effect: it creates the post. If the response is lost, the outcome is unknown.
     pub(super) is_effect: bool,
 }
 
@@ -55,7 +55,7 @@ impl ApiRequest {
         self.lost_for(message, None)
     }
 
-    /// The wait that X requested is dropped if the outcome is unknown.
+    /// Returns the error for a failed request. If the outcome is unknown, the wait that X requested is dropped.
     fn lost_for(&self, message: String, retry_after: Option<Duration>) -> ToolError {
         if self.is_effect { ToolError::Transient(message) } else { ToolError::NotExecuted { message, retry_after } }
     }
@@ -66,7 +66,7 @@ impl Api {
         Self { base, client, account }
     }
 
-    /// If X rejects the token, requests a new token and sends the request once more.
+    /// Sends a request. If X rejects the token, requests a new token and sends the request once more.
     pub(super) async fn send(&self, context: &CallContext, ask: &ApiRequest) -> Result<Value, ToolError> {
         let token = self.account.token(context).await?;
         let answered = self.send_as(ask, &token).await?;
@@ -170,7 +170,7 @@ fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     u64::try_from(reset.saturating_sub(now).saturating_add(1).max(0)).ok().map(Duration::from_secs)
 }
 
-/// The body contains a problem (RFC 7807), a list of errors, or both.
+/// Returns the error message in a response. The body contains a problem (RFC 7807), a list of errors, or both.
 fn rejection_message(body: &Value) -> Option<String> {
     const PLACES: [&str; 5] = ["/errors/0/message", "/errors/0/detail", "/detail", "/error_description", "/title"];
     let said = PLACES.iter().find_map(|place| body.pointer(place)?.as_str()).filter(|said| !said.trim().is_empty())?;

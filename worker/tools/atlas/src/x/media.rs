@@ -9,7 +9,7 @@ use reqwest::{Method, Response, Url};
 use tickfleet_tools::{Secrets, ToolError};
 use tickfleet_tools_http::{Client, Request, SendError};
 
-/// Enough to recognize every kind of media.
+/// Number of bytes that are enough to recognize every kind of media.
 const HEAD_BYTES: usize = 16;
 const MIB: u64 = 1024 * 1024;
 
@@ -38,7 +38,7 @@ const fn video(mime: &'static str) -> MediaKind {
 const GIF: MediaKind = MediaKind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_picture: false };
 
 impl MediaKind {
-    /// `head` is the beginning of the media. `None` if X does not accept the media.
+    /// Recognizes the kind of the media. `head` is the beginning of the media. `None` if X does not accept the media.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         match head {
             [0xff, 0xd8, 0xff, ..] => Some(picture("image/jpeg")),
@@ -52,11 +52,11 @@ impl MediaKind {
     }
 }
 
-/// The beginning was read, and the rest is read on demand.
+/// A media file. The beginning was read, and the rest is read on demand.
 #[derive(Debug)]
 pub(super) struct Media {
     pub(super) kind: MediaKind,
-    /// In bytes, if the server announces it.
+    /// The size in bytes, if the server announces the size.
     pub(super) total: Option<u64>,
     pub(super) name: String,
     here: BytesMut,
@@ -115,20 +115,20 @@ fn plain(kind: &str) -> String {
     kind.split(';').next().unwrap_or_default().trim().chars().take(80).collect::<String>().to_ascii_lowercase()
 }
 
-/// A declared type needs only to belong to the same family (such as `image`). Unspecific types are accepted.
+/// True if the declared type belongs to the same family (such as `image`). Unspecific types are accepted.
 fn agrees(declared_type: &str, mime: &str) -> bool {
     let family = |kind: &str| kind.split('/').next().unwrap_or_default().to_owned();
     matches!(declared_type, "" | "application/octet-stream" | "binary/octet-stream")
         || family(declared_type) == family(mime)
 }
 
-/// Nothing was posted, and a retry may succeed.
+/// Returns the error for a failure that a retry may avoid. Nothing was posted.
 fn passing(name: &str, why: &str) -> ToolError {
     ToolError::NotExecuted { message: format!("{name} could not be fetched: {why}."), retry_after: None }
 }
 
 impl Media {
-    /// The last piece may be shorter. `None` after the last piece.
+    /// Returns the next piece of `size` bytes. The last piece may be shorter. `None` after the last piece.
     pub(super) async fn piece(&mut self, size: usize) -> Result<Option<Bytes>, ToolError> {
         while self.here.len() < size && self.more().await? {}
         let size = size.min(self.here.len());

@@ -32,8 +32,8 @@ use sign_in::{Account, SignIn};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// If a token is missing, the tool that needs it is still made, but its calls fail with `not_configured`. Only an
-/// unusable variable is an error.
+/// If a token is missing, the tool that needs the token still exists, but calls of the tool fail with `not_configured`.
+/// Only an unusable variable is an error.
 pub(crate) fn all(home: &Store, environment: &Environment) -> Result<[TypedTool; 2], String> {
     let base = environment.get("X_BASE_URL").unwrap_or_else(|| "https://api.x.com".to_owned());
     let base = Url::parse(&base).map_err(|error| format!("X_BASE_URL: {error}"))?;

@@ -23,7 +23,7 @@ const CONTENT_CHARS_MAX: usize = 280;
 /// outcome. A draining worker waits 45 s for its calls, so a call must end sooner.
 const TIMEOUT: Duration = Duration::from_secs(40);
 const MEDIA_TIMEOUT: Duration = Duration::from_secs(30);
-/// Per process. Each upload takes some megabytes of memory.
+/// Maximum number of calls of a process that upload at the same time. Each upload takes some megabytes of memory.
 const UPLOADS_MAX: usize = 4;
 
 #[derive(Deserialize, JsonSchema)]
@@ -93,7 +93,7 @@ fn too_slow() -> ToolError {
     ToolError::NotExecuted { message, retry_after: None }
 }
 
-/// Uploads one after another. Returns X's ids of the media.
+/// Uploads the media one after another. Returns X's ids of the media.
 async fn media(
     api: &Api,
     fetcher: &MediaFetcher,
@@ -119,7 +119,7 @@ async fn media(
     Ok(ids)
 }
 
-/// See docs.x.com, Create Post. This request is the tool's only effect.
+/// Creates the post (docs.x.com, Create Post). This request is the tool's only effect.
 async fn publish(api: &Api, context: &CallContext, content: &str, media: &[String]) -> Result<Posted, ToolError> {
     let mut body = json!({ "text": content });
     if !media.is_empty() {

@@ -2,8 +2,8 @@
 //! Redis cannot obtain the tokens.
 //!
 //! The key is derived from the configured refresh token. All workers of the fleet have this token, and Redis does not.
-//! If another refresh token is configured, grants that were stored under the previous one can be neither found nor
-//! decrypted.
+//! If another refresh token is configured, grants that were stored under the previous refresh token can be neither
+//! found nor decrypted.
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -25,7 +25,7 @@ pub(super) struct StoredGrant {
 }
 
 /// Encrypts and decrypts the grants of one sign-in. The sign-in begins with a configured refresh token, and each new
-/// grant replaces the previous one.
+/// grant replaces the previous grant.
 pub(super) struct Seal {
     key: LessSafeKey,
     /// The name under which the grants are stored.
@@ -60,7 +60,7 @@ impl Seal {
         Ok([nonce.as_slice(), &text].concat())
     }
 
-    /// `None` if the data is too large, was encrypted by another seal, or was changed later.
+    /// Decrypts a grant. `None` if the data is too large, was encrypted by another seal, or was changed later.
     pub(super) fn open(&self, sealed: &[u8]) -> Option<StoredGrant> {
         if sealed.len() > SEALED_BYTES_MAX {
             return None;

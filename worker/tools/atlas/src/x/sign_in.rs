@@ -23,7 +23,7 @@ const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
 /// A call that waits for another worker's grant checks for the grant at this interval, at most `LOOKS` times.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 40;
-/// A grant that is not stored is lost permanently.
+/// Number of attempts to store a grant. A grant that is not stored is lost permanently.
 const KEEP_TRIES: u32 = 10;
 /// How long a grant is stored (ms). X's refresh tokens are valid for half a year. Each use returns a new refresh token.
 const KEPT_MS: u64 = 190 * 86_400_000;
@@ -49,7 +49,7 @@ impl Account {
         sign_in.map_or(Self::Fixed("X_USER_TOKEN"), Self::SignedIn)
     }
 
-    /// For requests that only read: the app if it has a token, otherwise the user.
+    /// Returns the account for requests that only read: the app if it has a token, otherwise the user.
     pub(super) fn of_reader(sign_in: Option<Arc<SignIn>>, environment: &Environment) -> Self {
         let is_set = |name: &str| environment.get(name).is_some();
         match sign_in {
@@ -59,7 +59,8 @@ impl Account {
         }
     }
 
-    /// If a secret is missing, the tool is not configured. Values of secrets are removed from results.
+    /// Declares the secrets of the account on the tool. If a secret is missing, the tool is not configured. Values of
+    /// secrets are removed from results.
     pub(super) fn declared_on(&self, tool: TypedTool, environment: &Environment) -> TypedTool {
         match self {
             Self::Fixed(name) => tool.secret_from_env(name, name),
@@ -70,7 +71,7 @@ impl Account {
         }
     }
 
-    /// As far as this worker knows, the token has not expired and X has not rejected it.
+    /// Returns a token that has not expired and that X has not rejected, as far as this worker knows.
     pub(super) async fn token(&self, context: &CallContext) -> Result<SecretString, ToolError> {
         match self {
             Self::Fixed(name) => context.secret(name).map(SecretString::from),
@@ -98,7 +99,7 @@ pub(super) struct SignIn {
     client: Arc<Client>,
     home: Store,
     seal: Seal,
-    /// Used if Redis has lost the grant.
+    /// The last grant that this process has seen. Used if Redis has lost the grant.
     last: Mutex<Option<StoredGrant>>,
 }
 
@@ -169,7 +170,7 @@ impl SignIn {
         Ok((last.clone(), now_ms))
     }
 
-    /// Tries to store the grant before its access token is used.
+    /// Requests a new grant. Tries to store the grant before its access token is used.
     async fn renew(&self) -> Result<SecretString, ToolError> {
         let (last, _) = self.newest().await?;
         let refresh = last.as_ref().map_or_else(|| self.refresh_token.clone(), |kept| kept.refresh.clone().into());

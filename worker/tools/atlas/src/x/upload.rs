@@ -11,12 +11,12 @@ use super::api::{Api, ApiRequest};
 use super::media::Media;
 use super::multipart;
 
-/// X accepts up to 5 MB.
+/// Bytes of one piece. X accepts up to 5 MB.
 const PIECE_BYTES: usize = 2 * 1024 * 1024;
 /// Minimum and maximum wait between two requests for the progress of X's processing.
 const WAIT_S: (u64, u64) = (1, 10);
 
-/// Other users cannot see the media until a post refers to it.
+/// Returns X's id of the media. Other users cannot see the media until a post refers to the media.
 pub(super) async fn upload(api: &Api, context: &CallContext, mut media: Media) -> Result<String, ToolError> {
     if media.kind.is_picture {
         let all = usize::try_from(media.kind.bytes_max).unwrap_or(usize::MAX);
@@ -46,7 +46,7 @@ pub(super) async fn upload(api: &Api, context: &CallContext, mut media: Media) -
     finished(api, context, id, answer).await
 }
 
-/// The caller limits the wait.
+/// Waits until X has processed the media. The caller limits the wait.
 async fn finished(api: &Api, context: &CallContext, id: String, mut answer: Value) -> Result<String, ToolError> {
     loop {
         let Some(info) = answer.pointer("/data/processing_info") else { return Ok(id) };

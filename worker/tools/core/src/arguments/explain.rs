@@ -1,4 +1,4 @@
-//! Explains the problems of a value so that a model can correct them: which argument, what was expected, what was
+//! Explains the problems of a value so that a model can correct the value: which argument, what was expected, what was
 //! found.
 
 use std::sync::LazyLock;
@@ -11,10 +11,10 @@ use tickfleet_protocol::cut_response;
 
 use crate::wording;
 
-/// A model corrects only a few in one step.
+/// Maximum number of reported problems. A model corrects only a few in one step.
 pub(super) const PROBLEMS_MAX: usize = 5;
 const QUOTED_BYTES_MAX: usize = 80;
-/// For a list of values or names. Further entries are only counted.
+/// Maximum bytes of a list of values or names. Further entries are only counted.
 const LISTED_BYTES_MAX: usize = 320;
 const PROBLEM_BYTES_MAX: usize = 640;
 const PATH_BYTES_MAX: usize = 300;
@@ -31,7 +31,8 @@ pub(super) struct CheckedValueName {
     /// How messages begin if members are unknown: the singular and the plural form.
     unknown: [&'static str; 2],
     pub(super) bytes_max: usize,
-    /// Values of results are not quoted, because a withheld result must not appear in messages.
+    /// True if values are quoted. Values of results are not quoted, because a withheld result must not appear in
+    /// messages.
     quoted: bool,
 }
 
@@ -207,8 +208,8 @@ fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &Checke
     if names.is_empty() { text } else { format!("{text}, expected: {}", expected()) }
 }
 
-/// A predicate such as `must be of type string`. The argument's name precedes it in a message. `None` if this kind of
-/// error has no wording.
+/// A predicate such as `must be of type string`. The argument's name precedes the predicate in a message. `None` if
+/// this kind of error has no wording.
 fn expected(error: &ValidationError<'_>) -> Option<String> {
     use ValidationErrorKind as K;
     let has = |count: usize| format!("has {count}");
@@ -252,8 +253,8 @@ fn expected(error: &ValidationError<'_>) -> Option<String> {
     })
 }
 
-/// An enum, a constant, null, or alternatives that are such lists. Schemas use a `oneOf` of `const` as an enum with a
-/// description for each value.
+/// Returns the allowed values if the schema is an enum, a constant, null, or alternatives that are such lists. Schemas
+/// use a `oneOf` of `const` as an enum with a description for each value.
 fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
     use ValidationErrorKind as K;
     match error.kind() {
@@ -272,7 +273,7 @@ fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
     }
 }
 
-/// The first error of each alternative, so that a model can choose an alternative.
+/// Lists the first error of each alternative, so that a model can choose an alternative.
 fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> String {
     let wish = |error: &ValidationError<'_>| {
         let here = error.instance_path().as_str();
@@ -293,7 +294,7 @@ fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> Str
     format!("fits none of the allowed forms ({shown}{more})")
 }
 
-/// `error` comes from the validator of the meta-schema.
+/// Explains why a schema is not valid. `error` comes from the validator of the meta-schema.
 pub(super) fn of_schema(error: &ValidationError<'_>) -> String {
     let words = expected(error).map(|expected| format!("{} {expected}", quoted(error.instance())));
     wording::cut(&words.unwrap_or_else(|| error.masked().to_string()), PROBLEM_BYTES_MAX)
@@ -335,7 +336,7 @@ fn listed_names(names: &[String]) -> String {
     listed(names.iter().map(|name| format!("'{}'", wording::cut(name, QUOTED_BYTES_MAX))), LISTED_BYTES_MAX)
 }
 
-/// Further items are only counted.
+/// Joins the items up to `bytes_max`. Further items are only counted.
 fn listed(items: impl Iterator<Item = String>, bytes_max: usize) -> String {
     let mut text = String::new();
     let mut left_out = 0usize;

@@ -24,8 +24,8 @@ pub(super) fn are_declared(schema: &Schema) -> bool {
     }
 }
 
-/// `text` fits `schema`. If the schema declares an integer, a whole number is rewritten as an integer. All other bytes
-/// stay the same.
+/// `text` must fit `schema`. If the schema declares an integer, a whole number is rewritten as an integer. All other
+/// bytes stay the same.
 pub(super) fn as_integers<'a>(schema: &Schema, text: &'a str) -> Cow<'a, str> {
     if !text.contains(['.', 'e', 'E']) {
         return Cow::Borrowed(text);
@@ -35,7 +35,7 @@ pub(super) fn as_integers<'a>(schema: &Schema, text: &'a str) -> Cow<'a, str> {
     rewritten(root, &applying(&[schema], schema), schema).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
-/// All of `schemas` apply to the value. `None` if nothing changes.
+/// Returns the value with whole numbers as integers, or `None` if nothing changes. All of `schemas` apply to the value.
 fn rewritten(value: Value<'_, '_>, schemas: &[&Schema], root: &Schema) -> Option<String> {
     if schemas.is_empty() {
         return None;
@@ -116,7 +116,7 @@ fn applying<'a>(schemas: &[&'a Schema], root: &'a Schema) -> Vec<&'a Schema> {
     found
 }
 
-/// `schemas` apply to the object that contains the member.
+/// Returns the schemas of the member. `schemas` apply to the object that contains the member.
 fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let declared = schema.get("properties").and_then(|properties| properties.get(name));
@@ -125,7 +125,7 @@ fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     schemas.iter().filter_map(of_one).collect()
 }
 
-/// `schemas` apply to the list that contains the item.
+/// Returns the schemas of the item. `schemas` apply to the list that contains the item.
 fn of_item<'a>(schemas: &[&'a Schema], index: usize) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let items = schema.get("items");
@@ -136,7 +136,7 @@ fn of_item<'a>(schemas: &[&'a Schema], index: usize) -> Vec<&'a Schema> {
     schemas.iter().filter_map(of_one).collect()
 }
 
-/// `None` if the number is already an integer, is not whole, or has too many digits.
+/// Returns the number as an integer. `None` if the number is already an integer, is not whole, or has too many digits.
 fn whole(text: &str) -> Option<String> {
     let (number, power) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (sign, number) = number.strip_prefix('-').map_or(("", number), |rest| ("-", rest));
@@ -150,7 +150,7 @@ fn whole(text: &str) -> Option<String> {
     }
     let power: i64 = power.parse().ok()?;
     let behind = i64::try_from(behind.len()).ok()?;
-    // Number of zeros to append to the digits. If it is negative, that many digits are cut off.
+    // Number of zeros to append to the digits. If the number is negative, that many digits are cut off.
     let zeros = power.checked_sub(behind)?;
     let digits = if zeros < 0 {
         let cut = digits.len().checked_sub(usize::try_from(zeros.unsigned_abs()).ok()?)?;

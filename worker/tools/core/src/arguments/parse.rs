@@ -1,4 +1,4 @@
-//! Parses untrusted JSON text within bounds.
+//! Parses untrusted JSON text with limits on size, nesting and the number of values.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -27,7 +27,7 @@ pub(super) fn parse_bounded(text: &str, bytes_max: usize) -> Result<Value, NotJs
 
 #[derive(Debug)]
 pub(super) struct NotJson {
-    /// In one line, worded for a model.
+    /// The problem in one line, worded for a model.
     pub(super) why: String,
     /// The text ends inside a value.
     pub(super) breaks_off: bool,

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use jsonschema::{Draft, PatternOptions, ValidationOptions};
 use serde_json::{Map, Value, json};
 
-/// Maximum bytes of a compiled `pattern`. Without this bound, a pattern such as `(a{1000}){1000}` uses too much memory.
+/// Maximum bytes of a compiled `pattern`. Without this limit, a pattern such as `(a{1000}){1000}` uses too much memory.
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum backtracking steps of one match. Real patterns need a few hundred. If a long text needs more, the pattern is
 /// not checked here.
@@ -28,7 +28,8 @@ pub(super) fn engine(schema: &Value) -> ValidationOptions<'static> {
     if schema.get("$schema").is_none() { options.with_draft(Draft::Draft202012) } else { options }
 }
 
-/// Also returns the places of the removed patterns. `None` if all patterns are supported without a change.
+/// Returns the schema without unsupported patterns, and the places of these patterns. `None` if all patterns are
+/// supported.
 pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
     let mut readable = schema.clone();
     let mut unread = Vec::new();
@@ -36,7 +37,8 @@ pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
     (readable != *schema).then_some((readable, unread))
 }
 
-/// In ECMA 262, `[\w-.]` matches a word character, a hyphen or a dot. Other engines reject this range as invalid.
+/// Escapes each hyphen next to a class such as `\w`. In ECMA 262, `[\w-.]` matches a word character, a hyphen or a dot.
+/// Other engines reject the hyphen as an invalid range.
 fn literal_hyphens(pattern: &str) -> String {
     let is_class = |escape: Option<&char>| escape.is_some_and(|escape| "dDsSwW".contains(*escape));
     let mut text = String::with_capacity(pattern.len() + 8);
@@ -103,8 +105,8 @@ fn strip(schema: &mut Value, at: &mut String, unread: &mut Vec<String>) {
     }
 }
 
-/// The names that unsupported patterns would have allowed are then unknown. Therefore the check of additional members
-/// is also removed and left to the tool.
+/// Removes the unsupported patterns for names. The names that these patterns would have allowed are then unknown.
+/// Therefore the check of additional members is also removed and left to the tool.
 fn strip_names(members: &mut Map<String, Value>, at: &str, unread: &mut Vec<String>) {
     let Some(Value::Object(patterns)) = members.get_mut("patternProperties") else { return };
     let odd: Vec<String> = patterns.keys().filter(|pattern| !can_be_read(pattern)).cloned().collect();

@@ -1,10 +1,12 @@
 //! Estimates the cost of validating against a schema before the schema is used.
 //!
 //! A short schema can require exponential work: for example, definitions that each use the previous one twice. Like a
-//! validator, this check follows every `$ref`. It rejects a schema if following the references takes too many steps.
+//! validator, this check follows every `$ref`. The check rejects a schema if following the references takes too many
+//! steps.
 //!
 //! Some subschemas apply to every item of a list or to every member of an object. Their work is repeated for each part
-//! of the instance. Their bound is therefore lower, and patterns and lists of values have extra weight.
+//! of the instance. The limit for such subschemas is therefore lower, and patterns and lists of values have extra
+//! weight.
 
 use std::collections::HashMap;
 
@@ -48,7 +50,7 @@ impl Step {
     }
 }
 
-/// The cost of validation must be at most a small multiple of the instance's size. The error is a place (a JSON
+/// Fails unless the cost of validation is at most a small multiple of the instance's size. The error is a place (a JSON
 /// pointer) and the reason.
 pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
     let mut walk = Walk {
@@ -166,7 +168,8 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Returns to the current place afterwards, unless `walk` fails.
+    /// Runs `walk` at the place `below` the current place. Returns to the current place afterwards, unless `walk`
+    /// fails.
     fn at(&mut self, below: &str, walk: impl FnOnce(&mut Self) -> Result<(), String>) -> Result<(), String> {
         let here = self.place.len();
         self.place.push_str(below);
@@ -201,8 +204,9 @@ impl<'a> Walk<'a> {
         walked
     }
 
-    /// If a definition applies itself once to each part of the instance, the work is linear. If it applies itself twice
-    /// to the same part, the work is exponential in the instance's depth, and the schema is rejected.
+    /// Records a recursive use of a definition. If a definition applies itself once to each part of the instance, the
+    /// work is linear. If it applies itself twice to the same part, the work is exponential in the instance's depth,
+    /// and the schema is rejected.
     fn back(&mut self, target: &'a str, opened_at: usize) -> Result<(), String> {
         let since = self.steps[opened_at..].to_vec();
         if since.is_empty() {
@@ -226,7 +230,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A JSON pointer in a URI fragment may be percent-encoded.
+/// Decodes a JSON pointer that may be percent-encoded, as in a URI fragment.
 pub(super) fn percent_decoded(pointer: &str) -> String {
     let bytes = pointer.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

@@ -228,7 +228,7 @@ struct Pattern {
     pattern: String,
     fits: Vec<String>,
     unfit: Vec<String>,
-    /// No available engine supports the pattern.
+    /// True if no available engine supports the pattern.
     #[serde(default)]
     unread: bool,
 }
@@ -257,8 +257,8 @@ fn ecma_patterns_are_checked_or_skipped_with_a_warning() {
     let long = "a".repeat(40) + "!";
     let began = tokio::time::Instant::now();
     assert!(slow.check(&json!({"a": long}).to_string()).is_ok());
-    // The check takes milliseconds, or some seconds on a stalled machine. Without the bound, the check would take
-    // hours.
+    // The check takes milliseconds, or some seconds on a stalled machine. Without the limit on steps, the check would
+    // take hours.
     assert!(began.elapsed() < Duration::from_secs(30));
     let wrong = slow.check(&json!({"a": long, "n": "x"}).to_string()).unwrap_err();
     assert_eq!(wrong.problems.len(), 1, "{wrong:?}");

@@ -76,7 +76,7 @@ impl SchemaSearch<'_> {
     }
 }
 
-/// An object can have only the members listed in `properties`.
+/// True if an object can have only the members listed in `properties`.
 fn closed(members: &Map<String, Value>) -> bool {
     members.get("additionalProperties") == Some(&Value::Bool(false)) && !members.contains_key("patternProperties")
 }

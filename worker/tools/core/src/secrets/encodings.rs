@@ -1,5 +1,5 @@
 //! Decodes base64, hexadecimal digits and lists of decimal numbers in a text. Line breaks and other separators between
-//! the digits are skipped, including escaped ones.
+//! the digits are skipped, including escaped separators.
 
 use super::escapes;
 
@@ -25,7 +25,7 @@ static BASE64: DigitTable = Encoding::Base64.kinds();
 static HEXADECIMAL: DigitTable = Encoding::Hexadecimal.kinds();
 static DECIMAL: DigitTable = Encoding::Decimal.kinds();
 
-/// Separators may be between the digits.
+/// A run of digits. Separators may be between the digits.
 #[derive(Debug, Default)]
 pub(super) struct DigitRun {
     digits: Vec<u8>,
@@ -127,7 +127,8 @@ impl Encoding {
     }
 }
 
-/// The number is [`OTHER`] if it is [`SEPARATOR`] or larger.
+/// Reads a decimal number, and returns the number and its width. The number is [`OTHER`] if it is [`SEPARATOR`] or
+/// larger.
 fn decimal(text: &[u8], at: usize) -> (u8, usize) {
     let digits = text.get(at..).unwrap_or_default();
     let width = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();

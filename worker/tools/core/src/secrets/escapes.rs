@@ -6,7 +6,7 @@ pub(super) const fn begins(byte: u8) -> bool {
     matches!(byte, b'\\' | b'%' | b'&' | b'+')
 }
 
-/// Each reading has the decoded bytes, and the escape's length in `text`.
+/// Calls `read` for each reading of the escape at `at`, with the decoded bytes and the escape's length in `text`.
 pub(super) fn readings(text: &[u8], at: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let tail = text.get(at..).unwrap_or_default();
     match tail.first() {
@@ -135,7 +135,7 @@ fn numeric_reference(rest: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     }
 }
 
-/// For ASCII characters that are neither letters nor digits.
+/// The named entities of the ASCII characters that are neither letters nor digits.
 const HTML_ENTITIES: [(&str, u8); 32] = [
     ("amp", b'&'),
     ("apos", b'\''),

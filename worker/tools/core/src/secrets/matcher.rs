@@ -24,7 +24,7 @@ const STEPS_PER_BYTE: usize = 16;
 
 pub(super) struct SecretMatcher {
     wanted: Vec<Vec<u8>>,
-    /// For each byte, the indexes of the values in `wanted` that may begin with it.
+    /// For each byte, the indexes of the values in `wanted` that may begin with this byte.
     by_first: [Vec<usize>; 256],
     shortest: usize,
 }
@@ -46,7 +46,7 @@ impl SecretMatcher {
         Self { wanted, by_first, shortest }
     }
 
-    /// The byte ranges are in order, without overlaps, and at character boundaries.
+    /// Returns the byte ranges of the secrets in order, without overlaps, and at character boundaries.
     pub(super) fn found(&self, text: &str) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         if self.wanted.is_empty() {
@@ -73,7 +73,8 @@ impl SecretMatcher {
         found
     }
 
-    /// `place` maps a range of this text to a range of the whole text.
+    /// Searches the text and the decoded bytes of its encoded parts. `place` maps a range of this text to a range of
+    /// the whole text.
     fn search(
         &self,
         text: &[u8],
@@ -120,7 +121,8 @@ impl SecretMatcher {
     }
 }
 
-/// The first form is unchanged. The other forms arise if a program reads or writes the secret in a wrong character set.
+/// Returns the forms of the secret. The first form is unchanged. The other forms arise if a program reads or writes the
+/// secret in a wrong character set.
 fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
     let mut all = vec![secret.as_bytes().to_vec()];
     if secret.is_ascii() {
@@ -145,7 +147,7 @@ fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
     all
 }
 
-/// A cut inside a backslash escape would break the surrounding JSON.
+/// Moves `at` to the start of the escape: a cut inside a backslash escape would break the surrounding JSON.
 fn whole_escape(bytes: &[u8], at: usize) -> usize {
     let slashes = bytes.iter().take(at).rev().take_while(|byte| **byte == b'\\').count();
     at - slashes % 2

@@ -91,7 +91,7 @@ impl CallContext {
     ///
     /// # Errors
     /// - [`ToolError::Waits`] while the inner call is in progress.
-    /// - [`ToolError::Permanent`] if a bound on inner calls is reached.
+    /// - [`ToolError::Permanent`] if a limit on inner calls is reached.
     /// - Other errors if the inner call cannot be made now.
     ///
     /// A denied or failed inner call is not an error: [`InnerResult`] reports it.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use encoding_rs::Encoding;
 use reqwest::header::{self, HeaderMap};
 
-/// `None` if the body is not text.
+/// Returns the decoded body. `None` if the body is not text.
 ///
 /// If a body is valid UTF-8, it is read as UTF-8, even if another encoding is declared. Declarations are often only a
 /// server's default, and text in other encodings is hardly ever valid UTF-8. A declared encoding that is not
@@ -15,7 +15,7 @@ pub(super) fn text<'a>(body: &'a [u8], headers: &HeaderMap) -> Option<Cow<'a, st
     if declared.is_none_or(Encoding::is_ascii_compatible)
         && let Ok(text) = std::str::from_utf8(body)
     {
-        // A byte order mark at the start is not part of the text. JSON does not allow one.
+        // A byte order mark at the start is not part of the text. JSON does not allow such a mark.
         return Some(Cow::Borrowed(text.strip_prefix('\u{feff}').unwrap_or(text)));
     }
     let (text, _, is_odd) = declared?.decode(body);

@@ -23,7 +23,8 @@ use crate::machine::Machine;
 use crate::runtime::{self, SocketAt};
 use crate::scratch::Scratch;
 
-/// Processes and threads allowed for the interpreter itself and for its tools, in addition to one per concurrent call.
+/// Number of processes and threads allowed for the interpreter itself and for its tools, in addition to one per
+/// concurrent call.
 const PROCESSES: u64 = 64;
 const OPEN_FILES: u64 = 1_024;
 /// The sandbox's memory limit as a multiple of `memory_max`. An interpreter that reaches `memory_max` is replaced after
@@ -32,7 +33,7 @@ const WALL: u64 = 2;
 /// A confined interpreter has its own temporary folder.
 const TEMPORARY: &str = "TMPDIR";
 
-/// Dropping it kills the whole sandbox.
+/// Dropping this value kills the whole sandbox.
 pub(crate) struct ConfinedProcess {
     confined: Confined,
     /// Reads the interpreter's standard error.
@@ -111,18 +112,18 @@ fn real(path: &Path) -> Result<PathBuf, String> {
 }
 
 impl ConfinedProcess {
-    /// The interpreter is a descendant of the launcher.
+    /// Returns the launcher's process id. The interpreter is a descendant of the launcher.
     pub(super) fn launcher(&self) -> Option<u32> {
         self.confined.launcher()
     }
 
-    /// Also kills all processes that the interpreter has started. Call [`Self::end`] after this.
+    /// Kills the interpreter and all processes that it has started. Call [`Self::end`] after this.
     pub(super) fn kill(&self) {
         self.confined.kill();
     }
 
-    /// Call it after the host's socket was closed. Kills the host if it does not exit. Returns a description of the
-    /// host's end, if known.
+    /// Call this function after the host's socket was closed. Kills the host if it does not exit. Returns a description
+    /// of the host's end, if known.
     pub(super) async fn end(mut self) -> Option<String> {
         let mut ended = tokio::time::timeout(ENDS_IN, self.confined.ended()).await.ok();
         if ended.is_none() {

@@ -12,10 +12,11 @@ use nix::unistd::Pid;
 
 /// Marks an interpreter and all processes that it starts.
 pub(super) const MARK: &str = "TICKFLEET_INTERPRETER";
-/// If a process forks during one pass over the machine's processes, the next pass finds the child.
+/// Maximum number of passes. If a process forks during one pass over the machine's processes, the next pass finds the
+/// child.
 const LOOKS_MAX: usize = 10;
 
-/// Blocks until done. Without `/proc`, no process is found.
+/// Kills all processes with the mark. Blocks until done. Without `/proc`, no process is found.
 pub(super) fn end(mark: &str) {
     let variable = format!("{MARK}={mark}");
     for _ in 0..LOOKS_MAX {

@@ -19,7 +19,8 @@ use own::OwnProcess;
 use remote::Remote;
 pub(crate) use remote::is_absent;
 
-/// Killed on drop. [`Process::end`] also ends all processes that the interpreter has started.
+/// The process of an interpreter. Killed on drop. [`Process::end`] also ends all processes that the interpreter has
+/// started.
 pub(crate) enum Process {
     Own(Box<OwnProcess>),
     Confined(Box<ConfinedProcess>),
@@ -27,8 +28,8 @@ pub(crate) enum Process {
     Remote(Remote),
 }
 
-/// If the entry has a tool host, connects to the host, which starts the interpreter. Returns the worker's end of the
-/// socket.
+/// Starts an interpreter. If the entry has a tool host, connects to the host, which starts the interpreter. Returns the
+/// worker's end of the socket.
 pub(crate) async fn start(
     name: &str,
     def: &ModulesDef,
@@ -49,7 +50,8 @@ pub(crate) async fn start(
 }
 
 impl Process {
-    /// In a sandbox, the process id of the launcher. `None` if the interpreter is in a tool host.
+    /// Returns the interpreter's process id, or in a sandbox the launcher's. `None` if the interpreter is in a tool
+    /// host.
     pub(crate) fn id(&self) -> Option<u32> {
         match self {
             Self::Own(process) => process.id(),
@@ -58,7 +60,8 @@ impl Process {
         }
     }
 
-    /// In a sandbox, counts all descendants of the launcher. `None` if unknown.
+    /// Returns the resident memory of the interpreter. In a sandbox, counts all descendants of the launcher. `None` if
+    /// unknown.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
         match self {
             Self::Own(process) => leftovers::resident_bytes(process.id()?),
@@ -67,7 +70,7 @@ impl Process {
         }
     }
 
-    /// Gives no grace period. Call [`Self::end`] after this.
+    /// Kills the interpreter without a grace period. Call [`Self::end`] after this.
     pub(crate) fn kill(&self) {
         match self {
             Self::Own(process) => process.kill(),

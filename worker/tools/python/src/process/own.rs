@@ -1,5 +1,5 @@
-//! An interpreter as a child process with a clean environment and its own process group. It is ended together with all
-//! processes that it has started.
+//! An interpreter as a child process with a clean environment and its own process group. The interpreter is ended
+//! together with all processes that it has started.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -30,8 +30,8 @@ pub(super) const ENDS_IN: Duration = Duration::from_secs(1);
 /// Maximum time for a host to exit after it was killed.
 pub(super) const DIES_IN: Duration = Duration::from_secs(1);
 
-/// Dropping it kills the interpreter and its process group. [`OwnProcess::end`] also kills processes that have left the
-/// group.
+/// Dropping this value kills the interpreter and its process group. [`OwnProcess::end`] also kills processes that have
+/// left the group.
 pub(crate) struct OwnProcess {
     child: Child,
     group: Option<Pid>,
@@ -123,8 +123,8 @@ impl OwnProcess {
         self.child.id()
     }
 
-    /// Call it after the host's socket was closed. Kills the host if it does not exit in time. Then kills the processes
-    /// that the host has started and that still run.
+    /// Call this function after the host's socket was closed. Kills the host if it does not exit in time. Then kills
+    /// the processes that the host has started and that still run.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         self.kill();
@@ -134,14 +134,14 @@ impl OwnProcess {
         let mark = std::mem::take(&mut self.mark);
         // An error means that the runtime is stopping, and then the worker's process exits too.
         let _ = tokio::task::spawn_blocking(move || leftovers::end(&mark)).await;
-        // The last output may still arrive. If another process keeps the pipe open, the wait is bounded.
+        // The last output may still arrive. The wait is bounded, because another process may keep the pipe open.
         if let Some(listening) = self.listening.take() {
             let _ = tokio::time::timeout(DIES_IN, listening).await;
         }
         status
     }
 
-    /// Also kills the process group. Call [`Self::end`] after this.
+    /// Kills the interpreter and its process group. Call [`Self::end`] after this.
     pub(super) fn kill(&self) {
         if let Some(group) = self.group {
             // `killpg` fails if the group no longer exists, and then nothing is left to kill.

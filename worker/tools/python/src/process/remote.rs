@@ -13,11 +13,11 @@ use tokio::time::Instant;
 /// Wait between attempts to reach an absent host. The containers of a pod start at the same time.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
-/// Dropping it closes the connection. The host then ends the interpreter and all processes that the interpreter has
-/// started.
+/// Dropping this value closes the connection. The host then ends the interpreter and all processes that the interpreter
+/// has started.
 pub(crate) struct Remote(StdUnixStream);
 
-/// An absent host has no socket yet, or was killed and left a socket on which nothing listens.
+/// True if the host is absent: it has no socket yet, or was killed and left a socket on which nothing listens.
 fn is_absence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
@@ -26,7 +26,7 @@ pub(crate) fn is_absent(path: &str) -> bool {
     StdUnixStream::connect(path).is_err_and(|error| is_absence(&error))
 }
 
-/// If no host listens on `path` yet, waits at most `patience`.
+/// Connects to the host at `path`. If no host listens yet, waits at most `patience`.
 pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, UnixStream), String> {
     let began = Instant::now();
     let mut reported = false;
@@ -49,14 +49,14 @@ pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, Unix
     }
 }
 
-/// The second handle can close the connection while the reader and the writer use it.
+/// Returns a second handle, which can close the connection while the reader and the writer use it.
 fn with_closer(socket: UnixStream) -> std::io::Result<(Remote, UnixStream)> {
     let socket = socket.into_std()?;
     Ok((Remote(socket.try_clone()?), UnixStream::from_std(socket)?))
 }
 
 impl Remote {
-    /// Works even while the connection's reader and writer use it.
+    /// Closes the connection, even while its reader and writer use it.
     pub(super) fn close(&self) {
         // `shutdown` fails if the host has already closed the connection, and then nothing is left to close.
         let _ = self.0.shutdown(Shutdown::Both);

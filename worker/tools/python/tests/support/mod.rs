@@ -99,7 +99,7 @@ impl Tools {
         &self.tools[tool].0
     }
 
-    /// The first call of a turn, without inner calls.
+    /// Makes the first call of a turn, without inner calls.
     pub async fn call(&self, tool: &str, arguments: Value) -> Result<Value, ToolFailure> {
         self.call_with(Inner::default(), tool, arguments).await
     }
@@ -117,7 +117,7 @@ impl Tools {
     }
 }
 
-/// A process that has exited but was not reaped does not count as running.
+/// True if the process is running. A process that has exited but was not reaped does not count.
 pub fn is_running(process: i64) -> bool {
     let state = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     !state.is_empty() && !state.contains(") Z ")
