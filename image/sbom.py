@@ -90,7 +90,7 @@ def library(name, version, url):
 
 
 def python_components(root):
-    """Yields Python and its installed packages. Yields nothing if there is no Python."""
+    """Yields Python, if it is installed, and its packages."""
     for folder in sorted(glob.glob(os.path.join(root, "usr/local/lib/python3.*/site-packages"))):
         # The header for compiling extension modules names the version.
         python = os.path.basename(os.path.dirname(folder))
@@ -108,7 +108,7 @@ def python_components(root):
 
 
 def node_components(root):
-    """Yields Node.js and its global packages. Yields nothing if there is no Node.js."""
+    """Yields Node.js, if it is installed, and its global packages."""
     header = os.path.join(root, "usr/local/include/node/node_version.h")
     if not os.path.exists(header):
         return

@@ -28,7 +28,7 @@ FAILS = [("balance", {"account": "nobody"}), ("balance", {"acount": "amy"})]
 
 @dataclass
 class Deps:
-    """What a program passes to each run."""
+    """Arguments that a program passes to each run."""
 
     user: str
     ledger: str = field(default_factory=lambda: str(Path(tempfile.mkdtemp()) / "ledger"))

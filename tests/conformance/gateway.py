@@ -42,7 +42,7 @@ ECHO = [{"name": "echo", "arguments": {"text": "hi"}}]
 
 Fate = str | tuple[int, dict[str, str], str]
 # Fates: with `cut`, the connection ends after the gateway has answered, and with `half` in the middle of the answer.
-# With `hang`, there is no answer. Any other fate is the answer that the proxy sends.
+# With `hang`, the proxy sends nothing. Any other fate is the response that it sends.
 
 
 class Wire:
