@@ -21,7 +21,7 @@ const DAMAGED: &str = "damaged";
 
 const WRONG_KEYS: &str = "too_many_wrong_keys";
 
-/// Marks a response, so that metrics distinguish requests that came too fast from a full queue.
+/// Marks a response, so that metrics distinguish requests that came too fast from requests to a full queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RateRejection {
     Rate,

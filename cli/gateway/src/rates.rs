@@ -99,7 +99,8 @@ pub(crate) struct RequestRates {
 }
 
 impl RequestRates {
-    /// Takes one request from the holder's allowance. 429, with the seconds until the next request is accepted.
+    /// Takes one request from the holder's allowance. If none is left, fails with 429 and the seconds until the next
+    /// request is accepted.
     pub(crate) fn take(&self, grant: &Grant) -> Result<(), Problem> {
         let Some(rate) = grant.rate else { return Ok(()) };
         self.callers.take(grant.holder(), rate).map_err(|over| {

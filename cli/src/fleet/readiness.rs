@@ -15,8 +15,8 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(700);
 /// primaries that these servers name.
 ///
 /// # Errors
-/// The first shard that does not respond or rejects writes. If it does not respond, the error also says why the
-/// Sentinels or cluster nodes name no primary.
+/// The first shard that does not respond or rejects writes. If it does not respond, and the Sentinels or
+/// cluster nodes name no primary, the error also says why they name none.
 pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
     let mut primaries = BTreeSet::new();
     for store in stores {

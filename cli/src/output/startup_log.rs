@@ -1,5 +1,5 @@
-//! Decides whether a process reports problems as JSON log lines even before its log starts, for example an invalid
-//! option or a port in use.
+//! Decides whether a process reports problems before its log starts, such as an invalid option or a port in use, as
+//! JSON log lines.
 
 use std::path::PathBuf;
 

@@ -218,7 +218,7 @@ pub enum Guard {
     Absent(RecordKey),
     /// The record exists, with any version.
     Present(RecordKey),
-    /// The counter has room. The amount is added if all guards hold.
+    /// The counter has room for the amount. If all guards hold, the amount is added.
     Debit(ConditionalDebit),
     /// Shard time is earlier than this (ms).
     Before(i64),

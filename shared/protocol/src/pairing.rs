@@ -115,7 +115,7 @@ fn expected(dialect: Dialect, calls: &[ProviderCall]) -> Vec<String> {
     calls.iter().enumerate().map(one).collect()
 }
 
-/// Returns the calls that are read. In a plain-text answer, reading stops after the first unreadable call.
+/// Returns the calls to read: all, or in a plain-text answer those up to and including the first unreadable call.
 fn read(dialect: Dialect, calls: &[ProviderCall], in_words: bool) -> &[ProviderCall] {
     let is_bad =
         |call: &ProviderCall| !call.arguments.is_empty() && serde_json::from_str::<Value>(&call.arguments).is_err();

@@ -180,7 +180,7 @@ impl Bench {
         (self.cost().await - before) / (rounds * batch) as f64
     }
 
-    /// Returns the CPU time in microseconds, or thousands of instructions.
+    /// Returns thousands of instructions if they are counted, otherwise CPU time in microseconds.
     async fn cost(&mut self) -> f64 {
         if let Some(pid) = self.counted {
             let printed = Command::new("callgrind_control").args(["-e", &pid.to_string()]).output().unwrap().stdout;

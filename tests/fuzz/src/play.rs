@@ -1,4 +1,4 @@
-//! Plays a target with committed inputs, a sample of third-party data, and mutations of both. A run is bounded, and its
+//! Runs a fuzz target on the inputs of the repository, a sample of third-party data, and mutations of both. A run is bounded, and its
 //! inputs are the same on every machine.
 
 use std::fs;

@@ -87,7 +87,8 @@ export const empty = (text, mood = "") => h("p", { class: `empty ${mood}` }, tex
 
 /**
  * Draws a table. A column is `{name, cell(row), value(row), number, class}`. A column with `value` can be sorted, and
- * is part of the CSV file. `chosen` is a set of keys; each row that `canChoose` has a checkbox.
+ * is part of the CSV file. `chosen` is a set of keys of rows. A row has a checkbox if
+ * `canChoose(row)` is true.
  */
 export function table({ caption, columns, rows, key, chosen, canChoose = () => true, note, csv, file = page.place.name, plain }) {
   const sorted = plain ? "" : page.place.query.get("sort") ?? "";

@@ -25,7 +25,7 @@ const BODY_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
 /// Bounds a body after `digits` has replaced numbers with texts. Each such number has at least 15 digits, and its
 /// quotes and mark add 51 bytes.
 const GUARDED_BYTES_MAX: usize = 5 * BODY_BYTES_MAX;
-/// Pages of the local machine, on any port.
+/// Origins of pages that the local machine serves, on any port.
 const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
 
 pub(crate) fn http_server(server: McpServer) -> HttpServer {

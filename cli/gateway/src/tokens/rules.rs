@@ -98,7 +98,7 @@ impl GrantRule {
                 "claims: {claim}: expected a text with at most a * at its end, a number, true or false"
             ));
         }
-        // Tries the rule with usable values in all claims that it reads.
+        // Tries the rule with a usable value in each claim that the rule reads.
         let some = || Value::String("x".into());
         let named = [&self.tenant_claim, &self.agents_claim, &self.approver_claim];
         let claims = named.into_iter().flatten().map(|claim| (claim.clone(), some())).collect();

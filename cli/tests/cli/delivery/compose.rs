@@ -1,5 +1,5 @@
-//! The fleet that Docker Compose starts. The scripts in `tests/packaging` check that everything in its file exists, and
-//! run its commands as processes.
+//! The fleet that Docker Compose starts. The scripts in `tests/packaging` check that everything in the Compose file
+//! exists, and run the commands of the file as processes.
 
 use super::chart::runs;
 

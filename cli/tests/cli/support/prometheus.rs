@@ -104,7 +104,7 @@ impl Prometheus {
         }
     }
 
-    /// Returns a description of the problem unless the status is 200.
+    /// Returns the body. If the status is not 200, the error describes the problem.
     async fn get(&self, path: &str) -> Result<String, String> {
         let asked = timeout(ANSWER, ask(self.port, path)).await;
         let answer = asked.map_err(|_| format!("no answer within {ANSWER:?}"))?.map_err(|error| error.to_string())?;

@@ -265,7 +265,7 @@ fn may_have(change: &PossibleFactChange) -> AppliedFactChange {
     AppliedFactChange { fact: change.fact.clone(), transition, kept_ms: change.kept_ms }
 }
 
-/// Writes the session's record. The caller guards that the record is unchanged since its read.
+/// Writes the session's record. The caller guards that the record has not changed since it was read.
 fn put_session(transaction: &mut Transaction, key: &RecordKey, session: &Session, now_ms: i64) {
     match session.lifetime_ms(now_ms) {
         Some(ttl_ms) => transaction.put_for(key, session, ttl_ms),
@@ -289,8 +289,8 @@ pub struct EndCalls {
 }
 
 impl EndCalls {
-    /// Returns a section that ends the turn's running calls without a report of their changes. Returns `None` if the
-    /// turn has no session: no call of such a turn can change facts.
+    /// Returns the change that ends the turn's running calls, if their worker did not report what they changed. `None`
+    /// if the turn has no session: no call of such a turn can change facts.
     #[must_use]
     pub fn unreported(tenant: &TenantId, turn_id: &TurnId, turn: &Turn) -> Option<Self> {
         let session = SessionName { tenant: tenant.clone(), session: turn.session.clone()? };

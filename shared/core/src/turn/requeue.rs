@@ -74,7 +74,7 @@ impl Decision for RequeueSlice<'_> {
             return Ok(Step::Commit(transaction, RequeueResult::Stale));
         };
         transaction.guard(Guard::Version(slice.name.record(), stored.version));
-        // The store lost this holder's read of the entry. So a second holder read the same entry and wrote this record.
+        // The store forgot that this holder had read the entry. So a second holder read it too, and wrote this record.
         let turn = Turn { may_have_run: true, ..stored.value };
         self.redeliver(&mut transaction, turn, context);
         Ok(Step::Commit(transaction, RequeueResult::Redelivered))

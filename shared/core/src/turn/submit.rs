@@ -74,8 +74,8 @@ impl Submit<'_> {
         Some((TurnName { tenant: self.tenant.clone(), turn: turn.clone() }, digest))
     }
 
-    /// Returns the maximum bytes of the tenant's other unfinished turns and tasks. `None` if this message alone is
-    /// too large.
+    /// Returns the bytes that the tenant's other unfinished turns and tasks may take, so that this message still fits.
+    /// `None` if this message alone is too large.
     fn bytes_left(&self) -> Option<u64> {
         self.bounds.tenant_bytes_max.checked_sub(u64::try_from(self.payload.len()).ok()?)
     }

@@ -144,8 +144,8 @@ fn a_turn_behind_earlier_turns_of_its_agent_debits_nothing() {
 
 #[test]
 fn a_simultaneous_turn_that_fills_the_limit_replays_first() {
-    // Turn a uses the whole tick of its agent. Turn b has another agent, and the limit allows turn b only one more
-    // call. If turn b had been decided first, both of its calls would have fit.
+    // Turn `a` uses all calls of its agent's tick. Turn `b` has another agent, and the limit allows `b` only one more
+    // call. If `b` had been decided first, both of its calls would have fit.
     let first = turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_010, 3, go(1, 1, 10_000))]);
     let mut cut = turn("b", &[(1_000, 0, go(1, 1, 5_000)), (5_020, 1, go(1, 1, 10_000))]);
     cut.agent = "stan".into();

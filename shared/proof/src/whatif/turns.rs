@@ -46,7 +46,7 @@ pub struct Decision {
     pub what: DispatchDecision,
     /// Set if the decision depended on the number of worker slots.
     pub slots: Option<u64>,
-    /// When the calls returned their permits because one call waited, and when the calls acquired permits again.
+    /// The times at which the calls returned their permits, because one call waited, and acquired permits again.
     pub places: Vec<PermitsNote>,
 }
 

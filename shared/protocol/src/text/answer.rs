@@ -307,7 +307,7 @@ fn named(raw: &str) -> String {
     bounded(&name, limits::NAME_BYTES_MAX).into_owned()
 }
 
-/// True if the model must fix the call, so that no later call may run. Empty arguments count as the empty object, as in
+/// True if the model must fix the call. Then no later call may run. Empty arguments count as the empty object, as in
 /// all dialects.
 fn needs_repair(call: &Call) -> bool {
     if call.arguments.is_empty() { call.tool.is_empty() } else { problem(call).is_some() }

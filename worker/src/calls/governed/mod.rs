@@ -1,5 +1,5 @@
-//! The conditions of a call beyond its own guards, and the state of similar calls: people's consent (`consent`), the
-//! facts of its session (`facts`), agents in loops (`loops`), cached results of reads (`cache`).
+//! What decides about a call beyond its own guards: people's consent (`consent`), the facts of its session (`facts`),
+//! loops of its agent (`loops`), and cached results of equal reads (`cache`).
 
 pub(super) mod cache;
 pub(in crate::calls) mod consent;

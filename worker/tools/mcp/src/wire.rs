@@ -113,8 +113,8 @@ pub(super) fn is_unreadable(error: &ErrorData) -> bool {
 #[allow(clippy::large_enum_variant, reason = "nearly each is a message, and is moved on at once")]
 #[derive(Debug)]
 pub(super) enum Decoded {
-    /// A message. The result of a response is stored as text in a custom result. The response to `initialize` is
-    /// parsed.
+    /// A message. The result of a response is kept as unparsed text in a `CustomResult`, except for the response to
+    /// `initialize`, which is parsed.
     Message(ServerJsonRpcMessage),
     /// A notification that this client does not use.
     Ignored,

@@ -93,7 +93,8 @@ impl Guard {
         Ok(standing)
     }
 
-    /// Checks whether a client may connect to an address. The error says why the address is special.
+    /// Checks whether a client may connect to an address. The error names the reserved range of the
+    /// address, such as loopback.
     fn admits(&self, address: IpAddr, standing: HostTrust) -> Result<(), &'static str> {
         let allowed = |address| self.blocks.iter().any(|block| block.contains(address));
         match address::special(address) {

@@ -86,7 +86,7 @@ impl Gateway {
             let line: Value = serde_json::from_str(&line.unwrap()).ok()?;
             (line["message"] == "gateway ready").then(|| line["address"].as_str().unwrap().to_owned())
         });
-        // If the log is not read, the gateway ends.
+        // Keep reading the log: if the pipe closes, the gateway ends.
         let log: Arc<Mutex<Vec<Value>>> = Arc::default();
         let kept = Arc::clone(&log);
         drop(std::thread::spawn(move || {

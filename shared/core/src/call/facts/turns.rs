@@ -1,8 +1,8 @@
 //! Reads the records of other turns that a facts check needs, and detects deadlocks.
 //!
-//! A running call never waits for facts. So a circle of waits includes another kind of wait: for a task, an inner call,
-//! an equal call, or a throttle queue. If a turn waits only for work that includes the checked call, there is no
-//! circle, because the checked call ends first. A call does not wait if its wait would close a circle. In that case,
+//! A running call never waits for facts. So a cycle of waits includes another kind of wait: for a task, an inner call,
+//! an equal call, or a throttle queue. A turn that waits only for work around the checked call closes no cycle,
+//! because the checked call ends before that work. A call does not wait if its wait would close a cycle. In that case,
 //! the check decides from the known facts, or refuses the call as [`super::FactState::Undecided`].
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -106,7 +106,7 @@ impl ResolvedLimit {
         self.name.starts_with('_')
     }
 
-    /// Returns the reason for a call that the limit ends. `resets_ms` is the time (ms) when the limit allows calls
+    /// Returns the reason with which the limit ends a call. `resets_ms` is the time (ms) when the limit allows calls
     /// again; 0 if unknown.
     fn reached(&self, resets_ms: i64) -> EndReason {
         match &*self.name {

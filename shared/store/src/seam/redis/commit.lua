@@ -130,7 +130,7 @@ local function set_exists(c, exists)
   if c.name ~= '~' and c.key ~= BUILT_IN then sizes[c.key] = size_of(c.key) + (exists and 1 or -1) end
   c.exists = exists
 end
--- Saves the values before the first change in a transaction, and creates a missing counter.
+-- At a counter's first change in a transaction, saves its old values. Creates a missing counter.
 local function change(c)
   if c.touch ~= present then
     local n = noted
@@ -280,8 +280,8 @@ local function delete_acknowledged(stream)
   local list, from = acknowledged[stream] or {}, 1
   acknowledged[stream] = nil
   local group = #list > FEW and try('XINFO', 'GROUPS', stream)[1] or {}
-  -- Held, unread and acknowledged entries must be all entries of the stream. If there are more, a consumer was deleted
-  -- while it held entries, and a trim would delete the entries of this consumer.
+  -- The held, unread and acknowledged entries must add up to the length of the stream. If the stream is longer, a
+  -- consumer was deleted while it held entries, and a trim would delete the entries of this consumer.
   if group[2] == GROUP and group[12] and group[6] + group[12] + #list == call('XLEN', stream) then
     -- All entries before the first held entry are acknowledged. Without held entries, all up to the last one of the
     -- list are.
