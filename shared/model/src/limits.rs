@@ -1,5 +1,5 @@
 //! All fixed bounds. Relations between bounds are asserted at compile time. docs/reference/limits-and-defaults.md lists
-//! the bounds.
+//! the bounds, with these comments as their meanings.
 
 /// Maximum bytes of a name: tenant, agent, inbox or tool. Long enough for a UUID with a prefix.
 pub const NAME_BYTES_MAX: usize = 64;

@@ -86,7 +86,7 @@ export const limit = {
       load: () => ask(withQuery("limits", { limit: name, top: 100 })),
       draw: (found) => {
         const limitFound = all(found).find((one_) => one_.name === name);
-        return [limitFound ? one(limitFound, found.now_ms, true) : empty("No such limit."), waiting(name), h("p", {}, limitFound && [waitingTurns(limitFound, {}, "Turns that wait for it"), " · "], link("rules", {}, "Rules and limits with their denials"), " · ", link("audit", { text: name }, "in the audit log"))];
+        return [limitFound ? one(limitFound, found.now_ms, true) : empty("No such limit."), waiting(name), h("p", {}, limitFound && limitFound.on_reach !== "reject" && [waitingTurns(limitFound, {}, "Turns that wait for it"), " · "], link("rules", {}, "Rules and limits with their denials"), " · ", link("audit", { text: name }, "in the audit log"))];
       },
     };
   },
