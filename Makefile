@@ -42,8 +42,8 @@ test: prepare ## Run the tests; long ones only if what they judge has changed (.
 # cluster, one after the other, and ignores SECONDS. BINARY is the tickfleet program to test, such as
 # target/release/tickfleet. FAULTS is a comma-separated list of faults to inject; by default, all faults of the target.
 CHAOS_single := one_redis_loses_and_duplicates_nothing_under_faults
-CHAOS_sentinel := behind_sentinels_every_resent_turn_gets_a_reply
-CHAOS_cluster := on_a_cluster_every_resent_turn_gets_a_reply
+CHAOS_sentinel := durable_calls_keep_all_guarantees_behind_sentinels
+CHAOS_cluster := durable_calls_keep_all_guarantees_on_a_cluster
 CHAOS_kills := repeated_primary_losses_exceed_no_cap_and_duplicate_nothing
 CHAOS := $(CHAOS_$(or $(TARGET),single))
 chaos: ## Inject faults into real processes and check the ledgers; SECONDS=180 TARGET=single|sentinel|cluster|kills SEED=1 KILLS=200 BINARY= FAULTS=

@@ -150,7 +150,8 @@ TOOL = fields(
         ),
     ),
     durable=described(
-        "Durability that Redis confirms before a call of a `once` tool runs. If missing, `worker.durable`.", word("none", "local", "replica")
+        "Durability that Redis confirms before a call of the tool runs. If missing, `worker.durable` for `once` tools, and `none` for others.",
+        word("none", "local", "replica"),
     ),
     required_capabilities=REQUIRED_CAPABILITIES,
     required_features=REQUIRED_FEATURES,

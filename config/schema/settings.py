@@ -93,7 +93,7 @@ SETTINGS = {
             "workspace_ttl": described("Time that a workspace is kept after its last use.", duration("1m", "365d")),
             "durable": described(
                 "Durability that Redis confirms before a call of a `once` tool runs: `none`, `local` (primary's disk, WAITAOF),"
-                " `replica` (a replica's memory, WAIT). A tool's own `durable` overrides it.",
+                " `replica` (a replica's memory, WAIT). A tool's own `durable` overrides it, and applies to any effect.",
                 word("none", "local", "replica"),
             ),
             "durable_wait": described("Time to wait for that confirmation. Without it, the call is retried and ends as `transient`.", duration("10ms", "1m")),

@@ -71,7 +71,7 @@ def retries():
             [("sum by (tool, event) (increase(tickfleet_tool_breaker_total{@}[$__rate_interval])) > 0", "{{tool}} {{event}}")],
         ),
         graph(
-            "Durable begins", "Calls of `once` tools whose start had to be durable first. Unconfirmed calls did not run.",
+            "Durable begins", "Calls whose start had to be durable first. Unconfirmed calls did not run.",
             [("sum by (outcome) (rate(tickfleet_durable_begins_total{@}[$__rate_interval]))", "{{outcome}}")], "ops", stacked=True,
         ),
         graph(

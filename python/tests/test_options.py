@@ -86,7 +86,6 @@ FOUND = {"tool": "find", "happened": "/found"}
         ({"reconcile": Reconcile(**FOUND, arguments={"x": "$id"})}, "reconcile.arguments['x'] is '$id'; expected $call"),
         ({"reconcile": Reconcile(**FOUND, arguments={"x": {1}})}, "reconcile.arguments['x'] is {1}; expected a JSON value"),
         ({"durable": "disk"}, "durable is 'disk'; expected none, local or replica"),
-        ({"durable": "local", "effect": "read"}, "durable requires the effect once, and the effect is 'read'"),
         ({"version": "1.0"}, "version is '1.0'; expected a semantic version such as 1.0.0"),
         ({"timeout": 3601}, "timeout is 3601; expected more than 0 and at most 3600 seconds"),
         ({"timeout": float("nan")}, "timeout is nan; expected more than 0 and at most 3600 seconds"),

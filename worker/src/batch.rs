@@ -147,6 +147,7 @@ pub(crate) struct BeginCall {
     /// The ID of the attempt.
     pub(crate) by: String,
     pub(crate) once: bool,
+    pub(crate) is_durable: bool,
     /// The restart epoch of the store to which the worker has reported its journal.
     pub(crate) epoch: u64,
     pub(crate) streak: Option<StreakCheck>,
@@ -164,6 +165,7 @@ impl BeginCall {
             position: self.position,
             by: &self.by,
             once: self.once,
+            is_durable: self.is_durable,
             epoch: self.epoch,
             lease_ms,
             streak: self.streak.clone(),

@@ -148,7 +148,6 @@ class Checks:
             return None
         if value not in ("none", "local", "replica"):
             raise self.refused("durable", value, "none, local or replica")
-        self._requires("durable", "once")
         return str(value)
 
     def cache(self, value: Any) -> dict[str, Any] | None:

@@ -180,8 +180,8 @@ def tool(
             Default: 1 day.
         cache: Caching of a ``read`` tool's results.
         reconcile: Lookup that resolves the unknown outcome of a ``once`` call.
-        durable: Durability that Redis confirms before a ``once`` call runs: ``none``, ``local`` or ``replica``. Default:
-            ``worker.durable``.
+        durable: Durability that Redis confirms before a call runs: ``none``, ``local`` or ``replica``. Default:
+            ``worker.durable`` for ``once`` tools, and ``none`` for others.
         required_capabilities: Capabilities that the agent needs.
         required_features: Features that the tenant's plan needs.
 

@@ -62,8 +62,8 @@ pub struct ToolSpec {
     /// Only for the effect `once`: how the fleet finds out whether a call with an unknown outcome took effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconcile: Option<Reconcile>,
-    /// Only for the effect `once`: how durable the intent record must be before a call runs. `None` means the fleet's
-    /// setting.
+    /// How durable the begin must be before a call runs. `None` means the fleet's setting for the effect `once`, and
+    /// [`Durability::None`] for any other effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durable: Option<Durability>,
     /// Of one attempt.

@@ -110,6 +110,7 @@ async fn a_producer_can_submit_but_cannot_act_as_a_worker() {
         position: 0,
         by: "forged",
         once: true,
+        is_durable: false,
         epoch: fleet.store.refresh_state().await.unwrap().epoch,
         lease_ms: options.lease_ms,
         streak: None,

@@ -1,14 +1,15 @@
-//! A `once` tool can require a durable begin. Its call then runs only after the begin is confirmed as durable, so the
-//! begin survives a loss of data in Redis.
+//! A tool can require a durable begin. Its call then runs only after the begin is confirmed as durable, so the begin
+//! and the debits of the call's caps survive a loss of data in Redis.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tickfleet_core::call::begin::{Begin, BeginResult};
+use tickfleet_core::keys::limits;
 use tickfleet_core::turn::Turn;
 use tickfleet_core::turn::slice::{self, Slice};
-use tickfleet_core::{Transaction, View};
+use tickfleet_core::{CounterKey, Query, Transaction, Value as Answer, View};
 use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{Durability, Effect};
 use tickfleet_ops::metrics::Metrics;
@@ -127,6 +128,44 @@ async fn a_durable_call_runs_on_a_retry_after_the_replica_returns() {
     let reply = fleet.reply().await;
     assert_eq!(result(&reply).0, "ok", "{reply:#}");
     assert_eq!(paid_so_far(&paid), ["kim"]);
+    fleet.stop().await;
+}
+
+/// Parallel reads run one after the other if their begins must be durable.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_durable_read_runs_only_after_a_replica_has_its_debits() {
+    let (primary, mut replica) = pair().await;
+    let url = replica.url();
+    let debited = Arc::new(Mutex::new(Vec::new()));
+    let look = TypedTool::new("look", "Looks.", Effect::Read, {
+        let debited = Arc::clone(&debited);
+        move |_, _: Value| {
+            let (url, debited) = (url.clone(), Arc::clone(&debited));
+            async move {
+                let store = Store::open(&url, 0, Arc::new(StoreOptions::default())).unwrap();
+                let day = Query::Counter(CounterKey::new(limits::DAY, "acme:kelly"));
+                let Ok(Answer::Counter(Some(day))) = store.query(day).await else {
+                    panic!("the replica lacks the day")
+                };
+                debited.lock().unwrap().push(day.used);
+                Ok::<_, ToolError>(json!({}))
+            }
+        }
+    });
+    let plan = Plan { tools: vec![look.durable(Durability::Replica)], ..Plan::default() };
+    let mut fleet = Fleet::start_on(primary, plan).await;
+    replica.pause();
+    fleet.submit(&[("look", json!({}))]).await;
+    assert_eq!(result(&fleet.reply().await), ("transient", 0));
+    assert!(debited.lock().unwrap().is_empty(), "what is not confirmed does not run");
+    replica.resume();
+    until_confirmed(&fleet.server).await;
+    let call = json!({"name": "look", "arguments": {}});
+    fleet.submit_turn(json!({"parallel_reads": true, "calls": [call, call, call]})).await;
+    let reply = fleet.reply().await;
+    assert!(reply["results"].as_array().unwrap().iter().all(|result| result["outcome"] == "ok"), "{reply:#}");
+    let debited = debited.lock().unwrap().clone();
+    assert_eq!(debited, [4, 4, 4], "one call before, and three of this turn");
     fleet.stop().await;
 }
 
@@ -328,6 +367,7 @@ async fn a_repeated_begin_needs_a_new_confirmation() {
         position: 0,
         by: "n",
         once: true,
+        is_durable: false,
         epoch: store.refresh_state().await.unwrap().epoch,
         lease_ms: 1_000,
         streak: None,

@@ -370,6 +370,7 @@ fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
         position: 0,
         by: "w1",
         once: false,
+        is_durable: false,
         epoch,
         lease_ms,
         streak: None,

@@ -131,7 +131,6 @@ export class Checks {
 
   #durable(value: Durability): Durability {
     if (!["none", "local", "replica"].includes(value)) this.#refuse("durable", value, "none, local or replica");
-    this.#requires("durable", "once");
     return value;
   }
 

@@ -51,7 +51,7 @@ export interface ToolOptions<Input extends Schema = Schema, Output extends Schem
   cache?: Cache;
   /** Lookup that resolves the unknown outcome of a `once` call. */
   reconcile?: Reconcile;
-  /** Durability that Redis confirms before a `once` call runs. Default: `worker.durable`. */
+  /** Durability that Redis confirms before a call runs. Default: `worker.durable` for `once` tools, and `none` for others. */
   durable?: Durability;
   /** Capabilities that the agent needs. */
   requiredCapabilities?: readonly string[];

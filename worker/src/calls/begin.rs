@@ -162,12 +162,18 @@ impl Calls {
             if once && inputs.runs && !self.still_leased(attempt).await {
                 return Err(NotBegun::of(AttemptOutcome::unsent()));
             }
+            let default = if once { self.durable.0 } else { Durability::None };
+            let durability = match inputs.runs {
+                true => runs.tool.spec.durable.unwrap_or(default),
+                false => Durability::None,
+            };
             let by = by.get_or_insert_with(|| self.store.versions().draw().to_string());
             let begin = BeginCall {
                 slice: Arc::clone(attempt.slice),
                 position: attempt.id.position,
                 by: by.clone(),
                 once: once && inputs.runs,
+                is_durable: durability != Durability::None,
                 epoch: self.journal.epoch(),
                 streak: inputs.streak.clone().filter(|_| attempt.is_first()),
                 facts: facts.as_ref().map(|facts| facts.check.clone()),
@@ -176,8 +182,6 @@ impl Calls {
                 cache: lookup.as_ref().map(|lookup| lookup.name.clone()).filter(|_| !attempt.waited),
                 view: view.clone(),
             };
-            let durability =
-                if begin.once { runs.tool.spec.durable.unwrap_or(self.durable.0) } else { Durability::None };
             let asked = Instant::now();
             let answer = self.decisions.begin(begin, durability, self.durable.1).await;
             let Some(((result, read), confirmed)) = answer else {

@@ -150,6 +150,7 @@ impl Pipeline {
                 position: slice.turn.position,
                 by: self.store.versions().draw().to_string(),
                 once: false,
+                is_durable: false,
                 epoch: self.journal.epoch(),
                 streak: None,
                 facts: None,
@@ -552,16 +553,15 @@ fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> V
 }
 
 /// The number of calls that run at the same time: one, except for consecutive reads of a turn that requests parallel
-/// reads. A call with any other effect is a barrier between earlier and later calls. If a worker crashed while it held
+/// reads. A call with any other effect, or with a durable begin, is a barrier between earlier and later calls. If a worker crashed while it held
 /// the slice, the calls run one by one.
 fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     if !slice.turn.head.parallel_reads || slice.turn.is_task() || slice.turn.crashes > 0 {
         return 1;
     }
-    // The order of calls that use facts matters, so these calls run one after the other.
-    let reads = |call: &&Call| {
-        config.registry.effect(&call.tool) == Some(Effect::Read) && facts::row_of(config, slice, &call.tool).is_none()
-    };
+    // The order of calls that use facts matters, and durable begins write the turn's record one after the other.
+    let reads =
+        |call: &&Call| config.registry.is_parallel(&call.tool) && facts::row_of(config, slice, &call.tool).is_none();
     slice.calls[first..].iter().take(READS_AT_ONCE_MAX).take_while(reads).count().max(1)
 }
 

@@ -8,15 +8,15 @@ use super::verdict::{DAY_CALLS, TICK_CALLS};
 use super::{AGENTS, INBOX_UNREAD_MAX};
 
 pub fn write(folder: &Path, address: &str, target: &ChaosTarget) {
-    // If a failover may lose an intent record, `once` calls must wait for the replica.
-    let once = if target.forgets() { "once\n    durable: replica" } else { "once" };
+    // If a failover may lose writes, each call waits until the replica has its begin and its debits.
+    let durable = if target.forgets() { "\n    durable: replica" } else { "" };
     let tenants: String = target.homes.iter().map(|home| format!("  {}: {{plan: pro}}\n", home.tenant)).collect();
     let tool = |name: &str, effect: &str| {
         format!(
-            "  {name}:\n    id: tool_{name}\n    description: Does it.\n    effect: {effect}\n    timeout_ms: 10000\n    input_schema:\n      \
-             type: object\n      properties: {{number: {{type: integer}}, agent: {{type: string}}, tool: {{type: string}}}}\n    \
+            "  {name}:\n    id: tool_{name}\n    description: Does it.\n    effect: {effect}{durable}\n    timeout_ms: 10000\n    input_schema:\n      \
+             type: object\n      properties: {{number: {{type: integer}}, agent: {{type: string}}, turn: {{type: string}}, tool: {{type: string}}}}\n    \
              http: {{method: POST, base_url: 'http://{address}', path: /{name}, body: {{number: '{{{{number}}}}', agent: \
-             '{{{{agent}}}}', tool: '{{{{tool}}}}'}}, allow_private: [127.0.0.1]}}\n"
+             '{{{{agent}}}}', turn: '{{{{turn}}}}', tool: '{{{{tool}}}}'}}, allow_private: [127.0.0.1]}}\n"
         )
     };
     let agents: String = (0..AGENTS).map(|agent| format!("  a{agent}: {{}}\n")).collect();
@@ -26,7 +26,7 @@ pub fn write(folder: &Path, address: &str, target: &ChaosTarget) {
         ("agents.yaml", format!("agents:\n{agents}  daily: {{}}\n  probe: {{}}\n")),
         ("tenants.yaml", format!("tenants:\n{tenants}")),
         ("limits.yaml", format!("limits: {{per_day: {{{row}, max: {DAY_CALLS}}}}}\n")),
-        ("tools.yaml", format!("tools:\n{}{}", tool("pay", once), tool("look", "read"))),
+        ("tools.yaml", format!("tools:\n{}{}", tool("pay", "once"), tool("look", "read"))),
         ("permissions.yaml", "permissions:\n  pay: {everyone: true}\n  look: {everyone: true}\n".to_owned()),
     ] {
         fs::write(folder.join(name), text).unwrap();

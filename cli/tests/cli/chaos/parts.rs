@@ -31,7 +31,8 @@ impl ToolServer {
     async fn enter(State(ledger): State<Self>, Json(body): Json<Value>) -> Json<Value> {
         let agent = body["agent"].as_str().unwrap().to_owned();
         let tool = body["tool"].as_str().unwrap();
-        let run = ToolRun { agent, number: body["number"].as_u64().unwrap(), once: tool == "pay" };
+        let turn = body["turn"].as_str().unwrap().to_owned();
+        let run = ToolRun { agent, turn, number: body["number"].as_u64().unwrap(), once: tool == "pay" };
         ledger.entries.lock().unwrap().push((Instant::now(), run));
         // Leaves time to kill a worker between the effect and the response.
         tokio::time::sleep(Duration::from_millis(15)).await;

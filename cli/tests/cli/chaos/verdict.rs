@@ -21,6 +21,7 @@ const BLUR_MS: u64 = 60;
 #[derive(Debug, Clone)]
 pub struct ToolRun {
     pub agent: String,
+    pub turn: String,
     pub number: u64,
     pub once: bool,
 }
@@ -119,12 +120,13 @@ impl Evidence {
         })
     }
 
-    /// Returns how many calls exceed the cap per day. A new day can begin at each clock jump, and once more during the
-    /// run.
+    /// Returns how many calls that ran exceed the cap per day. A new day can begin at each clock jump, and once more
+    /// during the run. A failover can lose an admission, and the turn is then admitted again, so admissions of calls
+    /// that never ran do not count.
     fn day_exceeded(&self) -> usize {
-        let ran: BTreeSet<u64> = self.runs.iter().filter(|run| run.agent == "daily").map(|run| run.number).collect();
+        let ran: BTreeSet<&String> = self.runs.iter().filter(|run| run.agent == "daily").map(|run| &run.turn).collect();
         let mut days: BTreeMap<u64, BTreeSet<&String>> = BTreeMap::new();
-        for call in self.admitted.iter().filter(|call| call.agent == "daily") {
+        for call in self.admitted.iter().filter(|call| ran.contains(&call.turn)) {
             days.entry(call.shard_ms / DAY_MS).or_default().insert(&call.turn);
         }
         let beyond: usize = days.values().map(|turns| turns.len().saturating_sub(DAY_CALLS)).sum();
@@ -179,8 +181,12 @@ fn call(agent: &str, number: u64, ms: u64) -> AdmittedCall {
     }
 }
 
+fn ran(agent: &str, number: u64, once: bool) -> ToolRun {
+    ToolRun { agent: agent.into(), turn: format!("{agent}-{number}"), number, once }
+}
+
 fn honest() -> Evidence {
-    let runs = |number| ToolRun { agent: "a1".into(), number, once: true };
+    let runs = |number| ran("a1", number, true);
     Evidence {
         accepted: ["t1", "t2"].map(String::from).into(),
         replies: ["t1", "t2"].map(String::from).into(),
@@ -215,7 +221,7 @@ fn a_missing_or_duplicate_reply_reveals_a_non_atomic_settle() {
 fn too_many_calls_in_a_window_or_day_reveal_a_missing_debit() {
     let mut evidence = honest();
     evidence.admitted.extend((0..21).map(|n| call("a2", n, 7_000 + n * 2)));
-    evidence.runs.extend((0..31).map(|n| ToolRun { agent: "daily".into(), number: 100 + n, once: false }));
+    evidence.runs.extend((0..31).map(|n| ran("daily", 100 + n, false)));
     let expected = ChaosVerdict { tick_exceeded: vec!["a2".into()], day_exceeded: 1, ..ChaosVerdict::default() };
     assert_eq!(evidence.judge(), expected);
 }
@@ -260,18 +266,21 @@ fn each_clock_jump_allows_the_calls_of_one_more_day() {
     let on = |day: u64| {
         (0..30).map(move |n| AdmittedCall { shard_ms: day * DAY_MS, ..call("daily", day * 100 + n, n * 3_000) })
     };
-    let ran = |day: u64| (0..30).map(move |n| ToolRun { agent: "daily".into(), number: day * 100 + n, once: false });
+    let runs = |day: u64| (0..30).map(move |n| ran("daily", day * 100 + n, false));
     evidence.jumps = vec![Duration::from_secs(1)];
     for day in 1..=3 {
         evidence.admitted.extend(on(day));
-        evidence.runs.extend(ran(day));
+        evidence.runs.extend(runs(day));
     }
     // The agent makes the calls of three days in one day and therefore also exceeds its ticks.
     let days = |evidence: &Evidence| evidence.judge().day_exceeded;
     assert_eq!(days(&evidence), 0);
     evidence.admitted.extend(on(4));
-    evidence.runs.extend(ran(4));
+    evidence.runs.extend(runs(4));
     assert_eq!(days(&evidence), 30, "a clock that stepped once makes no fourth day");
+    evidence.jumps.push(Duration::from_secs(2));
     evidence.admitted.push(AdmittedCall { shard_ms: 2 * DAY_MS, ..call("daily", 999, 0) });
-    assert_eq!(days(&evidence), 30);
+    assert_eq!(days(&evidence), 0, "an admission of a call that never ran");
+    evidence.runs.push(ran("daily", 999, false));
+    assert_eq!(days(&evidence), 1);
 }

@@ -69,9 +69,9 @@ pub struct WorkerSettings {
     /// Folder of the workspaces of shell and file tools; empty means a folder in the machine's temporary folder.
     pub workspaces: String,
     pub workspace_ttl: Duration,
-    /// Where the intent record of a `once` call must be stored before the call runs. A tool can set another value.
+    /// Where the begin of a `once` call must be stored before the call runs. A tool can set another value.
     pub durable: Durability,
-    /// Longest wait for the confirmation that the intent record is stored.
+    /// Longest wait for the confirmation.
     pub durable_wait: Duration,
     /// For one call's output in a result.
     pub output_bytes_max: u64,

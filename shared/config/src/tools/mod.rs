@@ -60,7 +60,7 @@ pub struct ToolDef {
     /// How the fleet finds out whether a call with unknown outcome took effect.
     #[serde(default, skip)]
     pub reconcile: Option<Reconcile>,
-    /// Where the intent record must be stored before a call runs; default the fleet's setting.
+    /// Where the begin must be stored before a call runs. Default: for `once` tools `worker.durable`, else `none`.
     #[serde(default)]
     pub durable: Option<Durability>,
     /// Wall-clock limit of one try (ms); default the fleet's setting.

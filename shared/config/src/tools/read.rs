@@ -125,7 +125,7 @@ fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut Ap
         effect_key: effect_key::read(&mut s, schema, effect),
         cache: s.optional("cache").and_then(|c| cache::read(&c, effect)),
         reconcile: s.optional("reconcile").and_then(|c| reconcile::read(&c, effect)),
-        durable: s.optional("durable").and_then(|c| durable(&c, effect)),
+        durable: s.optional("durable").and_then(|c| c.choice(&Durability::WORDS)),
         timeout_ms: s.optional("timeout_ms").and_then(|c| c.integer(1, TIMEOUT_MS_MAX)),
         required_capabilities: s.optional("required_capabilities").map(|c| c.words()).unwrap_or_default(),
         required_features: s.optional("required_features").map(|c| c.words()).unwrap_or_default(),
@@ -151,15 +151,6 @@ fn local(cursor: &Cursor<'_>) -> LocalDef {
     let lease_ms = s.optional("lease_ms").and_then(|c| c.integer(limits::LEASE_MS_MIN.into(), 3_600_000));
     s.close();
     LocalDef { lease_ms: lease_ms.unwrap_or(LOCAL_LEASE_MS_DEFAULT) }
-}
-
-/// Reads `durable`. Only `once` tools can have this field, because only their calls have an intent record before they
-/// run.
-fn durable(cursor: &Cursor<'_>, effect: Option<Effect>) -> Option<Durability> {
-    if effect.is_some_and(|effect| effect != Effect::Once) {
-        cursor.refuse("no durable, or `effect: once`: calls of other tools are not recorded before they run");
-    }
-    cursor.choice(&Durability::WORDS)
 }
 
 fn object_schema(cursor: &Cursor<'_>, check: SchemaCheck) -> serde_json::Value {

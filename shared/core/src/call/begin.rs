@@ -7,7 +7,7 @@
 //! | Call | Requests to read | Commits |
 //! |---|---|---|
 //! | `read` or `idempotent`, without facts, consent and claim | 1, or none | none |
-//! | with facts, consent or claim, or `once` | 1, or none | 1 |
+//! | with facts, consent or claim, or `once`, or durable | 1, or none | 1 |
 //!
 //! [`Begin::reads`] lists everything that the decision needs. A worker reads all of it in one request, checks the
 //! consent ([`super::approval::consent`]), and decides from the same view. After a restart of the store, one more read
@@ -46,6 +46,10 @@ pub struct Begin<'a> {
     pub by: &'a str,
     /// True if the call must not run twice. Such a call gets an intent record.
     pub once: bool,
+    /// True if the call runs only after this commit has become durable. The commit then always writes the turn's
+    /// record: a confirmation covers a connection's last write and everything that Redis wrote before it, so also the
+    /// debits of the call's admission.
+    pub is_durable: bool,
     /// The last restart epoch for which the worker has reported all calls that it began.
     pub epoch: u64,
     /// Length of a worker's lease (ms). After a restart of the store, no call begins within this time.
@@ -160,7 +164,7 @@ impl Begin<'_> {
     /// record is always marked as started, because the next crash counts against the suspect only if the suspect ran.
     fn changes_turn(&self, turn: &Turn) -> bool {
         let is_marked = turn.suspect.is_some() && matches!(turn.state, State::Ready { .. });
-        self.once || is_marked || self.facts.as_ref().is_some_and(|facts| !facts.changes.is_empty())
+        self.once || self.is_durable || is_marked || self.facts.as_ref().is_some_and(|facts| !facts.changes.is_empty())
     }
 
     /// Returns the turn's record with its version, normally the record of the slice. If this attempt has already
@@ -366,7 +370,7 @@ impl Begin<'_> {
 
     fn change_turn(&self, turn: &mut Turn, agreed: &[String]) {
         let upto = turn.state.in_flight_upto().unwrap_or(turn.position);
-        if self.once || turn.suspect.is_some() {
+        if self.once || self.is_durable || turn.suspect.is_some() {
             turn.state = State::Running { upto };
         }
         if self.once && !mutant!("begin_writes_the_intent_record") {

@@ -53,6 +53,7 @@ impl Governed {
             position: 0,
             by,
             once: true,
+            is_durable: false,
             epoch: 0,
             lease_ms: 10_000,
             streak: None,

@@ -1,4 +1,4 @@
-//! How durable the intent record of a `once` call must be before the call runs.
+//! How durable the begin of a call must be before the call runs.
 
 use serde::{Deserialize, Serialize};
 

@@ -162,8 +162,8 @@ catalogue! {
         "Tools whose circuit breaker is open in this process, for one tenant or all.";
     DURABLE_BEGINS = "durable_begins_total", Counter, Workers,
         ["durable": Words(|| labels::DURABLE.to_vec()), "outcome": Words(|| labels::CONFIRMED.to_vec())],
-        "Calls of `once` tools whose start had to be durable first (`worker.durable`, or `durable` of a tool). Calls \
-         that were not confirmed in time did not run.";
+        "Calls whose start had to be durable first (`worker.durable`, or `durable` of a tool). Calls that were not \
+         confirmed in time did not run.";
     DURABLE_WAIT = "durable_wait_seconds", Histogram(&WAIT_SECONDS), Workers, [],
         "Time until such a start is confirmed as durable or not, including the wait for the previous batch.";
     LEASES_LOST = "leases_lost_total", Counter, Everyone, ["holder": Words(|| labels::HOLDERS.to_vec())],

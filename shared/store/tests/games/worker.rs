@@ -272,6 +272,7 @@ impl Process {
             position,
             by: &by,
             once,
+            is_durable: false,
             epoch: self.state().journal.epoch(),
             lease_ms: LEASE_MS,
             streak: None,

@@ -93,6 +93,7 @@ async fn begins(fleet: &Fleet, slice: &Slice, id: &str) {
         position: 0,
         by: "ghost",
         once: true,
+        is_durable: false,
         epoch: fleet.store.state().epoch,
         lease_ms: fleet.plan().store.lease_ms,
         streak: None,

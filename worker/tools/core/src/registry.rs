@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tickfleet_config::tools::{ToolDef, ToolsFile};
 use tickfleet_model::tool::{CACHE_TTL_MS_MAX, CachePer, EFFECT_WINDOW_MS_MAX, ReadCache};
 use tickfleet_model::version::{self, Selector};
-use tickfleet_model::{Effect, EffectKey, ToolSpec, limits};
+use tickfleet_model::{Durability, Effect, EffectKey, ToolSpec, limits};
 use tickfleet_protocol::NameMap;
 
 use super::kind::NotConfigured;
@@ -58,9 +58,8 @@ impl RegisteredTool {
         if let Some(why) = spec.effect_key.as_ref().and_then(|key| wrong_key(key, spec.effect)) {
             return Err(RegistryError::EffectKey { tool: spec.name, why });
         }
-        if spec.effect != Effect::Once && (spec.reconcile.is_some() || spec.durable.is_some()) {
-            let field = if spec.reconcile.is_some() { "reconcile" } else { "durable" };
-            return Err(RegistryError::OnlyOnce { tool: spec.name, field });
+        if spec.effect != Effect::Once && spec.reconcile.is_some() {
+            return Err(RegistryError::OnlyOnce { tool: spec.name });
         }
         if let Some(why) = spec.cache.as_ref().and_then(|cache| wrong_cache(cache, &spec)) {
             return Err(RegistryError::Cache { tool: spec.name, why });
@@ -139,13 +138,11 @@ pub enum RegistryError {
         /// The problem with the effect key.
         why: &'static str,
     },
-    /// The field is for tools with the effect `once`.
-    #[error("tool '{tool}': {field} is for a tool whose effect is once: any other may run again")]
+    /// `reconcile` is for tools with the effect `once`.
+    #[error("tool '{tool}': reconcile is for a tool whose effect is once: any other may run again")]
     OnlyOnce {
         /// The name.
         tool: String,
-        /// `reconcile` or `durable`.
-        field: &'static str,
     },
     /// The declaration's effect key names an argument that the tool does not require.
     #[error("tool '{tool}': effect_key has {pointer}, which is not a required argument of the tool")]
@@ -307,24 +304,38 @@ impl Registry {
     ) -> Option<&'a Arc<RegisteredTool>> {
         let Some(selector) = selector else { return Some(tool) };
         let selector = Selector::parse(selector)?;
-        let all = self.versions.get(&tool.spec.name).map_or(std::slice::from_ref(tool), Vec::as_slice);
-        all.iter().find(|tool| version::parse(&tool.spec.version).is_some_and(|version| selector.takes(&version)))
+        self.versions_of(tool)
+            .iter()
+            .find(|tool| version::parse(&tool.spec.version).is_some_and(|version| selector.takes(&version)))
     }
 
     /// Returns the effect of the tool that a model calls by `name`: the strictest effect of all its versions.
     #[must_use]
     pub fn effect(&self, name: &str) -> Option<Effect> {
         let tool = self.resolve(name)?;
-        let all = self.versions.get(&tool.spec.name).into_iter().flatten();
+        let all = self.versions_of(tool).iter();
         Some(all.fold(tool.spec.effect, |effect, other| stricter(effect, other.spec.effect)))
+    }
+
+    /// Returns true if calls of the tool that a model calls by `name` may run in parallel: if all versions of the tool
+    /// are reads, and none waits until its begin is durable.
+    #[must_use]
+    pub fn is_parallel(&self, name: &str) -> bool {
+        let is_plain = |tool: &Arc<RegisteredTool>| {
+            tool.spec.effect == Effect::Read && matches!(tool.spec.durable, None | Some(Durability::None))
+        };
+        self.resolve(name).is_some_and(|tool| self.versions_of(tool).iter().all(is_plain))
+    }
+
+    fn versions_of<'a>(&'a self, tool: &'a Arc<RegisteredTool>) -> &'a [Arc<RegisteredTool>] {
+        self.versions.get(&tool.spec.name).map_or(std::slice::from_ref(tool), Vec::as_slice)
     }
 
     /// Returns the input schemas of all versions of the tool. Empty if the tool does not exist.
     #[must_use]
     pub fn input_schemas(&self, name: &str) -> Vec<&Value> {
         let Some(tool) = self.get(name) else { return Vec::new() };
-        let all = self.versions.get(name).map_or(std::slice::from_ref(tool), Vec::as_slice);
-        all.iter().map(|tool| &tool.spec.input_schema).collect()
+        self.versions_of(tool).iter().map(|tool| &tool.spec.input_schema).collect()
     }
 
     /// Adds one tool.
@@ -410,7 +421,7 @@ impl RegistryError {
             | Self::Name { tool }
             | Self::TypedAndHttp { tool }
             | Self::EffectKey { tool, .. }
-            | Self::OnlyOnce { tool, .. }
+            | Self::OnlyOnce { tool }
             | Self::EffectArgument { tool, .. }
             | Self::Cache { tool, .. }
             | Self::Timeout { tool }
@@ -738,11 +749,8 @@ mod tests {
         assert_eq!((echo.display_name.as_str(), &echo.required_features), ("Echo", &vec!["talk".to_owned()]));
         let once = build(json!({"tools": {"echo": {"effect": "once"}}})).unwrap();
         assert_eq!(once.get("echo").unwrap().spec.effect, Effect::Once, "the stricter one");
-        let problems = errors(json!({"tools": {"echo": {"durable": "local"}}}));
-        assert!(
-            problems.len() == 1 && problems[0].contains("durable is for a tool whose effect is once"),
-            "{problems:?}"
-        );
+        let durable = build(json!({"tools": {"echo": {"durable": "local"}}})).unwrap();
+        assert_eq!(durable.get("echo").unwrap().spec.durable, Some(Durability::Disk));
     }
 
     #[test]

@@ -295,8 +295,8 @@ impl TypedTool {
         self
     }
 
-    /// Sets where the start of a call must be recorded before the call runs: see [`Durability`]. The default is the
-    /// fleet's setting. Only for tools with the effect `once`. Calls of other tools run without such a record.
+    /// Sets how durable the begin of a call must be before the call runs. Default: the fleet's setting for the effect
+    /// `once`, and [`Durability::None`] for any other effect.
     #[must_use]
     pub const fn durable(mut self, durable: Durability) -> Self {
         self.spec.durable = Some(durable);

@@ -25,6 +25,7 @@ fn plain<'a>(slice: &'a Slice, by: &'a str) -> Begin<'a> {
         position: slice.turn.position,
         by,
         once: false,
+        is_durable: false,
         epoch: 0,
         lease_ms: LEASE_MS,
         streak: None,
@@ -224,6 +225,18 @@ fn a_begin_without_an_intent_record_may_be_repeated() {
         store.put(&slice.name.record(), &Turn { entry: Some(crate::EntryId::new("2-0")), ..again.turn });
         assert_eq!(store.run(&begin("n1")).word(), "stale", "it was redelivered in another entry");
     }
+}
+
+#[test]
+fn a_durable_read_writes_the_turn_and_may_begin_again() {
+    let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
+    let slice = store.slice("t", &turn());
+    let durable = |by| Begin { is_durable: true, ..plain(&slice, by) };
+    assert_ne!(started(store.run(&durable("n1"))).version, slice.version);
+    let stored: Turn = store.record(&slice.name.record()).unwrap();
+    assert_eq!((stored.state.clone(), stored.begun.clone()), (State::Running { upto: 2 }, None));
+    let slice = Slice { turn: stored, version: store.version(&slice.name.record()), ..slice };
+    assert_eq!(store.run(&Begin { is_durable: true, ..plain(&slice, "n2") }).word(), "started", "a read may run again");
 }
 
 /// A turn is lost while its call is running, and another turn receives the same ID. The facts check must not treat the
