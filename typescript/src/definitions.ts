@@ -1,5 +1,15 @@
-/** Tool definitions for a dialect, made from the shared form. */
-import type { Dialect } from "./reply.js";
+/** The dialects, and tool definitions for a dialect, made from the shared form. */
+
+/** The dialects of turns and replies. */
+export type Dialect =
+  | "raw"
+  | "openai_chat"
+  | "openai_responses"
+  | "anthropic"
+  | "mcp"
+  | "gemini"
+  | "mcp_2026_07_28"
+  | "text";
 
 export interface SharedTool {
   name: string;

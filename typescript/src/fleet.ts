@@ -7,7 +7,8 @@ import type { LocalTurn } from "./governed.js";
 import { type Message, type Task, type Turn, idOf, nameOf, taskMessage, turnMessage } from "./message.js";
 import { placeOf } from "./place.js";
 import type { Replies } from "./replies.js";
-import { type Dialect, type Reply, accepted } from "./reply.js";
+import type { Dialect } from "./definitions.js";
+import { type Reply, accepted } from "./reply.js";
 import type { Awaited, Transport } from "./transport.js";
 
 /** Default timeout of a reply, ms. */

@@ -18,4 +18,5 @@ export { Fleet, type FleetOptions, Submitted, SubmittedTask, type Waiting, type 
 export { CallFailed, CallRefused, type CallOptions, type GovernedOptions, OutcomeUnknown, ToolError, governed } from "./governed.js";
 export { Replies } from "./replies.js";
 export { type CommonFields, type Task, type Turn, shardOf } from "./message.js";
-export type { CallError, Dialect, Reply, Result } from "./reply.js";
+export type { Dialect } from "./definitions.js";
+export type { CallError, Reply, Result } from "./reply.js";

@@ -3,7 +3,7 @@ import { randomUUID } from "node:crypto";
 
 import { InvalidMessage } from "./errors.js";
 import { write } from "./json.js";
-import type { Dialect } from "./reply.js";
+import type { Dialect } from "./definitions.js";
 
 /** Fields of turns and tasks. */
 export interface CommonFields {

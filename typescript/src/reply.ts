@@ -1,17 +1,7 @@
 /** Typed replies, as docs/reference/protocol.md specifies them. */
+import type { Dialect } from "./definitions.js";
 import { Conflict, FleetError, Rejected } from "./errors.js";
 import { read } from "./json.js";
-
-/** The dialects of turns and replies. */
-export type Dialect =
-  | "raw"
-  | "openai_chat"
-  | "openai_responses"
-  | "anthropic"
-  | "mcp"
-  | "gemini"
-  | "mcp_2026_07_28"
-  | "text";
 
 /** The error of a call. The message is written for the model. */
 export interface CallError {

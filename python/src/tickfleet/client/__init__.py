@@ -12,7 +12,8 @@
 (``Fleet("https://gateway.example.com", api_key=key)``) Python 3.11 or later.
 """
 
-from tickfleet.client._aio import AsyncFleet, Format, Submitted, SubmittedTask
+from tickfleet.client._aio import AsyncFleet, Submitted, SubmittedTask
+from tickfleet.client._definitions import Dialect, Format
 from tickfleet.client._errors import (
     Conflict,
     FleetError,
@@ -35,7 +36,7 @@ from tickfleet.client._events import Event
 from tickfleet.client._governed import AsyncGoverned, CallFailed, CallRefused, Governed, OutcomeUnknown
 from tickfleet.client._message import Deadline, Priority, TaskFields, TurnFields, shard_of
 from tickfleet.client._replies import Replies
-from tickfleet.client._reply import CallError, Dialect, PendingApproval, Reply, Result, Status
+from tickfleet.client._reply import CallError, PendingApproval, Reply, Result, Status
 from tickfleet.client._sync import Fleet, SyncReplies, SyncSubmitted, SyncTask
 from tickfleet.client._transport import ApiKey
 

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from typing_extensions import Unpack
 
+from tickfleet.client._definitions import Format
 from tickfleet.client._errors import ReplyTimeout, WrongLoop
 from tickfleet.client._events import Event
 from tickfleet.client._governed import AsyncGoverned
@@ -18,11 +19,6 @@ from tickfleet.client._place import place
 from tickfleet.client._replies import Replies
 from tickfleet.client._reply import PendingApproval, Reply
 from tickfleet.client._transport import RETRY_TIMEOUT, ApiKey, Awaited, Kind, transport
-
-Format = Literal[
-    "openai", "openai_chat", "openai_responses", "anthropic", "gemini", "mcp", "mcp_2026_07_28", "raw", "text"
-]
-"""Format of tool definitions. `openai` is `openai_chat`."""
 
 TIMEOUT = 300.0
 """Default timeout of a reply, in seconds."""

@@ -1,10 +1,18 @@
-"""Tool definitions for a dialect, made from the shared form."""
+"""The dialects, and tool definitions for a dialect, made from the shared form."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
-DIALECTS = ("raw", "openai_chat", "openai_responses", "anthropic", "gemini", "mcp", "mcp_2026_07_28", "text")
+Dialect = Literal[
+    "raw", "openai_chat", "openai_responses", "anthropic", "mcp", "gemini", "mcp_2026_07_28", "text"
+]
+"""The dialects of turns and replies."""
+
+Format = Dialect | Literal["openai"]
+"""Format of tool definitions: a dialect, or `openai` for `openai_chat`."""
+
+DIALECTS: tuple[str, ...] = get_args(Dialect)
 
 
 def defined(dialect: str, shared: dict[str, Any]) -> Any:

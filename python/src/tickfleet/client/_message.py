@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
+from tickfleet.client._definitions import Dialect
 from tickfleet.client._errors import InvalidMessage
-from tickfleet.client._reply import Dialect
 
 Priority = Literal["urgent", "high", "normal", "low"]
 """Priority of a turn or task."""

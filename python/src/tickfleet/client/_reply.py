@@ -8,12 +8,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
+from tickfleet.client._definitions import Dialect
 from tickfleet.client._errors import Conflict, FleetError, Rejected
-
-Dialect = Literal[
-    "raw", "openai_chat", "openai_responses", "anthropic", "mcp", "gemini", "mcp_2026_07_28", "text"
-]
-"""The dialects of turns and replies."""
 
 Status = Literal["done", "rejected", "conflict", "pending_approval"]
 """Status of a turn or task. ``pending_approval`` is not final: a call waits for approval."""

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from typing_extensions import Unpack
 
-from tickfleet.client._aio import TIMEOUT, AsyncFleet, Format, Submitted, SubmittedTask
+from tickfleet.client._aio import TIMEOUT, AsyncFleet, Submitted, SubmittedTask
+from tickfleet.client._definitions import Format
 from tickfleet.client._errors import FleetError
 from tickfleet.client._events import Event
 from tickfleet.client._governed import Governed
