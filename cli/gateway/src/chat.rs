@@ -16,6 +16,8 @@ use tickfleet_client::session::SessionExchange;
 use tickfleet_client::{Exchange, Session, SessionId};
 use tickfleet_model::{AgentId, Context};
 use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::Shared;
 use crate::caller::Caller;
@@ -24,6 +26,10 @@ use crate::problem::{Problem, ProblemBody};
 use crate::serving::streams::{OpenStream, StreamRequester};
 use crate::turns::{path, read_body};
 use crate::verbs::Verb;
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(say)).routes(routes!(history))
+}
 
 /// A message to an agent.
 #[derive(Debug, Deserialize, ToSchema)]

@@ -1,31 +1,21 @@
 //! The OpenAPI document, generated from the handlers.
 
+use std::sync::Arc;
+
 use axum::Json;
 use serde_json::Value;
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
 use utoipa::openapi::security::{Http, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::Shared;
 
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Tickfleet", description = "Turns, tasks, conversations, tools and operator actions of a Tickfleet fleet. The optional header `Tickfleet-Tenant` names the tenant; a key of another tenant is rejected with 403."),
-    paths(
-        crate::turns::submit, crate::turns::reply, crate::progress::events, crate::turns::cancel, crate::local::claim, crate::local::conclude,
-        crate::tasks::delegate, crate::tasks::list, crate::tasks::story, crate::tasks::events, crate::tasks::cancel,
-        crate::tools::list, crate::chat::say, crate::chat::history, crate::agui::run,
-        crate::operate::me, crate::operate::views::overview, crate::operate::views::explain, crate::operate::views::limits, crate::operate::views::configuration, crate::operate::live::events,
-        crate::operate::turns::list, crate::operate::turns::cancel, crate::operate::audit::search, crate::operate::stats::show, crate::operate::history::show, crate::operate::rules::show,
-        crate::operate::approvals::list, crate::operate::approvals::show, crate::operate::approvals::approve,
-        crate::operate::approvals::deny, crate::operate::dead::list, crate::operate::dead::causes, crate::operate::dead::show,
-        crate::operate::dead::replay, crate::operate::dead::discard,
-        crate::operate::pauses::list, crate::operate::pauses::pause,
-        crate::operate::pauses::resume, crate::operate::workers::list, crate::operate::workers::drain,
-        crate::operate::workers::resume,
-        crate::operate::tasks::list, crate::operate::tasks::show, crate::operate::switches::list, crate::operate::switches::disable, crate::operate::switches::enable,
-    ),
-    security(("key" = []), ("token" = [])),
-    modifiers(&SecuritySchemes, &CommonResponses)
+    security(("key" = []), ("token" = []))
 )]
 struct Api;
 
@@ -80,7 +70,23 @@ impl Modify for CommonResponses {
 
 #[must_use]
 pub fn openapi() -> Value {
-    serde_json::to_value(Api::openapi()).unwrap_or_default()
+    let mut document = routes().into_openapi();
+    SecuritySchemes.modify(&mut document);
+    CommonResponses.modify(&mut document);
+    serde_json::to_value(document).unwrap_or_default()
+}
+
+/// All routes of the document.
+pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::with_openapi(Api::openapi())
+        .merge(crate::turns::routes())
+        .merge(crate::progress::routes())
+        .merge(crate::local::routes())
+        .merge(crate::tasks::routes())
+        .merge(crate::tools::routes())
+        .merge(crate::chat::routes())
+        .merge(crate::agui::routes())
+        .merge(crate::operate::routes())
 }
 
 pub(crate) async fn document() -> Json<Value> {

@@ -42,7 +42,7 @@ use axum::extract::connect_info::Connected;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::response::Response;
-use axum::routing::{any, get, post};
+use axum::routing::{any, get};
 use axum::serve::{IncomingStream, Listener};
 use tickfleet_client::Client;
 use tickfleet_model::limits;
@@ -194,26 +194,11 @@ impl Gateway {
     }
 
     fn router(self) -> Router {
-        Router::new()
-            .route("/v1/turns", post(turns::submit))
-            .route("/v1/turns/{turn_id}", get(turns::reply))
-            .route("/v1/turns/{turn_id}/events", get(progress::events))
-            .route("/v1/turns/{turn_id}/cancel", post(turns::cancel))
-            .route("/v1/turns/{turn_id}/claim", post(local::claim))
-            .route("/v1/turns/{turn_id}/conclude", post(local::conclude))
-            .route("/v1/tasks", post(tasks::delegate).get(tasks::list))
-            .route("/v1/tasks/{task_id}", get(tasks::story))
-            .route("/v1/tasks/{task_id}/events", get(tasks::events))
-            .route("/v1/tasks/{task_id}/cancel", post(tasks::cancel))
-            .route("/v1/agents/{agent}/tools", get(tools::list))
-            .route("/v1/agents/{agent}/chat", post(chat::say))
-            .route("/v1/agents/{agent}/chat/{session_id}", get(chat::history))
-            .route("/v1/agents/{agent}/ag-ui", post(agui::run))
+        Router::from(doc::routes())
             .route("/v1/agents/{agent}/mcp", any(mcp::answer))
             .route("/v1/openapi.json", get(doc::document))
             .route(public::METADATA, get(public::of_gateway))
             .route(&format!("{}/{{*path}}", public::METADATA), get(public::of_path))
-            .merge(operate::routes())
             .merge(console::routes())
             .fallback(|| async { Problem::not_found("unknown path; GET /v1/openapi.json lists all paths") })
             .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })

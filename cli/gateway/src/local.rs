@@ -16,6 +16,8 @@ use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner, with_turn}
 use tickfleet_store::{Concluded, RenewTaskLeaseResult, TurnName};
 use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::Shared;
 use crate::caller::Caller;
@@ -24,6 +26,10 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::{WaitQuery, named_turn, query, read_body, reserve_wait, unknown};
 use crate::verbs::Verb;
 use crate::waiting::TurnLookup;
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(claim)).routes(routes!(conclude))
+}
 
 /// The first and the longest interval between two checks for an offered call.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));

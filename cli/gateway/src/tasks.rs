@@ -15,6 +15,8 @@ use tickfleet_client::{ReplyStatus, UndecidedTurn};
 use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner};
 use tickfleet_store::TurnName;
 use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::Shared;
 use crate::caller::Caller;
@@ -29,6 +31,14 @@ use crate::turns::{
 };
 use crate::verbs::Verb;
 use crate::waiting::TurnLookup;
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new()
+        .routes(routes!(delegate, list))
+        .routes(routes!(story))
+        .routes(routes!(events))
+        .routes(routes!(cancel))
+}
 
 /// Default and maximum.
 const LISTED: (usize, usize) = (20, 500);

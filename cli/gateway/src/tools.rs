@@ -13,12 +13,18 @@ use tickfleet_protocol::define_shared;
 use tickfleet_store::{Store, StoreError};
 use tokio::time::Instant;
 use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::Shared;
 use crate::caller::Caller;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
 use crate::verbs::Verb;
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list))
+}
 
 /// Right after the start of a fleet, no worker has published any tool list.
 const FIRST_WORKER_WAIT: Duration = Duration::from_secs(5);

@@ -14,6 +14,8 @@ use tickfleet_model::{Context, IdError, TurnId};
 use tickfleet_protocol::{parse_turn, trace_id, with_owner};
 use tickfleet_store::{CancelResult, TurnName};
 use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::Shared;
 use crate::caller::Caller;
@@ -24,6 +26,10 @@ use crate::serving::access::TRACEPARENT;
 use crate::serving::headers::only;
 use crate::verbs::Verb;
 use crate::waiting::{TurnLookup, WaitPermit};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(submit)).routes(routes!(reply)).routes(routes!(cancel))
+}
 
 /// Most proxies have a longer timeout.
 const WAIT_S_MAX: u64 = 60;

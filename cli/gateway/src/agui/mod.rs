@@ -26,6 +26,12 @@ use crate::serving::streams::{OpenStream, StreamRequester};
 use crate::turns::{path, read_body};
 use crate::verbs::Verb;
 use conversion::{RunIds, events};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(run))
+}
 
 /// The response repeats the run id, so the length of the id is limited.
 const RUN_ID_CHARS_MAX: usize = 256;

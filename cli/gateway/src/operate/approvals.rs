@@ -12,12 +12,18 @@ use tickfleet_client::verbs::{ApproveRequest, Approver, DenyRequest, FilteredNam
 use tickfleet_client::{Approval, VerdictResult};
 use tickfleet_model::{AgentId, TenantId};
 use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::{Operator, Page, body, bounded, check_filter, check_reason, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
 use crate::verbs::Verb;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(show)).routes(routes!(approve)).routes(routes!(deny))
+}
 
 const LISTED: usize = 50;
 

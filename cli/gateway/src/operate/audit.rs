@@ -7,12 +7,18 @@ use serde::{Deserialize, Serialize};
 use tickfleet_client::audit::{ArgumentConditions, AuditMatch, AuditQuery};
 use tickfleet_client::verbs::FilteredNames;
 use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::{Operator, bounded, check_filter};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(search))
+}
 
 /// The default and maximum number of entries per shard.
 const ENTRIES: (usize, usize) = (50, 500);

@@ -13,12 +13,23 @@ use tickfleet_client::dead::{
 use tickfleet_client::verbs::{DropRequest, FilteredNames, ReplayRequest};
 use tickfleet_model::AgentId;
 use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::{Operator, Page, body, bounded, check_filter, check_reason, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
 use crate::verbs::Verb;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(causes))
+        .routes(routes!(show))
+        .routes(routes!(replay))
+        .routes(routes!(discard))
+}
 
 /// Default and maximum.
 const LISTED: (usize, usize) = (50, 500);

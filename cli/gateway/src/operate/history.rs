@@ -6,12 +6,18 @@ use axum::extract::{Query, State};
 use serde::Deserialize;
 use tickfleet_client::history::{History, HistoryQuery, HistoryStep, history};
 use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::Operator;
 use crate::Shared;
 use crate::problem::Problem;
 use crate::turns::query;
 use crate::verbs::Verb;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(show))
+}
 
 /// The resolution of points.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]

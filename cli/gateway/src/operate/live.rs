@@ -12,6 +12,8 @@ use futures::stream::{self, Stream};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::Operator;
 use crate::Shared;
@@ -21,6 +23,10 @@ use crate::operator_backend::OperatorBackend;
 use crate::problem::{Problem, ProblemBody};
 use crate::serving::permits::{Permit, PermitBounds, PermitPool};
 use crate::verbs::{CallerIdentity, Verb};
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(events))
+}
 
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Each live view needs a connection, and all views receive the same snapshot. Only keys for all tenants can open a

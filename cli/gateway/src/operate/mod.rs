@@ -22,12 +22,11 @@ pub(crate) mod workers;
 use std::fmt;
 use std::sync::Arc;
 
+use axum::Json;
 use axum::body::Bytes;
 use axum::extract::FromRequestParts;
 use axum::extract::rejection::BytesRejection;
 use axum::http::request::Parts;
-use axum::routing::{get, post};
-use axum::{Json, Router};
 use chrono::SecondsFormat;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -35,6 +34,8 @@ use tickfleet_client::verbs::{self, FilteredNames, VerbContext};
 use tickfleet_model::{TenantId, limits};
 use tickfleet_protocol::json::{self, Bounds};
 use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::Shared;
 use crate::caller::authenticate;
@@ -42,40 +43,22 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::{bounded, optional, parse_cursor, read_body};
 use crate::verbs::{CallerIdentity, Grant, Verb};
 
-pub(crate) fn routes() -> Router<Arc<Shared>> {
-    Router::new()
-        .route("/v1/operate/me", get(me))
-        .route("/v1/operate/overview", get(views::overview))
-        .route("/v1/operate/events", get(live::events))
-        .route("/v1/operate/config", get(views::configuration))
-        .route("/v1/operate/explain", get(views::explain))
-        .route("/v1/operate/limits", get(views::limits))
-        .route("/v1/operate/turns", get(turns::list))
-        .route("/v1/operate/cancel", post(turns::cancel))
-        .route("/v1/operate/approvals", get(approvals::list))
-        .route("/v1/operate/approvals/{approval}", get(approvals::show))
-        .route("/v1/operate/approvals/{approval}/approve", post(approvals::approve))
-        .route("/v1/operate/approvals/{approval}/deny", post(approvals::deny))
-        .route("/v1/operate/dead", get(dead::list))
-        .route("/v1/operate/dead/replay", post(dead::replay))
-        .route("/v1/operate/dead/drop", post(dead::discard))
-        .route("/v1/operate/dead/causes", get(dead::causes))
-        .route("/v1/operate/dead/{id}", get(dead::show))
-        .route("/v1/operate/pauses", get(pauses::list))
-        .route("/v1/operate/pause", post(pauses::pause))
-        .route("/v1/operate/resume", post(pauses::resume))
-        .route("/v1/operate/tools", get(switches::list))
-        .route("/v1/operate/tools/disable", post(switches::disable))
-        .route("/v1/operate/tools/enable", post(switches::enable))
-        .route("/v1/operate/tasks", get(tasks::list))
-        .route("/v1/operate/tasks/{task}", get(tasks::show))
-        .route("/v1/operate/workers", get(workers::list))
-        .route("/v1/operate/workers/drain", post(workers::drain))
-        .route("/v1/operate/workers/resume", post(workers::resume))
-        .route("/v1/operate/rules", get(rules::show))
-        .route("/v1/operate/stats", get(stats::show))
-        .route("/v1/operate/history", get(history::show))
-        .route("/v1/operate/audit", get(audit::search))
+pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new()
+        .routes(routes!(me))
+        .merge(views::routes())
+        .merge(live::routes())
+        .merge(turns::routes())
+        .merge(audit::routes())
+        .merge(stats::routes())
+        .merge(history::routes())
+        .merge(rules::routes())
+        .merge(approvals::routes())
+        .merge(dead::routes())
+        .merge(pauses::routes())
+        .merge(workers::routes())
+        .merge(tasks::routes())
+        .merge(switches::routes())
 }
 
 /// A page of a list, with the time at which the page was read.

@@ -5,11 +5,17 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use tickfleet_client::verbs::{ActivePauses, PauseRequest};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::{ChangeResult, Operator, body, check_optional_reason, check_reason};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::verbs::Verb;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(pause)).routes(routes!(resume))
+}
 
 const EXPECTED: &str = "{\"tenant\": \"…\", \"agent\": \"…\" or \"tool\": \"…\", \"reason\": \"…\"}";
 

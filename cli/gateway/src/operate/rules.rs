@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use tickfleet_client::rules::{RuleCounts, RuleRow, rule_rows};
 use tickfleet_client::verbs::FilteredNames;
 use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::stats::{DAY_MS, DAYS, count_new_entries};
 use super::{Operator, bounded, check_filter, optional};
@@ -14,6 +16,10 @@ use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(show))
+}
 
 /// Includes today.
 const USUAL_DAYS: usize = 7;

@@ -10,12 +10,18 @@ use tickfleet_client::usage::{ModelUseTotal, add_use};
 use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::{AgentId, TenantId};
 use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::{Operator, bounded, check_filter, optional};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(show))
+}
 
 /// Default and maximum.
 pub(super) const DAYS: (usize, usize) = (1, 400);

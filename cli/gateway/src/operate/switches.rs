@@ -7,11 +7,17 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use tickfleet_client::verbs::{DisabledTools, SwitchToolRequest};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::{ChangeResult, Operator, body, check_optional_reason, check_reason};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::verbs::Verb;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(disable)).routes(routes!(enable))
+}
 
 /// List tools that were disabled at run time.
 ///

@@ -11,6 +11,8 @@ use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::{AgentId, Outcome, TaskId};
 use tickfleet_store::TurnName;
 use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::{Operator, Page, bounded, check_filter, optional, parse_cursor};
 use crate::Shared;
@@ -18,6 +20,10 @@ use crate::problem::{Problem, ProblemBody};
 use crate::tasks::TaskStateParam;
 use crate::turns::{path, query};
 use crate::verbs::Verb;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(show))
+}
 
 /// Default and maximum.
 const LISTED: (usize, usize) = (50, 500);

@@ -10,12 +10,18 @@ use serde::Deserialize;
 use tickfleet_client::operate::{TurnCursor, TurnFilter, TurnPage, TurnState, list_turns};
 use tickfleet_client::verbs::{CancelTurnsRequest, TurnCancelResult};
 use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::{Operator, Page, body, bounded, check_filter, check_reason, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(cancel))
+}
 
 /// Default and maximum.
 const LISTED: (usize, usize) = (50, 500);

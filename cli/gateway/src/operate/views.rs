@@ -9,6 +9,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::{Operator, bounded, optional};
 use crate::Shared;
@@ -16,6 +18,14 @@ use crate::operator_backend::LimitFilter;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new()
+        .routes(routes!(overview))
+        .routes(routes!(explain))
+        .routes(routes!(limits))
+        .routes(routes!(configuration))
+}
 
 /// Default and maximum.
 const TOP: (usize, usize) = (5, 100);

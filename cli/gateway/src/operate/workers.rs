@@ -8,12 +8,18 @@ use serde::{Deserialize, Serialize};
 use tickfleet_client::verbs::DrainWorkerRequest;
 use tickfleet_client::workers::{WorkerSummary, no_worker, worker, workers};
 use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::{ChangeResult, Operator, body, check_optional_reason, check_reason};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::query;
 use crate::verbs::Verb;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(drain)).routes(routes!(resume))
+}
 
 const NAME_BYTES_MAX: usize = 128;
 

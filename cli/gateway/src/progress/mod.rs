@@ -13,6 +13,8 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::Shared;
 use crate::events::{position, respond};
@@ -22,6 +24,10 @@ use crate::turns::{lookup_response, named_turn};
 use crate::verbs::Verb;
 
 pub(crate) use poller::FollowedTurns;
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(events))
+}
 
 /// Stream the progress of a turn as server-sent events, from its current state to its reply.
 ///
