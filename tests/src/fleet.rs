@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tickfleet_config::{McpFile, ModelDef, TaskHandlerDef, ToolsFile, known_tools};
+use tickfleet_config::{McpFile, ModelDef, Part, Sources, TaskHandlerDef, ToolsFile, WorkerSettings, known_tools};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_engine::suspect_permit::SuspectSemaphore;
@@ -204,14 +204,18 @@ impl Plan {
             registry: Arc::new(registry),
             task_handlers: handlers,
         };
+        let built_in = Sources { part: Part::Settings, ..Sources::default() };
         let options = worker::WorkerOptions {
-            slots: self.slots,
-            priorities: self.priorities.clone(),
-            drain: self.drain,
-            retry_delays: self.retry_delays.clone(),
-            durable: self.durable,
-            durable_wait: Duration::from_millis(500),
-            output_bytes_max: self.output_bytes_max,
+            settings: WorkerSettings {
+                slots: self.slots,
+                priorities: self.priorities.clone(),
+                drain: self.drain,
+                retry_ladder: self.retry_delays.clone(),
+                durable: self.durable,
+                durable_wait: Duration::from_millis(500),
+                output_bytes_max: self.output_bytes_max as u64,
+                ..tickfleet_config::load(&built_in).unwrap().settings.worker
+            },
             loops: self.loops.clone(),
             report: ReportOptions::default(),
             name: name.to_owned(),

@@ -25,12 +25,11 @@ pub use tickfleet_tools as tools;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tickfleet_config::WorkerSettings;
 use tickfleet_core::workers::Slots;
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_engine::suspect_permit::SuspectSemaphore;
-use tickfleet_model::retry::RetryDelays;
-use tickfleet_model::{Durability, Priorities};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_store::Store;
@@ -54,17 +53,8 @@ use tools::Registry;
 
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
-    /// Maximum number of slices that run calls at the same time.
-    pub slots: usize,
-    /// The priorities of the `ready` streams that the worker leases from.
-    pub priorities: Priorities,
-    /// How long a drain waits for running calls.
-    pub drain: Duration,
-    pub retry_delays: RetryDelays,
-    /// How durable the intent record of a `once` call must be before the call runs. A tool can override this.
-    pub durable: Durability,
-    pub durable_wait: Duration,
-    pub output_bytes_max: usize,
+    /// `slots` is the number of this worker, and not of the whole process.
+    pub settings: WorkerSettings,
     /// `None` disables the loop breaker.
     pub loops: Option<LoopOptions>,
     pub report: ReportOptions,
@@ -110,6 +100,7 @@ impl Worker {
     #[must_use]
     pub fn new(store: Store, process: ProcessParts, options: WorkerOptions, now: CancellationToken) -> Arc<Self> {
         let ProcessParts { active, metrics, progress, suspects, breakers, registry, task_handlers } = process;
+        let WorkerOptions { settings, loops, report, name } = options;
         let lease = Duration::from_millis(store.options().lease_ms.unsigned_abs());
         let store = store.observed_by(metrics.clone());
         metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
@@ -117,17 +108,17 @@ impl Worker {
         let lease_clock = Arc::new(LeaseClock::new(lease));
         let drain_flag = Arc::<WorkerDrainFlag>::default();
         let common = Common { store, lease_clock, configs, metrics, progress, suspects, breakers, drain_flag, now };
-        let slices = Arc::new(HeldSlices::new(options.slots));
-        watch_slots(&common, &slices, options.slots);
+        let slices = Arc::new(HeldSlices::new(settings.slots));
+        watch_slots(&common, &slices, settings.slots);
         let journal = Arc::new(WorkerJournal::new(&common));
-        let decisions = Arc::new(DecisionQueues::new(&common.store, held_max(options.slots), &common.now));
+        let decisions = Arc::new(DecisionQueues::new(&common.store, held_max(settings.slots), &common.now));
         let strays = Arc::new(Strays::new(&common, &slices, &decisions));
-        let calls = Calls::new(&common, &journal, &decisions, &options);
-        let pipeline = Arc::new(Pipeline::new(&common, &journal, &slices, &decisions, calls, options.report));
-        let lease = Lease::new(&common, options.name, options.slots, &journal, &slices, &strays);
+        let calls = Calls::new(&common, &journal, &decisions, &settings, loops, &report);
+        let pipeline = Arc::new(Pipeline::new(&common, &journal, &slices, &decisions, calls, report));
+        let lease = Lease::new(&common, name, settings.slots, &journal, &slices, &strays);
         let parts = LeasingParts { journal, slices, strays, decisions, pipeline };
-        let leasing = Leasing::new(&common, options.priorities, options.drain, parts);
-        Arc::new(Self { drain: options.drain, lease: Arc::new(lease), leasing: Arc::new(leasing), common })
+        let leasing = Leasing::new(&common, settings.priorities, settings.drain, parts);
+        Arc::new(Self { drain: settings.drain, lease: Arc::new(lease), leasing: Arc::new(leasing), common })
     }
 
     fn list_writer(&self) -> ToolListWriter {

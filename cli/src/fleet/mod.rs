@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use scheduler::scrape::Scrape;
 use scheduler::{AnchorTarget, Process, Scheduler, SealOptions};
-use tickfleet_config::{self as config, LoopSettings};
+use tickfleet_config::{self as config, LoopSettings, WorkerSettings};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_ops::health::{Health, HealthError};
@@ -288,15 +288,10 @@ fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
 }
 
 fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown) -> Result<Vec<Arc<Worker>>, Failure> {
+    let worker = &setup.settings().worker;
     let options = worker::WorkerOptions {
-        // `worker.slots` applies to the whole process. The process has one worker per shard, so the slots are divided.
-        slots: (setup.settings().worker.slots / stores.len().max(1)).max(1),
-        priorities: setup.settings().worker.priorities.clone(),
-        drain: setup.settings().worker.drain,
-        retry_delays: setup.configuration.retry_delays(),
-        durable: setup.settings().worker.durable,
-        durable_wait: setup.settings().worker.durable_wait,
-        output_bytes_max: usize::try_from(setup.settings().worker.output_bytes_max).unwrap_or(usize::MAX),
+        // The process has one worker per shard, so `worker.slots` is divided.
+        settings: WorkerSettings { slots: (worker.slots / stores.len().max(1)).max(1), ..worker.clone() },
         loops: loops(&setup.settings().loops),
         report: setup.report(),
         name: setup.name(),

@@ -55,7 +55,6 @@ use files::Trees;
 use policy::KnownNames;
 use prompts::AgentPrompts;
 use tickfleet_model::policy::{DefaultCaps, Permissions, Policy, TRIAL_TOOLS, ToolGrant};
-use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::retry::breaker::BreakerSettings;
 use tickfleet_model::{AgentId, AgentPolicy};
 use tickfleet_protocol::Prompts;
@@ -160,11 +159,6 @@ impl Configuration {
     pub fn without_text(mut self) -> Self {
         self.trees = Arc::new(Trees { settings: self.trees.settings.clone(), ..Trees::default() });
         self
-    }
-
-    #[must_use]
-    pub fn retry_delays(&self) -> RetryDelays {
-        RetryDelays::new(self.settings.worker.retry_ladder.clone())
     }
 
     /// Returns the settings of circuit breakers, or `None` if they are off.

@@ -162,7 +162,7 @@ impl Calls {
             if once && inputs.runs && !self.still_leased(attempt).await {
                 return Err(NotBegun::of(AttemptOutcome::unsent()));
             }
-            let default = if once { self.durable.0 } else { Durability::None };
+            let default = if once { self.settings.durable } else { Durability::None };
             let durability = match inputs.runs {
                 true => runs.tool.spec.durable.unwrap_or(default),
                 false => Durability::None,
@@ -183,7 +183,7 @@ impl Calls {
                 view: view.clone(),
             };
             let asked = Instant::now();
-            let answer = self.decisions.begin(begin, durability, self.durable.1).await;
+            let answer = self.decisions.begin(begin, durability, self.settings.durable_wait).await;
             let Some(((result, read), confirmed)) = answer else {
                 self.metrics.fenced("begin");
                 return Err(NotBegun::of(AttemptOutcome::Lost));
@@ -419,7 +419,7 @@ impl Calls {
         self.metrics.begun_durably(durability, confirmed == Confirmed::Yes, took);
         let message = match confirmed {
             Confirmed::Yes => return Ok(()),
-            Confirmed::NotInTime => messages::not_durable(durability, self.durable.1),
+            Confirmed::NotInTime => messages::not_durable(durability, self.settings.durable_wait),
             Confirmed::CannotTell(why) => {
                 let durable = durability.as_str();
                 tracing::error!(call = %attempt.id, durable, why, "Redis cannot confirm that the begin is durable; call not executed");

@@ -371,7 +371,7 @@ impl Calls {
         reason: &'static str,
     ) -> AttemptOutcome {
         let left = self.store.clock().until(attempt.head().deadline_ms);
-        match self.retry_delays.decide(attempt.number, after, left) {
+        match self.settings.retry_ladder.decide(attempt.number, after, left) {
             RetryDecision::RetryAfter(wait) => {
                 self.metrics.retried(reason);
                 // The message goes into the turn's log, which people read.

@@ -254,7 +254,7 @@ impl Pipeline {
         let context = Arc::default();
         for index in first..run.slice.calls.len() {
             let (ended, effects) = {
-                let mut attempt = run.attempt(index, &context, &config, self.calls.output_bytes_max);
+                let mut attempt = run.attempt(index, &context, &config, self.calls.settings.output_bytes_max);
                 attempt.number = if index == first { failed + 1 } else { 1 };
                 attempt.waited = index == first && waited;
                 let ended = self.calls.end_unless_begun(&attempt, &EndReason::Canceled).await;

@@ -258,7 +258,7 @@ impl Pipeline {
         let slice = &run.slice;
         let first = run.results.len();
         let one = |index: usize| async move {
-            let attempt = run.attempt(index, context, config, self.calls.output_bytes_max);
+            let attempt = run.attempt(index, context, config, self.calls.settings.output_bytes_max);
             let span = attempt.span();
             let outcome = self.calls.run_call(&attempt).instrument(span.clone()).await;
             span.record("outcome", outcome.as_str());
@@ -471,7 +471,7 @@ impl SliceRun {
         index: usize,
         context: &Arc<Context>,
         config: &'a WorkerConfig,
-        output_bytes_max: usize,
+        output_bytes_max: u64,
     ) -> CallAttempt<'a> {
         let slice = &self.slice;
         CallAttempt {
@@ -484,7 +484,10 @@ impl SliceRun {
             lease: &self.lease,
             config,
             canceled: self.canceled.as_deref(),
-            output_bytes_max: limits::output_bytes_max(slice.turn.head.calls, output_bytes_max),
+            output_bytes_max: limits::output_bytes_max(
+                slice.turn.head.calls,
+                usize::try_from(output_bytes_max).unwrap_or(usize::MAX),
+            ),
             unsettled: &self.repeats,
             view: &self.view,
             progress: Mutex::default(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tickfleet_config::{Part, Sources, WorkerSettings};
 use tickfleet_core::call::EndUnreported;
 use tickfleet_core::keys::{self, TurnName};
 use tickfleet_core::transaction::CounterKey;
@@ -18,7 +19,7 @@ use tickfleet_engine::report::{Renderer, ReportOptions};
 use tickfleet_engine::suspect_permit::SuspectSemaphore;
 use tickfleet_model::policy::{AgentPolicy, Policy, TenantPolicy, ToolGrant};
 use tickfleet_model::retry::RetryDelays;
-use tickfleet_model::{AgentId, Call, Dialect, Durability, InboxName, Priorities, Priority, TenantId};
+use tickfleet_model::{AgentId, Call, Dialect, InboxName, Priority, TenantId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
@@ -252,14 +253,14 @@ fn worker(store: Store, shutdown: &Shutdown, set_up: impl FnOnce(&mut ActivePoli
         registry: Arc::new(registry),
         task_handlers: worker::agents::TaskHandlers::new(),
     };
+    let built_in = Sources { part: Part::Settings, ..Sources::default() };
     let options = WorkerOptions {
-        slots: 4,
-        priorities: Priorities::default(),
-        drain: Duration::from_secs(5),
-        retry_delays: RetryDelays::new([10, 20, 30].map(Duration::from_millis).into()),
-        durable: Durability::None,
-        durable_wait: Duration::from_millis(500),
-        output_bytes_max: tickfleet_model::limits::OUTPUT_BYTES_MAX,
+        settings: WorkerSettings {
+            slots: 4,
+            drain: Duration::from_secs(5),
+            retry_ladder: RetryDelays::new([10, 20, 30].map(Duration::from_millis).into()),
+            ..tickfleet_config::load(&built_in).unwrap().settings.worker
+        },
         loops: setup.loops,
         report: ReportOptions::default(),
         name: "one".into(),

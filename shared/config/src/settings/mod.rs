@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::settings::redis_url::RedisUrl;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{DayCapAction, Durability, Priorities};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +65,7 @@ pub struct WorkerSettings {
     pub priorities: Priorities,
     /// Wall-clock limit of one try, unless the tool sets its own limit.
     pub tool_timeout: Duration,
-    pub retry_ladder: Vec<Duration>,
+    pub retry_ladder: RetryDelays,
     pub allow_dynamic_registration: bool,
     /// Folder of the workspaces of shell and file tools; empty means a folder in the machine's temporary folder.
     pub workspaces: String,

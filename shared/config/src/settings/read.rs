@@ -13,6 +13,7 @@ use crate::document::units::format_duration;
 use crate::settings::redis_url::RedisUrl;
 use crate::settings::*;
 use seal::seal;
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{DayCapAction, Durability, Priorities, Priority, day, limits};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -183,13 +184,13 @@ fn priorities(cursor: &Cursor<'_>) -> Option<Priorities> {
     served
 }
 
-fn retry_delays(cursor: &Cursor<'_>) -> Vec<Duration> {
+fn retry_delays(cursor: &Cursor<'_>) -> RetryDelays {
     let rungs = cursor.items();
     if rungs.len() > RUNGS_MAX {
         let found = format!("a list of {} waits", rungs.len());
         cursor.errors.push(&cursor.node.place, &cursor.path, found, format!("at most {RUNGS_MAX} waits"));
     }
-    rungs.iter().filter_map(|rung| rung.duration(MILLISECOND, HOUR)).collect()
+    RetryDelays::new(rungs.iter().filter_map(|rung| rung.duration(MILLISECOND, HOUR)).collect())
 }
 
 fn scheduler(mut s: Section<'_>) -> SchedulerSettings {

@@ -3,6 +3,7 @@ use std::time::Duration;
 use super::super::*;
 use super::{BUILT_IN, given, set};
 use tickfleet_model::policy::{DefaultCaps, TenantPolicy};
+use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{DayCapAction, Effect, Priority, limits};
 
 #[test]
@@ -14,7 +15,7 @@ fn the_built_in_configuration_loads() {
     assert_eq!((s.caps.tick, s.caps.max_calls_per_tick, s.caps.max_actions_per_day), (secs(5), 10, 1_000));
     assert_eq!((s.caps.time_zone.as_str(), s.caps.on_day_cap), ("UTC", DayCapAction::Reject));
     assert_eq!((s.worker.slots, s.worker.lease, s.worker.drain), (32, secs(10), secs(45)));
-    assert_eq!((s.worker.tool_timeout, s.worker.retry_ladder), (secs(30), vec![secs(1), secs(3), secs(9)]));
+    assert_eq!((s.worker.tool_timeout, s.worker.retry_ladder), (secs(30), RetryDelays::default()));
     assert_eq!(s.worker.output_bytes_max, 64 * 1024);
     assert_eq!((s.worker.breaker_failures, s.worker.breaker_cooldown), (0, secs(10)));
     assert_eq!(s.worker.priorities.as_slice(), Priority::ALL);
@@ -34,7 +35,6 @@ fn the_built_in_configuration_loads() {
 fn the_models_defaults_match_the_built_in_configuration() {
     let configuration = given().load().unwrap();
     assert_eq!(configuration.policy.defaults, DefaultCaps::default());
-    assert_eq!(configuration.retry_delays(), tickfleet_model::retry::RetryDelays::default());
     assert_eq!(configuration.settings.audit.result_chars, limits::AUDIT_RESULT_CHARS);
     assert_eq!(configuration.settings.scheduler.batch, limits::BATCH_TURNS_USUAL);
 }

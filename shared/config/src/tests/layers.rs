@@ -8,6 +8,7 @@ use crate::document::tree::Value;
 use crate::document::yaml;
 use crate::settings::read;
 use tickfleet_model::Priority;
+use tickfleet_model::retry::RetryDelays;
 
 #[test]
 fn a_file_overrides_only_the_settings_it_names() {
@@ -121,7 +122,8 @@ fn the_environment_overrides_the_file() {
         .unwrap()
         .settings;
     assert_eq!((s.worker.slots, s.worker.drain), (128, Duration::from_secs(20)));
-    assert_eq!(s.worker.retry_ladder, [Duration::from_millis(100), Duration::from_secs(1)]);
+    let waits = vec![Duration::from_millis(100), Duration::from_secs(1)];
+    assert_eq!(s.worker.retry_ladder, RetryDelays::new(waits));
     assert_eq!(s.worker.priorities.as_slice(), [Priority::Urgent, Priority::Low]);
     assert!(s.worker.allow_dynamic_registration);
     assert_eq!((s.http.address.port(), s.retention.audit_bytes_max), (8080, 2 << 30));
