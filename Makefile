@@ -19,14 +19,12 @@ prepare: ## Check for the tools that the tests need; as root on Debian, install 
 prepare-demo prepare-bench:
 	@.ci/prepare $(@:prepare-%=%)
 
-# The demo uses a debug build, because a release build takes three times as long. The demo waits for its caps, not for
-# the CPU. The Python tool gets a virtual environment if one can be created.
+# A release build takes three times as long, and the demo waits for its caps, not for the CPU.
 demo: prepare-demo ## Build and run the demo: a fleet, its agents, their results; STAY=1 keeps the console open
 	cargo build --workspace --bin tickfleet --locked
 	"$(BUILT)/debug/tickfleet" demo --interpreter "$$(.ci/demo-python "$(BUILT)/demo-python")" $(if $(STAY),--stay)
 
-# Most tests wait for a fleet, not for the CPU, so 1.5 tests per core run at the same time. NEXTEST_TEST_THREADS sets
-# another number.
+# Most tests wait for a fleet, not for the CPU, so 1.5 tests per core run at the same time.
 export NEXTEST_TEST_THREADS ?= $(shell echo $$(( ($$(nproc 2>/dev/null || echo 2) * 3 + 1) / 2 )))
 
 # The examples of the documentation run first, so that the summary of the test runner is the last line.
@@ -38,9 +36,9 @@ test: prepare ## Run the tests; long ones only if what they judge has changed (.
 		set -x; cargo test --workspace --all-targets --locked; \
 	fi
 
-# `make test` runs the target `single` for 45 seconds. The target `kills` runs until it has killed KILLS primaries of a
-# cluster, one after the other, and ignores SECONDS. BINARY is the tickfleet program to test, such as
-# target/release/tickfleet. FAULTS is a comma-separated list of faults to inject; by default, all faults of the target.
+# The target `kills` ends when it has killed KILLS primaries of a cluster, and ignores SECONDS. BINARY is the tickfleet
+# program to test, such as target/release/tickfleet. FAULTS is a comma-separated list of faults to inject; by default,
+# all faults of the target.
 CHAOS_single := one_redis_loses_and_duplicates_nothing_under_faults
 CHAOS_sentinel := durable_calls_keep_all_guarantees_behind_sentinels
 CHAOS_cluster := durable_calls_keep_all_guarantees_on_a_cluster
@@ -53,7 +51,7 @@ chaos: ## Inject faults into real processes and check the ledgers; SECONDS=180 T
 lint: ## Check formatting, lints, documentation and dependencies
 	@.ci/lint
 
-# pip downloads the tools for these checks once, into cargo's target folder.
+# The checks use pinned tools. pip downloads these tools into cargo's target folder.
 lint-packaging: ## Check release files: workflows, Dockerfile, compose.yaml, chart, versions, documentation
 	python3 tests/packaging/versions.py
 	python3 tests/packaging/workflows.py "$(BUILT)/helm"
@@ -72,8 +70,7 @@ bench: prepare-bench ## Build the release binary and measure it; ARGS="--limits 
 fuzz: ## Fuzz the parsers of foreign input: all, or TARGET=turn; RUNS=100000 inputs each
 	@.ci/fuzz "$(TARGET)" "$(RUNS)"
 
-# If make runs as root, the tests run twice: as root, and as an unprivileged user, who must have permission to execute
-# the test program.
+# Root runs the tests a second time as user 65534, who must have permission to execute the test program.
 escape: ## Attack the sandbox with real processes, at each level that this machine supports
 	cargo test -p tickfleet-sandbox --test escape --locked -- --include-ignored --test-threads=1
 	@if [ "$$(id -u)" = 0 ]; then \

@@ -116,7 +116,7 @@ def node_components(root):
         numbers = dict(re.findall(r"^#define NODE_(MAJOR|MINOR|PATCH)_VERSION (\d+)", file.read(), re.MULTILINE))
     version = ".".join(numbers[part] for part in ("MAJOR", "MINOR", "PATCH"))
     yield library("node", version, f"pkg:generic/node@{version}")
-    # Packages inside npm's own folder are dependencies of npm. They are not listed.
+    # Dependencies of npm are inside npm's own folder, and are not listed.
     for path in sorted(glob.glob(os.path.join(root, "usr/local/lib/node_modules/*/package.json"))):
         with open(path, encoding="utf-8") as file:
             package = json.load(file)

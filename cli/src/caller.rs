@@ -1,4 +1,4 @@
-//! Finds a tenant or agent in the configuration or the run-time settings, to show or call its tools.
+//! Finds a tenant or agent in the configuration or the run-time settings.
 
 use std::time::Duration;
 
@@ -11,17 +11,16 @@ use tickfleet_store::Store;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// After this time, tools are shown as configured, without the run-time settings.
+/// After this time, tools are shown as configured.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reads the run-time settings, so that a disabled tool is shown as disabled and is not called.
+/// With the run-time settings, a disabled tool is shown as disabled and is not called.
 pub(crate) async fn with_run_time(active: &PolicyHandle, stores: &[Store]) {
     let looks = stores.iter().map(|store| active.refresh(store));
     drop(tokio::time::timeout(LOOK_TIMEOUT, futures::future::join_all(looks)).await);
 }
 
-/// Reads the run-time settings if the configuration lacks the tenant. A configured tenant needs no Redis and is shown
-/// as configured.
+/// A configured tenant needs no Redis and is shown as configured.
 pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &TenantId) -> Result<(), Failure> {
     if !active.load().policy.tenants.contains_key(tenant) {
         let read = match setup.client().await {
@@ -33,8 +32,7 @@ pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &T
     Ok(())
 }
 
-/// Adds to the message that the configuration lacks the tenant, because a misspelled tenant is more likely than a
-/// run-time tenant.
+/// A misspelled tenant is more likely than a run-time tenant.
 fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::Redis(format!(

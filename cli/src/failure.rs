@@ -41,7 +41,6 @@ impl Failure {
         matches!(reason.downcast_ref::<StoreError>(), Some(StoreError::DataInUse(_)))
     }
 
-    /// Returns the message to print. `None` if the output already contains the message.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
             Self::Failed(reason) => {
@@ -58,7 +57,6 @@ impl Failure {
     }
 }
 
-/// False if Redis rejected the command.
 pub(crate) fn is_unreachable(error: &StoreError) -> bool {
     match error {
         StoreError::Connect { .. } | StoreError::DevSocket { .. } => true,
@@ -67,8 +65,6 @@ pub(crate) fn is_unreachable(error: &StoreError) -> bool {
     }
 }
 
-/// Returns the failure for an unreachable Redis. `None` if Redis was reachable. The failure contains the remedy that
-/// the error suggests, if any.
 fn unreachable(error: &StoreError) -> Option<Failure> {
     is_unreachable(error).then(|| match error.remedy() {
         Some(remedy) => Failure::RedisReported(format!("{error}\n{remedy}")),

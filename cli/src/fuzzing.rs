@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use crate::commands::import::{Import, ToolBuilder, imported, parse};
 
-/// Imports OpenAPI documents. Keeps the builder that checks the resulting tools.
 pub struct Importer(ToolBuilder);
 
 impl Default for Importer {
@@ -16,10 +15,6 @@ impl Default for Importer {
 }
 
 impl Importer {
-    /// Imports the document as `tickfleet tools import` does. Returns the tools, and the section of `tools.yaml`.
-    ///
-    /// # Errors
-    /// The reason why the document cannot be imported.
     pub fn import(&self, document: &str) -> Result<(BTreeMap<String, Value>, String), String> {
         let report = imported(parse(document)?.into(), &Import::default(), &BTreeSet::new(), &self.0);
         let report = report.map_err(|failure| failure.message().unwrap_or_default())?;

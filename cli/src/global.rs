@@ -30,9 +30,8 @@ pub(crate) struct Global {
     pub(crate) extensions: Extensions,
 }
 
-/// Leaves out variables that are not UTF-8, because they cannot be settings. If this program is in a Python virtual
-/// environment, the programs of that environment come first in `PATH`. Python tools then find the packages even if the
-/// environment is not active.
+/// Skips variables that are not UTF-8. Programs of the Python virtual environment around this program come first in
+/// `PATH`, so that Python tools find their packages.
 #[allow(clippy::disallowed_methods, reason = "the edge: what the environment says goes from here into configuration")]
 pub(crate) fn environment() -> Environment {
     let mut environment: Environment = std::env::vars_os()

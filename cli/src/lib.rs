@@ -46,8 +46,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Ok(command) => command,
         Err(ended) => return ended,
     };
-    // The processes of a fleet reject a change that was only partly copied, so they check every name. Commands that
-    // show tools make the same check.
+    // A fleet checks every name, to reject a change that was copied only in part. Commands that show tools do the same.
     let knows_tools = match &command {
         // In an emergency, these commands must work even if the configuration has errors elsewhere.
         Command::Tools(tools::Tools {
@@ -82,7 +81,7 @@ const fn uses_dev_here(command: &Command) -> bool {
     )
 }
 
-/// True for operators' commands. They must work even if the configuration is broken.
+/// These commands must work even if the configuration is broken.
 const fn operates(command: &Command) -> bool {
     match command {
         Command::Cancel(_)
@@ -126,8 +125,7 @@ const fn operates(command: &Command) -> bool {
     }
 }
 
-/// Runs a command that needs no configuration, or that loads the configuration itself to tolerate errors. Returns any
-/// other command unchanged.
+/// Returns a command that needs the loaded configuration. Runs any other command.
 async fn run_alone(command: Command, global: &Global, output: &Output) -> Result<Command, Result<(), Failure>> {
     Err(match command {
         Command::Completions { shell } => output.completions(shell, &mut Cli::command()),

@@ -52,27 +52,24 @@ pub struct Program {
 }
 
 impl Program {
-    /// Creates the program without custom tools.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a tool. A section of the same name in `tools.yaml` can replace the tool's description and make the tool
-    /// stricter.
+    /// A section of the same name in `tools.yaml` can replace the tool's description and make the tool stricter.
     pub fn tool(mut self, tool: TypedTool) -> Self {
         self.extensions.tools.push(tool);
         self
     }
 
-    /// Adds a task handler. `agents.yaml` binds agents to the handler by its name. The handler's arguments are those of
-    /// a task.
+    /// `agents.yaml` binds agents to the handler by its name. The handler's arguments are those of a task.
     pub fn task_handler(mut self, handler: TypedTool) -> Self {
         self.extensions.task_handlers.push(handler);
         self
     }
 
-    /// Runs `beside` in every worker process until the worker drains. If `worker.allow_dynamic_registration` is true,
-    /// `beside` can register tools while it runs. Examples are the tools of a plug-in or of a discovered service.
+    /// Runs `beside` in every worker process until the worker drains. `beside` can register tools if
+    /// `worker.allow_dynamic_registration` is true.
     pub fn beside_worker<Beside, Running>(mut self, beside: Beside) -> Self
     where
         Beside: Fn(Registrar) -> Running + Send + Sync + 'static,
@@ -82,15 +79,14 @@ impl Program {
         self
     }
 
-    /// Reads the command line, runs the command and returns the exit code. Call this method from `main`, outside any
-    /// async runtime. The first SIGTERM or SIGINT drains the process. A second one stops it immediately.
+    /// Call this method from `main`, outside any async runtime. The first SIGTERM or SIGINT drains the process. The
+    /// second signal stops the process immediately.
     pub fn main(self) -> ExitCode {
-        // To confine a command, a worker executes this same program as a launcher. No thread may have started yet.
+        // A worker executes this program as the launcher of sandboxed commands. No thread may have started yet.
         if std::env::args_os().nth(1).is_some_and(|argument| argument == tickfleet_sandbox::sandbox::LAUNCH) {
             return tickfleet_sandbox::launcher::main();
         }
-        // Tools run as the same user and must not find the secrets of this process. The process therefore becomes
-        // non-dumpable before it reads any file.
+        // Tools run as the same user. The process becomes non-dumpable before it reads any secret.
         let hidden = tickfleet_sandbox::hide_this_process();
         let args: Vec<String> = std::env::args_os().skip(1).filter_map(|arg| arg.into_string().ok()).collect();
         let json_log = logs_json(&args, &crate::global::environment());
@@ -123,7 +119,6 @@ impl Program {
     }
 }
 
-/// Prints the message of the command-line parser. Help and version count as successful output.
 fn not_parsed(error: &clap::Error, json_log: bool) -> ExitCode {
     match json_log && error.use_stderr() {
         true => Output::new(false).with_json_log(true).error("", &error.to_string()),

@@ -11,18 +11,13 @@ use crate::failure::Failure;
 use crate::setup::{Runs, Setup};
 
 impl Setup {
-    /// # Errors
-    /// All tools that cannot be used, and all rules that use a name that no call of the rule's tool can have.
     pub(crate) fn registry(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
         let registry = self.tools(store, active, runs)?;
         self.rule_names(&registry).map_err(Failure::failed)?;
         Ok(registry)
     }
 
-    /// Returns warnings about names that may be misspelled.
-    ///
-    /// # Errors
-    /// Rules with names that no call can have.
+    /// Warnings are about names that may be misspelled, errors about names that no call can have.
     pub(crate) fn rule_names(&self, registry: &Registry) -> Result<Vec<ConfigWarning>, ConfigErrors> {
         self.configuration.check_rule_names(|tool| registry.input_schemas(tool))
     }
@@ -33,11 +28,7 @@ impl Setup {
         }
     }
 
-    /// Checks the rules against all tools. The result has warnings about names that may be misspelled, or the errors in
-    /// the rules.
-    ///
-    /// # Errors
-    /// All tools that cannot be used.
+    /// The outer error is about tools that cannot be used, the inner error about rules.
     pub(crate) fn check_rules(&self) -> Result<Result<Vec<ConfigWarning>, ConfigErrors>, Failure> {
         let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
         Ok(self.rule_names(&self.tools(&store, &self.active(), Runs::Elsewhere)?))

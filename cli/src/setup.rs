@@ -49,20 +49,17 @@ use crate::output::time_format::millis;
 pub(crate) struct Setup {
     pub(crate) configuration: Configuration,
     pub(crate) url: String,
-    /// True if an option or an environment variable set `url`.
+    /// By an option or an environment variable.
     pub(crate) url_chosen: bool,
-    /// The shards in the memory of this process. `None` if the process uses Redis.
     memory: Option<Arc<[Store]>>,
     sources: Sources,
-    /// The errors of a broken configuration, if an operator's command uses the part that could be loaded.
+    /// The errors of a broken configuration, which operators' commands tolerate.
     trouble: Option<String>,
     pub(crate) fingerprint: String,
-    /// All tool registries of the process share the connections.
     pub(crate) mcp: Arc<Servers>,
-    /// All workers of the process share the circuit breakers.
     models: Arc<ModelSet>,
     pub(crate) knowledge: Arc<Knowledge>,
-    /// `None` in a process that runs no calls: such a process needs no interpreter.
+    /// `None` in a process that runs no calls.
     pub(crate) pools: Option<Arc<Pools>>,
     pub(crate) shell: Arc<Shell>,
     pub(crate) extensions: Extensions,
@@ -72,16 +69,14 @@ pub(crate) struct Setup {
 pub(crate) enum Runs {
     /// Tools are rejected if this machine cannot provide their sandbox.
     Here,
-    /// Tools run in other processes, or in none. Workers check the sandbox support of their own machines.
     Elsewhere,
 }
 
-/// Returns the sources of the configuration. The command line overrides the environment, which overrides the folder.
+/// The command line overrides the environment, and the environment overrides the folder.
 pub(crate) fn sources(global: &Global) -> Result<Sources, Failure> {
     sources_in(environment(), global)
 }
 
-/// Reads `environment` instead of the environment of the process.
 pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Result<Sources, Failure> {
     // `TICKFLEET_CONFIG` is an option of the command line, not a setting.
     environment.remove("TICKFLEET_CONFIG");
@@ -120,10 +115,9 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     })
 }
 
-/// Names a file with the Redis URL. The file keeps the password out of the environment.
+/// A file keeps the password out of the environment.
 const URL_FILE: &str = "REDIS_URL_FILE";
 
-/// Reads the Redis URL from the file that `REDIS_URL_FILE` names. An option on the command line overrides the file.
 fn read_url_file(environment: &mut Environment, is_overridden: bool) -> Result<(), Failure> {
     let Some(path) = environment.remove(URL_FILE).filter(|path| !path.trim().is_empty()) else { return Ok(()) };
     if is_overridden {
@@ -143,47 +137,36 @@ fn read_url_file(environment: &mut Environment, is_overridden: bool) -> Result<(
 }
 
 impl Setup {
-    /// Loads the configuration, and the tools of the modules that the configuration names.
-    ///
-    /// # Errors
-    /// All errors in the configuration; modules that cannot be imported.
     pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
         let sources = sources(global)?;
         let pools = pools(&sources);
         Self::of(&sources, &global.extensions, Some(&pools))
     }
 
-    /// Loads the configuration of a process that runs no calls, and therefore needs no interpreter.
+    /// For a process that runs no calls, and therefore needs no interpreter.
     pub(crate) fn load_without_modules(global: &Global) -> Result<Self, Failure> {
         Self::of(&sources(global)?, &global.extensions, None)
     }
 
-    /// Loads the configuration for a command outside the fleet. Names of unknown tools and task handlers are accepted,
-    /// because the fleet's own program may add them.
-    ///
-    /// # Errors
-    /// All errors in the configuration, except unknown tools, unknown task handlers and invalid schemas.
+    /// For a command outside the fleet. The fleet's own program may add tools and task handlers, so unknown ones are
+    /// accepted.
     pub(crate) fn load_beside(global: &Global) -> Result<Self, Failure> {
         Self::beside(global, Part::Whole)
     }
 
     fn beside(global: &Global, part: Part) -> Result<Self, Failure> {
-        // A command outside the fleet runs no calls. The fleet rejects invalid schemas.
+        // The fleet itself rejects invalid schemas.
         let schema_check = SchemaCheck::default();
         let sources = Sources { others_carry_out: true, schema_check, part, ..sources(global)? };
         Self::of(&sources, &global.extensions, None)
     }
 
-    /// Loads only the settings, because the log needs them before the rest of the configuration is loaded.
+    /// The log needs the settings before the rest of the configuration is loaded.
     pub(crate) fn load_settings(global: &Global) -> Result<Self, Failure> {
         Self::beside(global, Part::Settings)
     }
 
-    /// If the configuration is broken, loads only the settings, or only their section `redis`, and prints a note to
-    /// stderr.
-    ///
-    /// # Errors
-    /// The section `redis` of the configuration is broken.
+    /// If the configuration is broken, loads only the settings, or only their section `redis`.
     pub(crate) fn load_for_operator(global: &Global, output: &Output) -> Result<Self, Failure> {
         let broken = match Self::load_beside(global) {
             Ok(setup) => return Ok(setup),
@@ -212,24 +195,18 @@ impl Setup {
         self.sources.dir.as_deref()
     }
 
-    /// Only warns if the policy rejects all turns, because tenants can also be set at run time.
+    /// Only warns, because tenants can also be set at run time.
     pub(crate) fn warn_if_all_rejected(&self) {
         if let Some(why) = self.configuration.policy.all_rejected_reason() {
             tracing::warn!("{why}");
         }
     }
 
-    /// Loads the configuration from `sources`. If `pools` are given, they load the tools of the modules that the
-    /// configuration names.
-    ///
-    /// # Errors
-    /// All errors in the configuration; modules that cannot be imported.
     pub(crate) fn of(sources: &Sources, extensions: &Extensions, pools: Option<&Arc<Pools>>) -> Result<Self, Failure> {
         let setup = Self::with_text(sources, extensions, pools)?;
         Ok(Self { configuration: setup.configuration.without_text(), ..setup })
     }
 
-    /// Keeps the text of the configuration files for commands that show it.
     pub(crate) fn with_text(
         sources: &Sources,
         extensions: &Extensions,
@@ -256,7 +233,7 @@ impl Setup {
         })
     }
 
-    /// Takes over `mcp` and `knowledge`, so that connections to unchanged servers stay open.
+    /// Connections to unchanged servers stay open.
     pub(crate) fn sharing(mut self, mcp: &Arc<Servers>, knowledge: &Arc<Knowledge>) -> Self {
         (self.mcp, self.knowledge) = (Arc::clone(mcp), Arc::clone(knowledge));
         self
@@ -274,7 +251,6 @@ impl Setup {
         &self.configuration.settings
     }
 
-    /// Returns the Redis URL with a masked password.
     pub(crate) fn shown_url(&self) -> String {
         if self.memory.is_some() {
             return "none, in memory".into();
@@ -286,11 +262,6 @@ impl Setup {
         Self { url, ..self.clone() }
     }
 
-    /// Returns this setup with shards in the memory of this process. If `dir` is given, the shards are also saved
-    /// there.
-    ///
-    /// # Errors
-    /// The directory cannot be used.
     pub(crate) fn in_memory(&self, dir: Option<&Path>) -> Result<Self, Failure> {
         let options = Arc::new(self.store_options());
         let shard = |number: u32| {
@@ -311,7 +282,7 @@ impl Setup {
         self.memory.is_some() || self.is_dev_socket()
     }
 
-    /// True if this process connects to a `tickfleet dev` process that has the fleet's shards in its memory.
+    /// True if the shards are in the memory of a `tickfleet dev` process.
     pub(crate) fn is_dev_socket(&self) -> bool {
         self.url.starts_with(socket::SCHEME)
     }
@@ -329,7 +300,6 @@ impl Setup {
         })
     }
 
-    /// Returns advice for users who have set the URL neither by an option nor by a variable.
     fn which_redis(&self) -> String {
         let here =
             DevHere::find().map(|here| format!("A tickfleet dev runs here:\n  export REDIS_URL='{}'", here.redis_url));
@@ -349,7 +319,7 @@ impl Setup {
         )))
     }
 
-    /// Returns a tenant and an agent for examples. Prefers `demo` and `kelly`, as in the documentation.
+    /// Prefers `demo` and `kelly`, as in the documentation.
     pub(crate) fn example_caller(&self) -> Option<(&TenantId, &AgentId)> {
         let policy = &self.configuration.policy;
         let tenants = policy.tenants.keys().filter(|t| t.as_str() == "demo").chain(policy.tenants.keys());
@@ -360,7 +330,6 @@ impl Setup {
         pairs.into_iter().find(|(tenant, agent)| policy.look_up(tenant, agent).is_ok())
     }
 
-    /// Returns a note about the built-in configuration. `None` if a configuration folder is set.
     pub(crate) const fn built_in_hint(&self) -> Option<&'static str> {
         match self.sources.dir {
             Some(_) => None,
@@ -374,7 +343,7 @@ impl Setup {
         Ok(Pool::open(&self.url, self.settings().redis.pool_size)?)
     }
 
-    /// Returns the stores of all shards. The stores are not connected yet.
+    /// The stores are not connected yet.
     pub(crate) fn stores(&self) -> Result<Vec<Store>, Failure> {
         if let Some(stores) = &self.memory {
             return Ok(stores.to_vec());
@@ -412,7 +381,7 @@ impl Setup {
         Arc::new(PolicyHandle::new(self.configured()))
     }
 
-    /// Returns the configured policy, without tenants that were set at run time.
+    /// Lacks the tenants that were set at run time.
     pub(crate) fn configured(&self) -> ActivePolicy {
         ActivePolicy {
             policy: self.configuration.policy.clone(),
@@ -423,9 +392,6 @@ impl Setup {
     }
 
     /// Does not check the rules on the tools.
-    ///
-    /// # Errors
-    /// All tools that cannot be used.
     pub(crate) fn tools(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
         let mut typed = worker::standard_tools(store, active);
         // A trial tool is included only if a permission row or the `reconcile` of another tool names it.
@@ -465,7 +431,7 @@ impl Setup {
         tools.unwrap_or_else(|| Ok(Vec::new())).map_err(|errors| modules_failed(&errors))
     }
 
-    /// Returns the sample tools. Skips a sample tool if a configured tool or a tool of the program has the same name.
+    /// Skips a sample tool if another tool has the same name.
     fn atlas_tools(&self, store: &Store, active: &Arc<PolicyHandle>) -> Result<Vec<TypedTool>, Failure> {
         let is_wanted = |name: &str| self.is_wanted(name);
         if !tickfleet_tools_atlas::NAMES.into_iter().any(is_wanted) {
@@ -482,7 +448,6 @@ impl Setup {
         Ok(tools)
     }
 
-    /// Returns the built-in tools for files and commands, but only tools that a permission row or a `reconcile` names.
     /// Tools that run commands use the strictest sandbox level that this machine can provide.
     fn workspace_tools(&self, runs: Runs) -> Result<Vec<TypedTool>, Failure> {
         let mut tools = builtin::files(&self.shell);
@@ -504,8 +469,7 @@ impl Setup {
         Ok(tools)
     }
 
-    /// True for a name in a permission row or a `reconcile`: the fleet makes reconciling calls without a permission. A
-    /// row for a tool of an MCP server does not name a built-in tool.
+    /// Reconciling calls need no permission row, so a `reconcile` counts too. A tool of an MCP server is not built in.
     fn is_named(&self, name: &str) -> bool {
         let imports = |def: &McpServerDef| def.tools.iter().any(|tool| def.tool_name(&tool.name) == name);
         if self.configuration.mcp.servers.values().any(imports) {
@@ -518,7 +482,6 @@ impl Setup {
             || self.pools.as_ref().is_some_and(|pools| pools.reconciles_by(name))
     }
 
-    /// True if the tool is named, and no other tool has the same name.
     fn is_wanted(&self, name: &str) -> bool {
         self.is_named(name)
             && self.configuration.tools.tools.get(name).is_none_or(|def| !def.has_kind())
@@ -526,11 +489,7 @@ impl Setup {
             && !self.pools.as_ref().is_some_and(|pools| pools.offers(name))
     }
 
-    /// Checks schemas, forbidden addresses and duplicate names, which the configuration loader cannot check. Every role
-    /// does so before it applies a configuration. No role then accepts a configuration that another role rejects.
-    ///
-    /// # Errors
-    /// All tools and handlers that cannot be used.
+    /// Every role makes this check, so that all roles reject the same configurations.
     pub(crate) fn check_tools(&self) -> Result<(), Failure> {
         let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
         let active = self.active();
@@ -538,8 +497,6 @@ impl Setup {
         self.registry(&store, &active, Runs::Elsewhere).map(drop)
     }
 
-    /// # Errors
-    /// All handlers that cannot be used.
     pub(crate) fn task_handlers(
         &self,
         store: &Store,
@@ -568,7 +525,7 @@ impl Setup {
         }
     }
 
-    /// Returns the configured names. Operators' commands check their arguments against these names.
+    /// Operators' commands check their arguments against these names.
     pub(crate) fn names(&self) -> FleetNames {
         let Configuration { policy, tools, digest, .. } = &self.configuration;
         let of_program = self.extensions.tools.iter().map(|tool| (tool.spec().id.clone(), tool.spec().name.clone()));
@@ -585,7 +542,6 @@ impl Setup {
         Ok(VerbContext { client, names: self.names(), by, tenant: None, redactor, remarks: output })
     }
 
-    /// `None` if no key is configured.
     pub(crate) fn signer(&self) -> Result<Option<Signer>, Failure> {
         let seal = &self.settings().seal;
         let Some(key) = &seal.key else { return Ok(None) };
@@ -594,7 +550,7 @@ impl Setup {
         Signer::new(&seal.key_id, &secret).map(Some).map_err(failed)
     }
 
-    /// Reads a secret. `what` is the name of the setting, for error messages.
+    /// `what` is the name of the setting, for error messages.
     pub(crate) fn secret(&self, what: &str, place: &SealKey) -> Result<String, Failure> {
         let failed = |why: String| Failure::failed(anyhow::anyhow!("{what}: {why}"));
         match place {
@@ -608,7 +564,7 @@ impl Setup {
         }
     }
 
-    /// Returns a prefix for the names of incarnations: the host name (in Kubernetes, the pod's name), or `local`.
+    /// Begins the names of incarnations. In Kubernetes, `HOSTNAME` is the pod's name.
     pub(crate) fn name(&self) -> String {
         self.sources
             .environment
@@ -618,8 +574,7 @@ impl Setup {
             .unwrap_or_else(|| "local".into())
     }
 
-    /// Starts the log, and the export of spans if an endpoint is set. The caller must flush the returned exporter
-    /// before the process ends.
+    /// The caller must flush the returned exporter before the process ends.
     pub(crate) fn start_log(&self) -> Result<Option<Traces>, Failure> {
         let Settings { log, tracing, .. } = self.settings();
         let format = match log.format {
@@ -665,8 +620,7 @@ pub(crate) fn parse_secret_place(text: &str) -> Result<SealKey, String> {
     }
 }
 
-/// Creates the object that runs shell tools. The sandbox support of the machine is checked when the first tool with a
-/// sandbox is built.
+/// Does not check the machine's sandbox support yet.
 fn shell_of(settings: &Settings) -> Arc<Shell> {
     let root = match settings.worker.workspaces.as_str() {
         "" => std::env::temp_dir().join("tickfleet-workspaces"),
@@ -675,7 +629,7 @@ fn shell_of(settings: &Settings) -> Arc<Shell> {
     Shell::new(Launcher::this_program(), root, settings.worker.workspace_ttl)
 }
 
-/// Returns this machine's time. Use it only for times that are not compared with a shard's clock.
+/// Not for times that are compared with a shard's clock.
 #[allow(clippy::disallowed_methods, reason = "the edge: no shard takes part, so none has a clock to ask")]
 pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -33,7 +33,7 @@ BANNED = {
 # Folders with texts that users see.
 PRODUCT = ("cli/src/", "cli/gateway/src/", "scheduler/src/", "shared/", "typescript/src/", "worker/")
 NO_PRODUCT = re.compile(r"/tests?/|tests\.rs$|tests_\w+\.rs$|/examples/|^shared/testkit/")
-# Texts for models that test suites quote, and data of the demo. They are not checked.
+# Texts for models that test suites quote, and data of the demo.
 ALLOWED = ("There is no tool called {name:?}.", "WHO MAY CALL")
 # Words that are capitalized in headings.
 NAMES = set(

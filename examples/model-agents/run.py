@@ -87,8 +87,7 @@ def play(number, post):
     check(result["outcome"] == "ok", f"the task of atlas ended as {result['outcome']}")
     times = services.posts.count(post)
     check(times == 1, f"posts published with this text: {times}")
-    # atlas sends three requests to the model, and archy and kelly send two each. A request that the kill interrupts is
-    # repeated.
+    # atlas sends three requests to the model, archy and kelly two each. The kill can cause one more request.
     expected = (7,) if number == 1 else (7, 8)
     if SCRIPTED:
         check(len(responses) in expected, "the model was asked as often as expected")

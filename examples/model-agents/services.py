@@ -8,9 +8,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 posts = []
-# Each response of the scripted model has the agent and the next step.
+# (agent, next step) for each response of the scripted model.
 responses = []
-# A function for the next published post. If it is set, the response to that post is lost.
+# If this function is set, the response to the next post is lost.
 on_post = None
 
 # Precedes the text of the post in kelly's task.

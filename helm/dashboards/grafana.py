@@ -3,7 +3,7 @@
 SCHEMA_VERSION = 39
 COLUMNS = 24
 
-# The order of these uids and titles is that of the links between the dashboards.
+# The links between the dashboards have this order.
 DASHBOARDS = {
     "tickfleet-fleet": "Tickfleet / Fleet",
     "tickfleet-governance": "Tickfleet / Governance",

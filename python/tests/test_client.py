@@ -121,7 +121,6 @@ def test_a_value_that_is_not_json_gives_the_same_error_over_redis_and_http(field
             method, given = fields()
             return await getattr(fleet, method)("kelly", **given)
 
-    # No server listens at these URLs, so nothing can be sent.
     nowhere: list[tuple[str, Any]] = [(url, {"api_key": "key"} if url.startswith("http") else {}) for url in NOWHERE]
     said = set()
     for url, options in nowhere:

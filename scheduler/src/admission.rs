@@ -21,13 +21,12 @@ use tickfleet_ops::traces;
 use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tracing::Span;
 
-/// Maximum bytes of a rejected message in its dead letter. The rest is cut off.
+/// Longer messages are cut off in the dead letter.
 const RAW_BYTES_MAX: usize = 4_096;
 
 pub(crate) struct Arrival {
     pub(crate) entry: TakenInbound,
-    /// The first stream entry of the message. A redelivered message has a newer entry, so generated IDs derive from the
-    /// first entry.
+    /// A redelivered message has a newer entry, but generated IDs derive from the first entry.
     pub(crate) origin: EntryId,
     /// Counts schedulers that died while they processed the entry.
     pub(crate) crashes: u32,
@@ -82,7 +81,7 @@ pub(crate) struct Rejection {
 }
 
 impl Rejection {
-    /// Creates the rejection of an entry. If the entry's tenant and inbox are readable, the rejection has a reply.
+    /// Has a reply only if the entry's tenant and inbox are readable.
     pub(crate) fn of(
         from: Inbound,
         arrival: &Arrival,
@@ -113,14 +112,12 @@ impl Rejection {
         self.raw.len() + self.reply.as_ref().map_or(0, |(_, reply)| reply.len())
     }
 
-    /// Adds the turn's name and digest. The store needs them, because the turn's calls may have begun before a restart
-    /// of the store.
+    /// The store needs the turn, because calls may have begun before a restart of the store.
     pub(crate) fn of_turn(self, candidate: &Candidate) -> Self {
         Self { turn: Some((candidate.name.clone(), content_digest(&candidate.turn))), ..self }
     }
 
-    /// Returns the decision that writes the rejection. A tenant that is not configured has no inbox, so it gets no
-    /// reply.
+    /// A tenant that is not configured has no inbox, so it gets no reply.
     pub(crate) fn decision<'a>(&self, from: Inbound, policy: &Policy, bounds: &'a Bounds) -> Reject<'a> {
         let is_known = |tenant: &TenantId| policy.tenants.contains_key(tenant) || policy.withheld.contains(tenant);
         let tenant = self.tenant.clone().map(|tenant| match is_known(&tenant) {
@@ -134,14 +131,13 @@ impl Rejection {
     }
 }
 
-/// Returns the name and digest under which the client may have recorded the turn or task at its submission.
+/// The client may have recorded this name and digest at the submission.
 fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
     let turn = refusal.turn_id.clone().or_else(|| refusal.task_id.clone().map(Into::into))?;
     let tenant = refusal.tenant.clone()?;
     Some((TurnName { tenant, turn }, refusal.digest.clone()?))
 }
 
-/// Returns the ID of a message. A message without an ID gets one from its inbound entry.
 pub(crate) fn minted(from: Inbound, origin: &EntryId, given: Option<TurnId>) -> TurnId {
     given.unwrap_or_else(|| {
         let prefix = if matches!(from, Inbound::Turns) { 't' } else { 'k' };
@@ -155,10 +151,7 @@ fn fallback_id() -> TurnId {
     TurnId::new("odd").expect("a well-formed ID")
 }
 
-/// Returns the head of the turn. `grant` is the grant of the turn's task, and the task's deadline in ms.
-///
-/// # Errors
-/// A rejection: the tenant is unknown or unreadable, the agent is unknown, or the deadline is too far away.
+/// `grant` has the grant of the turn's task, and the task's deadline in ms.
 pub(crate) fn head(
     candidate: &Candidate,
     policy: &Policy,
@@ -210,8 +203,7 @@ fn look_up<'a>(policy: &'a Policy, turn: &Turn) -> Result<(&'a TenantPolicy, &'a
     })
 }
 
-/// Returns the deadline (ms): in 24 h. If calls over the daily cap wait for the next day, 24 h after that day begins
-/// (invariant 15).
+/// In ms. If calls over the daily cap wait for the next day, 24 h after that day begins (invariant 15).
 fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, now_ms: i64) -> i64 {
     let base_ms = match policy.caps(owner, agent).on_day_cap {
         DayCapAction::Reject => now_ms,
@@ -220,8 +212,7 @@ fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, 
     base_ms + limits::DEADLINE_DEFAULT_MS
 }
 
-/// Returns the calls of these turns that can set facts, by session. Other calls can depend on these facts. Empty if no
-/// tool sets facts.
+/// The calls that can set facts, by session. Other calls can depend on these facts.
 pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Head)]) -> Vec<RecordExpectedCalls> {
     let matrix = &policy.permissions.matrix;
     if matrix.values().all(|row| row.facts.sets.is_empty()) {

@@ -1,5 +1,5 @@
-//! START HERE: the life of an inbound turn. [`crate::intake`] takes a batch. This module parses the batch, admits its
-//! turns in one commit, and rejects the turns that cannot be admitted.
+//! START HERE: the life of an inbound turn. [`crate::intake`] takes a batch of turns. This module admits the batch in
+//! one commit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,16 +31,15 @@ use crate::policy_tracker::PolicyTracker;
 use crate::recovery::slices;
 use crate::unrun_calls::{RecordingRenderer, turn_ended};
 
-/// Pause before the next check, if memory is short and no turn can be admitted.
 const ROOM_EVERY: Duration = Duration::from_millis(50);
-/// While memory is short, turns are admitted only if queues and workers together hold fewer slices than this. Some
-/// slices must still run, because finished slices free memory.
+/// While memory is short, turns are admitted only below this number of slices in queues and workers. Some slices must
+/// run, because finished slices free memory.
 const TIGHT_SLICES: u64 = 256;
 /// Replaces [`TIGHT_SLICES`] while the store's memory is full.
 const FULL_SLICES: u64 = 16;
-/// Maximum turns in one commit while memory is short.
+/// In one commit, while memory is short.
 const TIGHT_TURNS: usize = 16;
-/// Maximum bytes of the turns in one commit while memory is short.
+/// In one commit, while memory is short.
 const TIGHT_BYTES: usize = 512 * 1024;
 
 pub(crate) struct Admitter {
@@ -100,8 +99,7 @@ impl Admitter {
                     ));
                 }
             }
-            // Rejections can be many times larger than their messages, so they are written as soon as they exceed one
-            // commit.
+            // Rejections can be many times larger than their messages, so they must not grow far beyond one commit.
             if rejections_length(&rejections) < rejections.len() {
                 self.intake.reject_all(reader, Inbound::Turns, std::mem::take(&mut rejections)).await;
             }
@@ -116,7 +114,7 @@ impl Admitter {
         self.intake.reject_all(reader, Inbound::Turns, rejections).await;
     }
 
-    /// Returns the number of candidates to admit in one commit: at least one. `None` if this incarnation must stop.
+    /// At least one. `None` if this incarnation must stop.
     async fn wait_for_room(&self, reader: &InboundReader, candidates: &[Candidate]) -> Option<usize> {
         let room = retry_until(reader, || async {
             if !self.store.state().pressure {
@@ -135,7 +133,7 @@ impl Admitter {
         room.await
     }
 
-    /// Refreshes the store's flag for short memory. Returns true if turns can be admitted even while memory is short.
+    /// Returns true if turns can be admitted even while memory is short.
     async fn has_few_slices_out(&self) -> Result<bool, StoreError> {
         self.store.refresh_state().await?;
         let (used, max) = self.store.seam().sample_memory().await?;
@@ -145,7 +143,7 @@ impl Admitter {
         Ok(out < if used >= max { FULL_SLICES } else { TIGHT_SLICES })
     }
 
-    /// The candidates must fit one commit. Retries until every candidate is decided. Returns the rejections.
+    /// The candidates must fit one commit.
     async fn admit_until_decided(&self, reader: &InboundReader, candidates: &[Candidate]) -> Vec<Rejection> {
         let mut left: Vec<&Candidate> = candidates.iter().collect();
         let mut rejections = Vec::new();
@@ -246,15 +244,14 @@ impl Admitter {
         Ok(tried)
     }
 
-    /// Trims a full inbox before a turn with replies to this inbox is rejected, because readers may have just confirmed
-    /// replies. Returns true if replies were removed.
+    /// Readers may have just confirmed replies, so a full inbox is trimmed before a turn is rejected.
     async fn has_trimmed(&self, candidate: &Candidate) -> Result<bool, StoreError> {
         let Some(inbox) = &candidate.turn.reply_to else { return Ok(false) };
         let age_ms = self.store.options().reply_retain_ms;
         Ok(trim_inbox(&self.store, &candidate.turn.tenant, inbox.as_str(), age_ms).await? > 0)
     }
 
-    /// Reads run-time settings before a turn is rejected, because they may define its tenant or agent.
+    /// New run-time settings may define the unknown tenant or agent.
     async fn refresh_for_unknown(&self, candidates: &[&Candidate]) -> Result<(), StoreError> {
         let active = self.active.load();
         if candidates.iter().any(|one| active.policy.look_up(&one.turn.tenant, &one.turn.agent).is_err()) {
@@ -263,8 +260,8 @@ impl Admitter {
         Ok(())
     }
 
-    /// Returns the grants of the turns' tasks, with the tasks' deadlines (ms). The key is the index of the candidate.
-    /// An unknown task, or a task of another agent, is left out, because [`Admit`] rejects the turn.
+    /// By index of the candidate: the grant and the deadline (ms) of the turn's task. Leaves out unknown tasks, because
+    /// [`Admit`] rejects their turns.
     async fn grants(&self, candidates: &[&Candidate]) -> Result<HashMap<usize, (TaskGrant, i64)>, StoreError> {
         let mut grants = HashMap::new();
         for (at, candidate) in candidates.iter().enumerate() {
@@ -309,8 +306,8 @@ impl Admitter {
         rejection.of_turn(candidate)
     }
 
-    /// Records the calls that may set facts, so that calls that need a fact wait for them. A failed write is only
-    /// logged: no guarantee is lost, but a call may be decided without this wait.
+    /// Calls that need a fact wait for these calls. A failed write loses no guarantee: a call is then decided without
+    /// this wait.
     async fn announce_fact_calls(&self, snapshot: &PolicySnapshot, candidates: &[&Candidate], heads: &[(usize, Head)]) {
         let batch: Vec<_> =
             heads.iter().filter_map(|(at, head)| candidates.get(*at).map(|candidate| (*candidate, head))).collect();
@@ -323,7 +320,6 @@ impl Admitter {
         }
     }
 
-    /// Counts the result of an admission in the metrics. If the turn was rejected, returns its rejection as the error.
     fn count_decision(
         &self,
         candidate: &Candidate,
@@ -370,7 +366,6 @@ impl Admitter {
         Ok(decision)
     }
 
-    /// Rejects a turn after its decision failed. The other turns of its batch are not affected.
     fn reject_faulty(&self, candidate: &Candidate, error: &RunError) -> Rejection {
         tracing::error!(%error, entry = %candidate.arrival.entry.id, "turn cannot be admitted");
         let message = "The turn could not be admitted. The error has been logged.".to_owned();
@@ -379,7 +374,7 @@ impl Admitter {
     }
 }
 
-/// Counts a wait for a configured limit. Built-in limits, which have names that begin with `_`, are not counted.
+/// The names of built-in limits begin with `_`.
 pub(crate) fn count_throttled(metrics: &Metrics, limit: &str) {
     if !limit.starts_with('_') {
         metrics.limits_reached(&[limit.to_owned()], LimitAction::Wait);
@@ -413,8 +408,7 @@ struct AdmissionAttempt {
     rejections: Vec<Rejection>,
 }
 
-/// Limits number, calls and bytes of the candidates in one commit, but returns at least one. `cost` is the relative
-/// cost of a call: 1 without limits, and more with limits.
+/// At least one. `cost` is the relative cost of a call: 1 without limits, and more with limits.
 fn batch_length(candidates: &[Candidate], turns_max: usize, bytes_max: usize, cost: usize) -> usize {
     let mut calls = 0;
     let mut bytes = 0;

@@ -12,8 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{Common, PATIENCE};
 
 const MINUTE_MS: i64 = 60_000;
-/// Each scheduler samples at its own random offset after the end of a minute. Usually, only the first scheduler then
-/// reads the metrics, and the others find its sample.
+/// Each scheduler samples at a random offset, so that usually only the first one reads the metrics.
 const SPREAD_MS: u32 = 5_000;
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -48,7 +47,7 @@ impl History {
         handle.finished();
     }
 
-    /// Returns the shard time (ms).
+    /// Returns shard time (ms).
     async fn sample(&self) -> Result<i64, StoreError> {
         let active = self.active.load();
         let tenants = active.policy.tenants.keys().filter(|tenant| self.store.is_home_of(tenant));

@@ -11,7 +11,7 @@ use tickfleet_store::{Store, StoreError};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// A loop reports progress at this interval while it waits for permission to handle a suspect.
+/// A loop that waits for permission to handle a suspect reports progress at this interval.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
 pub(crate) struct InboundReader {
@@ -39,8 +39,8 @@ impl InboundReader {
         Self { from, consumer, store, handle, stop, suspects, permit: Mutex::default() }
     }
 
-    /// Marks the entry, so that a later crash counts against it. Waits while another loop of this process handles a
-    /// suspect. Returns false if the loop must stop during the wait.
+    /// A later crash then counts against the entry. Waits while another loop of this process handles a suspect. Returns
+    /// false if the loop must stop during the wait.
     pub(crate) async fn mark_suspect(&self, suspect: &EntryId) -> bool {
         let mut turn = std::pin::pin!(self.suspects.acquire());
         let permit = loop {
@@ -57,7 +57,6 @@ impl InboundReader {
         true
     }
 
-    /// Removes the mark. Another loop can then handle a suspect.
     pub(crate) async fn clear_suspect(&self) {
         let mut permit = self.permit.lock().await;
         if permit.is_none() {
@@ -91,9 +90,8 @@ impl RetryWait for InboundReader {
         self.stop.is_over()
     }
 
-    /// Waits for `time`, or until the loop must stop. Reports progress: otherwise, a liveness probe could kill the
-    /// waiting process, and the crash would count against its entries. Also removes the mark of a suspect, because a
-    /// crash during the wait must not count against the suspect.
+    /// Reports progress, because a liveness probe could kill the waiting process. Removes the mark of a suspect,
+    /// because a crash during the wait must not count against the suspect.
     async fn pause(&self, time: Duration) {
         self.clear_suspect().await;
         self.handle.advanced();

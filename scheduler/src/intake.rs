@@ -25,8 +25,7 @@ use crate::held_entries::held_entries;
 use crate::inbound_reader::InboundReader;
 use crate::policy_tracker::PolicyTracker;
 
-/// The message of a rejection. All records of a tenant are in one shard, so other shards reject the tenant's turns
-/// (invariant 10).
+/// All records of a tenant are in one shard, so other shards reject the tenant's turns (invariant 10).
 pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(tenant) mod the number of shards";
 
 pub(crate) struct Intake {
@@ -36,14 +35,13 @@ pub(crate) struct Intake {
     metrics: Arc<Metrics>,
     progress: Progress,
     batch: usize,
-    /// Removes secrets from messages before they are stored as dead letters.
+    /// Removes secrets from dead letters.
     redactor: Arc<Redactor>,
     /// The whole process handles only one suspect entry at the same time.
     suspects: SuspectSemaphore,
 }
 
 pub(crate) trait BatchHandler {
-    /// Returns when all decisions are written.
     fn handle_batch(&self, reader: &InboundReader, arrivals: Vec<Arrival>) -> impl Future<Output = ()> + Send;
 }
 
@@ -61,7 +59,6 @@ impl Intake {
         }
     }
 
-    /// Passes each batch to `handler`, until `stop`.
     pub(crate) async fn read(
         &self,
         from: Inbound,
@@ -81,8 +78,8 @@ impl Intake {
             wait_ms: u64::try_from(block.as_millis()).unwrap_or(u64::MAX),
         };
         let mut backoff = Backoff::default();
-        // Between two batches, no entry is being handled. If this consumer still holds an entry, either the future that
-        // read the entry was dropped, or the entry must be decided again.
+        // Between two batches, no entry is being handled. A held entry was lost with a dropped read, or must be decided
+        // again.
         let mut compared: Option<Instant> = None;
         while !stop.is_cancelled() {
             let compares = compared.is_none_or(|at| at.elapsed() >= lease);
@@ -115,7 +112,7 @@ impl Intake {
         reader.finished();
     }
 
-    /// Reads the next batch. If `compares` is true, first returns entries that were already delivered to this consumer.
+    /// If `compares` is true, first returns entries that were already delivered to this consumer.
     async fn next_batch(
         &self,
         take: &TakeRequest,
@@ -153,7 +150,6 @@ impl Intake {
         Rejection::of(from, arrival, refusal, status, &self.redactor)
     }
 
-    /// Retries until the store has written all rejections.
     pub(crate) async fn reject_all(&self, reader: &InboundReader, from: Inbound, mut rejections: Vec<Rejection>) {
         while !rejections.is_empty() {
             let rest = rejections.split_off(rejections_length(&rejections));
@@ -199,7 +195,7 @@ pub(crate) const fn stream_name(from: Inbound) -> &'static str {
     }
 }
 
-/// Limits number and bytes of the rejections in one commit, but returns at least one.
+/// Returns at least one.
 pub(crate) fn rejections_length(rejections: &[Rejection]) -> usize {
     let mut bytes = 0;
     let fits = |rejection: &&Rejection| {

@@ -20,20 +20,19 @@ use crate::policy::has_slot_limits;
 use crate::policy_tracker::PolicyTracker;
 use crate::{Common, Options};
 
-/// Interval between two samples. A fast producer fills a few percent of the memory in this time.
+/// A fast producer fills a few percent of the memory in this time.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// The audit log may use at most 1/4 of the maximum memory, even if the configured maximum is larger.
+/// The audit log may use at most 1/4 of the maximum memory.
 const AUDIT_SHARE: u64 = 4;
 /// Dead letters may use at most 1/16 of the maximum memory.
 const DEAD_SHARE: u64 = 16;
 const STEP_MAX: usize = 256;
-/// Events of approvals are kept this long.
+/// For events of approvals.
 const EVENTS_MS: i64 = 7 * 24 * 3_600_000;
 
-/// The used and the maximum bytes. A maximum of 0 means that memory is unlimited.
+/// (used, maximum), in bytes. A maximum of 0 means that memory is unlimited.
 type Memory = (u64, u64);
 
-/// Returns `bytes_max`, but at most `1 / part` of the maximum memory if memory is limited.
 fn share(memory: Memory, bytes_max: u64, part: u64) -> u64 {
     match memory.1 {
         0 => bytes_max,
@@ -88,7 +87,7 @@ impl Janitor {
         handle.finished();
     }
 
-    /// Samples the memory until `stop`. While memory is short, also trims the logs at each sample.
+    /// While memory is short, also trims the logs at each sample.
     pub(crate) async fn sample_memory_until(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("memory", Duration::from_secs(60));
         let mut was_short = false;
@@ -120,7 +119,6 @@ impl Janitor {
         handle.finished();
     }
 
-    /// Samples the memory. The second value is true if memory is short.
     async fn sample_once(&self) -> Result<(Memory, bool), StoreError> {
         let memory = self.store.seam().sample_memory().await?;
         Ok((memory, self.store.refresh_state().await?.pressure))
@@ -133,8 +131,7 @@ impl Janitor {
         Ok(())
     }
 
-    /// Trims the audit log, the dead letters and the seals. The number of audit entries is limited elsewhere, whenever
-    /// a result is settled.
+    /// The number of audit entries is limited elsewhere, whenever a result is settled.
     async fn trim_logs(&self, memory: Memory) -> Result<(), StoreError> {
         let audit_bytes = share(memory, self.audit_bytes_max, AUDIT_SHARE);
         self.trim(&keys::audit(), audit_bytes, self.store.options().audit_retain_ms).await?;
@@ -162,8 +159,7 @@ impl Janitor {
         self.store.seam().trim(log, keep).await.map(drop)
     }
 
-    /// Trims replies that are too old, and replies that readers have confirmed. An inbox that was unused for the
-    /// retention time leaves the list of inboxes.
+    /// An inbox that was unused for the retention time leaves the list of inboxes.
     async fn trim_inboxes(&self) -> Result<(), StoreError> {
         let active = self.active.load();
         for tenant in active.policy.tenants.keys().filter(|tenant| self.store.is_home_of(tenant)) {
@@ -190,7 +186,7 @@ impl Janitor {
         self.store.seam().trim(&events, TrimBounds { age_ms: EVENTS_MS, ..TrimBounds::default() }).await.map(drop)
     }
 
-    /// Removes expired lists, and the records of handled dead letters that are older than the audit log.
+    /// Also removes the records of handled dead letters that are older than the audit log.
     async fn expire(&self) -> Result<(), StoreError> {
         for _ in 0..STEP_MAX {
             if !self.store.decide(ExpireList).await?.result {
@@ -239,7 +235,7 @@ impl Janitor {
         Ok(())
     }
 
-    /// Drops the queues of agents that no longer belong to an external runtime.
+    /// An orphaned queue belongs to an agent that no longer has an external runtime.
     async fn drop_orphaned_queues(&self) -> Result<(), StoreError> {
         let query = Query::First { set: keys::externals(), upto: None, count: STEP_MAX };
         let Value::Members(queues) = self.store.query(query).await? else { return Ok(()) };
@@ -265,7 +261,7 @@ struct Cursors {
     counter: u64,
 }
 
-/// Only logs an error about damaged data, so that the other inboxes are still trimmed.
+/// Despite damaged data, the other inboxes must be trimmed.
 fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreError> {
     match result {
         Err(error) if error.is_script_error() => {
@@ -276,8 +272,7 @@ fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreE
     }
 }
 
-/// Trims an inbox by age, and up to the last confirmed reply. Readers confirm replies by a stored position or through
-/// consumer groups. Returns the number of removed replies.
+/// Readers confirm replies by a stored position or through consumer groups. Returns the number of removed replies.
 pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, age_ms: i64) -> Result<u64, StoreError> {
     let read = RecordKey::new(format!("read:{tenant}:{inbox}"));
     let read_upto = match store.query(Query::Record(read)).await? {
@@ -289,7 +284,7 @@ pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, ag
     store.seam().trim(&log, TrimBounds { age_ms, read_upto, ..TrimBounds::default() }).await
 }
 
-/// Returns the entry up to which readers have confirmed replies, in the form of [`TrimBounds::read_upto`].
+/// In the form of [`TrimBounds::read_upto`].
 fn read_position(text: &[u8]) -> Option<u128> {
     let (ms, sequence) = std::str::from_utf8(text).ok()?.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

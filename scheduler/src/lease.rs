@@ -16,10 +16,8 @@ use crate::held_entries::held_entries;
 use crate::policy_tracker::PolicyTracker;
 use crate::recovery::inbound;
 
-/// A stopping scheduler has this time to make its entries available to others. The supervisor of the process waits for
-/// this.
+/// A stopping scheduler has this time to return its entries. The supervisor of the process waits for this.
 const RETURN_WAIT: Duration = Duration::from_secs(3);
-/// Maximum entries of a stream to return in one step.
 const RETURN_MAX: usize = 1_000;
 const STANDBY_POLL: Duration = Duration::from_secs(1);
 
@@ -42,9 +40,8 @@ impl Lease {
         }
     }
 
-    /// Creates queues, sends the first heartbeat, reads run-time settings and announces the policy, all before this
-    /// scheduler reads an entry (invariants 12 and 16). If a newer policy is in force, waits on standby until its own
-    /// policy can take over. Returns `None` if the scheduler must shut down during the wait.
+    /// Must succeed before this scheduler reads an entry (invariants 12 and 16). Waits while a newer policy is in
+    /// force. `None` on shutdown.
     pub(crate) async fn prepare(&self, shutdown: &CancellationToken) -> Result<Option<ConsumerId>, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("s", &self.name);
@@ -94,8 +91,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Gives back the entries that were read but not decided. The process did not crash, so no crash is counted against
-    /// these entries.
+    /// The process did not crash, so no crash is counted against these entries.
     pub(crate) async fn return_entries(&self, consumer: &ConsumerId) {
         match tokio::time::timeout(RETURN_WAIT, self.return_all(consumer)).await {
             Ok(Ok(0)) => {}
@@ -114,7 +110,6 @@ impl Lease {
         Ok(returned.iter().filter(|one| one.as_ref().is_ok_and(|receipt| receipt.result)).count())
     }
 
-    /// Ends the lease now, so that other schedulers need not wait until it expires.
     pub(crate) async fn release(&self, consumer: &ConsumerId) {
         let end = EndLease { consumer: consumer.clone(), role: Role::Scheduler };
         if let Err(error) = self.store.decide(end).await {

@@ -1,8 +1,6 @@
-//! The scheduler: admits turns under caps, releases throttle queues, resumes retries, and reaps dead processes.
-//!
-//! Any number of schedulers can run side by side, with all their loops, because every decision is one transaction.
-//! START HERE: [`admitter`] handles an inbound turn, [`timers`] fires due timers, and `recovery` redelivers the work of
-//! dead processes.
+//! The scheduler: admits turns under caps, releases throttle queues, resumes retries, and reaps dead processes. Any
+//! number of schedulers can run side by side, because every decision is one transaction. START HERE: [`admitter`]
+//! handles an inbound turn, [`timers`] fires due timers, `recovery` redelivers work.
 
 pub mod admission;
 pub mod admitter;
@@ -54,10 +52,9 @@ pub struct Options {
     /// [`Options::reap_period`] limits the period.
     pub reap_every: Duration,
     pub collect_every: Duration,
-    /// The maximum applies to each shard.
+    /// For each shard.
     pub audit_bytes_max: u64,
     pub dead_retain_ms: i64,
-    /// How the audit log is sealed. `None` if it is not sealed.
     pub seal: Option<SealOptions>,
 }
 
@@ -77,16 +74,15 @@ impl Options {
         }
     }
 
-    /// Returns the setting, but at most a sixth of the lease. If more than half a lease passes between two checks, the
-    /// next check assumes an outage of Redis. It then gives workers another lease to send heartbeats, so a scheduler
-    /// with a long period would never reap.
+    /// After more than half a lease without a check, the next check assumes an outage of Redis and reaps nothing. With
+    /// a longer period, a scheduler would never reap.
     #[must_use]
     pub fn reap_period(&self, lease: Duration) -> Duration {
         self.reap_every.min(lease / REAPS_PER_LEASE)
     }
 }
 
-/// Minimum checks for dead workers per lease. Two are necessary. The others are a margin for a busy machine.
+/// Two checks per lease are necessary. The others are a margin for a busy machine.
 const REAPS_PER_LEASE: u32 = 6;
 
 pub struct Scheduler {
@@ -102,12 +98,10 @@ pub struct Scheduler {
     sealing: Option<Arc<Sealing>>,
 }
 
-/// Clones share the state. Each scheduler of a process serves one shard.
 #[derive(Clone)]
 pub struct Process {
     pub active: Arc<PolicyHandle>,
     pub metrics: Arc<Metrics>,
-    /// Progress of the loops, for `/livez`.
     pub progress: Progress,
     /// All schedulers of the process together handle only one suspect entry, because a crash ends all of them.
     pub suspects: SuspectSemaphore,
@@ -128,7 +122,7 @@ enum IncarnationEnd {
     PolicyStale,
 }
 
-/// `/livez` reports a loop as stalled if it is late by more than this time. The time allows for an outage of Redis.
+/// `/livez` reports a loop as stalled after this delay. The delay allows for an outage of Redis.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 impl Scheduler {
     /// The names of incarnations begin with `name`, for example a pod's name.
@@ -155,11 +149,7 @@ impl Scheduler {
         }
     }
 
-    /// Runs until `shutdown`. While Redis is unavailable, the scheduler waits, and then continues.
-    ///
-    /// # Errors
-    /// [`StoreError::Shards`] if the data was written with another number of shards. The setting must then be
-    /// corrected.
+    /// Waits while Redis is unavailable. Fails with [`StoreError::Shards`] if the data has another number of shards.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
         while !shutdown.is_cancelled() {
             let prepared = retry_until(&shutdown, || async {
@@ -183,8 +173,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Runs until a shutdown, until a newer policy is in force, or until a lease has passed without a heartbeat. In the
-    /// last case, other schedulers take over the entries of `consumer`.
+    /// Ends at a shutdown, if a newer policy is in force, or if a lease passes without a heartbeat.
     async fn incarnation(&self, consumer: ConsumerId, shutdown: &CancellationToken) -> IncarnationEnd {
         let stop = shutdown.child_token();
         self.policy_tracker.begin_incarnation(&stop);

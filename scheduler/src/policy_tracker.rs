@@ -17,7 +17,7 @@ pub(crate) struct PolicyTracker {
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
     state: PolicyState,
-    /// Canceled when the current incarnation ends. Loops that wait for Redis then stop.
+    /// Loops that wait for Redis stop when this token is canceled.
     stopping: ArcSwap<CancellationToken>,
     consumer: ArcSwapOption<ConsumerId>,
     report: ReportOptions,
@@ -35,7 +35,6 @@ impl PolicyTracker {
         self.consumer.store(Some(Arc::new(consumer.clone())));
     }
 
-    /// Begins an incarnation, which ends when `stop` is canceled.
     pub(crate) fn begin_incarnation(&self, stop: &CancellationToken) {
         self.stopping.store(Arc::new(stop.clone()));
     }
@@ -52,7 +51,7 @@ impl PolicyTracker {
         self.active.load()
     }
 
-    /// Returns 1 without limits, and more with limits. The estimate assumes that one in eight limits matches a call.
+    /// 1 without limits. Assumes that one in eight limits matches a call.
     pub(crate) fn cost_of_call(&self) -> usize {
         1 + self.active.load().policy.limits.len() / 8
     }
@@ -66,8 +65,7 @@ impl PolicyTracker {
         }
     }
 
-    /// Applies the state of the store as of the last commits. Reports a restart of the store or a clock jump. If a
-    /// newer policy is in force, ends the incarnation. Also reads run-time settings that have changed.
+    /// Ends the incarnation if a newer policy is in force. Also reads run-time settings that have changed.
     pub(crate) async fn apply_store_state(&self) {
         let state = self.store.state();
         self.state.report_clock_jump(self.store.take_jump_ms(), &self.metrics);
@@ -75,15 +73,13 @@ impl PolicyTracker {
         if state.policy > self.state.generation() && self.state.generation() > 0 {
             self.end_stale_incarnation();
         }
-        // A failed read needs no retry here. The store rejects a decision that relies on older settings, and
+        // A failed read needs no retry. The store rejects a decision that relies on older settings, and
         // `handle_stale_policy` then reads the settings.
         if let Err(error) = self.active.refresh(&self.store).await {
             tracing::warn!(%error, "failed to read run-time settings; the last ones read stay in force");
         }
     }
 
-    /// Ends the incarnation if a decision relied on an outdated policy. Reads the settings again if a decision relied
-    /// on outdated settings.
     pub(crate) async fn handle_stale_policy(&self) -> Result<(), StoreError> {
         if self.store.refresh_state().await?.policy > self.state.generation() {
             self.end_stale_incarnation();
@@ -93,8 +89,7 @@ impl PolicyTracker {
         self.active.refresh(&self.store).await
     }
 
-    /// Announces the policy to the shard. The scheduler does so at its start, after a reload, and if Redis has lost the
-    /// policy.
+    /// The scheduler announces at its start, after a reload, and if Redis has lost the policy.
     pub(crate) async fn announce(&self, active: &ActivePolicy, take: bool) -> Result<AnnounceResult, StoreError> {
         let consumer = self.consumer.load();
         let announced = self.store.announce(&active.digest, consumer.as_deref(), take).await?;
@@ -109,9 +104,8 @@ impl PolicyTracker {
         Ok(announced)
     }
 
-    /// Returns the policy for the next decisions. After a reload, first announces the new policy, so that no batch is
-    /// decided with the generation of another policy. If a newer policy is in force, ends the incarnation and returns
-    /// `None`.
+    /// After a reload, announces the new policy first, so that no batch has the generation of another policy. `None` if
+    /// a newer policy is in force.
     pub(crate) async fn policy_snapshot(&self) -> Result<Option<PolicySnapshot>, StoreError> {
         let active = self.active.load();
         let announced = self.state.announced();
@@ -144,14 +138,11 @@ impl PolicyTracker {
         self.metrics.policy_stale();
     }
 
-    /// Ends the incarnation, because another replica has a newer configuration, and the policy of that replica is in
-    /// force.
     pub(crate) fn end_stale_incarnation(&self) {
         self.metrics.policy_stale();
         self.stopping.load().cancel();
     }
 
-    /// Recreates missing streams and groups, for example after Redis was flushed.
     pub(crate) async fn restore_lost_state(&self, what: &str) {
         self.metrics.state_lost();
         tracing::error!(what, "streams or groups of the shard are missing; recreating them");

@@ -24,9 +24,9 @@ use crate::policy_tracker::PolicyTracker;
 
 const DEAD_MAX: usize = 16;
 const HELD_MAX: usize = 256;
-/// Entries of deleted consumers get this consumer name. It never has a lease, so its entries are reaped immediately.
+/// Entries of deleted consumers get this name. No lease has this name, so the entries are reaped immediately.
 const LOST: &str = "lost";
-/// Maximum steps for one consumer in one round. The next round does further steps.
+/// For one consumer in one round. The next round does further steps.
 const STEPS_MAX: usize = 256;
 
 #[derive(Debug, Default)]
@@ -76,8 +76,8 @@ impl Recovery {
         handle.finished();
     }
 
-    /// Checks for dead consumers. Skips the check if the last check is less than three quarters of a period old. Two
-    /// checks are therefore less than two periods apart.
+    /// Skips the check if the last one is less than three quarters of a period old. Two checks are then less than two
+    /// periods apart.
     async fn round(&self, lists: bool) -> Result<(), StoreError> {
         let every_ms = i64::try_from(self.every.as_millis()).unwrap_or(i64::MAX);
         if !self.may_reap(every_ms / 4 * 3).await? {
@@ -107,7 +107,7 @@ impl Recovery {
         Ok(self.store.decide(may).await?.result == ReapPermit::Granted)
     }
 
-    /// Adds consumers that hold entries to the list of consumers, if they are missing there (see [`ListHolder`]).
+    /// Adds missing consumers that hold entries to the list of consumers (see [`ListHolder`]).
     async fn list_holders(&self) -> Result<(), StoreError> {
         for queue in inbound().into_iter().chain(slices()) {
             // A failure must not stop the reaping. For example, an older Redis user may lack the necessary permission.

@@ -18,20 +18,18 @@ pub struct Scrape {
 }
 
 impl Scrape {
-    /// `stores` has one store for each shard.
     #[must_use]
     pub fn new(stores: &[Store], active: &Arc<PolicyHandle>, metrics: &Arc<Metrics>) -> Self {
         let observed = stores.iter().map(|store| store.clone().observed_by(metrics.clone()));
         Self { stores: observed.collect(), active: Arc::clone(active), metrics: Arc::clone(metrics), sealed: false }
     }
 
-    /// If `sealed` is true, a scrape also reports how much of the audit log is not sealed.
     #[must_use]
     pub fn with_seals(self, sealed: bool) -> Self {
         Self { sealed, ..self }
     }
 
-    /// Reads the values of all shards. `None` if a shard does not respond, because the total would be incomplete.
+    /// `None` if a shard does not respond, because the total would be incomplete.
     pub async fn scrape(&self) -> Option<RedisScrape> {
         let active = self.active.load();
         self.metrics.config_admits(active.policy.agents.len(), active.policy.tenants.len());
@@ -62,7 +60,7 @@ impl Scrape {
     }
 }
 
-/// Adds counts, and takes the maximum of ages and of memory use, because shards can share one Redis.
+/// Shards can share one Redis, so memory use is the maximum and not the sum.
 fn merged(shards: &[ShardBacklog]) -> RedisScrape {
     let place = |place: WorkStage, count: fn(&ShardBacklog) -> u64, oldest_ms: fn(&ShardBacklog) -> i64| {
         let count = shards.iter().map(count).sum();

@@ -1,5 +1,4 @@
-//! Handles the inbound `tasks` stream: validates new tasks before an agent receives them, and applies messages of
-//! external runtimes to their tasks.
+//! Handles the inbound `tasks` stream: new tasks, and messages of external runtimes about their tasks.
 
 use std::sync::Arc;
 
@@ -35,8 +34,7 @@ use crate::intake::{BatchHandler, Intake, WRONG_SHARD};
 use crate::policy_tracker::PolicyTracker;
 use crate::unrun_calls::turn_ended;
 
-/// Maximum attempts to settle or park a task. An attempt fails if a heartbeat of the task's runtime changes the task at
-/// the same time.
+/// An attempt fails if a heartbeat of the task's runtime changes the task at the same time.
 const ATTEMPTS_MAX: usize = 4;
 
 pub(crate) struct TaskQueues {
@@ -113,12 +111,11 @@ impl TaskQueues {
         let stream = Inbound::Tasks.stream();
         let entry = arrival.entry.clone();
         if let Err(error) = self.store.decide(AcknowledgeInbound { stream, entry }).await {
-            // Handling the message a second time is harmless: the message is idempotent, or its lease has ended.
+            // Handling the message twice is harmless: the message is idempotent, or the lease has ended.
             tracing::warn!(%error, "task message handled but not acknowledged");
         }
     }
 
-    /// Retries until Redis has decided.
     async fn delegate(&self, reader: &InboundReader, arrival: &Arrival, task: Task) {
         let decided = retry_until(reader, || async {
             match self.try_delegate(arrival, task.clone()).await {
@@ -193,7 +190,7 @@ impl TaskQueues {
         })
     }
 
-    /// Returns the task's agent, grant and deadline (ms). `None` unless an unfinished task has this name.
+    /// (agent, grant, deadline in ms). `None` if no unfinished task has this name.
     async fn grant_of(&self, name: &TurnName) -> Result<Option<(AgentId, TaskGrant, i64)>, StoreError> {
         let stored = self.store.record_of::<Turn>(&name.record()).await?;
         let head = stored.filter(|stored| stored.value.is_task()).map(|stored| stored.value.head);
@@ -207,7 +204,7 @@ impl TaskQueues {
         tracing::warn!(%error, verb, "Redis did not respond; retrying");
     }
 
-    /// Retries until Redis has decided, because a runtime sends each message only once. If the lease has ended, the
+    /// A runtime sends each message only once, so this retries until Redis has decided. If the lease has ended, the
     /// message changes nothing.
     async fn apply_runtime_message(
         &self,
@@ -269,8 +266,7 @@ impl TaskQueues {
         Ok(None)
     }
 
-    /// Cancels a turn or task. If the cancellation arrives first, the store keeps the cancellation until the turn
-    /// arrives. Therefore the tenant must belong to this shard.
+    /// The store keeps a cancellation that arrives before the turn, so the tenant must belong to this shard.
     async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         let refusal = |code, message: String| Ok(Some(Box::new(RejectedMessage::new(code, message))));
         if !self.store.is_home_of(&name.tenant) {
@@ -307,7 +303,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Reads the slice of a leased task. `None` if `leased` is not the current lease.
+    /// `None` if `leased` is not the current lease.
     async fn leased_slice(&self, leased: &LeasedTask) -> Result<Option<Box<Slice>>, StoreError> {
         let read = ReadHeld { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
         Ok(self.store.decide(read).await?.result)
@@ -362,8 +358,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Retries the task after 1, 3 or 9 s, because the runtime reported a temporary failure. The fourth failure is
-    /// final.
+    /// After 1, 3 or 9 s. The fourth failure is final.
     async fn fail_for_now(&self, leased: &LeasedTask, error: CallError) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.leased_slice(leased).await? else { break };
@@ -387,8 +382,7 @@ impl TaskQueues {
                     return Ok(());
                 }
                 ParkResult::Canceled => return self.end_canceled(leased, &slice.name, error).await,
-                // Either the runtime has sent a heartbeat since the slice was read, or another runtime has the task
-                // now.
+                // The runtime has sent a heartbeat since the slice was read, or another runtime has the task now.
                 ParkResult::Stale => {}
             }
         }
@@ -396,7 +390,6 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Ends a task that was canceled between a failed attempt and the next attempt.
     async fn end_canceled(&self, leased: &LeasedTask, name: &TurnName, error: CallError) -> Result<(), StoreError> {
         let why = self.store.cancelled_because(name).await?;
         let report = self.policy_tracker.report();
@@ -430,7 +423,7 @@ fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMess
 enum DelegateAttempt {
     Written,
     Refused(Box<RejectedMessage>),
-    /// The task must be written later, because the store is short of memory.
+    /// The store is short of memory.
     Later,
 }
 

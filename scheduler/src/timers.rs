@@ -29,12 +29,11 @@ use crate::policy_tracker::PolicyTracker;
 use crate::unrun_calls::RecordingRenderer;
 
 const DUE_MAX: usize = 256;
-/// Maximum throttle queues or turns in one commit. Such a commit takes about 2 ms.
+/// Throttle queues or turns in one commit. Such a commit takes about 2 ms.
 const CHUNK_MAX: usize = 16;
-/// Polling interval while turns get permits that other turns have returned. A turn waits at most this long for a free
-/// permit.
+/// A turn waits at most this long for a permit that another turn has returned.
 const BUSY_POLL: Duration = Duration::from_millis(5);
-/// Time after a turn got a permit in which [`BUSY_POLL`] applies.
+/// [`BUSY_POLL`] applies for this time after a turn got a permit.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
 enum Timer {
@@ -57,11 +56,10 @@ impl Timer {
 
 #[derive(Default)]
 struct TimerRound {
-    /// True if there may be more due timers or turns.
+    /// More timers or turns may be due.
     full: bool,
-    /// True if a turn left the queue of a configured limit. More permits of this limit may soon be free.
+    /// A turn left the queue of a configured limit, so more permits of this limit may soon be free.
     busy: bool,
-    /// The delay of the most overdue timer.
     late: Duration,
 }
 
@@ -150,8 +148,7 @@ impl Timers {
         for chunk in queues.chunks(CHUNK_MAX) {
             failed = self.release(chunk, &mut round).await.err().or(failed);
         }
-        // Cascades cancel the work below an ended turn or task. They run before the turns, so that this work ends in
-        // the same round.
+        // Cascades run before the turns, so that the canceled work ends in the same round.
         for name in &cascades {
             failed = self.cascade(name, &mut round).await.err().or(failed);
         }
@@ -161,7 +158,7 @@ impl Timers {
         failed.map_or(Ok(round), Err)
     }
 
-    /// Removes a timer with an unknown name: this version sets no such timer.
+    /// This version sets no timer with such a name.
     async fn discard_timer(&self, name: &str) -> Result<(), StoreError> {
         tracing::error!(timer = name, "cannot read the name of a timer; removing it");
         let mut transaction = Transaction::new(self.store.versions().draw());
@@ -220,8 +217,7 @@ impl Timers {
             }
             self.count_released(name, &receipt.result, &render);
         }
-        // All turns that were read from the head of a queue have left it, so the next turns need not wait for the
-        // queue's timer.
+        // All turns that were read have left the queue, so the next turns need not wait for the queue's timer.
         let more: Vec<CounterKey> =
             left.into_iter().filter(|(_, count)| *count >= HEADS_MAX).map(|(counter, _)| counter).collect();
         round.full |= !more.is_empty();
@@ -246,7 +242,7 @@ impl Timers {
         }
     }
 
-    /// Removes an unreadable turn from its throttle queue, because the turn would block the queue.
+    /// An unreadable turn would block its throttle queue.
     async fn discard_unreadable(&self, counter: &CounterKey, name: &TurnName, why: &str) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         let discard = Discard { counter: counter.clone(), name: name.clone(), why: why.to_owned(), bounds: &bounds };
@@ -273,7 +269,7 @@ impl Timers {
             match fired.map(|receipt| receipt.result) {
                 Ok(DueResult::Ended) => render.count(name, true, self.store.state().now_ms, &self.metrics),
                 Ok(DueResult::Dispatched) => self.metrics.promoted(1),
-                // The turn's throttle queue is due now. `full` makes the loop handle this queue before its next wait.
+                // The throttle queue is due now. `full` makes the loop handle due queues before the next wait.
                 Ok(DueResult::Throttled) => round.full = true,
                 Ok(DueResult::External) => self.expire_external_lease(name).await?,
                 Ok(DueResult::Gone | DueResult::Later(_) | DueResult::Noticed(_) | DueResult::Ending(_)) => {}
@@ -303,7 +299,6 @@ impl Timers {
         Ok(())
     }
 
-    /// Returns why the record is unreadable. `None` if the decision failed for another reason.
     async fn unreadable_reason(&self, name: &TurnName, error: &RunError) -> Result<Option<String>, StoreError> {
         match error {
             RunError::Unreadable { why, .. } => Ok(Some(why.to_string())),
@@ -319,7 +314,6 @@ impl Timers {
         }
     }
 
-    /// If an external runtime has claimed the task and the lease has expired, offers the task again.
     async fn expire_external_lease(&self, name: &TurnName) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         if self.store.decide(HandleLeaseTimer { name: name.clone(), bounds: &bounds }).await?.result
@@ -330,7 +324,6 @@ impl Timers {
         Ok(())
     }
 
-    /// Cancels a part of the work below an ended turn or task, and sets `full`, because more work may follow.
     async fn cascade(&self, name: &TurnName, round: &mut TimerRound) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         let step = CascadeStep { name: name.clone(), bounds: &bounds };

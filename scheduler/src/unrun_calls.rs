@@ -1,5 +1,5 @@
-//! Counts calls that end without running. A decision renders the results of these calls, and renders them again after a
-//! conflict. Therefore calls are counted only after the commit.
+//! Counts calls that end without running. Calls are counted only after the commit, because a conflict renders the
+//! results again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -13,7 +13,6 @@ use tickfleet_engine::report::Renderer;
 use tickfleet_model::Outcome;
 use tickfleet_ops::metrics::{LimitAction, Metrics};
 
-/// Renders the results of calls, and stores the calls until [`Self::count`].
 pub(crate) struct RecordingRenderer<'a> {
     renderer: Renderer<'a>,
     rendered: Mutex<HashMap<TurnName, RenderedTurn>>,
@@ -30,7 +29,7 @@ impl<'a> RecordingRenderer<'a> {
         Self { renderer, rendered: Mutex::default() }
     }
 
-    /// Counts the calls of a turn. The decision must be committed. `is_over` is true if the turn has also ended.
+    /// The decision must be committed. `is_over` is true if the turn has also ended.
     pub(crate) fn count(&self, name: &TurnName, is_over: bool, now_ms: i64, metrics: &Metrics) {
         let Some(rendered) = self.rendered.lock().remove(name) else { return };
         let calls = rendered.calls.len() as u64;
@@ -53,7 +52,7 @@ impl<'a> RecordingRenderer<'a> {
     }
 }
 
-/// Records the time since submission, unless the submission time is unknown (0).
+/// A submission time of 0 is unknown.
 pub(crate) fn turn_ended(submitted_ms: i64, now_ms: i64, metrics: &Metrics) {
     if submitted_ms > 0 {
         metrics.turn_ended(Duration::from_millis((now_ms - submitted_ms).max(0).unsigned_abs()));

@@ -1,5 +1,5 @@
-// A tenant that does not exist is rejected at once: `absent.mjs DIST`, against `REDIS_URL`, and through `GATEWAY_URL`
-// with `GATEWAY_KEY`, a key for tenant `nowhere-js`. DIST is the folder of the built client.
+// A tenant that does not exist is rejected at once. Run `absent.mjs DIST` with `REDIS_URL`, `GATEWAY_URL` and
+// `GATEWAY_KEY` (a key for tenant `nowhere-js`). DIST is the folder of the built client.
 import assert from "node:assert/strict";
 import { resolve } from "node:path";
 

@@ -44,7 +44,7 @@ async def each_way(fleet: AsyncFleet) -> None:
 
 
 async def main() -> None:
-    # Delays the fallback read of the turn's record for an hour, so that only the rejection itself can end the wait.
+    # Without the fallback read of the turn's record, only the rejection itself can end the wait.
     _hub._RECORD_AFTER = 3_600.0
     async with AsyncFleet(tenant="nowhere") as fleet:
         await each_way(fleet)

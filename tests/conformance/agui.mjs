@@ -1,9 +1,9 @@
-// Talks with an agent of a fleet as an AG-UI front end does, with the protocol's own client. The client checks the
-// schema and the order of all events:
-//   node tests/conformance/agui.mjs URL KEY PACKAGES
+// Talks with an agent of a fleet through the AG-UI protocol's own client, which checks the schema and the order of all
+// events:
+// node tests/conformance/agui.mjs URL KEY PACKAGES
 // URL is an agent's `/v1/agents/{agent}/ag-ui`; PACKAGES is the folder where npm installed @ag-ui/client (tests/node).
-// If the user's message begins with `echo`, the agent calls the tool `echo` with this message. To any other message, it
-// answers with the message and the number of messages before it.
+// The agent calls the tool `echo` for a message that begins with `echo`. To any other message, it answers with the
+// message and the number of earlier messages.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { join, resolve } from "node:path";

@@ -1,7 +1,6 @@
-// An agent written with Vercel's AI SDK runs its tools through a fleet with caps: `ai-sdk.mjs PACKAGE`, against
-// `REDIS_URL`, or through `GATEWAY_URL` with `GATEWAY_KEY`. PACKAGE is the folder of the built client. The model is a
-// stub: it asks for two calls, one that is granted and one that the daily cap of agent `frugal` rejects, and answers
-// when it has both results.
+// An agent written with Vercel's AI SDK runs its tools through a fleet with caps. Run `ai-sdk.mjs PACKAGE` with
+// `REDIS_URL`, or with `GATEWAY_URL` and `GATEWAY_KEY`. PACKAGE is the folder of the built client. The model is a stub:
+// one of its two calls is granted, and the daily cap of agent `frugal` rejects the other.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { resolve } from "node:path";

@@ -50,7 +50,7 @@ def judge(notice: dict[str, Any]) -> None:
     assert notice["kind"] == "tickfleet_approval", notice
     assert (notice["tool"], notice["arguments"]) == ("transfer", {"to": "bob", "amount": 10}), notice
     assert notice["console"] == "https://fleet.example.com/console/#/approvals", notice
-    # Default: the deadline of the turn, in 24 hours.
+    # By default, the deadline of the turn is in 24 hours.
     until = time.mktime(time.strptime(notice["deadline"], "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
     assert 23 * 3600 < until - time.time() < 25 * 3600, notice
 

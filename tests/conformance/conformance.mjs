@@ -1,6 +1,5 @@
 // Runs the conformance cases with the TypeScript client: `conformance.mjs CASES TENANT DIST`, against `REDIS_URL`, or
-// through `GATEWAY_URL` with `GATEWAY_KEY`. DIST is the folder of the built client. Exits with 1 and names the first
-// step that failed.
+// through `GATEWAY_URL` with `GATEWAY_KEY`. DIST is the folder of the built client.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";

@@ -1,6 +1,4 @@
-// Checks how the TypeScript client handles failures between client and gateway, and how it reports features that a
-// gateway does not support. Usage: `gateway.mjs TENANT DIST`, with the environment variables of gateway.py, which
-// checks the Python client.
+// Checks how the TypeScript client handles failures: `gateway.mjs TENANT DIST`, with the environment of gateway.py.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { once } from "node:events";
@@ -18,7 +16,6 @@ const DIALECTS = ["raw", "openai", "openai_responses", "anthropic", "gemini", "m
 const calls = [{ name: "echo", arguments: { text: "hi" } }];
 const turn = { agent: "kelly", calls };
 
-// Node.js warns if waiting requests leak listeners.
 process.on("warning", (warning) => assert.notEqual(warning.name, "MaxListenersExceededWarning"));
 
 /**
@@ -85,7 +82,6 @@ async function aTurnWhoseAnswerIsLostIsCarriedOutOnce() {
 }
 
 async function aRefusalThatAnotherGatewayHeardIsTold() {
-  // As if another gateway had accepted the turn: this gateway has no record of it.
   const body = JSON.stringify({ turn_id: "t", state: "accepted", duplicate: false });
   wire.fates = [{ status: 202, headers: { "content-type": "application/json" }, body }];
   const submitted = await through().submit({ agent: "nobody", calls });
@@ -106,7 +102,6 @@ async function aGatewayThatIsBusyIsAskedAgainWhenItSays() {
     wire.fates = [refusal(status, code, "7")];
     await fails(hasty.run({ ...turn, turnId: "t" }), kind, kind === Unavailable ? { id: "t" } : { code, retryAfterMs: 7_000 });
   }
-  // The turn was accepted; only the request that waits for its reply was refused.
   [wire.fates, wire.seen] = [[refusal(429, "too_many_waiting", "7")], []];
   assert((await hasty.run(turn)).ok);
   assert.deepEqual(wire.seen.slice(0, 2), Array(2).fill("POST /v1/turns"));
@@ -184,7 +179,6 @@ async function eventsEndWhereTheirLinesDoAndNowhereElse() {
   for (const end of ["\n", "\r\n", "\r"]) {
     const lines = [": hello", "", "event: plan", "data: 7", "", "event: note", `data: {"position": 1,`, `data:"text": "${text}"}`, ""];
     const whole = Buffer.from([...lines, "event: failed", 'data: {"position": 2}', "", ""].join(end));
-    // Writes byte by byte, so that chunks end within characters, and between a carriage return and its line feed.
     const write = (to, at = 0) => (at < whole.length ? to.write(whole.subarray(at, at + 1), () => write(to, at + 1)) : to.end());
     wire.fates = [(to) => write(to.writeHead(200, { "content-type": "text/event-stream" }))];
     const reported = [];

@@ -41,8 +41,7 @@ TENANT = sys.argv[1]
 ECHO = [{"name": "echo", "arguments": {"text": "hi"}}]
 
 Fate = str | tuple[int, dict[str, str], str]
-# Fates: with `cut`, the connection ends after the gateway has answered, and with `half` in the middle of the answer.
-# With `hang`, the proxy sends nothing. Any other fate is the response that it sends.
+# `cut` closes the connection after the gateway's answer, and `half` in the middle of the answer. `hang` never answers.
 
 
 class Wire:
@@ -143,7 +142,6 @@ async def a_turn_whose_answer_is_lost_is_carried_out_once(wire: Wire) -> None:
         reply = await fleet.run("frugal", calls=ECHO, timeout=30.0)
     assert [result.outcome for result in reply.results] == ["ok"], reply
     assert [seen.split("?")[0] for seen in wire.seen[:3]] == ["POST /v1/turns"] * 3, wire.seen
-    # If the connection is cut while the client waits, the client asks for the reply. It does not send the turn again.
     wire.fates = ["through", "cut", "cut"]
     async with wire.fleet() as fleet:
         turn = await fleet.submit("kelly", calls=ECHO)
@@ -151,7 +149,6 @@ async def a_turn_whose_answer_is_lost_is_carried_out_once(wire: Wire) -> None:
 
 
 async def a_refusal_that_another_gateway_heard_is_told(wire: Wire) -> None:
-    # As if another gateway had accepted the turn: this gateway has no record of it.
     wire.fates = [(202, {"content-type": "application/json"}, '{"turn_id": "t", "state": "accepted", "duplicate": false}')]
     async with wire.fleet() as fleet:
         turn = await fleet.submit("nobody", calls=ECHO)
@@ -173,7 +170,6 @@ async def a_gateway_that_is_busy_is_asked_again_when_it_says(wire: Wire) -> None
             wire.fates = [refusal(status, code, "7")]
             said = {"id": "t"} if kind is Unavailable else {"code": code, "retry_after": 7.0}
             await raises(kind, hasty.run("kelly", calls=ECHO, turn_id="t"), **said)
-        # The turn was accepted; only the request that waits for its reply was refused.
         wire.fates, wire.seen = [refusal(429, "too_many_waiting", "7")], []
         assert (await hasty.run("kelly", calls=ECHO)).ok
         assert [seen.split("?")[0] for seen in wire.seen[:2]] == ["POST /v1/turns"] * 2, wire.seen
@@ -206,7 +202,6 @@ async def what_waits_outlasts_trouble_and_keeps_to_its_time(wire: Wire) -> None:
 
 async def whatever_is_open_when_a_client_is_closed_is_told(wire: Wire) -> None:
     async with wire.fleet(retry_timeout=300) as fleet:
-        # One request is in a pause before its retry. The other requests never get an answer.
         wire.fates = [refusal(503, "unavailable", "60")]
         open_works: list[Any] = [asyncio.ensure_future(fleet.submit("kelly", calls=ECHO))]
         await wire.spent.wait()
@@ -281,7 +276,6 @@ async def what_a_gateway_cannot_do_is_said(_: Wire) -> None:
         await raises(Unsupported, fleet.cancel(".."))
         await raises(NoDefinitions, fleet.tools("nobody"))
         await raises(InvalidMessage, fleet.tools("kelly", format="nonsense"))
-        # The gateway rejects the turn with the same reply that a client on Redis gets.
         call = {"id": "call_1", "type": "function", "function": {"name": "echo", "arguments": "{}"}}
         try:
             await fleet.run("kelly", tool_calls=[call], priority="asap")

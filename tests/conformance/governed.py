@@ -109,7 +109,6 @@ def blocking(fleet: Fleet) -> None:
 
     failed = order()
     raises(NoCover, lambda: fails(failed, 1))
-    # The refused call had no effect, so an equal call runs. It fails, and may have had an effect.
     raises(OSError, lambda: fails(failed, 2))
     assert "OSError" in str(raises(OutcomeUnknown, lambda: refund(failed, 3))) and bank.paid(failed) == 1
     ok("a function that fails")
@@ -157,7 +156,6 @@ def processes(fleet: Fleet) -> None:
     raises(Conflict, lambda: refund(one, 6.0, turn_id=turn))
     ok("two processes")
 
-    # The fleet cannot know whether the function has paid, so it does not pay again.
     two, turn = order(), f"turn-{uuid.uuid4().hex}"
     died = other(bank, two, turn, "dies")
     died.communicate(timeout=60)

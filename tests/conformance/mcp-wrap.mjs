@@ -1,8 +1,7 @@
 // Starts the servers of an MCP client's configuration as the client does, with the official MCP SDK:
-//   node tests/conformance/mcp-wrap.mjs PACKAGES CONFIGURATION CALLS
-// PACKAGES is the folder where npm installed @modelcontextprotocol/sdk (tests/node). CONFIGURATION is the text of the
-// configuration file, and CALLS a JSON list of [tool, arguments]. The user accepts each dialog. Prints a line of JSON
-// per server: its tools, the dialogs, and the results of the calls.
+//  node tests/conformance/mcp-wrap.mjs PACKAGES CONFIGURATION CALLS
+// PACKAGES is the folder where npm installed @modelcontextprotocol/sdk. CONFIGURATION is the text of the configuration
+// file, and CALLS a JSON list of [tool, arguments].
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 

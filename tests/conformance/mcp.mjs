@@ -1,8 +1,7 @@
-// Runs the official MCP conformance suite against the MCP server of a gateway. The gateway's fleet is started for the
-// suite and has the suite's tools:
-//   node tests/conformance/mcp.mjs TICKFLEET PACKAGES [OPTION…]
-// PACKAGES is the folder where npm installed @modelcontextprotocol/conformance (tests/node; Node.js 22 or later). The
-// options are those of the suite's command `server`. The suite sends no API keys: a proxy before the gateway adds one.
+// Runs the official MCP conformance suite against the MCP server of a gateway:
+//  node tests/conformance/mcp.mjs TICKFLEET PACKAGES [OPTION…]
+// PACKAGES is the folder where npm installed @modelcontextprotocol/conformance (Node.js 22 or later). The options are
+// those of the suite's command `server`. The suite sends no API keys, so a proxy adds one.
 import { spawn, spawnSync } from "node:child_process";
 import { mkdtempSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, request } from "node:http";
@@ -14,9 +13,7 @@ const [program, packages, ...options] = process.argv.slice(2);
 const folder = mkdtempSync(join(tmpdir(), "tickfleet-mcp-"));
 const listen = (server) => new Promise((up) => server.listen(0, "127.0.0.1", () => up(server.address().port)));
 
-// The suite's tools: their answers, their delays in seconds, and their parameters. The suite also has tools that elicit
-// input, log, report progress or return images. A fleet's tools can do none of this, so tools of these kinds are
-// missing (known-failures.yaml).
+// `seconds` is a delay. known-failures.yaml lists the kinds of tools that a fleet cannot offer.
 const TOOLS = {
   test_simple_text: { text: "This is a simple text response for testing." },
   test_error_handling: { text: "This tool intentionally returns an error for testing", status: 400 },
@@ -47,7 +44,7 @@ const service = createServer((req, res) => {
   const text = tool.text.replace("{name}", at.searchParams.get("name"));
   const seconds = tool.seconds ?? Number(at.searchParams.get("seconds") ?? 0);
   const say = () => res.writeHead(tool.status ?? 200, { "content-type": "application/json" }).end(JSON.stringify(text));
-  // Lengthens a tool's delay by 1 s, so that the call is reported as a task.
+  // With one second more, the call lasts long enough to be reported as a task.
   const timer = setTimeout(say, seconds && (seconds + 1) * 1000);
   res.on("close", () => clearTimeout(timer));
 });

@@ -297,7 +297,7 @@ LOOPS: list[type[Loop]] = [
 
 async def cancelled(loop: Loop) -> None:
     """Cancels the run after the money has moved and before the result arrives. A resumed run must not pay again."""
-    # On a busy machine, the first import of a framework blocks all loops of this process for some seconds.
+    # On a busy machine, the first import of a framework blocks this process for seconds.
     loop.bank.seconds = 12.0
     saved = await loop.saved()
     running = asyncio.create_task(loop.resume(saved))

@@ -1,7 +1,5 @@
-// Checks that an agent written with Vercel's AI SDK pays once, although it is retried and resumed. Run it as
-// `resumed.mjs PACKAGE`, against `REDIS_URL`, with a running fleet that has the configuration in `bank/conf`. PACKAGE
-// is the folder of the built client. The model is a stub that gives every payment the call ID `call_1`, as some
-// providers do. Payments are counted in the bank's ledger.
+// Checks that an agent on Vercel's AI SDK pays once, although it is retried and resumed: `resumed.mjs PACKAGE`.
+// Needs the `REDIS_URL` of a fleet with the configuration in `bank/conf`. PACKAGE is the folder of the built client.
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { existsSync, mkdtempSync, readFileSync } from "node:fs";

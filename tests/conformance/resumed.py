@@ -207,8 +207,7 @@ async def langgraph_intended(fleet: AsyncFleet) -> None:
 
 def is_conflict(error: BaseException) -> bool:
     """Returns whether a call was refused because its id has other arguments."""
-    # The SDK wraps the exception of a tool. If the arguments of an approved call have changed, the SDK itself rejects
-    # the call.
+    # The SDK wraps the exception of a tool. The SDK itself rejects changed arguments of an approved call.
     refusal = error.__cause__ or error
     return isinstance(refusal, Conflict) or "different invocation" in str(refusal)
 
@@ -330,7 +329,7 @@ async def openai_agents_resumed(fleet: AsyncFleet) -> None:
     def order(context: Any) -> str:
         return str(context.context["order"])
 
-    # A short item ID is a counter, so other runs use the same IDs.
+    # Short item IDs are counters, so other runs use the same IDs.
     bank, context = Bank(), {"order": uuid.uuid4().hex}
     agent = await openai_agent(fleet, bank, "fc_1", order)
     saved = await paused(agent, context)

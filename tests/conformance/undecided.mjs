@@ -1,5 +1,4 @@
-// Checks that the client does not return the reply of an earlier turn with the same ID: `undecided.mjs DIST`, against a
-// `REDIS_URL` without a fleet. See undecided.py.
+// Checks that a reply of an earlier turn is not returned: `undecided.mjs DIST`, against a `REDIS_URL` without a fleet.
 import assert from "node:assert/strict";
 import { resolve } from "node:path";
 
@@ -27,7 +26,7 @@ const error = { code: "conflict", message: "used" };
 await ask("XADD", `${PREFIX}replies:acme:box`, "*", "reply", reply("conflict", { error }), "seq", "1");
 await decide();
 await assert.rejects(refused.reply({ timeoutMs: 10_000 }), Conflict);
-// The decision writes no reply, so the client reads the reply from the record.
+// Nothing writes a reply here, so the client must read the reply from the record.
 const again = await fleet.submit(turn);
 await decide();
 assert.equal((await again.reply({ timeoutMs: 10_000 })).status, "done");

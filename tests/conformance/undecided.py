@@ -39,7 +39,7 @@ async def main() -> None:
             raise SystemExit(f"the reply of another turn: {await turn.reply(10.0)}")
         except Conflict:
             pass
-        # The decision writes no reply, so the client reads the reply from the record.
+        # Nothing writes a reply here, so the client must read the reply from the record.
         turn = await fleet.submit("kelly", calls=[{"name": "echo"}], turn_id="used")
         [(entry, _)] = await redis.xrange(f"{PREFIX}turns")
         await redis.xdel(f"{PREFIX}turns", entry)

@@ -223,8 +223,7 @@ export async function stick(fleet) {
   for (let number = 0; !(await workers()).some((worker) => worker.slots === 1 && worker.busy === 1); number += 1) {
     const isThere = (await workers()).some((worker) => worker.slots === 1 && worker.drain_applied);
     if (isThere && number < 40) await fleet.submit("acme", "fran", `ledger-${number}`, ["export_ledger"]);
-    // A worker reports only with its next heartbeat that it has taken a call. The heartbeat sends no event, so this
-    // polls.
+    // The heartbeat that reports a taken call sends no event, so this polls.
     await new Promise((go) => setTimeout(go, 500));
   }
 }

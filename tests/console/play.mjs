@@ -1,6 +1,6 @@
-// Performs an operator's tasks in the console, in a real Chromium, on a populated fleet of its own. Each task has at
-// most four actions. Kills the gateway and Redis. Checks every view with axe and at the width of a phone.
-//   node tests/console/play.mjs target/debug/tickfleet FOLDER-OF-PACKAGES [FOLDER-FOR-SCREENSHOTS]
+// Performs an operator's tasks in the console, in Chromium. Each task has at most four actions. Also kills the gateway
+// and Redis, and checks every view with axe.
+//  node tests/console/play.mjs target/debug/tickfleet FOLDER-OF-PACKAGES [FOLDER-FOR-SCREENSHOTS]
 // ONLY=tasks, ONLY=views or ONLY=pictures runs only that part.
 import { execFileSync } from "node:child_process";
 import { mkdirSync } from "node:fs";
@@ -15,7 +15,6 @@ const require = createRequire(join(resolve(packages), "package.json"));
 const { chromium } = require("playwright-core");
 const axe = require("axe-core").source;
 const ACTIONS_MAX = 4;
-// 10 s, and more on a busy machine.
 const TASK_MS = 10_000 * Math.max(1, loadavg()[0] / cpus().length);
 let findings = 0;
 
@@ -291,7 +290,6 @@ async function stops(page, fleet) {
   const hand = new Hands(page, fleet);
   const json = (value, status = 200) => ({ status, contentType: "application/json", body: JSON.stringify(value) });
   const letter = (id) => ({ id, kind: "letter", tenant: "demo", agent: "kelly", cause: "transient", at_ms: 1 });
-  // Every page of results has a next page, and the test decides how each replay ends.
   await page.route(/\/v1\/operate\/dead\?/, (route) => route.fulfill(json({ dead: [letter("letter-1"), letter("letter-2")], read: 2, next: "on", now_ms: 2 })));
   const replays = [];
   let came;
@@ -396,11 +394,9 @@ async function lost(browser, fleet) {
     await undo?.();
   };
   await shown("a network that loses everything", () => wire.cut(true), () => wire.cut(false));
-  // A stopped process keeps its connections open: nothing fails, and no data comes.
   await shown("a gateway that hangs", () => fleet.dev.kill("SIGSTOP"), () => fleet.dev.kill("SIGCONT"));
   const redis = Number(execFileSync("redis-cli", ["-s", new URL(fleet.redis).pathname, "INFO", "server"]).toString().match(/process_id:(\d+)/)[1]);
   await shown("a Redis that hangs", () => process.kill(redis, "SIGSTOP"), () => process.kill(redis, "SIGCONT"));
-  // The page must not present its old content as live.
   await page.waitForSelector(".sign.is-live");
   const devtools = await context.newCDPSession(page);
   const frozen = devtools.send("Runtime.evaluate", { expression: "{ const end = Date.now() + 8000; while (Date.now() < end); }" });

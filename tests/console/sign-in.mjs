@@ -1,6 +1,5 @@
-// Signs in to the console at an identity provider, in a real Chromium. Covers each way in which a sign-in can end, and
-// sessions in several tabs. The test `gateway::sign_in` starts the gateways and the provider.
-//   node tests/console/sign-in.mjs FOLDER-OF-PACKAGES CONSOLE CONSOLE-WITHOUT-PROVIDER KEY-OF-IT
+// Signs in to the console at an identity provider, in Chromium. The test `gateway::sign_in` starts the servers.
+//  node tests/console/sign-in.mjs FOLDER-OF-PACKAGES CONSOLE CONSOLE-WITHOUT-PROVIDER KEY-OF-IT
 import { createRequire } from "node:module";
 import { join, resolve } from "node:path";
 
@@ -8,7 +7,6 @@ const [packages, url, plain, key] = process.argv.slice(2);
 const require = createRequire(join(resolve(packages), "package.json"));
 const { chromium } = require("playwright-core");
 const axe = require("axe-core").source;
-// Long, because the machine may be busy.
 const PATIENCE_MS = 60_000;
 let findings = 0;
 
@@ -75,7 +73,6 @@ async function session(context) {
   await isIn(first, "otto@example.com");
   check(first.url() === `${url}#/turns`, "a reload keeps the session");
 
-  // A link that someone else made must neither end the session nor start another one.
   await second.goto(`${url}?code=abc&state=def#/turns`);
   await isIn(second, "otto@example.com");
   check(second.url() === `${url}#/turns`, `a forged response changes nothing: ${second.url()}`);

@@ -33,7 +33,7 @@ WHEEL = "agentdojo-0.1.35-py3-none-any.whl"
 SHA256 = "364bea4219716b716bf639f504d195943f7f6a5535d312ca41d7098704a2affd"
 NEEDED = ("pydantic==2.12.5", "email-validator==2.3.0", "pyyaml==6.0.3", "docstring-parser==0.17.0")
 BENCHMARK = "v1.2.2"
-# Stubs replace these modules: the expected calls need no model clients, and no comparison of environments.
+# Stubs replace these modules, because the expected calls do not need them.
 STOOD_IN = ("agentdojo.agent_pipeline", "openai", "anthropic", "cohere", "deepdiff")
 OUTPUTS = ("tools.jsonl", "tasks.jsonl")
 

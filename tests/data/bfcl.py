@@ -35,8 +35,6 @@ DATA = "bfcl_eval/data/"
 ANSWERS = DATA + "possible_answer/"
 CLASS_DOCS = DATA + "multi_turn_func_doc/"
 
-# Entries of these categories have no lists of function calls: options of a prompt study, and questions about stateful
-# tools with answers in prose.
 NOT_CALLS = {"format_sensitivity", "memory", "web_search"}
 
 CLASSES = {
@@ -200,7 +198,6 @@ def python_call(text, documents, tools, where):
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in documents:
         raise pypi.BadData(f"{where}: {text!r} is not a call of one of the entry's functions")
     document = documents[node.func.id]
-    # Positional arguments are assigned to parameters in the order in which the document lists them.
     parameters = list(document["parameters"].get("properties", {}))
     if len(node.args) > len(parameters) or any(keyword.arg is None for keyword in node.keywords):
         raise pypi.BadData(f"{where}: {text!r} has arguments that belong to no parameter")
@@ -267,7 +264,7 @@ def conversation(row, category, turns, classes, tools):
 
 
 def to_lines(rows):
-    # The keys stay in the leaderboard's order of parameters and arguments.
+    # The keys must stay in the leaderboard's order.
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode("utf-8")
 
 

@@ -39,7 +39,7 @@ def fetch(outdir, package, version, filename, sha256):
 
 def download(outdir, package, version, filename, sha256):
     """Downloads the pinned file with pip, which checks the hash."""
-    # For a source package, pip asks the build backend for metadata. The backend itself can be a binary package.
+    # pip may fetch the build backend of a source package as a binary package.
     kind = "--only-binary=:all:" if filename.endswith(".whl") else f"--no-binary={package}"
     with tempfile.TemporaryDirectory() as scratch:
         pins = os.path.join(scratch, "requirements.txt")

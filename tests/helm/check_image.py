@@ -61,7 +61,6 @@ def main():
     except Missing as missing:
         sys.exit(str(missing))
     complaints += "\n".join([*found, *schema_errors(toolbox, listed)])
-    # Nonsense must fail. A linter that accepts it checks nothing.
     with tempfile.NamedTemporaryFile("w", suffix=".Dockerfile") as nonsense:
         nonsense.write("FROM debian\nRUN cd /tmp && sudo apt-get install x\n")
         nonsense.flush()

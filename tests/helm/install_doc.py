@@ -14,7 +14,7 @@ SNIPPETS = os.path.join(ROOT, "docs", "snippets", "kubernetes")
 # Files with a complete set of values, or with a rule for another chart.
 WHOLE = ("production.yaml", "first-fleet.yaml", "prometheus-adapter.yaml")
 CONFIGURATION = ("agents.yaml", "tools.yaml", "permissions.yaml", "tenants.yaml")
-# `helm template` lacks these options of `helm install`, or they would hide errors.
+# `helm template` lacks these options, or the options would hide errors.
 NOT_FOR_TEMPLATE = {"--wait", "--reset-then-reuse-values"}
 
 

@@ -112,7 +112,7 @@ def unrestricted(manifests):
     return complaints
 
 
-# Options with addresses. The schema of the chart's values rejects passwords in these addresses.
+# These options take addresses. The schema of the chart's values rejects passwords in addresses.
 PLACES = ("--to", "--oidc-issuer", "--public-url")
 
 

@@ -12,7 +12,7 @@ import tempfile
 from toolbox import HERE_CHART, digest_of, pip
 
 ROOT = os.path.dirname(os.path.dirname(HERE_CHART))
-# Debian 12 has the C library 2.36, so wheels for older versions run too.
+# Debian 12 has glibc 2.36, so wheels for older versions of glibc run too.
 PLATFORMS = {cpu: [f"manylinux_2_28_{cpu}", f"manylinux_2_17_{cpu}", f"manylinux2014_{cpu}"] for cpu in ("x86_64", "aarch64")}
 # The SBOM must list these packages in addition to the packages in requirements.txt.
 NAMED = {"python", "tickfleet", "libc6", "redis", "tokio"}
@@ -114,7 +114,7 @@ def check(toolbox):
         for name, version in pinned.items()
         if name in held and held[name]["version"] != version
     ]
-    # Our package is in no index. A PyPI package URL could name a package of another project.
+    # Our package is in no index, so a PyPI package URL could name another project's package.
     if "pkg:generic/python-tickfleet@" not in held["tickfleet"]["purl"]:
         complaints.append(f"the package tickfleet is listed as {held['tickfleet']['purl']}")
     return len(pinned), listing, complaints

@@ -8,7 +8,7 @@ import tempfile
 from toolbox import HERE_CHART
 
 ALERT = "TickfleetNoWorker"
-# Fleets that can scale to zero. `ALWAYS_ON` lists fleets that always have a worker.
+# Fleets that can scale to zero.
 RESTING = {
     "keda": [],
     "two pools": ["--set-json", 'workerPools={"default":{},"fast":{}}'],
@@ -21,8 +21,7 @@ ALWAYS_ON = {
     "no autoscaling": ["--set", "worker.autoscaling.kind=off,worker.autoscaling.minReplicas=0"],
     "nobody started": ["--set", "worker.autoscaling.kind=off,worker.replicas=0"],
 }
-# How many slices of a fleet are ready, how many run, and how many lost their worker, over ten minutes. The flag is true
-# if a fleet that can scale to zero has a fault at the end because it has no worker.
+# Numbers of slices that are ready, running, or without worker, over ten minutes. True if the alert must then fire.
 COMES = ("0x5 1x5", "0x10", "0x10")
 CASES = {
     "nothing": (("0x10", "0x10", "0x10"), False),

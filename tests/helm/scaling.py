@@ -6,7 +6,7 @@ import tempfile
 
 from install_doc import snippet
 
-# The schedulers of one fleet both export the whole backlog. Another fleet is in another namespace.
+# Every scheduler of a fleet exports the whole backlog.
 OURS = [("agents", "fleet-tickfleet-scheduler", instance) for instance in ("a", "b")]
 THEIRS = [("others", "fleet-tickfleet-scheduler", "c")]
 BACKLOG = {"inbound": 50, "ready": 30, "running": 12, "suspect": 5, "parked_capped": 100_000, "delayed": 7_000, "dead": 9}
@@ -33,7 +33,7 @@ def queries(shapes):
     metric = next(manifest for manifest in shapes["hpa"] if manifest["kind"] == "HorizontalPodAutoscaler")
     selector = metric["spec"]["metrics"][0]["external"]["metric"]["selector"]["matchLabels"]
     query = re.search(r"metricsQuery: '(.+)'", snippet("prometheus-adapter.yaml"))[1]
-    # As prometheus-adapter does, this inserts the autoscaler's namespace and then its selector.
+    # prometheus-adapter inserts the namespace before the selector.
     matchers = ",".join(f'{name}="{value}"' for name, value in {"namespace": "agents", **selector}.items())
     yield query.replace("<<.Series>>", "tickfleet_backlog").replace("<<.LabelMatchers>>", matchers)
 

@@ -66,7 +66,7 @@ def asked_for(name, spec):
             complaints.append(f"{name}: {host['name']} has no /tmp of a bounded size")
         if [tmp in [m["name"] for m in other.get("volumeMounts", [])] for other in spec["containers"]].count(True) != 1:
             complaints.append(f"{name}: {host['name']} shares its /tmp")
-        # Host and worker must run as the pod's user, so that the worker can open a socket of mode 0660.
+        # The worker can open a socket of mode 0660 only if the host runs as the same user.
         if host["securityContext"] != worker["securityContext"]:
             complaints.append(f"{name}: {host['name']} and its worker have other privileges or other users")
     return complaints
@@ -128,7 +128,6 @@ def at_work(host, libraries):
                 if b'"failed"' in greeting or not greeting:
                     complaints.append(f"the interpreter says {greeting!r}")
                 process.send_signal(signal.SIGTERM)
-                # The host must run as long as its worker is connected. The test can watch this only for a while.
                 if ends(process, STAYS_S) is not None:
                     complaints.append("a host ends while its worker is connected")
             if ends(process) != 0:

@@ -51,7 +51,6 @@ LIBRARIES = (
     "attrs==26.1.0",
     "typing_extensions==4.15.0",
     "PyYAML==6.0.3",
-    # The package tickfleet of this repository depends on these packages.
     "pydantic==2.12.5",
     "pydantic-core==2.41.5",
     "annotated-types==0.8.0",

@@ -1,10 +1,8 @@
-// Measures governed jobs on BullMQ. Code around each job checks the permission and the arguments' schema. A script
-// debits two caps of the agent (10 calls in 5 s, 1,000 a day). The code then writes an audit entry and a reply. See
+// Measures governed jobs on BullMQ: permission, schema, two caps per agent, audit entry and reply. See
 // docs/understand/benchmarks.md.
-//
-//   npm i bullmq@6.7.0 ioredis@5 ajv@8, beside a redis-server on PORT (7711)
-//   node bullmq.mjs worker 256      jobs at once
-//   node bullmq.mjs load 8 8000     seconds, jobs outstanding; prints jobs per second and Redis' CPU time per job
+//  npm i bullmq@6.7.0 ioredis@5 ajv@8, beside a redis-server on PORT (7711)
+//  node bullmq.mjs worker 256      jobs at once
+//  node bullmq.mjs load 8 8000     seconds, jobs outstanding; prints jobs per second and Redis' CPU time per job
 import Ajv from "ajv";
 import { DelayedError, Queue, Worker } from "bullmq";
 import Redis from "ioredis";

@@ -18,7 +18,7 @@ from compose import ROOT  # The import adds the folder of the other checks to th
 from toolbox import Missing, Toolbox
 
 UNKNOWN = "zzz"
-# Some fields are valid only with certain other fields, or only without them. `None` leaves a field out.
+# Some fields need or exclude other fields. `None` leaves a field out.
 VARIANTS = ({}, {"effect": "once"}, {"from_environment": None}, dict.fromkeys(("max", "concurrent", "tokens", "money")))
 FOLDERS = ("config", "docs/example-tools/conf", "docs/own-fleet/conf", "tests/conformance/conf")
 
@@ -157,7 +157,7 @@ def shown(schemas):
             except yaml.YAMLError:
                 continue
             for name, (known, required) in tops.items():
-                # Excerpts, with dots in place of omitted parts, need not be valid.
+                # Dots mark an excerpt, which need not be valid.
                 whole = isinstance(document, dict) and document and set(document) <= known and required <= set(document)
                 if whole and "…" not in block and "..." not in block:
                     yield name, document

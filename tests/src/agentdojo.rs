@@ -1,5 +1,4 @@
-//! AgentDojo's tools and tasks. A task is a user's request, or an instruction that an attacker injects into text that
-//! the model reads.
+//! AgentDojo's tools and tasks. A task is a user's request, or an instruction that an attacker injects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -47,7 +46,6 @@ pub struct Task {
     /// Such as `user_task_3`; unique in its suite.
     pub task: String,
     kind: String,
-    /// Empty if an attacker's goal is only a text.
     pub calls: Vec<Call>,
 }
 
@@ -57,7 +55,6 @@ impl Task {
         self.kind == "user"
     }
 
-    /// Returns the name of the agent that is granted exactly the tools of this task.
     #[must_use]
     pub fn agent(&self) -> String {
         format!("{}.{}", self.suite, self.task)
@@ -108,7 +105,7 @@ impl AgentDojo {
         grants
     }
 
-    /// Returns all tools, as a worker registers them. Each tool returns its arguments.
+    /// Each tool returns its arguments.
     pub fn registered(&self) -> Result<Vec<RegisteredTool>> {
         let make = |tool: &Tool| {
             let name = fleet_name(&tool.suite, &tool.name);

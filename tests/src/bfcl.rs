@@ -1,8 +1,4 @@
-//! The Berkeley Function Calling Leaderboard as tools, turns and conversations. It has thousands of schemas and calls
-//! that were written by third parties.
-//!
-//! `tests/data/bfcl.py` fetches and converts the data. `bfcl/invalid_calls.txt` lists the expected calls that do not
-//! fit their schemas.
+//! The Berkeley Function Calling Leaderboard. `bfcl/invalid_calls.txt` lists calls that do not fit their schemas.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -26,7 +22,7 @@ const SOURCE_TEXT: [&str; 2] = ["simple_java", "simple_javascript"];
 pub struct Tool {
     #[serde(rename = "tool")]
     pub name: String,
-    /// If several documents have the same name in the leaderboard, [`Self::name`] ends in a digest.
+    /// Not unique. The unique [`Self::name`] may end in a digest.
     #[serde(rename = "name")]
     pub original: String,
     pub description: String,
@@ -40,13 +36,11 @@ pub struct Turn {
     pub entry: String,
     pub category: String,
     pub calls: Vec<(String, Value)>,
-    /// One flag per call: true if its arguments fit the tool's schema.
     pub valid: Vec<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Keyword {
-    /// A value of the wrong type, even if the value then also violates an `enum`.
     Type,
     Enum,
     Required,
@@ -82,8 +76,7 @@ pub struct Bfcl {
 }
 
 impl Bfcl {
-    /// Ordered by name. Includes the tools of entries without an expected call, and all tools that a conversation could
-    /// use.
+    /// Ordered by name. Includes tools that no expected call uses.
     #[must_use]
     pub fn tools(&self) -> &[Tool] {
         &self.tools
@@ -94,36 +87,31 @@ impl Bfcl {
         self.by_name.get(name).and_then(|&at| self.tools.get(at))
     }
 
-    /// Maps each entry to the names of the tools that it offers. Includes entries without an expected call.
+    /// Entry → names of its tools. Includes entries without an expected call.
     #[must_use]
     pub fn offered(&self) -> &BTreeMap<String, Vec<String>> {
         &self.offered
     }
 
-    /// One turn per entry with expected calls, except the turns of [`Self::source_text_turns`].
+    /// Without the turns of [`Self::source_text_turns`].
     #[must_use]
     pub fn single_turns(&self) -> Vec<Turn> {
         self.single.clone()
     }
 
-    /// Some arguments of the Java and JavaScript entries are source text, such as the name of a variable. Such text
-    /// does not fit a schema that requires a list or an object.
+    /// Some arguments are source text of Java or JavaScript, which does not fit the tools' schemas.
     #[must_use]
     pub fn source_text_turns(&self) -> Vec<Turn> {
         self.source_text.clone()
     }
 
-    /// Turns of a conversation are in order. Turns that expect no call are left out.
+    /// Leaves out turns that expect no call.
     #[must_use]
     pub fn conversations(&self) -> Vec<Vec<Turn>> {
         self.conversations.clone()
     }
 
-    /// Returns the first problem of the arguments, or `None` if they fit the tool's schema.
-    ///
-    /// # Errors
-    /// If the tool does not exist, its schema does not compile, or the arguments violate a keyword that [`Keyword`]
-    /// lacks.
+    /// Returns `None` if the arguments fit. Fails if the arguments violate a keyword that [`Keyword`] lacks.
     pub fn judge(&self, tool: &str, arguments: &Value) -> Result<Option<Problem>> {
         let tool = self.tool(tool).with_context(|| format!("no tool is called {tool:?}"))?;
         problem(&compile(tool)?, arguments).with_context(|| format!("judging a call of {}", tool.name))
@@ -169,7 +157,6 @@ pub fn load_tools(dir: &Path) -> Result<Vec<Tool>> {
     Ok(tools)
 }
 
-/// Reads the data, and validates every call.
 pub fn load(dir: &Path) -> Result<Bfcl> {
     let tools = load_tools(dir)?;
     let by_name: HashMap<_, _> = tools.iter().enumerate().map(|(at, tool)| (tool.name.clone(), at)).collect();

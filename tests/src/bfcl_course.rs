@@ -1,4 +1,4 @@
-//! Tracks the leaderboard's turns through a fleet: the messages, their order, and the expected replies.
+//! Tracks the leaderboard's turns through a fleet: messages, order and expected replies.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,11 +14,10 @@ pub fn agents() -> Vec<String> {
     (0..AGENTS).map(|n| format!("agent-{n}")).collect()
 }
 
-/// The conversation, and the turn's index in it.
+/// The index of the conversation, and the index of the turn in it.
 type TurnPosition = (usize, usize);
 
-/// A single-turn entry is a conversation of one turn. Each further turn of a conversation is sent after the reply to
-/// the previous turn. Every second conversation uses OpenAI's dialect, in which some tool names must be mangled.
+/// Each turn is sent after the reply to the previous turn. Every second conversation uses OpenAI's dialect.
 pub struct Course {
     conversations: Vec<Vec<Turn>>,
     names: NameMap,
@@ -28,11 +27,10 @@ pub struct Course {
 }
 
 impl Course {
-    /// `step` 1 takes all conversations, 2 every second one, and so on. No turn is sent yet.
     pub fn new(data: &Bfcl, step: usize) -> Self {
         let single = data.single_turns().into_iter().chain(data.source_text_turns()).map(|turn| vec![turn]);
         let mut conversations: Vec<Vec<Turn>> = data.conversations().into_iter().filter(|c| !c.is_empty()).collect();
-        // Start long conversations first, so that no long conversation runs alone at the end.
+        // Long conversations start first, so that none runs alone at the end.
         conversations.sort_by_key(|turns| std::cmp::Reverse(turns.len()));
         conversations.extend(single);
         Self {
@@ -69,14 +67,13 @@ impl Course {
         ids
     }
 
-    /// Returns the messages to send for up to `count` more conversations.
     pub fn begin(&mut self, count: usize) -> Vec<Value> {
         let from = self.begun;
         self.begun = (from + count).min(self.conversations.len());
         (from..self.begun).map(|conversation| self.send((conversation, 0))).collect()
     }
 
-    /// Returns the next message of the conversation, if there is one.
+    /// `None` at the end of the conversation.
     pub fn take(&mut self, reply: Value) -> Option<Value> {
         let id = reply["turn_id"].as_str().unwrap_or_else(|| panic!("a reply without a turn: {reply}")).to_owned();
         let (conversation, turn) = *self.sent.get(&id).unwrap_or_else(|| panic!("nobody sent the turn {id}"));
@@ -118,7 +115,7 @@ impl Course {
         message
     }
 
-    /// Panics if a turn has no reply, or if a reply does not have one result for each call of its turn, in order.
+    /// Panics unless every turn has a reply with one result per call, in order.
     pub fn results(&self) -> Vec<(&str, &Turn, &Vec<Value>)> {
         let mut all = Vec::with_capacity(self.turns());
         for (id, (conversation, at)) in &self.sent {
@@ -157,7 +154,7 @@ pub fn names_problem(result: &Value, problem: &Problem) -> bool {
     problems.into_iter().flatten().any(|p| p["message"].as_str().is_some_and(|m| m.starts_with(&expected)))
 }
 
-/// `/a/0/b` becomes `a[0].b`, as models see it.
+/// Writes a path as models see it: `/a/0/b` becomes `a[0].b`.
 fn dotted(pointer: &str) -> String {
     let mut path = String::new();
     for part in pointer.split('/').skip(1) {

@@ -1,4 +1,4 @@
-//! Settings that the chaos run's processes share, and the handle with which the test controls a process.
+//! Settings that all processes of the chaos run share, and a handle to control a process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,6 @@ use crate::fleet::Plan;
 
 pub const LOG_VARIABLE: &str = "TICKFLEET_CHAOS_LOG";
 
-/// Leases are short, so that recovery is quick. Each tool has its own behavior.
 pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
     let (once, others): (Vec<_>, Vec<_>) =
         tools.iter().partition(|tool| ToolBehavior::of(&tool.name) == ToolBehavior::Once);
@@ -34,7 +33,7 @@ pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
         retry_delays: RetryDelays::new([200, 400, 800].map(Duration::from_millis).into()),
         store: StoreOptions {
             lease_ms: 1_500,
-            // Kills are random, so the same harmless slice may be hit several times.
+            // Random kills may hit the same harmless slice several times.
             crashes_max: 8,
             ..StoreOptions::default()
         },
@@ -90,7 +89,6 @@ impl Node {
         self.role
     }
 
-    /// Panics if the process had already ended: only a signal may end a scheduler or a worker.
     pub fn kill_and_restart(&mut self) {
         let ended = self.child.try_wait().unwrap();
         assert!(ended.is_none(), "a {} ended by itself: {ended:?}", self.role.as_str());
@@ -98,7 +96,6 @@ impl Node {
         self.child = spawn(&self.binary, &self.arguments);
     }
 
-    /// The process does not notice the pause, as on an overloaded machine.
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);
     }

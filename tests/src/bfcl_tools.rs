@@ -13,15 +13,14 @@ use tickfleet_tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOut
 
 use crate::bfcl::Tool;
 
-/// How a tool behaves in the chaos run. This depends only on the tool's name, so that all processes agree.
+/// Depends only on the tool's name, so that all processes agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ToolBehavior {
     Prompt,
-    /// Takes this number of milliseconds, so that a kill can hit the running call.
+    /// In ms. Long enough that a kill can hit the running call.
     Slow(u64),
-    /// The first attempt fails with a transient error, so that a kill can hit the parked call.
+    /// Fails at the first attempt, so that a kill can hit the parked call.
     Flaky,
-    /// The effect, one request to the ledger, must not happen twice.
     Once,
 }
 
@@ -88,7 +87,7 @@ pub fn registered(tool: &Tool, manner: ToolBehavior) -> RegisteredTool {
     RegisteredTool::new(spec, Arc::new(manner)).unwrap()
 }
 
-/// Each call makes one request, which adds an entry to the ledger at `address` (host and port).
+/// `address` is the ledger's `host:port`.
 pub fn entered_in_ledger(tool: &Tool, address: &str) -> ToolDef {
     let names = tool.schema["properties"].as_object().into_iter().flat_map(|p| p.keys());
     let body: serde_json::Map<String, Value> = names.map(|n| (n.clone(), format!("{{{{{n}}}}}").into())).collect();

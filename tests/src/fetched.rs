@@ -1,5 +1,4 @@
-//! Data of third parties. When a test first needs the data, a script of `tests/data` fetches it into cargo's target
-//! folder. The data is never committed.
+//! Third-party data that scripts of `tests/data` fetch into cargo's target folder. The data is never committed.
 
 pub mod npm;
 
@@ -16,14 +15,13 @@ pub struct FetchedData {
     pub script: &'static str,
     /// In cargo's target folder. The name contains the version.
     pub folder: &'static str,
-    /// For messages: `the PyPI package x 1.0`.
+    /// For messages, such as `the PyPI package x 1.0`.
     pub what: &'static str,
     /// If this environment variable is `1`, tests that need the data pass without running.
     pub skip_variable: &'static str,
 }
 
 impl FetchedData {
-    /// `None` if the skip variable is `1`.
     #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
     pub fn unless_skipped(&self) -> Result<Option<PathBuf>> {
         if env::var(self.skip_variable).is_ok_and(|value| value == "1") {
@@ -33,8 +31,7 @@ impl FetchedData {
         self.ensure().map(Some)
     }
 
-    /// Existing data is reused. Processes that call this at the same time wait for each other. An error says what to
-    /// do.
+    /// Processes that call this at the same time wait for each other.
     pub fn ensure(&self) -> Result<PathBuf> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(self.script);
         let dir = target_dir().join(self.folder);

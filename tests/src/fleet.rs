@@ -34,7 +34,7 @@ pub mod fleet_redis;
 mod lasting;
 pub mod users;
 
-/// Limits waits for events that take a second or two on an idle machine.
+/// Events that tests wait for take one or two seconds on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Plan {
@@ -45,7 +45,7 @@ pub struct Plan {
     pub agents: Vec<String>,
     pub caps: DefaultCaps,
     pub retry_delays: RetryDelays,
-    /// How durable the intent record of a `once` call must be before the call runs.
+    /// A `once` call runs only after its intent record is this durable.
     pub durable: Durability,
     pub output_bytes_max: usize,
     pub loops: Option<worker::LoopOptions>,
@@ -53,7 +53,7 @@ pub struct Plan {
     pub store: StoreOptions,
     pub standard_tools: bool,
     pub atlas_tools: bool,
-    /// Every agent may call every tool.
+    /// Every agent may call these tools.
     pub tools: Vec<TypedTool>,
     pub registered: Vec<RegisteredTool>,
     pub declared: ToolsFile,
@@ -65,11 +65,10 @@ pub struct Plan {
     pub drain: Duration,
     /// Applied after all other settings.
     pub policy: fn(&mut Policy),
-    /// If set, the policy and the task handlers above have no effect.
+    /// If set, `policy` and `handlers` have no effect.
     pub active: Option<ActivePolicy>,
     pub users: bool,
-    /// If set, all workers share the permit to process a suspect slice, as if they were in one process. If `None`, each
-    /// worker has its own permit, as if each were a separate process.
+    /// If set, all workers share this permit, as in one process. Otherwise, each worker has its own permit.
     pub suspects: Option<SuspectSemaphore>,
 }
 
@@ -238,7 +237,7 @@ pub struct Fleet {
     pub store: Store,
     pub active: Arc<PolicyHandle>,
     pub metrics: Arc<Metrics>,
-    /// The URL that leads schedulers and workers through `_around`. `None` if they use the URL of `server`.
+    /// For schedulers and workers. `None` if they use the URL of `server`.
     url: Option<String>,
     _around: OtherServers,
     plan: Arc<Plan>,
@@ -248,7 +247,6 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// The environment decides whether Redis is one server, Sentinels or a cluster.
     pub async fn start(plan: Plan) -> Self {
         let place = FleetRedis::wanted(&plan.store.namespace).await;
         Self::start_at(place, plan).await
@@ -259,7 +257,6 @@ impl Fleet {
     }
 
     async fn start_at(place: FleetRedis, plan: Plan) -> Self {
-        // No effect if another test of this process has installed a crypto provider already.
         tickfleet_outbound::install_crypto_provider();
         if plan.users {
             for server in [&place.server].into_iter().chain(&place.around.servers) {
@@ -325,7 +322,6 @@ impl Fleet {
         self.schedulers.iter().chain(&self.workers).all(|part| !part.running.is_finished())
     }
 
-    /// Drains the first worker, as SIGTERM does, and waits until this worker has ended.
     pub async fn drain_worker(&mut self) {
         let part = self.workers.remove(0);
         part.shutdown.drain();
@@ -336,7 +332,6 @@ impl Fleet {
         &self.plan
     }
 
-    /// Sends one XADD, as a client in any language does. Returns the entry's ID.
     pub async fn xadd(&self, stream: &str, field: &str, message: &[u8]) -> String {
         let command = redis::cmd("XADD").arg(self.store.keys().key(stream)).arg("*").arg(field).arg(message).to_owned();
         command.query_async(&mut self.server.connection().await).await.unwrap()
@@ -358,8 +353,7 @@ impl Fleet {
         panic!("no worker leased the slice within {PATIENCE:?}");
     }
 
-    /// Reads the slice under the name of the only worker. So the worker does not receive it, as if a response were
-    /// lost.
+    /// Reads the slice under the name of the only worker, as if the response to the worker were lost.
     pub async fn read_astray(&self) {
         let mut connection = self.server.connection().await;
         let ready = self.store.keys().key("ready:normal");
@@ -379,7 +373,6 @@ impl Fleet {
         assert_ne!(found, redis::Value::Nil, "no slice within {PATIENCE:?}");
     }
 
-    /// `calls` are names and arguments. Returns the turn's ID.
     pub async fn submit(&self, calls: &[(&str, Value)]) -> String {
         let calls: Vec<Value> = calls
             .iter()
@@ -389,7 +382,7 @@ impl Fleet {
         self.submit_turn(json!({"calls": calls})).await
     }
 
-    /// Adds tenant, agent and reply inbox if they are missing.
+    /// Adds tenant, agent and inbox if they are missing. Returns the turn's ID.
     pub async fn submit_turn(&self, mut turn: Value) -> String {
         let object = turn.as_object_mut().unwrap();
         for (field, value) in [("tenant", "acme"), ("agent", "kelly"), ("reply_to", "box")] {
@@ -399,7 +392,7 @@ impl Fleet {
         turn["turn_id"].as_str().map_or_else(|| format!("t{entry}"), str::to_owned)
     }
 
-    /// Returns the next reply of inbox `acme:box`. Fails the test if no reply arrives within [`PATIENCE`].
+    /// Reads inbox `acme:box`. Panics if no reply arrives within [`PATIENCE`].
     pub async fn reply(&mut self) -> Value {
         if let Some(reply) = self.try_reply(PATIENCE).await {
             return reply;
@@ -407,7 +400,7 @@ impl Fleet {
         panic!("no reply within {PATIENCE:?}; Redis holds:\n{}", self.everything().await);
     }
 
-    /// Returns the next reply of inbox `acme:box`. `None` if no reply arrives within `wait`.
+    /// Reads inbox `acme:box`. `None` if no reply arrives within `wait`.
     pub async fn try_reply(&mut self, wait: Duration) -> Option<Value> {
         self.reply_in("acme:box", wait).await
     }
@@ -432,7 +425,7 @@ impl Fleet {
         fields.remove("reply")
     }
 
-    /// Reads inbox `name` of tenant `acme` from its beginning.
+    /// Opens an inbox of tenant `acme`.
     pub async fn inbox(&self, name: &str) -> Inbox {
         Inbox::open(&self.server, self.store.keys(), name).await
     }
@@ -462,8 +455,7 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// Canceled and expired turns leave their queue's timer behind. A scheduler removes this timer only when the timer
-    /// is due, at the next tick or day.
+    /// A canceled or expired turn leaves the timer of its queue behind, until the timer is due.
     async fn forget_timers_of_empty_queues(&self) {
         let timers: Vec<String> = self.ask("ZRANGE", "timers", &["0", "-1"]).await;
         for timer in timers.iter().filter(|timer| timer.starts_with("throttle:")) {

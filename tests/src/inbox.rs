@@ -21,13 +21,13 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Reads inbox `name` of tenant `acme` from its beginning.
+    /// Reads the inbox of tenant `acme` from the beginning.
     pub async fn open(server: &RedisServer, keys: &Keys, name: &str) -> Self {
         let key = keys.key(format_args!("replies:acme:{name}"));
         Self { connection: server.connection().await, key, last: "0".into() }
     }
 
-    /// Returns the next replies in order, up to `REPLIES_MAX`. Waits up to `wait` if there are none.
+    /// Empty if no reply arrives within `wait`.
     pub async fn next(&mut self, wait: Duration) -> Vec<Value> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let mut command = redis::cmd("XREAD");
@@ -43,7 +43,7 @@ impl Inbox {
         replies
     }
 
-    /// Returns the entry ID and the content. The reply must be the only unread one. Waits up to [`PATIENCE`].
+    /// Returns the entry ID and the content. Panics unless exactly one reply is unread.
     pub async fn next_entry(&mut self) -> (String, Value) {
         let found = self.next(PATIENCE).await;
         assert_eq!(found.len(), 1, "one reply within {PATIENCE:?}: {found:?}");
@@ -56,7 +56,6 @@ impl Inbox {
     }
 }
 
-/// Appends the turns in order, in pipelines.
 pub async fn submit_all(server: &RedisServer, keys: &Keys, turns: &[Value]) {
     let mut connection = server.connection().await;
     for chunk in turns.chunks(MESSAGES_MAX) {

@@ -16,7 +16,7 @@ use crate::fleet::{Fleet, PATIENCE};
 
 pub type StreamEntry = (String, BTreeMap<String, String>);
 
-/// True if the page of the store's layout has the key. Compares only the part up to the key's first colon.
+/// Compares only the part up to the key's first colon.
 fn is_in_layout(key: &str) -> bool {
     const LAYOUT: &str = include_str!("../../docs/contribute/store-layout.md");
     let name = key.split(':').next().unwrap_or_default();
@@ -24,11 +24,11 @@ fn is_in_layout(key: &str) -> bool {
 }
 
 impl Fleet {
-    /// The key must be in the layout: a misspelled key would look like an absent key.
+    /// Rejects a misspelled key, which would look like an absent key.
     pub async fn ask<T: FromRedisValue>(&self, verb: &str, suffix: &str, args: &[&str]) -> T {
         assert!(is_in_layout(suffix), "docs/contribute/store-layout.md has no key {suffix}");
         let command = redis::cmd(verb).arg(self.store.keys().key(suffix)).arg(args).to_owned();
-        // The connection is always new, because the test may have restarted Redis.
+        // Connects anew, because the test may have restarted Redis.
         command.query_async(&mut self.server.connection().await).await.unwrap()
     }
 
@@ -36,7 +36,6 @@ impl Fleet {
         self.until("Redis answers", async |fleet| fleet.store.now_ms().await.is_ok()).await;
     }
 
-    /// Reads the counter of the agent's daily cap.
     pub async fn debited(&self, agent: &str) -> u64 {
         self.used(limits::DAY, &format!("acme:{agent}")).await.unwrap_or(0)
     }
@@ -59,31 +58,30 @@ impl Fleet {
         self.until("the call has begun", has_begun).await;
     }
 
-    /// Returns all dead letters. Bytes that are not UTF-8 are replaced.
     pub async fn dead(&self) -> Vec<BTreeMap<String, String>> {
         let entries: Vec<(String, BTreeMap<String, Vec<u8>>)> = self.ask("XRANGE", "dead", &["-", "+"]).await;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         entries.into_iter().map(|(_, fields)| fields.into_iter().map(|(k, v)| (k, text(v))).collect()).collect()
     }
 
-    /// Returns all audit entries, oldest first.
+    /// Oldest first.
     pub async fn audits(&self) -> Vec<Value> {
         let entries: Vec<StreamEntry> = self.ask("XRANGE", "audit", &["-", "+"]).await;
         entries.iter().map(|(_, fields)| serde_json::from_str(&fields["audit"]).unwrap()).collect()
     }
 
-    /// Counts the entries of `ready` streams that workers hold.
+    /// Counts the pending entries of the `ready` streams.
     pub async fn held(&self) -> u64 {
         self.store.backlog(&[], &[]).await.unwrap().running
     }
 
-    /// Returns the shard's time plus `ms`, in the format of messages.
+    /// Returns the shard's time plus `ms`, as RFC 3339.
     pub async fn in_ms(&self, ms: i64) -> String {
         let time = chrono::DateTime::from_timestamp_millis(self.store.now_ms().await.unwrap() + ms).unwrap();
         time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
     }
 
-    /// Waits for a condition that no reply announces. Fails the test after [`PATIENCE`].
+    /// Panics after [`PATIENCE`].
     pub async fn until(&self, what: &str, holds: impl AsyncFn(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self).await {
@@ -93,13 +91,12 @@ impl Fleet {
         }
     }
 
-    /// Appends the message to the stream of tasks. Adds the tenant if it is missing. Returns the entry's ID.
+    /// Adds the tenant if it is missing. Returns the entry's ID.
     pub async fn say(&self, mut message: Value) -> String {
         message.as_object_mut().unwrap().entry("tenant").or_insert_with(|| "acme".into());
         self.xadd("tasks", "task", message.to_string().as_bytes()).await
     }
 
-    /// Submits the task. Its reply goes to `box`, unless the task names another inbox.
     pub async fn delegate(&self, agent: &str, mut task: Value) -> String {
         let object = task.as_object_mut().unwrap();
         object.entry("target_agent").or_insert_with(|| agent.into());
@@ -112,7 +109,6 @@ impl Fleet {
         self.say(json!({"op": "cancel", "turn_id": turn})).await;
     }
 
-    /// Returns all data in Redis as one text, so that a test can check that nothing contains a secret.
     pub async fn everything(&self) -> String {
         let mut connection = self.server.connection().await;
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
@@ -133,7 +129,6 @@ impl Fleet {
         text
     }
 
-    /// Returns the next `count` replies by the ID of their turn or task. Each ID must occur once.
     pub async fn replies(&mut self, count: usize) -> BTreeMap<String, Value> {
         let mut found = BTreeMap::new();
         for _ in 0..count {
@@ -144,7 +139,7 @@ impl Fleet {
         found
     }
 
-    /// Submits one more turn. The test fails if the next reply in `box` is not the reply to this turn.
+    /// Panics unless the next reply belongs to a turn that this function submits.
     pub async fn no_more_replies(&mut self) {
         let turn = self.submit(&[("echo", json!({}))]).await;
         assert_eq!(self.reply().await["turn_id"], turn, "an unexpected reply");

@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::fleet::{Fleet, Plan};
 
-/// Runs on a separate async runtime, so that a kill ends only this process.
+/// Has its own async runtime, so that a kill ends nothing else.
 pub struct KillableProcess {
     runtime: Option<Runtime>,
 }
@@ -24,7 +24,6 @@ impl KillableProcess {
         Self::worker_on(&fleet.url_of("worker"), plan, &fleet.active, &fleet.metrics, name)
     }
 
-    /// `url` may name another server than the fleet's.
     pub fn worker_on(
         url: &str,
         plan: Arc<Plan>,

@@ -1,4 +1,4 @@
-//! A service whose effects must not happen twice. The service records its effects in a ledger.
+//! A service with effects that must not happen twice. It records its effects in a ledger.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -12,8 +12,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::net::TcpListener;
 
-/// In ms, between the service's effect and its response. If the worker is killed during this wait, the outcome is
-/// unknown.
+/// The time between effect and response. If the worker is killed in this time, the outcome is unknown.
 const ANSWER_MS: u64 = 30;
 
 #[derive(Clone, Default)]
@@ -24,7 +23,6 @@ pub struct Ledger {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entry {
     pub done: u32,
-    /// Refused requests had no effect.
     pub turned_away: u32,
 }
 
@@ -52,7 +50,7 @@ impl Ledger {
             }
             entry.done += 1;
         }
-        // The effect has happened, but a worker that is killed now has not recorded it.
+        // A worker that is killed now has not recorded the effect.
         tokio::time::sleep(Duration::from_millis(ANSWER_MS)).await;
         ([(header::CONTENT_TYPE, "application/json")], body).into_response()
     }

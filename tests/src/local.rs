@@ -1,4 +1,4 @@
-//! A process that runs the functions of local tools: it claims the call of a turn and reports the end of the call.
+//! A process that runs local tools: it claims the call of a turn and reports the end of the call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ impl ClaimedCall {
 }
 
 impl Fleet {
-    /// Claims a call of `turn` for the process `name`. `None` if the turn offers no call.
+    /// `name` is the process that claims. `None` if the turn offers no call.
     pub async fn try_claim(&self, turn: &str, name: &str) -> Option<ClaimedCall> {
         let stream = self.store.keys().key(format!("local:acme:{turn}"));
         let mut command = redis::cmd("XREADGROUP");

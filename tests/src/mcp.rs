@@ -1,5 +1,4 @@
-//! MCP servers for tests. The public reference servers are installed once into cargo's target folder. Our own server
-//! can crash or change its definitions on request.
+//! MCP servers for tests: public reference servers, installed into cargo's target folder, and our own server.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +37,6 @@ pub struct ReferenceServers {
 }
 
 impl ReferenceServers {
-    /// `None` if [`SKIP_VARIABLE`] is `1`. Processes that call this at the same time wait for each other.
     #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
     pub fn unless_skipped() -> Result<Option<Self>> {
         if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
@@ -65,14 +63,13 @@ impl ReferenceServers {
         Ok(Some(Self { dir, node }))
     }
 
-    /// `package` is the last part of the package's name.
+    /// `package` is the name of the package without its scope.
     pub fn npm(&self, package: &str, args: &[&str]) -> McpServerDef {
         let script = format!("{}/npm/node_modules/@modelcontextprotocol/{package}/dist/index.js", self.dir.display());
         stdio(&self.node.node, &[&[script.as_str()], args].concat(), &[])
     }
 
-    /// Returns a server whose definitions differ from the pinned ones. In one file of a copy of the package, `to`
-    /// replaces `from`.
+    /// In a copy of the package, `to` replaces `from` in `file`, so that definitions differ from the pinned ones.
     pub fn npm_drifted(&self, package: &str, args: &[&str], file: &str, from: &str, to: &str) -> Result<McpServerDef> {
         let packages = self.dir.join("npm/node_modules/@modelcontextprotocol");
         let name = format!("{package}-drifted");
@@ -94,7 +91,7 @@ impl ReferenceServers {
     }
 }
 
-/// A copied package must be next to the original, so that it finds the same dependencies.
+/// The copy must be next to the original, so that it finds the same dependencies.
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -121,7 +118,6 @@ impl Notes {
         stdio("python3", &[&script.display().to_string(), &self.0.path().display().to_string()], &[])
     }
 
-    /// Empty if the file does not exist.
     pub fn lines(&self, file: &str) -> Vec<String> {
         let text = fs::read_to_string(self.0.path().join(file)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -171,9 +167,8 @@ pub fn environment() -> Environment {
     Environment::of([("PATH", path.as_str()), ("TOKEN", "s3cret-value")])
 }
 
-/// Lists the server's tools, and pins them. Also prefixes the tools with the server's name.
+/// Also prefixes the tools with the server's name.
 pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
-    // No effect if another test of this process has installed a crypto provider already.
     tickfleet_outbound::install_crypto_provider();
     let offer =
         list_tools(name, &def, &environment(), LOOK_LIMIT).await.map_err(|error| anyhow::anyhow!("{name}: {error}"))?;

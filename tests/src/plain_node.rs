@@ -1,5 +1,4 @@
-//! Schedulers and workers as separate processes, which tests stop, kill and disconnect. Their tools are those of every
-//! test fleet.
+//! Schedulers and workers as separate processes, which tests stop, kill and disconnect.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -14,7 +13,7 @@ use tickfleet_store::StoreOptions;
 use crate::bfcl_node::{Node, NodeAddresses, Role};
 use crate::fleet::{Fleet, Plan};
 
-/// The agent kelly calls tools, and archy is an external runtime. The processes and the test share this plan.
+/// The processes and the test share this plan. The agent archy is an external runtime.
 #[must_use]
 pub fn plan() -> Plan {
     Plan {
@@ -41,7 +40,7 @@ impl Fleet {
         Node::start(binary, role, number, &surroundings)
     }
 
-    /// Maps consumers to the number of entries that they hold.
+    /// Consumer → number of its pending entries.
     pub async fn consumers(&self, stream: &str) -> BTreeMap<String, u64> {
         let mut connection = self.server.connection().await;
         let mut info = redis::cmd("XINFO");
@@ -60,7 +59,7 @@ impl Fleet {
         self.consumers(stream).await.into_keys().next().unwrap()
     }
 
-    /// Reads entries under the name of a consumer. So the consumer does not receive them, as if responses were lost.
+    /// Reads entries under the name of a consumer, as if the responses to the consumer were lost.
     pub async fn read_as(&self, stream: &str, consumer: &str) {
         let mut connection = self.server.connection().await;
         let mut read = redis::cmd("XREADGROUP");

@@ -33,7 +33,7 @@ impl Fleet {
     pub async fn lease_task(&self, agent: &str, name: &str) -> LeasedTask {
         let stream = self.store.keys().key(format!("external:acme:{agent}"));
         let mut connection = self.server.connection().await;
-        // The runtime must create the group. An error means that the group already exists.
+        // An error means that the group already exists.
         let create = ["CREATE", &stream, "workers", "0", "MKSTREAM"];
         let _ = redis::cmd("XGROUP").arg(&create).query_async::<()>(&mut connection).await;
         let mut command = redis::cmd("XREADGROUP");

@@ -1,5 +1,4 @@
-//! Rules that no compiler checks. Each rule is a function over text. A test with a bad sample is next to each rule, and
-//! detects a rule that no longer finds anything.
+//! Rules that no compiler checks. Each rule has a test with a bad sample.
 
 mod circles;
 mod docs;

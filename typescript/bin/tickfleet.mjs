@@ -17,11 +17,11 @@ if (program === undefined) {
 // With this `argv0`, the program's messages show commands as the user types them.
 const argv0 = process.env.npm_command === "exec" ? "npx tickfleet" : "tickfleet";
 const child = spawn(program, process.argv.slice(2), { argv0, stdio: "inherit" });
-// A terminal sends Ctrl-C to both processes. The program then drains, and this process waits for its end.
+// A terminal sends Ctrl-C to both processes, so this process only waits.
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) {
   process.on(signal, () => signal !== "SIGINT" && child.kill(signal));
 }
-// npx and scripts of npm run this process in a shell, which ends on a signal and does not pass it on.
+// npx and scripts of npm use a shell, which ends on a signal without passing it on.
 if (process.env.npm_command !== undefined) {
   const shell = process.ppid;
   const watch = setInterval(() => {

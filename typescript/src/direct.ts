@@ -104,7 +104,7 @@ export class Direct implements Transport {
     const waiter = there ?? new Waiter(`${tenant}:${id}`, what, isGiven || hub.isNew(tenant));
     if (there === undefined) {
       this.#tenants.add(tenant);
-      // Add the waiter before sending. Otherwise a reply could arrive unnoticed.
+      // Add the waiter before sending. Otherwise, a reply could arrive unnoticed.
       hub.add(waiter, `${tenant}:${this.inbox}`);
     }
     waiter.holders += 1;
@@ -161,7 +161,7 @@ export class Direct implements Transport {
     const list = () => this.#redis.content(`${prefix}${tenant}:${agent}`);
     const end = performance.now() + FIRST_WORKER_MS;
     let found = await list();
-    // Workers publish the names of tools after the lists of agents. If there are names, no list will come.
+    // Workers publish the names of tools after the lists of agents. After the names, no list will come.
     while (found === null && !(await this.#redis.exists(`${prefix}names`)) && performance.now() < end) {
       await sleep(LOOK_AGAIN_MS);
       found = await list();

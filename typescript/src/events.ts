@@ -54,7 +54,7 @@ function stepOf(entry: string, position: number): TaskEvent {
 export async function* follow(redis: Redis, prefix: string, place: string, position: number): AsyncGenerator<TaskEvent> {
   const [first, started] = [position, performance.now()];
   for (;;) {
-    // Read the record before the steps. Otherwise the last steps before the record could be lost.
+    // Read the record before the steps. Otherwise, the last steps could be lost.
     const record = await redis.get(`${prefix}done:${place}`);
     const steps = await redis.history(`${prefix}parts:steps:${place}`, position);
     for (const entry of steps) yield stepOf(entry, ++position);
@@ -64,7 +64,7 @@ export async function* follow(redis: Redis, prefix: string, place: string, posit
       yield { kind: "ended", position, text: "", calls: [], ...(reply && { reply }) };
       return;
     }
-    // By this time, the scheduler has rejected the message if its tenant is unknown.
+    // By this time, the scheduler has rejected a message of an unknown tenant.
     const isLate = position === first && performance.now() - started > ABSENT_AFTER_MS;
     if (isLate && (await redis.isAbsent(prefix, place))) {
       yield { kind: "ended", position, text: "", calls: [], reply: absent(place, "task") };

@@ -138,8 +138,7 @@ class LocalCall<A extends Record<string, unknown>> {
   async end(args: A, run: (args: A) => unknown): Promise<unknown> {
     let returned: { value: unknown } | undefined;
     let thrown: { error: unknown } | undefined;
-    // A call that may have taken effect is never run again. If it is offered again because the fleet has lost the
-    // report, this report is sent again.
+    // A call that may have taken effect never runs again. If the fleet has lost the report, the report is sent again.
     let final: Message | undefined;
     for (;;) {
       const found = await this.#next();

@@ -47,7 +47,7 @@ export class Waiter {
       this.#tell = resolve;
       this.#fail = reject;
     });
-    // Avoids an unhandled rejection if the client is closed and no caller is left.
+    // Avoids an unhandled rejection if nobody awaits the reply.
     this.reply.catch(() => {});
     this.pauseMs = mayHaveEnded ? RECORD_SOON_MS : RECORD_AFTER_MS;
     this.lookAt = Date.now() + this.pauseMs;

@@ -35,6 +35,6 @@ function devHere(): Place | undefined {
   } catch {
     return undefined;
   }
-  // A fleet without a console has no gateway, so the client uses the fleet's Redis.
+  // A fleet without a console has no gateway.
   return dev.fleet_url === null ? { url: dev.redis_url } : { url: dev.fleet_url, apiKey: dev.fleet_key };
 }

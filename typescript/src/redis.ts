@@ -262,7 +262,7 @@ export class Redis {
         );
       } catch (error) {
         if (!(error instanceof Refused && error.word === "NOPERM")) throw error;
-        // This Redis user may not run scripts, so check the bounds just before adding the message.
+        // This Redis user may not run scripts, so the bounds are checked just before the message is added.
         this.#mayRunScripts = false;
       }
     }
@@ -322,7 +322,7 @@ export class Redis {
     let starts = [">"];
     return this.#patiently(async () => {
       const some = starts;
-      // The response to an earlier attempt may be lost. The entry of that attempt is then pending.
+      // If the response to an attempt was lost, the entry of that attempt is pending.
       starts = ["0", ">"];
       for (const start of some) {
         const args = ["XREADGROUP", "GROUP", "workers", consumer, "COUNT", "1", "STREAMS", stream, start];
@@ -366,7 +366,7 @@ export class Redis {
     const key = `${prefix}absent:${place.slice(0, place.indexOf(":"))}`;
     try {
       if (Number(await this.#ask(key, "EXISTS", key)) === 0) return false;
-      // The tenant may have been configured since: an accepted message has one of these records, in this order.
+      // An accepted message has one of these records, in this order.
       for (const record of [`${prefix}turn:${place}`, `${prefix}done:${place}`]) {
         if (Number(await this.#ask(record, "EXISTS", record)) > 0) return false;
       }

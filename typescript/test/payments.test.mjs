@@ -1,6 +1,5 @@
-// Agents of the AI SDK and governed functions pay once, or report that the outcome is unknown, whatever happens to
-// their processes. A bank, which is a separate server, counts the payments, not the results that the agents received.
-// Each case runs over Redis and through a gateway. The tests need `tickfleet` and `redis-server` in the PATH.
+// Payments must happen once, whatever happens to processes. A separate server, the bank, counts the payments. The tests
+// need `tickfleet` and `redis-server` in the PATH.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
@@ -177,7 +176,6 @@ each("a governed call that is repeated after a timeout gets the first result", a
   await isBooked;
   await assert.rejects(refundOf(fleet, { timeoutMs: 600 })({ order, amount: 5 }, { turnId }), ReplyTimeout);
   release();
-  // The function has run for longer than the timeout, but its value is returned.
   assert.deepEqual(await first, { order, amount: 5 });
   assert.deepEqual(await refundOf(fleet)({ order, amount: 5 }, { turnId }), { order, amount: 5 });
   await paidOnly(order);
@@ -218,7 +216,7 @@ each("an agent that is replayed from older messages pays nothing again", async (
   const [order, runId] = [newOrder(), newId()];
   const { messages, outputs } = await ask(fleet, { order, runId, payments: 2 });
   assert.equal(outputs.length, 2);
-  // The stored history after the first payment, and the history before this payment.
+  // The history after the first payment, and the history before it.
   for (const kept of [2, 0]) {
     const old = JSON.parse(JSON.stringify([...prompt, ...messages.slice(0, kept)]));
     await ask(fleet, { order, runId, payments: 2, messages: old });

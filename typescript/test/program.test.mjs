@@ -46,7 +46,7 @@ async function until(log, line) {
 test("a signal to the shell that npx starts ends the program", async () => {
   const { log, program } = installed();
   const env = { ...process.env, LOG: log, npm_command: "exec" };
-  // The command after the program keeps the shell from replacing itself with the program.
+  // With a command after the program, the shell does not replace itself with the program.
   const shell = spawn("sh", ["-c", `"${process.execPath}" "${program}" dev --port 0; :`], { env, stdio: "ignore" });
   await until(log, "started dev --port 0");
   shell.kill("SIGTERM");
@@ -60,7 +60,7 @@ test("without npm, the program outlives the shell that started it", async () => 
   const pid = Number(await new Promise((resolve) => shell.stdout.once("data", resolve)));
   await until(log, "started");
   shell.kill("SIGTERM");
-  // The pause is longer than the interval at which the program looks for its shell. No event reports that nothing ends.
+  // Longer than the interval at which the program looks for its shell. No event reports that nothing ends.
   await sleep(700);
   assert.doesNotThrow(() => process.kill(pid, 0));
   process.kill(pid, "SIGTERM");

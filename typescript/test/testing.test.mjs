@@ -130,7 +130,7 @@ test("a fleet that is not closed ends with its process", async () => {
     stdio: ["ignore", "pipe", "inherit"],
   });
   const link = String((await once(child.stdout, "data"))[0]).trim();
-  // The fleet holds the other end of standard error, so this waits for the fleet, too.
+  // The fleet holds the other end of standard error, so this also waits for the fleet.
   await once(child, "close");
   assert(link.startsWith("http"));
   await assert.rejects(fetch(link));

@@ -1,5 +1,4 @@
-//! Makes decisions (transactions on the store) in batches. A batch does not wait for more items: all items that arrived
-//! during the last round trip go into the next batch.
+//! Makes decisions in batches. All items that arrived during the last round trip go into the next batch.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -35,9 +34,9 @@ pub(crate) type OnError = Arc<dyn Fn(&'static str, &(dyn std::error::Error + 'st
 const ITEMS_MAX: usize = limits::BATCH_TURNS_USUAL;
 /// Approximate bytes of an item that carries only IDs.
 const IDS_BYTES: usize = 128;
-/// Time between two attempts of an item that the store rejects and that must not be dropped ([`BatchItem::OWED`]).
+/// Between two attempts of a rejected item that must not be dropped ([`BatchItem::OWED`]).
 const OWED_EVERY: Duration = Duration::from_secs(2);
-/// Number of batches in which an item may conflict with other commits before it counts as rejected.
+/// After this number of batches with conflicts, an item counts as rejected.
 const CONTENDED_MAX: usize = 20;
 /// Failures of one kind of item are logged at most this often.
 const LOG_EVERY: Duration = Duration::from_secs(10);
@@ -48,7 +47,7 @@ type BatchResults<R> = Result<Vec<Result<R, RunError>>, StoreError>;
 pub(crate) trait BatchItem: Sized + Send + Sync + 'static {
     const NAME: &'static str;
     type Reply: Send + 'static;
-    /// True if an item must not be dropped while the process lives, because only this process has the item's results.
+    /// True if only this process has the item's results, so that the item must not be dropped.
     const OWED: bool = false;
     const BYTES_MAX: usize = limits::BATCH_BYTES_MAX;
     fn decide(store: &Store, batch: &[Self]) -> impl Future<Output = BatchResults<Self::Reply>> + Send;
@@ -59,8 +58,7 @@ pub(crate) trait BatchItem: Sized + Send + Sync + 'static {
     fn calls(&self) -> usize {
         1
     }
-    /// Returns the records that the item changes in addition to its turn's record. Two items that change the same
-    /// record would conflict, so they are never in one batch.
+    /// Without the turn's record. Items that change the same record are never in one batch.
     fn shared(&self) -> Vec<RecordKey> {
         Vec::new()
     }
@@ -127,8 +125,7 @@ impl BatchItem for SettleResults {
             .collect();
         Ok(store.decide_with(&mut view, &settles).await?.into_iter().map(result_of).collect())
     }
-    /// When the last slice of a turn is settled, the results of the turn's earlier slices are read, too. The estimate
-    /// assumes that their calls have the average size of this item's calls.
+    /// Also estimates the results of earlier slices, which the last slice of a turn reads.
     fn bytes(&self) -> usize {
         let sent = self.results.iter().map(|c| c.result.len() + c.message.len() + c.audit.len()).sum::<usize>();
         IDS_BYTES + sent + sent / self.results.len().max(1) * self.slice.turn.position
@@ -148,7 +145,7 @@ pub(crate) struct BeginCall {
     pub(crate) by: String,
     pub(crate) once: bool,
     pub(crate) is_durable: bool,
-    /// The restart epoch of the store to which the worker has reported its journal.
+    /// The restart epoch to which the worker has reported its journal.
     pub(crate) epoch: u64,
     pub(crate) streak: Option<StreakCheck>,
     pub(crate) facts: Option<CheckFacts>,
@@ -216,7 +213,7 @@ impl BatchItem for BeginCall {
     }
 }
 
-/// Runs only after its begin record has become durable. All items of a batch need the same durability.
+/// Runs only after its begin record is durable. All items of a batch need the same durability.
 pub(crate) struct DurableBegin {
     pub(crate) begin: BeginCall,
     pub(crate) durability: Durability,
@@ -242,9 +239,9 @@ impl BatchItem for DurableBegin {
 }
 
 pub(crate) enum WaitFor {
-    /// The call's timer. An event may wake the call earlier, but no record of the wait is written.
+    /// An event may wake the call earlier, but no record of the wait is written.
     Timer,
-    /// The end of other calls of the same session: they may still change facts that this call checks.
+    /// The end of other calls of the session, which may still change facts that this call checks.
     Facts(CheckFacts, CallName),
     /// The end of an equal call that holds the claim of the effect.
     Claim(ClaimEffect),
@@ -358,8 +355,8 @@ pub(crate) struct Batcher<I: BatchItem> {
 }
 
 impl<I: BatchItem> Batcher<I> {
-    /// The batcher ends when it has been dropped and all its items are handled. Once `give_up` is canceled, an item
-    /// that is not [`BatchItem::OWED`] is no longer repeated.
+    /// The batcher ends after its drop, when all items are handled. After `give_up`, only [`BatchItem::OWED`] items are
+    /// repeated.
     pub(crate) fn new(store: &Store, capacity: usize, give_up: &CancellationToken, on_error: OnError) -> Self {
         let (sender, receiver) = mpsc::channel(capacity);
         let work = BatchLoop { store: store.clone(), give_up: give_up.clone(), on_error };
@@ -382,8 +379,7 @@ struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// Returns the number of messages suppressed since the last logged message if the next message is due. Otherwise
-    /// counts this message as suppressed and returns `None`.
+    /// Returns the number of suppressed messages if the next message is due.
     fn allow(&mut self) -> Option<u64> {
         if self.logged.is_some_and(|logged| logged.elapsed() < LOG_EVERY) {
             self.held_back += 1;
@@ -424,13 +420,12 @@ impl BatchLoop {
         }
     }
 
-    /// Repeats items that conflicted with other commits, at most [`CONTENDED_MAX`] times.
     async fn send<I: BatchItem>(&self, mut batch: Vec<PendingItem<I>>) {
         for _ in 0..CONTENDED_MAX {
             let (items, answers): (Vec<I>, Vec<_>) = batch.into_iter().unzip();
             let results = match self.persist(&items).await {
                 Ok(results) => results,
-                // One item causes the failure. Repeat the items one by one, so that the other items succeed.
+                // One item causes the failure. One by one, the other items succeed.
                 Err(()) if items.len() > 1 => {
                     for (item, to) in items.into_iter().zip(answers) {
                         Box::pin(self.send(vec![(item, to)])).await;
@@ -446,8 +441,7 @@ impl BatchLoop {
             for ((item, to), result) in items.into_iter().zip(answers).zip(results) {
                 match result {
                     Ok(reply) => {
-                        // The item shares its slice with the receiver. Once the item is dropped, the receiver can
-                        // change the slice without a copy.
+                        // The receiver can then change the shared slice without a copy.
                         drop(item);
                         drop(to.send(reply));
                     }
@@ -467,8 +461,7 @@ impl BatchLoop {
 
     /// Fails if an item of the batch causes a failure, or if the worker must stop.
     async fn persist<I: BatchItem>(&self, items: &[I]) -> Result<Vec<Result<I::Reply, RunError>>, ()> {
-        // Items that must not be dropped (`OWED`) continue when the worker stops. Other items get at least one
-        // attempt.
+        // `OWED` items continue when the worker stops. Other items get at least one attempt.
         let answered = retry_until(&NeverStop, || async {
             match I::decide(&self.store, items).await {
                 Ok(results) => Attempt::Done(Ok(results)),
@@ -484,8 +477,7 @@ impl BatchLoop {
         answered.await.unwrap_or(Err(()))
     }
 
-    /// An `OWED` item is repeated in the background while the process lives: an operator may remove the cause, and no
-    /// other process has the results.
+    /// Repeats an `OWED` item in the background, because no other process has the results.
     fn reject<I: BatchItem>(&self, item: I, to: oneshot::Sender<I::Reply>) {
         if !I::OWED {
             tracing::error!(decision = I::NAME, "store rejected an item; its turn's timer retries");
@@ -511,8 +503,7 @@ impl BatchLoop {
     }
 }
 
-/// Takes the first item, and further items within a batch's bounds for bytes and calls. No two of the items change the
-/// same record. Items that are not taken stay in `gathered`, in order.
+/// No two of the items change the same record. The rest stays in `gathered`, in order.
 fn take_batch<I: BatchItem, A>(gathered: &mut Vec<(I, A)>) -> Vec<(I, A)> {
     let mut bytes = 0;
     let mut calls = 0;

@@ -1,5 +1,4 @@
-//! The configuration for evaluating and carrying out calls: the active policy and its tools, which are replaced
-//! together.
+//! The active policy and its tools. Both are replaced together.
 
 use std::sync::Arc;
 
@@ -54,13 +53,13 @@ impl WorkerConfigs {
         self.current.store(Arc::new(WorkerConfig { active, registry, task_handlers, generation, short_digest }));
     }
 
-    /// Adopts tenants from run-time settings, and the policy's generation. Returns the generation if it has changed.
+    /// Returns the generation if it has changed.
     pub(crate) async fn refresh(&self, store: &Store) -> Result<Option<u64>, StoreError> {
         self.in_force.refresh(store).await?;
         self.adopt_policy(store).await
     }
 
-    /// Refreshes the configuration if the settings have changed. For callers that do not know the tenant of a slice.
+    /// For callers that do not know the tenant of a slice.
     pub(crate) async fn refresh_if_changed(&self, store: &Store) -> Result<(), StoreError> {
         self.in_force.refresh_if_changed(store).await?;
         // A scheduler in this process, or the worker of another shard, may have read the changes already.
@@ -74,8 +73,7 @@ impl WorkerConfigs {
         let asked = self.load();
         let generation = store.generation_of(&asked.active.digest).await?;
         let now = self.in_force.load();
-        // A configuration that arrived during the read stays active. The next heartbeat reads the generation of its
-        // policy.
+        // A configuration that arrived during the read stays active. The next heartbeat reads the policy's generation.
         let refreshed = |config: &Arc<WorkerConfig>| -> Arc<WorkerConfig> {
             if config.active.digest != asked.active.digest || now.digest != asked.active.digest {
                 return Arc::clone(config);

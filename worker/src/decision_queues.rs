@@ -12,14 +12,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::batch::{self, Batcher, BeginCall, BeginReply, DurableBegin, ParkSlice, ReturnSlice, SettleResults};
 
-/// Each batcher returns `None` for an item if the store rejects the item, or if the worker had to stop before the store
-/// responded.
+/// A batcher returns `None` if the store rejects an item, or if the worker stops before the store responds.
 pub(crate) struct DecisionQueues {
     store: Store,
     settles: Batcher<SettleResults>,
     begins: Batcher<BeginCall>,
-    /// This batcher and the next one begin calls that may run only after their begin record has reached the disk or a
-    /// replica. Each batch waits once for all its calls.
+    /// The next two batchers begin calls that run only after the begin record is on disk or on a replica.
     begins_disk: Batcher<DurableBegin>,
     begins_replica: Batcher<DurableBegin>,
     parks: Batcher<ParkSlice>,
@@ -27,8 +25,7 @@ pub(crate) struct DecisionQueues {
 }
 
 impl DecisionQueues {
-    /// In each batcher, `capacity` items can wait. If `now` is canceled and the store does not respond, all items
-    /// except results are dropped.
+    /// If `now` is canceled and the store does not respond, all items except results are dropped.
     pub(crate) fn new(store: &Store, capacity: usize, now: &CancellationToken) -> Self {
         let failed = batch::log_throttled();
         Self {
@@ -46,7 +43,6 @@ impl DecisionQueues {
         self.settles.submit(results).await
     }
 
-    /// Waits up to `at_most` for `durability`. Most calls need no read and no commit, and begin at once.
     pub(crate) async fn begin(
         &self,
         begin: BeginCall,
@@ -63,7 +59,7 @@ impl DecisionQueues {
         }
     }
 
-    /// Begins a call without a read or a commit. `None` if the call needs a read or a commit to begin.
+    /// `None` if the call needs a read or a commit to begin.
     fn begin_at_once(&self, begin: &BeginCall) -> Option<BeginResult> {
         let context = self.store.state().context(Version::new("-"));
         match begin.begin(self.store.options().lease_ms).decide(&begin.view, &context) {

@@ -1,8 +1,4 @@
-//! Tools about the fleet itself: the tools that an agent may call, the state of its tasks, and the results of its
-//! turns.
-//!
-//! Every agent may call these tools unless the permission matrix has a row that says otherwise. Each call debits
-//! limits like any other call.
+//! Tools about the fleet itself. Every agent may call them unless a row of the permission matrix forbids it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -265,12 +261,11 @@ fn fetched(finished: &Finished, asker: &AgentId, args: &FetchResult) -> Result<F
 pub(crate) enum TurnLookup {
     Live(Box<Stored<Turn>>),
     Finished(Box<Finished>),
-    /// The turn or task was never admitted, or it ended so long ago that its records are no longer kept.
+    /// Also for a turn or task that ended so long ago that its records are no longer kept.
     Unknown,
 }
 
-/// Reads the records of a turn or task in the order of its states. So a turn that ends between the two reads is found
-/// as ended.
+/// Reads the records in the order of a turn's states, so that a turn that ends between the two reads is found.
 pub(crate) async fn look_up(store: &Store, name: &TurnName) -> Result<TurnLookup, ToolError> {
     let queries = [name.record(), name.finished()].map(Query::Record);
     let mut values = store.seam().read(&queries).await.map_err(store_error)?.into_iter();
@@ -296,8 +291,7 @@ pub(crate) fn reply(finished: &Finished) -> Result<Reply, ToolError> {
     serde_json::from_str(&finished.reply).map_err(ToolError::internal)
 }
 
-/// Returns the error for an ID that is unknown, forgotten or of another agent. The message is the same in all three
-/// cases, so that agents cannot probe for IDs of other agents.
+/// The message is the same for unknown IDs and for IDs of other agents, so that agents cannot probe for IDs.
 pub(crate) fn unknown_id(what: &str, id: &str) -> ToolError {
     let id = wording::cut(id, 80);
     ToolError::Permanent(format!(

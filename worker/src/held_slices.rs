@@ -10,10 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::slot_pool::SlotPool;
 
-/// Maximum number of held slices for each slot. Results that wait for the store occupy no slot, but their slices
-/// count.
+/// Results that wait for the store occupy no slot, but their slices count.
 const HELD_PER_SLOT: usize = 4;
-/// Lower bound for the maximum number of held slices. A worker with few slots thus still settles in batches.
+/// A worker with few slots can still settle in batches.
 const HELD_MIN: usize = 512;
 
 pub(crate) fn held_max(slots: usize) -> usize {
@@ -21,17 +20,16 @@ pub(crate) fn held_max(slots: usize) -> usize {
 }
 
 pub(crate) struct HeldSlices {
-    /// The pool of regular slices. All suspects of a group except the first one use free slots of this pool.
+    /// Regular slices, and all suspects of a group except the first one.
     pool: SlotPool,
-    /// The slot of the first suspect of a group. A suspect is a slice that was redelivered after a crash. The first
-    /// suspect takes no slot from other slices (invariant 17).
+    /// Suspects were redelivered after a crash. The first one takes no slot from other slices (invariant 17).
     suspects: SlotPool,
-    /// The running slices by turn, so that a cancellation notice finds its slice.
+    /// By turn, so that a cancellation notice finds its slice.
     running: Mutex<HashMap<TurnName, RunningSlice>>,
 }
 
 struct RunningSlice {
-    /// The entry identifies the slice, because the slice's version changes while the slice is held.
+    /// Identifies the slice: the slice's version changes while the slice is held.
     entry: EntryId,
     lease: SliceLease,
 }
@@ -39,13 +37,11 @@ struct RunningSlice {
 #[derive(Debug, Clone)]
 pub(crate) struct SliceLease {
     pub(crate) cancel: CancellationToken,
-    /// The number of the worker's incarnation that took the slice.
+    /// The incarnation of the worker that took the slice.
     pub(crate) term: u64,
-    /// The store's restart epoch to which the worker had reported before it took the slice. After another restart,
-    /// another worker may also hold the slice.
+    /// The store's restart epoch before the take. After a restart, another worker may also hold the slice.
     pub(crate) epoch: u64,
-    /// True once a call has run until its turn's deadline. Without this flag, the next call would still run if the
-    /// estimated clock moved back by a few milliseconds.
+    /// Without this flag, the next call would run if the estimated clock moved back by a few milliseconds.
     deadline_passed: Arc<AtomicBool>,
 }
 
@@ -76,8 +72,7 @@ impl HeldSlices {
         self.pool.busy() + self.suspects.busy()
     }
 
-    /// Adds a slice, and returns the slice's lease. The lease is canceled when a heartbeat reports that the slice's
-    /// turn was canceled.
+    /// A heartbeat that reports the turn as canceled cancels the lease.
     pub(crate) fn add(&self, slice: &Slice, term: u64, epoch: u64) -> SliceLease {
         let lease = SliceLease::new(term, epoch);
         let held = RunningSlice { entry: slice.entry.clone(), lease: lease.clone() };

@@ -1,5 +1,4 @@
-//! The worker's journal: the calls that the worker has begun, and the changes of facts and claims at the ends of these
-//! calls. If the store lost its last writes in a restart, the worker reports the calls and changes again.
+//! The worker's journal of begun calls. If the store lost writes in a restart, the worker reports the entries again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,28 +20,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 
-/// A confirmed entry is kept for this time (ms), or for the length of a lease if that is longer. With an append-only
-/// file, Redis can lose only the writes of a shorter time.
+/// In ms, or the length of a lease if that is longer. With an append-only file, Redis loses only newer writes.
 const KEPT_MS: i64 = 60_000;
-/// Maximum bytes of the results in the journal. The oldest results are dropped first.
+/// The oldest results are dropped first.
 const RESULT_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// A begun call is reported until this time (ms) after its turn's deadline. If the store lost the turn and the turn
-/// is submitted again, the turn may get a later deadline. The turn may also wait for the next day, which has at most
-/// 25 hours.
+/// A turn may get a later deadline, or wait for the next day, which has at most 25 hours.
 const KEPT_AFTER_DEADLINE_MS: i64 = 2 * 86_400_000;
 
 #[derive(Debug, Clone)]
 enum Change {
     Facts(SessionName, CallEndReport),
-    /// An idempotency claim, the time of the report, and the deadline of the call's turn. Both times are in
-    /// milliseconds.
+    /// The claim, the time of the report, and the deadline of the call's turn, both in milliseconds.
     Claim(EndClaim, i64, i64),
 }
 
 pub(crate) struct WorkerJournal {
     store: Store,
     metrics: Arc<Metrics>,
-    /// Canceled when the worker must stop.
     now: CancellationToken,
     entries: Mutex<Entries<Change>>,
     /// Locked while a report is sent, so that two reports never overlap.
@@ -66,15 +60,12 @@ impl WorkerJournal {
         self.entries.lock().epoch()
     }
 
-    /// Makes the next heartbeat report everything again, because the store has lost data.
+    /// For a store that has lost data: the next heartbeat reports everything again.
     pub(crate) fn mark_unreported(&self) {
         self.entries.lock().reported(0);
     }
 
-    /// Records that a call is about to run. Must follow the commit that begins the call: a call that has not run must
-    /// not be reported, because such a report would hide the report of another worker that has run the call. Returns
-    /// false if the store has restarted since `epoch` and may have lost this commit. In this case the call must not
-    /// run.
+    /// Must follow the commit that begins the call. If false, the store may have lost this commit: do not run the call.
     pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool, epoch: u64) -> bool {
         let head = &slice.turn.head;
         let call = JournalCall {
@@ -88,7 +79,7 @@ impl WorkerJournal {
         self.entries.lock().begin(call, epoch)
     }
 
-    /// Records the result of a call. Must precede the commit of the result.
+    /// Must precede the commit of the result.
     pub(crate) fn end(&self, slice: &Slice, position: usize, result: &RenderedCall) {
         self.entries.lock().end(&slice.delivery(), position, result.clone());
     }
@@ -97,13 +88,12 @@ impl WorkerJournal {
     pub(crate) async fn undo(&self, slice: &Slice, position: usize) {
         let undone = self.entries.lock().undo(&slice.delivery(), position);
         let Some(undone) = undone else { return };
-        // A report of the call as begun may still be in progress.
+        // Another task may still be reporting the call as begun.
         let reported = self.now.run_until_cancelled(self.reporting.lock()).await;
         self.report_until_answered(&[undone]).await;
         drop(reported);
     }
 
-    /// Records that the store has confirmed the results at positions before `upto`.
     pub(crate) fn confirm(&self, slice: &Slice, upto: usize) {
         self.entries.lock().confirm(&slice.delivery(), upto, self.now_ms());
     }
@@ -112,23 +102,20 @@ impl WorkerJournal {
         self.confirm(slice, usize::MAX);
     }
 
-    /// Use only for changes that the store has confirmed.
+    /// Only for changes that the store has confirmed.
     pub(crate) fn record_fact_changes(&self, session: &SessionName, end: CallEndReport) {
         let now_ms = end.ended_ms;
         self.entries.lock().change(Change::Facts(session.clone(), end), 0, now_ms);
     }
 
-    /// Use only for a claim, or an end of a claim, that the store has confirmed. `deadline_ms` is the deadline of the
-    /// call's turn.
+    /// Only for a claim, or an end of a claim, that the store has confirmed. The deadline is that of the call's turn.
     pub(crate) fn record_claim(&self, claim: EndClaim, deadline_ms: i64) {
         let now_ms = self.now_ms();
         let bytes = bytes_of(&claim.end);
         self.entries.lock().change(Change::Claim(claim, now_ms, deadline_ms), bytes, now_ms);
     }
 
-    /// Reports results of a slice that this worker has lost, so that the new holder finds the results of the slice's
-    /// `once` calls. Without a restart of the store this report is not needed, because the new holder finds the intent
-    /// records.
+    /// For a slice that this worker has lost: after a restart of the store, the new holder may lack the intent records.
     pub(crate) async fn report_results(&self, slice: &Slice, positions: std::ops::Range<usize>) {
         let state = self.store.state();
         if state.epoch_began_ms == 0 {
@@ -143,9 +130,7 @@ impl WorkerJournal {
         self.report_until_answered(&left).await;
     }
 
-    /// If the store has restarted, reports everything. Must be called with each heartbeat, and no call may begin before
-    /// the report succeeds. A failed report can be repeated. For the length of a lease after a restart, no `once` call
-    /// begins, so that the reports of all living workers come first.
+    /// Must be called with each heartbeat, and no call may begin before the report succeeds.
     pub(crate) async fn report(&self) -> Result<(), StoreError> {
         self.entries.lock().forget(self.now_ms());
         let _reporting = self.reporting.lock().await;
@@ -169,7 +154,7 @@ impl WorkerJournal {
             match report {
                 Report::Call(call) => calls.push(call),
                 Report::Change(Change::Facts(session, end)) => facts.entry(session).or_default().push(end),
-                // If an effect was reported several times, the last report counts.
+                // The last report of an effect counts.
                 Report::Change(Change::Claim(claim, at_ms, deadline_ms)) => {
                     claims.insert(claim.effect.key(), (claim, at_ms, deadline_ms));
                 }
@@ -196,8 +181,7 @@ impl WorkerJournal {
         Ok(())
     }
 
-    /// Returns the number of calls that the store had lost, and the number of `once` calls that another attempt has
-    /// begun in the meantime.
+    /// Returns the number of calls that the store had lost, and of `once` calls that another attempt has begun since.
     async fn report_calls(&self, calls: &[ReportBegunCall]) -> Result<(usize, usize), StoreError> {
         let mut lost = 0;
         let mut late = 0;
@@ -221,7 +205,7 @@ impl WorkerJournal {
         Ok((lost, late))
     }
 
-    /// Returns the number of effects that another call has claimed in the meantime.
+    /// Returns the number of effects that another call has claimed since.
     async fn report_claims(
         &self,
         claims: impl Iterator<Item = (EndClaim, i64, i64)>,
@@ -292,7 +276,6 @@ fn bytes_of(end: &EffectEnd) -> usize {
     }
 }
 
-/// Makes a report about the ends of a session's calls. Each change gets its remaining lifetime.
 fn report_call_ends(session: SessionName, mut ends: Vec<CallEndReport>, now_ms: i64) -> ReportCallEnds {
     for end in &mut ends {
         let age_ms = now_ms - end.ended_ms;
@@ -304,8 +287,7 @@ fn report_call_ends(session: SessionName, mut ends: Vec<CallEndReport>, now_ms: 
     ReportCallEnds { session, ends }
 }
 
-/// Shortens the lifetime by the claim's age; `None` if the lifetime is over. An open claim stays valid until its turn's
-/// deadline, plus its window.
+/// `None` if the claim's lifetime is over. An open claim lives until its turn's deadline, plus its window.
 fn remaining(claim: EndClaim, at_ms: i64, deadline_ms: i64, now_ms: i64) -> Option<EndClaim> {
     let window_ms = match claim.end {
         EffectEnd::Open => (deadline_ms - now_ms).max(0).saturating_add(claim.window_ms),

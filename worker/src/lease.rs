@@ -22,7 +22,7 @@ use crate::journal::WorkerJournal;
 use crate::lease_clock::LeaseClock;
 use crate::strays::{StrayScope, Strays};
 
-/// One run of the store: its restart epoch, and how often this worker found that the store had lost records.
+/// The store's restart epoch, and how often this worker found that the store had lost records.
 type StoreRun = (u64, u64);
 
 #[derive(Debug, Default)]
@@ -37,8 +37,7 @@ struct ReportedDrain {
 }
 
 impl WorkerDrainFlag {
-    /// If a new run of the store does not have the worker's drain flag, the flag was lost with the store's last writes.
-    /// In this case the flag stays set and is returned, so that the caller restores it.
+    /// If a new run of the store has lost the flag, the flag stays set, and the caller restores it.
     pub(crate) fn report(&self, drained: Option<&Pause>, run: StoreRun) -> Option<Pause> {
         let mut reported = self.reported.lock();
         match (&reported.drained, drained) {
@@ -57,7 +56,6 @@ impl WorkerDrainFlag {
         self.reported.lock().run = run;
     }
 
-    /// Records that an operator has resumed the worker in this run of the store.
     pub(crate) fn lift(&self, run: StoreRun) {
         tracing::info!("resumed by an operator; taking new work");
         *self.reported.lock() = ReportedDrain { drained: None, run };
@@ -67,7 +65,6 @@ impl WorkerDrainFlag {
         self.reported.lock().drained.is_some()
     }
 
-    /// A drained worker reports only its busy slots.
     pub(crate) fn slots(&self, busy: usize, all: usize) -> Slots {
         Slots { busy, all: if self.is_drained() { busy } else { all } }
     }
@@ -85,7 +82,7 @@ pub(crate) struct Lease {
     strays: Arc<Strays>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// Number of times that the store had lost the worker's last heartbeat.
+    /// How often the store had lost the worker's last heartbeat.
     losses: Mutex<u64>,
 }
 
@@ -148,8 +145,7 @@ impl Lease {
         let run = (self.store.state().epoch, *self.losses.lock());
         self.follow_drain(consumer, drained.as_ref(), run).await;
         self.journal.report().await?;
-        // If the worker was suspended, its lease is no longer fresh. In this case the worker reads the settings
-        // before it confirms the heartbeat, because a tool may have been disabled in the meantime.
+        // After a suspension of the worker, read the settings first: a tool may be disabled.
         if self.lease_clock.is_fresh() {
             self.lease_clock.confirm(sent);
         }
@@ -167,8 +163,7 @@ impl Lease {
         Role::Worker { worker, slots: Slots { busy, all } }
     }
 
-    /// Records that the store has no record of the last heartbeat. The store may have lost anything, even without a
-    /// restart.
+    /// The store may have lost anything, even without a restart.
     fn state_lost(&self) {
         *self.losses.lock() += 1;
         self.metrics.state_lost();
@@ -176,8 +171,7 @@ impl Lease {
         tracing::error!("the store has lost the worker's heartbeat; reporting begun calls again");
     }
 
-    /// Follows the drain flag that the store reports. If the restore of a lost flag fails, the next heartbeat repeats
-    /// the restore.
+    /// If the restore of a lost flag fails, the next heartbeat tries again.
     async fn follow_drain(&self, consumer: &ConsumerId, drained: Option<&Pause>, run: StoreRun) {
         let Some(lost) = self.drain_flag.report(drained, run) else { return };
         let Some(worker) = worker_of(consumer.as_str()) else { return };
@@ -195,7 +189,7 @@ impl Lease {
         }
     }
 
-    /// Sends heartbeats even while the worker drains, because running calls need their lease until they end.
+    /// A draining worker needs heartbeats too: running calls need their lease until they end.
     pub(crate) async fn send_heartbeats(&self, consumer: &ConsumerId, stop: &CancellationToken, tracker: &TaskTracker) {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
@@ -227,15 +221,14 @@ impl Lease {
         }
     }
 
-    /// Returns entries that the store delivered to a take (a request for slices) that the worker dropped. Otherwise the
-    /// worker would still hold these entries when its lease ends, and would count as crashed.
+    /// Entries that stay with this worker would count as its crashes when the lease ends.
     pub(crate) async fn return_undelivered(&self, consumer: &ConsumerId) {
         if let Err(error) = self.strays.return_entries(consumer, &queues(), StrayScope::All).await {
             tracing::warn!(%error, "failed to return the last delivery; other workers take it over");
         }
     }
 
-    /// Ends the lease, so that other processes need not wait until the lease expires.
+    /// Other processes then need not wait until the lease expires.
     pub(crate) async fn release(&self, consumer: &ConsumerId) {
         let end = EndLease { consumer: consumer.clone(), role: self.role(consumer) };
         if let Err(error) = self.store.decide(end).await {
@@ -259,7 +252,6 @@ mod tests {
         let (drain_flag, note) =
             (WorkerDrainFlag::default(), Pause { by: "anna".into(), reason: "a kernel".into(), since_ms: 7 });
         assert!(drain_flag.report(Some(&note), (1, 0)).is_none() && drain_flag.is_drained());
-        // Until the flag is restored, each heartbeat's `report` returns the flag, and the worker stays drained.
         for _ in 0..2 {
             assert_eq!(drain_flag.report(None, (2, 0)).as_ref(), Some(&note));
             assert!(drain_flag.is_drained());

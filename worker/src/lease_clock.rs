@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The time when the last confirmed heartbeat was *sent*. If this time is too long ago, nothing may be sent to the
-/// outside, because another worker may already have the slice (invariant 7).
+/// Invariant 7: nothing may be sent to the outside if the last confirmed heartbeat was *sent* too long ago.
 #[derive(Debug)]
 pub(crate) struct LeaseClock {
     origin: Instant,
@@ -15,7 +14,6 @@ pub(crate) struct LeaseClock {
     term: AtomicU64,
 }
 
-/// Time between two checks whether a heartbeat has renewed the lease.
 pub(crate) const STEP: Duration = Duration::from_millis(10);
 
 impl LeaseClock {
@@ -23,8 +21,7 @@ impl LeaseClock {
         Self { origin: Instant::now(), lease, sent_ms: AtomicU64::new(0), term: AtomicU64::new(0) }
     }
 
-    /// The time in ms since the creation of the clock. Call this function before a heartbeat is sent, and pass the time
-    /// to [`Self::confirm`] when the reply has arrived.
+    /// In ms. Call this before a heartbeat is sent, and pass the time to [`Self::confirm`] after the reply.
     pub(crate) fn sending(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
@@ -33,13 +30,13 @@ impl LeaseClock {
         self.sent_ms.fetch_max(sent_ms, Ordering::Relaxed);
     }
 
-    /// Ends this incarnation. The next incarnation begins under a new name, which other processes do not consider dead.
+    /// The next incarnation gets a new name, because other processes may consider the old one dead.
     pub(crate) fn forget(&self) {
         self.term.fetch_add(1, Ordering::Relaxed);
         self.sent_ms.store(0, Ordering::Relaxed);
     }
 
-    /// The number of this incarnation. Other workers may take slices that were leased in an earlier incarnation.
+    /// Other workers may take slices that were leased in an earlier incarnation.
     pub(crate) fn term(&self) -> u64 {
         self.term.load(Ordering::Relaxed)
     }
@@ -48,9 +45,8 @@ impl LeaseClock {
         self.age().is_none()
     }
 
-    /// Returns false if the lease of `term` is over. If the lease is too old for sending but not over, waits for the
-    /// next heartbeat, which renews the lease. Returning the slice earlier would be wrong, because this worker is alive
-    /// and still holds the slice.
+    /// False if the lease of `term` is over. With an old lease, the worker still holds the slice and must not return
+    /// it.
     pub(crate) async fn wait_until_valid(&self, term: u64) -> bool {
         loop {
             if self.term() != term || self.is_lost() {

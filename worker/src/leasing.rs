@@ -28,10 +28,10 @@ use crate::lease_clock::{LeaseClock, STEP};
 use crate::slot_pool::{SlotPermits, SuspectGroup};
 use crate::strays::{StrayScope, Strays};
 
-/// One of this many takes begins with the least urgent queue, so that this queue never starves.
+/// One of this many takes begins with the least urgent queue.
 const STARVATION_GUARD: u64 = 16;
 
-/// How often a drained worker checks whether it was resumed. A check reads only memory.
+/// Each check reads only memory.
 const RECHECK_AFTER: Duration = Duration::from_millis(100);
 
 pub(crate) struct Leasing {
@@ -52,7 +52,6 @@ pub(crate) struct Leasing {
 }
 
 pub(crate) struct LeasingParts {
-    /// The journal's epoch is the restart epoch that the worker has reported to.
     pub(crate) journal: Arc<WorkerJournal>,
     pub(crate) slices: Arc<HeldSlices>,
     pub(crate) strays: Arc<Strays>,
@@ -81,7 +80,6 @@ impl Leasing {
         }
     }
 
-    /// Takes only suspects if `suspects` is true, otherwise only regular slices.
     pub(crate) async fn take_slices(
         self: &Arc<Self>,
         consumer: &ConsumerId,
@@ -107,32 +105,30 @@ impl Leasing {
             let free = tokio::select! {
                 () = stop.cancelled() => break,
                 free = pool.wait_for_free_slots() => free,
-                // All slots have been busy for a long time. The loop itself is not stuck.
+                // All slots are busy. The loop itself is not stuck.
                 () = tokio::time::sleep(block) => {
                     handle.advanced();
                     continue;
                 }
             };
-            // Invariant 12: a slice that is taken without a lease could only be returned, and would then be taken again
-            // in a loop. While the worker reports to a restarted store, no call begins.
+            // Invariant 12: without a lease, slices could only be returned. Epoch 0: the worker reports to a restarted
+            // store.
             if self.lease_clock.is_lost() || self.journal.epoch() == 0 {
                 handle.advanced();
                 stop.pause(STEP).await;
                 continue;
             }
-            // A take in progress completes. Afterwards the worker takes nothing until an operator resumes the worker.
+            // A take in progress completes first.
             if self.drain_flag.is_drained() {
                 handle.advanced();
                 let _ = stop.run_until_cancelled(tokio::time::sleep(RECHECK_AFTER)).await;
                 continue;
             }
-            // Must be read before the take: if the store restarts in between, the store may have lost the record that
-            // the slices were taken.
+            // Read the epoch before the take: a restart in between may lose the record of the take.
             let epoch = self.journal.epoch();
             let count = if suspects { 1 } else { free };
             let taken = tokio::select! {
-                // If `stop` drops a take, the drain returns the entries that the store has already delivered to this
-                // worker.
+                // If a take is dropped, the drain returns the entries that the store has delivered.
                 () = stop.cancelled() => break,
                 taken = self.take(&mut reader, count) => taken,
             };
@@ -155,7 +151,6 @@ impl Leasing {
         handle.finished();
     }
 
-    /// If the queues no longer exist, creates them again.
     async fn handle_failed_take(&self, error: &StoreError) {
         let StoreError::StateLost(what) = error else {
             tracing::warn!(%error, "failed to lease work; retrying");
@@ -169,8 +164,7 @@ impl Leasing {
         }
     }
 
-    /// Takes about `count` entries. If the previous take failed, first returns entries that were delivered but have not
-    /// arrived.
+    /// A failed take may have delivered entries that did not arrive, so these are returned first.
     async fn take(&self, reader: &mut QueueReader, count: usize) -> Result<Vec<TakenEntry>, StoreError> {
         if reader.failed {
             self.strays.return_entries(&reader.consumer, &reader.queues, StrayScope::All).await?;
@@ -195,10 +189,10 @@ impl Leasing {
         }
     }
 
-    /// Returns the entry's slice. `None` if the worker already holds the entry's slice, or cannot read the entry.
+    /// `None` if the worker already holds the slice, or cannot read the entry.
     fn slice_of(self: &Arc<Self>, taken: TakenEntry, tracker: &TaskTracker) -> Option<Slice> {
         match Slice::read(taken.queue.clone(), taken.entry.clone(), &taken.fields) {
-            // In a restart, the store can lose the fact that the entry was taken, and then deliver the entry again.
+            // A restarted store may have lost the take of this entry and deliver it again.
             Ok(slice) if self.slices.contains(&slice.name, &slice.entry) => None,
             Ok(slice) => Some(slice),
             Err(problem) => {
@@ -211,8 +205,7 @@ impl Leasing {
         }
     }
 
-    /// Waits for a slot, then runs the slice. All slots may be in use, because the store delivered more slices than
-    /// requested, or because suspects have taken slots.
+    /// All slots may be busy: the store can deliver more slices than requested, and suspects take slots too.
     async fn wait_for_slot(self: Arc<Self>, slice: Slice, lease: SliceLease) {
         let pool = self.slices.pool(false);
         let room = tokio::select! {
@@ -237,15 +230,14 @@ impl Leasing {
     }
 }
 
-/// Suspects: slices that were redelivered after a crash. Suspects run in groups, and a process runs only one group at
-/// once, see [`tickfleet_core::recovery`].
+/// Suspects: slices that were redelivered after a crash, see [`tickfleet_core::recovery`].
 impl Leasing {
     fn start_group(self: &Arc<Self>, consumer: &ConsumerId, taken: Vec<TakenEntry>, epoch: u64, tracker: &TaskTracker) {
         let mut slices = taken.into_iter().filter_map(|entry| self.slice_of(entry, tracker));
         let Some(first) = slices.next() else { return };
         let others: Vec<Slice> = slices.collect();
         let lease = self.hold_slice(&first, epoch);
-        // The slot for suspects is free, because only this loop takes this slot.
+        // Only this loop takes the slot for suspects, so the slot is free.
         let room = self.slices.pool(true).try_reserve();
         let this = Arc::clone(self);
         let consumer = consumer.clone();
@@ -261,7 +253,7 @@ impl Leasing {
         }));
     }
 
-    /// Runs the group as soon as the process runs no other group.
+    /// Waits until the process runs no other group.
     async fn run_group(
         self: &Arc<Self>,
         consumer: &ConsumerId,
@@ -291,13 +283,12 @@ impl Leasing {
             };
             match room {
                 Some((slot, held)) => runs.push((slice, lease, slot, held)),
-                // Regular slices have taken the slot in the meantime.
+                // Regular slices have taken the slot meanwhile.
                 None => self.release(slice).await,
             }
         }
         drop(right);
-        // Each slice is marked as started before any call runs, so that another crash counts against exactly these
-        // slices.
+        // Mark all slices before any call runs, so that another crash counts against exactly these slices.
         let marked = runs.into_iter().map(|(slice, lease, slot, held)| async move {
             let name = slice.name.clone();
             let entry = slice.entry.clone();
@@ -312,7 +303,6 @@ impl Leasing {
         }
     }
 
-    /// Returns the slices that run together, and releases the others.
     async fn take_group(
         self: &Arc<Self>,
         consumer: &ConsumerId,
@@ -352,23 +342,22 @@ impl Leasing {
     }
 }
 
-/// The maximum size of the group in which the suspect runs, including the suspect.
+/// Includes the suspect itself.
 fn group_max(slice: &Slice) -> usize {
     slice.turn.suspect.map_or(1, |suspect| usize::try_from(suspect.group_max).unwrap_or(1))
 }
 
 struct QueueReader {
     consumer: ConsumerId,
-    /// The queues, most urgent first; never empty.
+    /// Most urgent first; never empty.
     queues: Vec<StreamKey>,
     wait_ms: u64,
     round: u64,
-    /// True if the last take failed: the store may have delivered entries that have not arrived.
+    /// After a failed take, the store may have delivered entries that have not arrived.
     failed: bool,
 }
 
 impl QueueReader {
-    /// Returns the next take. It usually begins with the most urgent queue, sometimes with the least urgent queue.
     fn next(&mut self, count: usize) -> TakeRequest {
         self.round += 1;
         let mut queues = self.queues.clone();

@@ -1,7 +1,4 @@
-//! The worker: leases slices, carries out their calls one by one, settles every result.
-//!
-//! START HERE: [`calls::turn`] is one slice, end to end; [`calls::call`] is one call, end to end; [`run`] is the
-//! worker's life cycle.
+//! The worker. START HERE: [`calls::turn`] is one slice, [`calls::call`] one call, and [`run`] the life cycle.
 
 pub mod agents;
 mod batch;
@@ -65,12 +62,11 @@ pub struct WorkerOptions {
 pub struct ProcessParts {
     pub active: Arc<PolicyHandle>,
     pub metrics: Arc<Metrics>,
-    /// Progress of the process's loops, for `/livez`.
+    /// For `/livez`.
     pub progress: Progress,
-    /// Permits only one running group of suspects (slices of crashed workers). All shards of the process share the
-    /// semaphore, because the workers of one process die together.
+    /// One semaphore for all shards of the process, because their workers die together.
     pub suspects: SuspectSemaphore,
-    /// Shared by all shards that the process serves.
+    /// All shards of the process share the breakers.
     pub breakers: Breakers,
     pub registry: Arc<Registry>,
     pub task_handlers: TaskHandlers,
@@ -126,7 +122,6 @@ impl Worker {
     }
 }
 
-/// Reports busy slots until the worker no longer exists.
 fn watch_slots(common: &Common, slices: &Arc<HeldSlices>, slots: usize) {
     let watched = Arc::downgrade(slices);
     let drain_flag = Arc::clone(&common.drain_flag);
@@ -137,7 +132,7 @@ fn watch_slots(common: &Common, slices: &Arc<HeldSlices>, slots: usize) {
 }
 
 impl Worker {
-    /// Replaces the configuration. Running calls keep the configuration that they began with.
+    /// Running calls keep the configuration that they began with.
     pub fn configure(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
         self.common.metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
         self.common.configs.replace(active, registry, task_handlers);

@@ -1,5 +1,4 @@
-//! The life cycle of a worker. An incarnation is the time during which the worker holds one lease. The worker runs one
-//! incarnation after another, then drains.
+//! The life cycle of a worker: one incarnation after another, then a drain. Each incarnation holds one lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::Worker;
 
 impl Worker {
-    /// While the store is unreachable, the worker waits and retries. Returns when the last slice is settled or returned
-    /// to its queue, or when the drain time is over. Fails if the data was written with another number of shards.
+    /// Waits while the store is unreachable. Fails if the data was written with another number of shards.
     pub async fn run(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
         let tracker = TaskTracker::new();
         let mut left = None;
@@ -32,8 +30,7 @@ impl Worker {
                 }
             });
             let Some(consumer) = prepared.await.transpose()? else { break };
-            // The lists depend on run-time settings too. `prepare` has read these settings, so the lists can be written
-            // now.
+            // The lists depend on run-time settings, which `prepare` has read.
             let write = || tokio::spawn(self.list_writer().keep(shutdown.draining.clone()));
             lists.get_or_insert_with(write);
             self.incarnation(&consumer, &shutdown.draining, &tracker).await;
@@ -54,8 +51,7 @@ impl Worker {
             self.leasing.take_slices(consumer, &stop, tracker, false),
             self.leasing.take_slices(consumer, &stop, tracker, true)
         );
-        // While the worker drains, the heartbeat task renews the lease until the last slice is finished, so this
-        // function does not wait for the task. If the lease was lost, the task has already ended.
+        // A draining worker needs the heartbeat task until the last slice is finished, so do not wait for it here.
         if !draining.is_cancelled()
             && let Err(error) = beats.await
         {
@@ -63,8 +59,6 @@ impl Worker {
         }
     }
 
-    /// Drains in two phases. First, running calls have time to end. Then they must stop, and the remaining slices are
-    /// returned to their queues.
     async fn drain(&self, shutdown: &Shutdown, tracker: &TaskTracker, consumer: Option<&ConsumerId>) {
         tracker.close();
         if let Some(consumer) = consumer {
@@ -79,7 +73,7 @@ impl Worker {
             () = tokio::time::sleep(self.drain) => tracing::warn!(slices = tracker.len(), "drain time exceeded"),
         }
         self.common.now.cancel();
-        // Slices that must stop still use the store to settle or return, so wait up to 3 s for them.
+        // Slices that must stop still settle or return, so wait up to 3 s for them.
         if tokio::time::timeout(Duration::from_secs(3), tracker.wait()).await.is_err() {
             tracing::error!(
                 slices = tracker.len(),
@@ -88,8 +82,7 @@ impl Worker {
             return;
         }
         if let Some(consumer) = consumer {
-            // Return undelivered entries a second time. The drain may have dropped a request for slices. The store may
-            // have delivered entries to the dropped request after the first return.
+            // The store may have delivered entries to a dropped request after the first return.
             self.lease.return_undelivered(consumer).await;
             self.lease.release(consumer).await;
         }

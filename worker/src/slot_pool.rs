@@ -1,5 +1,4 @@
-//! Slot pools: the slots that slices run in, and the permits that limit how many slices a worker holds. A held slice is
-//! taken and not yet settled.
+//! The slots that slices run in, and the permits for held slices. A held slice is taken and not yet settled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,8 +12,7 @@ pub(crate) type SlotPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 pub(crate) struct SlotPool {
     slots: Arc<Semaphore>,
     busy: Arc<AtomicUsize>,
-    /// Permits for held slices. The permits limit the number of results that wait in memory while the store is
-    /// unreachable (invariant 6).
+    /// Limits the results that wait in memory while the store is unreachable (invariant 6).
     held: Arc<Semaphore>,
 }
 
@@ -23,8 +21,7 @@ impl SlotPool {
         Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
     }
 
-    /// Returns the number of slices that the pool can accept, or 0 if the pool is closed. Reserves nothing: suspects
-    /// may take the slots in the meantime.
+    /// 0 if the pool is closed. Reserves nothing: suspects may take the slots meanwhile.
     pub(crate) async fn wait_for_free_slots(&self) -> usize {
         let Some(room) = self.reserve().await else { return 0 };
         let free = self.free() + 1;
@@ -41,7 +38,6 @@ impl SlotPool {
         Some((slot, self.held.clone().try_acquire_owned().ok()?))
     }
 
-    /// Waits for a free slot. `None` if the pool is closed.
     pub(crate) async fn reserve(&self) -> Option<SlotPermits> {
         let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
         match permits {
@@ -59,14 +55,14 @@ impl SlotPool {
         Slot { _permit: Some(permit), _group: None, busy: Arc::clone(&self.busy) }
     }
 
-    /// Begins the first slice of a group. The slot's permit belongs to the group, not to the slice.
+    /// The slot's permit belongs to the group, not to the slice.
     pub(crate) fn begin_first(&self, group: &Arc<SuspectGroup>) -> Slot {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Slot { _permit: None, _group: Some(Arc::clone(group)), busy: Arc::clone(&self.busy) }
     }
 }
 
-/// The right to run a group of suspects. The next group waits until all slots of this group are free.
+/// The next group waits until all slots of this group are free.
 pub(crate) struct SuspectGroup {
     _slot: OwnedSemaphorePermit,
     _look: SuspectPermit,

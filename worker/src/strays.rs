@@ -1,5 +1,5 @@
-//! Strays: entries that were delivered to the worker but that the worker does not run. The worker returns its strays to
-//! their queues, because no other process takes entries from a live worker.
+//! Strays: entries that were delivered to the worker but that the worker does not run. The worker returns them, because
+//! no other process takes entries from a live worker.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::Common;
 use crate::decision_queues::DecisionQueues;
 use crate::held_slices::HeldSlices;
 
-/// Maximum number of entries of a queue that are compared with the held slices. A worker cannot hold more slices.
+/// The number of entries of a queue that are compared. A worker cannot hold more slices.
 const COMPARED_MAX: usize = 10_000;
 const READ_AT_ONCE: usize = 32;
 
@@ -25,14 +25,13 @@ pub(crate) struct Strays {
     store: Store,
     slices: Arc<HeldSlices>,
     decisions: Arc<DecisionQueues>,
-    /// The strays of the last comparison. A single comparison is not enough: the worker may be about to start the slice
-    /// of an entry that the worker just took.
+    /// One comparison is not enough: the worker may just be about to start an entry's slice.
     seen: Mutex<HashSet<(StreamKey, EntryId)>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StrayScope {
-    /// All strays. Use `All` only for queues from which this worker does not take entries at the same time.
+    /// Only for queues from which this worker does not take entries at the same time.
     All,
     /// Only strays that the previous comparison also found.
     SeenBefore,
@@ -48,8 +47,7 @@ impl Strays {
         }
     }
 
-    /// Returns strays to their queues. An entry becomes a stray if its delivery did not reach the worker, or if the
-    /// store has lost the settlement of its slice. After an error, the next comparison finds the strays again.
+    /// After an error, the next comparison finds the strays again.
     pub(crate) async fn return_entries(
         &self,
         consumer: &ConsumerId,
@@ -102,8 +100,7 @@ impl Strays {
         Ok(())
     }
 
-    /// If the turn's name is readable, the entry returns to its queue, so that a worker of a newer build can read the
-    /// entry. Otherwise the entry becomes a dead letter, because another program wrote the entry.
+    /// A worker of a newer build may be able to read the entry.
     pub(crate) async fn return_unreadable(&self, entry: &HeldEntry, problem: &str) {
         tracing::error!(entry = %entry.entry, problem, "cannot read an entry of a ready stream");
         let returned = match entry.text(fields::NAME).and_then(TurnName::parse) {

@@ -1,8 +1,4 @@
-//! The tools that each agent may call, written to Redis for readers in any language.
-//!
-//! Workers know the tools, so workers write the lists. Each worker regularly checks whether Redis has fresh lists, and
-//! writes missing lists. Usually only one worker writes. The lists only inform: the permission check of each call
-//! decides.
+//! The tools that each agent may call, written to Redis for readers in any language. The lists only inform.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -22,9 +18,8 @@ use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::tools::Toolbox;
 
 const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// Written lists count as fresh for this time (ms).
 const FRESH_MS: u64 = 300_000;
-/// The lifetime (ms) of a list that is not written again. Long enough for a deployment during which no worker runs.
+/// Long enough for a deployment during which no worker runs.
 const LIST_TTL_MS: u64 = 1_800_000;
 
 const _: () = assert!(LIST_TTL_MS > 2 * FRESH_MS);
@@ -63,9 +58,7 @@ impl ToolListWriter {
         }
     }
 
-    /// Writes the lists if Redis has no fresh lists. If this worker's policy or tools are new, the worker also
-    /// overwrites fresh lists of another policy, but only once. Otherwise workers with different tools would overwrite
-    /// each other forever.
+    /// Overwrites fresh lists only once for a policy. Otherwise workers with different tools would never stop.
     async fn write_if_due(
         &self,
         config: &Arc<WorkerConfig>,
@@ -101,9 +94,7 @@ impl ToolListWriter {
     }
 }
 
-/// Runs `make`, a slow computation such as the lists for thousands of agents, without blocking running calls. On a
-/// single-threaded runtime, `make` runs on the runtime's thread: simulations use such a runtime, and must be
-/// repeatable.
+/// Simulations have a single-threaded runtime and must be repeatable, so `make` runs on that thread.
 async fn off_thread<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::CurrentThread => Ok(make()),
@@ -126,10 +117,9 @@ fn lists(store: &Store, config: &WorkerConfig) -> ToolLists {
     shared.made
 }
 
-/// One list for each set of tools, until the byte limit is reached.
 struct SharedLists {
     made: ToolLists,
-    /// For each set of tools (names and versions), the digest of its list. `None` if the list does not fit.
+    /// From the names and versions of tools to the digest of their list. `None` if the list does not fit.
     known: HashMap<Vec<(String, String)>, Option<String>>,
     bytes_left: usize,
 }
@@ -174,7 +164,7 @@ fn hex(hash: Sha256) -> String {
 fn fingerprint(config: &WorkerConfig) -> String {
     let mut hash = Sha256::new();
     hash.update(config.active.digest.as_bytes());
-    // Tenants may be set and tools disabled at run time, which the policy's digest does not include.
+    // The policy's digest does not include tenants and disabled tools, which can be set at run time.
     hash.update(serde_json::to_string(&config.active.policy.tenants).unwrap_or_default());
     hash.update(serde_json::to_string(&config.active.policy.permissions.switched_off).unwrap_or_default());
     for tool in config.registry.iter() {

@@ -1,6 +1,4 @@
-//! The storage-only baseline of a turn: the commands that store the data of a turn in Redis, pipelined in batches,
-//! without scripts and decisions. The difference between the cost of a turn and this baseline is the cost of governing
-//! the turn.
+//! The storage-only baseline of a turn: pipelined commands that store the data of a turn in Redis, without scripts.
 
 use anyhow::{Context, Result};
 use redis::Pipeline;
@@ -14,11 +12,10 @@ const BATCH: u64 = 100;
 const BATCHES: u64 = 400;
 const WARM_UP: u64 = 20;
 const AGENTS: u64 = 100;
-/// An agent has two such counters: for the current tick and for the day.
+/// Two counters: for the current tick and for the day.
 const COUNTER_BYTES: usize = 32;
-/// Approximate, in addition to the payload.
 const RECORD_BYTES: usize = 300;
-/// Longer than the measurement, but short, so that a Redis given with `--on` soon deletes the records.
+/// Longer than the measurement, but short: a server given with `--on` must not keep the records long.
 const RETAIN_MS: u64 = 60_000;
 
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
@@ -48,7 +45,7 @@ impl Sizes {
         let inbox = inboxes.first().context("the fleet has not answered")?;
         let tenant = of_tenant.strip_prefix(&format!("{PREFIX}inboxes:")).unwrap_or_default();
         let reply = newest(connection, &format!("{PREFIX}replies:{tenant}:{inbox}")).await?;
-        // A finished turn's record is its trace, of about 120 bytes, and its reply.
+        // The trace in the record has about 120 bytes.
         Ok(Self { turn: payload_bytes, audit, reply, record: reply + 120 })
     }
 }

@@ -1,5 +1,4 @@
-//! Measures how a fleet releases waiting turns when the windows of many agents with exhausted budgets end at once. The
-//! results are Redis' slowest commands at that instant, and how fast the throttle queues drain.
+//! Measures how a fleet releases waiting turns when the windows of many agents with exhausted budgets end at once.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use super::pin::Cores;
 use super::scripts::Slow;
 use super::server::{PREFIX, Server};
 
-/// The assumed minimum rate (turns per second) of a machine.
+/// In turns per second.
 const SLOWEST_INTAKE: u64 = 2_000;
 const BATCH: usize = 100;
 const DAY_MS: u64 = 3_600_000;
@@ -23,7 +22,7 @@ pub(crate) struct Boundary {
     agents: usize,
     drained_seconds: f64,
     turns_per_s: f64,
-    /// Commands that took 1 ms or more between the end of the window and the last reply, the slowest first.
+    /// Commands that took 1 ms or more, the slowest first.
     slow: Vec<Slow>,
     script_mean_ms: f64,
 }
@@ -85,12 +84,11 @@ pub(super) async fn run(
     Ok(Boundary { agents, drained_seconds, turns_per_s: agents as f64 / drained_seconds, slow, script_mean_ms })
 }
 
-/// Stores both counters of each agent as schedulers do, with an exhausted tick budget. Returns the time (ms) at which
-/// the ticks end.
+/// Returns the time (ms) at which the exhausted ticks end.
 async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     let now_ms = server.clock_ms().await?;
     let until_ms = now_ms + u64::try_from(wait.as_millis())?;
-    // The four numbers of a counter: used amount, end, start and flags.
+    // The numbers are used amount, end (ms), start (ms) and flags.
     let counter = |ends_ms: u64| -> Vec<u8> {
         [10, ends_ms, now_ms, 0].into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect()
     };
@@ -108,8 +106,7 @@ async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     Ok(until_ms)
 }
 
-/// Returns the number of throttled turns, which is half the number of timers: each queue has one turn, and both the
-/// turn and the queue have a timer.
+/// Each queue has one turn, and both the turn and the queue have a timer.
 async fn throttled_turns(server: &Server) -> Result<usize> {
     let timers: usize =
         redis::cmd("ZCARD").arg(format!("{PREFIX}timers")).query_async(&mut server.connection().await?).await?;

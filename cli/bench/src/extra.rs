@@ -1,4 +1,4 @@
-//! Optional features of a fleet whose cost the benchmark measures.
+//! Optional features of a fleet. The benchmark measures their cost.
 
 use std::path::Path;
 

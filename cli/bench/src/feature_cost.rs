@@ -1,6 +1,5 @@
-//! Measures the cost of an optional feature. The same load runs alternately on a fleet with the feature and on a fleet
-//! without it. The cost is the CPU time of all processes. On a busy machine, CPU time is more reliable than turns per
-//! second.
+//! Measures the CPU time that an optional feature costs. The same load runs alternately on a fleet with the feature and
+//! on a fleet without it.
 
 use std::time::Duration;
 
@@ -33,16 +32,13 @@ impl Cost {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct FeatureCost {
     what: &'static str,
-    /// In each pair, the cost without the feature comes first, even if it was measured second.
+    /// In each pair, the cost without the feature comes first.
     pairs: Vec<(Cost, Cost)>,
-    /// The ratio of the CPU time of all processes with the feature to that without it: median, minimum and maximum of
-    /// the pairs.
+    /// The ratio of CPU time with the feature to CPU time without it: median, minimum and maximum of the pairs.
     together: [f64; 3],
-    /// The ratio of turns per second with the feature to those without it: median of the pairs.
     turns: f64,
 }
 
-/// Measures pairs of runs. Every second pair measures the fleet with the feature first.
 pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str)) -> Result<FeatureCost> {
     let mut pairs = Vec::with_capacity(args.runs.max(1));
     for pair in 0..args.runs.max(1) {

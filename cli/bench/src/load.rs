@@ -19,7 +19,7 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-/// Latencies (ms) of the steady phase.
+/// In ms.
 pub(super) struct Steady {
     pub(super) p50: f64,
     pub(super) p99: f64,
@@ -30,7 +30,7 @@ pub(super) struct Steady {
 pub(super) struct Saturation {
     pub(super) turns: u64,
     pub(super) seconds: f64,
-    /// Includes turns outside the measured time. Redis' CPU time is divided by this number.
+    /// Includes turns outside the measured time, because Redis' CPU time includes them.
     pub(super) all_turns: u64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
@@ -50,7 +50,7 @@ pub(super) struct Load {
     agents: usize,
     calls: usize,
     tool: &'static str,
-    /// Bytes of the text in each call.
+    /// In bytes.
     padding: usize,
     next: AtomicU64,
 }
@@ -115,7 +115,6 @@ impl Load {
         Ok(())
     }
 
-    /// Submits turns at a constant rate, which does not depend on replies.
     pub(super) async fn steady(&self, rate: u64, duration: Duration) -> Result<Steady> {
         let mut latencies = self.latencies(rate, duration).await?;
         Ok(Steady {
@@ -126,7 +125,6 @@ impl Load {
         })
     }
 
-    /// Returns one latency per turn, in milliseconds.
     pub(super) async fn latencies(&self, rate: u64, duration: Duration) -> Result<Vec<f64>> {
         let total = usize::try_from(rate * duration.as_secs()).unwrap_or(usize::MAX);
         let produce = async {
@@ -187,9 +185,8 @@ impl Load {
         Ok(seen.saturation(duration.as_secs_f64()))
     }
 
-    /// Submits bursts. In each burst, an agent has twice as many calls as its window allows. The next burst starts when
-    /// all turns have replies. Half of a burst waits for the next windows, unless a window ends while the burst
-    /// arrives.
+    /// In each burst, an agent has twice as many calls as its window allows. The next burst starts when all turns have
+    /// replies.
     pub(super) async fn capped(&self, duration: Duration) -> Result<Saturation> {
         let burst = (self.agents * 20).div_ceil(self.calls.max(1)).div_ceil(BATCH);
         let started = now();
@@ -242,7 +239,6 @@ impl Seen {
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
 
 impl Replies {
-    /// Reads new replies, and trims the inbox up to the newest one, as every reader should.
     async fn read(&mut self) -> Result<Vec<Reply>> {
         let inbox = format!("{PREFIX}replies:bench:bench");
         let mut command = redis::cmd("XREAD");
@@ -272,7 +268,6 @@ pub(super) fn ok_of(fields: &[String]) -> bool {
     text.contains("\"success\":true") && !text.contains("\"success\":false")
 }
 
-/// Returns text that differs between turns, like real arguments.
 pub(super) fn words(turn: u64, bytes: usize) -> String {
     let mut state = turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut letter = || {
@@ -293,7 +288,7 @@ pub(super) fn message(tenant: &str, agent: &str, at_us: u64, (tool, calls): (&st
     )
 }
 
-/// Returns the percentile by the nearest-rank method, for a `share` from 0 to 1. Sorts the values.
+/// Uses the nearest-rank method, for a `share` from 0 to 1. Sorts the values.
 pub(super) fn percentile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return f64::NAN;

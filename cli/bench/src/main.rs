@@ -1,5 +1,5 @@
-//! The benchmark of a fleet: real processes of a producer, schedulers, workers and a reader of replies. The same run
-//! measures the raw stream cycle with the same payloads, so that every figure can be given as a ratio to that cycle.
+//! The benchmark of a fleet. Each run also measures the raw stream cycle: a ratio to that cycle is comparable between
+//! machines.
 
 mod baseline;
 mod boundary;
@@ -153,9 +153,8 @@ impl Aof {
 }
 
 impl BenchArgs {
-    /// Returns the number of agents. By default, the agents never reach the caps (10 calls per 5 s each), even at
-    /// 60,000 calls per second. With `--capped`, the load should reach the caps, and a burst must be admitted in much
-    /// less than a window.
+    /// By default, the agents never reach the caps (10 calls per 5 s each), even at 60,000 calls per second. With
+    /// `--capped`, the load reaches the caps.
     fn agents(&self) -> usize {
         self.agents.unwrap_or(if self.capped { 300 } else { 30_000 })
     }
@@ -243,8 +242,7 @@ async fn run(args: &BenchArgs, cores: Option<&Cores>, mut say: impl FnMut(&str))
 }
 
 async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&str)) -> Result<Report> {
-    // The cost of limits is the difference from a run without limits. Unless `--on` is given, each run has its own
-    // Redis, so both start with the same amount of data.
+    // Both runs start with the same amount of data: without `--on`, each run has its own Redis.
     let without_limits = if args.limits > 0 { Some(without_limits(args, cores, say).await?) } else { None };
     let server = Server::start(args.on.as_deref(), args.aof, cores).await?;
     say("measuring the raw stream cycle");
@@ -287,7 +285,6 @@ struct Phase {
     saturation: Saturation,
     cpu: Cpu,
     scripts: Scripts,
-    /// `None` if the server is not private.
     slow: Option<Vec<Slow>>,
     throttle_queues: ThrottleQueueStats,
 }

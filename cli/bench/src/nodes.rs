@@ -1,4 +1,4 @@
-//! The processes of the measured fleet: `tickfleet scheduler` and `tickfleet worker`.
+//! The processes of the measured fleet.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
@@ -17,7 +17,6 @@ use super::tool_kind::{Services, ToolKind, workspaces};
 const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
 
 pub(super) struct Shape {
-    /// Distinguishes this fleet from another fleet of the same benchmark.
     pub(super) name: &'static str,
     pub(super) schedulers: usize,
     pub(super) workers: usize,
@@ -51,7 +50,7 @@ impl Shape {
     }
 }
 
-/// The maximum of the processes of each kind, in MB.
+/// Maxima of each kind of process, in MB.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Rss {
     pub(crate) scheduler: Memory,
@@ -123,7 +122,7 @@ impl Fleet {
         Rss { scheduler: largest(&self.schedulers), worker: largest(&self.workers) }
     }
 
-    /// Returns the CPU seconds of all schedulers, and those of all workers.
+    /// In seconds: schedulers, workers.
     pub(super) fn cpu_seconds(&self) -> (f64, f64) {
         let of = |children: &[Child]| children.iter().filter_map(Child::id).map(cpu_seconds).sum();
         (of(&self.schedulers), of(&self.workers))
@@ -131,7 +130,6 @@ impl Fleet {
 
     pub(super) async fn stop(mut self) {
         for child in self.schedulers.iter_mut().chain(&mut self.workers) {
-            // The process may already have ended.
             drop(child.kill().await);
         }
         drop(std::fs::remove_dir_all(&self.dir));
@@ -139,8 +137,7 @@ impl Fleet {
     }
 }
 
-/// Returns free addresses. If another process binds an address before the fleet does, the fleet's process reports the
-/// conflict.
+/// Another process can bind an address before the fleet does. The fleet's process then reports the conflict.
 pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     let listeners = (0..count).map(|_| TcpListener::bind(ANY_PORT)).collect::<std::io::Result<Vec<_>>>()?;
     listeners.iter().map(TcpListener::local_addr).collect()
@@ -169,7 +166,7 @@ pub(super) fn process(
         .with_context(|| format!("starting a {role}"))
 }
 
-/// Writes the fleet's configuration. Its queues are long, because the benchmark itself bounds the turns in flight.
+/// The queues of the fleet are long, because the benchmark itself bounds the turns in flight.
 pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
     std::fs::create_dir_all(dir)?;
     let settings = format!(
@@ -196,7 +193,7 @@ pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Ser
     Ok(services)
 }
 
-/// Returns limits that no load reaches. The first three count every call; the others match no call.
+/// No load reaches these limits. The first three count every call; the others match no call.
 fn limits(count: usize) -> String {
     let first = ["per: [agent], every: day", "per: [tenant], every: 1h", "per: [tool], every: 1m"];
     let of = |number: usize| match first.get(number) {
@@ -206,7 +203,7 @@ fn limits(count: usize) -> String {
     if count == 0 { "limits: {}\n".into() } else { format!("limits:\n{}", (0..count).map(of).collect::<String>()) }
 }
 
-/// Returns the CPU time of a process. `/proc` reports it in units of 1/100 s, independent of the kernel's tick rate.
+/// `/proc` reports CPU time in units of 1/100 s, independent of the kernel's tick rate.
 fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The program's name is in parentheses and may contain spaces. User and system time are the 12th and 13th fields

@@ -1,12 +1,10 @@
-//! `--pin`: Redis has one core to itself, and all other processes share the other cores. A slow command is then never
-//! due to another process on Redis' core.
+//! `--pin`: Redis has one core to itself, so that no other process delays a command.
 
 #[cfg(not(target_os = "linux"))]
 use anyhow::{Result, bail};
 #[cfg(target_os = "linux")]
 pub(super) use on_linux::Cores;
 
-/// Has no values: only Linux can pin a process to a core.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Cores(std::convert::Infallible);
 
@@ -47,8 +45,6 @@ mod on_linux {
             Ok(Self { first, others })
         }
 
-        /// Moves this process, and the processes that it starts later, to all cores but the first. Fails if there is
-        /// only one core.
         pub(in super::super) fn leave_the_first() -> Result<Self> {
             let cores = Self::split()?;
             each_thread(std::process::id(), &cores.others)?;
@@ -60,7 +56,7 @@ mod on_linux {
         }
     }
 
-    /// Restricts each thread of a process to these cores. Threads that start later inherit the restriction.
+    /// Threads that start later inherit the restriction.
     fn each_thread(process: u32, cores: &CpuSet) -> Result<()> {
         let threads = read_dir(format!("/proc/{process}/task")).with_context(|| format!("process {process}"))?;
         for thread in threads {

@@ -1,6 +1,6 @@
-//! The raw stream cycle: the throughput of plain Redis Streams on this machine with the same payloads. One producer and
-//! one consumer run concurrently, in batches of 100. The cycle is XADD → XREADGROUP → variadic XACK + XADD of the
-//! result. Both streams are trimmed after each batch, because the fleet also trims its streams.
+//! The raw stream cycle: the throughput of plain Redis Streams with the same payloads, in batches of 100. The cycle is
+//! XADD → XREADGROUP → variadic XACK + XADD of the result. Both streams are trimmed after each batch, as the fleet
+//! trims its streams.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

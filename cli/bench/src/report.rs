@@ -8,14 +8,12 @@ use super::scripts::{Scripts, Slow};
 use super::server::Cpu;
 use super::throttle_queues::ThrottleQueueStats;
 
-/// CPU time, scripts, slow commands and throttle queues are those of the saturation phase.
+/// The baseline and the expiry are measured separately. All other costs are those of the saturation phase.
 pub(super) struct Costs {
     pub(super) cpu: Cpu,
     pub(super) scripts: Scripts,
-    /// The slowest first; `None` if the server is not private.
     pub(super) slow: Option<Vec<Slow>>,
     pub(super) throttle_queues: ThrottleQueueStats,
-    /// The cost of only storing a turn's data, without scripts or decisions.
     pub(super) baseline_us: f64,
     pub(super) expiry_us_per_key: f64,
     pub(super) without_limits: Option<WithoutLimits>,
@@ -30,49 +28,41 @@ pub(crate) struct WithoutLimits {
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct LimitsCost {
     pub(crate) without: WithoutLimits,
-    /// The ratio of Redis' CPU time per turn with limits to that without limits.
     pub(crate) redis_ratio: f64,
-    /// The ratio of turns per second with limits to those without limits.
     pub(crate) turns_ratio: f64,
 }
 
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Report {
-    /// End to end, at saturation.
+    /// At saturation.
     pub(crate) turns_per_s: f64,
     pub(crate) calls_per_s: f64,
     pub(crate) raw_cycle_per_s: f64,
-    /// Turns per second relative to entries per second of the raw cycle.
+    /// Turns per second divided by entries per second of the raw cycle.
     pub(crate) ratio: f64,
-    /// From submit to reply, at the steady rate.
+    /// At the steady rate.
     pub(crate) latency_ms: Latency,
-    /// From submit to reply, at saturation.
     pub(crate) saturated_latency_ms: SaturatedLatency,
     pub(crate) raw_cycle_p99_ms: f64,
     /// At saturation, without the time for expiring keys.
     pub(crate) redis_us_per_turn: f64,
-    /// A lower bound for the time per turn on this machine.
     pub(crate) redis_us_per_raw_cycle: f64,
-    /// CPU time per turn relative to CPU time per entry of the raw cycle. Unlike microseconds, this ratio is
-    /// comparable between machines.
+    /// CPU time per turn divided by CPU time per entry of the raw cycle.
     pub(crate) redis_ratio: f64,
     pub(crate) redis_us_per_call: f64,
-    /// CPU time of the pipelined commands that store the data of a turn with one call, without scripts or decisions.
+    /// CPU time of only storing the data of a turn with one call.
     pub(crate) redis_us_floor: f64,
-    /// At saturation. While a script runs, other clients wait.
     pub(crate) script_mean_ms: f64,
     /// At saturation. `None` if no command took 1 ms, or if the server is not private.
     pub(crate) slowest_command_ms: Option<f64>,
-    /// `commit`, or Redis' name of the command. `None` in the same cases as `slowest_command_ms`.
     pub(crate) slowest_command: Option<String>,
-    /// `None` if limits are not measured.
     pub(crate) limits: Option<LimitsCost>,
     pub(crate) throttle_queues: ThrottleQueueStats,
     /// Each finished turn is one key, which expires `retain` after the end of the turn.
     pub(crate) expiry_us_per_key: f64,
-    /// Resident memory of the largest process of each kind.
+    /// Of the largest process of each kind.
     pub(crate) rss_mb: RssMb,
-    /// The private part of `rss_mb`, without the pages of the program.
+    /// Excludes the pages of the program.
     pub(crate) own_mb: RssMb,
     pub(crate) load: LoadShape,
     /// Turns with a failed call. If there are any, the figures are not meaningful.
@@ -110,7 +100,7 @@ pub(crate) struct LoadShape {
     pub(crate) workers: usize,
     pub(crate) slots: usize,
     pub(crate) payload_bytes: usize,
-    /// The persistence setting. Unknown if the benchmark did not start the server itself.
+    /// Unknown if the benchmark did not start the server.
     pub(crate) aof: String,
     pub(crate) runs: usize,
     pub(crate) steady_turns: usize,
@@ -174,7 +164,7 @@ impl Report {
             let mut values: Vec<f64> = runs.iter().map(figure).collect();
             super::load::percentile(&mut values, 0.5)
         };
-        // Not a median, but the worst of all runs.
+        // The worst of all runs, not their median.
         let slowest = runs.iter().max_by(|a, b| a.slowest_ms().total_cmp(&b.slowest_ms()));
         Self {
             turns_per_s: of(|r| r.turns_per_s),

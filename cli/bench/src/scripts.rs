@@ -10,9 +10,8 @@ use serde::Serialize;
 use super::server::Server;
 
 const COMMITS: [&str; 3] = ["fcall", "evalsha", "eval"];
-/// Slower commands are logged.
 const NOTED_US: u64 = 1_000;
-/// More commands than a phase of one minute logs.
+/// More entries than one phase logs.
 const NOTED_MAX: u64 = 100_000;
 /// Longer commands make other clients wait too long.
 const LONG_US: u64 = 5_000;
@@ -22,7 +21,7 @@ pub(crate) struct Slow {
     /// `commit`, or Redis' name of the command.
     pub(crate) command: String,
     pub(crate) ms: f64,
-    /// Calls that took more than 5 ms.
+    /// Calls above `LONG_US`.
     pub(crate) long: usize,
 }
 
@@ -70,7 +69,6 @@ impl Server {
         Ok(Scripts::of(&self.info("commandstats").await?))
     }
 
-    /// Makes Redis log slow commands. Does nothing if the server is not private.
     pub(super) async fn note_slow_commands(&self) -> Result<()> {
         if !self.is_private() {
             return Ok(());
@@ -83,7 +81,7 @@ impl Server {
         Ok(pipe.query_async(&mut connection).await?)
     }
 
-    /// Returns the slow commands, the slowest first; `None` if the server is not private.
+    /// The slowest first; `None` if the server is not private.
     pub(super) async fn slow_commands(&self) -> Result<Option<Vec<Slow>>> {
         if !self.is_private() {
             return Ok(None);

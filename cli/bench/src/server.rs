@@ -1,4 +1,4 @@
-//! The Redis server that is measured, and its CPU time.
+//! The Redis server that is measured.
 
 use std::ops::Sub;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) const PREFIX: &str = "{tickfleet-bench:0}:";
 pub(super) struct Server {
     pub(super) url: String,
     private: Option<(PrivateRedis, std::path::PathBuf)>,
-    /// The measured node; `None` unless the server is a cluster.
+    /// The URL of the measured node of a cluster.
     node: Option<String>,
 }
 
@@ -35,8 +35,6 @@ impl Sub for Cpu {
 }
 
 impl Server {
-    /// Uses the server with the URL `on`. For `None`, starts a private server, which gets its own core if `cores` is
-    /// given.
     pub(super) async fn start(on: Option<&str>, aof: Aof, cores: Option<&Cores>) -> Result<Self> {
         if let Some(url) = on {
             if url.contains("+cluster://") {
@@ -58,7 +56,6 @@ impl Server {
         Ok(Self { url: server.url(), private: Some((server, dir)), node: None })
     }
 
-    /// Measures only the node with the URL `node`.
     pub(super) const fn of_cluster(url: String, node: String) -> Self {
         Self { url, private: None, node: Some(node) }
     }
@@ -67,7 +64,7 @@ impl Server {
         self.private.is_some()
     }
 
-    /// Opens a connection. The response timeout exceeds the longest blocking read of the benchmark.
+    /// The response timeout exceeds the longest blocking read of the benchmark.
     pub(super) async fn connection(&self) -> Result<MultiplexedConnection> {
         Ok(Connection::open(self.node.as_deref().unwrap_or(&self.url))?.dedicated(Duration::from_secs(25)).await?)
     }
@@ -86,8 +83,8 @@ impl Server {
         Ok(Cpu { seconds: field(&info, "used_cpu_user") + field(&info, "used_cpu_sys") })
     }
 
-    /// Makes the finished records of the run expire at once, because the run is shorter than `retain`. Returns NaN if
-    /// Redis does not expire them within 10 s.
+    /// Makes the finished records expire at once, because the run is shorter than `retain`. Returns NaN if Redis does
+    /// not expire them within 10 s.
     pub(super) async fn expiry_us_per_key(&self) -> Result<f64> {
         let mut connection = self.connection().await?;
         let pattern = format!("{PREFIX}done:*");

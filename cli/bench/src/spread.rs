@@ -1,13 +1,11 @@
-//! Compares a cluster of several primaries with one primary that has the same shards, in turns per second of Redis'
-//! CPU time. Benchmark machines have too few cores to compare throughput.
+//! Compares a cluster of several primaries with one primary that has the same shards, in turns per second of Redis' CPU
+//! time. Benchmark machines have too few cores to compare throughput.
 //!
-//! Turns cost less in larger batches. A batch contains the turns that arrive while a process waits for Redis. One busy
-//! primary would therefore get larger batches than several primaries that wait for a core. To make the work equal, each
-//! shard receives a fixed number of turns at once, and the next ones when all of these have replies.
+//! Turns cost less in larger batches, and a busy primary gets larger batches. Each shard therefore receives a fixed
+//! number of turns at once, and the next ones when all of these have replies.
 //!
-//! The primaries are loaded one after the other, because three primaries under load on two cores would evict each
-//! other's data from the CPU caches. All primaries run the whole time. Each is loaded for a second or two in turn, so
-//! that other load on the machine affects all of them.
+//! The primaries are loaded one after the other, for a second or two in turn. Three primaries under load on two cores
+//! would evict each other's data from the CPU caches.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +26,6 @@ use super::server::{Cpu, NAMESPACE, Server};
 /// The minimum that docs/operate/size-a-fleet.md recommends.
 const SHARDS_A_PRIMARY: u32 = 4;
 const SLOTS: u32 = 16_384;
-/// How long one side is loaded before the other one is.
 const SPAN: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(20);
 const AGREED_WITHIN: Duration = Duration::from_secs(30);
@@ -36,7 +33,6 @@ const AGREED_WITHIN: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Spread {
     shards: u32,
-    /// Turns that each shard receives at once.
     round: u64,
     one: Side,
     several: Side,
@@ -47,11 +43,11 @@ pub(crate) struct Spread {
 
 #[derive(Debug, Clone, Serialize)]
 struct Side {
-    /// CPU time (µs) of each primary, without idle load, divided by the number of turns of all primaries.
+    /// CPU time (µs) without idle load, divided by the number of turns of all primaries.
     primaries_us_per_turn: Vec<f64>,
-    /// The load of each primary without turns, from processes that poll every shard for due work.
+    /// The load without turns: processes poll every shard for due work.
     primaries_idle_ms_per_s: Vec<f64>,
-    /// Counts scripts on all primaries. If both sides have equally large batches, this number is equal on both sides.
+    /// If both sides have equally large batches, this number is equal on both sides.
     scripts_per_turn: f64,
     /// The cores of this machine limit this rate.
     turns_per_s: f64,
@@ -120,7 +116,7 @@ struct Running {
     cluster: Cluster,
     fleet: Fleet,
     load: Load,
-    /// The load (ms per second) of each primary while the other side was loaded.
+    /// Idle load (ms per second) of each primary while the other side is loaded.
     idle: Vec<Vec<f64>>,
     spans: Vec<Span>,
 }
@@ -129,17 +125,14 @@ struct Running {
 struct Span {
     turns: u64,
     seconds: f64,
-    /// One value per primary.
     us: Vec<f64>,
     scripts: f64,
     not_ok: u64,
-    /// The number of combined measurements.
     parts: f64,
 }
 
 impl Span {
-    /// Adds `other`, in which only `primary` was loaded. Scales `other` as if each primary had handled the mean number
-    /// of turns.
+    /// In `other`, only `primary` was loaded. Scales `other` as if each primary had handled the mean number of turns.
     fn and(mut self, other: Self, primary: usize) -> Self {
         let mean = self.turns as f64 / self.parts;
         self.us[primary] = other.us[primary] * mean / other.turns.max(1) as f64;
@@ -176,8 +169,7 @@ impl Running {
         Ok(())
     }
 
-    /// Loads the primary with the index `only`, or all primaries for `None`. Also records the idle load of the other
-    /// side.
+    /// Loads the primary with the index `only`, or all primaries for `None`.
     async fn measure_once(&self, idle: &mut Self, only: Option<usize>) -> Result<Span> {
         let before = self.cluster.cpu().await?;
         let idle_before = idle.cluster.cpu().await?;
@@ -195,20 +187,17 @@ impl Running {
         Ok(Span { turns, seconds, us: us(after, before), scripts, not_ok, parts: 1.0 })
     }
 
-    /// Returns the median idle load of each primary, in ms per second.
     fn idle_ms(&self) -> Vec<f64> {
         let primaries = 0..self.cluster.urls.len();
         primaries.map(|primary| median(self.idle.iter().filter_map(|idle| idle.get(primary).copied()))).collect()
     }
 
-    /// Returns the CPU time (µs) per turn of each primary, without its idle load.
     fn us_per_turn(&self, span: &Span) -> Vec<f64> {
         // All primaries were loaded for the same time, so the same idle time is subtracted from each.
         let busy = span.us.iter().zip(self.idle_ms()).map(|(us, idle_ms)| us - idle_ms * 1e3 * span.seconds);
         busy.map(|us| us / span.turns.max(1) as f64).collect()
     }
 
-    /// Returns the number of turns per second at which the busiest primary would use a whole core.
     fn fills(&self, us_per_turn: &[f64]) -> f64 {
         let fills = us_per_turn.iter().zip(self.idle_ms()).map(|(us, idle_ms)| (1e6 - idle_ms * 1e3) / us);
         fills.fold(f64::INFINITY, f64::min)
@@ -235,7 +224,6 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     percentile(&mut values.collect::<Vec<_>>(), 0.5)
 }
 
-/// Returns one tenant per shard.
 fn tenants(shards: u32) -> Result<Vec<String>> {
     let mut found: Vec<Option<String>> = vec![None; shards as usize];
     for number in 0..1_000 * u64::from(shards) {
@@ -246,11 +234,10 @@ fn tenants(shards: u32) -> Result<Vec<String>> {
     found.into_iter().collect::<Option<Vec<_>>>().context("a shard has no tenant")
 }
 
-/// The primaries have no replicas.
 struct Cluster {
     servers: Vec<PrivateRedis>,
     urls: Vec<String>,
-    /// The index of each shard's primary.
+    /// Indexes of primaries, by shard.
     nodes_of_shards: Vec<usize>,
     dir: PathBuf,
 }
@@ -279,7 +266,6 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Gives all nodes the same number of shards, and waits until all nodes agree.
     async fn share(&mut self, buses: &[String]) -> Result<()> {
         let mut first = self.connection(0).await?;
         let mut slots = Vec::new();
@@ -413,8 +399,6 @@ impl Load {
         })
     }
 
-    /// Submits turns in rounds. A round submits a fixed number of turns to a shard, and the next round starts when all
-    /// of them have replies. Returns the numbers of turns and of failed turns.
     async fn run(&self, duration: Duration, only: Option<usize>) -> Result<(u64, u64)> {
         let these = self.shards.iter().filter(|shard| only.is_none_or(|only| shard.node == only));
         let all = these.map(|shard| self.of(shard, duration));
@@ -440,7 +424,7 @@ impl Load {
 
     async fn submit(&self, shard: &Shard) -> Result<()> {
         let mut pipe = redis::pipe();
-        // Submit atomically, so that a process that waits for the first turn reads all turns of the round.
+        // In one transaction, so that a process that waits for the first turn reads all turns of the round.
         pipe.atomic();
         for _ in 0..self.round {
             let turn = self.next.fetch_add(1, Ordering::Relaxed);
@@ -453,8 +437,6 @@ impl Load {
 }
 
 impl Shard {
-    /// Reads new replies, and trims the inbox up to the newest one, as every reader should. Returns the numbers of
-    /// replies and of failed turns.
     async fn read(&self) -> Result<(u64, u64)> {
         let inbox = format!("{}replies:{}:bench", self.prefix, self.tenant);
         let mut last = self.last.lock().await;

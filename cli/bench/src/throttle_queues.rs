@@ -1,4 +1,4 @@
-//! The schedulers' metrics about throttle queues: how many turns had to wait, and how late turns were released.
+//! The schedulers' metrics about throttle queues.
 
 use std::net::SocketAddr;
 
@@ -20,7 +20,6 @@ pub(super) struct Counted {
 
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct ThrottleQueueStats {
-    /// The share of admitted turns that had to wait.
     pub(crate) waited_share: f64,
     /// The worst delay from the start of a window to the release of a turn that waited for it.
     pub(crate) worst_late_ms: f64,

@@ -1,6 +1,5 @@
-//! Measures the latency that a gateway adds. The same turns run at a steady rate over three routes: directly over
-//! Redis, through `POST /v1/turns?wait=…`, and through MCP's `tools/call`. The routes are measured alternately on one
-//! fleet.
+//! Measures the latency that a gateway adds. The routes are plain Redis, `POST /v1/turns?wait=…`, and MCP's
+//! `tools/call`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,7 +42,6 @@ pub(crate) struct Via {
     ways: Vec<RouteLatency>,
 }
 
-/// Measures the routes. Each route gets `--steady-seconds` in total, at `--rate` turns per second.
 pub(super) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<Via> {
     let server = Server::start(args.on.as_deref(), args.aof, None).await?;
     let fleet = Fleet::start(&server, &Shape::of(args, args.agents())?).await.context("starting the fleet")?;

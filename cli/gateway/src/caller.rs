@@ -1,4 +1,4 @@
-//! Authenticates requests: finds the holder of an API key or token, and the permissions of the holder.
+//! Finds the holder of a request's API key or token.
 
 use std::sync::Arc;
 
@@ -20,9 +20,7 @@ const TENANT: &str = "tickfleet-tenant";
 
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
-    /// `None` if only tokens are accepted.
     pub keys: Option<KeysFile>,
-    /// `None` if only keys are accepted.
     pub tokens: Option<Tokens>,
     /// Limits the checks of invalid credentials from one address; `None` for no limit.
     pub wrong: Option<Rate>,
@@ -39,17 +37,15 @@ impl Credentials {
         self.keys.as_ref().is_some_and(|keys| keys.in_force().find(secret, now()).is_some())
     }
 
-    /// Returns the grant of a key or token. 403: no rule grants the token a permission, or the token has the id of a
-    /// key. 503: the issuer is unavailable.
+    /// 403: no rule grants the token a permission, or the token has the id of a key. 503: the issuer is unavailable.
     pub(crate) async fn holder(&self, secret: &str) -> Result<Arc<Grant>, Problem> {
         let keys = self.keys.as_ref().map(KeysFile::in_force);
         if let Some(grant) = keys.as_ref().and_then(|keys| keys.find(secret, now())) {
             return Ok(grant);
         }
-        // A token has two dots, and a key made by tickfleet has none. A text without a dot is therefore never a
-        // token.
+        // A token has two dots, and a key made by tickfleet has none. A text without a dot is therefore never a token.
         let Some(tokens) = self.tokens.as_ref().filter(|_| secret.contains('.')) else {
-            // One message for unknown and expired keys: the message must not reveal whether the key ever existed.
+            // Unknown and expired keys get the same message, which must not reveal that a key existed.
             return Err(Problem::unauthorized("unknown or expired API key"));
         };
         let grant = tokens.holder(secret).await?;
@@ -85,11 +81,10 @@ impl FromRequestParts<Arc<Shared>> for Caller {
 }
 
 /// Counts the request against the holder's rate, so call this function once per request. 429: the holder exceeds its
-/// rate or its connections, or too many invalid credentials came from the address of the request.
+/// rate or its connections, or too many invalid credentials came from the address.
 pub(crate) async fn authenticate(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
     let secret = sent(parts)?;
-    // A valid key skips this check, because finding the key is as cheap as a lookup in a list of recently valid keys.
-    // Clients that guess keys therefore do not block holders of valid keys.
+    // A valid key skips this check, so clients that guess keys do not block holders of valid keys.
     if !shared.credentials.has_key(secret) {
         shared.invalid_credentials.check_rate(parts, secret)?;
     }
@@ -107,7 +102,7 @@ pub(crate) async fn authenticate(parts: &Parts, shared: &Shared) -> Result<Arc<G
     Ok(grant)
 }
 
-/// Returns the grant of a request. Unlike [`authenticate`], does not count the request.
+/// Unlike [`authenticate`], does not count the request.
 pub(crate) async fn grant_of(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
     shared.credentials.holder(sent(parts)?).await
 }
@@ -131,7 +126,7 @@ impl Caller {
         self.grant.holder()
     }
 
-    /// Returns true if `grant`, a newer grant of the same credential, covers the same tenant and agents.
+    /// `grant` is a newer grant of the same credential.
     pub(crate) fn has_same_scope(&self, grant: &Grant) -> bool {
         (&self.grant.tenant, &self.grant.agents) == (&grant.tenant, &grant.agents)
     }
@@ -147,8 +142,7 @@ impl Caller {
         Err(Problem::forbidden(format!("{} does not cover the agent {:?}", self.grant.named(), agent.as_str())))
     }
 
-    /// Returns true if the caller may read data of the agent. Only a key for all agents may read the data of an unknown
-    /// agent (`None`).
+    /// Only a key for all agents may read the data of an unknown agent (`None`).
     pub(crate) fn can_read_agent(&self, agent: Option<&str>) -> bool {
         self.grant.covers(agent.unwrap_or_default())
     }

@@ -74,7 +74,7 @@ pub(crate) async fn say(
         .session_id
         .map_or_else(new_session, |id| SessionId::new(id).map_err(|error| Problem::invalid(error.to_string())))?;
     let session = Session::open(&shared.client, caller.tenant().clone(), agent, id, Context::default());
-    // If the answer cannot be streamed, the message must not be sent.
+    // Open the stream first: if the answer cannot be streamed, the message must not be sent.
     let open_stream = OpenStream::begin(&shared, requester, Verb::Submit)?;
     let exchange = session.send(&message.message).await?;
     let session_event = SessionEvent { session_id: session.id().as_str(), task_id: exchange.task().as_str() };
@@ -113,7 +113,7 @@ async fn next(exchange: Option<Exchange>) -> Option<(axum::response::sse::Event,
     }
 }
 
-/// Returns a new session id that cannot be guessed.
+/// Nobody can guess the id.
 fn new_session() -> Result<SessionId, Problem> {
     let mut bytes = [0_u8; 16];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Problem::no_randomness())?;

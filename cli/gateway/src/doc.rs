@@ -48,7 +48,7 @@ fn has_query(operation: &Operation) -> bool {
     operation.parameters.iter().flatten().any(|parameter| matches!(parameter, RefOr::T(known) if is_query(known)))
 }
 
-/// Adds the error responses that many operations share. Keeps an operation's own descriptions of statuses.
+/// Operations keep their own descriptions of statuses.
 struct CommonResponses;
 
 impl Modify for CommonResponses {

@@ -17,10 +17,8 @@ use crate::serving::streams::OpenStream;
 /// Empty comment lines keep proxies from closing an idle connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// No turn or task has that many events.
 const EVENT_ID_MAX: u32 = u32::MAX;
 
-/// Returns the position in the header `Last-Event-ID`; 0 without the header.
 pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
     let Some(value) = headers.get("last-event-id") else { return Ok(0) };
     let number = value.to_str().ok().and_then(|text| text.trim().parse::<u32>().ok());
@@ -30,8 +28,7 @@ pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
     })
 }
 
-/// Returns a stream of the task's events, which ends with the task. The stream is empty if the key does not cover the
-/// task's agent.
+/// The stream is empty if the key does not cover the task's agent.
 pub(crate) fn of_task(
     open_stream: OpenStream,
     caller: Caller,
@@ -48,7 +45,6 @@ pub(crate) fn of_task(
     respond(open_stream, watch.into_stream().take_while(is_for).map(event), draining)
 }
 
-/// Returns a stream that ends when there are no more events, or when the listener loses its permission.
 pub(crate) fn respond(
     open_stream: OpenStream,
     events: impl Stream<Item = Event> + Send + 'static,
@@ -57,13 +53,12 @@ pub(crate) fn respond(
     stream(events.take_until(Box::pin(open_stream.permission_lost())), draining)
 }
 
-/// Returns a stream that ends when the process drains. The client then reconnects with the last id.
+/// When the process drains, the stream ends, and the client reconnects with the last id.
 pub(crate) fn stream(events: impl Stream<Item = Event> + Send + 'static, draining: CancellationToken) -> Response {
     let events = events.map(Ok::<_, Infallible>).take_until(draining.cancelled_owned());
     Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
-/// Converts a step to an event with the step's name. The event's id is the position to continue from.
 pub(crate) fn event(progress: Result<TaskProgress, StoreError>) -> Event {
     match progress {
         Ok(progress) => {

@@ -1,4 +1,4 @@
-//! API keys: a file of rows, each with the hash of a key and its permissions. The keys themselves are not stored.
+//! API keys: a file of rows, each with the hash of a key and its permissions.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -17,29 +17,29 @@ use tokio_util::sync::CancellationToken;
 
 use crate::verbs::{CredentialKind, Grant, Rate, TenantScope, Verb};
 
-/// So many random bytes cannot be found by trying, so an unsalted hash does not reveal the key.
+/// An unsalted hash does not reveal a key of so many random bytes.
 const KEY_BYTES: usize = 32;
 /// Scanners of leaked secrets find keys by this prefix.
 const PREFIX: &str = "tfk_";
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Bounds the id of a row, and a name in a token.
+/// Also bounds names in tokens.
 pub(crate) const ID_CHARS_MAX: usize = 64;
-/// A mounted Kubernetes Secret changes through swapped links, without a file event, so the file is polled.
+/// A mounted Kubernetes Secret changes without a file event, so the file is polled.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRow {
-    /// Name for people and logs; not secret.
+    /// Shown to people and in logs; not secret.
     pub id: String,
-    /// SHA-256 of the key, 64 hexadecimal characters.
+    /// 64 hexadecimal characters.
     pub sha256: String,
-    /// The tenant whose agents are covered; `*` for operators of all tenants.
+    /// `*` for operators of all tenants.
     pub tenant: TenantScope,
-    /// The covered agents: `*` for all, a name that ends in `*` for all with that prefix.
+    /// `*` for all agents, a name that ends in `*` for all with that prefix.
     pub agents: Vec<String>,
     pub verbs: BTreeSet<Verb>,
-    /// The approver of `permissions.yaml` who decides with this key. Required with `approve`.
+    /// The name of an approver of `permissions.yaml`. Required with `approve`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approver: Option<String>,
     /// Bounds requests through one gateway. Default: unlimited.
@@ -56,12 +56,9 @@ impl KeyRow {
     }
 }
 
-/// The secret is not stored anywhere else.
 #[derive(Clone)]
 pub struct NewKey {
-    /// Sent as `Authorization: Bearer …`.
     pub secret: String,
-    /// Stored in the key's row.
     pub sha256: String,
 }
 
@@ -98,9 +95,8 @@ pub struct ApiKeys {
 }
 
 impl ApiKeys {
-    /// Parses a YAML list of [`KeyRow`]. The error contains the line if known.
     pub fn parse(text: &str) -> Result<Self, String> {
-        // A file whose rows have all been removed parses as null.
+        // A file without rows parses as null.
         let rows: Option<Vec<KeyRow>> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
         let mut by_hash = HashMap::new();
         let mut ids = BTreeSet::new();
@@ -117,8 +113,6 @@ impl ApiKeys {
         Ok(Self { by_hash, ids })
     }
 
-    /// Returns `None` if there is no such key, or if it has expired at `now`.
-    ///
     /// A key has 256 random bits, so the timing of the hash lookup does not help to guess a key.
     #[must_use]
     pub fn find(&self, secret: &str, now: DateTime<Utc>) -> Option<Arc<Grant>> {
@@ -162,7 +156,7 @@ fn hash(secret: &str) -> String {
     })
 }
 
-/// Follows changes of the file. If a reload fails, the previous keys stay in force.
+/// If a reload fails, the previous keys stay valid.
 #[derive(Debug, Clone)]
 pub struct KeysFile {
     path: PathBuf,
@@ -190,8 +184,7 @@ impl KeysFile {
         self.keys.load_full()
     }
 
-    /// Reads the file when it changes, until `stop` is canceled. A key that is removed from the file is rejected about
-    /// a second later.
+    /// Rejects a removed key about a second after the file changes.
     pub async fn follow(self, stop: CancellationToken) {
         let mut known = read(&self.path).ok();
         while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {

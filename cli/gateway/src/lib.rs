@@ -1,12 +1,7 @@
-//! The HTTP API of a fleet, for services that do not connect to Redis: turns and replies, tasks and their events,
-//! conversations with agents, tool definitions, an MCP server for each agent, and the operator API.
+//! The HTTP API of a fleet, for services without a connection to Redis.
 //!
-//! START HERE: [`Gateway`] is what a process runs. `turns` handles a turn from its body to its reply; `caller`
-//! authenticates requests. `waiting` lets many callers wait on one reader of replies. `progress` polls Redis for all
-//! followers of turns together. `agui` serves an agent to front ends that speak AG-UI. `mcp` is an agent's MCP
-//! server, over HTTP or [standard input and output](serve_stdio). `operate` is the operator API, and `console` has
-//! its web pages. The [`Client`] performs every action. Redis checks every decision of a gateway, and no gateway
-//! needs the state of another one, so any number can run side by side.
+//! START HERE: [`Gateway`] is what a process runs. Any number can run side by side: Redis checks every decision, and no
+//! gateway needs the state of another one.
 
 mod agui;
 mod caller;
@@ -106,8 +101,7 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// Runs until `draining` is canceled. `backend` answers operator requests that need the configuration. `public`
-    /// is the base URL for callers, if known: links to pages and metadata use this URL.
+    /// `backend` answers operator requests that need the configuration. `public` is the base URL for callers, if known.
     #[must_use]
     pub fn new(
         client: Client,
@@ -153,15 +147,14 @@ impl Gateway {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Returns the gate, which rejects requests with 503 while it is closed. The gate is open at first. A process that
-    /// starts while Redis may be unavailable closes the gate until the fleet is known.
+    /// The gate is open at first. A process that starts while Redis may be unavailable closes the gate until the fleet
+    /// is known.
     #[must_use]
     pub fn gate(&self) -> Gate {
         self.shared.gate.clone()
     }
 
-    /// Returns the bound address. On drain, waiting requests return so that their callers can repeat them, open
-    /// requests finish, and no new requests are accepted.
+    /// Returns the bound address. On drain, waiting requests return, so that their callers can repeat them.
     pub async fn serve(
         self,
         addr: SocketAddr,
@@ -214,7 +207,8 @@ impl Gateway {
     }
 }
 
-/// Keeps browsers and proxies from guessing the content type, rendering the response as a page, and caching it.
+/// The headers keep browsers and proxies from guessing the content type, rendering the response as a page, and caching
+/// it.
 async fn guarded(mut response: Response) -> Response {
     const GUARDS: [(HeaderName, &str); 3] = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -222,7 +216,7 @@ async fn guarded(mut response: Response) -> Response {
         (header::CACHE_CONTROL, "no-store"),
     ];
     for (name, value) in GUARDS {
-        // The console's pages have set their own content security policy.
+        // The console's pages have their own content security policy.
         response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
     response

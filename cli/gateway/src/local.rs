@@ -1,5 +1,4 @@
-//! Calls of local tools: the client claims a call that has passed all guards, runs its own function, and reports the
-//! end.
+//! Calls of local tools: the client claims a call, runs its own function, and reports the result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,7 +84,7 @@ pub(crate) struct ConclusionBody {
     unknown: Option<bool>,
 }
 
-/// Shows whether a message has `op`. The protocol's parser would read a message without `op` as a delegation.
+/// The protocol's parser would read a message without `op` as a delegation.
 #[derive(Deserialize)]
 struct HasOp {
     op: Option<String>,
@@ -136,7 +135,6 @@ pub(crate) async fn claim(
     }
 }
 
-/// Returns the turn's state if there is no call to claim; `None` if the turn is unknown.
 async fn look(
     shared: &Shared,
     caller: &Caller,

@@ -1,5 +1,5 @@
-//! Names in request bodies: ids, inboxes, sessions and parent tasks, each checked against the key of the request.
-//! `tests/names.rs` walks every field of every body and fails on a field that is not classified.
+//! Checks the names in a request body against the key of the request. `tests/names.rs` fails if a new field is not
+//! listed there.
 
 use std::fmt::Display;
 
@@ -12,8 +12,7 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::problem::Problem;
 
-/// Rejects an id that has the form of ids that the fleet derives, such as ids of a task's steps. Otherwise, a caller
-/// could use an id that belongs to another caller's work.
+/// Rejects ids in the form of derived ids, such as ids of steps: such ids may belong to another caller's work.
 pub(crate) fn chosen(field: &str, id: Option<&impl Display>) -> Result<(), Problem> {
     let Some(id) = id.map(ToString::to_string) else { return Ok(()) };
     match reserved(&id) {
@@ -22,8 +21,7 @@ pub(crate) fn chosen(field: &str, id: Option<&impl Display>) -> Result<(), Probl
     }
 }
 
-/// Rejects a named inbox, because the gateway stores replies itself. Others could read a named inbox, and the inbox
-/// would count against the tenant's maximum of inboxes.
+/// Others could read a named inbox, and the inbox would count against the tenant's maximum.
 pub(crate) fn no_inbox(inbox: Option<&InboxName>) -> Result<(), Problem> {
     match inbox {
         Some(_) => Err(Problem::invalid(
@@ -33,7 +31,7 @@ pub(crate) fn no_inbox(inbox: Option<&InboxName>) -> Result<(), Problem> {
     }
 }
 
-/// Rejects a session that is a conversation with an agent that the key does not cover.
+/// Rejects a conversation with an agent that the key does not cover.
 pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context) -> Result<(), Problem> {
     let Some(id) = &context.session_id else { return Ok(()) };
     let held = shared.client.store(caller.tenant()).session(caller.tenant(), id).await?;
@@ -46,11 +44,9 @@ pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context)
     }
 }
 
-/// Makes the parent's agent the delegator, unless the task names one. When the scheduler decides the task, it
-/// compares the delegator with the parent's agent. A parent that changes in between therefore cannot make another
-/// agent the delegator.
-///
-/// 404: the key does not cover the parent's agent, or the parent has ended or was never accepted.
+/// Makes the parent's agent the delegator, if the task names none. The scheduler compares both, so a parent that
+/// changes meanwhile cannot make another agent the delegator. 404: the key does not cover the parent's agent, or the
+/// parent has ended or was never accepted.
 pub(crate) async fn under_parent(shared: &Shared, caller: &Caller, task: &mut Task) -> Result<(), Problem> {
     let Some(parent) = &task.parent else { return Ok(()) };
     let name = TurnName::task(caller.tenant(), parent);

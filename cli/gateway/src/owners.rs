@@ -1,6 +1,5 @@
-//! Ownership of turns and tasks. If the key does not cover the agent, the response is the same as for an unknown id:
-//! the same text, after the same Redis queries and the same wait. The timing therefore reveals no more than the
-//! response.
+//! Ownership of turns and tasks. If the key does not cover the agent, the response is the same as for an unknown id.
+//! The Redis queries and the wait are the same, too.
 
 use serde::Deserialize;
 use tickfleet_client::Reply;
@@ -11,7 +10,6 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::problem::Problem;
 
-/// Returns the agent of a turn or task; `None` if the record does not exist or does not name an agent.
 pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
     #[derive(Deserialize)]
     struct Owner {
@@ -27,8 +25,7 @@ pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
     }
 }
 
-/// Returns true if the caller may see the reply. Every caller may see the rejection of a message whose tenant is not
-/// configured, because it belongs to no agent.
+/// A tenant that is not configured owns no agent, so every caller may see its rejections.
 pub(crate) fn sees_reply(caller: &Caller, reply: &Reply) -> bool {
     let is_of_no_tenant = || {
         let code = reply.error.as_ref().map(|error| &*error.code);
@@ -41,7 +38,7 @@ pub(crate) fn sees_reply(caller: &Caller, reply: &Reply) -> bool {
 pub(crate) enum RecordOwner {
     Nothing,
     Own,
-    /// Belongs to another agent, or to an unknown one.
+    /// Includes records of unknown agents.
     Others,
 }
 
@@ -55,8 +52,8 @@ pub(crate) async fn record_owner(shared: &Shared, caller: &Caller, name: &TurnNa
     }
 }
 
-/// Returns true if the caller may act on an id. A key for all agents may act on any id, even before the turn arrives.
-/// Any other key needs a record that names one of the key's agents.
+/// A key for all agents may act on any id, even before the turn arrives. Any other key needs a record that names one of
+/// the key's agents.
 pub(crate) async fn may_act_on(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
     Ok(caller.can_read_agent(None) || record_owner(shared, caller, name).await? == RecordOwner::Own)
 }

@@ -1,4 +1,4 @@
-//! Error responses: one shape, `{"error": {"code", "message"}}`, with a matching status.
+//! Error responses: `{"error": {"code", "message"}}`, with a matching status.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -12,7 +12,6 @@ use utoipa::ToSchema;
 
 use crate::serving::bounds::PermitBounds;
 
-/// Sent with errors that a retry may resolve.
 const RETRY_AFTER_S: u64 = 1;
 
 const RATE: &str = "rate_exceeded";
@@ -21,7 +20,7 @@ const DAMAGED: &str = "damaged";
 
 const WRONG_KEYS: &str = "too_many_wrong_keys";
 
-/// Marks a response, so that metrics distinguish requests that came too fast from requests to a full queue.
+/// Metrics distinguish requests that came too fast from requests to a full queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RateRejection {
     Rate,
@@ -84,7 +83,7 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, "conflict", message)
     }
 
-    /// Logs the reason. Callers do not receive it, because it may contain addresses and user names.
+    /// Callers do not receive the reason, because it may contain addresses and user names.
     pub(crate) fn unavailable(reason: &str) -> Self {
         tracing::warn!(reason, "request failed");
         let message = "the fleet's Redis does not respond or the configuration is unreadable: see the gateway's log";
@@ -110,12 +109,12 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the gateway's random number generator failed")
     }
 
-    /// Returns the message, and true if a retry may succeed later.
+    /// The bool is true if a retry may succeed later.
     pub(crate) fn summary(&self) -> (&str, bool) {
         (&self.message, self.retry_after_s.is_some())
     }
 
-    /// Returns true if a record in Redis cannot be read. A retry fails again; other records are not affected.
+    /// A record in Redis cannot be read: a retry fails again.
     pub(crate) fn is_damaged(&self) -> bool {
         self.code == DAMAGED
     }
@@ -139,7 +138,7 @@ impl Problem {
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
     }
 
-    /// Reports that the identity provider rejects the gateway itself, which only an operator can fix.
+    /// The identity provider rejects the gateway itself, which only an operator can fix.
     pub(crate) fn sign_in_misconfigured(problem: &str) -> Self {
         let message = format!(
             "the identity provider did not accept the request of this gateway: {problem}; fleet operator: check \
@@ -152,13 +151,11 @@ impl Problem {
         Self::later(StatusCode::TOO_MANY_REQUESTS, "busy", "too many sign-ins at once; sign in again in a minute")
     }
 
-    /// Rejects a request. The next request is accepted after `seconds`.
     pub(crate) fn over_rate(who: &str, per_second: u32, seconds: u64) -> Self {
         let message = format!("{who} may send {per_second} requests a second; retry after Retry-After");
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, RATE, message) }
     }
 
-    /// Rejects a key or token without a check. The next one from this address is checked after `seconds`.
     pub(crate) fn too_many_wrong(seconds: u64) -> Self {
         let message = "too many invalid keys, tokens or sign-ins from this address: this one was not checked; retry after Retry-After";
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, WRONG_KEYS, message) }
@@ -195,8 +192,7 @@ impl Problem {
     }
 }
 
-/// Returns the message for a Redis that responds but rejects commands. Only the fleet's operator can fix this, so the
-/// message includes the remedy.
+/// Redis responds but rejects commands. Only the fleet's operator can fix this.
 pub(crate) fn refused_by_redis(refusal: Refusal) -> String {
     format!(
         "the fleet's Redis rejects commands ({}); fleet operator: {}; the same request with the same id can be retried",
@@ -275,8 +271,7 @@ impl From<SessionError> for Problem {
 
 impl From<Box<RejectedMessage>> for Problem {
     fn from(refused: Box<RejectedMessage>) -> Self {
-        // As in a rejection through Redis, the reply has a result for each readable call, so that the conversation
-        // can continue.
+        // The reply has a result for each readable call, so that the conversation can continue.
         let id = refused.turn_id.as_ref().filter(|_| refused.tenant.is_some());
         let reply = id.map(|id| rejection_reply(&refused, RejectionStatus::Rejected, RejectedId::Turn(id)));
         Self { reply, ..Self::new(StatusCode::BAD_REQUEST, refused.code.as_str(), refused.message) }

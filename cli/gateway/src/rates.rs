@@ -1,5 +1,4 @@
-//! Request rates of keys and tokens in this process. A rate bounds the cost of one caller for a gateway. Caps in
-//! Redis bound agents, independent of how their turns arrive.
+//! Request rates of keys and tokens in this process. Caps in Redis bound agents, independent of how their turns arrive.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,7 +12,6 @@ use crate::verbs::{CallerIdentity, Grant, Rate};
 
 /// Bounds the memory for allowances: each takes a few hundred bytes.
 const CALLERS_MAX: usize = 100_000;
-/// Each caller over its rate is logged once in this time.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Uses the generic cell rate algorithm: an allowance is stored as the instant at which it is full again.
@@ -31,14 +29,13 @@ impl<N> Default for Allowances<N> {
 #[derive(Debug)]
 struct Allowance {
     whole_at: Instant,
-    /// When the log last reported that the allowance is used up.
     logged_at: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RateExceeded {
     pub(crate) seconds: u64,
-    /// True unless the log reported the used-up allowance in the last minute.
+    /// False if the log reported the used-up allowance in the last minute.
     pub(crate) is_log_due: bool,
 }
 
@@ -66,7 +63,6 @@ impl<N: Eq + Hash> Allowances<N> {
         }
     }
 
-    /// Returns true if one more unit would exceed the allowance now. Does not change the allowance.
     pub(crate) fn is_used_up(&self, name: &N, rate: Rate) -> bool {
         let now = Instant::now();
         let whole_at = self.of.lock().get(name).map(|allowance| allowance.used(rate, now));
@@ -75,8 +71,7 @@ impl<N: Eq + Hash> Allowances<N> {
 }
 
 impl Allowance {
-    /// Returns the instant at which the allowance is full again. The instant is at most one full refill at `rate` from
-    /// now, so earlier use at another rate does not delay a caller longer.
+    /// Earlier use at a lower rate must not delay a caller longer than one full refill at `rate`.
     fn used(&self, rate: Rate, now: Instant) -> Instant {
         self.whole_at.clamp(now, now + one(rate) * rate.burst_size())
     }
@@ -86,8 +81,8 @@ fn one(rate: Rate) -> Duration {
     Duration::from_secs(1) / rate.per_second.max(1)
 }
 
-/// Returns the seconds, rounded up, until the allowance permits a request; `None` if it is permitted now. `whole_at`
-/// is when the allowance would be full again after this request.
+/// Returns the seconds until the allowance permits a request; `None` if it is permitted now. `whole_at` includes this
+/// request.
 fn over(whole_at: Instant, rate: Rate, now: Instant) -> Option<u64> {
     let over = whole_at.saturating_duration_since(now).saturating_sub(one(rate) * rate.burst_size());
     (!over.is_zero()).then(|| over.as_secs() + 1)
@@ -99,8 +94,6 @@ pub(crate) struct RequestRates {
 }
 
 impl RequestRates {
-    /// Takes one request from the holder's allowance. If none is left, fails with 429 and the seconds until the next
-    /// request is accepted.
     pub(crate) fn take(&self, grant: &Grant) -> Result<(), Problem> {
         let Some(rate) = grant.rate else { return Ok(()) };
         self.callers.take(grant.holder(), rate).map_err(|over| {
@@ -117,8 +110,7 @@ impl RequestRates {
     }
 }
 
-/// Removes the full allowances, and if that is not enough, those that are closest to full. Callers without a stored
-/// allowance can send slightly earlier than their rate allows.
+/// After the removal of an allowance, its caller can send slightly earlier than the rate allows.
 fn make_room<N: Eq + Hash>(all: &mut HashMap<N, Allowance>, now: Instant) {
     if all.len() < CALLERS_MAX {
         return;

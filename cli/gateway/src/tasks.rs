@@ -142,8 +142,7 @@ pub(crate) async fn delegate(
     if let Some(permit) = permit
         && let TurnLookup::Ended(reply) = shared.waiting.reply(&name, wait, &permit, None).await?
     {
-        // Another message with this id may have been decided first, or the id may belong to other work. Then the
-        // reply is not for this request.
+        // Another message with this id may have been decided first, or the id may belong to other work.
         let is_others = reply.status == ReplyStatus::Done && reply.agent != task.target.as_str();
         let is_taken = is_others || shared.client.has_id_conflict(&task).await?;
         return if is_taken { Err(taken()) } else { Ok(reply_response(&reply)) };
@@ -176,8 +175,7 @@ pub(crate) async fn list(
     let sees = |agent: Option<&str>| caller.can_read_agent(agent);
     let page = task_page_of(&shared.client, &tenants, &filter, from.as_ref(), &sees).await?;
     let mut headers = HeaderMap::new();
-    // The position consists of names and a number, which fit into a header. The list contains the task of the
-    // position, so the position reveals nothing new.
+    // The list contains the task of the position anyway, so the position reveals nothing.
     if let Some(next) = page.next.and_then(|next| HeaderValue::from_str(&next.to_string()).ok()) {
         headers.insert(NEXT, next);
     }
@@ -225,16 +223,15 @@ pub(crate) async fn events(
     let position = position(&headers)?;
     let caller = requester.caller.clone();
     let open_stream = OpenStream::begin(&shared, requester, Verb::Read)?;
-    // While a task waits for a decision, another message with its id may be decided first. Then the stream must start
-    // at its beginning, because the first event names the agent.
+    // While a task waits for a decision, another message with its id may be decided first. Its first event names the
+    // agent, so the stream must start at the beginning.
     let position = if is_decided(&shared, &caller, &name).await? { position } else { 0 };
     Ok(events::of_task(open_stream, caller, shared.client.watch_from(&name, position), shared.draining.clone()))
 }
 
-/// Checks that the caller may watch a task, even one that was accepted a moment ago. Returns true if a scheduler has
-/// admitted or rejected the task. A decided task takes precedence over an undecided message with its id, because any
-/// caller can send such a message. If the task is decided between the two reads of the first round, the second round
-/// finds it.
+/// True if a scheduler has admitted or rejected the task. A decided task takes precedence over an undecided message
+/// with its id, because any caller can send such a message. A task may be decided between the two reads, so there is a
+/// second round.
 async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
     let agent = |task: &UndecidedTurn| task.agent.as_ref().map(ToString::to_string);
     for _ in 0..2 {

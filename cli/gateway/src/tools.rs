@@ -71,13 +71,11 @@ pub(crate) async fn list(
     Ok(([(header::CONTENT_TYPE, "application/json")], definitions.to_string()).into_response())
 }
 
-/// Returns the agent's tool list; `None` if the agent has no list. While no worker has published any list, waits for
-/// the first worker.
 async fn published_list(store: &Store, tenant: &TenantId, agent: &AgentId) -> Result<Option<String>, StoreError> {
     let end = Instant::now() + FIRST_WORKER_WAIT;
     loop {
-        // Check before the read: workers publish all lists before the record that `has_tool_lists` checks. A list
-        // that is missing after the record exists is therefore final.
+        // Check before the read: workers publish all lists before the record that `has_tool_lists` checks. A list that
+        // is missing after the record exists is therefore final.
         let is_final = store.has_tool_lists().await? || Instant::now() >= end;
         let list = store.tool_list(tenant, agent).await?;
         if list.is_some() || is_final {

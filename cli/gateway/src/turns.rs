@@ -128,7 +128,6 @@ pub(crate) async fn submit(
     Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
 }
 
-/// Uses the header's trace context, unless the body has one.
 pub(crate) fn trace(headers: &HeaderMap, context: &mut Context) {
     let header = only(headers, TRACEPARENT).and_then(|value| value.to_str().ok());
     if context.traceparent.is_none() {
@@ -189,7 +188,6 @@ pub(crate) async fn cancel(
     Ok(Json(CancelResponse { result }))
 }
 
-/// Reserves a permit to wait, unless `wait` is zero. 429: too many requests wait.
 pub(crate) fn reserve_wait(shared: &Shared, caller: &Caller, wait: Duration) -> Result<Option<WaitPermit>, Problem> {
     if wait.is_zero() { Ok(None) } else { shared.waiting.reserve(&caller.holder()).map(Some) }
 }
@@ -213,7 +211,6 @@ pub(crate) fn unknown(name: &TurnName) -> Problem {
     Problem::not_found(format!("{} is unknown: not admitted yet, rejected, or its record has expired", name.turn))
 }
 
-/// Returns the reply with a status that shows whether the turn was rejected at admission.
 pub(crate) fn reply_response(reply: &Reply) -> Response {
     let status = match reply.status {
         ReplyStatus::Done => StatusCode::OK,
@@ -224,8 +221,7 @@ pub(crate) fn reply_response(reply: &Reply) -> Response {
     (status, Json(reply)).into_response()
 }
 
-/// Returns the id from the body's `field` or from the header `Idempotency-Key`. 400: the header is not a valid id, or
-/// differs from the body.
+/// 400: the header `Idempotency-Key` is not a valid id, or differs from the body's `field`.
 pub(crate) fn chosen_id<T>(headers: &HeaderMap, field: &str, body: Option<T>) -> Result<Option<T>, Problem>
 where
     T: FromStr<Err = IdError> + PartialEq,
@@ -249,7 +245,7 @@ pub(crate) fn path(path: Result<Path<String>, PathRejection>) -> Result<String, 
     path.map(|Path(text)| text).map_err(|rejection| Problem::invalid(rejection.body_text()))
 }
 
-/// Parses an optional text. An empty text counts as absent.
+/// An empty text counts as absent.
 pub(crate) fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<String>) -> Result<Option<T>, Problem> {
     Ok(verbs::optional(name, text.as_deref())?)
 }
@@ -266,7 +262,6 @@ pub(crate) fn bounded(name: &str, found: Option<usize>, default: usize, max: usi
     Err(Problem::invalid(format!("{name}: expected a number from 1 to {max}")))
 }
 
-/// Returns the bytes of a body. 413 if the body is too large, and 400 if it cannot be read.
 pub(crate) fn read_body(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
     body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),

@@ -1,4 +1,4 @@
-//! Permissions of keys and tokens: the verbs that they allow, and the tenant and agents that they cover.
+//! Permissions of keys and tokens.
 
 use std::collections::BTreeSet;
 
@@ -15,13 +15,10 @@ pub enum Verb {
     Submit,
     /// Read replies, tasks and tool definitions.
     Read,
-    /// Cancel turns and tasks.
     Cancel,
-    /// Read everything that operators can see, and change nothing.
     View,
     /// Pause and resume, and cancel many turns at once.
     Operate,
-    /// Decide calls that wait for approval.
     Approve,
 }
 
@@ -29,7 +26,6 @@ impl Verb {
     pub const ALL: [Self; 6] = [Self::Submit, Self::Read, Self::Cancel, Self::View, Self::Operate, Self::Approve];
     pub const OF_SERVICES: [Self; 3] = [Self::Submit, Self::Read, Self::Cancel];
 
-    /// Returns the text that the key file uses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -48,7 +44,6 @@ impl Verb {
     }
 }
 
-/// Returns true for a name, or for a prefix followed by `*`.
 pub(crate) fn is_pattern(text: &str) -> bool {
     !text.is_empty() && !text.strip_suffix('*').unwrap_or(text).contains('*')
 }
@@ -56,11 +51,8 @@ pub(crate) fn is_pattern(text: &str) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// May only view.
     Viewer,
-    /// May view, pause, resume, cancel turns and replay.
     Operator,
-    /// May view, approve and deny.
     Approver,
 }
 
@@ -75,7 +67,6 @@ impl Role {
     }
 }
 
-/// A rate of requests through one gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
@@ -118,7 +109,7 @@ impl CredentialKind {
     }
 }
 
-/// Requests are counted by the id of a key, or by the name in a token, which is unique within its tenant.
+/// A name in a token is unique within its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct CallerIdentity {
     pub(crate) credential: CredentialKind,
@@ -126,7 +117,6 @@ pub(crate) struct CallerIdentity {
     pub(crate) id: String,
 }
 
-/// The permissions of a key or token, from the key's row or from a rule about the token's claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// Written to logs: the name of the key, or the name in the token.
@@ -137,9 +127,7 @@ pub struct Grant {
     /// `*` for all; a name that ends in `*` for all with that prefix.
     pub agents: Vec<String>,
     pub verbs: BTreeSet<Verb>,
-    /// The approver of `permissions.yaml` who decides with this key or token.
     pub approver: Option<String>,
-    /// `None` if unlimited.
     pub rate: Option<Rate>,
     pub expires: Option<DateTime<Utc>>,
 }
@@ -157,7 +145,6 @@ impl Grant {
         CallerIdentity { credential: self.credential, tenant: self.tenant.clone(), id: self.id.clone() }
     }
 
-    /// Returns words for a message, such as `the key "shop"`.
     pub(crate) fn named(&self) -> String {
         format!("the {} {:?}", self.credential.as_str(), self.id)
     }
@@ -169,9 +156,6 @@ impl Grant {
         Err(Problem::forbidden(format!("{} may not {}", self.named(), verb.as_str())))
     }
 
-    /// Rejects inconsistent grants: no agents or verbs, an invalid agent pattern, service verbs for all tenants,
-    /// operator verbs for some agents only, `approve` without an approver or an approver without `approve`, and a
-    /// rate out of bounds. The error names the field and the expected value.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Self { tenant, agents, verbs, approver, rate, .. } = self;
         if agents.is_empty() {
@@ -198,7 +182,7 @@ impl Grant {
     }
 }
 
-/// In the file, `*` means all tenants.
+/// In the key file, `*` means all tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum TenantScope {
@@ -207,7 +191,6 @@ pub enum TenantScope {
 }
 
 impl TenantScope {
-    /// Returns the only tenant; `None` for all tenants.
     #[must_use]
     pub const fn one(&self) -> Option<&TenantId> {
         match self {

@@ -1,6 +1,5 @@
-//! Waits for replies. All waiting requests of a tenant share one reader, which polls Redis and passes each reply to
-//! the requests that wait for it. The reader does not get the reply to a turn that came through another gateway or
-//! has its own inbox. Waiting requests find such a reply in the turn's record, which they read at growing intervals.
+//! Waits for replies. All waiting requests of a tenant share one reader of replies. The reader misses replies to turns
+//! of other gateways and of other inboxes, so waiting requests also read the turn's record.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,9 +22,8 @@ use crate::verbs::CallerIdentity;
 
 /// Each waiting request takes a few kilobytes and a connection.
 const WAITING_MAX: PermitBounds = PermitBounds { all: 10_000, tenant: 2_500, caller: 2_000 };
-/// The first and longest interval between reads of the record of a turn whose reply has not arrived.
+/// The first and longest interval between reads of the turn's record.
 const LOOKUP_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
-/// Timeout of one blocking read of an inbox.
 const READ: Duration = Duration::from_secs(5);
 /// A reader ends, with its connection, after its tenant has been unused for this long.
 const IDLE: Duration = Duration::from_secs(300);
@@ -45,7 +43,6 @@ pub(crate) enum TurnLookup {
     Unknown,
 }
 
-/// Dropping the permit releases it.
 #[derive(Debug)]
 pub(crate) struct WaitPermit {
     _share: Permit,
@@ -58,7 +55,7 @@ pub(crate) struct ReplyWaiters {
 
 struct Inner {
     client: Client,
-    /// The inbox for replies to the turns of this process. It has the same name for every tenant.
+    /// This process has the same inbox name in every tenant.
     inbox: InboxName,
     tenants: Mutex<HashMap<TenantId, TenantWaiters>>,
     permits: PermitPool,
@@ -72,7 +69,6 @@ struct TenantWaiters {
     used: Instant,
 }
 
-/// Dropping the waiter removes its entry.
 struct Waiter<'a> {
     inner: &'a Inner,
     name: &'a TurnName,
@@ -99,20 +95,17 @@ impl ReplyWaiters {
         Self { inner: Arc::new(Inner { client, inbox, tenants, permits, draining, readers }) }
     }
 
-    /// Returns the inbox for replies, and starts its reader.
     pub(crate) fn inbox(&self, tenant: &TenantId) -> InboxName {
         self.start_reader(tenant);
         self.inner.inbox.clone()
     }
 
-    /// Looks up a turn. Avoids reading messages that wait for admission, because they can be large, unless a rejection
-    /// of the turn is known. Returns `None` if the state can be found only in such a message.
+    /// Avoids reading large messages that wait for admission. `None` if only such a message shows the state.
     pub(crate) async fn peek(&self, name: &TurnName) -> Result<Option<TurnLookup>, Problem> {
         self.inner.peek(name, None).await
     }
 
-    /// Reserves a permit to wait. Call this before a turn is sent, so that the wait for an accepted turn is not
-    /// refused. 429: too many requests wait already.
+    /// Call this before a turn is sent: the wait for an accepted turn must not be refused.
     pub(crate) fn reserve(&self, holder: &CallerIdentity) -> Result<WaitPermit, Problem> {
         self.inner
             .permits
@@ -121,12 +114,12 @@ impl ReplyWaiters {
             .ok_or_else(|| Problem::too_many_wait(WAITING_MAX))
     }
 
-    /// Looks up a turn. Returns `Unknown` if the caller's key does not cover the turn.
+    /// Returns `Unknown` if the caller's key does not cover the turn.
     pub(crate) async fn look_up(&self, name: &TurnName, caller: Option<&Caller>) -> Result<TurnLookup, Problem> {
         self.inner.look_up(name, caller).await
     }
 
-    /// Waits for a reply. If the caller's key does not cover the turn, the wait is as long as for an unknown id.
+    /// If the caller's key does not cover the turn, the wait is as long as for an unknown id.
     pub(crate) async fn reply(
         &self,
         name: &TurnName,
@@ -156,7 +149,7 @@ impl ReplyWaiters {
                 break found;
             }
             match inner.next_reply(&mut waiter, every.min(left), previous.as_ref()).await {
-                // The caller may not see the agent of this reply, and keeps waiting as for an id that does not exist.
+                // The caller may not see the agent of this reply, so the wait continues as for an unknown id.
                 Some(reply) if !is_for(&reply) => previous = Some(reply),
                 Some(reply) if reply.status == ReplyStatus::Done => break TurnLookup::Ended(reply),
                 // The rejection may belong to an earlier attempt or to another message with this id. The next lookup
@@ -177,7 +170,7 @@ impl ReplyWaiters {
         self.inner.permits.count()
     }
 
-    /// Waits until all readers have ended. Readers remove their inboxes when they end.
+    /// Readers remove their inboxes when they end.
     pub(crate) async fn ended(&self) {
         self.inner.readers.close();
         self.inner.readers.wait().await;
@@ -205,8 +198,7 @@ impl Inner {
         Waiter { inner: self, name, replies }
     }
 
-    /// Waits for a reply other than `previous`. Returns `None` after `within`, when the process drains, or if the
-    /// tenant has no reader of replies.
+    /// `None` after `within`, when the process drains, or if the tenant has no reader. Never returns `previous`.
     async fn next_reply(
         &self,
         waiter: &mut Waiter<'_>,
@@ -220,7 +212,6 @@ impl Inner {
         self.draining.run_until_cancelled(timeout(within, next)).await?.ok().flatten()
     }
 
-    /// Returns only what the caller may see.
     async fn peek(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Option<TurnLookup>, Problem> {
         let found = self.look_up_record(name, caller).await?;
         if !matches!(found, TurnLookup::Unknown) {
@@ -238,8 +229,8 @@ impl Inner {
         }))
     }
 
-    /// Returns true if the turn was accepted, no scheduler has decided it yet, and `caller` may see its agent. For a
-    /// key for all agents, the check is cheap if the client chose the id. Otherwise, it searches the stream for the id.
+    /// True if the turn was accepted, no scheduler has decided it yet, and `caller` may see its agent. The check may
+    /// search the stream for the id.
     async fn is_undecided(&self, name: &TurnName, caller: Option<&Caller>) -> Result<bool, Problem> {
         let waits = self.client.store(&name.tenant).waits_for_admission(name).await?;
         let Some(caller) = caller.filter(|caller| !caller.can_read_agent(None)) else {
@@ -315,7 +306,7 @@ impl Inner {
     }
 
     fn deliver(&self, tenant: &TenantId, reply: Reply) {
-        // Only announces that a call waits for approval. Requests keep waiting for the reply that ends the turn.
+        // Requests keep waiting for the reply that ends the turn.
         if reply.status == ReplyStatus::PendingApproval {
             return;
         }
@@ -333,8 +324,7 @@ impl Inner {
         }
     }
 
-    /// Removes a tenant that has no waiting requests and has been unused for [`IDLE`]. Returns true if the tenant is
-    /// absent afterwards. Check and removal share one lock, so a later caller starts a new reader.
+    /// Removes an idle tenant. Check and removal share one lock, so a later caller starts a new reader.
     fn is_idle(&self, tenant: &TenantId) -> bool {
         let mut tenants = self.tenants.lock();
         let idle = tenants
@@ -347,7 +337,7 @@ impl Inner {
     }
 }
 
-/// Makes the rejection of a turn whose tenant is not configured. Such a tenant has no inbox for a rejection.
+/// A tenant that is not configured has no inbox for a rejection.
 fn unknown_tenant_reply(name: &TurnName) -> Option<Arc<Reply>> {
     let message = format!("tenant {:?} is not configured", name.tenant.as_str());
     let reply = serde_json::json!({

@@ -57,7 +57,7 @@ async fn a_thousand_silent_connections_do_not_block_tls_clients() {
     for _ in 0..2 {
         let stream = TcpStream::connect(front.address).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
-        // Silent connections are closed after ten seconds, so a client that waits longer was locked out.
+        // Silent connections are closed after ten seconds, so a client that waits longer is locked out.
         let shaken = timeout(Duration::from_secs(9), connector.connect(name, stream)).await;
         let stream = shaken.expect("a handshake beside those that are silent").unwrap();
         let request = format!(

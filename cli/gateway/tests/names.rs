@@ -1,6 +1,5 @@
-//! Sends every kind of name that a request can contain, with a key that does not cover the name.
-//!
-//! The fields come from the OpenAPI document. A field that is not classified fails the test.
+//! Sends every kind of name that a request can contain, with a key that does not cover the name. A field of the OpenAPI
+//! document that is not classified fails the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -28,7 +27,7 @@ const CHAT: &str = "POST /v1/agents/{agent}/chat";
 const AG_UI: &str = "POST /v1/agents/{agent}/ag-ui";
 const MCP: &str = "POST /v1/agents/{agent}/mcp";
 
-/// These fields have no owner: words, numbers, the caller's own context, and restrictions.
+/// These fields have no owner.
 const DATA: &[(&str, &[&str])] = &[
     (
         TURNS,
@@ -150,8 +149,6 @@ fn rpc(field: &'static str, body: Value) -> Probe {
     Probe { headers, refused: ExpectedRejection::Rpc, ..probe(MCP, field, body, 200) }
 }
 
-/// Returns requests that name work of the agent fran or of another tenant. `letter` is a dead letter of the tenant
-/// bolt.
 fn probes(letter: &str) -> Vec<Probe> {
     let header = |operation, id| Probe {
         headers: vec![("idempotency-key", id)],
@@ -256,7 +253,7 @@ fn probes(letter: &str) -> Vec<Probe> {
     probes
 }
 
-/// Collects the names of a schema's members. Names of nested members contain a dot.
+/// Names of nested members contain a dot.
 fn members(document: &Value, schema: &Value, before: &str, found: &mut BTreeSet<String>) {
     if let Some(name) = schema["$ref"].as_str() {
         return members(document, document.pointer(&name[1..]).unwrap(), before, found);
@@ -273,7 +270,6 @@ fn members(document: &Value, schema: &Value, before: &str, found: &mut BTreeSet<
     }
 }
 
-/// Collects members of bodies, path parameters, and custom headers.
 fn fields() -> BTreeSet<(String, String)> {
     let document = openapi();
     let mut all = BTreeSet::new();
@@ -568,7 +564,6 @@ async fn conflicting_ids_and_duplicate_headers_are_rejected() {
     fleet.stop().await;
 }
 
-/// Returns the tasks of all pages, and the positions between the pages.
 async fn paged(front: &TestGateway, key: &str, limit: usize) -> (Vec<String>, Vec<String>) {
     let mut tasks = Vec::new();
     let mut positions = Vec::<String>::new();

@@ -57,7 +57,6 @@ async fn every_operator_verb_rejects_an_unknown_name_without_changes() {
     assert_eq!(all().await, Vec::<String>::new(), "nothing is paused, and no cancel waits");
     let paused = front.ask(&anna, "GET", "/v1/operate/pauses", &Value::Null).await.json();
     assert_eq!(paused["pauses"], json!([]));
-    // Names that exist are accepted. A resume needs no reason.
     let kelly = json!({"tenant": "acme", "agent": "kelly"});
     let why = json!({"tenant": "acme", "agent": "kelly", "reason": "a test"});
     for (verb, status) in [("pause", 400), ("resume", 200), ("tools/disable", 400), ("tools/enable", 200)] {
@@ -72,8 +71,7 @@ async fn every_operator_verb_rejects_an_unknown_name_without_changes() {
     fleet.stop().await;
 }
 
-/// Adds two rules: a long text needs approval by any approver, and a short text needs approval by one with the role
-/// finance.
+/// A long text needs approval by any approver, and a short text by one with the role finance.
 fn people_are_asked(policy: &mut Policy) {
     policy.permissions.approvers = [("anna".to_owned(), BTreeSet::new())].into();
     let rule = |when: &str, roles: &[&str]| Rule {
@@ -149,7 +147,7 @@ async fn only_an_eligible_approver_sees_the_full_arguments() {
     fleet.stop().await;
 }
 
-/// Makes the last sample one minute older, so that the last full minute is sampled again.
+/// The last full minute is then sampled again.
 async fn age_last_sample(fleet: &Fleet) {
     fleet.store.sample_history(&[]).await.unwrap();
     let last: Stored<Sampled> = fleet.store.record_of(&history::key()).await.unwrap().unwrap();
@@ -236,7 +234,7 @@ async fn turns_are_listed_by_the_cap_that_they_wait_for() {
     let get = async |limit: &str| {
         front.ask(&anna, "GET", &format!("/v1/operate/turns?waits_for={limit}"), &Value::Null).await
     };
-    // More calls than the caps of two ticks, so that the turn waits even if a tick ends in the meantime.
+    // More calls than the caps of two ticks, so that the turn waits even if a tick ends.
     let turn = fleet.submit(&vec![("echo", json!({"text": "hello"})); 21]).await;
     let began = Instant::now();
     let waiting = loop {

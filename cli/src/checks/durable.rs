@@ -1,4 +1,4 @@
-//! Checks whether a server can confirm the durability that the configuration requires.
+//! Checks whether a server can confirm the required durability.
 
 use tickfleet_model::Durability;
 use tickfleet_store::ServerFacts;
@@ -9,7 +9,7 @@ use crate::setup::Setup;
 /// Valkey continued Redis' version numbers, so one number applies to both.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 
-/// Lists the general setting, and the value of each tool that has its own.
+/// Includes the general setting, and each tool with its own setting.
 pub(crate) fn durability_needs(setup: &Setup) -> Vec<(String, Durability)> {
     let setting = ("worker.durable".to_owned(), setup.settings().worker.durable);
     let tools = &setup.configuration.tools.tools;
@@ -17,7 +17,6 @@ pub(crate) fn durability_needs(setup: &Setup) -> Vec<(String, Durability)> {
     std::iter::once(setting).chain(of_tools).filter(|(_, durability)| *durability != Durability::None).collect()
 }
 
-/// Returns one result for each kind of durability that is required.
 pub(crate) fn check(facts: &ServerFacts, durability_needs: &[(String, Durability)]) -> Vec<CheckResult> {
     [Durability::Disk, Durability::Replica]
         .into_iter()

@@ -1,5 +1,4 @@
-//! Checks that several commands need: whether the server of the store is suitable for a fleet's state. The checks do no
-//! I/O, except [`problems_of_servers`].
+//! Checks whether the server of the store is suitable for a fleet's state. Only [`problems_of_servers`] does I/O.
 
 pub(crate) mod durable;
 pub(crate) mod server;
@@ -42,8 +41,7 @@ impl CheckResult {
     }
 }
 
-/// Returns the problems of the fleet's servers; none for a fleet in memory. Leaves out facts that a server hides from
-/// this user, because `doctor` reports them.
+/// Leaves out facts that a server hides from this user, because `doctor` reports them.
 pub(crate) async fn problems_of_servers(setup: &Setup) -> Result<Vec<CheckResult>, Failure> {
     if setup.is_in_memory() {
         return Ok(Vec::new());
@@ -66,7 +64,7 @@ pub(crate) async fn problems_of_servers(setup: &Setup) -> Result<Vec<CheckResult
 }
 
 async fn problems(pool: &Pool, needs: &[(String, Durability)]) -> Result<Vec<CheckResult>, StoreError> {
-    /// These checks need no operator rights. The version is missing if the user may not read any facts.
+    /// These checks need no operator rights.
     const READABLE: [&str; 4] = ["version", "durability", "memory", "durable"];
     let facts = pool.server().await?;
     let found = server::check(&facts).into_iter().chain(durable::check(&facts, needs));

@@ -10,7 +10,6 @@ const RELEASE_MIN: (u32, u32) = (7, 0);
 const CLOCK_DIFFERENCE_MS_MAX: i64 = 1_000;
 /// New work is rejected from this percentage of `maxmemory` on.
 const MEMORY_PERCENT_FULL: u64 = 80;
-/// Operators should act from this percentage of `maxmemory` on.
 const MEMORY_PERCENT_WARN: u64 = 60;
 
 pub(crate) fn check(facts: &ServerFacts) -> Vec<CheckResult> {
@@ -23,15 +22,14 @@ pub(crate) fn check(facts: &ServerFacts) -> Vec<CheckResult> {
     findings
 }
 
-/// Fails if the server is a node of a cluster: a `redis://` URL names one node, but the keys of a fleet in a cluster
-/// are on several nodes.
+/// A `redis://` URL names one node, but the keys of a fleet in a cluster are on several nodes.
 pub(crate) fn cluster_by_one_node(facts: &ServerFacts) -> Option<CheckResult> {
     let says = "redis:// names one node of a cluster, which serves only some shards";
     (facts.mode == "cluster").then(|| CheckResult::fail("cluster", says, Refusal::Cluster.remedy()))
 }
 
-/// Checks the permissions of the user `default`, with which Redis loads its append-only file. If this user lacks
-/// permissions, Redis starts without the data that the denied commands wrote. Valkey does not check the permissions.
+/// Redis loads its append-only file as the user `default`. If this user lacks permissions, Redis starts without the
+/// data that the denied commands wrote. Valkey does not check the permissions.
 fn default_user(facts: &ServerFacts) -> Option<CheckResult> {
     let advice = || {
         format!(
@@ -85,8 +83,6 @@ fn role(facts: &ServerFacts) -> CheckResult {
     }
 }
 
-/// Checks that the Sentinels respond and name the same primary. `None` without Sentinels, or if no Sentinel names a
-/// primary.
 pub(crate) fn sentinels(says: &[SentinelReport]) -> Option<CheckResult> {
     const ADVICE: &str = "start or repair it, or remove it from the URL: a failover needs a majority of sentinels";
     let named: Vec<&String> = says.iter().filter_map(|said| said.primary.as_ref().ok()).collect();
@@ -121,7 +117,7 @@ fn eviction(facts: &ServerFacts) -> CheckResult {
     }
 }
 
-/// Checks whether a crash of the Redis server can lose data. Restarts of workers or schedulers never lose data.
+/// Only a crash of the Redis server can lose data. Restarts of workers or schedulers never lose data.
 fn durability(facts: &ServerFacts) -> CheckResult {
     const ADVICE: &str = "CONFIG SET appendonly yes, and appendfsync everysec";
     let Some(aof) = facts.aof else {
@@ -197,7 +193,7 @@ fn rounded(bytes: u64) -> String {
     }
 }
 
-/// Compares Redis' clock with this machine's, which was read just before and just after the query.
+/// All times are in ms. `before` and `after` are this machine's time around the query.
 pub(crate) fn clock(theirs: i64, before: i64, after: i64) -> CheckResult {
     let ours = before + (after - before) / 2;
     let round = after - before;
@@ -277,7 +273,7 @@ mod tests {
             ServerFacts { aof: Some(false), save: Some("3600 1".into()), ..good() },
             ServerFacts { fsync: Some("no".into()), ..good() },
             ServerFacts { maxmemory: 0, ..good() },
-            // A managed service that hides its version and role.
+            // A managed service can hide its version and role.
             ServerFacts { version: String::new(), role: String::new(), aof: None, ..good() },
             ServerFacts { used_memory: 70 << 20, ..good() },
             ServerFacts { used_memory: 0, maxmemory: 0, ..good() },

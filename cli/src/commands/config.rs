@@ -35,14 +35,12 @@ struct CheckReport<'a> {
     valid: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy_digest: Option<&'a str>,
-    /// The files of the sample business that are in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     built_in: Option<Vec<&'static str>>,
     errors: Vec<InvalidConfiguration>,
     warnings: Vec<Warning>,
 }
 
-/// The configuration is valid, but the operator should check this setting.
 #[derive(Serialize)]
 struct Warning {
     place: String,
@@ -79,8 +77,7 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     if let Err(errors) = configuration::load(&modules::with_modules(&sources, Some(&pools))?) {
         return refused(&errors, output);
     }
-    // These checks need the built tools: whether schemas compile, whether templates fit, and which arguments rules
-    // can name.
+    // These checks need the built tools.
     let setup = Setup::of(&sources, &global.extensions, Some(&pools))?;
     let of_rules = match setup.check_rules()? {
         Ok(warnings) => warnings,
@@ -125,7 +122,6 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Warns about the configuration, its rules, and the program's own tools.
 fn warnings(setup: &Setup, of_rules: &[ConfigWarning]) -> Vec<Warning> {
     let written = setup.configuration.warnings.iter().chain(of_rules).map(|warning| Warning {
         place: warning.place.to_string(),

@@ -1,5 +1,4 @@
-//! Further warnings of `config check`: about secrets that are missing on this machine, and about arguments that can
-//! be a number or a text, but are compared or summed.
+//! Warnings of `config check` about missing secrets, and about arguments that can be a number or a text.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +11,6 @@ use tickfleet_tools::Environment;
 /// A file of the configuration, a field, and the warning.
 pub(super) type ConfigWarning = (&'static str, String, String);
 
-/// Warns about missing secrets: the secret's variable is not set, or its file does not exist.
 pub(super) fn missing_secrets(configuration: &Configuration, environment: &Environment) -> Vec<ConfigWarning> {
     let mut found = Vec::new();
     let mut look = |file: &'static str, field: String, secret: &SecretRef| {
@@ -43,8 +41,7 @@ pub(super) fn missing_secrets(configuration: &Configuration, environment: &Envir
     found
 }
 
-/// Warns about arguments that can be a number or a text, in effect keys, sums and rules. As effect keys, `5` and `"5"`
-/// name different effects. A text cannot be summed, and a comparison with a text cannot be evaluated.
+/// As effect keys, `5` and `"5"` name different effects. Sums and comparisons fail for texts.
 pub(super) fn arguments_of_two_types(configuration: &Configuration) -> Vec<ConfigWarning> {
     let mut found = Vec::new();
     let policy = &configuration.policy;
@@ -82,7 +79,6 @@ pub(super) fn arguments_of_two_types(configuration: &Configuration) -> Vec<Confi
     found
 }
 
-/// Returns the arguments that a rule names, as JSON pointers.
 fn arguments_of(rule: &str) -> Vec<String> {
     let path =
         |rest: &str| -> String { rest.chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '.')).collect() };

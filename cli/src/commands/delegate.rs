@@ -1,4 +1,4 @@
-//! `tickfleet delegate`: delegates a task to an agent, as a service would.
+//! `tickfleet delegate`: delegates a task to an agent.
 
 use std::time::Duration;
 
@@ -57,7 +57,6 @@ pub(crate) struct Delegate {
     wait: Option<Duration>,
 }
 
-/// Printed without `--wait`.
 #[derive(Serialize)]
 struct DelegateOutput<'a> {
     task_id: &'a TaskId,

@@ -1,4 +1,4 @@
-//! `tickfleet scheduler` and `tickfleet worker`: one process of a deployed fleet.
+//! `tickfleet scheduler` and `tickfleet worker`.
 
 use tickfleet_ops::shutdown::Shutdown;
 use tokio::signal::unix::{SignalKind, signal};
@@ -8,7 +8,7 @@ use crate::fleet::{self, ProbeAddress, Roles};
 use crate::global::Global;
 use crate::setup::Setup;
 
-/// Returns after the drain. A requested drain is not a failure.
+/// A requested drain is not a failure.
 pub(crate) async fn run(global: &Global, roles: Roles) -> Result<(), Failure> {
     // A worker must load all tools, including those of modules. A scheduler needs no interpreter.
     let load = || if roles.worker { Setup::load(global) } else { Setup::load_without_modules(global) };

@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use tickfleet_protocol::TURN_FIELDS;
 
-/// The members of a JSON object, in their order. Duplicate names are rejected, because the fleet also rejects them.
+/// The members keep their order. Duplicate names are rejected, because the fleet also rejects them.
 struct Members(Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for Members {
@@ -41,7 +41,7 @@ impl Members {
         serde_json::from_str(json).ok()
     }
 
-    /// Returns `None` also for a member that is null.
+    /// `None` also for a member that is null.
     fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(other, _)| other == name)?;
         Some(found.1.get()).filter(|value| *value != "null")
@@ -58,17 +58,14 @@ impl Members {
 
 const NO_CALL: &str = "is a message without tool calls; if its text contains calls, submit the text with --format text";
 
-/// Converts a provider's response to a turn. The turn has a tenant and agent only if `json` has them. Returns `None`
-/// if `json` is not a provider's response, for example if it is a turn in the fleet's own format.
+/// Converts a provider's response to a turn. `None` if `json` is not a provider's response, for example if it is a turn
+/// in the fleet's own format. Fails if the response has no calls, or if it is ambiguous which calls are meant.
 ///
 /// Supports these responses, exactly as the APIs return them:
 /// - OpenAI's Chat Completions: the response with one choice, or its message
 /// - OpenAI's Responses: the response
 /// - Anthropic's Messages: the message
 /// - Gemini's API: the response with one candidate, or its content
-///
-/// Ignores members that a turn does not have (`id`, `type`, `usage`, …), and keeps those that are fields of a turn.
-/// Fails if the response has no calls, or if it is ambiguous which calls are meant.
 pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     let members = Members::of(json)?;
     let calls = calls(&members)?;
@@ -85,8 +82,7 @@ pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     }))
 }
 
-/// Returns the stop reason as a JSON string in the provider's terms; `None` if the response contains no reason. If a
-/// response was truncated, its last call is not run.
+/// A JSON string in the provider's terms. If a response was truncated, its last call is not run.
 fn stop_reason(response: &Members) -> Option<String> {
     let of = |members: &Members, name: &str| members.get(name).filter(|why| why.starts_with('"')).map(str::to_owned);
     let only = |list: &str, name: &str| of(&only(response, list, "").ok()?, name);
@@ -100,7 +96,7 @@ fn stop_reason(response: &Members) -> Option<String> {
         .or_else(|| of(response, "finish_reason"))
 }
 
-/// Returns the calls, and the name of the turn's field for them. `None` if `members` are not a provider's response.
+/// Returns the name of the turn's field, and the calls. `None` if `members` are not a provider's response.
 fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     if members.get("choices").is_some() {
         return Some(choice(members));
@@ -117,7 +113,7 @@ fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     Some(message(members))
 }
 
-/// Returns the only element of the list `name`. The error text uses `part` to name the relevant part of an element.
+/// The error message names the relevant `part` of an element.
 fn only(response: &Members, name: &str, part: &str) -> Result<Members, String> {
     let list = response.list(name).and_then(|list| serde_json::from_str::<Vec<Box<RawValue>>>(list).ok());
     let list = list.ok_or_else(|| format!("has {name} that is not a list"))?;
@@ -127,7 +123,6 @@ fn only(response: &Members, name: &str, part: &str) -> Result<Members, String> {
     Members::of(one.get()).ok_or_else(|| format!("has a {} that is not an object", name.trim_end_matches('s')))
 }
 
-/// Handles Gemini's responses.
 fn candidate(response: &Members) -> Result<(&'static str, String), String> {
     let candidate = only(response, "candidates", "content")?;
     let content = candidate.get("content").and_then(Members::of).ok_or("has a candidate without a content")?;
@@ -139,7 +134,6 @@ fn parts(content: &Members) -> Result<(&'static str, String), String> {
     Ok(("\"format\":\"gemini\",\"calls\":", parts.to_owned()))
 }
 
-/// Handles responses of OpenAI's Chat Completions.
 fn choice(response: &Members) -> Result<(&'static str, String), String> {
     let choice = only(response, "choices", "message")?;
     let message_of = choice.get("message").and_then(Members::of);
@@ -174,7 +168,6 @@ mod tests {
 
     use super::*;
 
-    /// The responses are as the APIs return them.
     const CHAT: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"gpt-5","choices":[{"index":0,
         "message":{"role":"assistant","content":null,"refusal":null,"annotations":[],"tool_calls":[{"id":"call_1",
         "type":"function","function":{"name":"echo","arguments":"{\"text\":\"hi\"}"}}]},"logprobs":null,

@@ -1,5 +1,4 @@
-//! `tickfleet rules`: shows rules, fact conditions and limits with their modes. Also shows how many calls each of them
-//! denied, or would have denied in shadow mode.
+//! `tickfleet rules`: shows rules, fact conditions and limits with the number of calls that each denied.
 
 use std::num::NonZeroU16;
 
@@ -16,7 +15,6 @@ use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
 const DAYS: &str = "7";
-/// Longer rules are cut.
 const SAYS_CHARS: usize = 70;
 
 /// Show rules, fact conditions and limits with their modes and the calls that each denied, or would deny in shadow
@@ -54,7 +52,6 @@ fn days(text: &str) -> Result<NonZeroU16, String> {
 struct RulesOutput {
     rules: Vec<RuleRow>,
     calls: u64,
-    /// Time (ms) up to which the entries of all shards are counted.
     counted_upto_ms: i64,
     /// True if entries may have been trimmed from the log before they were counted.
     gap: bool,

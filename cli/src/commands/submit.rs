@@ -140,7 +140,7 @@ fn turn(args: &Submit) -> Result<Turn, Failure> {
     Ok(turn)
 }
 
-/// Makes a turn from its calls. The turn has no tenant and no agent.
+/// The turn has no tenant and no agent.
 fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
     let text = std::str::from_utf8(calls).map_err(|_| "is not UTF-8")?;
     let word = format.0.as_str();

@@ -81,7 +81,6 @@ struct SetArgs {
     note: AuditNote,
 }
 
-/// The new cap per day. `None` removes the cap.
 #[derive(Debug, Clone, Copy)]
 struct DayCap(Option<u32>);
 
@@ -161,7 +160,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
     }
 }
 
-/// Returns the tenants with unreadable settings, and the problem of each. The fleet rejects the turns of these tenants.
+/// The fleet rejects the turns of these tenants.
 pub(crate) fn unreadable(set: &RunTimeConfig) -> Vec<(TenantId, String)> {
     let words = |problem: &String| format!("unreadable run-time settings ({problem})");
     set.unreadable.iter().map(|(tenant, problem)| (tenant.clone(), words(problem))).collect()
@@ -220,7 +219,6 @@ fn own_limits(
     Ok(own)
 }
 
-/// Replaces the users, if any are given. Users that already exist keep their details.
 fn users(before: BTreeSet<TenantUser>, given: &[String]) -> BTreeSet<TenantUser> {
     if given.is_empty() {
         return before;

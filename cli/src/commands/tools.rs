@@ -85,8 +85,6 @@ fn parse_tool(text: &str) -> Result<String, String> {
     }
 }
 
-/// # Errors
-/// Redis does not respond, or the tool to enable was not disabled at run time.
 async fn switch(setup: &Setup, args: &SwitchArgs, on: bool, output: &Output) -> Result<(), Failure> {
     let context = setup.operator(args.note.by(), output).await?;
     let tool = &args.tool;

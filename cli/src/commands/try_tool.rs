@@ -56,8 +56,6 @@ struct TrialOutput<'a> {
     tried: TrialResult,
 }
 
-/// # Errors
-/// [`Failure::Reported`] if the call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<(), Failure> {
     let trial = trial(setup, args).await?;
     if trial.effect() == Some(Effect::Once) && !args.yes && !args.dry_run {
@@ -67,7 +65,7 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
         )));
     }
     let traces = setup.start_log()?;
-    // Each trial has a new ID. With the same ID, a service with idempotency keys would treat two trials as one.
+    // With the same ID, a service with idempotency keys would treat two trials as one.
     let now_ms = setup::now_ms();
     let id = TurnId::new(format!("try{now_ms}"))?;
     let dry = Trial { dry: true, ..trial.clone() }.run(id.clone(), now_ms).await;

@@ -36,7 +36,7 @@ pub(crate) struct Usage {
 
 #[derive(Debug, Serialize)]
 struct UsageRow {
-    /// The day in the tenant's time zone.
+    /// In the tenant's time zone.
     day: String,
     /// `None` for the tenant's total.
     agent: Option<String>,

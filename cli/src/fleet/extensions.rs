@@ -12,7 +12,6 @@ use crate::fleet::registrar::Registrar;
 
 type CompanionTask = dyn Fn(Registrar) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
-/// Clones share the tools that are registered at run time.
 #[derive(Clone, Default)]
 pub(crate) struct Extensions {
     pub(crate) tools: Vec<TypedTool>,
@@ -20,7 +19,6 @@ pub(crate) struct Extensions {
     registered: Arc<Mutex<Vec<TypedTool>>>,
     /// A tool stays here until its last call has ended and the tool has been stopped.
     retiring: Arc<Mutex<Vec<TypedTool>>>,
-    /// Runs next to a worker and can register tools.
     pub(crate) beside: Option<Arc<CompanionTask>>,
 }
 
@@ -39,7 +37,6 @@ impl Extensions {
         self.tools.iter().chain(&self.task_handlers).cloned().collect()
     }
 
-    /// Returns the tools that must be stopped after the last call, including tools that are retiring.
     pub(crate) fn all(&self) -> Vec<TypedTool> {
         let retiring = self.retiring.lock().clone();
         self.fixed().into_iter().chain(self.registered.lock().iter().cloned()).chain(retiring).collect()

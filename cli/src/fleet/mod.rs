@@ -1,4 +1,4 @@
-//! Starts schedulers and workers: builds their shared state, starts one of each per shard, and waits for their end.
+//! Starts the schedulers and workers of a process, one of each per shard, and waits for their end.
 
 pub(crate) mod extensions;
 pub(crate) mod modules;
@@ -60,7 +60,7 @@ impl Roles {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ProbeAddress {
-    /// Listens on this address. If the address is taken, the start fails.
+    /// If the address is taken, the start fails.
     On(SocketAddr),
     OnOrFree(SocketAddr),
 }
@@ -79,7 +79,7 @@ struct Shared {
     progress: Progress,
 }
 
-/// Starts the schedulers and workers. If Redis is unreachable, they wait until it responds.
+/// Does not wait for Redis: the schedulers and workers wait until it responds.
 pub(crate) async fn start(
     setup: &Setup,
     roles: Roles,
@@ -87,7 +87,7 @@ pub(crate) async fn start(
     shutdown: Shutdown,
 ) -> Result<Fleet, Failure> {
     if !roles.worker {
-        // Building the tools of a worker includes this check, so only processes without a worker run it here.
+        // Building a worker's tools includes this check.
         setup.check_tools()?;
     }
     let metrics = Arc::new(Metrics::of(roles.part()).map_err(Failure::failed)?);
@@ -148,8 +148,7 @@ pub(crate) async fn start(
 }
 
 impl Fleet {
-    /// Reloads the configuration when its folder changes, and on each signal of `hangups`. Also runs the program's
-    /// companion task next to the workers.
+    /// Also runs the program's companion task next to the workers.
     pub(crate) fn follow_configuration(&self, setup: &Setup, hangups: Option<Signal>) {
         let reload = Reload::new(setup, self.live.clone(), self.shutdown.draining.clone());
         let (registrar, requests) = Registrar::new(setup.tool_environment());
@@ -166,11 +165,7 @@ impl Fleet {
         }
     }
 
-    /// Waits until all parts have ended. If one part ends without a drain, the others drain too, because a process with
-    /// missing parts is useless.
-    ///
-    /// # Errors
-    /// The first failure.
+    /// If one part ends without a drain, the others drain too, because a process with missing parts is useless.
     pub(crate) async fn wait(mut self) -> Result<(), Failure> {
         let mut outcome = Ok(());
         while let Some(ended) = self.running.join_next().await {
@@ -204,8 +199,7 @@ impl Fleet {
     }
 }
 
-/// Serves probes and metrics. If another process of the fleet uses the configured address, listens on a free port of
-/// the same host.
+/// If another process of the fleet uses the configured address, a free port of the same host serves instead.
 pub(crate) async fn serve_probes(
     setup: &Setup,
     metrics: &Arc<Metrics>,
@@ -228,7 +222,7 @@ pub(crate) async fn serve_probes(
     served.map_err(Failure::failed)
 }
 
-/// Logs the durability requirements that Redis cannot confirm. Calls with such a requirement will not run.
+/// Logs the durability requirements that Redis cannot confirm: calls with such a requirement will not run.
 fn report_durability(setup: &Setup, until: &CancellationToken) {
     let wanted = durable::durability_needs(setup);
     let Ok(pool) = setup.pool() else { return };
@@ -269,7 +263,6 @@ fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Result<Vec<Sc
     Ok(stores.iter().map(make).collect())
 }
 
-/// `None` if no key is configured.
 fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
     let settings = &setup.settings().seal;
     let Some(signer) = setup.signer()? else { return Ok(None) };
@@ -317,7 +310,6 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
     stores.iter().map(make).collect()
 }
 
-/// Returns the options of loop detection. `None` if loop detection is off.
 fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let bounds = worker::StreakBounds {

@@ -1,5 +1,4 @@
-//! Modules with tools, in Python and for Node.js: the interpreters of a process, and the tool names and code
-//! fingerprints that loading a configuration needs.
+//! Modules with tools, in Python and for Node.js.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,24 +9,23 @@ use tickfleet_tools_python::{DescribeError, Pools, code_fingerprint};
 use crate::failure::Failure;
 use crate::global::tool_environment;
 
-/// Creates the pools of interpreters. No interpreter is started yet.
+/// Starts no interpreter yet.
 pub(crate) fn pools(sources: &Sources) -> Arc<Pools> {
     Arc::new(Pools::new(tool_environment(&sources.environment)))
 }
 
-/// Creates the pools of a process that only inspects tools. Missing tool hosts are therefore not errors.
+/// For a process that only inspects tools: missing tool hosts are not errors.
 pub(crate) fn pools_to_look(sources: &Sources) -> Arc<Pools> {
     Arc::new(Pools::new(tool_environment(&sources.environment)).that_may_lack_hosts())
 }
 
-/// Adds the names of the modules' tools. Without pools, the sources are unchanged.
 pub(crate) fn with_modules(sources: &Sources, pools: Option<&Arc<Pools>>) -> Result<Sources, Failure> {
     let mut sources = sources.clone();
     if let Some(pools) = pools {
         let names =
             pools.describe(&tickfleet_config::load_modules(&sources)).map_err(|errors| modules_failed(&errors))?;
         sources.built_in_tools.extend(names);
-        // Permission rows can name tools of a missing tool host, so an unknown name is then not an error.
+        // An unknown name is not an error, because permission rows can name tools of a missing tool host.
         sources.knows_modules = pools.left_out().is_empty();
     }
     Ok(sources)
@@ -39,7 +37,6 @@ pub(crate) fn modules_failed(errors: &[DescribeError]) -> Failure {
     Failure::failed(anyhow::anyhow!("the tools of these modules cannot be used:{}", lines.concat()))
 }
 
-/// Covers the configuration folder and the code of the configured modules.
 pub(crate) fn fingerprint(sources: &Sources, modules: &BTreeMap<String, ModulesDef>) -> String {
     let folder = sources.dir.as_deref().map(tickfleet_config::fingerprint).unwrap_or_default();
     format!("{folder} {}", code_fingerprint(modules.values()))

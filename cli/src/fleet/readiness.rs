@@ -8,15 +8,10 @@ use tickfleet_ops::health::NotReady;
 use tickfleet_store::{Store, StoreError, TlsFault};
 use tokio::time::timeout;
 
-/// The timeout of a probe is longer, so that the probe receives the reason.
+/// A probe's timeout is longer, so that the probe receives the reason.
 const ASK_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// Checks that each shard responds and accepts writes. If Sentinels or cluster nodes are configured, returns the
-/// primaries that these servers name.
-///
-/// # Errors
-/// The first shard that does not respond or rejects writes. If it does not respond, and the Sentinels or
-/// cluster nodes name no primary, the error also says why they name none.
+/// Returns the primaries that the Sentinels or cluster nodes name, if any are configured.
 pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
     let mut primaries = BTreeSet::new();
     for store in stores {
@@ -34,8 +29,7 @@ pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
     Ok(primaries.iter().map(|primary| format!("primary {primary}\n")).collect())
 }
 
-/// Returns a warning if the policy rejects every turn, and otherwise an empty text. Even then, the process is ready,
-/// because it can reject turns.
+/// A policy that rejects every turn leaves the process ready, because it can reject turns.
 pub(crate) fn warning(policy: &Policy) -> String {
     policy.all_rejected_reason().map(|why| format!("warning: {why}\n")).unwrap_or_default()
 }

@@ -3,7 +3,6 @@ use tokio::sync::{mpsc, oneshot};
 
 const WAITING_MAX: usize = 16;
 
-/// Clones share one registrar.
 #[derive(Debug, Clone)]
 pub struct Registrar {
     requests: mpsc::Sender<Request>,
@@ -12,10 +11,9 @@ pub struct Registrar {
 
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// `worker.allow_dynamic_registration` is false.
     #[error("worker.allow_dynamic_registration is false")]
     NotAllowed,
-    /// The tool cannot be used: its name is taken, its schema is rejected, or its start hook failed.
+    /// The name is taken, the schema is rejected, or the start hook failed.
     #[error("{0}")]
     Refused(String),
     /// No tool that was registered at run time has this name.
@@ -38,21 +36,13 @@ impl Registrar {
         (Self { requests, environment }, receiver)
     }
 
-    /// Runs the tool's start hook, then makes the tool callable. Running calls are not affected.
-    ///
-    /// Like any tool, a new tool needs a row in `permissions.yaml` with its name. Without a row, no agent can call
-    /// it.
-    ///
-    /// The registration lasts until the process ends. Register the same tools with every worker of a fleet, because a
-    /// call can go to any worker.
-    ///
-    /// # Errors
-    /// [`RegisterError`]. The registered tools do not change.
+    /// Runs the tool's start hook, then makes the tool callable until the process ends. Agents also need a row in
+    /// `permissions.yaml` with the tool's name. Register the same tools with every worker, because a call can go to any
+    /// worker.
     pub async fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.ask(|answer| Request::May(name, answer)).await?;
-        // The hook does not run in the loop that serves registrations: there, a slow hook would delay other
-        // registrations.
+        // A slow hook would delay other registrations in the loop that serves them.
         let one = [tool.clone()];
         start_all(&one, &self.environment).await.map_err(|errors| {
             let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -65,10 +55,7 @@ impl Registrar {
         registered
     }
 
-    /// Removes a tool that was registered at run time. The tool's running calls finish, then its stop hook runs.
-    ///
-    /// # Errors
-    /// [`RegisterError`]. The registered tools do not change.
+    /// After the running calls, the tool's stop hook runs.
     pub async fn unregister(&self, name: &str) -> Result<(), RegisterError> {
         self.ask(|answer| Request::Unregister(name.to_owned(), answer)).await
     }
@@ -106,7 +93,6 @@ mod tests {
     use crate::global::Global;
     use crate::setup::{self, Setup};
 
-    /// The events usually take milliseconds. A minute allows for a machine that stalls.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[derive(Deserialize, JsonSchema)]
@@ -117,7 +103,6 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<String>>>;
 
-    /// Returns a tool that logs its events under `label`. Calls of the tool wait until `go` is notified.
     fn tool(label: &'static str, log: &Log, go: &Arc<Notify>) -> TypedTool {
         let note = |what: &'static str| {
             let log = Arc::clone(log);

@@ -21,8 +21,8 @@ use crate::fleet::registrar::{RegisterError, Request};
 use crate::fleet::reloadable::ReloadableParts;
 use crate::setup::Setup;
 
-/// Interval between two checks for changes. A change is applied when two checks in a row find the same fingerprint.
-/// Files that are written one after the other are then applied together.
+/// A change is applied after two checks with the same fingerprint. Files that are written one by one then apply
+/// together.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const PROBLEMS_MAX: usize = 20;
 
@@ -32,14 +32,11 @@ pub(crate) struct Reload {
     sources: Arc<Sources>,
     /// Settings that need a restart keep these values.
     started: Configuration,
-    /// The current setup, with the tools that were registered at run time.
     current: Setup,
     live: ReloadableParts,
-    /// Canceled when a drain begins. After that, no tools can be registered.
     draining: CancellationToken,
     modules: Arc<Modules>,
-    /// Fingerprints of the folder and the modules' code: at the last attempt to apply a change (`tried`), and at the
-    /// last check (`seen`).
+    /// Fingerprints: `tried` at the last attempt to apply a change, `seen` at the last check.
     tried: String,
     seen: String,
 }
@@ -102,7 +99,7 @@ impl Reload {
         if taken { Err(RegisterError::Refused(format!("there is a tool {name:?} already"))) } else { Ok(()) }
     }
 
-    /// Adds the tool to the running process. The tool's start hook has already run.
+    /// The tool's start hook has already run.
     fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.may_register(&name)?;
@@ -132,7 +129,7 @@ impl Reload {
         Ok(())
     }
 
-    /// Gives each worker its new registry. `registries` has the order of the workers.
+    /// `registries` has the order of the workers.
     fn configure(&self, registries: Vec<Registry>) {
         let active = self.live.active.load();
         for (worker, registry) in self.live.workers.iter().zip(registries) {
@@ -140,7 +137,6 @@ impl Reload {
         }
     }
 
-    /// True if the folder or the code differs from the last attempt to apply a change, but not from the last check.
     async fn has_changed(&mut self) -> bool {
         if self.sources.dir.is_none() {
             return false;
@@ -179,7 +175,7 @@ impl Reload {
         }
     }
 
-    /// Replaces the running configuration. No step can fail, so the replacement is never partial.
+    /// No step can fail, so the replacement is never partial.
     fn take_over(&self, result: &ReloadResult) {
         let configuration = &result.setup.configuration;
         let before = self.live.active.load().digest.clone();
@@ -216,7 +212,6 @@ impl Reload {
     }
 }
 
-/// Loads and builds the configuration. Also returns the fingerprint of the folder and of the modules' code.
 fn make(sources: &Sources, modules: &Modules, live: &ReloadableParts) -> (String, Result<ReloadResult, Failure>) {
     // The fingerprint is taken before reading, so that the next check detects a change during the read.
     let before = fingerprint(sources, modules);
@@ -224,7 +219,7 @@ fn make(sources: &Sources, modules: &Modules, live: &ReloadableParts) -> (String
         Ok(setup) => setup.sharing(&live.mcp, &live.knowledge),
         Err(failure) => return (before, Err(failure)),
     };
-    // A process without workers also builds all tools, so that every role rejects the same configurations as a worker.
+    // Every role must reject the same configurations as a worker.
     let sound = if live.workers.is_empty() { setup.check_tools() } else { Ok(()) };
     let built = sound.and_then(|()| Ok((registries(&setup, live)?, task_handlers(&setup, live)?)));
     (before, built.map(|(registries, task_handlers)| ReloadResult { setup, registries, task_handlers }))
@@ -244,7 +239,7 @@ fn task_handlers(setup: &Setup, live: &ReloadableParts) -> Result<Vec<Arc<TaskHa
         .collect()
 }
 
-/// Waits for the next signal. Without a signal stream, waits forever.
+/// Without a signal stream, waits forever.
 async fn hangup(hangups: &mut Option<Signal>) {
     let signal = match hangups {
         Some(signal) => signal.recv().await,
@@ -256,8 +251,7 @@ async fn hangup(hangups: &mut Option<Signal>) {
     }
 }
 
-/// Does slow work, such as reading files, on a separate thread, because the runtime's threads run calls. Returns `None`
-/// if the work panicked.
+/// Slow work, such as reading files, would block the runtime's threads. `None` if the work panicked.
 async fn off_the_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.inspect_err(|error| tracing::error!(%error, "configuration reload panicked")).ok()

@@ -18,7 +18,7 @@ pub(crate) struct ReloadableParts {
     pub(crate) workers: Vec<Arc<Worker>>,
     /// A reload keeps the connections to servers with unchanged settings.
     pub(crate) mcp: Arc<Servers>,
-    /// A reload keeps the data that tools have read, so the data need not be read again.
+    /// A reload keeps the data that tools have read.
     pub(crate) knowledge: Arc<Knowledge>,
     /// A reload keeps interpreters with unchanged code and settings.
     pub(crate) pools: Option<Arc<Pools>>,

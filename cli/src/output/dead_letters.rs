@@ -2,7 +2,6 @@
 
 use tickfleet_store::{DeadLetter, Inbound, Store, StoreError, TurnName};
 
-/// A search reads at most this number of dead letters, the newest first.
 const SEARCHED: usize = 500;
 
 pub(crate) async fn about(store: &Store, name: &TurnName) -> Result<Option<DeadLetter>, StoreError> {
@@ -18,7 +17,6 @@ pub(crate) async fn about(store: &Store, name: &TurnName) -> Result<Option<DeadL
     Ok(store.dead_letters(SEARCHED).await?.into_iter().find(is_it))
 }
 
-/// Returns the stream and the entry from which the fleet generated the ID. `None` if the submitter chose the ID.
 pub(crate) fn minted(name: &TurnName) -> Option<(Inbound, &str)> {
     let kinds = [(Inbound::Turns, 't'), (Inbound::Tasks, 'k')];
     kinds.into_iter().find_map(|(from, prefix)| Some((from, name.turn.as_str().strip_prefix(prefix)?)))

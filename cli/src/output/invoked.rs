@@ -8,8 +8,7 @@ pub(crate) fn program() -> String {
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| "tickfleet".into())
 }
 
-/// Returns a shell command that adds the program's folder to the PATH. `None` if the program was not started by its
-/// path, or if the path is not safe inside double quotes.
+/// `None` if the program was not started by its path, or if double quotes cannot hold the path.
 pub(crate) fn into_path() -> Option<String> {
     let path = std::env::args_os().next().map(PathBuf::from)?;
     folder_in_path(&path, &std::env::current_dir().ok()?)
@@ -23,7 +22,7 @@ fn folder_in_path(program: &Path, here: &Path) -> Option<String> {
         Some(below) => format!("$PWD/{}", below.display()),
         None => folder.display().to_string(),
     };
-    // These four characters have a special meaning inside double quotes.
+    // These characters are special inside double quotes.
     let plain = !folder.trim_start_matches("$PWD").contains(['"', '$', '`', '\\']);
     plain.then(|| format!("export PATH=\"{folder}:$PATH\""))
 }

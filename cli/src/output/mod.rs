@@ -25,7 +25,6 @@ use crate::failure::Failure;
 pub(crate) struct Output {
     pub(crate) json: bool,
     colour: bool,
-    /// True if stderr gets JSON log lines.
     json_log: bool,
 }
 
@@ -42,7 +41,7 @@ impl Output {
         self.json
     }
 
-    /// Uses colors only if stdout is a terminal and `NO_COLOR` is not set (<https://no-color.org>).
+    /// No colors if `NO_COLOR` is set (<https://no-color.org>).
     pub(crate) fn new(json: bool) -> Self {
         let wanted = crate::global::environment().get("NO_COLOR").is_none_or(String::is_empty);
         Self { json, colour: !json && wanted && std::io::stdout().is_terminal(), json_log: false }
@@ -56,8 +55,7 @@ impl Output {
         self.colour
     }
 
-    /// Escapes invisible characters, and characters that reorder others, so that the terminal shows the actual content.
-    /// Escaping does not change the meaning of JSON. A reader that closes the pipe early (`| head`) is not an error.
+    /// Escapes invisible and reordering characters. A reader that closes the pipe early (`| head`) is not an error.
     pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
         let mut stdout = std::io::stdout().lock();
         let end = if text.ends_with('\n') { "" } else { "\n" };
@@ -116,11 +114,9 @@ impl Output {
         if self.json_log {
             return emit_json(|| tracing::warn!("{}", visible(text)));
         }
-        // A note that cannot be written does not change the result.
         let _ = writeln!(std::io::stderr(), "{}", visible(text));
     }
 
-    /// The spinner is invisible if stderr is not a terminal.
     pub(crate) fn spinner(&self, what: String) -> ProgressBar {
         let spinner = ProgressBar::new_spinner().with_message(what);
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
@@ -171,7 +167,7 @@ fn visible_in_colours(text: &str) -> String {
     shown
 }
 
-/// Returns one line, cut to about `chars_max` characters. A number is shown whole or left out.
+/// A number is shown whole or left out.
 pub(crate) fn short(text: &str, chars_max: usize) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match line.char_indices().nth(chars_max) {
@@ -180,8 +176,7 @@ pub(crate) fn short(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// Returns where to cut a text instead of at `end`, so that no number is cut: before a number that spans `end`, or
-/// after a number that begins the text.
+/// Cuts before a number that spans `end`, but after a number that begins the text.
 fn beside_number(text: &str, end: usize) -> usize {
     match number_across(text, end) {
         Some((0, behind)) => behind,
@@ -190,14 +185,11 @@ fn beside_number(text: &str, end: usize) -> usize {
     }
 }
 
-/// Maximum characters of a text in a summary. Longer texts are cut.
 const SUMMARY_TEXT_CHARS: usize = 16;
-/// A summary has at most this multiple of `chars_max` characters. Only whole numbers can make it longer than
-/// `chars_max`.
+/// At most this multiple of `chars_max`: whole numbers can make a summary longer.
 const SUMMARY_TIMES: usize = 16;
 
-/// Returns one line of about `chars_max` characters. Long texts are cut, with a note of how much is missing. Numbers
-/// are never cut.
+/// Cuts long texts, and notes how much is missing. Never cuts a number.
 pub(crate) fn summary(json: &str, chars_max: usize) -> String {
     if json.chars().count() <= chars_max {
         return short(json, chars_max);
@@ -236,8 +228,7 @@ pub(crate) fn summary(json: &str, chars_max: usize) -> String {
 
 const LINE_CHARS: usize = 80;
 
-/// Formats JSON without cutting anything. JSON that is too long for one line gets one line per value, indented by
-/// `margin`.
+/// Cuts nothing. JSON that is too long for one line gets one line per value.
 pub(crate) fn readable_json(json: &str, margin: &str) -> String {
     let line = written(json, None);
     if line.chars().count() <= LINE_CHARS { line } else { format!("\n{margin}{}", written(json, Some(margin))) }

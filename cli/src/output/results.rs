@@ -18,7 +18,7 @@ use crate::output::{Output, StatusColor, lines, short, table};
 const OUTPUT_CHARS: usize = 200;
 const DEAD_EVERY: Duration = Duration::from_secs(1);
 
-/// Parses a time: `30` is 30 seconds, `2m` is two minutes.
+/// `30` is 30 seconds, `2m` is two minutes.
 pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<u64>().ok().map(Duration::from_secs);
     seconds.or_else(|| parse_duration(text)).ok_or_else(|| "expected seconds (30) or a duration (2m)".into())
@@ -28,25 +28,23 @@ pub(crate) struct Awaited<'a> {
     pub(crate) tenant: &'a TenantId,
     pub(crate) id: &'a TurnId,
     pub(crate) inbox: &'a InboxName,
-    /// True if the inbox was created only for this reply. The inbox is then deleted after the reply.
+    /// The inbox is deleted after the reply.
     pub(crate) private: bool,
     pub(crate) timeout: Duration,
     pub(crate) prior_letter: PriorLetter,
 }
 
-/// The dead letter of an earlier message with the same ID, if any. It must not be taken for a new rejection. For a
-/// tenant without configuration, only the dead stream shows a rejection.
+/// An earlier message with the same ID may have a dead letter. That letter is not a new rejection.
 pub(crate) struct PriorLetter {
     before: Option<DeadLetter>,
 }
 
 impl PriorLetter {
-    /// Reads the earlier dead letter with the ID `given`, if any. A generated ID is new and has no earlier dead letter.
+    /// A generated ID (`given` is `None`) has no earlier dead letter.
     pub(crate) async fn before(client: &Client, tenant: &TenantId, given: Option<&str>) -> Result<Self, Failure> {
         let name = given.and_then(|id| TurnId::new(id).ok());
         let before = match name.map(|turn| TurnName { tenant: tenant.clone(), turn }) {
-            // Without permission to read the dead stream, the command still submits, but does not detect rejections
-            // there.
+            // Without permission to read the dead stream, the command submits, but detects no rejection there.
             Some(name) => dead_letters::about(client.store(tenant), &name).await.unwrap_or_default(),
             None => None,
         };
@@ -75,8 +73,6 @@ impl PriorLetter {
     }
 }
 
-/// # Errors
-/// [`Failure::Reported`] if a call did not succeed. If no reply arrives in time, the failure names the next command.
 pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output) -> Result<(), Failure> {
     let spinner = output.spinner(format!("waiting for {}", awaited.id));
     let mut replies = client.replies(awaited.tenant, awaited.inbox);
@@ -98,7 +94,7 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
     print(&reply, output)
 }
 
-/// Waits for the reply. If the fleet cannot write a reply, returns the rejection from the dead stream.
+/// If the fleet cannot write a reply, returns the rejection from the dead stream.
 async fn await_reply(
     client: &Client,
     awaited: &Awaited<'_>,
@@ -122,8 +118,6 @@ async fn await_reply(
     }
 }
 
-/// # Errors
-/// [`Failure::Reported`] if a call did not succeed.
 pub(crate) fn print(reply: &Reply, output: &Output) -> Result<(), Failure> {
     output.show(reply, |reply| text(reply, output))?;
     if reply.is_success() { Ok(()) } else { Err(Failure::Reported) }
@@ -144,7 +138,6 @@ fn text(reply: &Reply, output: &Output) -> String {
     text
 }
 
-/// Returns advice for an error code. `None` if the message of the code already contains advice.
 fn to_do(code: &str) -> Option<&'static str> {
     match code {
         "unknown_agent" => Some(

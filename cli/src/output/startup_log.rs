@@ -1,5 +1,4 @@
-//! Decides whether a process reports problems before its log starts, such as an invalid option or a port in use, as
-//! JSON log lines.
+//! Decides whether problems before the start of the log are reported as JSON log lines.
 
 use std::path::PathBuf;
 
@@ -7,7 +6,7 @@ use tickfleet_config::Environment;
 
 const WITH_VALUE: [&str; 2] = ["--config", "--redis-url"];
 
-/// True if the process reports problems as JSON log lines. The arguments may be invalid.
+/// The arguments may be invalid.
 pub(crate) fn logs_json(args: &[String], environment: &Environment) -> bool {
     starts_a_process(args) && tickfleet_config::wants_json_log(folder(args, environment).as_deref(), environment)
 }

@@ -18,7 +18,7 @@ pub(crate) enum Deadline {
 }
 
 impl Deadline {
-    /// Parses `2026-03-01T12:00:00Z` or `90s`.
+    /// `2026-03-01T12:00:00Z` or `90s`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if let Some(duration) = parse_duration(text) {
             return Ok(Self::In(millis(duration)));
@@ -28,7 +28,7 @@ impl Deadline {
             .map_err(|_| "expected a duration (90s, 2h) or a time (2026-03-01T12:00:00Z)".into())
     }
 
-    /// Returns the time in milliseconds since the epoch. `now_ms` is the current time of the shard.
+    /// In milliseconds since the epoch. `now_ms` is shard time.
     pub(crate) const fn at(self, now_ms: i64) -> i64 {
         match self {
             Self::At(ms) => ms,
@@ -39,14 +39,14 @@ impl Deadline {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimeArg {
-    /// Milliseconds since the epoch.
+    /// In milliseconds since the epoch.
     At(i64),
     /// In milliseconds before now.
     Ago(i64),
 }
 
 impl TimeArg {
-    /// Parses `2026-03-01T12:00:00Z`, or `2h` for two hours ago.
+    /// `2026-03-01T12:00:00Z`, or `2h` for two hours ago.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         match Deadline::parse(text) {
             Ok(Deadline::At(ms)) => Ok(Self::At(ms)),
@@ -64,17 +64,17 @@ impl TimeArg {
     }
 }
 
-/// Formats a time: `2026-03-01 12:00:00.123 UTC`
+/// `2026-03-01 12:00:00.123 UTC`
 pub(crate) fn clock(ms: i64) -> String {
     DateTime::from_timestamp_millis(ms).unwrap_or_default().format("%Y-%m-%d %H:%M:%S%.3f UTC").to_string()
 }
 
-/// Formats a time: `2026-03-01 12:00`, in UTC.
+/// `2026-03-01 12:00`, in UTC.
 pub(crate) fn stamp(ms: i64) -> String {
     DateTime::from_timestamp_millis(ms).map_or_else(|| "-".into(), |time| time.format("%Y-%m-%d %H:%M").to_string())
 }
 
-/// Formats a duration: `850 ms`, `4.2 s`, `3 min 20 s`, `5 h 10 min`, `2 days`
+/// `850 ms`, `4.2 s`, `3 min 20 s`, `5 h 10 min`, `2 days`
 pub(crate) fn span(ms: i64) -> String {
     let ms = ms.max(0);
     match ms {
@@ -86,7 +86,7 @@ pub(crate) fn span(ms: i64) -> String {
     }
 }
 
-/// Formats a time relative to now: `in 4.2 s`, `4.2 s ago`
+/// `in 4.2 s`, `4.2 s ago`
 pub(crate) fn from_now(at_ms: i64, now_ms: i64) -> String {
     if at_ms >= now_ms { format!("in {}", span(at_ms - now_ms)) } else { format!("{} ago", span(now_ms - at_ms)) }
 }

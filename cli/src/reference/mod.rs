@@ -22,7 +22,6 @@ fn keep_current(name: &str, title: &str, body: &str) {
     assert!(written == page, "docs/reference/{name} is out of date; rewrite it with\n  {REWRITE}");
 }
 
-/// Returns a sentence on one line, with cell separators escaped.
 fn cell(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     escaped(&sentence(&text)).replace('|', "\\|")

@@ -56,7 +56,6 @@ fn section(word: &str, role: Role) -> String {
     page
 }
 
-/// Returns the table row of a selector. A user may run the selector's commands only on the selector's keys.
 fn row(selector: &str) -> String {
     let words = || selector.trim_matches(['(', ')']).split(' ');
     let patterns: Vec<(&str, &str)> = words().filter(|word| word.contains('~')).map(access).collect();

@@ -7,7 +7,6 @@ use tickfleet_config::Configuration;
 use tickfleet_model::{Effect, ToolSpec, suggest};
 use tickfleet_tools::Registry;
 
-/// Reports tools with an unknown approver or lookup, or with a quorum that exceeds the number of approvers.
 pub(super) fn errors(configuration: &Configuration, registry: &Registry) -> Vec<String> {
     let approvers = &configuration.policy.permissions.approvers;
     // If tools can be registered at run time or by another worker, this process does not know all tools.
@@ -25,7 +24,7 @@ pub(super) fn errors(configuration: &Configuration, registry: &Registry) -> Vec<
             }
             let may = approvers.values().filter(|roles| demand.by.is_empty() || !demand.by.is_disjoint(roles)).count();
             let quorum = usize::try_from(demand.quorum).unwrap_or(usize::MAX);
-            // If `may` is 0, unknown roles are reported above, and calls without any approver are rejected immediately.
+            // If `may` is 0, the loop above reports unknown roles, and calls without an approver are rejected.
             if may > 0 && quorum > may {
                 errors.push(format!(
                     "tool '{name}': approval.quorum is {quorum}; expected at most {may}: permissions.yaml has only that \

@@ -11,8 +11,7 @@ use tickfleet_tools_shell::{ShellKind, builtin};
 use crate::setup::Setup;
 
 impl Setup {
-    /// `None` if no tool needs a sandbox. Otherwise, each text names a tool without a possible sandbox, with the
-    /// reason.
+    /// `None` if no tool needs a sandbox. Each text names a tool without a possible sandbox, with the reason.
     pub(crate) fn sandboxed(&self) -> Option<Vec<String>> {
         let declared =
             self.configuration.tools.tools.iter().filter_map(|(name, def)| Some((name, def.shell.as_ref()?)));

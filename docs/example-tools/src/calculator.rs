@@ -1,4 +1,4 @@
-//! `calculator`: arithmetic with its own parser. It executes no code.
+//! `calculator`: arithmetic with its own parser, without execution of code.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

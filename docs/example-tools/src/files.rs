@@ -27,7 +27,7 @@ struct Written {
     bytes: usize,
 }
 
-/// Writing the same text again changes nothing, so the tool is idempotent. The fleet may retry it.
+/// Writing the same text again changes nothing, so the fleet may retry the tool.
 pub fn write_file() -> TypedTool {
     let description = "Writes a text file into the workspace. A file that is there already is replaced.";
     TypedTool::new("write_file", description, Effect::Idempotent, |context: CallContext, file: NewFile| {

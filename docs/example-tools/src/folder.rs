@@ -1,5 +1,5 @@
-//! Opens files in a folder without leaving it. Each step of a path is opened from its parent folder, and no step can be
-//! a link, `..` or a hidden name. Even a link that is created during the opening is not followed.
+//! Opens files in a folder without leaving it. No step of a path can be a link, `..` or a hidden name. Even a link that
+//! is created during the opening is not followed.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -45,7 +45,7 @@ fn failed(what: &str, error: Errno) -> ToolError {
 const FOLDER: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 impl Folder {
-    /// Without a path, opens the tenant's own folder. If `make` is true, creates missing folders.
+    /// Without a path, opens the tenant's own folder.
     pub fn of(context: &CallContext, path: Option<&str>, make: bool) -> Result<Self, ToolError> {
         let data = openat(AT_FDCWD, "data", FOLDER, Mode::empty()).map_err(|error| failed("folder data", error))?;
         let tenant = context.tenant.to_string();
@@ -63,7 +63,6 @@ impl Folder {
         openat(&self.0, name, FOLDER, Mode::empty()).map(Self).map_err(|error| failed(name, error))
     }
 
-    /// Returns the folder that contains the file at `path`, and the file's name.
     fn place<'a>(self, path: &'a str, make: bool) -> Result<Place<'a>, ToolError> {
         let mut steps = steps(path)?;
         let name = steps.pop().unwrap_or_default();
@@ -121,7 +120,7 @@ impl Folder {
     }
 }
 
-/// Runs the work on a separate thread, because the work blocks.
+/// The work blocks, so it runs on a separate thread.
 pub async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ToolError> + Send + 'static,
 ) -> Result<T, ToolError> {

@@ -59,7 +59,7 @@ pub fn all() -> [TypedTool; 5] {
     ]
 }
 
-/// Returns the content of a file. Null if the file does not exist.
+/// Null if the file does not exist.
 fn read(context: &CallContext, project: &str, path: &str) -> Result<Value, ToolError> {
     let folder = Folder::of(context, Some(&format!("projects/{project}")), false)?;
     match folder.read(path, BYTES_MAX)? {

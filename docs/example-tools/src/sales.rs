@@ -1,5 +1,5 @@
-//! `sales_report`: reports the sales in the tenant's `sales.json`. If the file is missing, the result repeats the
-//! requested month and region without figures, so that a model does not invent figures.
+//! `sales_report`: reports the sales in the tenant's `sales.json`. If the file is missing, the result has no figures,
+//! so that a model does not invent figures.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,12 +1,10 @@
-//! Checks that the commands in docs/example-tools/README.md print the shown output, and that the tools reject invalid
-//! requests.
+//! Tests docs/example-tools/README.md, and that the tools reject invalid requests.
 
 use std::path::Path;
 use std::process::Command;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Returns a folder with the example's configuration and data, as the README assumes.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let copied = Command::new("cp").args(["-r", "conf", "data"]).arg(folder.path()).current_dir(ROOT).status();
@@ -14,7 +12,6 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// Runs a command with a PATH that contains the example program.
 fn shell(folder: &Path, line: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_example-tools")).parent().unwrap();
     #[allow(clippy::disallowed_methods, reason = "the reader's PATH, with the program in front")]

@@ -95,7 +95,7 @@ def main():
     waits.line(column("p95_ms"), BLUE)
     waits.legend([("95th percentile, ms", BLUE)])
 
-    # If turns are open although none is submitted, they wait for their cap.
+    # Turns that are open although none is submitted wait for a cap.
     capped = [row["t_s"] for row in rows if row["load_per_s"] == 0 and row["open"] > 20]
     if capped:
         workers.shade(capped[0], capped[-1], "capped work only")

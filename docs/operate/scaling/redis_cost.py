@@ -97,7 +97,7 @@ def main():
             before, began = cpu_us(redis), time.monotonic()
             total += send(redis, rate, SECONDS, total)
             used, took = cpu_us(redis) - before, time.monotonic() - began
-            # If the fleet falls behind, it replies to fewer turns than were sent. The cost is computed per reply.
+            # The cost is computed per reply, because a slow fleet replies to fewer turns than were sent.
             answered = int(redis.ask("XLEN", INBOX)) - answered_before
             of_turn = f"{used / answered:.0f} us a turn, {answered / took:.0f} answered a second" if answered else "no turns"
             print(f"{rate} turns a second: {used / took / 1000:.1f} ms a second, {of_turn}", flush=True)

@@ -1,5 +1,4 @@
 // Replaces the default provider of the AI SDK with the stand-in model of model.py: node --import ./agents/model.mjs …
-// It is loaded before the program, so the program can name its model as usual.
 const call = async (body) => {
   const { OPENAI_BASE_URL: url, OPENAI_API_KEY: key } = process.env;
   const headers = { "content-type": "application/json", authorization: `Bearer ${key}` };

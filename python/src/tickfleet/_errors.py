@@ -48,7 +48,6 @@ class ToolError(Exception):
             raise ValueError(f"retry_after and not_executed are for transient failures, not for {kind} ones")
         if kind != "permanent" and details is not None:
             raise ValueError(f"details are for permanent failures, not for {kind} ones")
-        # Callers often pass an exception.
         self.message = str(message)
         self.kind: Kind = kind
         self.details = details

@@ -10,8 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-#: Texts in JSON that can replace a number that is not finite: pydantic writes null for a float, and NaN or Infinity as
-#: a text for a decimal.
+#: pydantic writes null for a float that is not finite, and NaN or Infinity as a text for a decimal.
 _TRACES = ("null", "NaN", "Infinity")
 
 
@@ -22,8 +21,7 @@ def dump(adapter: TypeAdapter[Any], value: Any) -> str:
         ValueError: The value has NaN or Infinity.
         PydanticSerializationError: Another part of the value cannot be written as JSON.
     """
-    # A generator can be read only once. It is passed on as an iterator, because a list's serializer would include fields
-    # that the declared type omits.
+    # A generator can be read only once. A list's serializer would include fields that the declared type omits.
     items = list(value) if isinstance(value, Iterator) else None
 
     def again() -> Any:

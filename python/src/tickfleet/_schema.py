@@ -31,12 +31,11 @@ class Signature:
     arguments: type[BaseModel]
     #: Field of :attr:`arguments` → parameter of the function.
     parameters: dict[str, str]
-    #: The parameter that gets the context, if any.
     context: str | None
     result: TypeAdapter[Any]
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
-    #: True if the arguments have decimals. As floats, the decimals would lose some digits.
+    #: As floats, decimals would lose some digits.
     has_decimals: bool
 
 

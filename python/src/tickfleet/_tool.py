@@ -37,7 +37,6 @@ class Tool:
     timeout: float | None
     description: str
     signature: _schema.Signature
-    #: Further fields for the worker.
     declared: dict[str, Any]
 
     @property

@@ -23,8 +23,7 @@ pub struct PolicyState {
     slots: Arc<WorkerSlots>,
 }
 
-/// `epoch_ms` has this value until the store has reported an epoch. The value is later than any epoch, so that a new
-/// scheduler does not report an old restart.
+/// Later than any epoch, so that a new scheduler does not report an old restart.
 const UNKNOWN_MS: i64 = i64::MAX;
 
 impl Default for PolicyState {
@@ -86,8 +85,7 @@ impl ShardSlots {
         }
     }
 
-    /// If `counter` belongs to a limit on a share of the slots, the turn's tenant counts as waiting for a share from
-    /// now on.
+    /// The tenant counts as waiting for a share, if `counter` belongs to a limit on a share of the slots.
     pub(crate) fn record_waiting(&self, counter: &CounterKey, turn: &TurnName) {
         let policy = &self.active.policy;
         let is_share = |limit: &&Limit| *limit.name == *counter.limit && matches!(limit.bound, LimitBound::Share(_));
@@ -98,7 +96,7 @@ impl ShardSlots {
     }
 }
 
-/// Smallest jump that is reported. A smaller jump may be caused by a slow response.
+/// A smaller jump may be caused by a slow response.
 const LARGE_JUMP_MS: i64 = 60_000;
 
 impl PolicyState {
@@ -106,7 +104,7 @@ impl PolicyState {
         &self.slots
     }
 
-    /// Returns 0 before the first announcement.
+    /// 0 before the first announcement.
     pub fn generation(&self) -> u64 {
         self.announced.load().generation
     }
@@ -120,8 +118,7 @@ impl PolicyState {
         self.announced.store(Arc::new(AnnouncedPolicy { digest: digest.to_owned(), short, generation }));
     }
 
-    /// Reports a large clock jump. Shard time is not corrected: a wrong clock looks the same as a pause of this process
-    /// (ADR 27).
+    /// Does not correct shard time: a wrong clock looks the same as a pause of this process (ADR 27).
     pub(crate) fn report_clock_jump(&self, ahead_ms: i64, metrics: &Metrics) {
         if ahead_ms >= LARGE_JUMP_MS {
             metrics.clock_jumped();
@@ -144,12 +141,11 @@ impl PolicyState {
     }
 }
 
-/// True if the scheduler must count the slots.
 pub(crate) fn has_slot_limits(policy: &Policy) -> bool {
     policy.limits.iter().any(|limit| limit.bound.is_of_slots() && !is_share_unneeded(policy, limit))
 }
 
-/// True for a limit on shares if there is only one tenant, because a single tenant may use all slots.
+/// A single tenant may use all slots.
 fn is_share_unneeded(policy: &Policy, limit: &Limit) -> bool {
     matches!(limit.bound, LimitBound::Share(_)) && policy.tenants.len() < 2
 }

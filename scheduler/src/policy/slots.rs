@@ -1,8 +1,5 @@
-//! The slots of the fleet's workers, and the tenants that wait for a share of the slots.
-//!
-//! The bound of a limit on slots becomes a number, which decisions use like the bound of any other limit. The number
-//! depends on data of this process: the load counted in the last second, and the throttle queues that the process has
-//! read. Two schedulers can therefore compute slightly different numbers for a moment, but both count the same permits.
+//! The slots of the fleet's workers, and the tenants that wait for a share of the slots. The numbers depend on data of
+//! this process, so two schedulers can disagree for a moment. Both count the same permits.
 
 use std::collections::HashMap;
 
@@ -11,14 +8,12 @@ use tickfleet_model::limit::LimitBound;
 use tickfleet_model::{Limit, TenantId};
 use tickfleet_store::FleetLoad;
 
-/// A slice that is dispatched while all slots are busy waits about this long, so that no slot becomes idle. Calls of
-/// other tenants wait about as long behind such slices.
+/// A slice waits about this long if it is dispatched while all slots are busy. No slot becomes idle then, but calls of
+/// other tenants wait as long.
 const AHEAD_MS: u64 = 25;
-/// At least this number of slices is dispatched in addition to the slots. With fewer, slots of small fleets would be
-/// idle after each call.
+/// Slices in addition to the slots. With fewer, slots of small fleets would be idle after each call.
 const AHEAD_MIN: u64 = 2;
-/// The assumed number of slots while no worker sends heartbeats. Dispatched slices do not run until the next worker
-/// starts.
+/// While no worker sends heartbeats. Dispatched slices do not run until the next worker starts.
 const SLOTS_UNKNOWN: u64 = 1;
 /// A tenant without a waiting turn for this time no longer limits the other tenants.
 const FORGET_MS: i64 = 2_000;
@@ -31,16 +26,16 @@ pub(crate) struct WorkerSlots {
 #[derive(Debug, Default)]
 struct SlotState {
     load: FleetLoad,
-    /// The number of slices that workers read per second.
+    /// Slices that workers read per second.
     rate: u64,
-    /// Counts turns that arrived at this process since the last count. Some of them may already be dispatched.
+    /// Turns that arrived at this process since the last count. Some of them may already be dispatched.
     taken: u64,
     waiting: HashMap<String, WaitingTenants>,
 }
 
 #[derive(Debug, Default)]
 struct WaitingTenants {
-    /// The values are the weight of the tenant, and the time (ms) when one of its waiting turns was last recorded.
+    /// (weight, time in ms at which a waiting turn of the tenant was last recorded)
     tenants: HashMap<TenantId, (u64, i64)>,
     weights: u64,
     looked_ms: i64,
@@ -51,14 +46,12 @@ impl SlotState {
         if self.load.slots > 0 { self.load.slots } else { SLOTS_UNKNOWN }
     }
 
-    /// Returns the number of slices to dispatch: one for each slot, and some that wait for a slot, so that no slot is
-    /// idle.
+    /// More than the slots, so that no slot is idle.
     fn depth(&self) -> u64 {
         self.slots() + (self.slots() / 4).max(AHEAD_MIN).max(self.rate.saturating_mul(AHEAD_MS) / 1_000)
     }
 
-    /// Adds later arrivals that workers have not read yet to the last count. Workers are assumed to read at the known
-    /// rate.
+    /// Assumes that workers read later arrivals at the known rate.
     fn in_flight(&self, now_ms: i64) -> u64 {
         let since_ms = (now_ms - self.load.now_ms).max(0).unsigned_abs();
         self.load.in_flight + self.taken.saturating_sub(self.rate.saturating_mul(since_ms) / 1_000)
@@ -66,10 +59,9 @@ impl SlotState {
 }
 
 impl WaitingTenants {
-    /// Drops tenants that were not recorded for [`FORGET_MS`], at most ten times per second.
+    /// At most ten times per second.
     fn drop_unseen(&mut self, now_ms: i64) {
-        // If the clock was set back, the difference is negative. Without a check in that case, no tenant would be
-        // dropped until the clock has caught up.
+        // A negative difference means that the clock was set back. Tenants must be dropped even then.
         if (0..100).contains(&(now_ms - self.looked_ms)) {
             return;
         }
@@ -97,9 +89,8 @@ impl WorkerSlots {
         self.state.lock().taken += 1;
     }
 
-    /// True if more slices are dispatched than the slots can soon run, or if a tenant waits for a share of the slots.
-    /// Otherwise, tenants do not delay each other, and shares need not be counted. If no worker reports slots, as with
-    /// older builds, the number of dispatched slices is ignored.
+    /// True if the slots cannot soon run the dispatched slices, or if a tenant waits for a share of the slots. Workers
+    /// of older builds report no slots, and then only waiting tenants count.
     pub(crate) fn are_short(&self, limit: &str, now_ms: i64) -> bool {
         let mut state = self.state.lock();
         let waits = state.waiting.get_mut(limit).is_some_and(|waiting| {
@@ -120,8 +111,6 @@ impl WorkerSlots {
         waiting.drop_unseen(now_ms);
     }
 
-    /// Returns the number of permits that the tenant has in one of `shards` shards. `None` if the limit is not on
-    /// slots.
     pub(crate) fn max_permits(&self, limit: &Limit, tenant: &TenantId, shards: u32, now_ms: i64) -> Option<u64> {
         if !limit.bound.is_of_slots() {
             return None;
@@ -243,7 +232,6 @@ mod tests {
         slots.set_load(&FleetLoad { in_flight: 20, ..fleet(16, 90_000, 6_000) });
         (0..20).for_each(|_| slots.count_arrival());
         assert!(are_short(6_000) && !are_short(6_200));
-        // No worker reports its slots.
         slots.set_load(&FleetLoad { in_flight: 500, ..fleet(0, 90_000, 7_000) });
         assert!(!are_short(7_000));
     }

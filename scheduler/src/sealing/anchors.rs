@@ -23,19 +23,15 @@ pub enum AnchorTarget {
     File(PathBuf),
 }
 
-/// The seal up to which heads were copied; `None` until it is read from the store.
+/// The last seal with copied heads. `None` until it is read from the store.
 #[derive(Default)]
 pub(super) struct Anchors {
     at: Option<String>,
 }
 
 impl Anchors {
-    /// Copies the heads of all chains that have grown since the last call: for each chain, the last head that each key
-    /// has signed. If a scheduler dies during the call, the next one may copy a head again. `public_key` and `key_id`
-    /// belong to the sealer's key.
-    ///
-    /// # Errors
-    /// A description of the problem.
+    /// For each chain, copies the last head that each key has signed. After a crash, a head may be copied again.
+    /// `public_key` and `key_id` belong to the sealer's key.
     pub(super) async fn write_new_heads(
         &mut self,
         store: &Store,
@@ -49,7 +45,7 @@ impl Anchors {
         };
         let mut last = at.clone();
         let mut heads = BTreeMap::new();
-        // The key is the key ID. An older signing key may have signed the last seal of a tenant without newer entries.
+        // By key ID. An older signing key may have signed the last seal of a tenant without newer entries.
         let mut older: Option<BTreeMap<String, String>> = None;
         loop {
             let after = if last.is_empty() { "0-0" } else { last.as_str() };
@@ -84,8 +80,7 @@ impl Anchors {
     }
 }
 
-/// Records that heads up to the seal `upto` were copied. Writes `own` into the shard's stream. Returns the last
-/// recorded seal, or `None` if another process holds the lease.
+/// Returns the last recorded seal. `None` if another process holds the lease.
 async fn record_anchored(
     store: &Store,
     candidate: Candidate,
@@ -114,8 +109,7 @@ async fn record_anchored(
     }
 }
 
-/// Writes the lines to the target. If the target is the shard's own stream, returns the lines, and the caller must
-/// write them.
+/// If the target is the shard's own stream, the caller must write the returned lines.
 async fn write_heads(target: &AnchorTarget, lines: Vec<String>) -> Result<Vec<String>, String> {
     match target {
         _ if lines.is_empty() => {}
@@ -133,7 +127,6 @@ async fn write_heads(target: &AnchorTarget, lines: Vec<String>) -> Result<Vec<St
     Ok(Vec::new())
 }
 
-/// Appends the lines, and waits until they are on disk.
 fn append(path: &Path, lines: &[String]) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
     let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();

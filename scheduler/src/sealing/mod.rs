@@ -1,9 +1,6 @@
-//! Sealing: the scheduler with the sealing lease reads the audit log of its shard in order and extends each tenant's
-//! chain of seals (see `tickfleet_proof::seal`). Calls do not wait for sealing.
-//!
-//! The store keeps the progress as one text, the [`Position`]. A sealer that started from an outdated position writes
-//! nothing. Therefore no entry is sealed twice, even if a suspended sealer resumes while another one seals. If entries
-//! were trimmed before they were sealed, the log's own count of added entries shows the gap.
+//! Sealing: the scheduler with the sealing lease extends each tenant's chain of seals (see `tickfleet_proof::seal`).
+//! A sealer with an outdated [`Position`] writes nothing, so no entry is sealed twice. The log's own count of added
+//! entries shows whether entries were trimmed before they were sealed.
 
 mod anchors;
 mod page;
@@ -29,16 +26,15 @@ use page::{Step, step};
 use position::Position;
 
 const PAGE: usize = 500;
-/// Minimum length of the lease: another sealer takes over after this time without a write by the current sealer.
+/// Another sealer takes over if the current one writes nothing for this time.
 const LEASE_MS_MIN: i64 = 10_000;
-/// Maximum steps of one round. Between two rounds, other sealers can take the lease.
+/// Between two rounds, other sealers can take the lease.
 const STEPS_MAX: usize = 200;
 
 #[derive(Debug, Clone)]
 pub struct SealOptions {
     pub signer: Arc<Signer>,
     pub every: Duration,
-    /// `None` if there are no anchors.
     pub anchor: Option<AnchorTarget>,
 }
 
@@ -48,17 +44,16 @@ pub(crate) struct Sealing {
     progress: Progress,
     options: SealOptions,
     public_key: String,
-    /// No other process seals for this time after this sealer's last write.
+    /// No other process seals for this time after a write.
     lease_ms: i64,
 }
 
 #[derive(Default)]
 struct SealState {
     position: Position,
-    /// Heads of the chains at `position`. Each head is read when it is first needed.
+    /// Each head is read when it is first needed.
     heads: BTreeMap<String, Head>,
     anchors: Anchors,
-    /// True after a warning about another key with this key's ID was logged.
     has_logged_other_key: bool,
 }
 
@@ -114,8 +109,7 @@ impl Sealing {
         Candidate { process: consumer.clone(), lease_ms: self.lease_ms }
     }
 
-    /// Writes only if the shard is sealed up to exactly `before`. If both positions are equal and there are no seals,
-    /// only takes the lease.
+    /// Writes only if the shard is sealed up to exactly `before`. Equal positions without seals only take the lease.
     async fn extend(
         &self,
         consumer: &ConsumerId,
@@ -186,7 +180,7 @@ impl Sealing {
         Ok(StepResult::Done)
     }
 
-    /// Logs only once, because the problem lasts until the configured ID changes.
+    /// The problem lasts until the configured ID changes.
     fn log_other_key(&self, seal_state: &mut SealState) {
         self.metrics.seal_failed();
         if !std::mem::replace(&mut seal_state.has_logged_other_key, true) {
@@ -197,8 +191,7 @@ impl Sealing {
         }
     }
 
-    /// Loads the heads of chains that are not loaded yet. If a head is unreadable, a new chain begins, and verification
-    /// reports this.
+    /// If a head is unreadable, a new chain begins, and verification reports this.
     async fn load_heads(
         &self,
         seal_state: &mut SealState,
@@ -211,7 +204,6 @@ impl Sealing {
         Ok(())
     }
 
-    /// Copies the new heads of the chains to the anchor. If this fails, the next round tries again.
     async fn anchor(&self, consumer: &ConsumerId, seal_state: &mut SealState) {
         let Some(place) = &self.options.anchor else { return };
         let key = (self.public_key.as_str(), self.options.signer.key_id());

@@ -1,4 +1,4 @@
-//! Creates seals for a page of the log: detects lost entries, groups the page's entries by tenant, and signs.
+//! Creates seals for a page of the log.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,13 @@ pub(super) struct Step {
     pub(super) position: Position,
     /// The chain with the empty name has the entries without a tenant.
     pub(super) chains: BTreeMap<String, Vec<Leaf>>,
-    /// Includes all losses of the shard so far.
     pub(super) losses: Losses,
-    /// Counts entries that were trimmed before they were sealed, as detected in this step.
+    /// Entries that were trimmed before they were sealed, as detected in this step.
     pub(super) gone: u64,
 }
 
-/// Derives the next step from a page of the log. `None` if there is nothing to seal and nothing was lost.
-///
-/// The log counts all entries that were ever added. The count shows how many entries follow the position in two cases:
-/// the page reaches the end of the log, or all sealed entries have been trimmed. If the log has fewer entries after the
-/// position, the missing entries were trimmed before they were sealed.
+/// `None` if there is nothing to seal and nothing was lost. A loss is known at the end of the log, or if all sealed
+/// entries have been trimmed.
 pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Option<Step> {
     let read = page.entries.len() as u64;
     // Entries that were trimmed before the first sealing do not count as lost.
@@ -34,7 +30,7 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let at = position.after().parse::<EntryId>().unwrap_or_default();
     let gone = if recreated && read == 0 {
-        // The next step reads the recreated log from its first entry, so only the entries before it are lost.
+        // The next step reads the recreated log from its first entry.
         page.added.saturating_sub(page.length)
     } else if page.entries.len() < page_max {
         page.added.saturating_sub(counted + read)
@@ -58,8 +54,7 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
         last = "0-0".into();
     }
     let gap = (gone > 0 || recreated).then(|| {
-        // The lost entries may belong to tenants without entries on this page, so the chain without a tenant records
-        // the gap too.
+        // The lost entries may belong to other tenants, so the chain without a tenant records the gap too.
         chains.entry(String::new()).or_default();
         Gap {
             entries: gone,
@@ -74,7 +69,6 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
     Some(Step { position, chains, losses, gone })
 }
 
-/// Returns one seal for each chain, and the new heads of the chains.
 pub(super) fn seals(
     fleet: &str,
     shard: u32,
@@ -132,16 +126,14 @@ mod tests {
 
     #[test]
     fn entries_trimmed_before_they_were_sealed_count_as_lost() {
-        // Four entries were added after the position, but only two remain.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 14, 2, "7-0"), 9).unwrap();
         assert_eq!((found.gone, found.position.counted, found.losses.entries), (2, 14, 2));
         assert_eq!(found.losses.gap.as_ref().unwrap().before.as_deref(), Some("7-0"));
         assert!(found.chains.contains_key("") && found.chains["acme"].len() == 2);
-        // The page is full, and the log has more entries after it. The sealed entries were trimmed, so the loss is
-        // known.
+        // The page is full. The sealed entries were trimmed, so the loss is known.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 20, 6, "7-0"), 2).unwrap();
         assert_eq!((found.gone, found.position.counted), (4, 16));
-        // The page is full, and the log still has some sealed entries, so the loss cannot be computed yet.
+        // The page is full. The log still has some sealed entries, so the loss is not known yet.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 20, 6, "3-0"), 2).unwrap();
         assert_eq!((found.gone, found.position.counted), (0, 12));
         let found = step(&at("4-0", 10), &page(&[], 13, 0, ""), 2).unwrap();
@@ -153,7 +145,6 @@ mod tests {
     fn a_recreated_log_counts_as_a_break() {
         let found = step(&at("9-0", 10), &page(&["11-0"], 1, 1, "11-0"), 5).unwrap();
         assert_eq!((found.position.breaks, found.position.counted, found.gone), (1, 1, 0));
-        // A recreated log with smaller IDs is read from its beginning.
         let found = step(&at("9-0", 10), &page(&[], 1, 1, "2-0"), 5).unwrap();
         assert_eq!((found.position.breaks, found.position.after()), (1, "0-0"));
         let found = step(&found.position, &page(&["2-0"], 1, 1, "2-0"), 5).unwrap();

@@ -6,13 +6,13 @@ use std::fmt;
 pub(super) struct Position {
     /// ID of the last sealed entry. Empty before the first read.
     last: String,
-    /// Counts entries ever added up to `last`, including lost entries.
+    /// Entries ever added up to `last`, including lost entries.
     pub(super) counted: u64,
-    /// Counts how often the log was recreated.
+    /// How often the log was recreated.
     pub(super) breaks: u64,
-    /// Counts entries that were trimmed before they were sealed.
+    /// Entries that were trimmed before they were sealed.
     pub(super) lost: u64,
-    /// Part of the hash of the last leaf. It distinguishes positions with the same numbers.
+    /// Part of the hash of the last leaf, to distinguish positions with the same numbers.
     tag: String,
 }
 
@@ -21,8 +21,8 @@ impl Position {
         Self { last, counted, breaks, lost, tag }
     }
 
-    /// Parses a stored position. A damaged text counts as the beginning of the log. The whole log is then sealed again,
-    /// and verification reports this.
+    /// A damaged text counts as the beginning of the log. The whole log is then sealed again, and verification reports
+    /// this.
     pub(super) fn read(text: &str) -> Self {
         let parts: Vec<&str> = text.split(' ').collect();
         let [last, counted, breaks, lost, tag] = parts[..] else { return Self::default() };

@@ -1,5 +1,5 @@
-//! Requests that ask people to approve agents' calls, and the decisions of these people. Every operator interface uses
-//! this module. The interface must authenticate people and look up their roles.
+//! Approvals of agents' calls, and the verdicts about them. The caller must authenticate people and look up their
+//! roles.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -31,8 +31,8 @@ pub struct Approval {
     pub tenant: TenantId,
     /// The approval's ID.
     pub id: String,
-    /// The state: `waiting`, `approved` (the call has not begun yet), `used` (the approved call has begun), `denied`,
-    /// `expired`, or `void`. An approval is `void` if the call ended without using the approval, or has changed.
+    /// `waiting`, `approved` (the call has not begun yet), `used` (the call has begun), `denied`, `expired`, or `void`:
+    /// the call ended without using the approval, or has changed.
     pub state: String,
     /// The call, `<turn>/<position>`.
     pub call: String,
@@ -42,14 +42,14 @@ pub struct Approval {
     pub tool: String,
     /// The tool's version.
     pub version: String,
-    /// The arguments with which the call runs, if [`Self::arguments_exact`] is true. Otherwise a short form: secrets
-    /// are removed, and long arguments are truncated.
+    /// The arguments of the call: exact if [`Self::arguments_exact`] is true, and otherwise a short form without
+    /// secrets.
     pub arguments: Box<RawValue>,
     /// True if the call runs with exactly these `arguments`.
     pub arguments_exact: bool,
-    /// Length in bytes of the arguments with which the call runs.
+    /// Bytes of the arguments with which the call runs.
     pub arguments_bytes: u64,
-    /// The short form of exact arguments; `None` if it equals `arguments`.
+    /// The short form of exact `arguments`. `None` if both are equal.
     #[serde(skip)]
     short: Option<Box<RawValue>>,
     /// The configuration entries that require the approval.
@@ -58,20 +58,19 @@ pub struct Approval {
     pub needs: Vec<RequiredApprovers>,
     /// The arguments that approvers may change, as JSON pointers.
     pub may_narrow: Vec<String>,
-    /// The changed arguments: an object with JSON pointers as keys and the new values.
+    /// The changed arguments: an object with JSON pointers as keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<Box<RawValue>>,
     /// Time of the request (ms of shard time).
     pub requested_ms: i64,
-    /// In milliseconds of shard time: the deadline of a waiting approval, the expiry time of a granted approval, or the
-    /// time when the approval ended.
+    /// Deadline of a waiting approval, expiry of a granted approval, or end of the approval (ms of shard time).
     pub until_ms: i64,
     /// Time when the approval ended (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<i64>,
     /// The decisions of the people in favor of the call.
     pub agreed: Vec<RecordedVerdict>,
-    /// The decision that denied the call; `None` if no person has denied it.
+    /// The decision that denied the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<RecordedVerdict>,
 }
@@ -181,10 +180,7 @@ pub struct NarrowedCall {
     pub schema: Option<Value>,
 }
 
-/// Returns the approval's call with the arguments after the approval's earlier changes and `changes`.
-///
-/// # Errors
-/// [`ApprovalError::Narrow`]; [`ApprovalError::Store`].
+/// Returns the approval's call with the earlier changes and `changes`.
 pub async fn narrowed_call(
     client: &Client,
     approval: &Approval,
@@ -198,7 +194,7 @@ pub async fn narrowed_call(
     Ok(NarrowedCall { arguments, schema: published_schema(client, approval).await? })
 }
 
-/// Reads the tool's input schema, in the version of the tool that the call uses. `None` if no schema is published.
+/// In the version of the tool that the call uses. `None` if no schema is published.
 async fn published_schema(client: &Client, approval: &Approval) -> Result<Option<Value>, StoreError> {
     let Ok(agent) = AgentId::new(&approval.agent) else { return Ok(None) };
     let Some(list) = client.store(&approval.tenant).tool_list(&approval.tenant, &agent).await? else { return Ok(None) };
@@ -224,7 +220,7 @@ pub struct ApprovalFilter {
     pub limit: usize,
 }
 
-/// A position in a list of approvals, sorted by deadline. The next page starts after the approval at this position.
+/// A position in a list of approvals. The next page starts after it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApprovalCursor {
     until_ms: i64,
@@ -268,11 +264,7 @@ pub struct ApprovalPage {
     pub next: Option<ApprovalCursor>,
 }
 
-/// Lists one page of the waiting approvals of `tenants` that match the filter, the earliest deadline first. The page
-/// size bounds the memory use, regardless of the number of tenants.
-///
-/// # Errors
-/// [`StoreError`].
+/// Lists the waiting approvals of `tenants`, the earliest deadline first. The page size bounds the memory use.
 pub async fn approval_page(
     client: &Client,
     tenants: &[TenantId],
@@ -286,7 +278,7 @@ pub async fn approval_page(
             page.next = [page.next.take(), end].into_iter().flatten().min();
         }
         page.approvals.sort_by_cached_key(ApprovalCursor::of);
-        // Reading stopped for a tenant at this position. Approvals after it belong to the next page.
+        // Reading stopped for a tenant at this position, so later approvals belong to the next page.
         if let Some(end) = &page.next {
             page.approvals.retain(|approval| ApprovalCursor::of(approval) <= *end);
         }
@@ -298,7 +290,7 @@ pub async fn approval_page(
     Ok(page)
 }
 
-/// Returns approvals of one tenant, and the position at which reading stopped, or `None` if all approvals were read.
+/// The position is `None` if all approvals were read.
 async fn of_tenant(
     client: &Client,
     tenant: &TenantId,
@@ -345,14 +337,11 @@ async fn of_tenant(
 pub struct WaitingApprovals {
     /// The number of waiting approvals.
     pub count: u64,
-    /// The approvals that were requested first, up to the requested number.
+    /// The approvals that were requested first.
     pub oldest: Vec<Approval>,
 }
 
-/// Counts the waiting approvals of a shard, and reads the oldest ones, up to `most`.
-///
-/// # Errors
-/// [`StoreError`].
+/// Counts the waiting approvals of a shard, and reads the `most` oldest ones.
 pub async fn waiting_approvals(store: &Store, most: usize) -> Result<WaitingApprovals, StoreError> {
     let Stored::Size(count @ 1..) = store.query(Query::Size(core::waiting())).await? else {
         return Ok(WaitingApprovals::default());
@@ -372,11 +361,8 @@ pub async fn waiting_approvals(store: &Store, most: usize) -> Result<WaitingAppr
     Ok(WaitingApprovals { count: count.saturating_sub(gone), oldest })
 }
 
-/// Returns the IDs of waiting approvals of `tenants` that are most similar to `id`, the most similar first. Compares
-/// only the [`APPROVALS_LISTED_MAX`] approvals with the earliest deadlines.
-///
-/// # Errors
-/// [`StoreError`].
+/// Returns the IDs of waiting approvals that are most similar to `id`. Compares only the [`APPROVALS_LISTED_MAX`]
+/// approvals with the earliest deadlines.
 pub async fn nearest_approvals(client: &Client, tenants: &[TenantId], id: &str) -> Result<Vec<String>, StoreError> {
     let filter = ApprovalFilter { limit: APPROVALS_LISTED_MAX, ..ApprovalFilter::default() };
     let waiting = approval_page(client, tenants, &filter, None).await?.approvals;
@@ -448,8 +434,7 @@ pub(crate) async fn decide(
     })
 }
 
-/// Returns the verdict's changes as JSON, in the form of the approval's record. The text is empty if there are no
-/// changes.
+/// JSON in the form of the approval's record. Empty if there are no changes.
 fn narrowed(view: &ApprovalView, verdict: &ApprovalVerdict<'_>) -> Result<String, ApprovalError> {
     if verdict.narrow.is_empty() {
         return Ok(String::new());
@@ -524,8 +509,7 @@ impl Approval {
         }
     }
 
-    /// Returns the approval in the form for lists, for logs, and for people who may not decide it. Secrets are removed,
-    /// and long arguments are truncated.
+    /// Returns the form for lists and logs. Secrets are removed, and long arguments are truncated.
     #[must_use]
     pub fn without_secrets(self, redactor: &Redactor) -> Self {
         let clean = |json: Box<RawValue>| RawValue::from_string(redactor.json(json.get()).into_owned()).ok();
@@ -553,8 +537,7 @@ impl Approval {
         self.needs.iter().map(RequiredApprovers::in_words).collect::<Vec<_>>().join(", and ")
     }
 
-    /// Returns the turn of the approval's call. Returns `None` if the record contains an invalid call. The fleet never
-    /// writes such a record.
+    /// Returns the turn of the approval's call. `None` if the record is damaged.
     #[must_use]
     pub fn turn(&self) -> Option<TurnName> {
         TurnName::parse(&format!("{}:{}", self.tenant, self.call.rsplit_once('/')?.0))

@@ -10,16 +10,11 @@ use crate::Client;
 use crate::operate::Operator;
 use crate::tasks::CancelStatus;
 
-/// One audit entry has at most this number of names.
+/// In one audit entry.
 const NAMED_MAX: usize = 100;
 
-/// Cancels turns and tasks, and returns the results in the same order. Canceling a task also cancels everything that
-/// the task began. Before the first cancellation, writes an entry to the audit log of each tenant. The entry has the
-/// operator, the reason, `filter` (unless empty), and the number and names of the known turns. The results of the
-/// canceled calls also contain the reason.
-///
-/// # Errors
-/// [`StoreError`]: some turns and tasks may already have been canceled. The call can be repeated.
+/// Cancels turns and tasks, and returns the results in the same order. First, writes an entry to the audit log of each
+/// tenant. After an error, some turns may have been canceled, and the call can be repeated.
 pub async fn end_many(
     client: &Client,
     names: &[TurnName],
@@ -42,11 +37,7 @@ pub async fn end_many(
     Ok(answers)
 }
 
-/// Returns true if a turn or task with this name exists. It may be in progress, may have ended with a stored record, or
-/// may wait for the decision of a scheduler.
-///
-/// # Errors
-/// [`StoreError`].
+/// Returns true if a turn or task with this name is undecided, in progress, or ended with a stored record.
 pub async fn turn_exists(client: &Client, name: &TurnName) -> Result<bool, StoreError> {
     let store = client.store(&name.tenant);
     let is_known = || async { Ok::<_, StoreError>(!matches!(store.turn_view(name).await?, TurnView::Unknown)) };
@@ -65,10 +56,7 @@ async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<CancelSta
     Ok(client.cancel(name, reason).await?.into())
 }
 
-/// Writes one audit entry per tenant. The entry states that an operator is about to cancel these turns and tasks.
-///
-/// # Errors
-/// [`StoreError`].
+/// Writes one audit entry per tenant before an operator cancels these turns and tasks.
 pub async fn note(client: &Client, names: &[TurnName], filter: &str, operator: Operator<'_>) -> Result<(), StoreError> {
     let mut by_tenant: BTreeMap<&TenantId, Vec<&str>> = BTreeMap::new();
     for name in names {

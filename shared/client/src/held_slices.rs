@@ -1,5 +1,4 @@
-//! Lists the slices that workers currently run. A slice is one or more calls of a turn, or a task. A slice occupies one
-//! slot.
+//! Lists the slices that workers currently run. A slice occupies one slot.
 
 use std::sync::Arc;
 
@@ -9,15 +8,15 @@ use tickfleet_core::{EntryId, Query, StreamKey, Value, keys};
 use tickfleet_model::Priority;
 use tickfleet_store::{Store, StoreError, worker_of};
 
-/// A slice that a worker holds: one or more calls of a turn, or a task.
+/// A slice that a worker holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldSlice {
     /// The worker.
     pub worker: String,
     /// The turn or task, `tenant:id`.
     pub turn: String,
-    /// The tool of the first call without a stored result. For a task, the agent that runs it. Results of short calls
-    /// are stored together with the next result, so a later call may already run.
+    /// The tool of the first call without a stored result, or the agent that runs the task. A later call may already
+    /// run, because the result of a short call is stored together with the next result.
     pub tool: String,
     /// The tools of all calls of the slice, in order.
     pub tools: Vec<String>,
@@ -25,11 +24,8 @@ pub struct HeldSlice {
     pub held_ms: i64,
 }
 
-/// Returns the slices that workers hold in a shard, the longest held first. Returns at most `most` slices of each
-/// worker and queue. If `only` is given, returns only the slices of that worker.
-///
-/// # Errors
-/// [`StoreError`].
+/// Returns the slices that workers hold in a shard, the longest held first. Returns at most `most` slices per worker
+/// and queue, and only those of the worker `only`, if given.
 pub async fn held_slices(store: &Store, only: Option<&str>, most: usize) -> Result<Vec<HeldSlice>, StoreError> {
     let shard = store.workers().await?;
     let queues: Vec<StreamKey> =
@@ -55,8 +51,7 @@ pub async fn held_slices(store: &Store, only: Option<&str>, most: usize) -> Resu
     Ok(slices)
 }
 
-/// Reads a slice that a worker holds. `None` if the worker has finished the slice in the meantime, or if the slice
-/// cannot be read.
+/// `None` if the slice has been finished in the meantime, or cannot be read.
 async fn slice(
     store: &Store,
     worker: &str,

@@ -1,6 +1,5 @@
-//! The fleet's history: numbers of ended calls, received turns, waiting turns and busy slots, by minute or hour.
-//!
-//! Schedulers take a sample once per minute. Values per minute are kept for 24 hours, and values per hour for 35 days.
+//! The fleet's history, by minute (kept for 24 hours) or by hour (kept for 35 days). Schedulers take a sample once per
+//! minute.
 
 use serde::Serialize;
 use tickfleet_store::{Point, ShardHistory, Store, StoreError};
@@ -8,8 +7,7 @@ use tickfleet_store::{Point, ShardHistory, Store, StoreError};
 pub use tickfleet_store::HistoryStep;
 
 const MINUTE_MS: i64 = 60_000;
-/// Policy changes that are less than this time apart are shown as one change, because each shard applies a new policy
-/// separately.
+/// Each shard applies a new policy separately, so changes that are closer together are shown as one.
 const ONE_CHANGE_MS: i64 = 60_000;
 
 /// A query for a part of the history.
@@ -82,9 +80,6 @@ pub struct History {
 }
 
 /// Returns the history of all shards combined.
-///
-/// # Errors
-/// [`StoreError`].
 pub async fn history(shards: &[Store], query: &HistoryQuery) -> Result<History, StoreError> {
     let step = query.step;
     let mut now_ms = 0;
@@ -131,7 +126,6 @@ fn join(shards: &[ShardHistory], step: HistoryStep, from_ms: i64, mut until_ms: 
     history
 }
 
-/// Adds the points of all shards. `None` if no shard has a point.
 fn point(at_ms: i64, shards: &[Option<&Point>]) -> Option<HistoryPoint> {
     let known = || shards.iter().flatten();
     known().next()?;

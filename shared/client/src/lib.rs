@@ -23,9 +23,8 @@
 //! # }
 //! ```
 //!
-//! Delivery: a producer can choose a turn's ID ([`Turn::id`]). After any error, it can then submit the turn again with
-//! the same ID, and the turn runs only once. Without an ID, the turn may have been accepted even if `submit` returned
-//! an error, so a second submit may run it twice.
+//! If a producer chooses a turn's ID ([`Turn::id`]), it can submit the turn again after any error, and the turn runs
+//! only once. Without an ID, a second submit may run the turn twice.
 
 #![warn(missing_docs)]
 
@@ -84,8 +83,7 @@ fn position<T: fmt::Display, S: Serializer>(next: &Option<T>, serializer: S) -> 
 pub struct Submitted {
     /// The turn's ID: chosen by the producer, or generated.
     pub turn_id: TurnId,
-    /// True if this turn was already accepted before. It does not run again, and no second reply arrives.
-    /// [`Replies::await_reply`] reads the result from the turn's record.
+    /// True if this turn was already accepted before. [`Replies::await_reply`] reads the result from the turn's record.
     pub duplicate: bool,
 }
 
@@ -131,30 +129,20 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the fleet at `url`. `options` must have the fleet's namespace, number of shards and limits.
-    ///
-    /// # Errors
-    /// [`StoreError::Url`], [`StoreError::Connect`]; [`StoreError::Shards`] if `options` has another number of shards
-    /// than the fleet. With a wrong number, turns would go to shards that no scheduler reads.
+    /// Connects to the fleet at `url`. `options` must have the fleet's namespace, limits and number of shards. With a
+    /// wrong number, turns would go to shards that no scheduler reads.
     pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
         let client = Self::open(url, options)?;
         client.check().await?;
         Ok(client)
     }
 
-    /// Creates a client without connecting, for a process that may start while Redis is unavailable. Before you submit
-    /// anything, call [`Self::check`] until it succeeds.
-    ///
-    /// # Errors
-    /// [`StoreError::Url`].
+    /// Creates a client without connecting. Before you submit anything, call [`Self::check`] until it succeeds.
     pub fn open(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
         Ok(Self { shards: Store::open_all(url, &Arc::new(options))?.into() })
     }
 
     /// Checks that the fleet has as many shards as this client.
-    ///
-    /// # Errors
-    /// [`StoreError::Connect`]; [`StoreError::Shards`].
     pub async fn check(&self) -> Result<(), StoreError> {
         let ours = u32::try_from(self.shards.len()).unwrap_or(u32::MAX);
         for store in self.shards.iter() {
@@ -165,7 +153,7 @@ impl Client {
         Ok(())
     }
 
-    /// Returns this client with an observer. It is notified of every request to Redis.
+    /// Returns a client that notifies the observer of every request to Redis.
     #[must_use]
     pub fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
         let observed = self.shards.iter().map(|store| store.clone().observed_by(Arc::clone(&observer)));
@@ -192,9 +180,6 @@ impl Client {
     }
 
     /// Returns the time of the first shard (ms since the epoch), or 0 if the client has no shard.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn now_ms(&self) -> Result<i64, StoreError> {
         match self.shards.first() {
             Some(store) => store.now_ms().await,
@@ -203,16 +188,12 @@ impl Client {
     }
 
     /// Submits one turn.
-    ///
-    /// # Errors
-    /// [`SubmitError`] states why the turn was not accepted.
     pub async fn submit(&self, turn: Turn) -> Result<Submitted, SubmitError> {
         let missing = || SubmitError::Invalid("it has no answer".into());
         self.submit_many(vec![turn]).await.pop().unwrap_or_else(|| Err(missing()))
     }
 
-    /// Submits many turns with one script per shard and batch. The results have the order of `turns`. Shards are
-    /// processed concurrently; turns of one shard keep their order.
+    /// Submits many turns. The results have the order of `turns`. Turns of one shard keep their order.
     pub async fn submit_many(&self, turns: Vec<Turn>) -> Vec<Result<Submitted, SubmitError>> {
         let mut answers: Vec<Option<Result<Submitted, SubmitError>>> = turns.iter().map(|_| None).collect();
         let mut by_shard: BTreeMap<usize, Vec<(usize, Submission)>> = BTreeMap::new();
@@ -233,11 +214,8 @@ impl Client {
         answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
     }
 
-    /// Enqueues a task for an agent. Returns the task's ID: chosen by the producer, or generated. A scheduler validates
-    /// the task later. If the scheduler rejects the task, the reply has the status `rejected`.
-    ///
-    /// # Errors
-    /// [`SubmitError`] states why the task was not accepted.
+    /// Enqueues a task for an agent, and returns the task's ID. A scheduler validates the task later. If the scheduler
+    /// rejects the task, the reply has the status `rejected`.
     pub async fn delegate(&self, task: Task) -> Result<TaskId, SubmitError> {
         let message = write_task(&task);
         if message.len() > limits::TURN_BYTES_MAX {
@@ -268,11 +246,7 @@ impl Client {
     }
 
     /// Returns true if the ID that the producer chose for this task belongs to another task or to a turn. Returns false
-    /// while several messages with this ID wait for the decision of a scheduler. Also returns false if the task has no
-    /// chosen ID, or if its content is unknown because it depends on its parent.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// before a scheduler has decided, and if the content of the task depends on its parent.
     pub async fn has_id_conflict(&self, task: &Task) -> Result<bool, StoreError> {
         let Some(id) = &task.id else { return Ok(false) };
         if !has_own_content(task) {
@@ -282,29 +256,18 @@ impl Client {
         Ok(found.is_some_and(|found| found != task_digest(task)))
     }
 
-    /// Cancels a turn or task. Running calls are stopped. The turn or task ends after these calls have ended.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Cancels a turn or task. Running calls are stopped.
     pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<CancelResult, StoreError> {
         self.store(&name.tenant).cancel(name, reason).await
     }
 
-    /// Reads the reply to a turn or task from its record. Use this if the reply was lost, was read by another reader,
-    /// or had no inbox.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Reads the reply to a turn or task from its record, for example if the reply was lost.
     pub async fn reply(&self, name: &TurnName) -> Result<RecordedReply, StoreError> {
         replies::recorded(self.store(&name.tenant), name).await
     }
 
-    /// Returns the submitted turn or task with this name if no scheduler has decided about it yet. Otherwise, returns
-    /// `None`. Call this function before you read the record. In the other order, you could miss a decision between the
-    /// two calls.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Returns the submitted turn or task if no scheduler has decided about it yet. Call this function before you read
+    /// the record. In the other order, you could miss a decision.
     pub async fn undecided(&self, name: &TurnName) -> Result<Option<UndecidedTurn>, StoreError> {
         undecided::undecided(self.store(&name.tenant), name).await
     }
@@ -322,9 +285,6 @@ impl Client {
     }
 
     /// Lists one [page](tasks::task_page) of a tenant's tasks, newest first.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn tasks(
         &self,
         tenant: &TenantId,
@@ -334,43 +294,27 @@ impl Client {
     }
 
     /// Returns the details of a task and of its subtasks. Returns `None` if the task is unknown.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn task(&self, task: &TurnName) -> Result<Option<tasks::TaskDetails>, StoreError> {
         tasks::task_details(self.store(&task.tenant), task).await
     }
 
     /// Cancels a task, the turn for which it waits, and its subtasks.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the call can be repeated.
+    /// After an error, the call can be repeated.
     pub async fn cancel_task(&self, task: &TurnName, reason: &str) -> Result<tasks::CancelledTask, StoreError> {
         tasks::cancel_task(self.store(&task.tenant), task, reason).await
     }
 
     /// Lists the waiting approvals of a tenant, at most `count`, the earliest deadline first.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn approvals(&self, tenant: &TenantId, count: usize) -> Result<Vec<Approval>, StoreError> {
         approvals::list(self.store(tenant), tenant, count).await
     }
 
-    /// Returns one approval. Returns `None` if the approval never existed, or if it ended so long ago that it is no
-    /// longer stored.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Returns one approval. `None` if the approval never existed or is no longer stored.
     pub async fn approval(&self, tenant: &TenantId, id: &str) -> Result<Option<Approval>, StoreError> {
         approvals::find(self.store(tenant), tenant, id).await
     }
 
-    /// Finds the approval with this ID among the approvals of `tenants`. Sends each shard one request per thousand
-    /// tenants.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Finds the approval with this ID among the approvals of `tenants`.
     pub async fn approval_of_any(&self, tenants: &[TenantId], id: &str) -> Result<Option<Approval>, StoreError> {
         let mut shards: Vec<Vec<&TenantId>> = vec![Vec::new(); self.shards.len()];
         for tenant in tenants {
@@ -382,10 +326,7 @@ impl Client {
         Ok(found.into_iter().flatten().next())
     }
 
-    /// Records that a person approves or denies a waiting call. The caller must authenticate the person.
-    ///
-    /// # Errors
-    /// [`ApprovalError`] states why the verdict was rejected.
+    /// Records a person's verdict about a waiting call. The caller must authenticate the person.
     pub async fn decide_approval(
         &self,
         tenant: &TenantId,
@@ -402,8 +343,7 @@ impl Client {
     }
 }
 
-/// True if the task's digest is known before the scheduler decides. The digest includes the delegator. A task with a
-/// parent but no delegator gets the delegator of the parent.
+/// The digest includes the delegator. A task without a delegator gets the delegator of its parent.
 const fn has_own_content(task: &Task) -> bool {
     task.parent.is_none() || task.delegator.is_some()
 }
@@ -412,7 +352,7 @@ const fn has_own_content(task: &Task) -> bool {
 #[must_use]
 pub fn private_inbox(purpose: &str) -> InboxName {
     let unique = tickfleet_store::incarnation("r", purpose);
-    // An incarnation is always a valid ID. It is too long for an inbox name only if `purpose` is very long.
+    // An incarnation is always a valid ID, but too long for an inbox name if `purpose` is very long.
     InboxName::new(unique.as_str()).unwrap_or_else(|_| private_inbox("reader"))
 }
 
@@ -457,7 +397,7 @@ async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize
     indexes.into_iter().zip(answers).collect()
 }
 
-/// Returns the number of turns for the next script: at least one, even if that turn is too large for a script.
+/// At least one, even if that turn is too large for a script.
 fn batch_length(turns: &[Submission]) -> usize {
     let mut bytes = 0;
     let fits = |turn: &&Submission| {

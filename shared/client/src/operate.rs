@@ -1,5 +1,4 @@
-//! Operations for operators: list unfinished turns, pause and resume agents, tenants and tools, and change the settings
-//! of tenants.
+//! Operations for operators: lists of turns, pauses, disabled tools, and settings of tenants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -120,20 +119,15 @@ impl std::str::FromStr for TurnCursor {
 /// A page of turns.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct TurnPage {
-    /// The matching turns, in no particular order, because Redis scans keys without an order.
+    /// The matching turns. Redis scans keys in no particular order.
     pub turns: Vec<TurnSummary>,
     /// The position of the next page; `None` at the end.
     #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
     pub next: Option<TurnCursor>,
 }
 
-/// Lists one page of the unfinished turns that match the filter. Turns have no index, because an index would slow down
-/// the hot path. One page therefore scans at most 400 steps (about 50,000 keys), even if no turn matches. With
-/// [`TurnFilter::in_workers`], no scan is necessary if the turns fit into one page. A turn that is unfinished during
-/// the whole scan is listed at least once. A turn that begins or ends during the scan may be missing.
-///
-/// # Errors
-/// [`StoreError`].
+/// Lists one page of the unfinished turns that match the filter. An index would slow down every turn, so one page scans
+/// up to 400 steps (about 50,000 keys). A turn that begins or ends during the scan may be missing.
 pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor) -> Result<TurnPage, StoreError> {
     if filter.in_workers
         && from == TurnCursor::default()
@@ -158,8 +152,8 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor)
     Ok(page)
 }
 
-/// Finds the turns in workers from the slices that workers hold. A scan would read every unfinished turn, and a fleet
-/// can have many waiting turns for each running turn. `None` if the turns may not fit into one page.
+/// A scan would read every unfinished turn, and most of these may be waiting. `None` if the turns may not fit into one
+/// page.
 async fn turns_in_workers(shards: &[Store], filter: &TurnFilter) -> Result<Option<Vec<TurnSummary>>, StoreError> {
     let mut turns = Vec::new();
     let mut held = 0;
@@ -216,7 +210,6 @@ fn passes(filter: &TurnFilter, live: &LiveTurn, now_ms: i64) -> bool {
             .is_none_or(|least| i128::from(age_ms) >= i128::try_from(least.as_millis()).unwrap_or(i128::MAX))
 }
 
-/// Returns the name of the cap or limit that a turn waits for.
 fn waits_for(live: &LiveTurn) -> Option<&str> {
     match &live.turn.state {
         State::Throttled { counter, .. } => Some(filter_name(counter)),
@@ -224,7 +217,6 @@ fn waits_for(live: &LiveTurn) -> Option<&str> {
     }
 }
 
-/// An unreadable result counts as a failure.
 fn is_success(result: &str) -> bool {
     #[derive(Deserialize)]
     struct StoredResult {
@@ -274,9 +266,6 @@ pub struct Operator<'a> {
 }
 
 /// Pauses the calls of a tenant, or of one of its agents.
-///
-/// # Errors
-/// [`StoreError`].
 pub async fn pause(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<PauseResult, StoreError> {
     let since_ms = store.now_ms().await?;
     let text = |text: &str| operator.redactor.text(text).into_owned();
@@ -285,9 +274,6 @@ pub async fn pause(store: &Store, who: &Paused, operator: Operator<'_>) -> Resul
 }
 
 /// Resumes the calls of a tenant, or of one of its agents.
-///
-/// # Errors
-/// [`StoreError`].
 pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<PauseResult, StoreError> {
     let now_ms = store.now_ms().await?;
     store.resume(who, &entry(who, operator, now_ms, ("RESUME", "resumed"))).await
@@ -305,7 +291,7 @@ pub struct ToolPaused {
 }
 
 impl ToolPaused {
-    /// Returns a message with the shards that could not pause the tool. Returns `None` if all shards paused the tool.
+    /// Returns a message about the shards that could not pause the tool. `None` if there are none.
     #[must_use]
     pub fn incomplete_message(&self) -> Option<String> {
         let full: Vec<String> = self.full.iter().map(ToString::to_string).collect();
@@ -315,11 +301,8 @@ impl ToolPaused {
     }
 }
 
-/// Pauses a tool, in its tenant's shard or in all shards. If a shard has reached its maximum number of pauses, the tool
-/// is still paused in the other shards.
-///
-/// # Errors
-/// [`StoreError`]; the call can be repeated.
+/// Pauses a tool, in its tenant's shard or in all shards. Other shards still pause the tool if one has too many pauses.
+/// After an error, the call can be repeated.
 pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<ToolPaused, StoreError> {
     let text = |text: &str| operator.redactor.text(text).into_owned();
     let mut set = ToolPaused::default();
@@ -341,9 +324,7 @@ pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<
 }
 
 /// Resumes the calls of a tool.
-///
-/// # Errors
-/// [`StoreError`]; the call can be repeated.
+/// After an error, the call can be repeated.
 pub async fn resume_tool(
     shards: &[Store],
     tool: &PausedTool,
@@ -370,11 +351,8 @@ pub fn is_switchable_name(tool: &str) -> bool {
     !tool.is_empty() && tool.len() <= SWITCHED_BYTES_MAX && tool.chars().all(sound)
 }
 
-/// Disables or enables a tool for all agents in all shards. Returns false if every shard already had the requested
-/// state.
-///
-/// # Errors
-/// [`StoreError`]; the call can be repeated.
+/// Disables or enables a tool for all agents in all shards. Returns false if nothing changed.
+/// After an error, the call can be repeated.
 pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Operator<'_>) -> Result<bool, StoreError> {
     let (action, verb) = if on { ("ENABLE_TOOL", "enabled") } else { ("DISABLE_TOOL", "disabled") };
     let of_all = PausedTool { tenant: None, tool: tool.to_owned() };
@@ -386,11 +364,8 @@ pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Opera
     Ok(changed)
 }
 
-/// Returns the tools that are disabled for all agents, by name or ID, each with the shards in which it is disabled. A
-/// tool is disabled in only some shards while a change is in progress, or after an interrupted change.
-///
-/// # Errors
-/// [`StoreError`].
+/// Returns the tools that are disabled for all agents, by name or ID, each with the shards. An interrupted change
+/// leaves a tool disabled in only some shards.
 pub async fn switched_off(shards: &[Store]) -> Result<BTreeMap<String, Vec<u32>>, StoreError> {
     let mut off: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for store in shards {
@@ -401,11 +376,7 @@ pub async fn switched_off(shards: &[Store]) -> Result<BTreeMap<String, Vec<u32>>
     Ok(off)
 }
 
-/// Sets the run-time settings of a tenant in its shard. After this function has returned, no call is admitted with the
-/// earlier settings.
-///
-/// # Errors
-/// [`StoreError`].
+/// Sets the run-time settings of a tenant in its shard. After that, no call is admitted with the earlier settings.
 pub async fn set_tenant(
     store: &Store,
     tenant: &TenantId,
@@ -419,9 +390,6 @@ pub async fn set_tenant(
 }
 
 /// Removes the run-time settings of a tenant. Returns false if the tenant had none.
-///
-/// # Errors
-/// [`StoreError`].
 pub async fn unset_tenant(store: &Store, tenant: &TenantId, operator: Operator<'_>) -> Result<bool, StoreError> {
     let now_ms = store.now_ms().await?;
     let audit_entry = tenant_entry(tenant, operator, now_ms, ("UNSET_TENANT", "removed the run-time settings of"), &[]);

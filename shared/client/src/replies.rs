@@ -1,4 +1,4 @@
-//! Reads replies in order, and reports gaps. If a reply is lost, it can be read from the record of its turn.
+//! Reads replies in order, and reports gaps. A lost reply can be read from the record of its turn.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,18 +13,17 @@ use tickfleet_store::{InboxEntry, InboxReader, Store, StoreError, TurnName, Turn
 /// Interval at which the turn's record is read while the awaited reply is not in the inbox.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
-/// Status in a reply: how the turn or task ended, or that it waits for an approval.
+/// Status in a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplyStatus {
     /// Every call has a result.
     Done,
-    /// The turn or task was rejected; [`Reply::error`] contains the reason.
+    /// The reason is in [`Reply::error`].
     Rejected,
-    /// The ID belongs to another turn. [`Reply::results`] is empty, because the results of the other turn are not for
-    /// this producer.
+    /// The ID belongs to another turn. [`Reply::results`] is empty.
     Conflict,
-    /// A call waits for an approval ([`Reply::approval`]). The turn has not ended, so another reply follows.
+    /// A call waits for an approval ([`Reply::approval`]). Another reply follows.
     PendingApproval,
 }
 
@@ -37,34 +36,34 @@ pub struct PendingApproval {
     pub call: String,
     /// The tool.
     pub tool: String,
-    /// When the approval was requested (ms of shard time).
+    /// Time of the request (ms of shard time).
     pub requested_ms: i64,
     /// Deadline for the decision (ms of shard time).
     pub until_ms: i64,
 }
 
-/// The reply to a turn or task, with all results in the order of the calls.
+/// The reply to a turn or task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Reply {
-    /// The ID of the turn; `None` in a reply about a task.
+    /// `None` in a reply about a task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_id: Option<TurnId>,
-    /// The ID of the task; `None` in a reply about a turn.
+    /// `None` in a reply about a turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TurnId>,
     /// The tenant.
     pub tenant: String,
-    /// The agent that made the calls, as named in the message; empty if the message could not be read.
+    /// The agent that made the calls; empty if the message could not be read.
     #[serde(default)]
     pub agent: String,
-    /// The agent that delegated the task; `None` if the task was not delegated by an agent.
+    /// `None` if no agent delegated the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegator: Option<String>,
-    /// The call that delegated the task, `<turn id>/<position>`; `None` if no call delegated it. The reply to that
-    /// call's turn may arrive after the reply to the task.
+    /// The call that delegated the task, `<turn id>/<position>`. The reply to that call's turn can arrive after this
+    /// reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegated_by: Option<String>,
-    /// The status of the turn or task.
+    /// The status.
     pub status: ReplyStatus,
     /// The dialect of [`Self::messages`].
     pub dialect: Dialect,
@@ -74,7 +73,7 @@ pub struct Reply {
     /// The producer's trace context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// Why the turn or task was rejected.
+    /// The reason of a rejection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
     /// The approval for which a call waits.
@@ -85,32 +84,32 @@ pub struct Reply {
     /// The messages for the model, in the dialect of the turn; `None` for raw turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Box<RawValue>>,
-    /// The audit entries of the calls, if the turn requested them.
+    /// The audit entries of the calls. `None` if the turn did not request them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_audits: Option<Vec<Box<RawValue>>>,
     /// The reply's number in the inbox; `None` if the reply was read from the turn's record.
     #[serde(skip)]
     pub seq: Option<u64>,
-    /// Number of missing replies between the previous reply and this one. The missing replies were trimmed because of
-    /// their age, or read by another reader. The results are still in the records of their turns.
+    /// Number of missing replies before this one. The replies were trimmed because of their age, or read by another
+    /// reader.
     #[serde(skip)]
     pub missed: u64,
 }
 
 impl Reply {
-    /// Returns the ID of the turn or task.
+    /// The ID of the turn or task.
     #[must_use]
     pub fn id(&self) -> Option<&TurnId> {
         self.turn_id.as_ref().or(self.task_id.as_ref())
     }
 
-    /// Returns true if the turn or task has ended, and false if one of its calls waits for an approval.
+    /// False if a call waits for an approval.
     #[must_use]
     pub fn is_final(&self) -> bool {
         self.status != ReplyStatus::PendingApproval
     }
 
-    /// Returns true if the turn or task was accepted and every call succeeded.
+    /// True if every call succeeded.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.status == ReplyStatus::Done && self.results.iter().all(|result| result.success)
@@ -122,16 +121,16 @@ impl Reply {
     }
 }
 
-/// The result of looking up a reply in the record of its turn or task.
+/// The reply in the record of a turn or task.
 #[derive(Debug, Clone)]
 pub enum RecordedReply {
-    /// The turn has ended, with this reply.
+    /// The turn has ended.
     Ended(Box<Reply>),
-    /// The turn ended while Redis memory was nearly full, so its reply is only in the inbox, not in the record.
+    /// The turn ended while Redis memory was nearly full. Its reply is only in the inbox.
     InInbox,
     /// The turn has not ended.
     UnderWay,
-    /// There is no record: the turn was not admitted, was rejected, or ended so long ago that the record has expired.
+    /// There is no record: the turn was not admitted, was rejected, or its record has expired.
     Unknown,
 }
 
@@ -146,20 +145,18 @@ pub(super) async fn recorded(store: &Store, name: &TurnName) -> Result<RecordedR
     })
 }
 
-/// A reader of one inbox. An inbox must have only one reader, because each read from Redis removes the replies that the
-/// reader has already returned.
+/// A reader of one inbox. An inbox must have only one reader: each read removes the replies that were returned before.
 #[derive(Debug)]
 pub struct Replies {
     store: Store,
     tenant: TenantId,
     inbox: InboxName,
     reader: InboxReader,
-    /// Entries that were read from Redis and are not parsed yet.
     unread: VecDeque<InboxEntry>,
-    /// Parsed replies, with their entries, that arrived while the reader waited for another reply.
+    /// Replies, with their entries, that arrived while the caller waited for another reply.
     set_aside: VecDeque<(String, Reply)>,
     seq: u64,
-    /// Entries of replies that were returned to the caller and are still in the inbox.
+    /// Entries of returned replies. The next read removes them from the inbox.
     handed_out: Vec<String>,
 }
 
@@ -172,10 +169,8 @@ impl Replies {
         Self { store, tenant, inbox, reader, unread, set_aside, seq: 0, handed_out }
     }
 
-    /// Waits for the next reply for at most `timeout`. Returns `None` if no reply arrives in this time.
-    ///
-    /// Before each read from Redis, removes the already returned replies from the inbox. If a process crashes while it
-    /// handles a reply, the next reader receives the reply again.
+    /// Waits for the next reply. Returns `None` after `timeout`. If a process crashes while it handles a reply, the
+    /// next reader receives the reply again.
     ///
     /// # Errors
     /// [`StoreError`] if Redis fails: call again, no reply is lost. [`StoreError::Reply`] if a reply cannot be parsed:
@@ -188,14 +183,11 @@ impl Replies {
         Ok(found.map(|found| self.hand_out(found)))
     }
 
-    /// Waits for the final reply to this turn or task, for at most `timeout`. Keeps other replies that arrive during
-    /// the wait for [`Self::next`]. Returns `None` if no reply arrives in this time.
+    /// Waits for the final reply to this turn or task. Keeps other replies for [`Self::next`]. Returns `None` after
+    /// `timeout`.
     ///
-    /// A reply is missing from the inbox if it was trimmed, if another reader read it, or if the turn is a duplicate.
-    /// In these cases, the reply is read from the turn's record, as long as the record is stored.
-    ///
-    /// # Errors
-    /// The same errors as [`Self::next`].
+    /// A reply that is missing from the inbox is read from the turn's record. A reply is missing if it was trimmed, if
+    /// another reader read it, or if the turn is a duplicate.
     pub async fn await_reply(&mut self, id: &TurnId, timeout: Duration) -> Result<Option<Reply>, StoreError> {
         let at = self.set_aside.iter().position(|(_, reply)| reply.id() == Some(id) && reply.is_final());
         if let Some(found) = at.and_then(|at| self.set_aside.remove(at)) {
@@ -220,7 +212,7 @@ impl Replies {
         }
     }
 
-    /// Stops reading. Removes the returned replies from the inbox, and leaves all other replies for another reader.
+    /// Removes the returned replies from the inbox.
     ///
     /// # Errors
     /// [`StoreError`]; the next reader receives the returned replies again.
@@ -228,7 +220,7 @@ impl Replies {
         self.trim().await
     }
 
-    /// Stops reading, and deletes the inbox with its replies. Use it for private inboxes.
+    /// Deletes the inbox with its replies. Use it for private inboxes.
     ///
     /// # Errors
     /// [`StoreError`]; the inbox then exists until it expires.
@@ -279,8 +271,7 @@ impl Replies {
     }
 }
 
-/// Returns the number of missing replies between two reply numbers. Returns 0 for the first reply that is read, and for
-/// a recreated inbox, in which the numbers restart at 1.
+/// Returns 0 for the first reply, and for a recreated inbox, in which the numbers restart at 1.
 fn missed(before: u64, now: u64) -> u64 {
     if before == 0 { 0 } else { now.saturating_sub(before.saturating_add(1)) }
 }

@@ -1,8 +1,6 @@
-//! Lists rules, conditions on facts, and limits with their modes, and counts the calls that each of them affected. A
-//! rule in shadow mode stops nothing: its count is the number of calls that it would have denied or delayed.
+//! Counts the calls that rules, conditions on facts, and limits affected. A rule in shadow mode stops no call.
 //!
-//! The module [`stats`](crate::stats) computes the counts from the audit log. The Redis hash that stores the counts
-//! also stores the counts of calls by outcome, under field names of another form.
+//! The module [`stats`](crate::stats) computes the counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +10,12 @@ use tickfleet_model::policy::{FactCondition, Policy, Rule, RuleMode, ToolGrant};
 use tickfleet_model::{Limit, Outcome, TenantId};
 use tickfleet_store::{Store, StoreError};
 
-/// Separates the parts of the name of a field that counts the effects of a rule. No tenant name contains this
-/// character.
+/// No tenant name contains this character.
 const BETWEEN: char = '|';
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RuleEffect {
-    /// The rule is in shadow mode. In another mode, the rule would have stopped or delayed the call.
+    /// The rule is in shadow mode, so it did not stop the call.
     Shadow,
     Deny,
 }
@@ -33,18 +30,16 @@ impl RuleEffect {
 }
 
 pub(crate) fn field(did: RuleEffect, tenant: &str, rule: &str) -> String {
-    // Replace colons: a field with three colons would be read as a count of calls.
+    // Replace colons: a field with three colons would be read as a count by outcome.
     format!("{}{BETWEEN}{tenant}{BETWEEN}{}", did.word(), rule.replace(':', "/"))
 }
 
-/// Returns the tenant if the field counts calls by outcome, otherwise `None`.
 pub(crate) fn call_of(field: &str) -> Option<&str> {
     let (tenant, rest) = field.split_once(':')?;
     let (_, what) = rest.split_once(':')?.1.rsplit_once(':')?;
     Outcome::ALL.into_iter().any(|outcome| outcome.as_str() == what).then_some(tenant)
 }
 
-/// Returns the effect, the tenant and the rule if the field counts the effects of a rule, otherwise `None`.
 fn read(field: &str) -> Option<(RuleEffect, &str, &str)> {
     let mut parts = field.splitn(3, BETWEEN);
     let word = parts.next()?;
@@ -54,15 +49,14 @@ fn read(field: &str) -> Option<(RuleEffect, &str, &str)> {
     Some((did, tenant, rule))
 }
 
-/// A rule, a condition on a fact, or a limit: anything that can stop a call.
+/// A rule, a condition on a fact, or a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfiguredRule {
-    /// The rule's path in the configuration, as in results and the audit log:
-    /// `permissions.send_money.rules.small_amounts`.
+    /// The path in the configuration, such as `permissions.send_money.rules.small_amounts`.
     pub rule: String,
-    /// `rule`, `fact` or `limit`; `other` for a counted name that is not in the configuration.
+    /// `rule`, `fact` or `limit`; `other` for a name that is no longer in the configuration.
     pub kind: &'static str,
-    /// `enforce`, `ask` (if the rule fails, people can approve the call), or `shadow`. `None` for `other`.
+    /// `enforce`, `ask` or `shadow`; `None` for `other`. In mode `ask`, people can approve a call against the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
     /// The rule as text for people; empty for `other`.
@@ -75,11 +69,11 @@ pub struct RuleRow {
     /// The rule.
     #[serde(flatten)]
     pub here: ConfiguredRule,
-    /// Calls that the rule would have stopped or delayed if it were not in shadow mode.
+    /// Calls that the rule in shadow mode would have stopped or delayed.
     pub shadow: u64,
-    /// Calls that the rule denied. A call that a limit only delays does not count as denied.
+    /// Calls that the rule denied, without delayed calls.
     pub denied: u64,
-    /// The last day (UTC) on which the rule affected a call, in days since the epoch.
+    /// The last day (UTC, days since the epoch) on which the rule affected a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_day: Option<i64>,
 }
@@ -89,7 +83,7 @@ pub struct RuleRow {
 pub struct RuleCounts {
     /// The rules.
     pub rules: Vec<RuleRow>,
-    /// Number of calls that ended in the requested days, as counted from the audit log.
+    /// Number of calls that ended in the requested days.
     pub calls: u64,
 }
 
@@ -142,13 +136,10 @@ fn of_limit(limit: &Limit) -> ConfiguredRule {
     }
 }
 
-/// Returns the rules in `here` with their counts from `from_day` to `until_day`, for one tenant or for all tenants.
-/// Only the part of the log that is already [counted](crate::stats::count_on) is included. After the rules in `here`,
-/// the result lists counted names that are missing from `here`. Examples are rows of the permission matrix, and rules
-/// that were removed from the configuration.
+/// Returns the rules in `here` with their counts, for one tenant or for all tenants. Counted names that are not in
+/// `here`, such as removed rules, follow at the end.
 ///
-/// # Errors
-/// [`StoreError`].
+/// Entries of the audit log that are not [counted](crate::stats::count_on) yet are not included.
 pub async fn rule_rows(
     shards: &[Store],
     here: Vec<ConfiguredRule>,

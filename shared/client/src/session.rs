@@ -30,10 +30,9 @@ use tickfleet_store::{MessageResult, SessionRecord, Side, Store, StoreError, Tur
 use crate::tasks::{CancelledTask, TaskEvent, TaskProgress, TaskWatcher, cancel_task};
 use crate::{Client, SubmitError};
 
-/// Maximum bytes of a session ID. The IDs of the session's tasks contain the session ID.
+/// The IDs of the session's tasks contain the session ID.
 const ID_BYTES_MAX: usize = 64;
 const TASKS: &str = "ses-";
-/// Maximum attempts to reserve the next exchange of a session while other messages are sent concurrently.
 const PLACES_TRIED: usize = 8;
 
 /// The name of a session within its tenant.
@@ -41,16 +40,13 @@ const PLACES_TRIED: usize = 8;
 #[serde(transparent)]
 pub struct SessionId(SessionName);
 
-/// The error for a text that is not a session name.
+/// The text is not a session name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a session name: expected 1 to 64 letters, digits, _ or -")]
 pub struct InvalidSessionId(String);
 
 impl SessionId {
     /// Checks a session name.
-    ///
-    /// # Errors
-    /// [`InvalidSessionId`] if the text is not a valid name.
     pub fn new(id: impl Into<String>) -> Result<Self, InvalidSessionId> {
         let id = id.into();
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
@@ -59,7 +55,7 @@ impl SessionId {
         if is_one { SessionName::new(&*id).map(Self).map_err(|_| invalid()) } else { Err(invalid()) }
     }
 
-    /// Returns the name as text.
+    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()
@@ -80,18 +76,18 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// A task's position in a session: the session, and the number of the exchange that the task answers.
+/// A task's position in a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExchangeRef {
-    /// The ID of the session to which the task belongs.
+    /// The session.
     pub session: SessionId,
     /// The number of the exchange, from 1.
     pub number: u64,
 }
 
 impl ExchangeRef {
-    /// Parses the exchange from a task ID. Returns `None` if the ID does not have the form of a session's task ID. The
-    /// form does not prove that the task belongs to the session: only the session's record in Redis proves it.
+    /// Returns `None` if the ID does not have the form of a session's task ID. A task outside the session can have an
+    /// ID of this form.
     #[must_use]
     pub fn of_task(task: &str) -> Option<Self> {
         let (session, number) = task.strip_prefix(TASKS)?.rsplit_once('-')?;
@@ -104,29 +100,26 @@ impl ExchangeRef {
     }
 }
 
-/// One exchange: a user message and the agent's answer.
+/// A user message and the agent's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SessionExchange {
-    /// The exchange's number, starting at 1.
+    /// The number, from 1.
     pub number: u64,
     /// The user's message.
     pub user: String,
-    /// The agent's answer. `None` until an answer is stored, for example while the task runs or if it ended without an
-    /// answer.
+    /// `None` until an answer is stored. A task can end without an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
 }
 
-/// The user's message as stored in the session, with the ID of the task that answers it. A task outside the session can
-/// have an ID that [`ExchangeRef::of_task`] parses as this exchange. The stored ID distinguishes the exchange's own
-/// task from such a task.
+/// The ID distinguishes the message's task from a task outside the session with an ID of the same form.
 #[derive(Serialize, Deserialize)]
 struct StoredMessage {
     task: String,
     text: String,
 }
 
-/// Why a message could not be sent.
+/// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The message is empty or too long.
@@ -135,10 +128,10 @@ pub enum SessionError {
         /// The length found, in bytes.
         found: usize,
     },
-    /// The session belongs to another agent than the requested one.
+    /// The session belongs to another agent.
     #[error("the session {0} belongs to another agent; choose another name")]
     Others(SessionId),
-    /// Too many other messages were sent concurrently.
+    /// Too many messages were sent concurrently.
     #[error("too many concurrent messages in this session; retry")]
     Busy,
     /// The task was not accepted.
@@ -160,22 +153,19 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a new session, or continues an existing one. `context` becomes part of each task of the session.
+    /// Opens a new session, or continues an existing one. Each task of the session receives `context`.
     #[must_use]
     pub fn open(client: &Client, tenant: TenantId, agent: AgentId, id: SessionId, context: Context) -> Self {
         Self { client: client.clone(), tenant, agent, id, context }
     }
 
-    /// Returns the session's name.
+    /// The session's name.
     #[must_use]
     pub const fn id(&self) -> &SessionId {
         &self.id
     }
 
-    /// Returns the stored exchanges. Up to 50 exchanges and 256 KiB are kept, for 7 days.
-    ///
-    /// # Errors
-    /// [`SessionError::Others`], [`SessionError::Store`].
+    /// Returns the stored exchanges. At most 50 exchanges and 256 KiB are kept, for 7 days.
     pub async fn history(&self) -> Result<Vec<SessionExchange>, SessionError> {
         let record = self.record().await?;
         Ok(record
@@ -185,7 +175,7 @@ impl Session {
             .collect())
     }
 
-    /// Sends a message. The message becomes a task of the agent. The task also receives the earlier exchanges.
+    /// Submits the message as a task. The task also receives the earlier exchanges.
     ///
     /// # Errors
     /// [`SessionError`]. If the task was not accepted, the message stays in the session without an answer.
@@ -202,7 +192,6 @@ impl Session {
         Ok(Exchange { session: self.clone(), place, task, watch, answer: None })
     }
 
-    /// Stores the user's message as the next free exchange.
     async fn take_place(&self, text: &str) -> Result<ExchangeRef, SessionError> {
         for _ in 0..PLACES_TRIED {
             let place = ExchangeRef { session: self.id.clone(), number: self.record().await?.last + 1 };
@@ -212,8 +201,7 @@ impl Session {
             match self.store().add_message(session, &self.agent, place.number, Side::User, &kept).await? {
                 MessageResult::Done => return Ok(place),
                 MessageResult::OtherAgent => return Err(SessionError::Others(self.id.clone())),
-                // `Already` means that another sender has stored an equal message as this exchange. So try the next
-                // number, as for a different message.
+                // `Already`: another sender has stored an equal message under this number.
                 MessageResult::Already | MessageResult::Conflict | MessageResult::Gap => {}
             }
         }
@@ -257,19 +245,19 @@ pub struct Exchange {
     place: ExchangeRef,
     task: TaskId,
     watch: TaskWatcher,
-    /// The answer while the client stores it in the session. If the caller drops the future of `next` before the answer
-    /// is stored, the next call of `next` returns the answer.
+    /// The answer while the client stores it. If the caller drops the future of `next`, the next call returns the
+    /// answer.
     answer: Option<TaskProgress>,
 }
 
 impl Exchange {
-    /// Returns the ID of the task that answers the message.
+    /// The task that answers the message.
     #[must_use]
     pub const fn task(&self) -> &TaskId {
         &self.task
     }
 
-    /// Waits for the next event of the task. Returns `None` after the last event.
+    /// Waits for the next event. Returns `None` after the last event.
     ///
     /// # Errors
     /// [`StoreError`]; call `next` again: no event is lost.
@@ -282,29 +270,20 @@ impl Exchange {
             }
         }
         if let Some(TaskProgress { event: TaskEvent::Answer { answer, .. }, .. }) = &self.answer {
-            // Agents that run on a model have already stored their answer. For other agents, the client stores the
-            // answer.
+            // Agents that run on a model have already stored their answer.
             let session = &self.session;
             store_answer(session.store(), &session.tenant, &session.agent, &self.place, answer).await?;
         }
         Ok(self.answer.take())
     }
 
-    /// Cancels the task, the turn that the task waits for, and all tasks that the task delegated, directly or through
-    /// other tasks.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Cancels the task, its current turn, and all tasks below it.
     pub async fn cancel(&self, reason: &str) -> Result<CancelledTask, StoreError> {
         cancel_task(self.session.store(), &TurnName::task(&self.session.tenant, &self.task), reason).await
     }
 }
 
-/// Returns the exchanges before the exchange that `task` answers. Returns `None` if `task` belongs to no session of
-/// this agent.
-///
-/// # Errors
-/// [`StoreError`].
+/// Returns the exchanges before the exchange of `task`. Returns `None` if `task` belongs to no session of this agent.
 pub async fn earlier_exchanges(
     store: &Store,
     tenant: &TenantId,
@@ -324,7 +303,7 @@ pub async fn earlier_exchanges(
     Ok(Some((place, before)))
 }
 
-/// Stores the agent's answer in an exchange. A repeated call does not replace the answer.
+/// Stores the agent's answer. A second call does not replace the answer.
 ///
 /// # Errors
 /// [`StoreError`]; the call can be repeated.

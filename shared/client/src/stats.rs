@@ -1,9 +1,8 @@
 //! Statistics of calls: number, outcomes and durations, by day, tenant, agent and tool.
 //!
-//! Calls are not counted when they run. A reader counts the entries of the audit log that are not counted yet, and
-//! stores the counts next to the log ([`count_on`]). Each entry is counted once, even with several readers. The first
-//! read of a long log therefore takes a while; later reads are fast. The counts are kept longer than the log. Entries
-//! that are trimmed from the log before the first read are not counted.
+//! A reader counts the new entries of the audit log, and stores the counts next to the log ([`count_on`]). Each entry
+//! is counted once, even with several readers. Entries that are trimmed from the log before the first read are not
+//! counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,13 +15,13 @@ use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 use crate::model_use::ModelUse;
 use crate::rules::{RuleEffect, field};
 
-/// Number of entries per step. The Redis script that adds the counts of one step takes far less than 10 ms.
+/// The Redis script that adds the counts of one step takes far less than 10 ms.
 const STEP: usize = 1_000;
 const DAY_MS: i64 = 86_400_000;
-/// The name under which calls are counted if their tool does not exist, or if the day already has too many names.
+/// The name for tools that do not exist, and for all further tools of a day with too many names.
 const OTHERS: &str = "~";
 
-/// A dimension by which rows are grouped.
+/// Rows are grouped by dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StatsDimension {
     /// The day, UTC.
@@ -35,7 +34,7 @@ pub enum StatsDimension {
     Tool,
 }
 
-/// A query for statistics.
+/// A query for statistics. An unset filter selects all calls.
 #[derive(Debug, Clone, Default)]
 pub struct StatsQuery {
     /// Only calls of this tenant.
@@ -44,11 +43,11 @@ pub struct StatsQuery {
     pub agent: Option<String>,
     /// Only calls of this tool, by its name.
     pub tool: Option<String>,
-    /// The first day, in days since the epoch.
+    /// First day, in days since the epoch.
     pub from_day: i64,
-    /// The last day, inclusive, in days since the epoch.
+    /// Last day, inclusive, in days since the epoch.
     pub until_day: i64,
-    /// The dimensions by which rows are grouped.
+    /// The dimensions of the rows.
     pub by: BTreeSet<StatsDimension>,
 }
 
@@ -73,7 +72,7 @@ pub struct StatsRow {
     pub ok: u64,
     /// All calls by outcome.
     pub outcomes: BTreeMap<String, u64>,
-    /// The number of attempts after the first attempt of each call.
+    /// Attempts after each call's first attempt.
     pub retries: u64,
     /// Mean duration of the last attempt, in milliseconds.
     pub mean_ms: u64,
@@ -83,36 +82,33 @@ pub struct StatsRow {
     pub p95_ms: u64,
     /// 99th percentile of the duration, in milliseconds. May be up to a fifth too high.
     pub p99_ms: u64,
-    /// Model usage, if [`add_use`](crate::usage::add_use) added it.
+    /// `None` before [`add_use`](crate::usage::add_use).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used: Option<ModelUse>,
 }
 
 impl StatsRow {
-    /// Returns the values that identify the row: day, tenant, agent, tool.
+    /// Day, tenant, agent and tool.
     #[must_use]
     pub fn key(&self) -> [Option<String>; 4] {
         [self.day.clone(), self.tenant.clone(), self.agent.clone(), self.tool.clone()]
     }
 }
 
-/// How much of a shard's audit log is counted.
+/// The counted part of a shard's audit log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CountProgress {
-    /// The number of entries counted by this call.
+    /// Entries that this call counted.
     pub entries: usize,
     /// Time of the last counted entry (ms of the Redis server's clock).
     pub upto_ms: i64,
     /// True if the log has uncounted entries.
     pub more: bool,
-    /// True if entries may have been trimmed from the log before they were counted.
+    /// True if the log may have lost entries before they were counted.
     pub gap: bool,
 }
 
-/// Continues counting the audit log of a shard. Counts at most `steps` × 1,000 entries.
-///
-/// # Errors
-/// [`StoreError`].
+/// Counts new entries of a shard's audit log: at most `steps` × 1,000 entries.
 pub async fn count_on(store: &Store, steps: usize) -> Result<CountProgress, StoreError> {
     let mut counted = CountProgress::default();
     for _ in 0..steps {
@@ -137,7 +133,6 @@ fn ms_of(id: &str) -> i64 {
     id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the rules in shadow mode that would have stopped the call, and the rule that denied the call.
 fn rules(meta: &AuditMeta<'_>) -> Vec<(RuleEffect, String)> {
     let mut rules: Vec<_> = meta.shadow.iter().map(|denial| (RuleEffect::Shadow, denial.rule.clone())).collect();
     if meta.outcome == Outcome::Denied.as_str() {
@@ -158,7 +153,7 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
             *sums.entry((day, tenant.clone(), count, field(did, tenant, OTHERS))).or_default() += 1;
         }
         let agent = logged.agent();
-        // A model can invent any number of tool names, so all tools that do not exist are counted under one name.
+        // A model can invent any number of tool names.
         let is_tool = logged.meta.outcome != Outcome::UnknownTool.as_str();
         let tool = if is_tool { &*logged.entity_id } else { OTHERS };
         let took = format!("h{}", bucket(logged.meta.duration_ms));
@@ -178,7 +173,7 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
     sums.into_iter().map(addition).collect()
 }
 
-/// Returns the number of the bucket for a duration. Each bucket's upper bound is 2^(1/4) times the previous bound.
+/// Each bucket's upper bound is 2^(1/4) times the previous bound.
 fn bucket(ms: u64) -> u32 {
     ((ms as f64 + 1.0).log2() * 4.0).ceil() as u32
 }
@@ -207,7 +202,6 @@ impl Sums {
         }
     }
 
-    /// Returns the upper bound (ms) of the bucket that contains this percentile of the durations.
     fn quantile(&self, percent: u64) -> u64 {
         let all: u64 = self.buckets.values().sum();
         let wanted = (all * percent).div_ceil(100);
@@ -222,11 +216,8 @@ impl Sums {
     }
 }
 
-/// Returns the statistics of the calls that match the query, grouped by the query's dimensions. Only the part of the
-/// log that is already [counted](count_on) is included.
-///
-/// # Errors
-/// [`StoreError`].
+/// Returns the statistics of the calls that match the query. Entries of the log that are not [counted](count_on) yet
+/// are not included.
 pub async fn stats(shards: &[Store], query: &StatsQuery) -> Result<Vec<StatsRow>, StoreError> {
     let mut rows: BTreeMap<[Option<String>; 4], Sums> = BTreeMap::new();
     for store in shards {
@@ -243,8 +234,6 @@ pub async fn stats(shards: &[Store], query: &StatsQuery) -> Result<Vec<StatsRow>
     Ok(rows.into_iter().map(|(of, sums)| row(of, &sums)).collect())
 }
 
-/// Returns the key of the field's row, and the name of the count. Returns `None` if the field does not match the query,
-/// or does not count calls.
 fn key_of<'a>(query: &StatsQuery, day: i64, field: &'a str) -> Option<([Option<String>; 4], &'a str)> {
     let (tenant, rest) = field.split_once(':')?;
     let (agent, rest) = rest.split_once(':')?;

@@ -1,5 +1,4 @@
-//! The status of turns, for callers that follow many turns: what each turn waits for, whether a worker runs it, and
-//! which calls have results.
+//! The status of unfinished turns.
 
 use futures::future::join_all;
 use serde::Serialize;
@@ -10,40 +9,40 @@ use tickfleet_core::turn::{State, WaitReason};
 use tickfleet_model::{CallResult, Outcome, TaskId, TurnId};
 use tickfleet_store::{FollowedTurn, Store, StoreError, TurnName};
 
-/// The status of an unfinished turn, with the results of its calls.
+/// The status of an unfinished turn.
 #[derive(Debug, Clone)]
 pub struct TurnStatus {
     /// The agent that makes the turn's calls.
     pub agent: String,
     /// The turn's state.
     pub phase: TurnPhase,
-    /// The results of calls from the requested position on, about 16 at most. The next request returns further results.
+    /// Results from the requested position on, about 16 at most.
     pub results: Vec<CallEnd>,
 }
 
-/// The states of an unfinished turn.
+/// The phase of an unfinished turn.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum TurnPhase {
-    /// The turn is accepted. No scheduler has decided it yet.
+    /// No scheduler has decided the turn yet.
     Queued,
     /// The turn's next call waits.
     Waiting(TurnWait),
-    /// Calls were admitted and wait for a free worker.
+    /// The admitted calls wait for a free worker.
     Dispatched,
-    /// A worker runs the turn's calls, starting with `call`. Short calls after `call` may already have ended.
+    /// A worker runs the turn. Short calls after `call` may already have ended.
     Running {
-        /// The first call that has no result in Redis, `<turn>/<position>`.
+        /// The first call without a result, `<turn>/<position>`.
         call: String,
-        /// The latest progress that a running tool has reported, if any.
+        /// The latest progress of a running tool.
         #[serde(skip_serializing_if = "Option::is_none")]
         progress: Option<ToolProgress>,
     },
-    /// The turn is ending: its remaining calls do not run.
+    /// The remaining calls will not run.
     Ending,
 }
 
-/// The progress that a tool has reported. A worker stores at most one report per second.
+/// The progress of a tool. A worker stores at most one report per second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ToolProgress {
     /// The call, `<turn>/<position>`.
@@ -51,7 +50,7 @@ pub struct ToolProgress {
     /// From 0 to 1, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction: Option<f64>,
-    /// The tool's text for people; may be empty.
+    /// Text for people; may be empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
@@ -71,18 +70,18 @@ pub struct TurnWait {
     /// The reason.
     #[serde(flatten)]
     pub reason: TurnWaitReason,
-    /// The latest end of the wait, or the time of the next check (ms of shard time), if known.
+    /// The latest end of the wait, or the time of the next check (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<i64>,
 }
 
-/// Why the next call of a turn waits.
+/// Why a turn's next call waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "for", rename_all = "snake_case")]
 pub enum TurnWaitReason {
-    /// A cap or limit is used up, or earlier turns of the agent are admitted first.
+    /// A cap or limit is used up, or the agent's earlier turns are first.
     Limit {
-        /// The name of a limit, `calls per tick` or `actions per day`.
+        /// A limit's name, `calls per tick` or `actions per day`.
         limit: String,
     },
     /// An operator has paused the agent or the tenant.
@@ -90,7 +89,7 @@ pub enum TurnWaitReason {
         /// The operator's reason.
         reason: String,
     },
-    /// People have to approve the call.
+    /// People must approve the call.
     Approval {
         /// The approval.
         approval: String,
@@ -98,39 +97,37 @@ pub enum TurnWaitReason {
         call: String,
         /// The call's tool.
         tool: String,
-        /// The approvers that the call needs, as text.
+        /// The needed approvers, as text.
         needs: String,
     },
-    /// The call waits for a task that it has delegated.
+    /// The call waits for a task that it delegated.
     Task {
         /// The task.
         task: String,
     },
-    /// The call waits for another turn: a turn that it started, a turn that may change a fact, or a turn with an equal
-    /// call.
+    /// The call waits for a turn. The turn was started by the call, may change a fact, or has an equal call.
     Turn {
         /// The turn.
         turn: String,
     },
-    /// The call waits until its retry is due, a circuit breaker allows the call, or a tool's pause ends. Or it waits
-    /// for a worker with a build that can read the turn's next calls.
+    /// The call waits for its retry, a circuit breaker, the end of a tool's pause, or a worker that can read the call.
     NextTry,
 }
 
-/// The end of a call, without its output.
+/// A call's result without its output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CallEnd {
     /// The call, `<turn>/<position>`.
     pub call: String,
-    /// The provider's ID of the call.
+    /// The provider's ID.
     pub tool_call_id: Option<String>,
-    /// The tool as the model named it.
+    /// The name in the model's call.
     pub tool: String,
-    /// True if the outcome is `ok`.
+    /// True for the outcome `ok`.
     pub success: bool,
     /// How the call ended.
     pub outcome: Outcome,
-    /// The number of attempts; 0 if the call never ran.
+    /// 0 if the call never ran.
     pub attempts: u32,
 }
 
@@ -147,9 +144,8 @@ impl From<&CallResult> for CallEnd {
     }
 }
 
-/// Returns the statuses of turns of one shard. Each requested turn comes with the position from which its results are
-/// returned. The status is `None` for a turn that is not in progress. If a turn's record cannot be read, only this turn
-/// yields an error.
+/// Returns the statuses of turns of one shard. Each turn has the position of the first wanted result. The status is
+/// `None` if the turn is not in progress. An unreadable record is an error of this turn only.
 ///
 /// # Errors
 /// [`StoreError`] if no turn could be read.
@@ -177,7 +173,7 @@ async fn turn_status(store: &Store, name: &TurnName, stand: FollowedTurn) -> Res
         State::Ready { .. } | State::Running { .. } => TurnPhase::Dispatched,
         State::Ending { .. } => TurnPhase::Ending,
     };
-    // Stop at an unreadable result. Otherwise, the caller would assign the results after it to the wrong calls.
+    // Stop at an unreadable result. Otherwise, the caller would assign later results to the wrong calls.
     let results = stand.results.iter().map_while(|result| serde_json::from_str::<CallResult>(result).ok());
     let results = results.map(|result| CallEnd::from(&result)).collect();
     Ok(TurnStatus { agent: turn.head.agent.to_string(), phase, results })
@@ -203,7 +199,7 @@ async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<
                 TurnWaitReason::Turn { turn: turn.to_string() }
             }
             WaitReason::Budget { counter } => TurnWaitReason::Limit { limit: limit_of(counter) },
-            // A call whose approval is decided is dispatched again, like a call after a circuit breaker's wait.
+            // A call with a decided approval is dispatched again.
             WaitReason::Approval { .. } | WaitReason::Breaker { .. } | WaitReason::Reader { .. } => {
                 TurnWaitReason::NextTry
             }
@@ -220,14 +216,13 @@ fn throttled(counter: &CounterKey, stand: &FollowedTurn) -> TurnWait {
     TurnWait { reason: TurnWaitReason::Limit { limit: limit_of(counter) }, until_ms: stand.due_ms }
 }
 
-/// The names of the caps in lists of limits and in filters. Both caps per day have the same name.
+/// The names of the caps in filters. Both caps per day have the same name.
 pub const CAP_NAMES: [&str; 2] = [TICK_NAME, DAY_NAME];
 /// The cap of an agent per tick.
 pub const TICK_NAME: &str = "max_calls_per_tick";
 /// The caps of an agent and of a tenant per day.
 pub const DAY_NAME: &str = "max_actions_per_day";
 
-/// Returns the name of a counter's cap or limit for filters.
 pub(crate) fn filter_name(counter: &CounterKey) -> &str {
     match &*counter.limit {
         limits::TICK => TICK_NAME,
@@ -236,7 +231,6 @@ pub(crate) fn filter_name(counter: &CounterKey) -> &str {
     }
 }
 
-/// Returns the name of a counter's cap or limit for people. A built-in cap has a name in words.
 pub(crate) fn limit_of(counter: &CounterKey) -> String {
     match &*counter.limit {
         limits::TICK => "calls per tick".into(),

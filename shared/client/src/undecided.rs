@@ -1,13 +1,13 @@
-//! Accepted turns and tasks that no scheduler has decided yet. Such turns and tasks have no record.
+//! Accepted turns and tasks without a record: no scheduler has decided them yet.
 
 use tickfleet_model::AgentId;
 use tickfleet_protocol::{TaskMessage, parse_task_message, parse_turn};
 use tickfleet_store::{Inbound, Store, StoreError, TurnName, UndecidedMessage};
 
-/// A turn or task that waits for a scheduler's decision.
+/// A turn or task that waits for a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UndecidedTurn {
-    /// The agent in the turn's message. `None` if the message cannot be read now.
+    /// `None` if the message cannot be read now.
     pub agent: Option<AgentId>,
 }
 
@@ -15,12 +15,11 @@ pub(super) async fn undecided(store: &Store, name: &TurnName) -> Result<Option<U
     if let Some(waits) = store.undecided(name).await? {
         return Ok(agent(&waits, name).map(|agent| UndecidedTurn { agent: Some(agent) }));
     }
-    // If the message still waits for admission, the search above missed it because its entry is being moved.
+    // The search above misses a message whose entry is being moved.
     Ok(store.waits_for_admission(name).await?.then_some(UndecidedTurn { agent: None }))
 }
 
-/// Returns the agent in the message if the message belongs to this turn or task, otherwise `None`. A message of another
-/// tenant can have the same ID if the ID was derived from the ID of its stream entry.
+/// `None` for a message of another tenant. Two tenants can have the same ID if it was derived from a stream entry.
 fn agent(waits: &UndecidedMessage, name: &TurnName) -> Option<AgentId> {
     let raw = waits.message.as_bytes();
     let (tenant, given, agent) = match waits.from {

@@ -1,5 +1,5 @@
-//! Model usage, in addition to the [statistics](crate::stats) of calls: requests, tokens and cost by day, tenant and
-//! agent. Models are not tools, so rows of tools have no model usage.
+//! Model usage: requests, tokens and cost by day, tenant and agent. Models are not tools, so rows of tools have no
+//! usage.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,26 +14,22 @@ pub use crate::model_use::ModelUse;
 use crate::stats::{StatsDimension, StatsQuery, StatsRow};
 
 const TOGETHER: usize = 32;
-/// Maximum product of tenants and days in one response: 1,000 tenants for 4 days, or 100 tenants for 40 days.
+/// Maximum product of tenants and days in one response.
 const READ_MAX: usize = 4_000;
 
-/// Total model usage of a query, and whether the total is complete.
+/// The total model usage of a query.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ModelUseTotal {
-    /// The number of requests, the tokens and the cost.
+    /// Requests, tokens and cost.
     #[serde(flatten)]
     pub used: ModelUse,
-    /// True if the total covers all tenants and days of the query. False if the query has more tenants and days than
-    /// one response reads, or more days than the 40 for which usage is kept.
+    /// False if the query has too many tenants and days for one response, or more than 40 days. Usage is kept for 40
+    /// days.
     pub complete: bool,
 }
 
-/// Adds model usage to the rows of a query, and adds rows for usage without calls. `zones` has the time zones of
-/// tenants: the days of a tenant's model usage begin at midnight in the tenant's time zone. Returns the total usage, or
-/// `None` if the query is about tools.
-///
-/// # Errors
-/// [`StoreError`].
+/// Adds model usage to rows, and rows for usage without calls. A tenant's days begin at midnight in its time zone in
+/// `zones`. Returns the total, or `None` if the query is about tools.
 pub async fn add_use(
     client: &Client,
     zones: &BTreeMap<TenantId, Tz>,
@@ -98,7 +94,6 @@ fn keyed<'a>(
     wanted.map(|(agent, used)| (key(Some(agent)), used)).collect()
 }
 
-/// Writes the usage of each key into the key's row. Adds a row for each key without a row, and sorts the rows.
 fn join(rows: &mut Vec<StatsRow>, found: BTreeMap<[Option<String>; 4], ModelUse>) {
     let at: HashMap<[Option<String>; 4], usize> = rows.iter().enumerate().map(|(at, row)| (row.key(), at)).collect();
     rows.iter_mut().for_each(|row| row.used = Some(ModelUse::default()));

@@ -1,4 +1,4 @@
-//! Workers, and operations to drain and resume workers.
+//! Lists, drains and resumes workers.
 
 use std::collections::BTreeMap;
 
@@ -11,66 +11,61 @@ use tickfleet_store::{PauseResult, ShardWorkers, Slots, Store, StoreError, worke
 use crate::held_slices::held_slices;
 use crate::operate::Operator;
 
-/// Age (ms) after which the drain flag of a worker that no longer runs is removed. The age is checked when another
-/// worker is drained.
+/// Age (ms) after which the drain flag of a vanished worker is removed, when another worker is drained.
 const GONE_MS: i64 = 24 * 3_600 * 1_000;
 const RUNNING_MAX: usize = 100;
 
-/// A worker process, with all shards that it serves.
+/// A worker process in all its shards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WorkerSummary {
-    /// The worker's name: `w-`, the name of the host or pod, and the number of the process.
+    /// `w-`, the name of the host or pod, and the number of the process.
     pub name: String,
     /// True if the worker has a valid lease in at least one shard.
     pub alive: bool,
-    /// The number of shards in which the worker has a valid lease.
+    /// The number of shards with a valid lease.
     pub shards: usize,
-    /// The number of slots in which a slice runs now.
+    /// The number of slots in use.
     pub busy: usize,
-    /// The number of slots. For a drained worker, the number of busy slots.
+    /// The number of slots. For a drained worker, the number of slots in use.
     pub slots: usize,
-    /// Milliseconds since the worker's last heartbeat. `None` if no heartbeat is stored.
+    /// Age (ms) of the last heartbeat. `None` if no heartbeat is stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heartbeat_age_ms: Option<i64>,
-    /// The operator who drained the worker, with reason and time.
+    /// The operator, the reason and the time of the drain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drained: Option<Pause>,
     /// False until the worker's heartbeat has read the latest drain or resume.
     pub drain_applied: bool,
-    /// The calls in the worker's slots, the oldest first. `None` in lists.
+    /// The calls in progress, the oldest first. `None` in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running: Option<Vec<RunningCall>>,
 }
 
-/// The calls in a worker's slot.
+/// The calls in one slot of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RunningCall {
     /// The turn or task: `tenant:id`.
     pub turn: String,
-    /// The tool of the call that runs.
+    /// The tool of the current call.
     pub tool: String,
-    /// When the worker took the calls of the turn (ms of shard time).
+    /// Time at which the worker took the turn (ms of shard time).
     pub since_ms: i64,
 }
 
 /// The result of a drain or resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerDrainResult {
-    /// The worker was drained or resumed in at least one shard.
+    /// At least one shard has changed.
     Ok,
-    /// The worker already had the requested state in every shard.
+    /// Every shard already had the requested state.
     None,
-    /// No worker with this name exists or is drained.
+    /// No such worker exists or is drained.
     Unknown,
     /// A shard has too many drained workers. The worker may be drained in other shards.
     Full,
 }
 
-/// Returns the workers of the fleet by name, and the shard time in milliseconds. Includes drained workers that no
-/// longer run.
-///
-/// # Errors
-/// [`StoreError`].
+/// The workers by name, and the shard time (ms). Includes drained workers that no longer run.
 pub async fn workers(shards: &[Store]) -> Result<(Vec<WorkerSummary>, i64), StoreError> {
     let mut found = BTreeMap::new();
     let mut now_ms = 0;
@@ -82,11 +77,7 @@ pub async fn workers(shards: &[Store]) -> Result<(Vec<WorkerSummary>, i64), Stor
     Ok((found.into_values().collect(), now_ms))
 }
 
-/// Returns one worker with the calls in its slots, and the shard time in milliseconds. Returns `None` if no worker has
-/// this name.
-///
-/// # Errors
-/// [`StoreError`].
+/// One worker with its calls, and the shard time (ms). `None` if no worker has this name.
 pub async fn worker(shards: &[Store], requested: &str) -> Result<Option<(WorkerSummary, i64)>, StoreError> {
     let mut known = Vec::with_capacity(shards.len());
     for store in shards {
@@ -139,8 +130,7 @@ fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {
     }
 }
 
-/// Returns the name of the requested worker. Also accepts the name of a consumer, because `top` shows names of
-/// consumers.
+/// Also accepts the name of a consumer, because `top` shows names of consumers.
 fn resolve_worker<'a>(known: &'a [ShardWorkers], requested: &'a str) -> Option<&'a str> {
     let is_known = |name: &str| {
         let mut all = known.iter();
@@ -151,10 +141,7 @@ fn resolve_worker<'a>(known: &'a [ShardWorkers], requested: &'a str) -> Option<&
     [Some(requested), worker_of(requested)].into_iter().flatten().find(|name| is_known(name))
 }
 
-/// Returns a message that the worker does not exist, with similar names.
-///
-/// # Errors
-/// [`StoreError`].
+/// A message that the worker does not exist, with similar names.
 pub async fn no_worker(shards: &[Store], worker: &str) -> Result<String, StoreError> {
     let (found, _) = workers(shards).await?;
     let names = || found.iter().map(|worker| worker.name.as_str());
@@ -164,8 +151,8 @@ pub async fn no_worker(shards: &[Store], worker: &str) -> Result<String, StoreEr
     Ok(format!("unknown worker {worker:?}. {near}."))
 }
 
-/// Drains a worker in all shards: the worker finishes its slices and takes no new slices, but its process keeps
-/// running. The worker reads the drain flag with its next heartbeat.
+/// Drains a worker in all shards: it finishes its slices and takes no new ones. The worker reads the drain flag with
+/// its next heartbeat.
 ///
 /// # Errors
 /// [`StoreError`]; the call can be repeated.
@@ -212,7 +199,6 @@ async fn change(
     Ok(if is_full { WorkerDrainResult::Full } else { set })
 }
 
-/// Returns drained workers, except `but`, that no longer run and were drained more than [`GONE_MS`] ago.
 fn gone(shard: &ShardWorkers, but: &str) -> Vec<String> {
     let is_heard = |name: &str| shard.consumers.iter().any(|node| worker_of(&node.name) == Some(name));
     let old = shard.drained.iter().filter(|(_, note)| shard.now_ms - note.since_ms > GONE_MS);

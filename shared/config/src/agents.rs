@@ -1,4 +1,4 @@
-//! `agents.yaml`: the agents with their roles, capabilities and caps, and their task handlers.
+//! `agents.yaml`: the agents and their task handlers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,21 +17,19 @@ use crate::tools::templates::Arguments;
 use tickfleet_model::version::Selector;
 use tickfleet_model::{AgentId, AgentPolicy, Effect, limits, suggest};
 
-/// Default lease of an external agent's task. Longer than a worker's lease, because external runtimes send fewer
-/// heartbeats.
+/// Longer than a worker's lease, because external runtimes send fewer heartbeats.
 pub const EXTERNAL_LEASE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The arguments that templates of an HTTP task handler may name, as `{{description}}`.
+/// Templates of an HTTP task handler can use these arguments, as `{{description}}`.
 pub const TASK_ARGUMENTS: [&str; 8] =
     ["task_id", "tenant", "agent", "description", "input", "priority", "deadline", "delegator"];
 
-/// The arguments of [`TASK_ARGUMENTS`] that every task has. Only these arguments are allowed in a URL path.
+/// A URL path may contain only these arguments, because every task has them.
 const TASK_ARGUMENTS_ALWAYS: [&str; 5] = ["task_id", "tenant", "agent", "description", "priority"];
 
-/// Defines how tasks of an agent run. No task can be delegated to an agent without a handler.
+/// No task can be delegated to an agent without a handler.
 #[derive(Debug, Clone)]
 pub enum TaskHandlerDef {
-    /// A Rust function that the worker binary registers under this name.
     Typed(String),
     Http(Box<HttpTaskDef>),
     Llm(Box<LlmDef>),
@@ -44,9 +42,9 @@ pub enum TaskHandlerDef {
 #[derive(Debug, Clone)]
 pub struct HttpTaskDef {
     pub http: HttpDef,
-    /// The effect of calling the service twice for one task. Default `once`.
+    /// Default `once`.
     pub effect: Effect,
-    /// Time limit of one try. Default: the fleet's tool timeout.
+    /// Default: the fleet's tool timeout.
     pub timeout: Option<Duration>,
 }
 
@@ -54,7 +52,7 @@ pub struct HttpTaskDef {
 pub(super) struct Agents {
     pub(super) policies: BTreeMap<AgentId, AgentPolicy>,
     pub(super) task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// Names of agents as written in the file. Includes agents with errors, so that other files may name such agents.
+    /// Includes agents with errors, so that other files may name these agents.
     pub(super) names: BTreeSet<String>,
     pub(super) has_all_names: bool,
 }
@@ -62,9 +60,7 @@ pub(super) struct Agents {
 #[derive(Clone, Copy)]
 pub(super) struct AgentReferences<'a> {
     pub(super) sources: &'a Sources,
-    /// `None` if the file with the tools could not be read.
     pub(super) tools: Option<&'a BTreeSet<String>>,
-    /// `None` if the file with the models could not be read.
     pub(super) models: Option<&'a Models>,
     pub(super) prompts: &'a AgentPrompts,
 }
@@ -104,7 +100,6 @@ fn agent(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> (AgentPolicy, Opti
     (policy, handler)
 }
 
-/// Reads `{<tool>: <selector>}`, the versions of tools.
 fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTreeMap<String, String> {
     let mut read = BTreeMap::new();
     for (tool, place, selector) in cursor.members() {
@@ -122,7 +117,6 @@ fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTree
     read
 }
 
-/// Reads a task handler, which must have exactly one kind.
 fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<TaskHandlerDef> {
     const KINDS: [&str; 4] = ["typed", "http", "llm", "external"];
     let mut s = cursor.section();
@@ -148,8 +142,6 @@ fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<Task
     s.close();
     let count =
         |known: &[&str]| cursor.node.entries().iter().filter(|entry| known.contains(&entry.key.as_str())).count();
-    // An unknown field may be a misspelled kind, and is reported by name. In that case, do not also report a missing
-    // kind.
     let unknown = cursor.node.entries().len() > count(&KINDS) + count(&["effect", "timeout_ms"]);
     if count(&KINDS) > 1 || count(&KINDS) == 0 && !unknown {
         cursor.refuse(format!("exactly one of {}", KINDS.join(", ")));

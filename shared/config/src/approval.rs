@@ -1,5 +1,4 @@
-//! Reads the approvers that a call needs (`approval` of a tool or a rule), and the people who may approve (`approvers`
-//! of `permissions.yaml`).
+//! `approval` of a tool or rule, and `approvers` of `permissions.yaml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,8 +12,6 @@ use crate::document::reader::Cursor;
 const NARROW_MAX: usize = 16;
 const WORD: &str = "1 to 64 of A-Z a-z 0-9 _ . @ -";
 
-/// A role that a demand names, with its location for errors. Once the approvers are known, a role that no approver has
-/// is reported.
 #[derive(Debug, Clone)]
 pub(super) struct NamedRole {
     place: ConfigLocation,
@@ -22,8 +19,6 @@ pub(super) struct NamedRole {
     role: String,
 }
 
-/// The number of approvers that a call needs, with its location for errors. Once the approvers are known, a number that
-/// is too large is reported.
 #[derive(Debug, Clone)]
 struct Quorum {
     place: ConfigLocation,
@@ -74,8 +69,7 @@ fn pointers(cursor: &Cursor<'_>) -> BTreeSet<String> {
     words
 }
 
-/// Reads the approvers with their roles. No approver may have the name of an agent, so that no agent can approve its
-/// own calls.
+/// No approver may have the name of an agent, so that no agent can approve its own calls.
 pub(super) fn approvers(cursor: &Cursor<'_>, agents: Option<&BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
     let mut approvers = BTreeMap::new();
     for (name, place, person) in cursor.members() {
@@ -104,8 +98,7 @@ fn roles(cursor: &Cursor<'_>) -> BTreeSet<String> {
     roles
 }
 
-/// Refuses a role that no approver has, and a quorum above the number of approvers: the call would wait until its
-/// deadline. Does not check a quorum without any approver, because then calls that need approval are refused at once.
+/// A call with an impossible demand would wait until its deadline. Without any approver, such calls are denied at once.
 pub(super) fn check(asked: &ApprovalDemands, approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
     let known: BTreeSet<&str> = approvers.values().flatten().map(String::as_str).collect();
     for NamedRole { place, path, role } in asked.roles.iter().filter(|named| !known.contains(named.role.as_str())) {
@@ -115,7 +108,6 @@ pub(super) fn check(asked: &ApprovalDemands, approvers: &BTreeMap<String, BTreeS
     }
     for Quorum { place, path, by, quorum } in &asked.quorums {
         let may = approvers.values().filter(|roles| by.is_empty() || !by.is_disjoint(roles)).count();
-        // An unknown role has already been reported above.
         if may > 0 && *quorum > may {
             let expected = format!("at most {may}: permissions.yaml has only that many approvers for it");
             errors.push(place, path, format!("a quorum of {quorum}"), expected);

@@ -9,11 +9,10 @@ use sha2::{Digest, Sha256};
 use crate::document::canonical::{write_canonical, write_name};
 use tickfleet_model::policy::Policy;
 
-/// Returns the SHA-256 digest, in hex, of everything that affects decisions about calls. `declared` is the part of the
-/// tools and agents that affects decisions, in canonical JSON.
+/// Returns a SHA-256 digest in hex. `declared` is the part of the tools and agents that affects decisions, in
+/// canonical JSON.
 ///
-/// Hashes the text of one JSON object member by member. With many agents, the complete text would take more memory than
-/// the policy itself.
+/// Hashes the text member by member: with many agents, the complete text would take more memory than the policy.
 pub(super) fn digest(policy: &Policy, declared: &str) -> String {
     let caps = &policy.defaults;
     let permissions = &policy.permissions;
@@ -48,7 +47,6 @@ pub(super) fn digest(policy: &Policy, declared: &str) -> String {
     }
     hash.update("}");
     hash.finalize().iter().fold(String::new(), |mut hex, byte| {
-        // Writing to a String cannot fail.
         let _ = write!(hex, "{byte:02x}");
         hex
     })
@@ -56,12 +54,10 @@ pub(super) fn digest(policy: &Policy, declared: &str) -> String {
 
 fn one(value: impl Serialize) -> String {
     let mut text = String::new();
-    // Types of the model can always be serialized as JSON, so this does not fail.
     write_canonical(&serde_json::to_value(value).unwrap_or_default(), &mut text);
     text
 }
 
-/// Returns the map as a JSON object. Converts the values one by one, to save memory.
 fn members_of<K: Display, V: Serialize>(map: &BTreeMap<K, V>) -> String {
     let mut text = String::from("{");
     for (name, value) in map {

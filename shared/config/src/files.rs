@@ -1,4 +1,4 @@
-//! The files of a configuration: the built-in files, the files of the operator's folder, and their merge.
+//! The built-in files, the operator's folder, and their merge.
 
 use std::fmt;
 use std::fs;
@@ -25,7 +25,6 @@ const LIMITS: &str = "limits.yaml";
 const MODELS: &str = "models.yaml";
 const MCP: &str = "mcp.yaml";
 
-/// The built-in configuration: the only source of defaults.
 const BUILT_IN: [(&str, &str); 9] = [
     (SETTINGS, include_str!("../../../config/tickfleet.yaml")),
     (AGENTS, include_str!("../../../config/agents.yaml")),
@@ -38,14 +37,12 @@ const BUILT_IN: [(&str, &str); 9] = [
     (MCP_LOCK_FILE, include_str!("../../../config/mcp.lock.yaml")),
 ];
 
-/// The files of the sample business, each with the name of its section. If samples are off, a missing file is treated
-/// as a file in which this section is empty.
+/// If samples are off, the section of a missing file is empty.
 const SAMPLES: [(&str, &str); 4] =
     [(AGENTS, "agents"), (TOOLS, "tools"), (PERMISSIONS, "permissions"), (TENANTS, "tenants")];
 
 pub(super) const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// A tree is `None` if its file cannot be read or parsed; an error was noted.
 #[derive(Default)]
 pub(super) struct Trees {
     pub(super) settings: Option<Node>,
@@ -60,7 +57,7 @@ pub(super) struct Trees {
 }
 
 impl fmt::Debug for Trees {
-    /// Shows no content, because the trees contain everything that was written, including passwords.
+    /// The trees contain passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Trees")
     }
@@ -81,9 +78,8 @@ impl Trees {
     }
 }
 
-/// Reads and merges all files. Returns `None` only if the built-in configuration itself is invalid. Also returns the
-/// part of the files that counts as policy, in canonical JSON. This part contains no values from the environment,
-/// because such values differ between processes with the same policy.
+/// The text is the canonical JSON of the policy, without values from the environment: they can differ between processes
+/// with the same policy.
 pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)> {
     if let Some(dir) = sources.policy_dir() {
         check_folder(dir, errors);
@@ -127,10 +123,9 @@ fn declared(files: [(&str, &Option<Node>); 4]) -> String {
     text
 }
 
-/// Reads the MCP servers and their pins. Ignores errors of the pins, because the caller replaces the pins.
+/// The caller replaces the pins, so their errors do not matter.
 pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Option<Node>) {
     let dir = sources.dir.as_deref();
-    // The built-in `mcp.yaml` and `mcp.lock.yaml` are empty.
     let mut mcp = replacing(MCP, dir, sources, true, errors);
     if let Some(mcp) = &mut mcp {
         expand_servers(mcp, &sources.environment, errors);
@@ -139,7 +134,7 @@ pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Opt
 }
 
 pub(super) fn read_tools(sources: &Sources, errors: &Errors) -> Option<Node> {
-    // The built-in tools have no Python module, so the result does not depend on whether samples are enabled.
+    // The built-in tools have no Python module, so the setting of the samples does not matter.
     let mut tools = replacing(TOOLS, sources.policy_dir(), sources, true, errors)?;
     expand(&mut tools, "", &sources.environment, errors);
     Some(tools)
@@ -154,12 +149,11 @@ pub(super) fn wants_json_log(dir: Option<&Path>, environment: &Environment) -> b
         let format = tree.get("log").and_then(|log| log.get("format")).map(|node| &node.value);
         return matches!(format, Some(Value::Text(text)) if text == JSON);
     }
-    // If the YAML is invalid, search the text of the file. No other setting is named `format`.
+    // The YAML may be invalid, so search the text. No other setting is named `format`.
     let text = dir.and_then(|dir| fs::read_to_string(dir.join(SETTINGS)).ok()).unwrap_or_default();
     text.contains("format: json")
 }
 
-/// Returns the tree of a built-in file. Each file is parsed once per process.
 fn built_in(name: &str) -> Option<Node> {
     static PARSED: [OnceLock<Option<Node>>; BUILT_IN.len()] = [const { OnceLock::new() }; BUILT_IN.len()];
     let mut files = BUILT_IN.iter().zip(&PARSED);
@@ -167,7 +161,7 @@ fn built_in(name: &str) -> Option<Node> {
     parsed.get_or_init(|| parse(text, Origin::BuiltIn(name), &Errors::default())).clone()
 }
 
-/// Returns the built-in settings, overridden first by [`Sources::written`] and then by the folder's `tickfleet.yaml`.
+/// The folder's `tickfleet.yaml` overrides [`Sources::written`], which overrides the built-in settings.
 fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node> {
     let mut tree = built_in.clone();
     if let Some(text) = sources.written.get(SETTINGS) {
@@ -191,20 +185,17 @@ fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node>
     Some(tree)
 }
 
-/// Returns the setting `permission.samples`, by default true. A value that is not a boolean is refused later, when the
-/// settings are read.
 fn with_samples(settings: Option<&Node>) -> bool {
     let switch = settings.and_then(|settings| settings.get("permission")?.get("samples"));
     match switch.map(|node| &node.value) {
         Some(Value::Boolean(switch)) => *switch,
-        // Values from the environment are texts.
         Some(Value::Text(text)) => text != "false",
         _ => true,
     }
 }
 
-/// Returns the tree of the folder's file. If the file is missing, returns the file in [`Sources::written`] or else the
-/// built-in file. If `samples` is false, a missing file of the sample business counts as empty.
+/// The folder's file comes first, then [`Sources::written`], then the built-in file. Without `samples`, a missing
+/// sample file is empty.
 fn replacing(
     name: &'static str,
     dir: Option<&Path>,
@@ -250,7 +241,7 @@ fn from_folder(name: &str, dir: Option<&Path>, errors: &Errors) -> ParsedFile {
     }
 }
 
-/// Refuses a folder that does not exist, and YAML files in the folder that would be ignored (`agents.yml`).
+/// Nothing would read YAML files with other names, such as `agents.yml`.
 fn check_folder(dir: &Path, errors: &Errors) {
     let names = || BUILT_IN.iter().map(|(name, _)| *name);
     let shown = dir.display().to_string();
@@ -271,9 +262,8 @@ fn check_folder(dir: &Path, errors: &Errors) {
     }
 }
 
-/// Replaces `${NAME:-default}` in the only fields that read the environment. These are `base_url`, `token_url`,
-/// `allow_private` and `http.defaults`, and `interpreter`, `cwd` and `path` of modules. If a reference cannot
-/// be replaced, an error is noted and the text stays unchanged.
+/// Only these fields read the environment: `base_url`, `token_url`, `allow_private`, `http.defaults`, and
+/// `interpreter`, `cwd` and `path` of modules.
 fn expand(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
     let Value::Mapping(entries) = &mut node.value else { return };
     for Entry { key, node, .. } in entries {
@@ -326,7 +316,7 @@ fn expand_text(node: &mut Node, path: &str, environment: &Environment, errors: &
     }
 }
 
-/// Expands the items of a list. One variable can contain several items, separated by commas, or no item.
+/// A variable can contain several items, separated by commas, or no item.
 fn expand_list(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
     let Value::List(items) = &mut node.value else { return };
     items.iter_mut().enumerate().for_each(|(i, n)| expand_text(n, &format!("{path}[{i}]"), environment, errors));

@@ -1,8 +1,7 @@
 //! Configuration: YAML files and the environment, validated as a whole before anything starts.
 //!
-//! The files of a folder override the built-in defaults, and the environment overrides the files ([`load`]). Each value
-//! keeps the location where it was written. So an error shows the file, line and column, or the variable, and
-//! [`print()`](print()) shows the origin of each value. All errors are reported at once.
+//! Each value keeps its location. Errors show the file, line and column, or the variable. [`print()`](print()) shows
+//! the origin of each value.
 
 mod agents;
 mod approval;
@@ -59,20 +58,17 @@ use tickfleet_model::retry::breaker::BreakerSettings;
 use tickfleet_model::{AgentId, AgentPolicy};
 use tickfleet_protocol::Prompts;
 
-/// The inputs of [`load`], which reads no global state of the process.
 #[derive(Clone, Default)]
 pub struct Sources {
-    /// `None` uses the built-in configuration.
     pub dir: Option<PathBuf>,
     pub environment: Environment,
-    /// Tools that the binary itself registers. Permissions can name these tools although no file declares them.
+    /// Permissions can name these tools although no file declares them.
     pub built_in_tools: BTreeSet<String>,
     pub built_in_handlers: BTreeSet<String>,
-    /// True if another binary may run the fleet and register further tools and task handlers. If so, an unknown name is
-    /// not an error.
+    /// True if another binary may run the fleet, with other tools and task handlers. An unknown name is then not an
+    /// error.
     pub others_carry_out: bool,
-    /// True if [`Self::built_in_tools`] contains the tools of the modules in `tools.yaml`. If false, an unknown name
-    /// may be a tool of such a module.
+    /// If false, an unknown name may be a tool of a module in `tools.yaml`.
     pub knows_modules: bool,
     pub schema_check: SchemaCheck,
     pub part: Part,
@@ -84,9 +80,8 @@ pub struct Sources {
 pub enum Part {
     #[default]
     Whole,
-    /// Only `tickfleet.yaml`: no agents, tools, permissions or tenants.
     Settings,
-    /// Only the section `redis` of `tickfleet.yaml`. All other settings come from the defaults or the environment.
+    /// Other settings come from the defaults or the environment.
     Redis,
 }
 
@@ -97,7 +92,7 @@ impl Sources {
 }
 
 impl fmt::Debug for Sources {
-    /// Shows the variables without their values: some values are secrets.
+    /// Some values are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sources")
             .field("dir", &self.dir)
@@ -112,16 +107,12 @@ impl fmt::Debug for Sources {
 pub struct Configuration {
     pub settings: Settings,
     pub policy: Policy,
-    /// The declared tools, with values from the environment already replaced.
     pub tools: ToolsFile,
     pub mcp: McpFile,
     pub models: Models,
-    /// Tasks can be delegated only to these agents.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
     pub prompts: Prompts,
-    /// SHA-256 (hex) of everything that affects decisions about calls: caps, agents, tenants, permissions and tools.
-    /// Processes with the same policy have equal digests, even if other settings, or tool URLs from the environment,
-    /// differ.
+    /// SHA-256 (hex) of caps, agents, tenants, permissions and tools. Tool URLs from the environment do not change it.
     pub digest: String,
     pub warnings: Vec<ConfigWarning>,
     samples: Vec<&'static str>,
@@ -130,18 +121,16 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Returns the files of the built-in sample business that are in use because the folder lacks them.
     #[must_use]
     pub fn samples(&self) -> &[&'static str] {
         &self.samples
     }
 
-    /// Checks the arguments that rules name against the input schemas of their tools. `schemas` returns the known
-    /// schemas of all versions of a tool, because many schemas are known only to the code that builds the tools.
-    /// Returns a warning for each name that no schema declares but some schema accepts.
+    /// `schemas` returns the input schemas of all versions of a tool. Returns a warning for each argument that no
+    /// schema declares but some schema accepts.
     ///
     /// # Errors
-    /// An error for each name that no call can have, because the schemas accept only the arguments that they declare.
+    /// An error for each argument that no schema accepts.
     pub fn check_rule_names<'a>(
         &self,
         schemas: impl Fn(&str) -> Vec<&'a serde_json::Value>,
@@ -152,16 +141,15 @@ impl Configuration {
         errors.unless_any(Some(warnings))
     }
 
-    /// Drops the source text of all files except the settings; afterwards [`print()`](print()) shows only the settings.
-    /// A long-running process does not need the source text. With many agents, the text takes as much memory as the
-    /// rest of the configuration.
+    /// With many agents, the source text takes as much memory as the rest. Without it, [`print()`](print()) shows only
+    /// settings.
     #[must_use]
     pub fn without_text(mut self) -> Self {
         self.trees = Arc::new(Trees { settings: self.trees.settings.clone(), ..Trees::default() });
         self
     }
 
-    /// Returns the settings of circuit breakers, or `None` if they are off.
+    /// `None` if circuit breakers are off.
     #[must_use]
     pub fn breaker_settings(&self) -> Option<BreakerSettings> {
         let worker = &self.settings.worker;
@@ -170,15 +158,8 @@ impl Configuration {
     }
 }
 
-/// Loads a configuration. The folder's files override the built-in defaults, and the environment overrides both.
-///
-/// A `tickfleet.yaml` of the folder overrides the built-in settings one by one. Each other file, and each file of the
-/// folder `prompts`, replaces the built-in file as a whole. Every file is optional. [`Sources::written`] is a layer
-/// between the built-in files and the folder.
-///
-/// # Errors
-/// [`ConfigErrors`] with all errors: unreadable files, syntax, unknown fields, wrong types and ranges, relations
-/// between settings, and unknown names.
+/// The folder's `tickfleet.yaml` overrides single settings. Any other file of the folder replaces the built-in file.
+/// The environment overrides both. [`Sources::written`] comes between the built-in files and the folder.
 pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
     let errors = Errors::default();
     let read = files::read(sources, &errors);
@@ -189,11 +170,7 @@ pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
     errors.unless_any(configuration)
 }
 
-/// Loads the MCP servers of a configuration, without tools, and their current pins. Errors in other files are ignored,
-/// because permissions can name tools that are not pinned yet.
-///
-/// # Errors
-/// [`ConfigErrors`] with all errors of `mcp.yaml`.
+/// Ignores errors in other files, because permissions can name tools without a pin.
 pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
     let errors = Errors::default();
     let (servers, lock) = files::read_mcp(sources, &errors);
@@ -202,15 +179,13 @@ pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
     errors.unless_any(file.map(|file| (file, pins)))
 }
 
-/// Returns true if the log format is JSON: by the variable `TICKFLEET_LOG_FORMAT`, otherwise by `log.format` of the
-/// folder `dir`. Works even if the configuration is invalid, because configuration errors are logged in this format.
+/// Works even if the configuration is invalid, because its errors are logged in this format.
 #[must_use]
 pub fn wants_json_log(dir: Option<&std::path::Path>, environment: &Environment) -> bool {
     files::wants_json_log(dir, environment)
 }
 
-/// Loads the modules with tools in `tools.yaml`, by `<section>.<name>`, even if the rest of the configuration is
-/// invalid ([`load`] reports errors). The result is empty if the modules cannot be read.
+/// By `<section>.<name>`. Empty after an error, which [`load`] reports.
 #[must_use]
 pub fn load_modules(sources: &Sources) -> BTreeMap<String, ModulesDef> {
     let errors = Errors::default();
@@ -219,8 +194,7 @@ pub fn load_modules(sources: &Sources) -> BTreeMap<String, ModulesDef> {
     errors.unless_any(read).unwrap_or_default()
 }
 
-/// Builds the configuration from the parsed files. If a file could not be parsed, does not check names against that
-/// file.
+/// Names are not checked against a file that could not be parsed.
 fn assemble(
     (trees, declared): (Trees, String),
     (prompts, agent_prompts): (Prompts, AgentPrompts),
@@ -233,7 +207,7 @@ fn assemble(
     let servers = servers(&trees, tools.as_mut(), errors);
     let has_all_tools = errors.len() == before && tools.as_ref().is_some_and(|tools| tools.has_all_names);
     let tools = tools.filter(|_| servers.is_some());
-    // If further tools can be registered later or by another binary, an unknown name is not an error.
+    // More tools can be registered later or by another binary, so an unknown name is not an error.
     let registers = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
     let modules = tools.as_ref().is_some_and(|tools| !tools.file.modules.is_empty() && !sources.knows_modules);
     let more_may_come = registers || modules || sources.others_carry_out;
@@ -264,7 +238,6 @@ fn assemble(
         defaults: default_caps(&settings.caps),
         limits: Arc::new(limits?),
         known_tools: Arc::new(known_tools),
-        // The run-time part of the policy is still empty.
         ..Policy::default()
     };
     let digest = digest::digest(&policy, &declared);
@@ -300,14 +273,11 @@ fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) ->
     }
 }
 
-/// Reads the MCP servers. Returns `None` if `mcp.yaml`, the pins or the tools could not be read. In that case, names of
-/// MCP tools cannot be checked.
 fn servers(trees: &Trees, tools: Option<&mut tools::read::Tools>, errors: &Errors) -> Option<McpFile> {
     let pins = trees.mcp_lock.as_ref().map(|tree| mcp::lock::read(tree, errors));
     Some(mcp::read(trees.mcp.as_ref()?, &pins?, tools?, errors))
 }
 
-/// Builds the permissions. Adds rows for trial tools only if the matrix is from the sample business.
 fn permissions(permitted: &mut policy::PermissionsFile, settings: &PermissionSettings, is_sample: bool) -> Permissions {
     let mut matrix = std::mem::take(&mut permitted.matrix);
     let approvers = std::mem::take(&mut permitted.approvers);

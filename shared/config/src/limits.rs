@@ -22,7 +22,6 @@ use tickfleet_protocol::NameMap;
 
 const KEYS_MAX_DEFAULT: u64 = 100_000;
 
-/// Reads the limits. `settings` is `None` if the settings could not be read.
 pub(super) fn read(tree: &Node, known: &KnownNames, settings: Option<&Settings>, errors: &Errors) -> Vec<Limit> {
     let shards = settings.map(|settings| settings.redis.shards);
     let mut root = Section::open(tree, "", errors);
@@ -52,9 +51,7 @@ pub(super) fn read(tree: &Node, known: &KnownNames, settings: Option<&Settings>,
 const FAIR_SHARE: &str = "fair_share";
 const TOOL_SLOTS: &str = "tool_slots";
 
-/// Adds the limits on slots that `fairness` configures. A limit in the file replaces the built-in limit with the same
-/// name. Only one limit can share slots among tenants, so a limit with `concurrent: share` in the file replaces
-/// [`FAIR_SHARE`] under any name.
+/// Only one limit can share slots among tenants, so `concurrent: share` in the file replaces [`FAIR_SHARE`].
 pub(super) fn with_built_in(mut limits: Vec<Limit>, settings: Option<&Settings>) -> Vec<Limit> {
     let Some(fairness) = settings.map(|settings| &settings.fairness) else { return limits };
     let is_share = |limit: &Limit| limit.name == FAIR_SHARE || matches!(limit.bound, LimitBound::Share(_));
@@ -90,8 +87,7 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &KnownNames) -> Option<Limit> {
         of_models(&mut s, &per);
     }
     let is_held = s.optional("concurrent").is_some();
-    // A concurrency limit has no window. It never has more counters than there are running calls, so it needs no
-    // `keys_max`.
+    // A concurrency limit never has more counters than there are running calls, so it needs no `keys_max`.
     let every = if is_held {
         for word in ["every", "keys_max", "window"] {
             if let Some(c) = s.optional(word) {
@@ -160,8 +156,7 @@ fn bound(s: &mut Section<'_>, cursor: &Cursor<'_>) -> Option<LimitBound> {
     }
 }
 
-/// Refuses fields that do not apply to requests to models. Such a request is not a call: it has no tool, no arguments
-/// and no tick.
+/// A request to a model has no tool, no arguments and no tick.
 fn of_models(s: &mut Section<'_>, per: &BTreeSet<LimitKey>) {
     if let (Some(place), Some(key)) = (s.optional("per"), per.iter().find(|key| key.is_of_calls())) {
         place.refuse(format!("no {key}: a limit of tokens or money counts requests to models, not calls"));
@@ -175,7 +170,7 @@ fn of_models(s: &mut Section<'_>, per: &BTreeSet<LimitKey>) {
     }
 }
 
-/// Reads the value of `concurrent`: `2`, `25%` or `share`.
+/// `2`, `25%` or `share`.
 fn places(cursor: &Cursor<'_>) -> Option<LimitBound> {
     let json = cursor.node.to_json();
     let Some(text) = json.as_str() else {
@@ -209,7 +204,7 @@ fn words(cursor: &Cursor<'_>) -> Vec<String> {
     some(cursor, cursor.words().into_iter().collect())
 }
 
-/// Refuses an empty list, which would match everything and is probably a mistake. Returns the list unchanged.
+/// An empty list would match everything and is probably a mistake.
 fn some<T>(cursor: &Cursor<'_>, list: Vec<T>) -> Vec<T> {
     if cursor.items().is_empty() {
         cursor.refuse("at least one; omit the list to match all");
@@ -217,7 +212,6 @@ fn some<T>(cursor: &Cursor<'_>, list: Vec<T>) -> Vec<T> {
     list
 }
 
-/// Reads name patterns with `*`. Each pattern must match a known name.
 fn patterns(cursor: &Cursor<'_>, known: Option<&BTreeSet<String>>, what: &str) -> Vec<String> {
     let mut read = Vec::new();
     for item in cursor.items() {
@@ -256,7 +250,7 @@ fn per(cursor: &Cursor<'_>) -> BTreeSet<LimitKey> {
     read
 }
 
-/// Reads `{argument: /amount, max: 500}`.
+/// `{argument: /amount, max: 500}`
 fn sum_of(cursor: &Cursor<'_>) -> Option<LimitBound> {
     let mut s = cursor.section();
     let argument = s.required("argument").and_then(|c| {
@@ -271,7 +265,7 @@ fn sum_of(cursor: &Cursor<'_>) -> Option<LimitBound> {
     Some(LimitBound::Sum { argument: argument?, max: max? })
 }
 
-/// Reads an amount, in millionths.
+/// In millionths.
 fn amount_of(cursor: &Cursor<'_>) -> Option<u64> {
     let read = amount::of(&cursor.node.to_json());
     if read.is_none() {
@@ -297,13 +291,11 @@ fn every(cursor: &Cursor<'_>) -> Option<LimitWindow> {
     None
 }
 
-/// Returns the data that checks of limits need: the effect and category of each tool, and the names under which models
-/// call the tools. The result has the tools that files declare, and the tools of binaries that the permission matrix
-/// names. Other tools of binaries cannot be called.
+/// Other tools of binaries cannot be called.
 #[must_use]
 pub fn known_tools(tools: &ToolsFile, mcp: &McpFile, permissions: &Permissions) -> KnownTools {
     let declared = tools.tools.iter().map(|(name, tool)| {
-        // A tool of a binary or of a Python module has its own effect and category, which this process may not know.
+        // This process may not know the effect and category of a tool of a binary or Python module.
         let (effect, category) =
             if tool.has_kind() { (Some(Effect::default()), "general".to_owned()) } else { (None, String::new()) };
         let category = tool.category.clone().unwrap_or(category);

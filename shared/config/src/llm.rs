@@ -1,4 +1,4 @@
-//! The handler `llm` of an agent: the model loop that workers run for its tasks.
+//! The handler `llm` of an agent.
 
 use std::time::Duration;
 
@@ -11,29 +11,24 @@ use crate::tools::schema::{SchemaCheck, SchemaUse};
 #[derive(Debug, Clone, PartialEq)]
 pub struct LlmDef {
     pub system: String,
-    /// The names of the models. Each further model is used if the models before it fail.
     pub models: Vec<String>,
-    /// Maximum number of model responses for one task. The last response is requested without tools.
+    /// The last response is requested without tools.
     pub max_iterations: u32,
-    /// `None` means the provider's default.
     pub temperature: Option<f64>,
     pub tokens_max: u32,
     pub result_bytes_max: usize,
-    /// Maximum number of bytes of results in one request. Older results are shortened to one line each.
+    /// Bytes of results in one request. Older results are cut to one line each.
     pub context_bytes_max: usize,
-    /// The models that summarize old steps when results exceed `context_bytes_max`. Each further model is used if the
-    /// models before it fail. If the list is empty, old results are shortened instead.
+    /// These models summarize old steps above `context_bytes_max`. Without a model, old results are cut.
     pub compact_with: Vec<String>,
-    /// Maximum number of equal steps in a row. Steps are equal if they have the same calls with the same results.
     pub repeats_max: u32,
     /// JSON Schema of the answer; `None` means text.
     pub answer_schema: Option<serde_json::Value>,
-    /// Time limit of one step: a request to a model, including requests to fallback models.
+    /// For one step, with requests to fallback models.
     pub timeout: Duration,
 }
 
 impl LlmDef {
-    /// Returns the definition of an agent with this system prompt, the model `default`, and default values.
     #[must_use]
     pub fn of_system(system: &str) -> Self {
         Self {

@@ -1,10 +1,8 @@
-//! Masks secrets that were written into a configuration, wherever the configuration is shown.
+//! Masks secrets wherever a configuration is shown.
 //!
-//! The kind of the field decides how its text is masked. Everything that a tool sends to a service or passes to a
-//! program can be a secret. Examples are headers, query, body, defaults, environments, arguments, standard input and
-//! sign-in. Of such texts, only references to arguments and secrets are shown. Addresses are shown without user, query
-//! values and random-looking segments. In other fields, text is masked if it looks like a secret or has the name of a
-//! secret.
+//! Texts that a tool sends to a service or passes to a program can be secrets, so only references in them are shown.
+//! Addresses are shown without user, query values and random-looking segments. Other text is masked if it looks like a
+//! secret or has the name of a secret.
 
 use tickfleet_model::Redactor;
 use tickfleet_model::redaction::REDACTED;
@@ -22,12 +20,11 @@ const PLAIN_HEADERS: [&str; 8] = [
     "referer",
     "user-agent",
 ];
-/// Authentication schemes that are shown before a reference in a header.
 const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "bot", "digest", "token"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Sent to a service or passed to a program: secret unless it is a reference.
+    /// Sent to a service or a program: only references are shown.
     Sent,
     Address,
     Program,
@@ -62,7 +59,7 @@ fn kind(path: &str) -> Kind {
     }
 }
 
-/// Splits `path` into the path of a list and the index of an item: `servers.a.args[1]` gives `servers.a.args` and `1`.
+/// `servers.a.args[1]` gives `servers.a.args` and `1`.
 fn item(path: &str) -> (&str, Option<&str>) {
     let parted = path.strip_suffix(']').and_then(|path| path.rsplit_once('['));
     parted.map_or((path, None), |(list, index)| (list, Some(index)))
@@ -72,8 +69,6 @@ fn last_name(path: &str) -> &str {
     item(path).0.rsplit('.').next().unwrap_or_default()
 }
 
-/// Returns the text that an error shows for an invalid text at `path`. Returns `None` if the field is not sent to a
-/// service or program. In that case, the error shows the text as `Node::describe` returns it.
 pub(crate) fn found(text: &str, path: &str) -> Option<String> {
     (kind(path) == Kind::Sent).then(|| references_only(text))
 }
@@ -98,8 +93,8 @@ pub(crate) fn hides_number(path: &str, redactor: &Redactor) -> bool {
     kind(path) == Kind::Sent && redactor.is_secret_key(last_name(path))
 }
 
-/// Returns false if the field at `path` belongs to a policy file or a schema. Names of such fields are names of tools,
-/// roles, facts and arguments, so a name that looks like the name of a secret is harmless there.
+/// False in policy files and schemas. Names there are names of tools, roles, facts and arguments, so a name like
+/// `token` is harmless.
 fn is_sent_by_name(path: &str) -> bool {
     !["permissions.", "approvers.", "limits.", "agents.", "tenants.", "seal."].iter().any(|file| path.starts_with(file))
         && !path.contains(".input_schema.")
@@ -127,7 +122,6 @@ fn reference(text: &str) -> String {
     }
 }
 
-/// Masks literal text, except separators and the names in [`SCHEMES`].
 fn literal(text: &str) -> String {
     let word = text.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_ascii_lowercase();
     let plain = !text.chars().any(char::is_alphanumeric) || SCHEMES.contains(&word.as_str());
@@ -151,8 +145,6 @@ fn described(text: &str, redactor: &Redactor) -> String {
         .join(" ")
 }
 
-/// Returns an address without user, query values and random-looking segments. If the text is a reference with a
-/// default, the default is masked in the same way.
 fn address(text: &str, redactor: &Redactor) -> String {
     if let Some((name, default)) = text.strip_prefix("${").and_then(|rest| rest.split_once(":-"))
         && let Some((default, after)) = default.split_once('}')
@@ -178,7 +170,7 @@ fn address(text: &str, redactor: &Redactor) -> String {
     query.map_or(path.clone(), |query| format!("{path}?{query}"))
 }
 
-/// Returns the mask if the word looks random, otherwise the word. The random look is the only sign of a webhook's key.
+/// Only its random look reveals the key of a webhook.
 fn without_random(word: &str) -> &str {
     let digits = |text: &str| text.bytes().filter(u8::is_ascii_digit).count();
     let letters = |text: &str| text.bytes().filter(u8::is_ascii_alphabetic).count();

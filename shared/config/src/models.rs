@@ -1,4 +1,4 @@
-//! `models.yaml`: the models that run the fleet's own agents.
+//! `models.yaml`: the models of the fleet's own agents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub struct Prices {
 
 #[derive(Debug, Clone)]
 pub struct ModelDef {
-    /// `None` means the provider that the usual environment variables configure.
+    /// `None` means the provider of the usual environment variables.
     pub provider: Option<ProviderDef>,
     pub prices: Prices,
 }
@@ -49,11 +49,9 @@ pub struct ModelDef {
 pub struct ProviderDef {
     pub api: ModelApi,
     pub model: String,
-    /// `None` means the default of the API.
     pub base_url: Option<String>,
     pub key: Option<SecretRef>,
     pub function_calling: bool,
-    /// For one request, including its response.
     pub timeout: Duration,
     pub allow_private: BTreeSet<String>,
 }
@@ -134,7 +132,6 @@ fn prices(cursor: &Cursor<'_>) -> Prices {
     prices
 }
 
-/// Reads an amount of money, in millionths of the currency.
 fn money(cursor: &Cursor<'_>) -> Option<u64> {
     let read = amount::of(&cursor.node.to_json());
     if read.is_none() {

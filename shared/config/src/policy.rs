@@ -1,5 +1,5 @@
-//! `permissions.yaml` and `tenants.yaml`: which agents may call which tools, and for which tenants. All agents, roles
-//! and tools in these files must exist, because a row for a misspelled tool would protect nothing.
+//! `permissions.yaml` and `tenants.yaml`. All agents, roles and tools in these files must exist, because a row for a
+//! misspelled tool would protect nothing.
 
 mod facts;
 
@@ -15,12 +15,11 @@ use tickfleet_model::policy::{Rule, RuleMode, TenantPolicy, ToolGrant};
 use tickfleet_model::{AgentId, ApprovalDemand, Limit, TenantId, TenantUser, limits, suggest};
 use tickfleet_rules::{RuleError, check_condition, check_message};
 
-/// Maximum number of users of one tenant. Up to this number, lists can show all users.
 const USERS_MAX: usize = 1_000;
-/// Maximum bytes of a user's name, email address or status. Models receive these texts.
+/// Models receive these texts.
 const USER_TEXT_BYTES_MAX: usize = 254;
 
-/// If a file with names could not be read, its set is `None`, and these names are not checked.
+/// A set is `None` if its file could not be read.
 #[derive(Debug, Default)]
 pub(super) struct KnownNames {
     pub(super) agents: Option<BTreeSet<String>>,
@@ -29,8 +28,6 @@ pub(super) struct KnownNames {
     pub(super) tools_and_ids: Option<BTreeSet<String>>,
 }
 
-/// A text of a rule, with its location for errors: argument names in the text are checked later, when the tool's
-/// schemas are known.
 #[derive(Debug, Clone)]
 pub(super) struct RuleText {
     tool: String,
@@ -77,7 +74,6 @@ pub(super) struct PermissionsFile {
     pub(super) asked: ApprovalDemands,
 }
 
-/// Reads `permissions.yaml`. Also checks that the approvers can meet the demands of the rules and of `tools`.
 pub(super) fn permissions(tree: &Node, known: &KnownNames, tools: Option<&Tools>, errors: &Errors) -> PermissionsFile {
     let mut permitted = PermissionsFile::default();
     let mut root = Section::open(tree, "", errors);
@@ -116,8 +112,7 @@ fn grant(cursor: &Cursor<'_>, tool: &str, known: &KnownNames, permitted: &mut Pe
     grant
 }
 
-/// Compiles each rule, so that the error for an invalid rule includes its location. Workers compile the rules again,
-/// because a policy contains them as text.
+/// Workers compile the rules again, because a policy contains them as text.
 fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Vec<Rule> {
     let items = cursor.items();
     if items.len() > limits::RULES_PER_TOOL_MAX {
@@ -148,7 +143,7 @@ fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Ve
     rules
 }
 
-/// Returns the approval that a call needs if it violates the rule, or `None` if the call is denied.
+/// `None` denies the call.
 fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<ApprovalDemand> {
     let otherwise = s.optional("otherwise");
     let approval = s.optional("approval");
@@ -160,7 +155,6 @@ fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<Approva
     asks.then(|| demand.unwrap_or_default())
 }
 
-/// Reads the name of a rule. The name is part of the rule's path, which a denied call reports.
 fn rule_name(cursor: &Cursor<'_>, others: &[Rule]) -> Option<String> {
     let name = cursor.some_text()?;
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -261,7 +255,6 @@ fn user(cursor: &Cursor<'_>) -> Option<TenantUser> {
     name.map(|_| user)
 }
 
-/// Reads a tenant's own maximums of limits. `limits` is `None` if the limits could not be read.
 fn own_limits(cursor: &Cursor<'_>, limits: Option<&[Limit]>) -> BTreeMap<String, String> {
     let mut own = BTreeMap::new();
     for (name, _, value) in cursor.members() {

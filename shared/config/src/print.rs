@@ -1,4 +1,4 @@
-//! Prints the effective configuration as YAML, with the origin of each setting, and secrets masked.
+//! Prints the effective configuration as YAML.
 
 use std::fmt::Write;
 
@@ -10,8 +10,6 @@ use tickfleet_model::Redactor;
 
 const COMMENT_COLUMN: usize = 48;
 
-/// Returns the effective configuration as valid YAML, each setting with its origin (`default`, file and line, or
-/// variable). Everything that may be a literal secret is masked.
 #[must_use]
 pub fn print(configuration: &Configuration) -> String {
     let mut out = format!("# Policy digest: {}\n", configuration.digest);
@@ -40,13 +38,12 @@ fn redactor(configuration: &Configuration) -> Redactor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrintedConfig {
     pub settings: Vec<PrintedSetting>,
-    /// The files other than the settings: name, and content as YAML.
     pub files: Vec<(String, String)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrintedSetting {
-    /// With sections: `caps.tick`.
+    /// Such as `caps.tick`.
     pub path: String,
     pub value: String,
     pub origin: String,
@@ -96,7 +93,7 @@ struct Printer<'a> {
     redactor: &'a Redactor,
 }
 
-// Writing to a String cannot fail, so results of `write!` are ignored throughout.
+// Writing to a String cannot fail, so results of `write!` are ignored.
 impl Printer<'_> {
     fn member(&mut self, key: &str, node: &Node, path: &str, depth: usize) {
         let path = join(path, key);
@@ -151,7 +148,6 @@ fn flow(node: &Node, path: &str, redactor: &Redactor) -> String {
     }
 }
 
-/// Returns the text unquoted if every parser reads it as a string, otherwise quoted as JSON.
 fn word(text: &str) -> String {
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/');

@@ -1,4 +1,4 @@
-//! The prompts: the built-in prompts, or the prompts in the folder `prompts` next to the other files.
+//! The built-in prompts, and the prompts in the folder `prompts`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +44,6 @@ fn name_of(file: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// Reads the agents' prompts. A prompt in the folder replaces the built-in prompt of the same name.
 pub(super) fn of_agents(dir: Option<&Path>, errors: &Errors) -> AgentPrompts {
     let built_in = AGENTS_BUILT_IN.iter().filter_map(|(file, text)| Some((name_of(file)?, (*text).to_owned())));
     let mut prompts: BTreeMap<String, String> = built_in.collect();
@@ -89,12 +88,11 @@ fn file(path: &Path, errors: &Errors) -> Option<String> {
     read.inspect_err(unreadable).ok()
 }
 
-/// Refuses files in the folder that would be ignored (`tool.md`).
 fn check_folder(folder: &Path, errors: &Errors) {
     let names = || Prompts::BUILT_IN.iter().map(|(name, _)| *name);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
-        // Skip entries that begin with a dot: Kubernetes mounts a ConfigMap through such entries.
+        // Kubernetes mounts a ConfigMap through entries that begin with a dot.
         if !name.starts_with('.') && name_of(&name).is_none() && !names().any(|known| known == name) {
             let place = ConfigLocation::whole_file(&folder.join(&name).display().to_string());
             let expected = format!("{OF_AGENT}<name>{ENDING} or one of {}", suggest::list(names()));

@@ -1,4 +1,4 @@
-//! Detects changes of the configuration folder, and determines which changes need a restart.
+//! Detects changes of the configuration folder.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,18 @@ use super::{ConfigErrors, Configuration, Sources, load};
 use crate::document::tree::{Entry, Node, join};
 use crate::files;
 
-/// Settings that a reload applies, as sections or fields. Changes of other settings need a restart. Changes of the
-/// other files are always applied.
+/// A reload applies these sections and settings. Other settings need a restart.
 const LIVE: [&str; 6] =
     ["caps.", "fairness.", "permission.", "log.level", "worker.tool_timeout", "worker.allow_dynamic_registration"];
 
 const READS_MAX: usize = 5;
 
-/// Maximum number of files that the digest covers. Configuration folders have fewer.
 const FILES_MAX: usize = 1_000;
 
-/// Returns a digest of the names and contents of files in the folder and its direct subfolders, without their times.
-/// Hidden files and folders are skipped, unless a visible link leads to them.
+/// Covers visible files in the folder and its direct subfolders.
 ///
-/// Callers poll this digest instead of watching the files. A mounted ConfigMap changes by swapping the link `..data`,
-/// which a watch on the files does not notice. Network file systems report no changes at all.
+/// Callers poll the digest. A mounted ConfigMap changes by swapping the link `..data`, which a watch on the files does
+/// not notice. Network file systems report no changes at all.
 #[must_use]
 pub fn fingerprint(dir: &Path) -> String {
     let mut hash = Sha256::new();
@@ -39,14 +36,11 @@ pub fn fingerprint(dir: &Path) -> String {
         }
     }
     hash.finalize().iter().fold(String::new(), |mut hex, byte| {
-        // Writing to a String cannot fail.
         let _ = write!(hex, "{byte:02x}");
         hex
     })
 }
 
-/// Returns the visible files of a folder, sorted by name. If `below` is true, also returns the files of direct
-/// subfolders.
 fn files_in(dir: &Path, below: bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
@@ -65,8 +59,7 @@ fn files_in(dir: &Path, below: bool) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Loads the configuration like [`load`], from one consistent state of the folder. Also returns the [`fingerprint`] of
-/// this state. If the folder changes during a read, the folder is read again.
+/// Loads one consistent state of the folder: reads again if the folder changes during a read.
 ///
 /// # Errors
 /// The errors of [`load`]. If the folder keeps changing, the errors of the last read.
@@ -84,8 +77,7 @@ pub fn load_settled(sources: &Sources) -> (String, Result<Configuration, ConfigE
     (before, load(sources))
 }
 
-/// Returns the names of settings that differ and need a restart, in order. `running` is the configuration with which
-/// the process started. Values are not returned, because some are secrets.
+/// Returns no values, because some are secrets.
 #[must_use]
 pub fn needs_restart(running: &Configuration, new: &Configuration) -> Vec<String> {
     let mut names = Vec::new();
@@ -100,7 +92,7 @@ fn differences(running: &Node, new: &Node, path: &str, names: &mut Vec<String>) 
     if running.entries().is_empty() && running.to_json() != new.to_json() {
         names.push(path.to_owned());
     }
-    // Both trees were merged with the same defaults and validated, so they have the same fields.
+    // Both trees have all defaults, so they have the same fields.
     for Entry { key, node, .. } in running.entries() {
         match new.get(key) {
             Some(new) => differences(node, new, &join(path, key), names),

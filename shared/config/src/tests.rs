@@ -1,4 +1,4 @@
-//! Tests of loading: the defaults, the layers of sources, and every kind of error.
+//! Tests of loading: defaults, layers and errors.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod defaults;
@@ -53,7 +53,6 @@ impl TestConfig {
         self
     }
 
-    /// Loads the files from a temporary folder. File names in errors do not contain the folder.
     fn load(self) -> Result<Configuration, ConfigErrors> {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in &self.files {

@@ -1,27 +1,23 @@
-//! Bounds and retention times from the configuration that decisions apply.
+//! Bounds and retention times from the configuration.
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bounds {
-    /// A consumer counts as crashed if its last heartbeat is older than this time (ms).
+    /// A consumer with an older heartbeat counts as crashed.
     pub lease_ms: i64,
     pub retain_ms: i64,
-    /// Time (ms) for which an ID that a producer chose is kept after its turn ended.
+    /// How long a producer's ID is kept after its turn ended.
     pub dedupe_ms: i64,
     pub audit_entries_max: u64,
-    /// True if audit entries report the counters that were debited for their calls.
     pub audit_admissions: bool,
     pub dead_entries_max: u64,
-    /// Maximum number of entries in an inbound stream.
+    /// For each inbound stream.
     pub turns_max: u64,
-    /// Unfinished turns and tasks.
     pub tenant_turns_max: u64,
-    /// Bytes of unfinished turns and tasks.
     pub tenant_bytes_max: u64,
-    /// Slices that are on queues or with workers.
+    /// In queues or with workers.
     pub tenant_in_flight_max: u64,
     pub inbox_unread_max: u64,
     pub inboxes_max: u64,
-    /// Number of crashes after which a slice is quarantined.
     pub crashes_max: u32,
 }
 

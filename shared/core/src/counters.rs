@@ -1,8 +1,7 @@
 //! Deletion of outdated counters by the janitor.
 //!
-//! The counters of some limits, such as the counts of a day, are kept for a fixed time, and are then deleted together.
-//! The set `expiring` holds these limits. A limit's score in the set is the time of deletion in milliseconds. Counters
-//! of other limits are deleted one by one, a day after their window has ended.
+//! All counters of a limit in the set `expiring` are deleted together. Other counters are deleted one by one, a day
+//! after their window has ended.
 
 use std::sync::Arc;
 
@@ -10,18 +9,17 @@ use crate::decision::{Context, Decision, Step};
 use crate::transaction::{ConditionalDebit, CounterKey, CounterState, Guard, SetKey, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// How long a counter is kept after its window has ended, in milliseconds.
+/// How long a counter is kept after its window.
 pub const IDLE_MS: i64 = 24 * 3_600_000;
-/// [`PruneCounter`] fails if it is not committed within this time (ms) after its decision.
 const PRUNED_WITHIN_MS: i64 = 60_000;
 
-/// Returns true for a counter of [`Window::Rolling`]: its window has an end but no start.
+/// A window of [`Window::Rolling`] has an end but no start.
 #[must_use]
 pub const fn is_rolling(state: &CounterState) -> bool {
     state.began_ms == 0 && state.ends_ms > 0
 }
 
-/// Limits with counters that are deleted together. The score is the time of deletion in milliseconds.
+/// The score is the time of deletion (ms).
 #[must_use]
 pub fn expiring() -> SetKey {
     SetKey::new("expiring")
@@ -35,18 +33,15 @@ pub fn expire_counters(limit: &Arc<str>, at_ms: i64, transaction: &mut Transacti
     }
 }
 
-/// Deletes counters of a limit that is due in [`expiring`]. The janitor finds the counters by a scan. The limit leaves
-/// the set when its last counters are deleted.
 #[derive(Debug, Clone)]
 pub struct DeleteCounters {
     pub limit: Arc<str>,
     pub counters: Vec<Arc<str>>,
-    /// True if `counters` contains the last counters of the limit.
+    /// True if these are the last counters. The limit then leaves the set.
     pub last: bool,
 }
 
 impl Decision for DeleteCounters {
-    /// False if the limit is not due.
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {
@@ -71,7 +66,7 @@ impl Decision for DeleteCounters {
     }
 }
 
-/// Deletes a counter a day after its window ended, unless turns wait for the counter. A counter without a window stays.
+/// Keeps a counter without a window, and a counter for which turns wait.
 #[derive(Debug, Clone)]
 pub struct PruneCounter {
     pub counter: CounterKey,
@@ -85,7 +80,6 @@ impl PruneCounter {
 }
 
 impl Decision for PruneCounter {
-    /// False if the counter is in use.
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {
@@ -103,8 +97,7 @@ impl Decision for PruneCounter {
             _ => return Ok(Step::Return(false)),
         };
         let mut transaction = Transaction::new(context.version.clone());
-        // A debit after the read may have opened a new window, or a rolling counter may have an amount left. In both
-        // cases the guard fails, because the maximum is 0.
+        // The guard fails if a debit after the read opened a new window, or if a rolling counter has an amount left.
         transaction.guard(Guard::Debit(ConditionalDebit {
             counter: self.counter.clone(),
             amount: 0,

@@ -7,8 +7,8 @@
 //! | record `handled:call:<entry of the audit log>` | the failed call was dropped or replayed |
 //! | set `handled` | failed calls that were handled, by entry; the score is the time of the entry in ms |
 //!
-//! Entries of the audit log never change, so the handling of a call is recorded outside the log. This record is kept as
-//! long as the log has the call's entry, see [`ForgetHandled`].
+//! Entries of the audit log never change, so a record marks a handled call. It is kept as long as the call's entry, see
+//! [`ForgetHandled`].
 
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ const FORGET_MAX: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeadItem {
-    /// A dead letter, by its entry in the dead log.
+    /// By its entry in the dead log.
     Letter(EntryId),
-    /// A call that failed permanently, by its entry in the audit log.
+    /// By its entry in the audit log.
     Call(EntryId),
 }
 
@@ -56,11 +56,11 @@ impl Record for Handled {
 pub enum NotHandled {
     Gone,
     Again(Handling),
-    /// Too many handled failed calls are recorded: [`ForgetHandled`] makes room.
+    /// [`ForgetHandled`] makes room.
     Full,
 }
 
-/// Handled failed calls, by entry. The score is the entry's time in milliseconds.
+/// By entry. The score is the entry's time (ms).
 #[must_use]
 pub fn handled_calls() -> SetKey {
     SetKey::new("handled")
@@ -75,7 +75,6 @@ impl DeadItem {
         }
     }
 
-    /// Records that the item is handled. Returns the reason if the item cannot be handled.
     fn handle(
         &self,
         handling: Handling,
@@ -101,8 +100,7 @@ impl DeadItem {
                 if view.entry(&keys::audit(), entry)?.is_none() {
                     return Ok(Some(NotHandled::Gone));
                 }
-                // No guard enforces the bound at the commit. Operators rarely handle failed calls, so a small overrun
-                // is acceptable.
+                // A small overrun is acceptable, because operators rarely handle failed calls.
                 if let Value::Size(size) = view.get(&Query::Size(handled_calls()))?
                     && *size >= limits::HANDLED_CALLS_MAX as u64
                 {
@@ -146,8 +144,7 @@ impl Decision for DropDead {
     }
 }
 
-/// Replays a dead item. One transaction submits the item and records that it was handled. So no item is replayed twice,
-/// and every recorded replay has a submission.
+/// One transaction submits and marks the item. So no item is replayed twice, or marked without a submission.
 #[derive(Debug, Clone)]
 pub struct Replay<S> {
     pub item: DeadItem,
@@ -157,11 +154,8 @@ pub struct Replay<S> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplayResult<T> {
-    /// The item was submitted and is recorded as handled. Contains the result of the submission.
     Submitted(T),
-    /// The submission was refused. The item is unchanged.
     Refused(T),
-    /// The item cannot be handled. Nothing was submitted.
     NotHandled(NotHandled),
 }
 
@@ -192,11 +186,9 @@ impl<S: Decision> Decision for Replay<S> {
     }
 }
 
-/// Removes the records of handled calls if the audit log no longer has the calls' entries. Returns the number of
-/// removed records. To remove all such records, the caller repeats this decision until it returns 0.
+/// Removes marks of calls that are no longer in the audit log. Repeat this decision until it returns 0.
 #[derive(Debug, Clone)]
 pub struct ForgetHandled {
-    /// Time of the log's first entry.
     pub log_begins_ms: u64,
 }
 

@@ -7,20 +7,16 @@ use crate::view::{Query, Undecided, View};
 
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// Shard time, as known to the caller. If the decision depends on the time, the transaction guards it with
-    /// [`crate::Guard::Before`] or [`crate::Guard::Since`].
+    /// A decision that depends on shard time must add [`crate::Guard::Before`] or [`crate::Guard::Since`].
     pub now_ms: i64,
-    /// The restart epoch, as known to the caller.
     pub epoch: u64,
-    /// Start of this epoch; 0 for the first epoch.
+    /// 0 for the first epoch.
     pub epoch_began_ms: i64,
-    /// True if the store's memory was short at its last sample. Only optional writes depend on this flag.
+    /// Only optional writes may depend on it.
     pub pressure: bool,
-    /// The version that the transaction will write. Slices carry this version.
+    /// The transaction writes this version.
     pub version: Version,
-    /// Conflicts of earlier attempts of this decision, oldest first. If a record or counter conflicted, the view
-    /// already has its current value. All other conflicts (memory pressure, bounds, an entry without a holder) are
-    /// listed only here.
+    /// Oldest first. The view already has the current value of a record or counter with a conflict.
     pub conflicts: Vec<Conflict>,
 }
 
@@ -44,16 +40,14 @@ pub struct Receipt<T> {
     pub committed: Option<Committed>,
 }
 
-/// A transition: computes a transaction from a view.
 pub trait Decision {
     type Output;
 
-    /// Returns the queries to run in one request before the first attempt, to save round trips. Other values are read
-    /// when [`Self::decide`] needs them.
+    /// Read in one request before the first attempt, to save round trips.
     fn reads(&self) -> Vec<Query> {
         Vec::new()
     }
 
-    /// Fails with [`Undecided`] if a read is missing, or if a record is unreadable.
+    /// Fails with [`Undecided`] if a value is missing, or if a record is unreadable.
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Self::Output>, Undecided>;
 }

@@ -1,6 +1,5 @@
-//! Stores grants of token services, because their refresh tokens are valid for one use. All workers need the newest
-//! token, even after a restart. The tool encrypts a grant before the store receives it, so the store cannot read the
-//! grant.
+//! Grants of token services. A refresh token is valid for one use, so all workers share the newest one. The store
+//! cannot read grants, because tools encrypt them.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -12,7 +11,7 @@ use crate::view::{Undecided, View};
 
 pub const GRANT_PART: &str = "grant";
 
-/// A record without content: only its existence matters.
+/// Only the record's existence matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Present {}
 
@@ -25,7 +24,6 @@ pub fn key(id: &str) -> RecordKey {
     RecordKey::new(format!("grant:{id}"))
 }
 
-/// A record that exists while one worker renews the grant.
 #[must_use]
 pub fn renewal_key(id: &str) -> RecordKey {
     RecordKey::new(format!("grant:{id}:renewal"))
@@ -50,8 +48,8 @@ impl Decision for KeepGrant<'_> {
     }
 }
 
-/// Requests the right to renew a grant. The right lasts for `lease_ms`, even after a failed renewal. So a token service
-/// that refuses every request receives at most one request per `lease_ms`.
+/// A failed renewal keeps the right. So a token service that refuses every request receives at most one request per
+/// `lease_ms`.
 #[derive(Debug, Clone, Copy)]
 pub struct RenewGrant<'a> {
     pub id: &'a str,
@@ -59,7 +57,6 @@ pub struct RenewGrant<'a> {
 }
 
 impl Decision for RenewGrant<'_> {
-    /// True if the caller has the right to renew the grant.
     type Output = bool;
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {

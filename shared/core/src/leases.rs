@@ -1,8 +1,7 @@
 //! Leases of exclusive roles of a process, such as the sealer or an exporter.
 //!
-//! A lease is a field of the record that the lease's holder writes. The record's version is the fence: if another
-//! process has taken over the lease, the previous holder cannot write. So a lease only avoids duplicate work, and it is
-//! harmless if a lease ends early.
+//! A lease is a field of the record that the holder writes. The record's version is the fence: after a takeover, the
+//! previous holder cannot write. So a lease only avoids duplicate work, and it may end early.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::ConsumerId;
@@ -20,13 +19,12 @@ pub struct Lease {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub process: ConsumerId,
-    /// How long the process keeps the role after its last write (ms).
+    /// How long the process keeps the role after its last write.
     pub lease_ms: i64,
 }
 
 impl Candidate {
-    /// Returns the candidate's new lease. Returns `None` while another process has the role. If the role belonged to
-    /// another process before, guards that the lease of that process has ended.
+    /// At a takeover, guards that the other lease has ended.
     pub fn take(&self, present: Option<&Lease>, now_ms: i64, transaction: &mut Transaction) -> Option<Lease> {
         if let Some(other) = present.filter(|lease| lease.holder != self.process) {
             if other.ends_ms > now_ms {

@@ -1,5 +1,5 @@
-//! Mutants: guards that tests can switch off one by one. So a test can prove that it detects a missing guard. A guard
-//! checks [`mutant!`](crate::mutant), which is always `false` outside test builds:
+//! Mutants: guards that tests can switch off one by one, to prove that a test detects a missing guard. A guard checks
+//! [`mutant!`](crate::mutant), which is always `false` outside test builds:
 //!
 //! ```text
 //! if !mutant!("settle_guards_the_version") {
@@ -7,10 +7,9 @@
 //! }
 //! ```
 //!
-//! [`MUTANTS`] lists all mutants, each with the invariant that it breaks. A test compares the list with the guards in
-//! the code, and with the tests that switch them off.
+//! A test compares [`MUTANTS`] with the guards in the code, and with the tests that switch them off.
 
-/// Every mutant: its name, and the number of the invariant that it breaks. [`crate`] lists the invariants.
+/// The number is the invariant that the mutant breaks. [`crate`] lists the invariants.
 pub const MUTANTS: &[(&str, u32)] = &[
     ("a_concluded_call_has_begun", 21),
     ("a_correction_is_of_its_window", 1),
@@ -112,7 +111,6 @@ pub fn is_active(name: &str) -> bool {
     ACTIVE.get() == Some(name)
 }
 
-/// Returns false, because only tests switch guards off.
 #[cfg(not(any(test, feature = "mutants")))]
 #[must_use]
 #[inline]
@@ -133,7 +131,7 @@ pub fn with<T>(name: &'static str, test: impl FnOnce() -> T) -> T {
     test()
 }
 
-/// Returns true while a test has switched the guard `$name` off, see [`mutants`](crate::mutants).
+/// See [`mutants`](crate::mutants).
 #[macro_export]
 macro_rules! mutant {
     ($name:literal) => {

@@ -1,4 +1,4 @@
-//! An in-memory store for tests: records, parts, sets, counters, timers and logs. Transactions run one after another.
+//! An in-memory store for tests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -69,7 +69,6 @@ impl Paper {
         }
     }
 
-    /// Decides from the current contents, without a commit.
     pub fn decide<D: Decision>(&mut self, decision: &D) -> Step<D::Output> {
         let context = self.context();
         self.decide_in(decision, &mut View::default(), &context)
@@ -104,7 +103,6 @@ impl Paper {
         self.run(decision).result
     }
 
-    /// Commits the step of an earlier decision. After a conflict, decides again.
     pub fn finish<D: Decision>(&mut self, decision: &D, mut step: Step<D::Output>) -> Receipt<D::Output> {
         let mut view = View::default();
         let mut conflicts = Vec::new();
@@ -307,7 +305,6 @@ impl Paper {
                 });
                 Value::Entries(entries.skip(skip).take(*count).cloned().collect())
             }
-            // No consumer takes entries in this store.
             Query::Holder(..) => Value::Holder(None),
             other => panic!("not on paper: {other:?}"),
         }

@@ -1,10 +1,9 @@
 //! The stored form of a record: `<version> <entry> <debits> <content>`.
 //!
-//! The entry is the slice that the writing transaction enqueued, or `-`. The debits are the counters that the
-//! transaction debited, in the order of its [`crate::ConditionalDebit`] guards. Without [`Transaction::stamped`], the
-//! debits are `-`. Each debit is `<used>:<end>:<start>`: the amount used, and the window's end and start in
-//! milliseconds. Commas separate debits. The content is a schema number and JSON, `1{"…"}`. Large immutable parts
-//! (calls, results) are stored separately under the record's key. Each part has a name.
+//! The entry is the slice that the writing transaction enqueued, or `-`. The debits are the counters that it debited,
+//! in the order of its [`crate::ConditionalDebit`] guards, or `-` without [`Transaction::stamped`]. Each debit is
+//! `<used>:<end>:<start>` (window in ms). Commas separate debits. The content is a schema number and JSON, `1{"…"}`.
+//! Large immutable parts (calls, results) are stored by name under the record's key.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -13,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::transaction::{EntryId, Guard, RecordKey, Transaction, Version, Write};
 
 pub trait Record: Serialize + DeserializeOwned {
-    /// Version of the JSON schema. A reader refuses records with another number.
+    /// A reader refuses records with another number.
     const SCHEMA: u32;
 
     #[must_use]
@@ -28,7 +27,7 @@ pub trait Record: Serialize + DeserializeOwned {
 
 pub(crate) fn json_of<T: Record>(record: &T) -> Vec<u8> {
     let mut text = T::SCHEMA.to_string().into_bytes();
-    // Records are plain data. Serialization fails only for maps with non-text keys, and no record has such a map.
+    // Serialization fails only for maps with non-text keys, and no record has such a map.
     if serde_json::to_writer(&mut text, record).is_err() {
         text.truncate(0);
     }
@@ -47,7 +46,6 @@ pub(crate) fn from_json<T: Record>(content: &[u8]) -> Result<T, Unreadable> {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// The stored text does not start with version, entry and debits.
     #[error("expected `<version> <entry> <debits> <content>`")]
     Frame,
     #[error("expected schema {expected}, found {found}")]
@@ -59,11 +57,11 @@ pub enum Unreadable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(from = "(u64, i64, i64)", into = "(u64, i64, i64)")]
 pub struct Debited {
-    /// The amount used, including this debit.
+    /// Includes this debit.
     pub used: u64,
-    /// The end of the window; 0 without a window.
+    /// 0 without a window.
     pub ends_ms: i64,
-    /// The start of the window; 0 without a window.
+    /// 0 without a window.
     pub began_ms: i64,
 }
 
@@ -80,7 +78,6 @@ impl From<Debited> for (u64, i64, i64) {
 }
 
 impl Debited {
-    /// Parses the debits of a record. A record has debits only if its transaction had [`Transaction::stamped`].
     #[must_use]
     pub fn parse_all(debits: &str) -> Vec<Self> {
         let parse = |one: &str| {
@@ -91,7 +88,7 @@ impl Debited {
         debits.split(',').filter_map(parse).collect()
     }
 
-    /// Renders the text that [`Self::parse_all`] reads. Without debits, the text is `-`.
+    /// Without debits, the text is `-`.
     #[must_use]
     pub fn render_all(debited: &[Self]) -> String {
         if debited.is_empty() {
@@ -104,11 +101,9 @@ impl Debited {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordText {
-    /// The version of the transaction that wrote the record.
     pub version: Version,
-    /// The entry of the slice that this transaction enqueued, if any.
     pub entry: Option<EntryId>,
-    /// The states of the counters that this transaction debited. Empty unless [`Transaction::stamped`] was set.
+    /// Empty without [`Transaction::stamped`].
     pub debits: Vec<Debited>,
     pub content: Bytes,
 }
@@ -142,7 +137,6 @@ impl RecordText {
     }
 }
 
-/// A record that was read. The metadata is the same as in [`RecordText`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored<T> {
     pub version: Version,
@@ -167,7 +161,7 @@ impl Transaction {
         self.write(Write::Put { key: key.clone(), content: value.encode(), ttl_ms: Some(ttl_ms) })
     }
 
-    /// Guards that a record is unchanged since it was read: that it has the same version, or is still absent.
+    /// The record must have the same version, or still be absent.
     pub fn guard_read<T>(&mut self, key: &RecordKey, stored: Option<&Stored<T>>) -> &mut Self {
         self.guard(match stored {
             Some(stored) => Guard::Version(key.clone(), stored.version.clone()),

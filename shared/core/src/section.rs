@@ -1,5 +1,4 @@
-//! Sections: parts of a transaction that another module adds, such as the effects of a call's end on facts, claims,
-//! streaks or caches.
+//! Sections: parts of a transaction that another module adds.
 
 use tickfleet_model::RejectionCode;
 
@@ -9,13 +8,9 @@ use crate::transaction::Transaction;
 use crate::turn::dead_letter::DeadLetter;
 use crate::view::{Undecided, View};
 
-/// Adds the guards and writes of one module to the transaction of another decision.
-///
-/// A section checks [`Context::conflicts`] for an earlier failure of its own guards. The section does not change
-/// [`Transaction::dedupe_record`]. The section adds no [`crate::Guard::Held`], because that guard must come last, after
-/// all sections.
+/// A section checks [`Context::conflicts`] for failures of its own guards. It must not change
+/// [`Transaction::dedupe_record`], and must add no [`crate::Guard::Held`], because that guard comes last.
 pub trait Section: Sync {
-    /// Fails with [`Undecided`] if a read is missing, or if a record is unreadable.
     fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided>;
 }
 
@@ -28,9 +23,7 @@ pub fn add_all(
     sections.iter().try_for_each(|section| section.add_to(transaction, view, context))
 }
 
-/// Adds all sections to a transaction that must be committed even if a section's record is unreadable, such as a
-/// transaction with results. If a section's record is unreadable, a dead letter is added in place of the section's
-/// guards and writes, and the record does not change.
+/// The transaction must commit, so a section with an unreadable record only adds a dead letter.
 pub fn add_readable(
     sections: &[&dyn Section],
     transaction: &mut Transaction,
@@ -44,7 +37,6 @@ pub fn add_readable(
     Ok(())
 }
 
-/// Runs `add`, or adds a dead letter if a record is unreadable.
 pub(crate) fn isolate(
     transaction: &mut Transaction,
     bounds: &Bounds,

@@ -1,14 +1,5 @@
 //! Lists of the tools that each agent may call, published by workers. The lists grant no rights: the permission check
 //! of each call decides.
-//!
-//! | Record | Holds |
-//! |---|---|
-//! | `tools` | the fingerprint of the policy and tools that the lists were made from, see [`ListsMark`] |
-//! | `tools:<tenant>:<agent>` | the digest of the agent's list, see [`AgentList`] |
-//! | `tools:=:<digest>` | a list, see [`ToolListText`]; shared by agents with equal permissions |
-//! | `tools:names` | the names of tools, as parts by tool ID |
-//!
-//! All of these records expire.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,12 +14,11 @@ use crate::record::Record;
 use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Undecided, View};
 
-/// Identifies the policy and tools from which the lists of a shard were made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListsMark {
     #[serde(rename = "f")]
     pub fingerprint: String,
-    /// Number of agents without a list, because their lists would be too large.
+    /// Agents without a list, because the list would be too large.
     #[serde(rename = "l")]
     pub left_out: usize,
 }
@@ -39,7 +29,7 @@ pub struct AgentList {
     pub digest: String,
 }
 
-/// The definitions of a list, as JSON. The record contains only this JSON, so that clients in any language can read it.
+/// Only JSON, so that clients in any language can read the record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ToolListText(pub Box<RawValue>);
@@ -73,7 +63,7 @@ pub fn agent_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
     RecordKey::new(format!("tools:{tenant}:{agent}"))
 }
 
-/// Returns the key of a list. `=` is not allowed in IDs, so this key differs from all keys of tenants.
+/// `=` is not allowed in IDs, so no tenant has this key.
 #[must_use]
 pub fn list_key(digest: &str) -> RecordKey {
     RecordKey::new(format!("tools:=:{digest}"))
@@ -84,7 +74,7 @@ pub fn names_key() -> RecordKey {
     RecordKey::new("tools:names")
 }
 
-/// Publishes the content. The caller must limit the number of agents and names in the content.
+/// The caller must limit the number of agents and names.
 #[derive(Debug, Clone)]
 pub struct Publish<'a> {
     pub content: Publication<'a>,
@@ -97,12 +87,11 @@ pub enum Publication<'a> {
         digest: &'a str,
         text: &'a ToolListText,
     },
-    /// Assigns a list to each of these agents: tenant, agent, digest of the list.
+    /// Tenant, agent, digest of the agent's list.
     Agents(&'a [(TenantId, AgentId, String)]),
-    /// The names of tools, by tool ID. No name is removed, because other workers may have published the names of other
-    /// tools.
+    /// By tool ID. Names are only added, because other workers may have published other tools.
     Names(&'a BTreeMap<String, String>),
-    /// Identifies the policy and tools of all lists. The mark must be published after all lists.
+    /// Must be published after all lists.
     Mark(&'a ListsMark),
 }
 

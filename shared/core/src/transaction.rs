@@ -1,8 +1,6 @@
-//! Transactions, the only way to change a store: guards, then writes, committed together or not at all.
-//!
-//! Guards only read. If every guard holds, the store adds the amounts of all [`ConditionalDebit`] guards, acknowledges
-//! the entries of [`Guard::Held`], and applies the writes in order. If a guard fails, the store writes nothing and
-//! returns a [`Conflict`] with the current value. So the caller can decide again without another read.
+//! Transactions are the only way to change a store: guards and writes are committed together or not at all. If all
+//! guards hold, the store adds the debits, acknowledges the entries of [`Guard::Held`], and applies the writes in
+//! order. If a guard fails, the [`Conflict`] has the current value, so the caller needs no further read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +15,6 @@ macro_rules! text_key {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Creates a key with this text, without the shard's prefix.
             #[must_use]
             pub fn new(text: impl AsRef<str>) -> Self {
                 Self(text.as_ref().into())
@@ -48,7 +45,7 @@ text_key!(
     RecordKey
 );
 text_key!(
-    /// A set of members ordered by *score*, an integer of each member. Timers, throttle queues and indexes are sets.
+    /// A set with an integer *score* for each member, ordered by score.
     SetKey
 );
 text_key!(
@@ -56,23 +53,19 @@ text_key!(
     StreamKey
 );
 text_key!(
-    /// The ID of a stream entry, `<ms>-<sequence>`. The store assigns it.
+    /// The ID of a stream entry, `<ms>-<sequence>`.
     EntryId
 );
 text_key!(
-    /// The ID of the last transaction that wrote a record. A version identifies the record's content, and is the fence
-    /// of a slice.
-    ///
-    /// Versions are never repeated: a process draws a random prefix at its start, and counts from there. So a version
-    /// that a store lost in a restart is never assigned to other content. A version has 1 to 40 bytes, without blanks.
+    /// The last transaction that wrote a record: 1 to 40 bytes, without blanks. Each process counts from a random
+    /// prefix, so no version is assigned twice.
     Version
 );
 
-/// One counter of a limit, for example agent `kelly` under the limit `tick`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "(Arc<str>, Arc<str>)", into = "(Arc<str>, Arc<str>)")]
 pub struct CounterKey {
-    /// The limit's name. All counters of a limit are stored together.
+    /// All counters of a limit are stored together.
     pub limit: Arc<str>,
     pub counter: Arc<str>,
 }
@@ -96,8 +89,7 @@ impl CounterKey {
     }
 }
 
-/// An inbox of a tenant: the stream `replies:<tenant>:<inbox>`. In the set `inboxes:<tenant>`, an inbox's score is the
-/// shard time of its last use in milliseconds.
+/// The stream `replies:<tenant>:<inbox>`. In `inboxes:<tenant>`, the score is the shard time (ms) of the last use.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InboxKey {
     pub tenant: Arc<str>,
@@ -106,18 +98,16 @@ pub struct InboxKey {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CounterState {
-    /// The amount used in the window. If the window has ended, the amount counts as 0.
+    /// Counts as 0 after the end of the window.
     pub used: u64,
-    /// The end of the window; 0 if the counter has no window.
+    /// 0 if the counter has no window.
     pub ends_ms: i64,
     pub began_ms: i64,
-    /// True while turns wait in the counter's throttle queue.
     pub queued: bool,
 }
 
 impl Window {
-    /// Returns the window of the same length that is open at `now_ms` if this is a fixed window that has ended. Returns
-    /// any other window unchanged.
+    /// Returns the fixed window that is open at `now_ms`. Other windows stay unchanged.
     #[must_use]
     pub const fn running_at(self, now_ms: i64) -> Self {
         match self {
@@ -131,8 +121,7 @@ impl Window {
 }
 
 impl CounterState {
-    /// Returns the counter with the window that is open at `now_ms`. If the counter's last window has ended, a new
-    /// window opens with amount 0. A rolling counter is returned unchanged.
+    /// Returns the counter as of `now_ms`: a new window starts with amount 0. A rolling counter stays unchanged.
     #[must_use]
     pub const fn opened(self, window: &Window, now_ms: i64) -> Self {
         let ended = now_ms >= self.ends_ms;
@@ -156,59 +145,47 @@ impl CounterState {
     }
 }
 
-/// Determines for how long debits count against a counter's maximum. If a limit changes from windows to no window, or
-/// from rolling to another kind, the counter starts again at 0.
+/// Changes from windows to no window, and from rolling to another kind, reset a counter to 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
-    /// Windows of `length_ms`. The current window is `[start_ms, end_ms)`. If the counter's last window ended within
-    /// the current window, the length has changed. In that case, the current window ends one length later, so that no
-    /// two windows open within one length. If the current window has ended by the time of the commit, the store debits
-    /// the window that is open then. If the current window has not begun, the guard fails with [`Conflict::Time`].
-    /// After a restart of the store, windows of at most 60 s that began before the restart have no room. Their last
-    /// debits may be lost.
+    /// The store debits the window that is open at the commit. A changed length extends the current window by one
+    /// length. A window in the future fails with [`Conflict::Time`]. After a restart of the store, open windows of at
+    /// most 60 s have no room, because the last debits may be lost.
     Fixed { start_ms: i64, end_ms: i64, length_ms: i64 },
-    /// A calendar day `[start_ms, end_ms)`. If the counter's last day ended within this day, the time zone has changed:
-    /// the amount stays, and the day ends at `end_ms`. If shard time is not within the day, the guard fails with
-    /// [`Conflict::Time`].
+    /// A changed time zone keeps the amount until `end_ms`. Outside this day, the guard fails with [`Conflict::Time`].
     Day { start_ms: i64, end_ms: i64 },
-    /// At most `max` within any period of `length_ms`. The store counts in eight buckets. So a debit can count for up
-    /// to an eighth of the length longer, but never shorter. The end of a debit is the time when its bucket is dropped.
-    /// [`Write::Add`] with this end changes this bucket. [`Write::Add`] without an end changes the newest bucket.
+    /// At most `max` within any `length_ms`. The store counts in eight buckets, so a debit counts for up to an eighth
+    /// of the length too long. [`Write::Add`] changes the bucket with its `ends_ms`, or else the newest bucket.
     Rolling { length_ms: i64 },
-    /// Concurrency permits. A negative [`Write::Add`] returns permits. For one lease after a restart of the store, no
-    /// permit is granted, because some holders may not have reported yet.
+    /// Concurrency permits. For one lease after a restart of the store, no permit is granted, because some holders may
+    /// not have reported.
     Concurrency,
-    /// Amounts do not expire, as for a task's budget or a tenant's unfinished work.
+    /// Amounts do not expire.
     Total,
 }
 
-/// A debit that succeeds only if the counter has room: the amount after the debit is at most `max`.
+/// The amount after the debit must be at most `max`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConditionalDebit {
     pub counter: CounterKey,
-    /// The amount to add; 0 is allowed.
     pub amount: u64,
     pub max: u64,
     pub window: Window,
-    /// True if the debit must fail while [`CounterState::queued`] is true, as for a new turn.
+    /// True if the debit must fail while [`CounterState::queued`] is true.
     pub behind_queue: bool,
-    /// True in shadow mode: the amount is added even without room, and [`Committed::shadowed`] reports it.
+    /// In shadow mode, the amount is added even without room, and [`Committed::shadowed`] reports it.
     pub shadow: bool,
-    /// Maximum number of counters of the limit. Debits for further counters go to the shared counter
-    /// [`ConditionalDebit::OTHERS`]. Once the shared counter exists, it also receives each [`Write::Add`],
-    /// [`Write::AddMember`] and [`Write::RemoveMember`] for a counter that does not exist.
+    /// Further counters share [`ConditionalDebit::OTHERS`]. Later writes to a missing counter also go there.
     pub counters_max: u64,
 }
 
 impl ConditionalDebit {
-    /// Returns true if the guard only checks for room: it changes no counter, and creates no counter.
     #[must_use]
     pub fn only_checks(&self) -> bool {
         self.amount == 0 && self.window == Window::Total
     }
 
-    /// The counter that all counters beyond `counters_max` share.
     pub const OTHERS: &'static str = "~";
 }
 
@@ -216,23 +193,21 @@ impl ConditionalDebit {
 pub enum Guard {
     Version(RecordKey, Version),
     Absent(RecordKey),
-    /// The record exists, with any version.
     Present(RecordKey),
-    /// The counter has room for the amount. If all guards hold, the amount is added.
     Debit(ConditionalDebit),
     /// Shard time is earlier than this (ms).
     Before(i64),
     /// Shard time is at or after this (ms).
     Since(i64),
-    /// The generations of policy and run-time settings are not newer than these.
+    /// The store's generations are not newer than these.
     Generation {
         policy: u64,
         settings: u64,
     },
-    /// The restart epoch has this number, and has lasted for at least `lease_ms`.
+    /// The restart epoch has this number and this minimum age.
     Epoch {
         number: u64,
-        /// Minimum age of the epoch (ms); 0 for any age. The first epoch counts as old enough.
+        /// Milliseconds; 0 for any age. The first epoch is always old enough.
         lease_ms: i64,
     },
     /// The stream has fewer entries than this.
@@ -244,13 +219,12 @@ pub enum Guard {
         max: u64,
     },
     Member(SetKey, Arc<str>),
-    /// The member is the first of the set. If not, the conflict is [`Conflict::NoMember`].
+    /// If not, the conflict is [`Conflict::NoMember`].
     First(SetKey, Arc<str>),
-    /// The store was not short of memory at its last sample.
+    /// As of the store's last memory sample.
     MemoryAvailable,
-    /// The inbox has fewer unread replies than `unread_max`. If the inbox is new, the tenant has fewer than
-    /// `inboxes_max` inboxes. If all guards hold, the inbox is added to the tenant's inboxes. If a transaction has two
-    /// [`Guard::Inbox`] guards, neither of them counts the inbox of the other.
+    /// The inbox has fewer unread replies than `unread_max`. A new inbox needs fewer than `inboxes_max` inboxes of the
+    /// tenant. Two inbox guards of one transaction do not count each other's inbox.
     Inbox {
         inbox: InboxKey,
         unread_max: u64,
@@ -258,40 +232,35 @@ pub enum Guard {
     },
     /// No consumer has read this entry of a queue.
     Unread(StreamKey, EntryId),
-    /// A consumer holds the entry. If all guards hold, the entry is acknowledged and removed. [`Guard::Held`] is
-    /// checked last.
+    /// If all guards hold, the entry is acknowledged and removed. This guard is checked last.
     Held(StreamKey, EntryId),
 }
 
-/// How a write treats an existing timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TimerRule {
     Set,
-    /// Sets the timer if it does not exist or is due later.
+    /// Sets the timer if it is absent or due later.
     Earlier,
-    /// Sets the timer only if it exists and is due later. This rule wakes a waiting turn, but creates no timer.
+    /// Changes only an existing timer that is due later.
     Wake,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Write {
-    /// Writes a record under the transaction's version. The record contains the entry of the last [`Write::Enqueue`] of
-    /// this transaction. If there is a lifetime, the record and its parts expire.
+    /// The record contains the entry of the transaction's last [`Write::Enqueue`]. With a lifetime, the record and its
+    /// parts expire.
     Put {
         key: RecordKey,
         content: Bytes,
-        /// Lifetime (ms). `None` for records of unfinished work, which do not expire.
+        /// `None` for unfinished work, which does not expire.
         ttl_ms: Option<i64>,
     },
     PutPart(RecordKey, Arc<str>, Bytes),
     DeleteParts(RecordKey, Vec<Arc<str>>),
-    /// Removes a record and its parts.
     Delete(RecordKey),
-    /// Appends an entry to a queue with a consumer group.
     Enqueue(StreamKey, Vec<(Arc<str>, Bytes)>),
-    /// Removes an entry from a queue, even if a consumer holds it.
+    /// Even if a consumer holds the entry.
     Remove(StreamKey, EntryId),
-    /// Removes a queue with its entries and its group.
     DropQueue(StreamKey),
     Timer {
         name: Arc<str>,
@@ -299,13 +268,13 @@ pub enum Write {
         rule: TimerRule,
     },
     ClearTimer(Arc<str>),
-    /// Adds a member to a set, or gives the member another score.
+    /// Also changes the score of an existing member.
     AddMember {
         set: SetKey,
         member: Arc<str>,
-        /// The member's score. Smaller scores come first. At most 2^53.
+        /// At most 2^53. Smaller scores come first.
         score: u64,
-        /// The counter, if the set is the throttle queue of this counter.
+        /// The counter of a throttle queue; `None` for other sets.
         queue_of: Option<CounterKey>,
     },
     RemoveMember {
@@ -313,52 +282,45 @@ pub enum Write {
         member: Arc<str>,
         queue_of: Option<CounterKey>,
     },
-    /// Adds an amount to a counter, regardless of any maximum. The result is at least 0. With `ends_ms`, does nothing
-    /// unless the counter exists and its window still ends at that time.
+    /// Ignores any maximum; the result is at least 0. With `ends_ms`, changes only an existing counter with this end.
     Add {
         counter: CounterKey,
         /// A negative amount returns a debit.
         amount: i64,
-        /// End of the window in which the amount was debited.
+        /// End of the debited window.
         ends_ms: Option<i64>,
     },
-    /// Resets a counter for an operator: subtracts an amount, and sets the start of the window to the current time.
-    /// Does nothing unless the counter's window still ends at `ends_ms`. Must not be used for rolling counters.
+    /// For operators: subtracts the amount, and starts the window now. Does nothing if the window no longer ends at
+    /// `ends_ms`. Must not be used for rolling counters.
     Restart {
         counter: CounterKey,
         amount: u64,
-        /// End of the window; 0 without a window.
+        /// 0 without a window.
         ends_ms: i64,
     },
     DeleteCounter(CounterKey),
-    /// Appends an entry to a log. The log keeps about `max_entries` entries.
+    /// The log keeps about `max_entries` entries.
     Append {
         log: StreamKey,
         fields: Vec<(Arc<str>, Bytes)>,
         max_entries: u64,
     },
-    /// Appends an entry to an inbox. The entry's field `reply` has the message, and its field `seq` has the message's
-    /// number within the inbox, from 1.
+    /// The entry's field `reply` has the message. The field `seq` is the message's number within the inbox, from 1.
     Reply(InboxKey, Bytes),
-    /// Sets the generation of the policy that [`Guard::Generation`] compares.
     PolicyGeneration(u64),
-    /// Sets the generation of the run-time settings that [`Guard::Generation`] compares.
     SettingsGeneration(u64),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
-    /// Identifies the transaction. If the record `dedupe_record` already has this version, the store has already
-    /// committed the transaction, and returns the same result again.
     pub version: Version,
-    /// A record that the transaction writes. By this record's version, the store recognizes a repeated commit.
+    /// A record that the transaction writes. If this record already has `version`, the store repeats the first result.
     pub dedupe_record: Option<RecordKey>,
-    /// True if the store adds the states of the debited counters to the written records (see [`crate::record`]) and to
-    /// slices (field `d`).
+    /// The store then adds the states of the debited counters to records (see [`crate::record`]) and slices (field
+    /// `d`).
     pub stamped: bool,
     /// [`Guard::Held`] comes last.
     pub guards: Vec<Guard>,
-    /// In order.
     pub writes: Vec<Write>,
 }
 
@@ -385,34 +347,30 @@ impl Transaction {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
-    /// Shard time at the commit.
     pub now_ms: i64,
-    /// True if an earlier commit of the same transaction made the writes.
     pub was_committed: bool,
-    /// The entries of the [`Write::Enqueue`]s, in order; empty if `was_committed` is true.
+    /// One entry per [`Write::Enqueue`]; empty if `was_committed` is true.
     pub entries: Vec<EntryId>,
-    /// The counters in shadow mode that had no room for their debits.
     pub shadowed: Vec<CounterKey>,
 }
 
-/// The guard that failed, with the current value. Nothing was written.
+/// Nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Conflict {
     /// The record has another version, or is absent.
     Record {
         key: RecordKey,
-        /// The record's stored text, see [`crate::record::RecordText`]. `None` if the record is absent.
+        /// As in [`crate::record::RecordText`]; `None` if the record is absent.
         stored: Option<Bytes>,
     },
     LimitReached {
-        /// The counter of the guard, even if it shares [`ConditionalDebit::OTHERS`].
+        /// The guard's own counter, never [`ConditionalDebit::OTHERS`].
         counter: CounterKey,
-        /// The state of the counter that was checked, with the window that is open now. If the counter has no room
-        /// because the store restarted, `used` is at least the guard's `max`.
+        /// With the window that is open now. If a restart took the counter's room, `used` is at least the guard's
+        /// `max`.
         state: CounterState,
     },
-    /// Shard time is outside the window that the decision used, or a [`Guard::Before`] or [`Guard::Since`] does not
-    /// hold.
+    /// Shard time is outside the decision's window, or [`Guard::Before`] or [`Guard::Since`] does not hold.
     Time {
         now_ms: i64,
     },
@@ -420,21 +378,20 @@ pub enum Conflict {
         policy: u64,
         settings: u64,
     },
-    /// The restart epoch differs, or has not lasted long enough.
+    /// The epoch differs or is too new.
     Epoch {
         number: u64,
         began_ms: i64,
     },
-    /// The stream or set has reached its maximum size.
     Full,
     NoMember,
     Pressure,
     InboxFull,
     TooManyInboxes,
-    /// A consumer has read the entry, or the queue no longer has the entry.
+    /// A consumer has read the entry, or the entry is gone.
     Read,
     NotHeld,
-    /// The store could not apply the transaction, for example because a key holds a value of another type.
+    /// For example, a key holds a value of another type.
     Failed {
         message: String,
     },

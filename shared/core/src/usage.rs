@@ -1,12 +1,6 @@
-//! Counts the usage of models by tenant, day and agent.
-//!
-//! | Key | Holds |
-//! |---|---|
-//! | counters of the limits `_requests:<tenant>:<day>`, `_tokens_in:…`, `_tokens_out:…`, `_cost:…` | usage of agents |
-//!
-//! A counter is named after its agent, or is [`ConditionalDebit::OTHERS`] for all agents beyond the maximum number of
-//! counters. `<day>` is the start of the tenant's day in milliseconds. A tenant's total is the sum over its agents. The
-//! counters are deleted after [`limits::USAGE_DAYS_MAX`] days, see [`crate::counters`].
+//! Counts the usage of models, in counters of the limits `_requests:<tenant>:<day>`, `_tokens_in:…`, `_tokens_out:…`
+//! and `_cost:…`. `<day>` is the start of the tenant's day in milliseconds. [`ConditionalDebit::OTHERS`] counts the
+//! agents beyond the maximum number of counters.
 
 use std::sync::Arc;
 
@@ -16,12 +10,12 @@ use crate::counters::expire_counters;
 use crate::transaction::{ConditionalDebit, CounterKey, Guard, Transaction, Window};
 use crate::turn::TaskPart;
 
-/// Maximum of a counter. Every store represents all integers up to this maximum exactly.
+/// Every store represents all integers up to this maximum exactly.
 const COUNTER_MAX: u64 = 1 << 53;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelUse {
-    /// Unique within its task.
+    /// Unique within the task.
     pub request: String,
     pub tokens_in: u64,
     pub tokens_out: u64,
@@ -29,7 +23,6 @@ pub struct ModelUse {
     pub cost: u64,
 }
 
-/// A day in the tenant's time zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Day {
     pub start_ms: i64,
@@ -48,7 +41,6 @@ pub enum UsageUnit {
 impl UsageUnit {
     pub const ALL: [Self; 4] = [Self::Requests, Self::TokensIn, Self::TokensOut, Self::Cost];
 
-    /// The name of the limit that counts a tenant's usage on one day, with one counter per agent.
     #[must_use]
     pub fn limit(self, tenant: &TenantId, day_start_ms: i64) -> Arc<str> {
         let unit = match self {
@@ -70,8 +62,8 @@ impl UsageUnit {
     }
 }
 
-/// Counts each request only once. Returns false if the request was counted before. The caller must guard the version
-/// of the task's record, and write the record in the same transaction. [`Transaction::stamped`] must be false.
+/// Returns false if the request was counted before. The caller must guard the record's version, and write the record in
+/// the same transaction. [`Transaction::stamped`] must be false.
 pub fn count_use(
     task: &mut TaskPart,
     used: &ModelUse,
@@ -106,7 +98,7 @@ pub fn count_use(
             shadow: true,
             counters_max: limits::USAGE_AGENTS_MAX as u64,
         });
-        // Insert the debit before an acknowledgment, because the acknowledgment must stay the last guard.
+        // The acknowledgment must stay the last guard.
         let held = transaction.guards.iter().position(|guard| matches!(guard, Guard::Held(..)));
         transaction.guards.insert(held.unwrap_or(transaction.guards.len()), debit);
     }

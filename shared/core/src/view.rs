@@ -1,8 +1,6 @@
-//! The data that a decision has read so far.
-//!
-//! A decision queries its view. If the view does not have the value, the decision returns the query as [`Missing`]. The
-//! caller then reads the value and decides again. Queries that do not depend on each other are read together, see
-//! [`View::need`]. A value may be stale. The guards of the transaction detect stale values.
+//! A view has the values that a decision has read so far. If a value is missing, the decision returns the query as
+//! [`Missing`], and the caller reads the value and decides again. A value may be stale: the guards of the transaction
+//! detect stale values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,8 +13,7 @@ use crate::transaction::{
     Conflict, CounterKey, CounterState, EntryId, RecordKey, SetKey, StreamKey, Transaction, Write,
 };
 
-/// Maximum number of rounds of reads for a decision. It bounds chains of records that refer to other records. A list is
-/// read in one round, see [`View::need`].
+/// Maximum number of rounds of reads, to bound chains of records. A list takes one round, see [`View::need`].
 pub const READS_MAX: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -25,7 +22,7 @@ pub enum Query {
     Parts(RecordKey, Vec<Arc<str>>),
     AllParts(RecordKey),
     Counter(CounterKey),
-    /// The first members of a set, at most `count`, with scores up to and including `upto` (`None`: any score).
+    /// At most `count` members with scores up to `upto`. `None` allows any score.
     First {
         set: SetKey,
         upto: Option<u64>,
@@ -35,13 +32,13 @@ pub enum Query {
     Size(SetKey),
     Entry(StreamKey, EntryId),
     Holder(StreamKey, EntryId),
-    /// Entries that a consumer holds, at most `count`, oldest first.
+    /// At most `count` entries, oldest first.
     Holds {
         stream: StreamKey,
         consumer: Arc<str>,
         count: usize,
     },
-    /// Entries of a stream after `after` (`None`: from its start), at most `count`.
+    /// At most `count` entries after `after`, or from the stream's start.
     Entries {
         stream: StreamKey,
         after: Option<EntryId>,
@@ -54,7 +51,6 @@ pub type Fields = Vec<(Arc<str>, Bytes)>;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Value {
     Record(Option<Bytes>),
-    /// In the order of the names.
     Parts(Vec<Option<Bytes>>),
     AllParts(Vec<(Arc<str>, Bytes)>),
     Counter(Option<CounterState>),
@@ -100,7 +96,6 @@ impl View {
         self.values.extend(other.values);
     }
 
-    /// Returns a view with the results of these queries. Leaves out queries without a result in this view.
     #[must_use]
     pub fn pick<'q>(&self, queries: impl IntoIterator<Item = &'q Query>) -> Self {
         let picked = queries.into_iter().filter_map(|query| Some((query.clone(), self.values.get(query)?.clone())));
@@ -121,7 +116,7 @@ impl View {
     pub fn learn(&mut self, conflict: &Conflict) {
         match conflict {
             Conflict::Record { key, stored } => {
-                // The parts may be outdated, because they were read together with the old version of the record.
+                // The parts may be outdated, because they belong to the old version of the record.
                 self.values.retain(|query, _| !matches!(query, Query::Parts(of, _) | Query::AllParts(of) if of == key));
                 self.insert(Query::Record(key.clone()), Value::Record(stored.clone()));
             }
@@ -132,13 +127,13 @@ impl View {
         }
     }
 
-    /// Learns the records that the transaction has written, so that the writer does not have to read them again.
+    /// The writer then need not read the records again.
     pub fn learn_written(&mut self, transaction: &Transaction) {
         let enqueues = transaction.writes.iter().any(|write| matches!(write, Write::Enqueue(..)));
         let is_plain = !enqueues && !transaction.stamped;
         for write in &transaction.writes {
             let (key, stored) = match write {
-                // If the store adds an entry or counters to the record, the caller does not have the stored text.
+                // If the store adds an entry or counters, the caller does not know the stored text.
                 Write::Put { key, content, .. } => {
                     (key, is_plain.then(|| Some(RecordText::render(&transaction.version, None, &[], content))))
                 }
@@ -159,8 +154,7 @@ impl View {
         self.values.get(query).ok_or_else(|| Missing(vec![query.clone()]))
     }
 
-    /// Lets a decision read a list in one round. Reading the members one after another is slow, and fails for a list
-    /// of more than [`READS_MAX`] members. The error names all queries that have no result.
+    /// Lets a decision read a list in one round. Reading the members one by one fails beyond [`READS_MAX`] members.
     pub fn need(&self, queries: impl IntoIterator<Item = Query>) -> Result<(), Missing> {
         let missing: Vec<Query> = queries.into_iter().filter(|query| !self.values.contains_key(query)).collect();
         if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
@@ -175,8 +169,7 @@ impl View {
         }
     }
 
-    /// Returns the counter's state. `None` if the counter does not exist or was not read. A decision may assume that an
-    /// unread counter is not full. If the counter is full, the conflict returns its current value.
+    /// `None` if the counter does not exist or was not read. A full counter that was not read causes a conflict.
     #[must_use]
     pub fn counter(&self, counter: &CounterKey) -> Option<CounterState> {
         match self.values.get(&Query::Counter(counter.clone())) {

@@ -1,5 +1,4 @@
-//! The active policy: the configured policy combined with the run-time settings. Each change replaces the policy
-//! atomically.
+//! The active policy: the configured policy combined with the run-time settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use tickfleet_store::{RunTimeConfig, Store, StoreError};
 pub struct ActivePolicy {
     pub policy: Policy,
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// Compiled from the permissions in `policy`. `PolicyHandle` compiles the rules when the snapshot takes effect.
+    /// Compiled from the permissions in `policy` when the snapshot takes effect.
     pub rules: Rulebook,
     /// Digest of the configuration files, without the run-time settings.
     pub digest: String,
@@ -28,13 +27,11 @@ pub struct ActivePolicy {
 }
 
 impl ActivePolicy {
-    /// Returns the generation of the shard's run-time tenants; 0 before the first read.
     #[must_use]
     pub fn tenants_generation(&self, shard: u32) -> u64 {
         self.tenants_generation.get(&shard).copied().unwrap_or(0)
     }
 
-    /// Logs, metrics and audit entries identify a policy by this text.
     #[must_use]
     pub fn short_digest(&self) -> &str {
         short_digest(&self.digest)
@@ -46,15 +43,13 @@ pub fn short_digest(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
 
-/// Holds the active policy. Readers take a snapshot and are never blocked. A process can serve many shards, so run-time
-/// settings are kept per shard and merged.
+/// Readers take a snapshot and are never blocked. Run-time settings are kept per shard and merged.
 #[derive(Debug)]
 pub struct PolicyHandle {
     current: ArcSwap<ActivePolicy>,
-    /// Writers hold this lock, so that no writer overwrites another writer's change.
+    /// Writers hold this lock, so that no change is lost.
     sources: Mutex<PolicySources>,
-    /// Numbers the reads. Responses can arrive out of order, so a response that is older than the applied response is
-    /// dropped.
+    /// Responses can arrive out of order. A response that is older than the applied response is dropped.
     reads: AtomicU64,
 }
 
@@ -65,8 +60,7 @@ struct PolicySources {
     shards: BTreeMap<u32, ShardSettings>,
 }
 
-/// The settings of one shard. All settings that affect decisions belong here, so that one read returns all of them. No
-/// decision is made before the first read.
+/// One read returns all settings that affect decisions. No decision is made before the first read.
 #[derive(Debug, Default)]
 struct ShardSettings {
     read_number: u64,
@@ -79,7 +73,6 @@ struct ShardSettings {
     tool_pauses: BTreeMap<PausedTool, Pause>,
 }
 
-/// Settings that Redis has lost and this process still has.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct LostSettings {
     tenants: BTreeMap<TenantId, TenantPolicy>,
@@ -89,9 +82,8 @@ struct LostSettings {
 }
 
 impl ShardSettings {
-    /// Applies the settings of one read. If a tenant's declaration is unreadable or lost, its last readable declaration
-    /// stays in force. If no readable declaration is known, the tenant is withheld, because the configuration files may
-    /// allow it more than its declaration. Returns the settings that the store has lost.
+    /// The last readable declaration of a tenant stays in force. A tenant without a readable declaration is withheld.
+    /// Returns the settings that the store has lost.
     fn apply_read(&mut self, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let known = std::mem::take(&mut self.tenants);
         let mut lost = BTreeSet::new();
@@ -102,7 +94,7 @@ impl ShardSettings {
         let mut tool_pauses = read.tool_pauses;
         let mut lost_tool_pauses = BTreeMap::new();
         if read.generation < self.generation {
-            // The store has lost its latest changes in a restart.
+            // The store has restarted and lost changes.
             lost_tools = self.tools_off.difference(&tools_off).cloned().collect();
             tools_off.extend(lost_tools.iter().cloned());
             lost_pauses = keep_known(&self.pauses, &mut pauses);
@@ -132,7 +124,6 @@ impl ShardSettings {
     }
 }
 
-/// Copies the entries that only `known` has into `read`, and returns them.
 fn keep_known<K: Ord + Clone, V: Clone>(known: &BTreeMap<K, V>, read: &mut BTreeMap<K, V>) -> BTreeMap<K, V> {
     let mut lost = known.clone();
     lost.retain(|who, _| !read.contains_key(who));
@@ -152,7 +143,7 @@ impl PolicySources {
             policy.tenants.extend(shard.tenants.iter().map(|(id, tenant)| (id.clone(), tenant.clone())));
             policy.tenants.retain(|tenant, _| !shard.withheld.contains(tenant));
             policy.withheld.extend(shard.withheld.iter().cloned());
-            // If one shard reports that a tool is switched off, the tool is off in every shard.
+            // A tool that one shard switches off is off in every shard.
             policy.permissions.switched_off.extend(shard.tools_off.iter().cloned());
             policy.paused.extend(shard.pauses.iter().map(|(who, pause)| (who.clone(), pause.clone())));
             policy.tools_paused.extend(shard.tool_pauses.iter().map(|(tool, pause)| (tool.clone(), pause.clone())));
@@ -174,9 +165,8 @@ impl PolicyHandle {
         self.current.load_full()
     }
 
-    /// Reads the run-time settings of the shard and applies them. In each shard, no decision is made before the first
-    /// successful read (invariant 16). Callers repeat the read at each heartbeat, and whenever the shard reports a
-    /// change. After an error, the current state is unchanged.
+    /// No decision is made before the first successful read in each shard (invariant 16). Callers repeat the read at
+    /// each heartbeat, and after each reported change. An error changes nothing.
     pub async fn refresh(&self, store: &Store) -> Result<(), StoreError> {
         let read_number = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
         let read = store.run_time_config().await?;
@@ -204,8 +194,7 @@ impl PolicyHandle {
         Ok(())
     }
 
-    /// Reads the run-time settings again if the shard reports a change. Returns true in this case. After an error, the
-    /// current state is unchanged.
+    /// Returns true if the shard has reported a change. After an error, the current state is unchanged.
     pub async fn refresh_if_changed(&self, store: &Store) -> Result<bool, StoreError> {
         if store.tenants_generation().await? == self.load().tenants_generation(store.shard()) {
             return Ok(false);
@@ -214,8 +203,7 @@ impl PolicyHandle {
         Ok(true)
     }
 
-    /// Applies the settings of one read. Does nothing if a later read was already applied. Returns the settings that
-    /// Redis has lost.
+    /// Does nothing if a later read was already applied. Returns the settings that Redis has lost.
     fn apply_read(&self, shard: u32, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let mut sources = self.sources.lock();
         let held = sources.shards.entry(shard).or_default();
@@ -232,7 +220,6 @@ impl PolicyHandle {
         lost
     }
 
-    /// Replaces the configured policy, and keeps the run-time settings. Returns the new current state.
     pub fn replace(&self, mut active: ActivePolicy) -> Arc<ActivePolicy> {
         let mut sources = self.sources.lock();
         active.rules = Rulebook::of(&active.policy.permissions.matrix);
@@ -244,7 +231,6 @@ impl PolicyHandle {
     }
 }
 
-/// Returns true if both policies have the same run-time settings. The snapshot then need not be replaced.
 fn is_same(one: &ActivePolicy, other: &ActivePolicy) -> bool {
     one.policy.tenants == other.policy.tenants
         && one.policy.withheld == other.policy.withheld

@@ -1,5 +1,4 @@
-//! Submits a turn that a call begins while it runs. Each turn is submitted only once, even if the call is retried. When
-//! the turn has ended, the retried call reads the turn's results.
+//! Submits the turns that running calls begin. Each turn is submitted only once, even if the call is retried.
 
 use tickfleet_model::{Turn, TurnId, content_digest, limits};
 use tickfleet_protocol::{parse_turn, write_turn};
@@ -7,30 +6,28 @@ use tickfleet_store::{Store, StoreError, Submission, Submitted, TurnName, TurnVi
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BegunTurn {
-    /// Contains the reply as JSON.
+    /// The reply as JSON.
     Ended(String),
-    /// When the turn ends, the calls that wait for it are woken.
+    /// When the turn ends, the waiting calls are woken.
     Out(TurnId),
-    /// The turn was begun, but Redis has no record of it now. It is unknown whether the turn ran.
+    /// Redis no longer has the turn's record, so it is unknown whether the turn ran.
     RecordExpired,
-    /// No call of the turn ran, and no call will run. Contains the reason.
+    /// The reason. No call of the turn ran, and no call will run.
     Refused(String),
-    /// The store cannot accept the turn now, so nothing was submitted. Contains the reason.
+    /// The reason. The store cannot accept the turn now, so nothing was submitted.
     Later(&'static str),
 }
 
-/// How an existing turn with the same ID is recognized as the turn to begin.
+/// When an existing turn with the same ID counts as the turn to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SameTurn {
-    /// The existing turn must have the same content. For callers that store the turn's calls before they submit the
-    /// turn.
+    /// The content must be equal. For callers that store the turn's calls before the submission.
     Calls,
-    /// The existing turn must belong to the same agent. If a tool runs again with other arguments, the tool gets the
-    /// results for the first arguments.
+    /// The agent must be equal. A tool that runs again with other arguments gets the results for the first arguments.
     Agent,
 }
 
-/// Returns true if `found` is the turn's agent. An unknown agent (`None`) also matches.
+/// An unknown agent (`None`) also matches.
 fn is_agent(turn: &Turn, found: Option<&str>) -> bool {
     found.is_none_or(|found| found == turn.agent.as_str())
 }
@@ -45,14 +42,12 @@ fn agent_of(reply: &str) -> Option<String> {
 
 const ID_IS_TAKEN: &str = "its id is used by another turn.";
 
-/// Submits `turn` under its own ID, unless it was submitted before. Call this function again until the turn has
-/// ended. A turn with the same ID counts as an earlier submission if it matches according to `same`.
+/// Submits `turn` under its own ID, unless `same` recognizes an earlier submission. Call this function again until the
+/// turn has ended. After an error, the call may be repeated.
 ///
-/// The store keeps an ID only for some time after its turn has ended
-/// ([`StoreOptions::dedupe_ms`](tickfleet_store::StoreOptions::dedupe_ms)). If the store has no record of the turn,
-/// this function awaits `is_new` just before submission. `is_new` must return false if the turn may have ended so
-/// long ago that its ID was dropped. The turn is then not submitted, because it could run twice. After an error, the
-/// call may be repeated.
+/// The store drops an ID some time after the turn's end
+/// ([`StoreOptions::dedupe_ms`](tickfleet_store::StoreOptions::dedupe_ms)). `is_new` must return false if the ID may
+/// have been dropped, because the turn could then run twice.
 pub async fn begin_turn(
     store: &Store,
     turn: &Turn,
@@ -64,8 +59,7 @@ pub async fn begin_turn(
     };
     let name = TurnName { tenant: turn.tenant.clone(), turn: id };
     let view = store.turn_view(&name).await?;
-    // Another producer of the tenant may have chosen this ID for its own turn. The results of that turn must not be
-    // returned here.
+    // Another producer of the tenant may have chosen this ID. The results of that turn must not be returned here.
     let is_ours = match (&view, same) {
         (TurnView::Unknown, _) => true,
         (_, SameTurn::Calls) => store.content_of(&name).await?.is_none_or(|found| found == content_digest(turn)),
@@ -114,8 +108,8 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
     })
 }
 
-/// Looks for a turn that was submitted earlier but had no record at the first read. Such a turn waits for admission,
-/// was admitted after the first read, or ended so long ago that the store has dropped its reply.
+/// The turn waits for admission, was admitted after the first read, or ended so long ago that the store has dropped its
+/// reply.
 async fn submitted_before(store: &Store, name: &TurnName) -> Result<BegunTurn, StoreError> {
     if store.waits_for_admission(name).await? {
         return Ok(BegunTurn::Out(name.turn.clone()));

@@ -1,4 +1,4 @@
-//! Delegation: checks a task's target and its delegator's rights, and plans the task's record.
+//! Checks a delegated task, and plans the task's record.
 
 use std::collections::BTreeSet;
 
@@ -40,10 +40,8 @@ pub struct PlannedTask {
     awaited: bool,
 }
 
-/// Checks a task, and plans its record. The target must be known and have a handler. The chain of delegators must not
-/// be too deep or contain the target. The delegator must be allowed to delegate. The grant gets only those capabilities
-/// that the delegator also has. The budget is checked later, when the task is written. An error is a stable code with a
-/// message for the delegator.
+/// The grant gets only capabilities that the delegator also has. The budget is checked later, when the task is written.
+/// An error is a stable code with a message for the delegator.
 pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTask, (RejectionCode, String)> {
     if active.policy.withheld.contains(&task.tenant) {
         return Err((RejectionCode::UnreadableTenant, unreadable(&task.tenant)));
@@ -63,8 +61,7 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTa
     };
     let grant = TaskGrant { chain: chain(task)?, capabilities: capabilities(active, task)?, ..task.grant.clone() };
     let deadline_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
-    // A deadline in the past is rejected later, when the task is written. At that point, a task that already exists is
-    // accepted as a duplicate, even if its deadline has passed.
+    // A past deadline is rejected when the task is written. A task that already exists is then accepted as a duplicate.
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let days = limits::DEADLINE_MS_MAX / 86_400_000;
         return Err((RejectionCode::InvalidDeadline, format!("the deadline is more than {days} days away")));
@@ -95,14 +92,13 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTa
     })
 }
 
-/// Returns the message for a tenant with unreadable run-time settings. No decision is possible for such a tenant.
 #[must_use]
 pub fn unreadable(tenant: &TenantId) -> String {
     let tenant = tenant.as_str();
     format!("tenant {tenant:?} has unreadable run-time settings; set it again, then retry")
 }
 
-/// Returns the granted capabilities that the delegator also has. Without a delegator, returns all granted capabilities.
+/// Without a delegator, returns all granted capabilities.
 fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<String>>, (RejectionCode, String)> {
     let granted = task.grant.capabilities.clone();
     let Some(delegator) = &task.delegator else { return Ok(granted) };
@@ -122,11 +118,11 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
     Ok(Some(granted.map_or_else(|| own.clone(), |granted| &granted & own)))
 }
 
-/// Restricts a task that a service delegates for `agent`, which works on the parent task. Fails if the task names a
-/// delegator other than `agent`, or if the parent task may not delegate.
+/// A service delegates the task for `agent`, the agent of the parent task. Fails if the task names another delegator,
+/// or if the parent task may not delegate.
 pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (RejectionCode, String)> {
     if task.delegator.as_ref().is_some_and(|delegator| delegator != agent) {
-        // The message does not name the parent's agent, because the delegator may have guessed the parent's ID.
+        // The delegator may have guessed the parent's ID, so the message does not name the parent's agent.
         let message = "the delegator does not work on the parent task, so it cannot delegate under it".to_owned();
         return Err((RejectionCode::WrongDelegator, message));
     }
@@ -146,7 +142,7 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
     Ok(())
 }
 
-/// Sets the task's deadline to `ends_ms`, the end of the work that began the task. An earlier deadline stays.
+/// `ends_ms` is the end of the work that began the task. An earlier deadline stays.
 pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     let own_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
     if ends_ms < own_ms {
@@ -154,7 +150,7 @@ pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     }
 }
 
-/// Returns the names in both lists. `None` does not narrow the other list.
+/// `None` does not narrow the other list.
 #[must_use]
 pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) -> Option<BTreeSet<String>> {
     match (one, other) {
@@ -163,7 +159,6 @@ pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) 
     }
 }
 
-/// Returns the rejection and the message for a task that was not written. `code` is the core's code for the reason.
 #[must_use]
 pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     match code {
@@ -190,8 +185,6 @@ pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     }
 }
 
-/// Returns the chain of delegators, including the task's delegator. Fails if the chain is too deep or already contains
-/// the target.
 fn chain(task: &Task) -> Result<Vec<AgentId>, (RejectionCode, String)> {
     let mut chain = task.grant.chain.clone();
     chain.extend(task.delegator.clone());
@@ -216,8 +209,7 @@ fn targets(active: &ActivePolicy) -> String {
     }
 }
 
-/// Returns [`tickfleet_config::TASK_ARGUMENTS`] without the task's ID, which is added later. The input stays exactly as
-/// the producer wrote it, including its digits and the order of its members.
+/// Leaves out the task's ID, which is added later. The input stays exactly as written.
 fn arguments(task: &Task) -> String {
     use serde_json::value::{RawValue, to_raw_value};
     let mut map = std::collections::BTreeMap::<&str, Box<RawValue>>::new();
@@ -245,16 +237,15 @@ impl PlannedTask {
         self.deadline_ms
     }
 
-    /// Records the call that delegated the task. The task's reply names this call (`<turn id>/<position>`), because the
-    /// task's reply may arrive before the reply of the call's turn. If the call waits for the task (`awaited`), the
-    /// task ends with the call's turn.
+    /// The task's reply names the call (`<turn id>/<position>`), because this reply may arrive first. If `awaited` is
+    /// true, the task ends with the call's turn.
     #[must_use]
     pub fn by_call(mut self, call: &CallId, awaited: bool) -> Self {
         (self.by, self.awaited) = (Some(call.clone()), awaited);
         self
     }
 
-    /// Returns the decision that writes the task. `given` is true if the producer chose the ID.
+    /// `given` is true if the producer chose the ID.
     #[must_use]
     pub fn decision(self, source: Source, task: TaskId, given: bool, bounds: &Bounds) -> Delegate<'_> {
         let inbound_ms = match &source {
@@ -281,7 +272,7 @@ impl PlannedTask {
             span: tickfleet_ops::traces::traceparent(&tracing::Span::current()),
         };
         let (arguments, destination) = if self.external_lease_ms > 0 {
-            // An external runtime receives the complete message of the task, including its ID.
+            // An external runtime receives the complete task, including the ID.
             let wire = Task { id: Some(task.clone()), deadline_ms: Some(self.deadline_ms), ..self.wire };
             (write_task(&wire), Destination::External { lease_ms: self.external_lease_ms })
         } else {

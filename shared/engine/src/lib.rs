@@ -1,4 +1,4 @@
-//! Code that schedulers and workers share. A *suspect* is work that a process held when it died.
+//! Code that schedulers and workers share. A *suspect* is work that a crashed process held.
 
 pub mod active_policy;
 pub mod begin_turn;

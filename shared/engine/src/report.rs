@@ -1,5 +1,4 @@
-//! Renders the texts for producers and auditors: a call's result, its message in the dialect, its audit entry, and the
-//! frame of the reply.
+//! Renders the texts for producers and auditors.
 
 use std::sync::Arc;
 
@@ -21,13 +20,11 @@ use tickfleet_protocol::{audit, result};
 #[derive(Debug, Clone)]
 pub struct ReportOptions {
     pub log_tool_calls: bool,
-    /// Removes secrets from texts for the audit log.
     pub redactor: Arc<Redactor>,
     pub result_chars: usize,
-    /// True if audit entries include all inputs of the policy evaluation.
     pub policy_inputs: bool,
     pub policy_version: Option<u64>,
-    /// The first characters of the active policy's digest; empty if unknown.
+    /// The start of the active policy's digest; empty if unknown.
     pub policy_digest: Arc<str>,
 }
 
@@ -54,7 +51,7 @@ struct ReplyHead<'a> {
     agent: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     delegator: Option<&'a str>,
-    /// The call that delegated the task. The reply of the call's turn can follow later.
+    /// The reply of this call's turn can follow later.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegated_by: Option<&'a str>,
     status: &'a str,
@@ -66,7 +63,6 @@ struct ReplyHead<'a> {
 }
 
 impl ReplyHead<'_> {
-    /// Returns the reply up to and including `"results":[`.
     fn open(&self) -> String {
         let mut text = serde_json::to_string(self).unwrap_or_else(|_| "{}".into());
         text.pop();
@@ -104,8 +100,7 @@ fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
     }
 }
 
-/// Tells a producer that a call waits for approval. The JSON contains `{requested_ms}` and `{until_ms}`, which are
-/// replaced with times when the approval is requested.
+/// The approval request replaces `{requested_ms}` and `{until_ms}` in the JSON with times.
 #[must_use]
 pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&str, &CallId, &str)) -> String {
     let mut head = reply_head(name, head);
@@ -119,30 +114,27 @@ pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&
 pub struct ReportedCall<'a> {
     pub name: &'a TurnName,
     pub head: &'a Head,
-    /// `None` if the tool is unknown.
     pub tool_name: Option<&'a str>,
-    /// `None` if the tool is unknown.
     pub tool_id: Option<&'a str>,
     /// JSON.
     pub arguments: &'a str,
     pub result: &'a CallResult,
-    /// True if the call ran, or received the result of another call, see [`CallResult::ran`].
+    /// Also true if the call received another call's result, see [`CallResult::ran`].
     pub ran: bool,
-    /// Rules and limits in shadow mode that would have stopped the call.
     pub shadow: &'a [ShadowDenial],
-    /// The effect that the call claimed, if the call may have taken effect.
+    /// The claimed effect, if the call may have taken effect.
     pub effect: Option<&'a EffectNote>,
     /// In shard time.
     pub now_ms: i64,
 }
 
-/// Returns the delegator of a task. `Some(None)` if no agent delegated the task, and `None` for a turn.
+/// `None` for a turn. `Some(None)` if no agent delegated the task.
 #[must_use]
 pub fn delegated<'a>(name: &TurnName, head: &'a Head) -> Option<Option<&'a AgentId>> {
     is_task(name, head).then(|| head.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
 }
 
-/// Returns the inputs as JSON without secrets. Leaves out inputs that other parts of the audit entry contain.
+/// JSON without secrets. Leaves out inputs that other parts of the audit entry contain.
 fn policy_inputs(r: &ReportedCall<'_>, redactor: &Redactor) -> String {
     let head = r.head;
     let clean = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| redactor.json(raw.get()).into_owned());
@@ -201,17 +193,15 @@ pub struct CallHistory<'a> {
     /// In words, see [`limit_words`].
     pub limit: Option<&'a str>,
     pub tries: u32,
-    /// True if a worker that died held the call, or may have held it.
+    /// True if a dead worker held the call, or may have held the call.
     pub lost: bool,
-    /// True if the call began other work and waited for it.
     pub waited: bool,
     /// Without secrets.
     pub why: Option<&'a str>,
 }
 
 impl CallHistory<'_> {
-    /// Returns the end of the sentence about the call. If the call began, the sentence never states that the call did
-    /// not run (invariant 21).
+    /// If the call began, the sentence never states that the call did not run (invariant 21).
     fn sentence_end(&self) -> String {
         match (self.tries, self.lost) {
             _ if self.waited => {
@@ -231,8 +221,6 @@ impl CallHistory<'_> {
     }
 }
 
-/// Returns the outcome and error of a call that ends for `reason` without its own result. `deadline_ms` is the deadline
-/// of the turn.
 #[must_use]
 pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) -> (Outcome, CallError) {
     let (outcome, code, message, details) = match reason {
@@ -268,14 +256,13 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) ->
             let message = format!("This call asks for more than the limit {named} ever allows. It was not executed.");
             (Outcome::Rejected, "limit_reached", message, Some(serde_json::json!({ "limit": limit })))
         }
-        // The call's arguments lack the amount that the limit counts, so the caller must correct the arguments.
         EndReason::NoAmount { limit } => {
             let named = limit_text(limit, history);
             let what = "counts an argument that is missing from this call, or is not a plain number";
             let message = format!("The limit {named} {what}. Give it as a number; the call was not executed.");
             (Outcome::InvalidArguments, "invalid_arguments", message, Some(serde_json::json!({ "limit": limit })))
         }
-        // The limit counts permits, and it is unknown when a running call returns its permit.
+        // The limit counts permits, so the time of the next free permit is unknown.
         EndReason::LimitReached { limit, resets_ms: 0 } => {
             let named = limit_text(limit, history);
             let what = "Every place of the limit";
@@ -311,7 +298,7 @@ fn limit_text(limit: &str, history: &CallHistory<'_>) -> String {
     history.limit.map_or_else(|| limit.to_owned(), |words| format!("{limit} ({words})"))
 }
 
-/// Describes the limit with this tenant's values: `5 calls per user in 1h`. `None` if no limit has this name.
+/// With this tenant's values: `5 calls per user in 1h`. `None` if no limit has this name.
 #[must_use]
 pub fn limit_words(policy: &Policy, tenant: &TenantId, name: &str) -> Option<String> {
     let limit = policy.limits.iter().find(|limit| limit.name == name)?;
@@ -323,8 +310,7 @@ pub fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" (reason: {why})")).unwrap_or_default()
 }
 
-/// Returns the outcome of a call that began and has no recorded result. Such a call must never be reported as not
-/// executed, regardless of how the turn ends.
+/// A begun call must never be reported as not executed.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     unknown(format!(
@@ -333,7 +319,6 @@ pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     ))
 }
 
-/// Returns the outcome of a task that an external runtime took without reporting the task's end.
 fn taken_and_not_ended(reason: &EndReason, deadline_ms: i64, why: Option<&str>) -> (Outcome, CallError) {
     let what = match reason {
         EndReason::Expired => format!("The deadline {} came", rfc3339(deadline_ms)),
@@ -350,8 +335,7 @@ fn unknown(message: String) -> (Outcome, CallError) {
     (Outcome::OutcomeUnknown, CallError { code: Outcome::OutcomeUnknown.as_str().into(), message, details: None })
 }
 
-/// Returns the call's approval. `narrowed` is a JSON object from pointer to value, with the values that approvers
-/// changed.
+/// `narrowed` is a JSON object from pointers to the approvers' values.
 #[must_use]
 pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str) -> CallApproval {
     let values: NarrowedValues = narrowed.and_then(|narrowed| serde_json::from_str(narrowed).ok()).unwrap_or_default();
@@ -364,12 +348,11 @@ pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str
 #[derive(Debug, Clone)]
 pub struct Renderer<'a> {
     pub options: &'a ReportOptions,
-    /// The source of tool names for the audit log.
     pub policy: &'a Policy,
 }
 
 impl Renderer<'_> {
-    /// Returns the call's outcome and error, and the number of attempts to add to the call's failed attempts.
+    /// The number counts attempts in addition to the call's failed attempts.
     #[must_use]
     pub fn outcome(&self, ended_call: &EndedCall<'_>, tool: &str) -> (Outcome, CallError, u32) {
         let EndedCall { name, turn, reason, execution, .. } = ended_call;
@@ -507,7 +490,7 @@ mod tests {
         assert_eq!((&results[0].0["approval"], results[1].0["approval"].is_null()), (&expected, true));
         assert_eq!(results[0].1["meta"]["approval"]["id"], "apr-1");
 
-        // The begun call had failed twice, and then the worker that held the slice died.
+        // The begun call failed twice, and then the worker that held the slice died.
         (lost.attempts, lost.crashes, lost.debited) = (2, 1, 3);
         let results = render(&lost, &EndReason::Expired, &options);
         assert_eq!(outcomes(&results), [("outcome_unknown", 3), ("expired", 1), ("expired", 0)]);

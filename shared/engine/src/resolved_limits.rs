@@ -4,8 +4,7 @@ use tickfleet_model::day::{Tz, zone};
 
 use crate::time::counter_stagger_ms;
 
-/// Returns the counter for `key`, and the offset (ms) of the counter's windows. The offset is smaller than the window's
-/// length; 0 unless windows have a fixed length.
+/// The offset (ms) is smaller than a window, and 0 unless windows have a fixed length.
 #[must_use]
 pub fn counter_of(resolved: &ResolvedLimit, key: &str) -> (CounterKey, i64) {
     let stagger_ms = match resolved.window {
@@ -15,7 +14,7 @@ pub fn counter_of(resolved: &ResolvedLimit, key: &str) -> (CounterKey, i64) {
     (CounterKey::new(&*resolved.name, key), stagger_ms)
 }
 
-/// Returns the time zone with this name. The configuration's check has ruled out unknown names.
+/// The configuration's check has ruled out unknown names.
 #[must_use]
 pub fn known_zone(name: &str) -> Tz {
     zone(name).unwrap_or(Tz::UTC)

@@ -1,5 +1,4 @@
-//! Repeats work that must not be dropped while Redis is unreachable. If a script error rejects a settlement, the
-//! worker's batches retry it in a separate loop.
+//! Repeats work that must not be dropped while Redis is unreachable.
 
 use std::future::Future;
 use std::time::Duration;
@@ -12,9 +11,8 @@ pub enum Attempt<T> {
     Done(T),
     /// The next attempt follows after a growing wait ([`Backoff`]).
     Failed,
-    /// The next attempt follows after the given time.
     Later(Duration),
-    /// The inputs of the work have changed and were read again. The next attempt follows immediately.
+    /// The inputs of the work have changed. The next attempt follows immediately.
     AtOnce,
 }
 
@@ -50,10 +48,7 @@ impl RetryWait for NeverStop {
     }
 }
 
-/// Makes at least one attempt. Returns `None` if the loop must stop before an attempt is done. After a failed
-/// attempt, the loop checks for a stop before and after the wait.
-///
-/// This function logs nothing: each attempt logs its own failures.
+/// `None` if the loop must stop before an attempt is done. Each attempt logs its own failures.
 pub async fn retry_until<T, AttemptFuture: Future<Output = Attempt<T>>>(
     waiting: &impl RetryWait,
     mut attempt: impl FnMut() -> AttemptFuture,

@@ -1,4 +1,4 @@
-//! Evaluates the limits of the active policy in one shard, in the form that decisions of the core use.
+//! Evaluates the limits of the active policy in one shard.
 
 use std::sync::Arc;
 
@@ -12,17 +12,14 @@ use tickfleet_model::{AgentId, Call, Limit, Policy, TenantId};
 use crate::active_policy::ActivePolicy;
 use crate::resolved_limits::{counter_of, known_zone};
 
-/// The maxima of limits on slots. These maxima depend on the number of slots that a process has counted.
+/// The maxima of limits on slots depend on the number of slots that a process has counted.
 pub trait SlotBounds: Sync {
-    /// Returns true if the limit is counted. A limit on a share of the slots is not counted while there are enough
-    /// slots for every tenant.
+    /// A limit on a share of the slots is not counted while there are enough slots for every tenant.
     fn counts(&self, limit: &Limit) -> bool;
 
-    /// Returns the limit's maximum for the tenant. `None` unless the limit is on slots.
     fn max_of(&self, limit: &Limit, tenant: &TenantId) -> Option<u64>;
 }
 
-/// Limits on slots are not counted.
 #[derive(Debug, Clone, Copy)]
 pub struct NoSlotBounds;
 
@@ -67,7 +64,6 @@ impl tickfleet_core::turn::limit::Policy for ActiveRules<'_> {
 }
 
 impl ActiveRules<'_> {
-    /// Returns the debits of caps first, then the debits of configured limits.
     fn debits(
         &self,
         name: &TurnName,
@@ -78,7 +74,7 @@ impl ActiveRules<'_> {
         let policy = &self.active.policy;
         let tenant = &name.tenant;
         let mut caps = policy.caps(owner, agent);
-        // With 0 calls per tick, turns of a paused agent wait in its tick queue, at most until their deadlines.
+        // With 0 calls per tick, turns of a paused agent wait in the tick queue, at most until their deadlines.
         if policy.pause(tenant, &head.agent).is_some() {
             caps.calls_per_tick = 0;
         }
@@ -130,7 +126,7 @@ impl ActiveRules<'_> {
     }
 }
 
-/// Returns an offset smaller than a tick. It is a stable hash, so that a million agents do not wake at the same moment.
+/// Smaller than a tick. A stable hash keeps a million agents from waking at the same moment.
 #[must_use]
 pub fn stagger_ms(tenant: &TenantId, agent: &AgentId, tick_ms: i64) -> i64 {
     let mut hash = crc32fast::Hasher::new();

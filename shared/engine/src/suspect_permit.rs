@@ -2,8 +2,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A process has only one right to handle a suspect, even if it serves several shards. If the process crashes, all
-/// its work ends, but the crash must count against only one suspect (invariant 17). Clones share the right.
+/// One right per process: a crash must count against only one suspect (invariant 17). Clones share the right.
 #[derive(Debug, Clone)]
 pub struct SuspectSemaphore(Arc<Semaphore>);
 
@@ -21,8 +20,7 @@ impl Default for SuspectSemaphore {
 }
 
 impl SuspectSemaphore {
-    /// Waits for the right to handle a suspect. Callers are served in order. A future that is dropped before it
-    /// completes has not taken the right.
+    /// Callers are served in order. A dropped future has not taken the right.
     pub async fn acquire(&self) -> SuspectPermit {
         SuspectPermit { _permit: Arc::clone(&self.0).acquire_owned().await.ok() }
     }

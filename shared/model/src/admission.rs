@@ -1,5 +1,4 @@
-//! Parses the notes about admissions in audit entries: time, number of calls, and state of the counters. The core's
-//! `audit::admitted` writes these notes.
+//! Parses the notes about admissions in audit entries. The core's `audit::admitted` writes these notes.
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct AdmissionNote {
@@ -24,7 +23,7 @@ impl AdmissionNote {
 
     #[must_use]
     pub fn read(entry: &str) -> Option<Self> {
-        // In an audit entry, the waits that preceded the admission follow this note.
+        // In an audit entry, notes about earlier waits follow this note.
         let entry = entry.split(';').next()?;
         let numbers: Vec<i64> = entry.strip_prefix('A')?.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
         let [at_ms, calls, tick_used, tick_cap, tick_ends_ms, day_used, day_cap] = numbers[..] else { return None };
@@ -41,14 +40,13 @@ impl AdmissionNote {
     }
 }
 
-/// Calls waited for their admission. Parsed from the turn's log or from an audit entry.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct WaitNote {
     pub at_ms: i64,
     pub cause: WaitCause,
     /// When the calls may be admitted (shard time); 0 if unknown.
     pub until_ms: i64,
-    /// The workers' slots at the time of the wait; `None` unless the limit is a percentage of the slots.
+    /// `None` unless the limit is a percentage of the workers' slots.
     pub slots: Option<u64>,
 }
 
@@ -57,7 +55,7 @@ pub enum WaitCause {
     Limit(String),
     Tick,
     Day,
-    /// Earlier turns of the agent.
+    /// Earlier turns of the agent come first.
     Earlier,
     /// The tenant already had its maximum number of dispatched slices.
     Room,
@@ -94,9 +92,9 @@ impl WaitNote {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AdmissionExtras {
-    /// Calls of the turn's task so far, including the admitted calls, and the maximum.
+    /// The calls of the turn's task, including the admitted calls, and the maximum.
     pub task: Option<(u32, u32)>,
-    /// The workers' slots; `None` unless a limit of the calls is a percentage of the slots.
+    /// `None` unless a limit of the calls is a percentage of the workers' slots.
     pub slots: Option<u64>,
 }
 
@@ -116,16 +114,13 @@ impl AdmissionExtras {
     }
 }
 
-/// One admission's debit from one counter of a limit with a window.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct DebitNote {
     /// Format: `limit@counter`.
     pub counter: String,
-    /// The number of admitted calls, or the sum of their amounts in millionths.
+    /// The number of calls, or the sum of amounts in millionths.
     pub debited: u64,
-    /// The amount used in the window so far, including the admitted calls.
     pub used: u64,
-    /// Calls, or sum of amounts, in the window.
     pub max: u64,
     pub ends_ms: i64,
     /// In shard time. An operator's reset also starts a window.
@@ -135,9 +130,9 @@ pub struct DebitNote {
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DebitNotes {
     pub debits: Vec<DebitNote>,
-    /// True if the log states the debits, even if it states that there were none.
+    /// True if the log states the debits, even if there were none.
     pub are_stated: bool,
-    /// True if the log was full, so further debits are missing.
+    /// True if the log was full and further debits are missing.
     pub is_cut: bool,
 }
 
@@ -180,14 +175,14 @@ impl DebitNote {
     }
 }
 
-/// Waiting calls returned their permits, or acquired permits again after the wait.
+/// Waiting calls returned their permits, or acquired permits again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PermitsNote {
     pub at_ms: i64,
     /// False if the permits were returned.
     pub again: bool,
-    /// 0 means that later notes are missing. When a slice parks, its last calls return their permits. When it is
-    /// dispatched again, its next calls acquire permits.
+    /// 0 if later notes are missing. Returned permits are those of the slice's last calls, and acquired permits are for
+    /// the next calls.
     pub calls: usize,
 }
 

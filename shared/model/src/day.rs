@@ -1,16 +1,12 @@
-//! Calendar days of a time zone as half-open spans of time, `[start, end)`.
-//!
-//! A day starts at the first instant of its local date. Clock changes can make a day 23 or 25 hours long, remove its
-//! midnight, skip a date, or repeat a date. Days are always adjacent, and every instant is in exactly one day. If
-//! clocks step back over midnight, the repeated end of the old date belongs to the new day. So a budget is reset only
-//! once for each date.
+//! Calendar days of a time zone as half-open spans of time, `[start, end)`. Days are adjacent. A repeated midnight does
+//! not begin a day twice, so that a budget is reset only once.
 
 use chrono::{DateTime, Days, MappedLocalTime, NaiveDate, NaiveTime, TimeZone};
 pub use chrono_tz::Tz;
 
 use super::suggest;
 
-/// Instants outside the years 1 to 9999 are clamped to this range, so that arithmetic cannot overflow.
+/// Instants are clamped to the years 1 to 9999, so that arithmetic cannot overflow.
 const NOW_MS_MIN: i64 = -62_135_596_800_000;
 const NOW_MS_MAX: i64 = 253_402_300_799_999;
 
@@ -24,7 +20,7 @@ pub struct UnknownZone {
     pub suggestion: Option<String>,
 }
 
-/// Parses an IANA name such as `Europe/Berlin`; letter case matters. The error names the closest known name.
+/// An IANA name such as `Europe/Berlin`; letter case matters.
 pub fn zone(name: &str) -> Result<Tz, UnknownZone> {
     name.parse().map_err(|_| UnknownZone {
         found: name.to_owned(),
@@ -32,20 +28,19 @@ pub fn zone(name: &str) -> Result<Tz, UnknownZone> {
     })
 }
 
-/// Returns `(start_ms, end_ms)` with `start <= now < end` (ms since the epoch). The computation takes about a
-/// microsecond; callers cache the result until `end_ms`.
+/// Returns `(start_ms, end_ms)` with `start <= now < end`. Takes about a microsecond; callers cache the result until
+/// `end_ms`.
 #[must_use]
 pub fn day_bounds(now_ms: i64, zone: Tz) -> (i64, i64) {
     let now_ms = now_ms.clamp(NOW_MS_MIN, NOW_MS_MAX);
     let today = DateTime::from_timestamp_millis(now_ms).unwrap_or_default().with_timezone(&zone).date_naive();
     let tomorrow = next(today);
-    // If clocks stepped back over midnight, they show the old date again although the new day has already begun.
+    // Clocks that step back over midnight show the old date again after the new day has begun.
     let today = if start(tomorrow, zone) <= now_ms { tomorrow } else { today };
     (start(today, zone), end(today, zone))
 }
 
-/// Returns the end of a day: the start of the next existing date. A zone that moves across the date line may skip a
-/// date.
+/// A zone that moves across the date line may skip a date.
 fn end(date: NaiveDate, zone: Tz) -> i64 {
     let begun = start(date, zone);
     let after = next(date);
@@ -57,7 +52,7 @@ fn next(date: NaiveDate) -> NaiveDate {
     date.checked_add_days(Days::new(1)).unwrap_or(date)
 }
 
-/// Returns the start of a day. If the zone skipped `date`, returns the first instant of the next existing date.
+/// If the zone skipped `date`, returns the start of the next existing date.
 fn start(date: NaiveDate, zone: Tz) -> i64 {
     match zone.from_local_datetime(&date.and_time(NaiveTime::MIN)) {
         MappedLocalTime::Single(at) | MappedLocalTime::Ambiguous(at, _) => at.timestamp_millis(),
@@ -65,13 +60,12 @@ fn start(date: NaiveDate, zone: Tz) -> i64 {
     }
 }
 
-/// Returns the start of `date` if a clock jump skipped the midnight at this start.
+/// A clock jump skipped the midnight of `date`.
 fn after_gap(date: NaiveDate, zone: Tz) -> i64 {
     let midnight = date.and_time(NaiveTime::MIN).and_utc().timestamp_millis();
     let begun =
         |ms: i64| DateTime::from_timestamp_millis(ms).is_none_or(|at| at.with_timezone(&zone).date_naive() >= date);
-    // The span contains one clock jump. The local date is earlier than `date` before the jump, and not earlier after
-    // it.
+    // The span contains one clock jump. The local date reaches `date` at the jump.
     let mut before = midnight - OFFSET_MS_MAX;
     let mut after = midnight + OFFSET_MS_MAX;
     while after - before > 1 {

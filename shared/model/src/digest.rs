@@ -1,16 +1,12 @@
 //! Digests of turns and tasks, and idempotency keys of calls. Two submissions with the same ID and digest are the same
-//! turn. A service recognizes a repeated call by its idempotency key.
+//! turn.
 
 use sha2::{Digest as _, Sha256};
 
 use super::{AgentId, Task, TenantId, Turn, TurnId};
 
-/// 32 hexadecimal characters: the first 16 bytes of a SHA-256 of agent, task, dialect, `allowed_tools` if set, and
-/// each call's provider ID, tool and arguments. Every part is hashed with its length, so different turns never hash
-/// the same bytes.
-///
-/// Priority, deadline, `reply_to` and context do not change the calls, so they are not covered. A producer that
-/// submits the turn again after a crash may set a new deadline.
+/// Returns 32 hexadecimal characters. A producer may submit a turn again with a new deadline, so only agent, task,
+/// dialect, `allowed_tools` and calls are covered.
 #[must_use]
 pub fn content_digest(turn: &Turn) -> String {
     let mut hash = Sha256::new();
@@ -42,8 +38,8 @@ pub fn task_digest(task: &Task) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// Returns 64 hexadecimal characters. All attempts and all submissions of the same turn have the same key. Every other
-/// call has a different key.
+/// Returns 64 hexadecimal characters. All attempts and submissions of a call have the same key, and every other call
+/// has a different key.
 #[must_use]
 pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position: usize) -> String {
     let mut hash = Sha256::new();
@@ -54,8 +50,7 @@ pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position:
     hex(&hash.finalize())
 }
 
-/// Distinguishes private texts without revealing them: 32 hexadecimal characters. Equal texts have different hashes
-/// if `of` differs, for example for two tenants.
+/// Returns 32 hexadecimal characters that do not reveal the text. Equal texts have different hashes if `of` differs.
 #[must_use]
 pub(crate) fn short_hash(of: &str, text: &str) -> String {
     let mut hash = Sha256::new();
@@ -64,7 +59,7 @@ pub(crate) fn short_hash(of: &str, text: &str) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// Does not reveal the texts: 64 hexadecimal characters.
+/// Returns 64 hexadecimal characters that do not reveal the texts.
 #[must_use]
 pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();

@@ -1,12 +1,10 @@
-//! Makes characters visible that a reader cannot see, or that reorder the text around them.
-//!
-//! An approved call, a pinned definition or a log may contain text of unknown origin. A right-to-left override or a
-//! zero-width character can make this text look different from what is executed.
+//! Makes characters visible that are hidden or reorder the text around them. Otherwise, a call could look different
+//! from the executed text.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Returns true for controls except tab and line feed, bidirectional marks, zero-width and filler characters, variation
+/// True for controls except tab and line feed, bidirectional marks, zero-width and filler characters, variation
 /// selectors and tags.
 #[must_use]
 pub const fn is_hidden(character: char) -> bool {
@@ -18,18 +16,18 @@ pub const fn is_hidden(character: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Maximum number of combining marks that stay visible on one letter. No script needs more.
+/// Combining marks beyond this number on one letter become escapes. No script needs more.
 const MARKS_MAX: usize = 3;
 
-/// True for a combining mark that fits any letter. Many such marks on one letter would cover the lines around it.
+/// Many such marks on one letter would cover other lines.
 const fn is_mark(character: char) -> bool {
     matches!(character,
         '\u{300}'..='\u{36f}' | '\u{483}'..='\u{489}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}'
         | '\u{20d0}'..='\u{20ff}' | '\u{fe20}'..='\u{fe2f}')
 }
 
-/// Replaces hidden characters, and combining marks after the third on one letter, with JSON escapes (`\u202e`). A
-/// character beyond U+FFFF becomes a surrogate pair. The meaning of JSON stays the same.
+/// Replaces hidden characters and excess combining marks with JSON escapes (`\u202e`), so the meaning of JSON stays the
+/// same.
 #[must_use]
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|character| is_hidden(character) || is_mark(character)) {

@@ -1,7 +1,4 @@
-//! Identifiers. Each kind is a newtype, so that IDs of different kinds cannot be confused.
-//!
-//! IDs are parts of Redis keys. So an ID consists only of ASCII letters, digits and `_ . -`. It cannot contain the
-//! separators of keys (`:`), hash tags (`{ }`) or call positions (`/`).
+//! IDs are parts of Redis keys, so they have only ASCII letters, digits and `_ . -`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,7 +54,6 @@ macro_rules! id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The error names the first rule that the text breaks.
             pub fn new(text: impl AsRef<str>) -> Result<Self, IdError> {
                 let text = text.as_ref();
                 check($what, $max, text)?;
@@ -105,37 +101,35 @@ macro_rules! id {
 }
 
 id!(
-    /// A tenant owns agents, data and budgets. All keys of a tenant are in the same shard.
+    /// All keys of a tenant are in the same shard.
     TenantId, "tenant", limits::NAME_BYTES_MAX);
 id!(
-    /// A named caller with roles and capabilities, unique within its tenant (`kelly`).
+    /// Unique within its tenant.
     AgentId, "agent", limits::NAME_BYTES_MAX);
 id!(
     /// Unique within its tenant. The producer sets the ID, or the ID is derived from the inbound entry.
     TurnId, "turn_id", limits::ID_BYTES_MAX);
 id!(
-    /// A delegated task, unique within its tenant.
+    /// Unique within its tenant.
     TaskId, "task_id", limits::ID_BYTES_MAX);
 id!(
-    /// A tenant's reply inbox: the `reply_to` of turns and tasks.
+    /// The `reply_to` of turns and tasks.
     InboxName, "reply_to", limits::NAME_BYTES_MAX);
 id!(
-    /// A producer chooses this name. A session groups turns or tasks that belong together.
+    /// A producer's name for turns or tasks that belong together.
     SessionName, "session_id", limits::NAME_BYTES_MAX);
 id!(
-    /// One incarnation of a process in a consumer group. Each start of the process creates a new name.
+    /// One incarnation of a process. Each start of the process creates a new name.
     ConsumerId, "consumer", limits::ID_BYTES_MAX);
 
 impl From<TaskId> for TurnId {
-    /// A task runs as a turn of one call, so tasks and turns share one space of IDs.
+    /// Tasks and turns share one space of IDs.
     fn from(task: TaskId) -> Self {
         Self(task.0)
     }
 }
 
-/// Format: `<turn id>/<position>`.
-///
-/// The provider's call ID is returned unchanged in the result, but the fleet does not rely on its uniqueness.
+/// Format: `<turn id>/<position>`. A provider's call IDs may not be unique.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId {
     pub turn: TurnId,
@@ -154,7 +148,7 @@ impl fmt::Debug for CallId {
     }
 }
 
-/// As Redis prints it, `<ms>-<seq>`. Only the store interprets it.
+/// `<ms>-<seq>`, as Redis prints the ID. Only the store interprets the text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EntryId(pub String);
 

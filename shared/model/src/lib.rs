@@ -1,5 +1,5 @@
-//! The pure data model. It uses no Redis, no tokio, no clock and no randomness: functions take times and random values
-//! as arguments.
+//! The pure data model: no Redis, no tokio, no clock and no randomness. Functions take times and random values as
+//! arguments.
 
 pub mod admission;
 pub mod approval;

@@ -1,4 +1,4 @@
-//! Local tools: the caller's process runs the function, and reports how the function ended.
+//! Local tools run in the caller's process.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub enum Conclusion {
     Output {
         json: String,
-        /// True if the output exceeded the maximum length, so `json` is not the whole output.
+        /// True if `json` was cut at the maximum length.
         #[serde(default)]
         is_cut: bool,
     },
@@ -16,7 +16,7 @@ pub enum Conclusion {
         message: String,
         kind: FailureKind,
     },
-    /// The process did not renew its lease, so it is unknown how the function ended.
+    /// The process did not renew its lease, so the end of the function is unknown.
     Lost,
 }
 
@@ -26,7 +26,7 @@ pub enum FailureKind {
     Permanent,
     /// The function may have had an effect.
     Transient,
-    /// The failure is temporary, and the function certainly had no effect.
+    /// The failure is temporary, and the function had no effect.
     NotExecuted,
     /// The function may have had an effect.
     Unknown,

@@ -1,16 +1,14 @@
-//! Represents numbers as exact decimals: `0.1` is a tenth, and integers and decimals are compared by value. With
-//! doubles, `0.1 + 0.2 <= 0.3` would be false, and amounts with many digits would be rounded.
+//! Exact decimals. With doubles, `0.1 + 0.2 <= 0.3` would be false, and amounts with many digits would be rounded.
 
 use std::cmp::Ordering;
 use std::fmt;
 
 /// 128 bits can represent every number of 38 digits.
 const DIGITS_MAX: u32 = 38;
-/// Bounds decimal places, and zeros before the decimal point: more than any double needs.
+/// Bounds decimal places, and zeros before the decimal point. No double needs more.
 const SCALE_MAX: i32 = 1_000;
 
-/// `digits` divided by ten to the power of `scale`. Trailing zeros are removed from `digits`, so that equal numbers
-/// have equal fields.
+/// `digits` divided by ten to the power of `scale`. `digits` has no trailing zeros, so equal numbers have equal fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Number {
     digits: i128,
@@ -18,7 +16,7 @@ pub struct Number {
 }
 
 impl Number {
-    /// A JSON number. `None` if it has more than 38 digits, or if its scale exceeds 1,000.
+    /// Parses a JSON number. `None` with more than 38 digits, or with a scale above 1,000.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (sign, unsigned) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
@@ -69,13 +67,11 @@ impl Number {
         usize::try_from(self.digits.checked_mul(power_of_ten(zeros)?)?).ok()
     }
 
-    /// `None` if the difference has too many digits.
     #[must_use]
     pub fn minus(self, other: Self) -> Option<Self> {
         self.plus(other.negated())
     }
 
-    /// `None` if the sum has too many digits.
     #[must_use]
     pub fn plus(self, other: Self) -> Option<Self> {
         let scale = self.scale.max(other.scale);
@@ -86,13 +82,12 @@ impl Number {
         Self::of(aligned(self)?.checked_add(aligned(other)?)?, scale)
     }
 
-    /// `None` if the product has too many digits.
     #[must_use]
     pub fn times(self, other: Self) -> Option<Self> {
         Self::of(self.digits.checked_mul(other.digits)?, self.scale.checked_add(other.scale)?)
     }
 
-    /// Cannot overflow, because numbers of 38 digits are far from the limits of `i128`.
+    /// Numbers of 38 digits are far from the limits of `i128`.
     #[must_use]
     pub const fn negated(self) -> Self {
         Self { digits: -self.digits, scale: self.scale }
@@ -118,8 +113,7 @@ impl Ord for Number {
         if magnitudes != Ordering::Equal {
             return if self.digits > 0 { magnitudes } else { magnitudes.reverse() };
         }
-        // Both numbers have the same magnitude. The number with the smaller scale gets zeros, so that both scales are
-        // equal.
+        // Both numbers have the same magnitude. The number with the smaller scale gets zeros.
         let shift = |from: i32, to: i32| u32::try_from(i64::from(to) - i64::from(from)).ok().and_then(power_of_ten);
         let mine = self.digits * shift(self.scale, other.scale).unwrap_or(1);
         mine.cmp(&(other.digits * shift(other.scale, self.scale).unwrap_or(1)))

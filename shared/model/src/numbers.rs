@@ -1,6 +1,6 @@
-//! Finds a number that would be split if a text is cut. Half of a number would look like a different amount.
+//! Finds a number that a cut would split. Half of a number would look like a different amount.
 
-/// Returns the byte range of the number that a cut at `at` would split. `None` if it would split none.
+/// Returns a byte range. `None` if a cut at `at` splits no number.
 #[must_use]
 pub fn number_across(text: &str, at: usize) -> Option<(usize, usize)> {
     let is_part = |c: &char| c.is_alphanumeric() || matches!(c, '.' | ',' | '_' | '+' | '-');
@@ -9,8 +9,7 @@ pub fn number_across(text: &str, at: usize) -> Option<(usize, usize)> {
     let end = at + behind.chars().take_while(is_part).map(char::len_utf8).sum::<usize>();
     // A trailing period or comma belongs to the sentence or the list, not to the number.
     let word = text.get(start..end)?.trim_end_matches(['.', ',']);
-    // In a list without spaces, commas separate numbers. But a comma between groups of three digits belongs to the
-    // number.
+    // Commas separate numbers, except between groups of three digits.
     let mut from = start;
     let mut number = word;
     if !is_grouped(word) {

@@ -1,5 +1,4 @@
-//! Defines the outcome and the result of a call. Each call has exactly one outcome. Results have one common format
-//! until a dialect renders them.
+//! Each call has exactly one outcome. Results have one common format until a dialect renders them.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::CallId;
 
-/// Generates the enum, its variants and their names from one table, so that the three cannot differ.
+/// One table, so that the enum, its variants and their names cannot differ.
 macro_rules! outcomes {
     ($($(#[$doc:meta])* $variant:ident = $word:literal,)+) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -19,7 +18,6 @@ macro_rules! outcomes {
         impl Outcome {
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
-            /// The name in results, audit entries, metrics and logs.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -42,7 +40,6 @@ outcomes! {
     Ok = "ok",
     UnknownTool = "unknown_tool",
     Denied = "denied",
-    /// The arguments cannot be parsed, or do not match the schema.
     InvalidArguments = "invalid_arguments",
     Permanent = "permanent",
     /// Every attempt failed for a temporary reason.
@@ -53,14 +50,13 @@ outcomes! {
     Internal = "internal",
     Expired = "expired",
     Cancelled = "cancelled",
-    /// The day's budget is used up.
     DailyCapReached = "daily_cap_reached",
     Rejected = "rejected",
     /// An approval was requested and not given.
     ApprovalRefused = "approval_refused",
 }
 
-/// The properties of an outcome. All code that depends on the outcome uses these properties.
+/// All code that depends on an outcome uses these properties.
 #[derive(Debug, Clone, Copy)]
 struct OutcomeTraits {
     happened: EffectHappened,
@@ -87,7 +83,7 @@ pub enum OutcomeSeverity {
     Bad,
 }
 
-/// A call that was rejected before it ran. Other outcomes override only the fields that differ.
+/// Other outcomes override only the fields that differ.
 const REFUSED: OutcomeTraits = OutcomeTraits {
     happened: EffectHappened::No,
     severity: OutcomeSeverity::Bad,
@@ -108,7 +104,7 @@ impl Outcome {
             Self::Permanent | Self::Transient => {
                 OutcomeTraits { proves_tool, changes_facts, has_failed_running, ..REFUSED }
             }
-            // Either the call ran and its output was withheld, or the call did not reach its tool.
+            // The output was withheld, or the call did not reach its tool.
             Self::Internal => OutcomeTraits { happened: IfRun, changes_facts, has_failed_running, ..REFUSED },
             Self::OutcomeUnknown => {
                 OutcomeTraits { happened: Perhaps, severity: Doubtful, proves_tool, has_failed_running, ..REFUSED }
@@ -129,7 +125,7 @@ impl Outcome {
         self.meaning().happened
     }
 
-    /// True if a call with this outcome may have run, even if the result does not show that it ran.
+    /// True even if the result does not show that the call ran.
     #[must_use]
     pub const fn may_have_run(self) -> bool {
         matches!(self.meaning().happened, EffectHappened::Perhaps | EffectHappened::IfRun)
@@ -140,20 +136,19 @@ impl Outcome {
         self.meaning().severity
     }
 
-    /// True if this outcome proves that the tool exists.
     #[must_use]
     pub const fn proves_tool(self) -> bool {
         self.meaning().proves_tool
     }
 
-    /// True if a configuration may list this outcome for changes of facts, because the call ran. After
-    /// `outcome_unknown`, facts may have changed even if the configuration does not list this outcome.
+    /// True if a configuration may list this outcome for changes of facts. After `outcome_unknown`, facts may have
+    /// changed in any case.
     #[must_use]
     pub const fn changes_facts(self) -> bool {
         self.meaning().changes_facts
     }
 
-    /// True if the call was permitted to run and then failed. False for a call that was rejected before it ran.
+    /// The call was permitted to run, and then failed.
     #[must_use]
     pub const fn has_failed_running(self) -> bool {
         self.meaning().has_failed_running
@@ -164,56 +159,49 @@ impl Outcome {
 pub struct CallError {
     /// Stable: the outcome's name, unless the documentation lists a more specific code.
     pub code: String,
-    /// A model can act on this message; at most [`super::limits::ERROR_BYTES_MAX`] bytes.
+    /// At most [`super::limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
     /// Data for programs (`resets_at`, `path`, `allowed_tools`, …).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<serde_json::Value>,
 }
 
-/// The result of a call before a dialect renders it. The fields are in the documented order of the JSON form.
+/// The fields are in the documented order of the JSON form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallResult {
-    /// The provider's ID, unchanged; null if the provider gave none.
+    /// Unchanged; null if the provider gave no ID.
     pub tool_call_id: Option<String>,
     pub call: String,
-    /// The tool as the model named it.
+    /// As the model named the tool.
     pub tool: String,
-    /// True if [`Self::outcome`] is `ok`.
     pub success: bool,
     pub outcome: Outcome,
     /// JSON. Set if the call succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Box<RawValue>>,
-    /// Set if the call did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
     /// For example `application/json` or `text/plain`.
     pub content_type: String,
-    /// The duration of the last attempt.
+    /// Of the last attempt.
     pub duration_ms: u64,
     /// 0 if the call never ran.
     pub attempts: u32,
-    /// The ID of an equal call. Set if this call did not run and has the result of that call.
+    /// The ID of an equal call. This call did not run, and has the result of that call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<String>,
-    /// Set if the call needed an approval and got it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<CallApproval>,
-    /// Set if the result comes from the read cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached: Option<CacheHit>,
-    /// A note from the fleet to the agent, in addition to the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// True if the outcome was unknown at first, and the tool's reconciliation determined it.
+    /// The outcome was unknown at first, and the tool's reconciliation determined the outcome.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reconciled: bool,
-    /// True if the call ran in its caller's process.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub local: bool,
-    /// When the call's conditions on facts were decided (shard time). `None` if no facts apply to the call; 0 if
-    /// unknown. Only the audit log contains this time; the agent's result does not.
+    /// When the conditions on facts were decided (shard time). `None` without conditions; 0 if unknown. Only for audit.
     #[serde(skip)]
     pub facts_evaluated_ms: Option<i64>,
 }
@@ -222,7 +210,6 @@ pub struct CallResult {
 pub struct CallApproval {
     pub id: String,
     pub by: Vec<String>,
-    /// The arguments that the call ran with, if an approver changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Box<RawValue>>,
 }
@@ -230,31 +217,29 @@ pub struct CallApproval {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheHit {
     pub age_ms: u64,
-    /// The call with the original result, `<turn>/<position>`.
+    /// `<turn>/<position>` of the call with the original result.
     pub call: String,
 }
 
-/// The inputs of the policy evaluation, for audit entries. Agent, tool and arguments are recorded elsewhere in the
-/// entry.
+/// For audit entries. Other parts of the entry have agent, tool and arguments.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PolicyInputs {
     pub calls: usize,
-    /// True if a null in the arguments may mean that an argument is omitted.
+    /// True if a null may mean an omitted argument.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
-    /// True if consecutive reads of the turn may run at the same time.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub parallel_reads: bool,
-    /// The turn's allowed tools; `None` means all tools.
+    /// `None` means all tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<BTreeSet<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// The allowed tools of all turns of the task; `None` means all tools.
+    /// `None` means all tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_tools: Option<BTreeSet<String>>,
-    /// The task's grant. `None` without a task, or if the task does not restrict capabilities.
+    /// `None` without a task, or if the task does not restrict capabilities.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<BTreeSet<String>>,
     /// Without secrets.
@@ -263,8 +248,7 @@ pub struct PolicyInputs {
     /// Without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_data: Option<Box<RawValue>>,
-    /// The session of the facts, as a hash that includes the tenant. Empty without a session; `None` if the entry
-    /// does not record the session.
+    /// A hash of session and tenant. Empty without a session; `None` if not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// See [`CallResult::ran`].
@@ -276,8 +260,8 @@ pub struct PolicyInputs {
 }
 
 impl CallResult {
-    /// True if the call ran, or has the result of another call. If false, the end of the call changes no facts,
-    /// unless the outcome is unknown.
+    /// Also true with the result of another call. If false, the call's end changes no facts, unless the outcome is
+    /// unknown.
     #[must_use]
     pub fn ran(&self) -> bool {
         self.attempts > 0 || self.repeats.is_some() || self.cached.is_some()

@@ -1,5 +1,4 @@
-//! Permissions and caps: which calls are allowed, and how many. The same function decides about a call and filters
-//! the tools that an agent is shown.
+//! Permissions and caps. The same function decides about a call and filters the tools that an agent is shown.
 
 mod facts;
 mod pause;
@@ -31,24 +30,23 @@ pub enum DayCapAction {
     Defer,
 }
 
-/// The agent's and the tenant's own caps, and the defaults where they set none.
+/// The defaults, unless the agent or the tenant has caps of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caps {
     /// In Redis time.
     pub tick_ms: i64,
     pub calls_per_tick: u32,
     pub calls_per_day: u32,
-    /// All the tenant's agents together. `None` if the tenant has no such cap.
+    /// All agents of the tenant together. `None` without such a cap.
     pub tenant_calls_per_day: Option<u32>,
     pub on_day_cap: DayCapAction,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct AgentPolicy {
-    /// Rows of the permission matrix can name them.
     pub roles: BTreeSet<String>,
     pub capabilities: BTreeSet<String>,
-    /// Tool → selector of the version that the agent gets. Without a selector, the agent gets the newest version.
+    /// Tool to version selector. Without a selector, the agent gets the newest version.
     #[serde(default)]
     pub tool_versions: BTreeMap<String, String>,
     /// `None` means the default.
@@ -59,18 +57,18 @@ pub struct AgentPolicy {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct TenantPolicy {
-    /// A name for people. Limits and rules can also refer to it.
+    /// A name that limits and rules can refer to.
     pub plan: String,
     pub features: BTreeSet<String>,
-    /// IANA time zone in which the tenant's days begin; `None` means the time zone of the policy.
+    /// IANA name. `None` means the time zone of the policy.
     pub time_zone: Option<String>,
-    /// All the tenant's agents together. `None` means no such cap.
+    /// All agents of the tenant together. `None` without such a cap.
     pub max_actions_per_day: Option<u32>,
     /// Empty means every agent of the configuration.
     pub agents: BTreeSet<AgentId>,
-    /// For `user_context` and lists. No two users have the same name.
+    /// No two users have the same name.
     pub users: BTreeSet<TenantUser>,
-    /// Name of the limit → the tenant's own maximum, written as in the configuration.
+    /// The limit's name to the tenant's own maximum, written as in the configuration.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, String>,
 }
@@ -87,25 +85,24 @@ impl TenantPolicy {
     }
 }
 
-/// A row of the permission matrix. A denial wins over an allowance. An agent that the row does not allow is denied.
+/// A denial wins over an allowance. An agent that the row does not allow is denied.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct ToolGrant {
     pub agents: BTreeSet<AgentId>,
     pub roles: BTreeSet<String>,
-    /// Denied even if other fields of the row allow them.
     pub deny_agents: BTreeSet<AgentId>,
     pub deny_roles: BTreeSet<String>,
-    /// True if every agent that is not denied may call the tool.
+    /// Every agent that is not denied may call the tool.
     pub everyone: bool,
-    /// Every call must meet them. Omitted from digests if empty, so that a policy without rules keeps its digest.
+    /// Every call must meet all rules. Digests omit an empty list, so that a policy without rules keeps its digest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// Omitted from digests if empty.
+    /// Digests omit an empty row.
     #[serde(default, skip_serializing_if = "FactRow::is_empty")]
     pub facts: FactRow,
 }
 
-/// A rule as the configuration writes it. Only workers parse and evaluate the rule.
+/// As written in the configuration. Only workers parse rules.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Rule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,15 +110,14 @@ pub struct Rule {
     /// Selects calls. `None` means all calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
-    /// The condition for the calls that `when` selects.
     pub require: String,
-    /// The message for a call that violates the rule. Names in braces are replaced with values.
+    /// Names in braces are replaced with values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Omitted from digests if the rule is enforced.
+    /// Digests omit the mode of an enforced rule.
     #[serde(default, skip_serializing_if = "RuleMode::is_enforced")]
     pub mode: RuleMode,
-    /// Approvers may permit a call that violates the rule. If `None`, the call is denied and digests omit the field.
+    /// Approvers may permit a violation. `None` means denial, and digests omit the field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub otherwise_ask: Option<ApprovalDemand>,
 }
@@ -131,7 +127,6 @@ pub struct Rule {
 pub enum RuleMode {
     #[default]
     Enforce,
-    /// The rule only reports the calls that it would have stopped.
     Shadow,
 }
 
@@ -153,7 +148,6 @@ pub struct ShadowDenial {
 }
 
 impl Rule {
-    /// The rule's path in the configuration. It ends in the rule's name, or in its position in the row of `tool`.
     #[must_use]
     pub fn place(&self, tool: &str, at: usize) -> String {
         match &self.name {
@@ -176,32 +170,27 @@ impl ToolGrant {
     }
 }
 
-/// Schedulers and workers use the same permissions. A reload replaces all of them at once.
+/// A reload replaces all permissions at once.
 #[derive(Debug, Clone, Default)]
 pub struct Permissions {
-    /// Tool name → row.
     pub matrix: BTreeMap<String, ToolGrant>,
     /// IDs or names. No agent may call these tools.
     pub disabled_tools: BTreeSet<String>,
-    /// IDs or names of tools that were disabled at run time. They stay disabled even if the configuration files are
-    /// invalid.
+    /// IDs or names of tools that were disabled at run time. Invalid configuration files do not enable these tools.
     pub switched_off: BTreeSet<String>,
     /// If false, missing capabilities only cause a warning.
     pub strict_capabilities: bool,
-    /// Name → roles.
+    /// Name to roles.
     pub approvers: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Tools for trying out a fleet, which every worker has. Only agents that the matrix names may call these tools, so
-/// that agents of a production fleet do not see them.
+/// The matrix must name the agent, so that agents of a production fleet do not see these tools.
 pub const TRIAL_TOOLS: [&str; 4] = ["echo", "sleep", "fail", "fail_once"];
 
-/// Tools about the fleet itself. If the matrix has no row for such a tool, every agent may call it. Calls of these
-/// tools debit budgets like any other call.
+/// Without a row in the matrix, every agent may call these tools. The calls debit budgets like any other call.
 pub const META_TOOLS: [&str; 3] = ["list_tools", "check_task", "fetch_result"];
 
-/// Tools for work and messages between agents, in addition to `delegate_task`. An agent may call such a tool only if
-/// the matrix has a row for the tool.
+/// Without a row in the matrix, no agent may call these tools.
 pub const TEAM_TOOLS: [&str; 3] = ["cancel_task", "send_mcp_message", "read_messages"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -209,12 +198,10 @@ pub enum Denial {
     Disabled,
     DeniedByRule,
     NotGranted,
-    /// Either the agent lacks the capability, or the turn's task does not grant it.
+    /// The agent lacks the capability, or the turn's task does not grant it.
     MissingCapability(String),
     MissingFeature(String),
-    /// The turn or its task is restricted to other tools.
     Narrowed,
-    /// No version of the tool matches the agent's selector.
     NoVersion(String),
 }
 
@@ -243,7 +230,7 @@ pub struct Caller<'a> {
     pub agent: &'a AgentId,
     pub policy: &'a AgentPolicy,
     pub tenant: &'a TenantPolicy,
-    /// `None` if the turn has no task. The agent has only those of its own capabilities that the task also grants.
+    /// `None` if the turn has no task. The agent must also have the granted capabilities itself.
     pub granted: Option<&'a BTreeSet<String>>,
 }
 
@@ -258,7 +245,7 @@ impl Permissions {
         }
     }
 
-    /// Decides only by name and ID. Checks in this order: disabled, denied, not granted.
+    /// Checks in this order: disabled, denied, not granted.
     pub fn decide_name(&self, caller: Caller<'_>, name: &str, id: &str) -> Result<(), Denial> {
         let off = |names: &BTreeSet<String>| names.contains(name) || names.contains(id);
         if off(&self.disabled_tools) || off(&self.switched_off) {
@@ -271,7 +258,7 @@ impl Permissions {
         }
     }
 
-    /// Like [`Self::decide`], but then fails with [`Denial::Narrowed`] if `narrowed` does not contain the tool.
+    /// Checks [`Self::decide`] first, then [`Denial::Narrowed`].
     pub fn decide_narrowed(
         &self,
         caller: Caller<'_>,
@@ -287,7 +274,7 @@ impl Permissions {
         names_one(&self.disabled_tools, tool) || names_one(&self.switched_off, tool)
     }
 
-    /// The cause of a denial, as the configuration or the message names it (`permissions.post_to_x.deny_agents`).
+    /// The cause as a path in the configuration (`permissions.post_to_x.deny_agents`), or as a command.
     #[must_use]
     pub fn rule(&self, caller: Caller<'_>, tool: &ToolSpec, denial: &Denial) -> String {
         let name = &tool.name;
@@ -328,12 +315,12 @@ fn names_one(names: &BTreeSet<String>, tool: &ToolSpec) -> bool {
 
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
-    /// An agent that is not in the map is unknown. Copies share the map, because it may be large.
+    /// An agent that is not in the map is unknown. Copies share the large map.
     pub agents: Arc<BTreeMap<AgentId, AgentPolicy>>,
     /// A tenant that is not in the map is unknown.
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
-    /// Declared at run time, but their declarations cannot be read. All turns of these tenants are rejected, even if
-    /// the configuration files declare the tenants.
+    /// The run-time declarations of these tenants are unreadable. All turns are rejected, even if the configuration
+    /// files declare the tenants.
     pub withheld: BTreeSet<TenantId>,
     pub paused: BTreeMap<Paused, Pause>,
     /// Set at run time. Calls of these tools wait.
@@ -346,7 +333,6 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Returns the name of the tool that `spelling` means. `None` if the configuration does not know the tool.
     #[must_use]
     pub fn tool_name<'a>(&'a self, spelling: &'a str) -> Option<&'a str> {
         let name = self.known_tools.meant(spelling);
@@ -357,7 +343,6 @@ impl Policy {
     }
 }
 
-/// The fleet's default caps. Agents and tenants can replace them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultCaps {
     pub tick_ms: i64,
@@ -381,8 +366,6 @@ impl Default for DefaultCaps {
 }
 
 impl Policy {
-    /// Returns the policies of a tenant and its agent. Fails if one of them is unknown, or if the tenant's declaration
-    /// cannot be read.
     pub fn look_up(&self, tenant: &TenantId, agent: &AgentId) -> Result<(&TenantPolicy, &AgentPolicy), UnknownCaller> {
         if self.withheld.contains(tenant) {
             return Err(UnknownCaller::Withheld);
@@ -392,7 +375,7 @@ impl Policy {
         Ok((owner, known.ok_or(UnknownCaller::Agent)?))
     }
 
-    /// Returns why all turns are rejected. `None` if some turns may be admitted.
+    /// `None` if some turns may be admitted.
     #[must_use]
     pub fn all_rejected_reason(&self) -> Option<&'static str> {
         if self.agents.is_empty() {

@@ -1,12 +1,6 @@
-//! Removes secrets from text. Text is redacted before it is written anywhere. If text must also be cut, it is redacted
-//! first.
-//!
-//! Two rules apply in JSON at any depth, in JSON inside JSON strings, and in free text. A value is secret if its
-//! **key** names a secret, or if the value has the **shape** of a known kind of secret. Keys are compared by words:
-//! `accessToken` and `X-Api-Key` match, `max_tokens` and `keywords` do not. A list of `{"name": …, "value": …}`,
-//! which is common for headers and form fields, counts as an object with these names.
-//!
-//! Text without secrets is borrowed, so a typical call costs one pass over its text.
+//! Removes secrets from text, before the text is cut or written anywhere. A value is secret if its **key** names a
+//! secret, or if the value has the **shape** of a known kind of secret. A list of `{"name": …, "value": …}` counts as
+//! an object with these names.
 
 mod keys;
 mod shapes;
@@ -15,8 +9,7 @@ mod tests;
 
 use std::borrow::Cow;
 
-/// Bytes that are scanned after the kept part of a text. A secret that begins in the kept part is then still
-/// recognized.
+/// Bytes that are scanned after the kept part, because a secret can cross the cut.
 const MARGIN: usize = 2_048;
 
 pub const REDACTED: &str = "[REDACTED]";
@@ -24,18 +17,17 @@ pub const REDACTED: &str = "[REDACTED]";
 /// JSON inside JSON strings is parsed up to this depth. Deeper strings are scanned as free text.
 const NESTED_JSON_MAX: usize = 3;
 
-/// Passes over a text. Real texts need far fewer.
+/// Real texts need far fewer passes.
 const PASSES_MAX: usize = 8;
 
-/// Replaces secrets in text. Redacting a redacted text changes nothing.
+/// Redacting a redacted text changes nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Redactor {
     extra: Vec<String>,
 }
 
 impl Redactor {
-    /// An extra key matches every key that contains its words in sequence: `iban` matches `customerIban` and
-    /// `iban_2`.
+    /// An extra key matches every key with the same words in sequence: `iban` matches `customerIban` and `iban_2`.
     pub fn new<K: AsRef<str>>(extra_keys: impl IntoIterator<Item = K>) -> Self {
         let extra = extra_keys.into_iter().map(|key| keys::words(key.as_ref())).filter(|words| words.len() > 2);
         Self { extra: extra.collect() }
@@ -46,7 +38,7 @@ impl Redactor {
         keys::is_secret(key, &self.extra)
     }
 
-    /// Redacts secrets with a known shape, and values in `key=value` and `key: value` if the key is secret.
+    /// Redacts known shapes, and the values of secret keys in `key=value` and `key: value`.
     #[must_use]
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         settled(text, |text| self.once(text))
@@ -58,15 +50,13 @@ impl Redactor {
         patch.end()
     }
 
-    /// Redacts JSON. Does not parse the JSON into values, so numbers and spacing stay unchanged. Incomplete JSON is
-    /// still redacted up to its end. Text that is not JSON is redacted as free text.
+    /// Numbers and spacing stay unchanged. Incomplete JSON is redacted up to its end, and other text as free text.
     #[must_use]
     pub fn json<'a>(&self, json: &'a str) -> Cow<'a, str> {
         settled(json, |json| self.nested(json, 0))
     }
 
-    /// Returns the first `bytes_max` bytes of a message (JSON or other text), redacted. A secret stays hidden even if
-    /// the cut splits it, or if the message is too long to be read completely.
+    /// A secret stays hidden even if the cut splits the secret.
     #[must_use]
     pub fn head(&self, message: &[u8], bytes_max: usize) -> String {
         let window = bytes_max.saturating_mul(16) + MARGIN;
@@ -97,8 +87,8 @@ impl Redactor {
         patch.end()
     }
 
-    /// Redacts a string. `at` is the offset of its opening quote. If the string is a key, redacts the whole member.
-    /// Returns the offset at which the scan continues.
+    /// `at` is the offset of the opening quote. If the string is a key, redacts the whole member. Returns the offset at
+    /// which the scan continues.
     fn string(&self, json: &str, at: usize, depth: usize, patch: &mut Patch<'_>) -> usize {
         let bytes = json.as_bytes();
         let end = string_end(bytes, at);
@@ -115,8 +105,7 @@ impl Redactor {
             return self.member(json, inner, value, patch);
         }
         let holds_json = decoded.is_some() && text.trim_start().starts_with(['{', '[']) && depth < NESTED_JSON_MAX;
-        // A key may itself contain a secret. Then the key may be recognized as the name of a secret only after this
-        // secret is redacted.
+        // A secret in the key may hide the key's name until the secret is redacted.
         let mut is_secret = is_key && self.is_secret_key(text);
         if let Cow::Owned(clean) = if holds_json { self.nested(text, depth + 1) } else { self.text(text) } {
             is_secret |= is_key && self.is_secret_key(&clean);
@@ -130,8 +119,7 @@ impl Redactor {
         if is_secret { redact_value(bytes, value, patch) } else { value }
     }
 
-    /// Redacts the value of a member if its key is secret. `key` is unescaped, and `value` is the offset of the value.
-    /// Returns the offset at which the scan continues.
+    /// `key` is unescaped, and `value` is the offset of the value. Returns the offset at which the scan continues.
     fn member(&self, json: &str, key: &str, value: usize, patch: &mut Patch<'_>) -> usize {
         let bytes = json.as_bytes();
         if matches!(key, "name" | "key" | "header" | "field" | "Name" | "Key")
@@ -143,8 +131,7 @@ impl Redactor {
     }
 }
 
-/// Repeats the pass until it changes nothing. A replacement may complete a match of another rule
-/// (`://user:[REDACTED]@`), or turn invalid JSON into valid JSON.
+/// A replacement may complete a match of another rule (`://user:[REDACTED]@`), or turn invalid JSON into valid JSON.
 fn settled<'a>(text: &'a str, pass: impl Fn(&str) -> Cow<'_, str>) -> Cow<'a, str> {
     let Cow::Owned(mut clean) = pass(text) else { return Cow::Borrowed(text) };
     for _ in 0..PASSES_MAX {
@@ -154,7 +141,7 @@ fn settled<'a>(text: &'a str, pass: impl Fn(&str) -> Cow<'_, str>) -> Cow<'a, st
     Cow::Owned(clean)
 }
 
-/// If a named value (`"Cookie", "value": "…"`) begins at `at`, returns the name and the offset of the value.
+/// Reads a named value (`"Cookie", "value": "…"`). Returns the name and the offset of the value.
 fn named_value(json: &str, at: usize) -> Option<(String, usize)> {
     let bytes = json.as_bytes();
     if bytes.get(at) != Some(&b'"') {
@@ -173,19 +160,19 @@ fn named_value(json: &str, at: usize) -> Option<(String, usize)> {
     (bytes.get(colon) == Some(&b':')).then(|| (unescape(name), skip_blanks(bytes, colon + 1)))
 }
 
-/// Cuts the text to at most `bytes_max` bytes. Never splits a character.
+/// Never splits a character.
 fn cut(text: &mut String, bytes_max: usize) {
     let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     text.truncate(end);
 }
 
-/// Returns true if the key is too short and simple to contain a secret. Most keys are.
+/// Most keys are too short and simple to contain a secret.
 fn cannot_hold_a_secret(key: &str) -> bool {
     key.len() < 13 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Redacts the value at `at`. Null, booleans and the empty string stay, because they reveal nothing. Returns the offset
-/// at which the scan continues.
+/// Null, booleans and the empty string stay, because they reveal nothing. Returns the offset at which the scan
+/// continues.
 fn redact_value(bytes: &[u8], at: usize, patch: &mut Patch<'_>) -> usize {
     let end = value_end(bytes, at);
     let value = bytes.get(at..end).unwrap_or_default();
@@ -195,7 +182,7 @@ fn redact_value(bytes: &[u8], at: usize, patch: &mut Patch<'_>) -> usize {
     end
 }
 
-/// Returns the offset after the JSON string that begins at `at`. If the string is not closed, the end of the text.
+/// Returns the offset after the string, or the end of the text if the string is not closed.
 #[must_use]
 pub fn string_end(bytes: &[u8], at: usize) -> usize {
     let mut at = at + 1;
@@ -241,8 +228,7 @@ fn skip_blanks(bytes: &[u8], at: usize) -> usize {
     at + rest.iter().take_while(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n')).count()
 }
 
-/// `inner` is the content between the quotes. An invalid escape or a lone surrogate becomes `U+FFFD`, so that a
-/// secret next to it is still found.
+/// An invalid escape becomes `U+FFFD`, so that a secret beside the escape is still found.
 fn unescape(inner: &str) -> String {
     let mut text = String::with_capacity(inner.len());
     let mut rest = inner;
@@ -265,8 +251,7 @@ fn unescape(inner: &str) -> String {
     text
 }
 
-/// Returns the escaped character, and the number of bytes of the escape, counted from `u`. `escaped` begins with the
-/// `u` of a `\u` escape.
+/// `escaped` begins with the `u` of a `\u` escape. The second value is the number of bytes from `u`.
 fn unicode_escape(escaped: &str) -> (char, usize) {
     let digits = |from: usize| {
         let digits = escaped.bytes().skip(from).take(4).take_while(u8::is_ascii_hexdigit).count();
@@ -286,14 +271,13 @@ fn unicode_escape(escaped: &str) -> (char, usize) {
     }
 }
 
-/// Returns the text as the content of a JSON string, without the enclosing quotes.
+/// Without the enclosing quotes.
 fn escape(text: &str) -> String {
     let quoted = serde_json::to_string(text).unwrap_or_default();
     quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()
 }
 
-/// Replacements must be made from left to right. Until the first replacement, the original text is borrowed and not
-/// copied.
+/// Replacements must be made from left to right.
 struct Patch<'a> {
     text: &'a str,
     out: String,
@@ -309,7 +293,7 @@ impl<'a> Patch<'a> {
         self.copied
     }
 
-    /// If the range overlaps the last replacement, only the part after that replacement is replaced.
+    /// If the range overlaps the last replacement, only the rest of the range is replaced.
     fn replace(&mut self, start: usize, end: usize, with: &str) {
         let start = start.max(self.copied);
         if end <= start {

@@ -11,7 +11,6 @@ macro_rules! codes {
         impl RejectionCode {
             pub const WORDS: [&str; [$($word),+].len()] = [$($word),+];
 
-            /// The name in replies, dead letters and metrics.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -27,7 +26,6 @@ codes! {
     MalformedJson = "malformed_json",
     TooLarge = "too_large",
     TooDeep = "too_deep",
-    /// A key occurs twice in one object.
     DuplicateKey = "duplicate_key",
     MissingField = "missing_field",
     InvalidField = "invalid_field",
@@ -35,18 +33,17 @@ codes! {
     NoCalls = "no_calls",
     TooManyCalls = "too_many_calls",
     UnknownTenant = "unknown_tenant",
-    /// The tenant was declared at run time, and its declaration cannot be read.
+    /// The tenant's declaration at run time cannot be read.
     UnreadableTenant = "unreadable_tenant",
     UnknownAgent = "unknown_agent",
     /// The task has ended, never existed, or belongs to another agent.
     UnknownTask = "unknown_task",
     WrongShard = "wrong_shard",
-    /// The ID was used before with different content.
     Conflict = "conflict",
     TenantQueueFull = "tenant_queue_full",
     InboxFull = "inbox_full",
     TooManyInboxes = "too_many_inboxes",
-    /// Too many cancel requests already wait for turns or tasks that have not arrived.
+    /// Too many cancel requests wait for turns or tasks that have not arrived.
     TooManyCancels = "too_many_cancels",
     /// A reason that this build does not know.
     Refused = "refused",
@@ -61,9 +58,7 @@ codes! {
     DelegationCycle = "delegation_cycle",
     DelegationDepth = "delegation_depth",
     Internal = "internal",
-    /// The message repeatedly crashed the process that read it.
     Poison = "poison",
-    /// An internal entry of the fleet cannot be read.
     Unreadable = "unreadable",
 }
 

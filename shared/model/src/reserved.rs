@@ -1,11 +1,10 @@
-//! The fleet derives the IDs of some work from other IDs, for example the IDs of task steps, inner calls and
-//! conversation exchanges. The fleet finds this work by ID. If a caller could choose such an ID, the caller's turn
-//! could replace the fleet's turn or get its result.
+//! The fleet derives the IDs of some work from other IDs, and finds this work by ID. A caller with such an ID could
+//! replace the fleet's turn or get its result.
 
-/// Hexadecimal characters after `d-` in the ID of a delegated task: half of the digest from which the ID is derived.
+/// Half of the digest from which the ID is derived.
 const DELEGATED_HEX: usize = 32;
 
-/// Names the kind of work for which the fleet reserves the ID. `None` if a caller may choose the ID.
+/// Names the kind of work. `None` if a caller may choose the ID.
 #[must_use]
 pub fn reserved(id: &str) -> Option<&'static str> {
     let mut parts = id.split('.');

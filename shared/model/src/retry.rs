@@ -1,4 +1,4 @@
-//! Delays between retries. Only this module and the store's reconnect helper use the `backoff` crate.
+//! Delays between retries.
 
 pub mod breaker;
 
@@ -26,8 +26,8 @@ impl RetryDelays {
         Self { waits }
     }
 
-    /// The first wait is `first`. Each later wait is `factor` times the previous wait, at most one hour. There is no
-    /// jitter, because the windows of agents are already staggered, and the documentation states the exact waits.
+    /// Each wait is `factor` times the previous wait, at most one hour. There is no jitter, because the documentation
+    /// states the exact waits.
     #[must_use]
     pub fn exponential(first: Duration, factor: f64, retries: usize) -> Self {
         let mut policy = backoff::ExponentialBackoff {
@@ -48,8 +48,8 @@ impl RetryDelays {
         self.waits.len()
     }
 
-    /// Longest total time of the attempts from number `attempt` (from 1) on, including the waits between them. `each`
-    /// is the longest time of one attempt.
+    /// Longest time of the attempts from number `attempt` (from 1) on, including waits. One attempt takes at most
+    /// `each`.
     #[must_use]
     pub fn longest_from(&self, attempt: u32, each: Duration) -> Duration {
         let waits = self.waits.get((attempt as usize).saturating_sub(1)..).unwrap_or_default();
@@ -57,11 +57,8 @@ impl RetryDelays {
         waits.iter().fold(each.saturating_mul(tries), |all, wait| all.saturating_add(*wait))
     }
 
-    /// Call this after attempt number `attempt` (from 1) failed transiently.
-    ///
-    /// `retry_after` is the wait that the service requests. The actual wait is never shorter. `left` is the time
-    /// until the deadline. The failure is final if `retry_after` exceeds [`limits::RETRY_AFTER_MS_MAX`], or if the
-    /// wait would end after the deadline.
+    /// For a transient failure of attempt number `attempt` (from 1). The wait is never shorter than `retry_after`. The
+    /// failure is final if `retry_after` exceeds [`limits::RETRY_AFTER_MS_MAX`], or if the wait is longer than `left`.
     #[must_use]
     pub fn decide(&self, attempt: u32, retry_after: Option<Duration>, left: Duration) -> RetryDecision {
         let Some(wait) = self.waits.get((attempt as usize).saturating_sub(1)).copied() else {

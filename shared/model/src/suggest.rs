@@ -1,17 +1,15 @@
-//! "Did you mean": finds known names that are similar to an unknown name, for configuration errors and unknown tools.
+//! "Did you mean": finds known names that are similar to an unknown name.
 
-/// Names that differ by more edits are different names.
 const EDITS_MAX: usize = 2;
 
-/// Returns the known name that is closest to `wrong`. The two names may differ by at most two edits, and by at most
-/// half of the characters. Differences in letter case, or of `-` and `_`, are not edits.
+/// The names may differ by at most two edits, and by at most half of the characters. Letter case, `-` and `_` do not
+/// count.
 pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let folded = fold(wrong);
     let length = folded.chars().count();
     let limit = EDITS_MAX.min(length / 2);
     known
         .into_iter()
-        // If the lengths differ by more than `limit`, the names are too different for a comparison.
         .filter(|name| name.chars().count().abs_diff(length) <= limit)
         .map(|name| (strsim::osa_distance(&folded, &fold(name)), name))
         .filter(|(edits, _)| *edits <= limit)
@@ -19,8 +17,8 @@ pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name.to_owned())
 }
 
-/// Returns at most three names, closest to `wrong` first. A name must begin with `wrong`, or differ by at most half as
-/// many edits as `wrong` has characters.
+/// Returns at most three names, closest first. A name must begin with `wrong`, or need edits for at most half of the
+/// characters.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     const SHOWN: usize = 3;
     const CHARS_MAX: usize = 128;
@@ -37,7 +35,7 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
     near.into_iter().take(SHOWN).map(|(_, name)| name).collect()
 }
 
-/// Lists the names for a message: `a, b, c`. A long list is cut. An empty list becomes `there are none`.
+/// For messages: `a, b, c`. A long list is cut, and an empty list becomes `there are none`.
 pub fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 30;
     let names: Vec<&str> = names.into_iter().collect();

@@ -1,4 +1,4 @@
-//! A task is work delegated to an agent. It ends with one durable terminal record and one reply.
+//! Work that is delegated to an agent.
 
 use std::collections::BTreeSet;
 
@@ -6,20 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Context, InboxName, Priority, TaskId, TenantId};
 
-/// The rights that a task gets. A delegator cannot grant rights that it lacks.
+/// A delegator cannot grant rights that it lacks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskGrant {
-    /// Number of calls of all turns of this task together.
+    /// Number of calls of all turns together.
     pub budget: u32,
     /// `None` means all capabilities of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<BTreeSet<String>>,
-    /// The only tools that turns of this task may use. Does not allow tools that the agent may not call. `None` means
-    /// all tools of the agent.
+    /// Only these tools may be used, and only if the agent may call them. `None` means all tools of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<BTreeSet<String>>,
-    /// The agents above this task in the chain of delegations, outermost first. Used to detect cycles and to check
-    /// the depth.
+    /// The delegating agents above this task, outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<AgentId>,
 }
@@ -30,7 +28,6 @@ pub struct Task {
     pub id: Option<TaskId>,
     pub tenant: TenantId,
     pub target: AgentId,
-    /// `None` if no agent delegated the task.
     pub delegator: Option<AgentId>,
     pub description: String,
     pub input: Option<Box<serde_json::value::RawValue>>,
@@ -38,7 +35,7 @@ pub struct Task {
     /// Since the epoch. `None` means the default.
     pub deadline_ms: Option<i64>,
     pub reply_to: Option<InboxName>,
-    /// The budget of this task is taken from the budget of the parent.
+    /// This task's budget is taken from the parent's budget.
     pub parent: Option<TaskId>,
     pub grant: TaskGrant,
     pub context: Context,

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::approval::ApprovalDemand;
 
-/// For example `tool_send_telegram`. Stable, in addition to the name that models use.
+/// Stable, for example `tool_send_telegram`.
 pub type ToolId = String;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
@@ -32,7 +32,7 @@ pub enum Effect {
     Read,
     /// Running the tool twice has the same effect as running it once.
     Idempotent,
-    /// Running the tool twice has the effect twice: a second message, a second post.
+    /// Running the tool twice has the effect twice, for example a second message.
     #[default]
     Once,
 }
@@ -45,7 +45,6 @@ pub struct ToolSpec {
     pub display_name: String,
     pub description: String,
     pub input_schema: serde_json::Value,
-    /// `None` if the tool declares no schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<serde_json::Value>,
     /// Groups tools in lists (`messaging`, `social`).
@@ -53,38 +52,34 @@ pub struct ToolSpec {
     /// SemVer.
     pub version: String,
     pub effect: Effect,
-    /// Only for the effect `once`: identifies calls with the same effect, so that the effect happens only once.
+    /// Only for the effect `once`: calls with equal keys have the effect only once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect_key: Option<EffectKey>,
-    /// Only for the effect `read`: how long results are cached, and for whom.
+    /// Only for the effect `read`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<ReadCache>,
-    /// Only for the effect `once`: how the fleet finds out whether a call with an unknown outcome took effect.
+    /// Only for the effect `once`: finds out whether a call with an unknown outcome took effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconcile: Option<Reconcile>,
-    /// How durable the begin must be before a call runs. `None` means the fleet's setting for the effect `once`, and
-    /// [`Durability::None`] for any other effect.
+    /// `None` means the fleet's setting for the effect `once`, and [`Durability::None`] for any other effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durable: Option<Durability>,
     /// Of one attempt.
     #[serde(with = "duration_ms")]
     pub timeout: Duration,
-    /// The agent needs all of them.
     pub required_capabilities: Vec<String>,
-    /// The tenant's plan needs all of them.
     pub required_features: Vec<String>,
     pub requires_approval: bool,
-    /// Every call of the tool needs it. `None` if the tool does not configure approvers; digests then omit the field.
+    /// Every call needs this approval. If `None`, digests omit the field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalDemand>,
-    /// False if the tool is declared but cannot run. Its calls then fail with the message that the tool is not
-    /// configured.
+    /// False if the tool is declared but cannot run. Calls of the tool then fail.
     pub configured: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolTraits {
-    /// `None` if the declaration only overrides fields of a tool that defines its own effect.
+    /// `None` if the declaration only overrides fields of a tool with its own effect.
     pub effect: Option<Effect>,
     pub category: String,
 }

@@ -1,4 +1,4 @@
-//! A turn: one response of a model, with an ordered list of tool calls by one agent.
+//! A turn is one response of a model: an ordered list of tool calls by one agent.
 
 mod context;
 mod dialect;
@@ -27,7 +27,7 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// Most urgent first. Workers read the streams in this order.
+    /// Workers read the streams in this order.
     pub const ALL: [Self; 4] = [Self::Urgent, Self::High, Self::Normal, Self::Low];
 
     #[must_use]
@@ -51,7 +51,7 @@ impl Priority {
 pub struct Priorities(Vec<Priority>);
 
 impl Priorities {
-    /// Accepts any order and ignores duplicates. `None` if the list is empty.
+    /// Accepts any order and duplicates. `None` if the list is empty.
     #[must_use]
     pub fn new(priorities: impl IntoIterator<Item = Priority>) -> Option<Self> {
         let mut served: Vec<Priority> = priorities.into_iter().collect();
@@ -72,21 +72,20 @@ impl Default for Priorities {
     }
 }
 
-/// A call as the model wrote it. No part of the call is trusted.
+/// The model wrote this call, so no part of the call is trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// The result returns this ID unchanged. It may not be unique.
+    /// The result returns this ID unchanged. The ID may not be unique.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<String>,
     #[serde(rename = "t")]
     pub tool: String,
-    /// Unparsed. When the call runs, the text is parsed within bounds.
+    /// Unparsed: the text is parsed within bounds when the call runs.
     #[serde(rename = "a")]
     pub arguments: String,
 }
 
-/// A validated turn: it is within all bounds, and its IDs are well-formed. The permissions of each call are checked
-/// later.
+/// All bounds and IDs are checked. The permissions of each call are checked later.
 #[derive(Debug, Clone)]
 pub struct Turn {
     /// `None` if the ID is derived from the inbound entry.
@@ -96,26 +95,22 @@ pub struct Turn {
     pub priority: Priority,
     /// Since the epoch. `None` means the default.
     pub deadline_ms: Option<i64>,
-    /// `None` if the producer wants no reply.
     pub reply_to: Option<InboxName>,
     pub dialect: Dialect,
     /// The turn's calls also debit the budget of this task.
     pub task: Option<TaskId>,
     pub context: Context,
-    /// True if the reply must contain `tool_call_audits`.
+    /// The reply must contain `tool_call_audits`.
     pub want_audits: bool,
-    /// True if the model got strict definitions of the tools. Then a null that a tool's schema does not allow means
-    /// that the argument is omitted.
+    /// The model got strict tool definitions. A null that the tool's schema does not allow then means an omitted
+    /// argument.
     pub strict: bool,
-    /// Restricts the turn in addition to the agent's own restrictions. `None` means all tools of the agent.
+    /// An additional restriction. `None` means all tools of the agent.
     pub allowed_tools: Option<BTreeSet<String>>,
-    /// True if consecutive calls of `read` tools may run at the same time.
     pub parallel_reads: bool,
-    /// True if the turn's inbox receives a message as soon as a call waits for approval.
+    /// The inbox receives a message as soon as a call waits for approval.
     pub pending_approval: bool,
-    /// True if the producer runs the calls of local tools in its own process.
     pub local_calls: bool,
-    /// In order. Only a turn in [`Dialect::Text`] can have no calls, because an answer in plain text may need no
-    /// tool.
+    /// In order. Only a turn in [`Dialect::Text`] can have no calls.
     pub calls: Vec<Call>,
 }

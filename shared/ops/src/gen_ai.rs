@@ -1,8 +1,5 @@
-//! Records spans and a metric under OpenTelemetry's names for models and agents (`gen_ai.*`). They are recorded in
-//! addition to the process' own spans and metrics.
-//!
-//! These conventions are still in development (semantic-conventions-genai, read in November 2026), so the spans and the
-//! metric are disabled unless a setting enables them. A second setting adds the content: arguments and results.
+//! Spans and a metric under OpenTelemetry's names for models and agents (`gen_ai.*`). The conventions are still in
+//! development (semantic-conventions-genai, read in November 2026), so a setting must enable these names.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,7 +17,7 @@ const TOOL_SECONDS: &str = "gen_ai_execute_tool_duration_seconds";
 static NAMES: AtomicBool = AtomicBool::new(false);
 static CONTENT: AtomicBool = AtomicBool::new(false);
 
-/// `names` enables the spans and the metric. With `content`, the spans include arguments and results.
+/// With `content`, the spans include arguments and results.
 pub fn record(names: bool, content: bool) {
     NAMES.store(names, Ordering::Relaxed);
     CONTENT.store(names && content, Ordering::Relaxed);
@@ -36,8 +33,7 @@ pub fn records_content() -> bool {
     CONTENT.load(Ordering::Relaxed)
 }
 
-/// Returns a span that is disabled unless the OpenTelemetry names are enabled. `id` is the model provider's ID of the
-/// call, or the fleet's ID if the provider gave none.
+/// `id` is the provider's ID of the call, or else the fleet's.
 #[must_use]
 pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -52,7 +48,6 @@ pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     )
 }
 
-/// Returns a span that is disabled unless the OpenTelemetry names are enabled.
 #[must_use]
 pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -66,13 +61,12 @@ pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     )
 }
 
-/// Marks the span as failed. `word` is an error type from a closed list.
+/// `word` is an error type from a closed list.
 pub fn failed(span: &Span, word: &str) {
     span.record("otel.status_code", "ERROR");
     span.record("error.type", word);
 }
 
-/// [`TOOL_SECONDS`]. Has no series unless the OpenTelemetry names are enabled.
 #[derive(Debug)]
 pub(crate) struct ToolSeconds(HistogramVec);
 
@@ -85,7 +79,6 @@ impl ToolSeconds {
         Ok(Self(seconds))
     }
 
-    /// `failed` is the error type of a failed attempt.
     pub(crate) fn observe(&self, tool: &str, took: Duration, failed: Option<&str>) {
         if is_recorded() {
             self.0.with_label_values(&[tool, failed.unwrap_or_default()]).observe(took.as_secs_f64());

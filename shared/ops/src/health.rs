@@ -1,4 +1,4 @@
-//! Probes and metrics: `/startupz`, `/livez`, `/readyz` and `/metrics` on a small HTTP server in each process.
+//! `/startupz`, `/livez`, `/readyz` and `/metrics` on a small HTTP server in each process.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -22,8 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::{Metrics, RedisScrape, seconds_since_epoch};
 pub use super::progress::{LoopHandle, LoopState, Progress};
 
-/// In the Helm chart, the timeouts of kubelet and Prometheus are longer (1 s or more), so both receive a response
-/// instead of a timeout.
+/// Shorter than the timeouts of kubelet and Prometheus in the Helm chart (1 s or more).
 const ASK_TIMEOUT: Duration = Duration::from_millis(900);
 
 type HealthCheck<T> = Arc<dyn Fn() -> BoxFuture<'static, T> + Send + Sync>;
@@ -47,7 +46,7 @@ impl std::fmt::Debug for Health {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotReady {
     pub reason: String,
-    /// `None` if Redis does not respond or accepts writes.
+    /// Set if Redis responds, but rejects writes.
     pub refusal: Option<Refusal>,
 }
 
@@ -66,8 +65,8 @@ pub enum HealthError {
 }
 
 impl Health {
-    /// `ready` checks, in at most 0.9 s, whether the process can work now. If Redis responds and accepts writes,
-    /// `ready` returns `Ok` with optional lines for the response. Otherwise, `ready` returns the reason.
+    /// `ready` must return within 0.9 s. `Ok` has lines for the response, and means that Redis responds and accepts
+    /// writes.
     pub fn new<F, Fut>(progress: Progress, metrics: Arc<Metrics>, ready: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -77,14 +76,13 @@ impl Health {
         Self { progress, metrics, started, ready: Arc::new(move || ready().boxed()), scrape: None }
     }
 
-    /// `/startupz` returns 200 from now on. Call this function when everything is built and the loops run, but do not
-    /// wait for Redis first. If Redis is unavailable, a starting process waits, and must not be restarted repeatedly.
+    /// `/startupz` returns 200 from now on. Do not wait for Redis first: a process that waits for Redis must not be
+    /// restarted.
     pub fn started(&self) {
         self.started.store(true, Ordering::Relaxed);
     }
 
-    /// `scrape` reads values from Redis at each scrape of the metrics. If `scrape` returns `None` or takes longer than
-    /// 0.9 s, these values are absent.
+    /// If `scrape` returns `None` or takes longer than 0.9 s, the values from Redis are absent.
     #[must_use]
     pub fn with_scrape<F, Fut>(mut self, scrape: F) -> Self
     where
@@ -95,8 +93,8 @@ impl Health {
         self
     }
 
-    /// Listens on `addr` until `shutdown` is canceled. Port 0 means any free port. Returns the bound address. Probes
-    /// must also respond during a drain, so cancel `shutdown` only at the end of the drain.
+    /// Port 0 means any free port. Probes must also respond during a drain, so cancel `shutdown` only at the end of the
+    /// drain.
     pub async fn serve(self, addr: SocketAddr, shutdown: CancellationToken) -> Result<SocketAddr, HealthError> {
         let listener = TcpListener::bind(addr).await.map_err(|source| match source.kind() {
             std::io::ErrorKind::AddrInUse => HealthError::Taken { addr },
@@ -152,7 +150,7 @@ async fn readyz(State(health): State<Health>) -> Response {
 }
 
 async fn metrics(State(health): State<Health>) -> Response {
-    // Run both at the same time, so that a request waits for Redis only once.
+    // Both run at the same time, so that a request waits for Redis only once.
     let ready = timeout(ASK_TIMEOUT, (health.ready)());
     let scraped = async {
         let scrape = health.scrape.as_ref()?;
@@ -166,8 +164,7 @@ async fn metrics(State(health): State<Health>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics.render()).into_response()
 }
 
-/// Loops with the same name (one per shard) share a series. The value is the time of the last advance of the slowest
-/// loop.
+/// Loops with the same name (one per shard) share a series with the time of the slowest loop.
 fn show_loops(health: &Health) {
     let mut oldest: BTreeMap<&'static str, Duration> = BTreeMap::new();
     for LoopState { name, age, .. } in health.progress.loops() {
@@ -305,7 +302,7 @@ mod tests {
             backlog: vec![(WorkStage::Ready, Backlog::default())],
             ..RedisScrape::default()
         }));
-        // Each request waits for the other at the barrier, so both complete only if they run at the same time.
+        // Both requests wait at the barrier, so both complete only if they run at the same time.
         let meeting = Arc::new(Barrier::new(2));
         let have_met = Arc::new(AtomicBool::new(false));
         let asked = (Arc::clone(&meeting), Arc::clone(&have_met));

@@ -1,5 +1,5 @@
-//! Logs, traces, metrics, health checks and shutdown of every process. Also starts the private Redis server of
-//! `tickfleet dev` and of the tests.
+//! Logs, traces, metrics, health checks and shutdown of every process, and a private Redis server for development and
+//! tests.
 
 pub mod gen_ai;
 pub mod health;

@@ -1,8 +1,5 @@
-//! All metrics. The module `catalogue` lists their names, labels and help texts.
-//!
-//! No label names a tenant, agent, turn or task, because the number of such values is unbounded. IDs belong in logs,
-//! traces and `explain`. The values of the labels `tool` and `rule` come from outside; `tool_labels.rs` bounds their
-//! number. The values of all other labels come from the configuration or the code.
+//! No label names a tenant, agent, turn or task, because the number of such values is unbounded. Only the labels `tool`
+//! and `rule` have values from outside, and `tool_labels.rs` bounds the number of these values.
 
 mod breakers;
 mod builder;
@@ -66,17 +63,16 @@ pub struct RedisScrape {
     pub backlog: Backlogs,
     /// Bytes.
     pub memory_used: u64,
-    /// Bytes. 0: no limit.
+    /// Bytes; 0 without a limit.
     pub memory_max: u64,
-    /// True if a shard rejects new work because memory is nearly full.
+    /// A shard rejects new work because memory is nearly full.
     pub pressure: bool,
-    /// Age of the oldest unsealed entry of the audit log. `None` if no entry waits for a seal.
+    /// Age of the oldest unsealed audit entry. `None` if no entry waits for a seal.
     pub unsealed: Option<Duration>,
     /// Since the epoch.
     pub shard_times_ms: Vec<i64>,
 }
 
-/// Share it in an `Arc`; every method takes `&self` and is cheap.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -124,7 +120,7 @@ pub struct Metrics {
     loop_progress: GaugeVec,
     config_info: GaugeVec,
     config_generation: IntGauge,
-    /// The digest belongs to the generation in `config_generation`.
+    /// Belongs to the generation in `config_generation`.
     config_digest: Mutex<String>,
     config_agents: IntGauge,
     config_tenants: IntGauge,
@@ -135,14 +131,12 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// For a process that is both scheduler and worker. Each `Metrics` has its own registry, so that a process or a
-    /// test can have several.
+    /// Each `Metrics` has its own registry, so that a process or a test can have several.
     pub fn new() -> Result<Self, prometheus::Error> {
         Self::of(ProcessRole::Both)
     }
 
-    /// Fails on mistakes in the catalogue: two metrics have the same name, or a name has a character that Prometheus
-    /// rejects.
+    /// Fails on mistakes in the catalogue, for example two metrics with the same name.
     pub fn of(role: ProcessRole) -> Result<Self, prometheus::Error> {
         let builder = MetricBuilder::new(role, &c::BUILD_INFO)?;
         let config_successful = builder.gauge(&c::CONFIG_SUCCESSFUL)?;
@@ -205,7 +199,7 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// Counts entries of the inbound stream `turns` or `tasks`.
+    /// `stream` is `turns` or `tasks`.
     pub fn inbound(&self, stream: &'static str, entries: u64) {
         self.inbound.with_label_values(&[labels::known(&labels::STREAMS, stream)]).inc_by(entries);
     }
@@ -243,7 +237,6 @@ impl Metrics {
         self.tick_lags.record(shard, lag, Instant::now());
     }
 
-    /// Counts slices and inbound entries that were recovered from dead consumers.
     pub fn reaped(&self, entries: u64) {
         self.reaped.inc_by(entries);
     }
@@ -252,8 +245,7 @@ impl Metrics {
         self.quarantined.inc_by(slices);
     }
 
-    /// Counts a lease that its holder lost although the holder was alive. `holder` is `scheduler`, `worker` or
-    /// `external`.
+    /// The holder was alive. `holder` is `scheduler`, `worker` or `external`.
     pub fn lease_lost(&self, holder: &'static str) {
         self.leases_lost.with_label_values(&[labels::known(&labels::HOLDERS, holder)]).inc();
     }
@@ -269,7 +261,7 @@ impl Metrics {
         }
     }
 
-    /// Records the time until a worker began a slice.
+    /// `waited` is the time until a worker began the slice.
     pub fn started(&self, waited: Duration) {
         self.schedule_to_start.observe(waited.as_secs_f64());
     }
@@ -278,7 +270,7 @@ impl Metrics {
         self.turn_seconds.observe(took.as_secs_f64());
     }
 
-    /// `executed` is the duration of the handler's last attempt; `None` if the handler never ran.
+    /// `executed` is the duration of the last attempt; `None` if the handler never ran.
     pub fn call_ended(&self, tool: &str, outcome: Outcome, executed: Option<Duration>) {
         let tool = self.tools.label(tool, outcome);
         self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc();
@@ -287,7 +279,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a call that ended without a worker. `tool` is `None` if the tool is not configured.
+    /// For a call that ended without a worker. `tool` is `None` if the tool is not configured.
     pub fn call_not_run(&self, tool: Option<&str>, outcome: Outcome) {
         let tool = self.tools.known_label(tool);
         self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc();
@@ -297,13 +289,13 @@ impl Metrics {
         self.retries.with_label_values(&[labels::known(&labels::RETRIES, reason)]).inc();
     }
 
-    /// Counts a write that was rejected because another process had taken over the slice. `verb` names the operation.
+    /// Another process had taken over the slice. `verb` names the rejected write.
     pub fn fenced(&self, verb: &'static str) {
         self.fenced.with_label_values(&[labels::known(&labels::FENCED, verb)]).inc();
     }
 
-    /// At each scrape, `busy_and_all` returns the number of busy slots and of all slots. The gauges of the process
-    /// are the sums over its workers. If `busy_and_all` returns `None`, the worker is removed.
+    /// `busy_and_all` is called at each scrape; `None` removes the worker. The gauges are sums over the workers of the
+    /// process.
     pub fn watch_slots(&self, busy_and_all: impl Fn() -> Option<(usize, usize)> + Send + Sync + 'static) {
         self.slots_now.watch(busy_and_all);
     }
@@ -328,8 +320,7 @@ impl Metrics {
         self.redis_errors.with_label_values(&[labels::known(&labels::VERBS, verb)]).inc();
     }
 
-    /// If Redis did not respond (`None`), removes the values: an old value would hide the outage, and 0 would be
-    /// wrong.
+    /// Without a response (`None`), the values are removed: an old value would hide the outage, and 0 would be wrong.
     pub fn scraped(&self, scraped: Option<&RedisScrape>) {
         self.backlog(scraped.map_or(&[], |scraped| &scraped.backlog));
         self.unsealed_age(scraped.and_then(|scraped| scraped.unsealed));
@@ -338,7 +329,7 @@ impl Metrics {
 
     fn backlog(&self, places: &[(WorkStage, Backlog)]) {
         for gone in WorkStage::ALL.iter().filter(|place| !places.iter().any(|(known, _)| known == *place)) {
-            // The call fails if the stage had no series before. This failure needs no handling.
+            // Fails if the stage had no series before.
             let _ = self.backlog.remove_label_values(&[gone.as_str()]);
             let _ = self.oldest_age.remove_label_values(&[gone.as_str()]);
         }
@@ -367,8 +358,7 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// Sets when each running loop last advanced, in seconds since the epoch. The health server calls this function at
-    /// each scrape. A loop that has ended is removed, because its last time would look like a stalled loop.
+    /// In seconds since the epoch. A loop that has ended is removed, because it would look stalled.
     pub fn loops(&self, advanced_seconds: impl IntoIterator<Item = (&'static str, f64)>) {
         self.loop_progress.reset();
         for (name, seconds) in advanced_seconds {
@@ -376,11 +366,10 @@ impl Metrics {
         }
     }
 
-    /// Each shard counts generations separately; the gauge shows the highest. While the generation is unknown,
-    /// `generation` is 0.
+    /// Each shard counts generations separately, and the gauge shows the highest. 0 means unknown.
     pub fn config_in_force(&self, digest: &str, generation: u64) {
         let digits: String = digest.chars().take(DIGEST_DIGITS).collect();
-        // The gauge has one series per process, so the series of the previous configuration is removed.
+        // Removes the series of the previous configuration.
         self.config_info.reset();
         self.config_info.with_label_values(&[digits.as_str()]).set(1.0);
         let generation = i64::try_from(generation).unwrap_or(i64::MAX);
@@ -412,7 +401,7 @@ impl Metrics {
         }
     }
 
-    /// The text format of Prometheus. A metric that cannot be encoded is left out and logged.
+    /// A metric that cannot be encoded is left out and logged.
     #[must_use]
     pub fn render(&self) -> String {
         let (busy, all) = self.slots_now.sum();
@@ -421,7 +410,7 @@ impl Metrics {
         self.tick_lag.set(self.tick_lags.worst().as_secs_f64());
         self.redis.read();
         self.gateway.read();
-        // Remove all series first, so that a server that is no longer configured has no series.
+        // Removes servers that are no longer configured.
         self.mcp_up.reset();
         self.mcp_quarantined.reset();
         for McpServer { name, up, quarantined } in self.mcp_now.now() {
@@ -464,7 +453,6 @@ const fn wide(count: u64) -> f64 {
     count as f64
 }
 
-/// Reads this machine's clock.
 #[allow(clippy::disallowed_methods, reason = "Prometheus wants a time stamp of its own world; nothing decides by it")]
 pub(super) fn seconds_since_epoch() -> f64 {
     std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()

@@ -5,8 +5,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Tracks whether the loops of a process advance. Clones share the loops. Times are monotonic. The check does not
-/// depend on Redis, because otherwise an outage of Redis would restart the whole fleet at once.
+/// Shows whether the loops of a process advance. Does not depend on Redis, because an outage of Redis must not restart
+/// the whole fleet.
 #[derive(Debug, Clone)]
 pub struct Progress {
     born: Instant,
@@ -22,10 +22,8 @@ struct WatchedLoop {
     finished: AtomicBool,
 }
 
-/// Even an idle loop calls [`Self::advanced`] in each iteration.
-///
-/// Dropping the handle does not end the watch: a loop that panics also drops its handle, and must be reported as
-/// stalled. [`Self::finished`] ends the watch.
+/// Even an idle loop calls [`Self::advanced`]. [`Self::finished`] ends the watch. A dropped handle does not, because a
+/// loop that panics also drops its handle.
 #[derive(Debug, Clone)]
 pub struct LoopHandle {
     born: Instant,
@@ -37,7 +35,6 @@ pub struct LoopState {
     pub name: &'static str,
     /// Since the loop last advanced.
     pub age: Duration,
-    /// The longest normal time between two advances.
     pub gap_max: Duration,
 }
 
@@ -55,8 +52,8 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// The registration counts as the loop's first advance. `gap_max` is the longest normal time between two calls of
-    /// [`LoopHandle::advanced`], including blocking reads and timeouts.
+    /// The registration counts as the first advance. `gap_max` is the longest normal time between two advances,
+    /// including blocking reads and timeouts.
     #[must_use = "a loop whose handle is dropped is reported as stalled"]
     pub fn register(&self, name: &'static str, gap_max: Duration) -> LoopHandle {
         let watched = Arc::new(WatchedLoop {
@@ -69,7 +66,6 @@ impl Progress {
         LoopHandle { born: self.born, watched }
     }
 
-    /// Leaves out finished loops.
     #[must_use]
     pub fn loops(&self) -> Vec<LoopState> {
         let now_ms = millis(self.born.elapsed());
@@ -86,7 +82,7 @@ impl Progress {
 
 impl WatchedLoop {
     fn state(&self, now_ms: u64) -> LoopState {
-        // Saturate, because another thread may have advanced the loop after `now_ms` was read.
+        // Another thread may have advanced the loop after `now_ms` was read.
         let age_ms = now_ms.saturating_sub(self.advanced_ms.load(Ordering::Relaxed));
         LoopState {
             name: self.name,
@@ -101,7 +97,6 @@ impl LoopHandle {
         self.watched.advanced_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);
     }
 
-    /// Ends the watch of a loop that ends as intended, for example in a drain.
     pub fn finished(self) {
         self.watched.finished.store(true, Ordering::Relaxed);
     }

@@ -16,8 +16,6 @@ pub enum ServerNotFound {
     InPath,
 }
 
-/// Uses the program that `TICKFLEET_REDIS_SERVER` names. If the variable is not set, searches PATH. The error
-/// explains how to install a server.
 #[allow(clippy::disallowed_methods, reason = "PATH and the program's name belong to the machine, not to the fleet")]
 pub fn find_binary() -> Result<PathBuf, ServerNotFound> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,7 +1,5 @@
-//! Starts a private Redis server as a child process, for `tickfleet dev` and the tests.
-//!
-//! The child listens on a unix socket in its own folder, or on a port of the loopback interface. The child has its own
-//! process group, so that Ctrl-C does not reach it. When this process ends, a `Watchdog` ends the child.
+//! Starts a private Redis server as a child process, for `tickfleet dev` and the tests. A separate process group
+//! protects the child from Ctrl-C, and a `Watchdog` ends the child after this process.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
@@ -24,44 +22,40 @@ use super::redis_watchdog::Watchdog;
 /// Maximum length of a socket's path on Linux (`sun_path` without its terminator).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 const STEP: Duration = Duration::from_millis(10);
-/// Another process can take a free port before the server does.
+/// Another process can take a free port first.
 const PORT_TRIES: usize = 5;
-/// Lines of the server's log in an error message.
 const LOG_LINES: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Listen {
-    /// `redis.sock` in the server's folder. Only the current user has access to the folder.
+    /// `redis.sock` in the server's folder, with access only for the current user.
     #[default]
     Socket,
-    /// A port of 127.0.0.1. If the port is 0, a free port is chosen. Restarts keep the chosen port.
+    /// On 127.0.0.1. Port 0 means any free port. Restarts keep the port.
     Loopback(u16),
 }
 
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
-    /// Contains socket, data and log. Created if missing. If the server listens on a socket, the path must be short
-    /// (about 90 bytes).
+    /// For socket, data and log. Created if missing. The path of a socket must be short (about 90 bytes).
     pub dir: PathBuf,
     pub listen: Listen,
-    /// True if the server writes an append-only file in `dir`, so that the data survives a restart.
     pub appendonly: bool,
-    /// Bytes. `None`: no limit.
+    /// Bytes. `None` means no limit.
     pub maxmemory: Option<u64>,
-    /// Absolute path. Arguments override the file. A sentinel needs a file that it can rewrite.
+    /// Absolute path. Arguments override the file. A sentinel rewrites the file.
     pub config: Option<PathBuf>,
-    /// Such as `["--io-threads", "2"]`. These arguments override the defaults.
+    /// For example `["--io-threads", "2"]`. Overrides the defaults.
     pub extra_args: Vec<String>,
     /// If `None`, [`find_binary`] finds the program.
     pub binary: Option<PathBuf>,
-    /// Maximum time to the first response. Loading a large append-only file takes time.
+    /// Maximum time to the first response, including the load of an append-only file.
     pub ready_within: Duration,
-    /// Maximum time from SIGTERM to the end of the server. The server saves its data in this time.
+    /// Maximum time from SIGTERM to the end, including the save of data.
     pub stop_within: Duration,
 }
 
 impl ServerOptions {
-    /// Options for a server on a unix socket, without persistence.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -124,7 +118,6 @@ pub struct PrivateRedis {
 }
 
 impl PrivateRedis {
-    /// Waits until the server responds. An error has the end of the server's log if there is one.
     pub async fn start(mut options: ServerOptions) -> Result<Self, ServerError> {
         let binary = options.binary.clone().map_or_else(redis_binary::find_binary, Ok)?;
         options.dir = own_folder(&options.dir).map_err(|source| folder_error(&options, source))?;
@@ -158,7 +151,7 @@ impl PrivateRedis {
         Ok(server)
     }
 
-    /// `unix:///…/redis.sock`, or `redis://127.0.0.1:PORT/`. Redis clients in every language support both forms.
+    /// `unix:///…/redis.sock` or `redis://127.0.0.1:PORT/`. Redis clients in every language support both forms.
     #[must_use]
     pub fn url(&self) -> String {
         match self.port {
@@ -167,7 +160,6 @@ impl PrivateRedis {
         }
     }
 
-    /// The path of the socket. `None` if the server listens on a port.
     #[must_use]
     pub fn socket(&self) -> Option<PathBuf> {
         self.port.is_none().then(|| socket_in(&self.options.dir))
@@ -183,10 +175,9 @@ impl PrivateRedis {
         &self.options.dir
     }
 
-    /// Sends a signal to the server. For example, SIGSTOP makes the server hang, and SIGCONT resumes it. Fails if the
-    /// process has ended.
+    /// Fails if the process has ended.
     pub fn signal(&mut self, signal: Signal) -> Result<(), ServerError> {
-        // A child keeps its process ID until it is reaped. Later, the ID can belong to another process.
+        // A child keeps its process ID until it is reaped. Later, another process can have the ID.
         if let Some(status) = self.child.try_wait()? {
             return Err(io::Error::other(format!("it has ended ({status})")).into());
         }
@@ -202,10 +193,10 @@ impl PrivateRedis {
         Ok(())
     }
 
-    /// Lets the server save and end. If it does not end within `stop_within`, kills it.
+    /// Lets the server save. After `stop_within`, kills the server.
     pub async fn stop(&mut self) -> Result<(), ServerError> {
         if self.child.try_wait()?.is_none() {
-            // A stopped process does not handle SIGTERM, so continue it first.
+            // A stopped process does not handle SIGTERM.
             self.signal(Signal::SIGCONT)?;
             self.signal(Signal::SIGTERM)?;
         }
@@ -247,8 +238,7 @@ impl PrivateRedis {
         }
     }
 
-    /// Returns true after PONG in response to PING, or if the server requires a login. LOADING does not count as a
-    /// response.
+    /// True after PONG, or if the server requires a login. LOADING is not a response.
     async fn is_responding(&self) -> io::Result<bool> {
         match self.port {
             Some(port) => ping(TcpStream::connect(("127.0.0.1", port)).await?).await,
@@ -276,15 +266,14 @@ fn folder_error(options: &ServerOptions, source: io::Error) -> ServerError {
     ServerError::Folder { dir: options.dir.clone(), source }
 }
 
-/// Creates a folder that only this user can access. Returns the absolute path, because the server and its clients can
-/// have different working folders.
+/// The path is absolute, because the server and its clients can have different working folders.
 fn own_folder(dir: &Path) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     dir.canonicalize()
 }
 
-/// Locks the folder. Two servers in one folder would share a socket and destroy each other's data. The server inherits
-/// the lock as its standard input, so the folder stays locked until both this process and the server have ended.
+/// Two servers in one folder would destroy each other's data. The server inherits the lock as its standard input, so
+/// the lock lasts until both processes have ended.
 fn lock(options: &ServerOptions) -> Result<File, ServerError> {
     let lock = File::create(options.dir.join("redis.lock")).map_err(|source| folder_error(options, source))?;
     match lock.try_lock() {
@@ -302,7 +291,7 @@ fn spawn(options: &ServerOptions, binary: &Path, port: Option<u16>, lock: &File)
     let lock = lock.try_clone().map_err(fail)?;
     Command::new(binary)
         .args(arguments(options, port))
-        // The environment can contain secrets, and other processes of this user can read a server's environment.
+        // Other processes of this user can read the server's environment, and the environment can contain secrets.
         .env_clear()
         .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
         .current_dir(&options.dir)

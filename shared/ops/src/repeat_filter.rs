@@ -1,5 +1,5 @@
-//! Limits repeated log lines. While Redis is full or unavailable, every loop of every process would log the same line
-//! twenty times a second.
+//! Limits repeated log lines. While Redis is unavailable, every loop of every process would log the same line twenty
+//! times a second.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -32,7 +32,7 @@ impl RepeatFilter {
         }
         if seen.len() >= REMEMBERED_MAX {
             seen.retain(|_, last| now.duration_since(*last) < EVERY);
-            // All remembered lines are recent. Repeated lines are better than unbounded memory.
+            // Repeated lines are better than unbounded memory.
             if seen.len() >= REMEMBERED_MAX {
                 seen.clear();
             }
@@ -42,7 +42,6 @@ impl RepeatFilter {
     }
 }
 
-/// Hashes a log line by its call site and all its fields.
 struct LineHasher(DefaultHasher);
 
 impl Visit for LineHasher {

@@ -9,17 +9,15 @@ use tokio_util::sync::CancellationToken;
 /// Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
-    /// Phase one: take no new work, finish running work, and return the other work to its queues.
+    /// Phase one: take no new work, finish running work, and return the rest to the queues.
     pub draining: CancellationToken,
-    /// Phase two: stop now. The reaper redelivers the running work. [`Self::draining`] is always canceled first.
+    /// Phase two: stop now. The reaper redelivers running work. [`Self::draining`] is always canceled first.
     pub now: CancellationToken,
 }
 
 impl Shutdown {
-    /// Handles SIGTERM and SIGINT from now on. The first signal cancels [`Self::draining`], the second signal cancels
-    /// [`Self::now`], and later signals have no effect. Must be called inside a tokio runtime.
-    ///
-    /// Without this handling, PID 1 would ignore the signals, because it has no default action for them.
+    /// The first signal cancels [`Self::draining`], and the second signal cancels [`Self::now`]. Must be called inside
+    /// a tokio runtime. Without this handling, PID 1 would ignore the signals.
     pub fn on_signals() -> io::Result<Self> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -35,13 +33,12 @@ impl Shutdown {
         self.draining.cancel();
     }
 
-    /// Starts phase two. Also starts phase one, if it has not started.
+    /// Also starts phase one.
     pub fn stop_now(&self) {
         self.draining.cancel();
         self.now.cancel();
     }
 
-    /// Starts one phase per signal, until both phases have started.
     async fn follow(self, signals: impl Stream<Item = &'static str>) {
         let mut signals = std::pin::pin!(signals);
         while let Some(name) = signals.next().await {

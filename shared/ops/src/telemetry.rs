@@ -1,5 +1,5 @@
-//! Logs: one subscriber per process. Log lines go to stderr, because stdout is for a command's result. Exported spans
-//! ([`super::traces`]) use the same subscriber.
+//! Logs: one subscriber per process, also for exported spans ([`super::traces`]). Log lines go to stderr, because
+//! stdout is for a command's result.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -17,10 +17,8 @@ use super::traces::Traces;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people: one line per event, colored on a terminal.
     #[default]
     Pretty,
-    /// For log collectors: one JSON object per event.
     Json,
 }
 
@@ -61,11 +59,10 @@ pub enum TelemetryError {
     NotStarted,
 }
 
-/// Lets [`set_level`] change the level. Empty until logging has started.
+/// Empty until logging has started.
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
-/// Starts logging for the whole process. Also starts the export of spans, if it is configured. Call this function once,
-/// before the first log line. A second call fails with [`TelemetryError::Started`].
+/// Call this function once, before the first log line. A second call fails with [`TelemetryError::Started`].
 pub fn init(options: &LogOptions, traces: Option<&Traces>) -> Result<(), TelemetryError> {
     let (filter, level) = reload::Layer::new(filter(&options.level)?);
     let lines = fmt::layer().with_writer(std::io::stderr);
@@ -96,7 +93,7 @@ where
     lines.flatten_event(true).with_current_span(true).with_span_list(false).boxed()
 }
 
-/// Writes log lines as JSON, for errors before logging has started.
+/// For errors before logging has started.
 pub fn emit_json(emit: impl FnOnce()) {
     tracing::subscriber::with_default(tracing_subscriber::registry().with(json_lines()), emit);
 }
@@ -114,8 +111,8 @@ fn colour_wanted() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Parses a level. `EnvFilter` alone would treat a misspelled level (`inof`) as the name of a target, and then log
-/// nothing. So a word without `=` and `[` must be a level here.
+/// `EnvFilter` alone would take a misspelled level (`inof`) for a target, and then log nothing. So a word without `=`
+/// and `[` must be a level.
 fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     let fail = |why: String| TelemetryError::Level { level: level.to_owned(), why };
     let directives: Vec<&str> = level.split(',').map(str::trim).collect();
@@ -126,10 +123,9 @@ fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
             return Err(fail(format!("{directive:?} is not a level")));
         }
     }
-    // The MCP library logs whole messages, including arguments and results. So this library is silent unless the level
-    // names it.
+    // The MCP library logs whole messages, so this library is silent unless the level names it.
     let quiet = if level.contains("rmcp") { "" } else { ",rmcp=off" };
-    // Join without blanks, because `EnvFilter` would treat blanks as part of the names.
+    // `EnvFilter` would treat blanks as part of the names.
     EnvFilter::try_new(directives.join(",") + quiet).map_err(|error| fail(error.to_string()))
 }
 

@@ -1,8 +1,5 @@
-//! Traces. The process passes on the trace context of a producer. If an endpoint is configured, it also exports its own
-//! spans as OTLP over HTTP.
-//!
-//! Without an endpoint, spans cost almost nothing: they have level debug and the target [`TARGET`], and `tracing`
-//! creates a span only if its level is enabled.
+//! The process passes on the trace context of a producer. If an endpoint is configured, the process also exports its
+//! own spans as OTLP over HTTP. Without an endpoint, spans cost almost nothing, because their level is not enabled.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,17 +26,16 @@ use tickfleet_model::Context;
 pub const TARGET: &str = "tickfleet::span";
 
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a process waits at its end for the export of its last spans.
+/// Maximum wait for the export of the last spans at the end of a process.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 static EXPORTING: AtomicBool = AtomicBool::new(false);
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceOptions {
-    /// Base URL of the collector, such as `http://otel-collector:4318`. Spans are posted to `/v1/traces` below it.
+    /// Base URL, such as `http://otel-collector:4318`. Spans are posted to `/v1/traces` below this URL.
     pub endpoint: String,
-    /// Sampled share of the traces that start in this process, from 0 to 1. If a producer has started the trace, the
-    /// producer's decision applies.
+    /// Sampled share of new traces, from 0 to 1. The producer decides about its own traces.
     pub sample_ratio: f64,
     /// `service.name` of the spans.
     pub service_name: String,
@@ -58,9 +54,8 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// [`super::telemetry::init`] starts the export. Must be called inside a tokio runtime. If the collector is
-    /// unavailable or rejects spans, the spans are dropped and the loss is logged. Fails if the endpoint is not a
-    /// URL, or if the client cannot be created.
+    /// Must be called inside a tokio runtime. If the collector rejects spans, the spans are dropped and the loss is
+    /// logged.
     pub fn new(options: &TraceOptions) -> Result<Self, TracesError> {
         let endpoint = format!("{}/v1/traces", options.endpoint.trim_end_matches('/'));
         let fail = |why: String| TracesError { endpoint: endpoint.clone(), why };
@@ -93,7 +88,6 @@ impl Traces {
         layer.with_tracked_inactivity(false).with_threads(false).with_location(false).with_filter(ours)
     }
 
-    /// Records that the export has started. From now on, requests to other services carry the process' trace context.
     pub(super) fn started(&self) {
         EXPORTING.store(true, Ordering::Relaxed);
     }
@@ -125,12 +119,12 @@ pub fn follow(span: &Span, traceparent: Option<&str>, tracestate: Option<&str>) 
         return;
     }
     if let Some(remote) = traceparent.and_then(|parent| remote(parent, tracestate)) {
-        // `set_parent` fails only if the span has already begun. Such a span already has a parent.
+        // `set_parent` fails only for a span that has begun. Such a span already has a parent.
         let _ = span.set_parent(OtelContext::new().with_remote_span_context(remote));
     }
 }
 
-/// Returns the `traceparent` for children of `span`. `None` if spans are not exported.
+/// `None` if spans are not exported.
 #[must_use]
 pub fn traceparent(span: &Span) -> Option<String> {
     if span.is_disabled() || !EXPORTING.load(Ordering::Relaxed) {
@@ -142,15 +136,14 @@ pub fn traceparent(span: &Span) -> Option<String> {
     context.is_valid().then(|| format!("00-{}-{}-{flags:02x}", context.trace_id(), context.span_id()))
 }
 
-/// Returns the trace context of a request that is sent now. `context` is the turn's context. `None` if spans are not
-/// exported and the producer gave no trace context.
+/// If spans are not exported, the producer's trace context is used.
 #[must_use]
 pub fn outgoing(context: &Context) -> Option<TraceContext> {
     let traceparent = traceparent(&Span::current()).or_else(|| context.traceparent.clone())?;
     Some(TraceContext { traceparent, tracestate: context.tracestate.clone() })
 }
 
-/// Parses the producer's span context. `None` if the context is invalid, although its format was checked on arrival.
+/// `None` if the context is invalid, although its format was checked on arrival.
 fn remote(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.split('-').skip(1);
     let trace = TraceId::from_hex(parts.next()?).ok()?;

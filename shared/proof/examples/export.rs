@@ -1,7 +1,6 @@
-//! Writes an export with the given number of sealed entries to standard output. The entries resemble those of a fleet
-//! of 100 agents. The output is input for measurements of `tickfleet audit verify`, `tickfleet prove`, `tickfleet
-//! whatif` and the example `measure`: `cargo run --release -p tickfleet-proof --example export 1000000 >
-//! million.jsonl`. If the second argument names a folder, the configuration of that fleet is written to it.
+//! Writes an export with the given number of sealed entries to standard output, for measurements: `cargo run --release
+//! -p tickfleet-proof --example export 1000000 > million.jsonl`. A second argument names a folder for the fleet's
+//! configuration.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};

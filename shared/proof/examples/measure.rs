@@ -1,6 +1,5 @@
-//! Measures the processor time on one core and the peak memory of four operations on an export: seal, verify, prove and
-//! what-if. Each operation runs in its own process. Pass the output of the example `export`:
-//! `cargo run --release -p tickfleet-proof --example measure million.jsonl`
+//! Measures processor time and peak memory of seal, verify, prove and what-if, each in its own process. Pass the output
+//! of the example `export`: `cargo run --release -p tickfleet-proof --example measure million.jsonl`
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -55,7 +54,7 @@ fn measure(path: &str, what: &str) -> Result<(), Box<dyn Error>> {
         _ => replay(lines)?,
     };
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // In the fields after the process' name, index 11 is the user time and index 12 the system time.
+    // After the process' name, index 11 is the user time and index 12 the system time.
     let numbers: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let of = |at: usize| numbers.get(at).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or_default();
     let seconds = (of(11) + of(12)) / TICKS;
@@ -73,8 +72,8 @@ struct EntryTenant {
     tenant: String,
 }
 
-/// Works like a scheduler, without requests to Redis: reads the tenant, hashes, and writes one seal for each 500
-/// entries. If `seals` is false, entries are only read. The time of such a run can then be subtracted.
+/// Works like a scheduler, without requests to Redis. If `seals` is false, entries are only read, so that this time can
+/// be subtracted.
 fn seal_all(lines: impl Iterator<Item = std::io::Result<String>>, seals: bool) -> MeasureResult {
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
     let signer = Signer::new("k1", &"07".repeat(32)).map_err(std::io::Error::other)?;
@@ -120,8 +119,7 @@ fn prove(lines: impl Iterator<Item = std::io::Result<String>>) -> MeasureResult 
     Ok((proof.calls, format!("{} claims hold: {}", proof.claims.len(), proof.holds)))
 }
 
-/// Replays caps and limits under the fleet's own policy. The command `tickfleet whatif` does more: it sorts the log
-/// first, and runs the guards for each call.
+/// The command `tickfleet whatif` does more: it sorts the log first, and runs the guards for each call.
 fn replay(lines: impl Iterator<Item = std::io::Result<String>>) -> MeasureResult {
     let mut policy = Policy::default();
     policy.defaults.calls_per_tick = CALLS_PER_TICK;

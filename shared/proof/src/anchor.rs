@@ -1,5 +1,5 @@
-//! Anchors: heads of chains in storage that cannot be changed with write access to Redis. If a chain was truncated or
-//! rewritten, it no longer contains an anchored head.
+//! Anchors are heads of chains in storage that cannot be changed with write access to Redis. A chain that was truncated
+//! or rewritten lacks an anchored head.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,19 +16,17 @@ pub struct Anchor {
     /// Empty for entries without a tenant.
     pub tenant: String,
     pub number: u64,
-    /// Number of entries in the chain up to this seal.
+    /// Entries in the chain up to this seal.
     pub entries: u64,
     /// The hash of the seal's body.
     pub head: String,
     pub sealed_ms: i64,
     pub key_id: String,
-    /// The key with the ID `key_id`.
     pub public_key: String,
     pub signature: String,
 }
 
 impl Anchor {
-    /// `None` if the body is unreadable.
     #[must_use]
     pub fn of(body: &str, signature: &str, public_key: &str) -> Option<Self> {
         let seal: SealBody = serde_json::from_str(body).ok()?;
@@ -52,8 +50,8 @@ impl Anchor {
         ChainName { fleet: self.fleet.clone(), shard: self.shard, tenant: self.tenant.clone() }
     }
 
-    /// Accepts the line itself, the text after `anchor=`, or the member `fields.anchor` or `anchor` of a JSON log
-    /// line. `None` if the line contains no anchor.
+    /// Accepts the line itself, the text after `anchor=`, or the member `fields.anchor` or `anchor` of a JSON log line.
+    /// `None` without an anchor.
     #[must_use]
     pub fn read(line: &str) -> Option<Self> {
         let line = line.trim();

@@ -1,7 +1,6 @@
-//! The lines of an export: a header, then the entries and seals of each shard in order, then an end.
-//!
-//! A line contains an entry's text unchanged, because exactly these bytes were sealed. An export can be split, joined
-//! and compressed, but must not be reformatted.
+//! The lines of an export: a header, then the entries and seals of each shard in order, then an end. A line has the
+//! exact text of an entry, because these bytes were sealed. An export can be split, joined and compressed, but must not
+//! be reformatted.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,13 +10,13 @@ use serde_json::value::RawValue;
 
 pub const FORMAT: u32 = 1;
 
-/// The header of an export. Its statements are unsigned, so they prove nothing.
+/// Unsigned, so the header proves nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Header {
     /// See [`FORMAT`].
     pub export: u32,
     pub fleet: String,
-    /// Time of the export, by the exporter's clock.
+    /// By the exporter's clock.
     pub made_ms: i64,
     /// If set, the export has only entries from this time on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,20 +27,18 @@ pub struct Header {
     /// If set, the export has only this tenant's entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Public keys of the signers: key ID → key.
+    /// Public keys of the signers, by key ID.
     #[serde(default)]
     pub keys: BTreeMap<String, String>,
-    /// How long the fleet remembers the ID of an ended turn. After this time, another turn can have the same ID.
+    /// Time for which the fleet remembers the ID of an ended turn. Later, another turn can have the same ID.
     #[serde(default)]
     pub dedupe_ms: i64,
     #[serde(default)]
     pub tenants: BTreeMap<String, TenantFacts>,
-    /// Set if an exporter follows a log and writes one part after the other. By shard: the position at which the
-    /// earlier parts end and this part continues.
+    /// Only from an exporter that follows a log. By shard: the position at which the earlier parts end.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub follows: BTreeMap<u32, String>,
-    /// By shard: the time of the oldest remaining entry (ms). Only for shards that had lost their oldest entries
-    /// before the export.
+    /// By shard: the time of the oldest remaining entry (ms), if older entries were lost before the export.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub begins: BTreeMap<u32, i64>,
 }
@@ -49,7 +46,7 @@ pub struct Header {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TenantFacts {
     pub time_zone: String,
-    /// The cap for all the tenant's agents together; `None` without a cap.
+    /// For all agents of the tenant together; `None` without a cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub day_cap: Option<u64>,
 }
@@ -63,9 +60,9 @@ pub struct End {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LostEntries {
     pub shard: u32,
-    /// Number of lost entries. This is a lower bound if the log was deleted and created again.
+    /// A lower bound if the log was deleted and created again.
     pub entries: u64,
-    /// All entries that were added to the log since its creation, up to the end of the loss.
+    /// All entries since the log's creation, up to the end of the loss.
     pub counted: u64,
     /// True if the log was deleted and created again, or has lost its newest entries.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -90,7 +87,7 @@ pub enum Line<'a> {
 pub struct EntryLine<'a> {
     pub shard: u32,
     pub id: Cow<'a, str>,
-    /// The shard's notes about the admission of the entry's call; empty if the shard wrote none.
+    /// The shard's notes about the admission; may be empty.
     pub admitted: Cow<'a, str>,
     pub text: Cow<'a, str>,
 }
@@ -99,9 +96,8 @@ pub struct EntryLine<'a> {
 pub struct SealLine<'a> {
     pub shard: u32,
     pub body: &'a str,
-    /// The signature of the seal's head.
     pub signature: Cow<'a, str>,
-    /// The seal's ID in the stream of seals; `None` if the line does not have it.
+    /// In the stream of seals; `None` if the line lacks the ID.
     pub id: Option<Cow<'a, str>>,
 }
 
@@ -130,7 +126,6 @@ struct RawLine<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Parses a line of an export. `None` if the line is not one of an export.
     #[must_use]
     pub fn read(line: &'a str) -> Option<Self> {
         if line.starts_with("{\"export\":") {
@@ -156,7 +151,6 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Returns the line of a header, without the line break.
 #[must_use]
 pub fn header(header: &Header) -> String {
     serde_json::to_string(header).unwrap_or_default()
@@ -167,7 +161,7 @@ pub fn end(end: End) -> String {
     format!(r#"{{"end":{{"entries":{},"seals":{}}}}}"#, end.entries, end.seals)
 }
 
-/// Returns an entry's line. If `text` is not JSON or spans several lines, the line contains it as a JSON string.
+/// A text that is not one line of JSON becomes a JSON string.
 #[must_use]
 pub fn entry(shard: u32, id: &str, admitted: &str, text: &str) -> String {
     let mut line = format!(r#"{{"shard":{shard},"id":{}"#, quoted(id));
@@ -192,8 +186,7 @@ pub fn seal(shard: u32, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"body":{body},"signature":{}}}"#, quoted(signature))
 }
 
-/// Returns the line of a seal. `id` is the seal's ID in the stream of seals. An exporter that follows the log continues
-/// from this ID.
+/// `id` is the seal's ID in the stream of seals. An exporter that follows the log continues from this ID.
 #[must_use]
 pub fn followed_seal(shard: u32, id: &str, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"id":{},"body":{body},"signature":{}}}"#, quoted(id), quoted(signature))

@@ -1,11 +1,11 @@
-//! A report of what was verified and proved, in Markdown, for readers who have only the export and the program.
+//! A Markdown report for readers who have only the export and the program.
 
 use chrono::DateTime;
 
 use crate::prove::{Claim, Proof};
 use crate::verify::ExportVerdict;
 
-/// Maximum number of findings per report, and of violations per claim. The JSON output has more.
+/// Maximum number of findings, and of violations per claim. The JSON output has more.
 const SHOWN_MAX: usize = 50;
 
 #[must_use]

@@ -1,12 +1,5 @@
-//! Seals: signed records beside the audit log. They make changes of the log detectable.
-//!
-//! A seal covers a batch of entries of one tenant in one shard. The seal's *body* is JSON. The SHA-256 of the exact
-//! bytes of the body is the seal's *head*. The head is signed with Ed25519. The body contains:
-//!
-//! - the head of the previous seal, so that the last head covers all earlier seals
-//! - the IDs of the sealed entries, so that a missing entry can be named
-//! - the first half of each entry's hash, so that an edited entry can be named
-//! - the hash of all entries' full hashes, which proves that the entries are unchanged
+//! Seals are signed records beside the audit log. Each seal covers a batch of entries of one tenant in one shard. A
+//! seal's *head* is the SHA-256 of the exact bytes of its *body*, and is signed with Ed25519.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,16 +11,14 @@ use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 
 pub const FORMAT: u32 = 1;
-/// Bytes of an entry's hash in a seal.
 const LEAF_BYTES: usize = 16;
-/// Without this prefix of the signed bytes, a signature that the same key made for another purpose could be valid for
-/// a seal.
+/// Signed before each head. Without this prefix, a signature for another purpose could be valid for a seal.
 const SIGNED: &[u8] = b"tickfleet audit seal\n";
 const SEED_BYTES: usize = 32;
 
 pub type Hash = [u8; 32];
 
-/// The time when the entry was written (ms by Redis' clock), and a number that is unique within that millisecond.
+/// The time of the write (ms by Redis' clock), and a number within this millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct EntryId {
     pub ms: u64,
@@ -57,13 +48,12 @@ impl FromStr for EntryId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leaf {
     pub id: EntryId,
-    /// Covers the entry's ID, admission and text.
+    /// Covers ID, admission and text.
     pub hash: Hash,
 }
 
 impl Leaf {
-    /// `admitted` has the shard's admission notes, and may be empty. The length of each part is hashed before the
-    /// part, so that two different entries never hash the same bytes.
+    /// Each length is hashed before its part, so that different entries never hash the same bytes.
     #[must_use]
     pub fn of(id: EntryId, admitted: &str, text: &str) -> Self {
         let mut context = Context::new(&SHA256);
@@ -74,14 +64,13 @@ impl Leaf {
         Self { id, hash: hash_of(context.finish().as_ref()) }
     }
 
-    /// The part of the hash that the seal contains.
     #[must_use]
     pub fn short(&self) -> &[u8] {
         &self.hash[..LEAF_BYTES]
     }
 }
 
-/// Each tenant has one chain in each shard. The chain with an empty `tenant` has the entries without a tenant.
+/// Each tenant has one chain in each shard. Entries without a tenant have the chain with an empty `tenant`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainName {
     /// The first part of the fleet's Redis keys.
@@ -99,11 +88,10 @@ impl fmt::Display for ChainName {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Head {
-    /// The number of the chain's last seal; 0 if the chain has no seals.
+    /// Number of the last seal; 0 without seals.
     pub number: u64,
-    /// Number of entries in all seals of the chain.
+    /// In all seals of the chain.
     pub entries: u64,
-    /// The hash of the last seal's body.
     pub hash: Hash,
 }
 
@@ -130,11 +118,10 @@ impl FromStr for Head {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Losses {
-    /// Entries of any tenant that were trimmed or deleted.
+    /// Trimmed or deleted entries of any tenant.
     pub entries: u64,
-    /// How often the log was deleted and created again. It is unknown how many entries each of these losses removed.
+    /// How often the log was deleted and created again, with an unknown loss of entries.
     pub breaks: u64,
-    /// The loss found since the previous seal.
     pub gap: Option<Gap>,
 }
 
@@ -142,9 +129,9 @@ pub struct Losses {
 pub struct Gap {
     /// 0 if unknown.
     pub entries: u64,
-    /// The last entry before the range.
+    /// The last entry before the gap.
     pub after: String,
-    /// The first entry after the range.
+    /// The first entry after the gap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
 }
@@ -158,28 +145,28 @@ pub struct SealBody {
     pub shard: u32,
     /// Empty for entries without a tenant.
     pub tenant: String,
-    /// The position in the chain, from 1.
+    /// Position in the chain, from 1.
     pub number: u64,
-    /// The head of the previous seal; zeros for the first.
+    /// The head of the previous seal; zeros for the first seal.
     pub previous: String,
-    /// The position of the seal's first entry in the chain, from 1.
+    /// Position of the first entry in the chain, from 1.
     pub first: u64,
     pub count: u64,
     /// In the format of `ids_of`.
     pub ids: String,
-    /// The first 16 bytes of the hash of each entry, joined.
+    /// The first 16 bytes of each entry's hash, joined.
     pub leaves: String,
-    /// The hash of the joined full hashes of the entries.
+    /// The hash of the joined full hashes.
     pub root: String,
     /// Entries of the shard that were lost before they were sealed, up to this seal.
     pub lost: u64,
     /// How often the shard's log was deleted and created again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub breaks: u64,
-    /// The loss found since the previous seal.
+    /// Found since the previous seal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<Gap>,
-    /// Time of the seal, by the shard's clock.
+    /// By the shard's clock.
     pub sealed_ms: i64,
     pub key_id: String,
 }
@@ -202,12 +189,8 @@ impl SealBody {
         Ok(ids)
     }
 
-    /// Returns true if an export of this time range includes the seal. Such an export includes every seal without
-    /// entries, and a seal with entries in two cases:
-    ///
-    /// - The seal has an entry in the range.
-    /// - The seal was made at or after `from_ms`, and its first entry is before `until_ms`. This case is needed because
-    ///   anchors have the time of the seal, which is later than the times of the seal's entries.
+    /// Includes seals without entries, seals with an entry in the range, and seals made in the range for earlier
+    /// entries: anchors have the time of the seal.
     #[must_use]
     pub fn is_of_time(&self, from_ms: Option<i64>, until_ms: Option<i64>) -> bool {
         let Ok(ids) = self.entry_ids() else { return false };
@@ -218,7 +201,6 @@ impl SealBody {
         ids.is_empty() || sealed_later || ids.iter().any(|id| is_later(id) && is_before(id))
     }
 
-    /// The first half of each entry's hash, joined.
     pub fn short_hashes(&self) -> Result<Vec<u8>, BadSeal> {
         let bytes = URL_SAFE_NO_PAD.decode(&self.leaves).map_err(|_| BadSeal("its hashes are not base64"))?;
         if bytes.len() as u64 != self.count * LEAF_BYTES as u64 {
@@ -245,7 +227,6 @@ pub struct Sealed {
     pub head: Head,
 }
 
-/// Seals the entries. `head` is the current end of the chain.
 #[must_use]
 pub fn seal(chain: &ChainName, head: &Head, leaves: &[Leaf], losses: &Losses, sealed_ms: i64, by: &Signer) -> Sealed {
     let ids: Vec<EntryId> = leaves.iter().map(|leaf| leaf.id).collect();
@@ -287,7 +268,7 @@ pub fn head_of(body: &str) -> Hash {
 
 fn hash_of(bytes: &[u8]) -> Hash {
     let mut hash = [0; 32];
-    // The length is correct, because a SHA-256 has 32 bytes.
+    // A SHA-256 has 32 bytes.
     hash.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     hash
 }
@@ -302,8 +283,8 @@ pub fn decode_hash(text: &str) -> Result<Hash, BadSeal> {
     if bytes.len() == 32 { Ok(hash_of(&bytes)) } else { Err(BadSeal("a hash does not have 32 bytes")) }
 }
 
-/// Writes the IDs of a seal's entries. The first ID is written in full. Each later ID is written as
-/// `+<ms since the previous>-<number>`, or only as `-<number>` if the previous ID has the same millisecond.
+/// The first ID is written in full. Each later ID is `+<ms since the previous>-<number>`, or `-<number>` in the same
+/// millisecond.
 fn ids_of(ids: &[EntryId]) -> String {
     let mut text = String::new();
     let mut last: Option<EntryId> = None;
@@ -348,7 +329,7 @@ impl fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// The secret is 32 bytes, in base64 or as 64 hexadecimal digits. The error does not show the secret.
+    /// The secret has 32 bytes, in base64 or as 64 hexadecimal digits. The error does not show the secret.
     pub fn new(key_id: &str, secret: &str) -> Result<Self, BadSeal> {
         let seed = seed_of(secret.trim()).ok_or(BadSeal("the secret key is not 32 bytes in base64 or hexadecimal"))?;
         let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|_| BadSeal("the secret key is invalid"))?;
@@ -370,7 +351,6 @@ impl Signer {
     }
 }
 
-/// Returns true if the secret key that belongs to `public_key` has signed the head.
 #[must_use]
 pub fn is_signed(public_key: &str, head: &Hash, signature: &str) -> bool {
     let (Ok(key), Ok(signature)) = (URL_SAFE_NO_PAD.decode(public_key), URL_SAFE_NO_PAD.decode(signature)) else {
@@ -393,7 +373,7 @@ fn seed_of(secret: &str) -> Option<Vec<u8>> {
     seed.filter(|seed| seed.len() == SEED_BYTES)
 }
 
-/// Returns a secret key as base64. `chance` must be random.
+/// In base64. `chance` must be random.
 #[must_use]
 pub fn secret_text(chance: &[u8; SEED_BYTES]) -> String {
     URL_SAFE_NO_PAD.encode(chance)

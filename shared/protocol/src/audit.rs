@@ -16,7 +16,6 @@ use tickfleet_model::outcome::CallApproval;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, CallError, CallResult, EffectNote, Redactor, TenantId, limits};
 
-/// Maximum length of the provider's ID of a call.
 const TOOL_CALL_ID_CHARS_MAX: usize = 256;
 
 /// The fields are borrowed to avoid copies, because an entry is written for every call.
@@ -27,39 +26,31 @@ pub struct AuditInput<'a> {
     pub tenant: &'a TenantId,
     /// For a task, the agent that executed the task.
     pub agent: &'a AgentId,
-    /// `Some` for a task: the agent that delegated the task, or `Some(None)` if a producer enqueued it. `None` for a
-    /// call of a tool.
+    /// `None` for a call of a tool. `Some(None)` for a task that a producer enqueued.
     pub delegated: Option<Option<&'a AgentId>>,
-    /// The turn's ID. The call's own ID is in the result.
     pub turn: &'a str,
     /// `None` if no tool was looked up, or if no tool has the name that the model wrote.
     pub tool_name: Option<&'a str>,
-    /// Identifies the version that ran. `None` whenever the tool's name is `None`.
+    /// Identifies the version that ran.
     pub tool_id: Option<&'a str>,
     /// As the model wrote them.
     pub arguments: &'a str,
     pub result: &'a CallResult,
-    /// Rules in shadow mode that would have denied the call.
     pub shadow: &'a [ShadowDenial],
-    /// Other inputs of the policy's decision, as JSON; empty if the configuration turns them off.
+    /// JSON. Empty if the configuration turns it off.
     pub policy_inputs: &'a str,
-    /// The effect that the call claimed. Set if the effect may have happened, or if the result is copied from an
-    /// equal call.
+    /// Set if the effect may have happened, or if the result is copied from an equal call.
     pub effect: Option<&'a EffectNote>,
-    /// The generation of the policy that decided the call; `None` if no policy decided it.
+    /// `None` if no policy decided the call.
     pub policy_version: Option<u64>,
-    /// The first characters of the digest of the policy that decided the call; empty if unknown.
+    /// The first characters of the digest; empty if unknown.
     pub policy_digest: &'a str,
     pub redactor: &'a Redactor,
-    /// [`limits::AUDIT_RESULT_CHARS`] unless configured.
     pub result_chars_max: usize,
 }
 
-/// Returns the entry as JSON. The entry's level is `info` for a success and `error` for every other outcome.
-///
-/// `meta.arguments` is the redacted JSON, or a string if the arguments are not JSON. `meta.result` is a string: the
-/// redacted output as JSON, cut to `result_chars_max` characters. Both `meta.result` and `meta.error` are always
-/// present. One of the two is null.
+/// `meta.arguments` is the redacted JSON, or a string if the arguments are not JSON. `meta.result` and `meta.error` are
+/// always present, and one of the two is null.
 #[must_use]
 pub fn audit_entry(input: &AuditInput<'_>) -> String {
     let AuditInput { result, redactor, .. } = *input;
@@ -68,8 +59,8 @@ pub fn audit_entry(input: &AuditInput<'_>) -> String {
     entry.text("level", if result.success { "info" } else { "error" });
     entry.text("action", "TOOL_CALL");
     entry.text("entity_type", "tool");
-    // Use the tool's own name, so that the entry is the same whether a worker ran the call or the scheduler ended it.
-    // If no tool was looked up, use the name that the model wrote. That name may contain secrets.
+    // Workers and the scheduler must write the same name: the tool's own name. The name that the model wrote may
+    // contain secrets.
     let tool = redactor.text(&result.tool);
     entry.text("entity_id", input.tool_name.unwrap_or(&tool));
     let (actor_type, actor) = match input.delegated {
@@ -181,7 +172,6 @@ fn error(error: &CallError, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// Returns a JSON object with the approvers, and the arguments that replaced the model's arguments.
 fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     let mut object = Object::new(128);
     object.text("id", &approval.id);
@@ -192,7 +182,7 @@ fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// Returns a JSON object. Its members have the same names as in `error.details` of a denied call.
+/// The members have the same names as in `error.details` of a denied call.
 fn shadow(denial: &ShadowDenial, redactor: &Redactor) -> String {
     let mut object = Object::new(denial.message.len() + 96);
     object.text("rule", &denial.rule);
@@ -201,7 +191,6 @@ fn shadow(denial: &ShadowDenial, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// Adds the arguments as JSON, or as a string if they are not JSON.
 fn arguments(meta: &mut Object, arguments: &str, redactor: &Redactor) {
     const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
     let clean = redactor.json(arguments);
@@ -212,16 +201,15 @@ fn arguments(meta: &mut Object, arguments: &str, redactor: &Redactor) {
     }
 }
 
-/// Returns the start of the redacted output. A huge output is not redacted completely, because only a few characters
-/// are kept. A secret that starts in the kept characters ends inside the redacted window.
+/// A huge output is not redacted completely, because only a few characters are kept. A secret that starts in the kept
+/// characters ends inside the redacted window.
 fn shown(json: &str, chars_max: usize, redactor: &Redactor) -> String {
-    // The window has four bytes for each kept character, and twice this margin: enough for the longest token that is
-    // detected by its shape.
+    // Enough for the longest token that is detected by its shape.
     const MARGIN: usize = 1_024;
     let window = super::json::prefix(json, chars_max.saturating_mul(4).saturating_add(2 * MARGIN));
     let mut clean = redactor.json(window);
     // If redaction shortened the window, the kept characters may reach the window's end, where a secret can be cut in
-    // two. In that case, redact the whole output.
+    // two.
     if window.len() < json.len() && clean.len() < chars_max.saturating_mul(4).saturating_add(MARGIN) {
         clean = redactor.json(json);
     }
@@ -315,7 +303,6 @@ mod tests {
         let ran = entry(&done("{}"), "{}");
         let ended = entry_of(&done("{}"), "{}", None);
         assert_eq!((&ran["entity_id"], &ended["entity_id"]), (&json!("send"), &json!("send")));
-        // A dialect can show a tool under another spelling.
         let shown = CallResult { tool: "se_nd".into(), ..done("{}") };
         assert_eq!(entry(&shown, "{}")["entity_id"], "send");
     }

@@ -1,4 +1,4 @@
-//! Outputs with images. Such an output is a list of content blocks in the form of MCP's content blocks.
+//! An output with images is a list of content blocks, in the form of MCP's content blocks.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,8 @@ use tickfleet_model::{CallResult, limits};
 
 use super::cut::{bounded_output, cut_output};
 
-/// Media type of an output that is a list of content blocks.
 pub const CONTENT_BLOCKS: &str = "application/vnd.tickfleet.content+json";
 
-/// Maximum bytes of a media type in the text that describes an image.
 const MEDIA_TYPE_BYTES_MAX: usize = 80;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,19 +29,17 @@ pub enum ContentBlock {
 }
 
 impl ContentBlock {
-    /// Makes a block from an image. `None` if at least one model provider does not accept the format. The accepted
-    /// formats are PNG, JPEG, GIF and WebP.
-    ///
-    /// The media type is derived from the bytes, because providers reject a request if an image's media type and
-    /// bytes differ.
+    /// `None` for formats other than PNG, JPEG, GIF and WebP, because some model providers reject other formats. The
+    /// media type is derived from the bytes, because providers reject a request if an image's media type and bytes
+    /// differ.
     #[must_use]
     pub fn image(bytes: &[u8]) -> Option<Self> {
         let media_type = media_type(bytes)?.to_owned();
         Some(Self::Image { data: STANDARD.encode(bytes), media_type })
     }
 
-    /// Like [`ContentBlock::image`], but from base64. If no model could use the image, returns a text that describes
-    /// the image, because providers would reject the whole request.
+    /// If no model can use the image, returns a text about the image. Otherwise, providers would reject the whole
+    /// request.
     #[must_use]
     pub fn image_or_note(base64: &str, declared: &str) -> Self {
         let bytes = STANDARD.decode(base64);
@@ -60,7 +56,6 @@ impl ContentBlock {
     }
 }
 
-/// Detects the format by the first bytes. `None` for any format other than PNG, JPEG, GIF and WebP.
 fn media_type(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
@@ -80,14 +75,12 @@ fn note(media_type: &str, base64_len: usize, state: &str) -> String {
     format!("[an image{kind}, about {bytes} bytes, {state}]")
 }
 
-/// `None` if the output is not a list of blocks.
 #[must_use]
 pub fn content_blocks(result: &CallResult) -> Option<Vec<ContentBlock>> {
     let output = result.output.as_ref().filter(|_| result.content_type == CONTENT_BLOCKS)?;
     serde_json::from_str(output.get()).ok()
 }
 
-/// Returns the text of the blocks for readers that cannot show images. Each image is replaced by a description.
 #[must_use]
 pub fn content_text(blocks: &[ContentBlock]) -> String {
     blocks.iter().map(ContentBlock::as_text).collect::<Vec<_>>().join("\n")
@@ -99,8 +92,7 @@ pub fn write_blocks(blocks: &[ContentBlock]) -> Box<RawValue> {
     to_raw_value(blocks).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
-/// Cuts an output of any media type. In a list of content blocks, the largest images are replaced by notes first,
-/// because a part of an image is not an image.
+/// In a list of content blocks, the largest images become notes first, because a part of an image is not an image.
 #[must_use]
 pub fn bounded_content(output: Box<RawValue>, content_type: &str, bytes_max: usize) -> Box<RawValue> {
     if output.get().len() <= bytes_max {
@@ -127,7 +119,6 @@ pub fn bounded_content(output: Box<RawValue>, content_type: &str, bytes_max: usi
     }
 }
 
-/// Returns one block with the start and the end of the text.
 fn cut_text(text: &str, bytes_max: usize) -> Box<RawValue> {
     let frame = write_blocks(&[ContentBlock::Text { text: String::new() }]).get().len();
     let json = serde_json::to_string(text).unwrap_or_default();
@@ -135,7 +126,7 @@ fn cut_text(text: &str, bytes_max: usize) -> Box<RawValue> {
     write_blocks(&[ContentBlock::Text { text: serde_json::from_str(&cut).unwrap_or_default() }])
 }
 
-/// Reads content blocks. Images that no model can use become notes. `None` if the output is not a list of blocks.
+/// Images that no model can use become notes.
 #[must_use]
 pub fn usable_blocks(output: &str) -> Option<Vec<ContentBlock>> {
     let blocks: Vec<ContentBlock> = serde_json::from_str(output).ok()?;
@@ -214,8 +205,6 @@ mod tests {
             |bytes| format!("[an image (image/png), about {bytes} bytes, larger than a result may be, not shown]");
         assert_eq!(bounded(600), [text("two pictures"), image(90), text(&note(912))]);
         assert_eq!(bounded(300), [text("two pictures"), text(&note(102)), text(&note(912))]);
-        // Only the media type decides whether an output is cut as blocks. With another media type, the same data is cut
-        // as JSON.
         assert!(bounded_content(output.clone(), "application/json", 600).get().starts_with(r#"{"truncated":true"#));
     }
 

@@ -8,7 +8,7 @@ use tickfleet_model::numbers::number_across;
 
 use super::json::{escaped_len, push_escaped, push_quoted, unescape};
 
-/// Bytes that are reserved for the marker and the braces around it.
+/// For the marker and the braces around it.
 const MARKER_BYTES: usize = 120;
 
 pub(super) const CUT_OBJECT: &str = r#"{"truncated":true,"bytes":"#;
@@ -27,12 +27,9 @@ pub fn bounded_output(json: Box<RawValue>, bytes_max: usize) -> Box<RawValue> {
     RawValue::from_string(cut).unwrap_or(json)
 }
 
-/// Cuts an output if it exceeds `bytes_max`. No character or escape is split.
-///
 /// A string stays a string, with a marker between its head and tail. Any other value becomes an object
-/// `{"truncated":true,"bytes":…,"cut_bytes":…,"head":"…","tail":"…"}`. The head and tail are pieces of the value's JSON
-/// text. The head gets three quarters of the available bytes. If `bytes_max` is below about 150 bytes, only the marker
-/// is returned, and the result can exceed `bytes_max`.
+/// `{"truncated":true,"bytes":…,"cut_bytes":…,"head":"…","tail":"…"}` with pieces of the value's JSON text. If
+/// `bytes_max` is below about 150, the result can be longer.
 #[must_use]
 pub fn cut_output(json: &str, bytes_max: usize) -> Cow<'_, str> {
     if json.len() <= bytes_max {
@@ -66,7 +63,7 @@ fn marker(cut: usize, bytes: usize) -> String {
     format!("[… {cut} of {bytes} bytes cut …]")
 }
 
-/// Returns the start and the end of `text`, which together take at most `room` bytes in a JSON string.
+/// The start and the end together take at most `room` bytes in a JSON string.
 fn ends(text: &str, room: usize) -> (&str, &str) {
     let head_room = room / 4 * 3;
     let mut left = head_room;
@@ -74,7 +71,7 @@ fn ends(text: &str, room: usize) -> (&str, &str) {
         left.checked_sub(escaped_len(character)).inspect(|rest| left = *rest).map(|_| character.len_utf8())
     };
     let head: usize = text.chars().map_while(&mut fits).sum();
-    // A part of a number would be a different number, so a number at the cut is omitted completely.
+    // A part of a number would be a different number.
     let head = number_across(text, head).map_or(head, |(before, _)| before);
     let (head, rest) = text.split_at_checked(head).unwrap_or((text, ""));
     left = room - head_room;
@@ -87,7 +84,7 @@ fn ends(text: &str, room: usize) -> (&str, &str) {
     (head, rest.get(rest.len() - tail..).unwrap_or_default())
 }
 
-/// If `text` has more than `chars_max` characters, the result ends with `…`, which counts toward `chars_max`.
+/// The `…` at the end counts toward `chars_max`.
 pub(super) fn cut_chars(text: &str, chars_max: usize) -> Cow<'_, str> {
     if text.len() <= chars_max {
         return Cow::Borrowed(text);

@@ -6,21 +6,17 @@ pub use super::dialects::Definitions;
 use super::dialects::rules;
 use tickfleet_model::{Dialect, ToolSpec};
 
-/// Returns the definitions of `tools` for a request in `dialect`: a JSON array for the request's `tools` field. For
-/// [`Dialect::Text`], returns a string made with the built-in prompts. For other prompts, use
-/// [`Prompts::describe`](super::Prompts::describe).
+/// A JSON array for the request's field `tools`. For [`Dialect::Text`], a string with the built-in prompts; for other
+/// prompts, use [`Prompts::describe`](super::Prompts::describe).
 ///
-/// A [`NameMap`](super::NameMap) of these tools replaces names that the dialect does not allow. To resolve a call,
-/// build a `NameMap` from a list in which these tools have the same wire names. A map of the whole registry usually has
-/// the same wire names. They differ only if the digests of two shortened names are equal.
+/// To resolve a call, use a [`NameMap`](super::NameMap) in which these tools have the same wire names.
 #[must_use]
 pub fn define(dialect: Dialect, tools: &[&ToolSpec]) -> Value {
     rules(dialect).define(tools, false).tools
 }
 
-/// Returns the definitions like [`define`], but in strict form for each tool that allows it. The dialect must have a
-/// strict mode (the two dialects of OpenAI have one). The strict subset must be able to express the tool's schema. A
-/// turn with calls from strict definitions should set `strict`.
+/// Uses the strict form if the strict subset can express the tool's schema. Only the two dialects of OpenAI have a
+/// strict mode. A turn with calls from strict definitions should set `strict`.
 #[must_use]
 pub fn define_strict(dialect: Dialect, tools: &[&ToolSpec]) -> Definitions {
     rules(dialect).define(tools, true)

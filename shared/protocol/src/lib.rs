@@ -1,9 +1,4 @@
 //! The wire format of turns, tasks and results. The functions are pure: they convert text to values and values to text.
-//!
-//! [`json`] reads hostile text under bounds. [`turn`] and [`task`] parse this text into a validated message or a
-//! [`RejectedMessage`]. [`result`] and [`definitions`] write results and tool definitions by the rules of each dialect
-//! (one module each in `dialects`). [`strict`] is for models that must follow a schema, [`text`] for models without
-//! function calling. [`audit`] writes the audit log.
 
 pub mod audit;
 pub mod content;

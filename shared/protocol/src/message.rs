@@ -13,7 +13,6 @@ use tickfleet_model::{RejectionCode, limits};
 /// The levels of a message: message, content, list of calls, call, `function`, and its members.
 const LEVELS: usize = 5;
 
-/// On any problem, returns a rejection with all parts that are still readable.
 pub(super) fn read_message<T>(
     bytes: &[u8],
     strict: impl FnOnce(&Document<'_>) -> Result<T, MessageProblem>,
@@ -31,7 +30,6 @@ pub(super) fn read_message<T>(
     verdict.map_err(|problem| RejectedMessage::of(problem, &document))
 }
 
-/// Returns the readable parts of a message, even if it is invalid.
 #[must_use]
 pub fn glance(bytes: &[u8]) -> Box<RejectedMessage> {
     let text = String::from_utf8_lossy(bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes));
@@ -39,12 +37,10 @@ pub fn glance(bytes: &[u8]) -> Box<RejectedMessage> {
     RejectedMessage::of(MessageProblem::new(RejectionCode::MalformedJson, ""), &document)
 }
 
-/// Rejects a message that is too long or not UTF-8, with the readable parts of its start.
 fn salvage(bytes: &[u8], bounds: Bounds) -> Box<RejectedMessage> {
     let start = bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes);
     let text = String::from_utf8_lossy(start);
     let (document, other) = Document::read(&text, bounds.depth_max, LEVELS);
-    // Length and UTF-8 have precedence over the problems that the document reports.
     let problem = match super::json::check(bytes, bounds) {
         Err(error) => malformed(&error),
         Ok(()) => other.map_or_else(

@@ -1,5 +1,4 @@
-//! Maps tool names to the names that dialects permit, and back. Each dialect's module has the rules for the names of
-//! the dialect.
+//! Maps tool names to the names that dialects permit, and back.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +14,7 @@ pub(super) struct NameRules {
 }
 
 impl NameRules {
-    /// `[A-Za-z0-9_-]{1,64}`: the rules of OpenAI and Anthropic.
+    /// OpenAI and Anthropic permit `[A-Za-z0-9_-]{1,64}`.
     pub(super) const STRICTEST: Self = Self { also: b"-", first_is_letter: false, bytes_max: 64 };
 
     fn allow(&self, at: usize, byte: u8) -> bool {
@@ -28,13 +27,10 @@ impl NameRules {
     }
 }
 
-/// Number of hexadecimal digits of the digest at the end of a shortened name.
 const DIGEST_DIGITS: usize = 16;
 
 /// Replaces every byte that OpenAI or Anthropic does not permit with `_xHH_` (`math.add` → `math_x2E_add`). A `_` that
 /// looks like the start of such an escape is escaped too, so different names stay different.
-///
-/// The result can be too long for a dialect; [`NameMap`] shortens such names.
 #[must_use]
 pub fn mangle(name: &str) -> Cow<'_, str> {
     mangle_by(NameRules::STRICTEST, name)
@@ -57,7 +53,7 @@ fn mangle_by(rules: NameRules, name: &str) -> Cow<'_, str> {
     Cow::Owned(wire)
 }
 
-/// Reverses [`mangle`]. The parts of `wire` that are not valid escapes stay unchanged.
+/// The parts of `wire` that are not valid escapes stay unchanged.
 #[must_use]
 pub fn unmangle(wire: &str) -> Cow<'_, str> {
     let bytes = wire.as_bytes();
@@ -82,7 +78,6 @@ pub fn unmangle(wire: &str) -> Cow<'_, str> {
     String::from_utf8(name).map_or(Cow::Borrowed(wire), Cow::Owned)
 }
 
-/// Returns the byte that is encoded as `_xHH` at offset `at`.
 fn escape_digits(bytes: &[u8], at: usize) -> Option<u8> {
     let [b'_', b'x', high, low] = bytes.get(at..at + 4)? else { return None };
     let digit = |byte: u8| match byte {
@@ -93,8 +88,7 @@ fn escape_digits(bytes: &[u8], at: usize) -> Option<u8> {
     Some(digit(*high)? * 16 + digit(*low)?)
 }
 
-/// Maps a set of tools to their wire names, which models see, and back. The map does not depend on the order of the
-/// tools.
+/// Wire names are the names that models see. The map does not depend on the order of the tools.
 #[derive(Debug, Clone, Default)]
 pub struct NameMap {
     to_wire: BTreeMap<String, String>,
@@ -102,7 +96,6 @@ pub struct NameMap {
 }
 
 impl NameMap {
-    /// If `rules` is `None`, every name is permitted unchanged.
     pub(super) fn within<N: AsRef<str>>(rules: Option<NameRules>, names: impl IntoIterator<Item = N>) -> Self {
         let mut map = Self::default();
         let Some(rules) = rules else {
@@ -119,8 +112,8 @@ impl NameMap {
                 long.push(name.to_owned());
             }
         }
-        // A shortened name must not equal a name that fits. Sort the long names, so that the result does not depend on
-        // the caller's order.
+        // A shortened name must not equal a name that fits. Sort, so that the result does not depend on the caller's
+        // order.
         long.sort_unstable();
         long.dedup();
         for name in long {
@@ -148,8 +141,7 @@ impl NameMap {
         self.to_wire.get(name).map_or_else(|| mangle(name), |wire| Cow::Borrowed(wire.as_str()))
     }
 
-    /// Returns the tool with this wire name. `None` for a text such as `_x6C_ist`, which unmangles to a tool's name but
-    /// is not a wire name. Limits on the tool would not recognize such a text either.
+    /// `None` for a text such as `_x6C_ist`, which unmangles to a tool's name but is not a wire name.
     #[must_use]
     pub fn shown_as(&self, wire: &str) -> Option<&str> {
         self.from_wire.get(wire).map(String::as_str)
@@ -159,8 +151,7 @@ impl NameMap {
         self.from_wire.iter().map(|(wire, name)| (wire.as_str(), name.as_str())).filter(|(wire, name)| wire != name)
     }
 
-    /// Returns the tool for a name that a model wrote. A text that is neither a tool's name nor a wire name of the map
-    /// is unmangled.
+    /// A text that is neither a tool's name nor a wire name is unmangled.
     #[must_use]
     pub fn tool<'a>(&'a self, wire: &'a str) -> Cow<'a, str> {
         if self.to_wire.contains_key(wire) {
@@ -170,7 +161,6 @@ impl NameMap {
     }
 }
 
-/// Returns the start of the mangled form, followed by a digest of the complete name.
 fn shortened(name: &str, wire: &str, bytes_max: usize, salt: u32) -> String {
     let mut hash = Sha256::new();
     hash.update(name.as_bytes());
@@ -218,7 +208,7 @@ mod tests {
             assert_eq!(map.tool(&wire), *name);
             assert_eq!(NameMap::new([name]).wire(name), wire);
         }
-        // If another tool's shortened name equals the name of a tool, this tool keeps its name.
+        // A tool keeps its own name, even if the name equals the shortened name of another tool.
         let squatter = NameMap::new([&one]).wire(&one).into_owned();
         let map = NameMap::new([&one, &squatter]);
         assert_eq!(map.wire(&squatter), squatter);

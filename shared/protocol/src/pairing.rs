@@ -1,5 +1,5 @@
-//! Tests that each call has exactly one result, in the order of the calls. Providers reject a conversation in which a
-//! call has no answer, or two answers.
+//! Tests that each call has exactly one result, in the order of the calls. Otherwise, providers reject the
+//! conversation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
@@ -64,7 +64,6 @@ fn turn(dialect: Dialect, calls: &[ProviderCall], in_words: bool, spoilt: bool) 
     turn.to_string()
 }
 
-/// With `fine`, the calls at even positions succeed. All other calls are denied.
 fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     let one = |(position, call): (usize, &tickfleet_model::Call)| {
         let error = CallError { code: "denied".into(), message: "not you".into(), details: None };
@@ -79,7 +78,6 @@ fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     turn.calls.iter().enumerate().map(one).collect()
 }
 
-/// Each message names its call by the provider's ID or the fleet's ID, or by the tool's name in plain text.
 fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
     let list = match dialect {
         Dialect::Anthropic | Dialect::Text => {
@@ -115,7 +113,7 @@ fn expected(dialect: Dialect, calls: &[ProviderCall]) -> Vec<String> {
     calls.iter().enumerate().map(one).collect()
 }
 
-/// Returns the calls to read: all, or in a plain-text answer those up to and including the first unreadable call.
+/// In a plain-text answer, nothing after the first unreadable call is read.
 fn read(dialect: Dialect, calls: &[ProviderCall], in_words: bool) -> &[ProviderCall] {
     let is_bad =
         |call: &ProviderCall| !call.arguments.is_empty() && serde_json::from_str::<Value>(&call.arguments).is_err();

@@ -1,5 +1,4 @@
-//! Tests the reference pages of the protocol: each example on these pages runs through the code that the page
-//! documents.
+//! Tests that the examples on the protocol's reference pages agree with the code.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use serde_json::Value;
@@ -15,7 +14,7 @@ const DIALECTS: &str = include_str!("../../../docs/reference/dialects.md");
 const OUTCOMES: &str = include_str!("../../../docs/reference/outcomes.md");
 const AUDIT_ENTRY: &str = include_str!("../../../docs/reference/audit-entry.md");
 
-/// Returns the examples, each with its kind: the text after ```` ```json ````.
+/// The kind is the text after ```` ```json ````.
 fn examples() -> Vec<(&'static str, &'static str)> {
     let pages = [PROTOCOL, DIALECTS, OUTCOMES, AUDIT_ENTRY];
     let blocks = pages.into_iter().flat_map(|page| page.split("\n```json").skip(1));
@@ -62,7 +61,6 @@ fn reset_entry() -> Value {
         unit: "calls",
         redactor: &Redactor::default(),
     }));
-    // In production, the commit of the reset adds `used_before` and `window_ends_ms`.
     entry["meta"]["used_before"] = 5.into();
     entry["meta"]["window_ends_ms"] = 1_795_342_200_000_i64.into();
     entry

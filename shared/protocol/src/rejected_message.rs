@@ -7,19 +7,17 @@ use super::json::{Document, Value, bounded};
 use super::message::problem::MessageProblem;
 use tickfleet_model::{Dialect, IdError, InboxName, RejectionCode, TaskId, TenantId, TurnId, limits};
 
-/// Contains the readable parts of the envelope, so that the producer gets one result for every readable call.
 #[derive(Debug, Clone)]
 pub struct RejectedMessage {
     pub code: RejectionCode,
     /// At most [`limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
-    /// Set if the ID is readable and well-formed. The same applies to all typed IDs here.
+    /// `None` if the ID is unreadable or not well-formed. The same applies to all typed IDs here.
     pub tenant: Option<TenantId>,
     pub turn_id: Option<TurnId>,
-    /// Set if the turn's content could be read.
     pub digest: Option<String>,
     pub task_id: Option<TaskId>,
-    /// Set even if the name is not well-formed; at most [`limits::NAME_BYTES_MAX`] bytes and `…`.
+    /// Set even if the name is not well-formed. At most [`limits::NAME_BYTES_MAX`] bytes and `…`.
     pub agent: Option<String>,
     pub reply_to: Option<InboxName>,
     pub dialect: Dialect,
@@ -51,8 +49,7 @@ impl RejectedMessage {
     pub(super) fn of(problem: MessageProblem, document: &Document<'_>) -> Box<Self> {
         let message = bounded(&problem.message, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned();
         let mut refusal = Box::new(Self::new(problem.code, message));
-        // If a key occurs twice, use the first value, because the part of broken JSON with the second value may be
-        // unreadable.
+        // If a key occurs twice, use the first value, because the second value may be in a broken part.
         let root = document.root().into_iter().flat_map(|root| root.members());
         let format = document.root().and_then(|root| root.member("format")).and_then(|format| format.as_str());
         let format = format.and_then(|word| Dialect::parse(&word));
@@ -85,7 +82,6 @@ impl RejectedMessage {
         }
     }
 
-    /// Does nothing if calls were already read from another member.
     fn calls(&mut self, name: &'static str, dialect: Dialect, held: Value<'_, '_>) {
         if self.calls.is_empty() {
             self.calls = rules(dialect).salvage(name, held);

@@ -10,8 +10,8 @@ use tickfleet_model::{CallError, CallId, CallResult, Outcome, TurnId, limits};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectionStatus {
     Rejected,
-    /// The message's ID belongs to another turn. The reply has no results, because the producer would take them for
-    /// that turn's results.
+    /// The message's ID belongs to another turn. The reply has no results, because the producer would assign them to
+    /// that turn.
     Conflict,
 }
 
@@ -24,7 +24,7 @@ impl RejectionStatus {
     }
 }
 
-/// The ID in the reply. If the message's own ID is unreadable, an ID is derived from the stream entry.
+/// If the message's own ID is unreadable, the ID is derived from the stream entry.
 #[derive(Debug, Clone, Copy)]
 pub enum RejectedId<'a> {
     Turn(&'a TurnId),
@@ -39,8 +39,8 @@ struct RejectionResults {
     left_out: usize,
 }
 
-/// Every readable call has a result under its own ID, in call order. Results beyond [`limits::REFUSED_REPLY_BYTES_MAX`]
-/// bytes are omitted, and the error states their number.
+/// Results are in call order. Results beyond [`limits::REFUSED_REPLY_BYTES_MAX`] bytes are omitted, and the error
+/// states their number.
 #[must_use]
 pub fn rejection_reply(refusal: &RejectedMessage, status: RejectionStatus, id: RejectedId<'_>) -> String {
     let rejection_results = match (status, id) {
@@ -105,7 +105,6 @@ fn rejection_results(refusal: &RejectedMessage, turn: &TurnId) -> RejectionResul
     rejection_results
 }
 
-/// Calls beyond [`limits::CALLS_PER_TURN_MAX`] get a short message instead of the reason.
 fn result(refusal: &RejectedMessage, turn: &TurnId, position: usize, call: &RejectedCall) -> CallResult {
     let message = if position < limits::CALLS_PER_TURN_MAX {
         refusal.message.clone()

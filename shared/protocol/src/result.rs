@@ -1,4 +1,4 @@
-//! Writes results: the JSON form of a result, and the messages that report results to models.
+//! Writes results: as JSON, and as messages to models.
 
 use super::dialects::rules;
 use super::write::Object;
@@ -58,25 +58,21 @@ pub(crate) fn cached_json(cached: &CacheHit) -> String {
     object.end()
 }
 
-/// Returns the message in `dialect`, or a part of a message, that reports `result` to a model. `None` if the dialect
-/// has no messages.
-///
-/// The message has the provider's ID, or the fleet's ID if the provider gave none. A failed call is reported with the
-/// error's message, followed by the error's details as JSON.
+/// `None` if the dialect has no messages. The message has the provider's ID, or the fleet's ID if the provider gave
+/// none.
 #[must_use]
 pub fn tool_message(dialect: Dialect, result: &CallResult) -> Option<String> {
     rules(dialect).message(result)
 }
 
-/// The text before and after the [`tool_message`]s of a turn, which are joined with commas. The joined text is a list
-/// that can be appended to a conversation. For MCP, it is the list of results. `None` if the dialect has no messages.
+/// The text before and after the [`tool_message`]s of a turn, which are joined with commas. `None` if the dialect has
+/// no messages.
 #[must_use]
 pub fn messages_frame(dialect: Dialect) -> Option<(&'static str, &'static str)> {
     rules(dialect).frame()
 }
 
-/// `results` are in call order. `None` if the dialect has no messages, or if `results` is empty: providers reject an
-/// empty message.
+/// `results` are in call order. `None` also if `results` is empty, because providers reject an empty message.
 #[must_use]
 pub fn messages(dialect: Dialect, results: &[CallResult]) -> Option<String> {
     let (before, after) = messages_frame(dialect).filter(|_| !results.is_empty())?;

@@ -1,5 +1,4 @@
-//! The form in which a list of tools is shared through Redis. Readers derive the definitions of each dialect from this
-//! form.
+//! The form in which Redis stores a list of tools. Readers derive the definitions of each dialect from this form.
 
 use std::time::Duration;
 
@@ -10,13 +9,11 @@ use tickfleet_model::{Dialect, Effect, ToolSpec};
 use super::definitions::define;
 use super::names::NameMap;
 
-/// The dialects that rename tools, each with the key of its names in the shared list. OpenAI's row is also for
-/// Anthropic, which has the same rules, and MCP's row is for all its revisions.
+/// The key of each dialect's names. The rules of `openai` are also for Anthropic, and the rules of `mcp` are for all
+/// its revisions.
 const NAMED: [(&str, Dialect); 3] =
     [("openai", Dialect::OpenaiChat), ("gemini", Dialect::Gemini), ("mcp", Dialect::Mcp)];
 
-/// Each tool has its definition in the dialect `raw`, and its wire names that differ from its name. The form also
-/// describes all tools in plain text.
 #[must_use]
 pub fn shared_list(tools: &[&ToolSpec]) -> String {
     let mut definitions = define(Dialect::Raw, tools);
@@ -32,7 +29,6 @@ pub fn shared_list(tools: &[&ToolSpec]) -> String {
     json!({"tools": definitions, "text": define(Dialect::Text, tools)}).to_string()
 }
 
-/// Equals the result of [`define`] for the same tools.
 pub fn define_shared(dialect: Dialect, list: &str) -> serde_json::Result<Value> {
     let list: SharedList = serde_json::from_str(list)?;
     if dialect == Dialect::Text {
@@ -61,7 +57,6 @@ struct SharedTool {
     requires_approval: bool,
 }
 
-/// A shared list contains only the fields that definitions need.
 impl From<SharedTool> for ToolSpec {
     fn from(tool: SharedTool) -> Self {
         Self {
@@ -95,7 +90,6 @@ mod tests {
     use super::super::definitions::test_tool;
     use super::*;
 
-    /// The tests of the Python and TypeScript clients use this file too.
     const EXAMPLE: &str = include_str!("../../../tests/conformance/definitions.json");
 
     fn tools() -> [ToolSpec; 3] {

@@ -1,9 +1,7 @@
-//! The words with which providers report the end of a response: complete, or cut off.
+//! The words with which providers report the end of a response.
 
-/// The words for an incomplete response, in lower case. Every other word (`stop`, `tool_use`, `end_turn`) means that
-/// the response is complete.
+/// In lower case. Every other word, such as `stop` or `end_turn`, means that the response is complete.
 const CUT_OFF: [&str; 30] = [
-    // OpenAI, and servers with the same dialects.
     "length",
     "content_filter",
     "incomplete",
@@ -17,13 +15,11 @@ const CUT_OFF: [&str; 30] = [
     "aborted",
     "timeout",
     "model_length",
-    // Anthropic, and Bedrock.
     "max_tokens",
     "model_context_window_exceeded",
     "refusal",
     "content_filtered",
     "guardrail_intervened",
-    // Gemini.
     "safety",
     "recitation",
     "language",
@@ -35,7 +31,6 @@ const CUT_OFF: [&str; 30] = [
     "unexpected_tool_call",
     "too_many_tool_calls",
     "image_safety",
-    // Cohere.
     "error_toxic",
 ];
 

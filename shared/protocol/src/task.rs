@@ -1,5 +1,4 @@
-//! Messages about tasks: delegation of a task, cancellation, and the reports of an external runtime about its leased
-//! task.
+//! Messages about tasks: delegation, cancellation, and the reports of an external runtime about its leased task.
 
 use std::borrow::Cow;
 
@@ -20,7 +19,7 @@ use tickfleet_model::{
 #[derive(Debug, Clone)]
 pub enum TaskMessage {
     Delegate(Box<Task>),
-    /// The runtime that leased the task still works on it.
+    /// The runtime still works on the task.
     Heartbeat(LeasedTask),
     Finish {
         leased: LeasedTask,
@@ -32,9 +31,7 @@ pub enum TaskMessage {
         error: CallError,
         retryable: bool,
     },
-    /// The process that claimed a local call still runs the call's function.
     Renew(ClaimedCall),
-    /// The function of a local call has ended.
     Conclude {
         claimed: ClaimedCall,
         conclusion: Conclusion,
@@ -241,7 +238,7 @@ fn cancel(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
     Ok(TaskMessage::Cancel { tenant: tenant(fields)?, target, reason })
 }
 
-/// Omits the chain of delegations in a grant, because it is internal to the fleet.
+/// Omits a grant's chain of delegations, which is internal to the fleet.
 #[must_use]
 pub fn write_task(task: &Task) -> String {
     let mut object = Object::new(task.description.len() + 512);

@@ -1,12 +1,12 @@
 //! The W3C trace context header.
 
-/// Returns the trace ID in a `traceparent` header: 32 hexadecimal digits. `None` if the header is invalid.
+/// 32 hexadecimal digits. `None` if the header is invalid.
 #[must_use]
 pub fn trace_id(traceparent: &str) -> Option<&str> {
     is_traceparent(traceparent).then(|| traceparent.split('-').nth(1)).flatten()
 }
 
-/// Accepts version 00 of the W3C trace context, and later versions with the same form.
+/// Accepts version 00, and later versions with the same form.
 pub(super) fn is_traceparent(text: &str) -> bool {
     let parts: Vec<&str> = text.splitn(5, '-').collect();
     let [version, trace, span, flags] = parts.as_slice() else { return false };

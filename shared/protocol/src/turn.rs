@@ -1,4 +1,4 @@
-//! Reads a message in any dialect as a validated [`Turn`], and writes turns.
+//! Reads and writes turns in any dialect.
 
 #[cfg(test)]
 mod tests;
@@ -40,10 +40,7 @@ pub const FIELDS: [&str; 25] = [
     "answer",
 ];
 
-/// `bytes` are the `turn` field of an entry on the `turns` stream.
-///
-/// The arguments of a call remain text until the call runs, so that broken arguments do not affect the other calls of
-/// the turn.
+/// Arguments remain text until the call runs, so that broken arguments do not affect the other calls of the turn.
 pub fn parse_turn(bytes: &[u8]) -> Result<Turn, Box<RejectedMessage>> {
     read_message(bytes, strict)
 }
@@ -71,8 +68,7 @@ fn strict(document: &Document<'_>) -> Result<Turn, MessageProblem> {
     })
 }
 
-/// Writes the turn in its own dialect. Arguments that are not JSON (possible in the dialect `raw`) are written as a
-/// string, so that only their call is rejected.
+/// Arguments that are not JSON (dialect `raw`) are written as a string, so that only their call is rejected.
 #[must_use]
 pub fn write_turn(turn: &Turn) -> String {
     let mut object = Object::new(256 + turn.calls.iter().map(|call| call.arguments.len() + 96).sum::<usize>());

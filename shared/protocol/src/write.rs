@@ -22,7 +22,7 @@ impl Object {
         if self.text.len() > 1 {
             self.text.push(',');
         }
-        // Member names are constants of the code, so they need no escaping.
+        // Member names are constants, so they need no escaping.
         self.text.push('"');
         self.text.push_str(name);
         self.text.push_str("\":");
@@ -81,8 +81,7 @@ impl Object {
     }
 }
 
-/// Milliseconds since the epoch as RFC 3339, in UTC. RFC 3339 has only the years 0 to 9999, so another time becomes the
-/// nearest possible time.
+/// RFC 3339 has only the years 0 to 9999. Another time becomes the nearest possible time.
 pub(super) fn time(ms: i64) -> String {
     const FIRST_MS: i64 = -62_167_219_200_000;
     const LAST_MS: i64 = 253_402_300_799_999;

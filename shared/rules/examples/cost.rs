@@ -1,5 +1,5 @@
-//! Measures the cost of rules per call: `cargo run --release -p tickfleet-rules --example cost`. Each printed time is
-//! the best of ten rounds, because the machine may be busy with other work.
+//! Measures the cost of rules per call: `cargo run --release -p tickfleet-rules --example cost`. Each time is the best
+//! of ten rounds.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods, reason = "a bench measures and prints")]
 
 use std::collections::BTreeMap;

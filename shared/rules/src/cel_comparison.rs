@@ -43,7 +43,6 @@ fn our_result(condition: &str) -> Option<bool> {
     Evaluation::of(&facts).holds(&node).ok()
 }
 
-/// Generates a value. Some values do not fit the operator that is applied to them.
 fn value() -> impl Strategy<Value = String> {
     let leaf = prop::sample::select(vec![
         "args.i",
@@ -85,7 +84,6 @@ fn value() -> impl Strategy<Value = String> {
     })
 }
 
-/// Generates only numbers or only texts, so that operands fit their operator more often.
 fn fitting(of: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop::sample::select(of).prop_map(str::to_owned)
 }
@@ -142,8 +140,8 @@ fn condition() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
-    /// An error in only one evaluator is not a disagreement. For example, this crate compares and multiplies numbers of
-    /// different types, which the `cel` crate rejects.
+    /// An error in only one evaluator is not a disagreement. For example, the `cel` crate rejects comparisons of
+    /// different number types.
     #[test]
     fn both_evaluators_agree_when_both_give_a_result(condition in condition()) {
         if let (Some(our_result), Some(cel_result)) = (our_result(&condition), cel_result(&condition)) {

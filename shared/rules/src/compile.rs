@@ -1,5 +1,5 @@
-//! Compiles the text of a condition, which the `cel` crate parses. Constructs that the rule language does not have are
-//! rejected when the configuration is read.
+//! Compiles the text of a condition. Constructs that the rule language lacks are rejected when the configuration is
+//! read.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,8 +15,8 @@ use crate::evaluate::{Comparison, Literal, Node, Pattern, Quantifier, Sum, TextT
 use crate::facts::Variable;
 use crate::names::{self, UnknownName};
 
-/// Sizes of a regular expression's compiled program, in KiB. The position of the smallest sufficient size is also the
-/// pattern's cost: the steps of work for each byte of text.
+/// Sizes of a compiled program, in KiB. The index of the smallest sufficient size is the pattern's cost: steps of work
+/// for each byte of text.
 const PATTERN_KIB: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 const CONDITION: &str = "a condition in CEL, such as `args.amount <= 500`";
 const FUNCTIONS: &str =
@@ -25,9 +25,8 @@ const FUNCTIONS: &str =
 /// The error sentence consists of the text, `found` and `expected`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleError {
-    /// A verb phrase (`names the unknown …`).
+    /// A verb phrase, for example `names the unknown …`.
     pub found: String,
-    /// The end of the sentence.
     pub expected: String,
 }
 
@@ -99,7 +98,6 @@ fn too_deep() -> RuleError {
 struct Compiler {
     nodes: usize,
     depth: u16,
-    /// The variables of the quantifiers around a node, outermost first.
     locals: Vec<String>,
 }
 
@@ -142,7 +140,7 @@ impl Compiler {
     }
 
     fn name(&self, name: &str) -> CompileResult {
-        // If several variables have this name, the innermost one counts, as in CEL.
+        // If several variables have this name, the innermost counts, as in CEL.
         if let Some(number) = self.locals.iter().rposition(|local| local == name) {
             return Ok(Node::Local(number));
         }
@@ -238,8 +236,8 @@ impl Compiler {
         })
     }
 
-    /// The parser expands `all`, `exists` and `exists_one` to loops. `map` and `filter` are rejected, because they
-    /// build lists at a cost that grows with the square of the length.
+    /// The parser expands `all`, `exists` and `exists_one` to loops. `map` and `filter` are rejected, because their
+    /// cost grows with the square of the length.
     fn quantified(&mut self, loops: &ComprehensionExpr) -> CompileResult {
         let step = match &loops.loop_step.expr {
             Expr::Call(call) => (call.func_name.as_str(), call.args.as_slice()),
@@ -304,7 +302,7 @@ fn unknown(name: &str) -> RuleError {
 
 fn unknown_of<'a>(name: &str, there: impl Iterator<Item = &'a str>) -> RuleError {
     let names: Vec<&str> = there.collect();
-    // Callers pass a path only up to and including its unknown part: `agrs` for `agrs.amount`.
+    // `name` ends with its unknown part: `agrs` for `agrs.amount`.
     let meant = suggest::closest(name, names.iter().copied())
         .map(|meant| format!(" (did you mean `{meant}`?)"))
         .unwrap_or_default();

@@ -15,7 +15,7 @@ use crate::work::{Problem, Work};
 pub(crate) enum Node {
     Literal(Literal),
     Variable(Variable),
-    /// The variable of a quantifier, by the quantifier's number. The outermost quantifier has number 0.
+    /// The number of the variable's quantifier. The outermost quantifier has number 0.
     Local(usize),
     Member(Box<Node>, String),
     Has(Box<Node>, String),
@@ -23,8 +23,8 @@ pub(crate) enum Node {
     Item(Box<Node>, Box<Node>),
     Not(Box<Node>),
     Negate(Box<Node>),
-    /// `&&` if `decisive` is false, `||` if it is true. A side with the value `decisive` decides, even if the other
-    /// side is an error.
+    /// `&&` if `decisive` is false, `||` if it is true. A side with this value decides, even if the other side is an
+    /// error.
     Both {
         decisive: bool,
         sides: Box<[Node; 2]>,
@@ -86,8 +86,7 @@ pub(crate) enum Quantifier {
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     pub(crate) regex: Regex,
-    /// Steps of work for each byte of text. It grows with the compiled program, because the matcher sometimes visits
-    /// the whole program for each byte.
+    /// Steps of work for each byte of text. The matcher sometimes visits the whole program for each byte.
     pub(crate) cost: usize,
 }
 
@@ -95,7 +94,7 @@ pub(crate) struct Evaluation<'a> {
     facts: &'a Facts<'a>,
     pub(crate) work: Work,
     locals: Vec<Value<'a>>,
-    /// The first level is parsed only once, because nearly every condition reads the arguments.
+    /// The first level is parsed only once, because nearly every condition reads it.
     arguments: Option<Value<'a>>,
 }
 
@@ -119,7 +118,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// Returns the value of a node, with its first level parsed.
+    /// Parses the first level of the value.
     pub(crate) fn value(&mut self, node: &'a Node) -> EvalResult<'a> {
         self.work.spend(1)?;
         match node {
@@ -255,7 +254,7 @@ impl<'a> Evaluation<'a> {
 
     fn within(&mut self, one: &'a Node, all: &'a Node) -> EvalResult<'a> {
         let one = self.value(one)?;
-        // Most lists are literals in the rule. Compare directly, without building a list for each call.
+        // Most lists are literals in the rule, so do not build a list for each call.
         if let Node::List(nodes) = all
             && nodes.iter().all(|node| matches!(node, Node::Literal(_)))
         {
@@ -345,7 +344,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// Evaluates a quantifier. As in CEL, an item that decides the result has precedence over an error of another item.
+    /// As in CEL, an item that decides the result has precedence over an error of another item.
     fn quantified(&mut self, quantifier: Quantifier, parts: &'a [Node; 2]) -> EvalResult<'a> {
         let items: Vec<Value<'a>> = match self.value(&parts[0])? {
             Value::List(items) => items.to_vec(),
@@ -388,8 +387,7 @@ impl<'a> Evaluation<'a> {
 }
 
 impl Node {
-    /// Returns the path to the member `name` of this node, such as `args.amount`. Omits nodes without a name, and all
-    /// nodes before them.
+    /// For example `args.amount`. Omits nodes without a name, and all nodes before them.
     fn path_to(&self, name: &str) -> String {
         match self {
             Self::Variable(known) => format!("{}.{name}", known.name()),

@@ -1,12 +1,5 @@
-//! Rules on a call's arguments and context, from `permissions.yaml`.
-//!
-//! A condition is written in CEL and parsed by the `cel` crate. This crate evaluates the condition itself, to get three
-//! properties that the `cel` interpreter lacks. Every evaluation has a bound on its work, numbers are exact decimals,
-//! and values that a condition does not use are not parsed. A test checks that both evaluators give the same result.
-//! ADR 14 has the reasons.
-//!
-//! Read in this order: `compile` (from text to [`Rulebook`]), `evaluate`, `value`, `facts` (the names that a condition
-//! may use), `message` (the message of a rule), `names` (checks that names exist).
+//! Rules on a call's arguments and context, from `permissions.yaml`. The `cel` crate parses a condition, and this crate
+//! evaluates it under a bound on its work. ADR 14 has the reasons.
 
 mod compile;
 mod evaluate;
@@ -42,8 +35,7 @@ pub fn check_message(text: &str) -> Result<(), RuleError> {
     Message::compile(text).map(drop)
 }
 
-/// Returns the arguments in a condition that no input schema declares. `schemas` has the schemas of all versions of the
-/// tool. Empty if the text does not compile.
+/// `schemas` has the schemas of all versions of the tool. Empty if the text does not compile.
 #[must_use]
 pub fn unknown_in_condition(text: &str, schemas: &[&serde_json::Value]) -> Vec<UnknownName> {
     compile::condition(text).map(|node| names::unknown_arguments(&[&node], schemas)).unwrap_or_default()
@@ -55,21 +47,19 @@ pub fn unknown_in_message(text: &str, schemas: &[&serde_json::Value]) -> Vec<Unk
     compiled.map(|message| names::unknown_arguments(&message.values(), schemas)).unwrap_or_default()
 }
 
-/// Clones share the rules.
 #[derive(Debug, Clone, Default)]
 pub struct Rulebook(Arc<BTreeMap<String, Vec<CompiledRule>>>);
 
 #[derive(Debug)]
 struct CompiledRule {
     place: String,
-    /// The condition's text. Messages show it if the rule has no message of its own.
+    /// Messages show this text if the rule has no message of its own.
     text: String,
     mode: RuleMode,
-    /// Set if people may approve a call that violates the rule. The text is the whole rule, because an approval is
-    /// valid only for the same rule.
+    /// Set if people may approve the call. The text is the whole rule, because an approval is valid only for the same
+    /// rule.
     ask: Option<(ApprovalDemand, String)>,
-    /// `None` if a part does not compile. Such a rule does not load, and stops every call if it is loaded in another
-    /// way.
+    /// `None` if a part does not compile. Such a rule stops every call.
     parts: Option<RuleParts>,
 }
 
@@ -87,7 +77,6 @@ pub enum DenialCause {
 }
 
 impl DenialCause {
-    /// A stable code.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -99,15 +88,15 @@ impl DenialCause {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleDenial {
-    /// A path in the configuration, such as `permissions.send_money.rules.small_amounts`.
+    /// For example `permissions.send_money.rules.small_amounts`.
     pub rule: String,
     pub why: DenialCause,
     pub message: String,
 }
 
 impl RuleDenial {
-    /// Returns the denial for a tool with rules that were declared but not compiled. The policy handle compiles rules.
-    /// A policy that bypasses the handle must not allow calls that its rules would deny.
+    /// For declared rules that were not compiled. A policy without compiled rules must not allow calls that the rules
+    /// would deny.
     #[must_use]
     pub fn not_compiled(tool: &str) -> Self {
         let message = "the tool has rules that were not compiled, so that they stop every call".to_owned();
@@ -126,7 +115,6 @@ impl RuleDenial {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleFindings {
     pub shadow: Vec<ShadowDenial>,
-    /// The violated rules that allow a person to approve the call.
     pub asked: Vec<ApprovalReason>,
 }
 
@@ -151,11 +139,7 @@ impl Rulebook {
         self.0.get(tool).map_or(0, |rules| rules.iter().filter(|rule| rule.mode.is_enforced()).count())
     }
 
-    /// The call must meet every enforced rule of the tool, or a person must approve it.
-    ///
-    /// # Errors
-    ///
-    /// The first violated rule that does not ask people, or the first rule that cannot be evaluated.
+    /// Fails with the first violated rule that does not ask people, or with the first rule that cannot be evaluated.
     pub fn decide(&self, tool: &str, facts: &Facts<'_>) -> Result<RuleFindings, RuleDenial> {
         let Some(rules) = self.0.get(tool) else { return Ok(RuleFindings::default()) };
         let mut evaluation = Evaluation::of(facts);
@@ -163,14 +147,14 @@ impl Rulebook {
         for rule in rules.iter().filter(|rule| rule.mode.is_enforced()) {
             match (rule.decide(&mut evaluation), &rule.ask) {
                 (Ok(()), _) => {}
-                // If the condition cannot be evaluated, the call is denied without asking people.
+                // If the condition cannot be evaluated, nobody is asked.
                 (Err(unmet), Some((demand, terms))) if unmet.why == DenialCause::NotMet => {
                     asked.push(unmet.asked(demand.clone(), terms.clone()));
                 }
                 (Err(unmet), _) => return Err(unmet),
             }
         }
-        // Evaluate shadow rules last, so that they cannot use up the work that the enforced rules need.
+        // Shadow rules are last, so that they cannot use up the work that the enforced rules need.
         let shadows = rules.iter().filter(|rule| !rule.mode.is_enforced());
         let shadow = shadows.filter_map(|rule| rule.decide(&mut evaluation).err()).map(RuleDenial::in_shadow).collect();
         Ok(RuleFindings { shadow, asked })

@@ -1,4 +1,4 @@
-//! The message of a rule that stops a call: a text with values in braces, such as `amount {args.amount} exceeds 500`.
+//! The message of a rule that stops a call. It has values in braces, such as `amount {args.amount} exceeds 500`.
 
 use tickfleet_model::redaction::Redactor;
 
@@ -23,7 +23,7 @@ enum Part {
 }
 
 impl Message {
-    /// Parses a message. `{{` and `}}` are literal braces.
+    /// `{{` and `}}` are literal braces.
     pub(crate) fn compile(text: &str) -> Result<Self, RuleError> {
         if text.len() > MESSAGE_BYTES_MAX {
             return Err(RuleError::because(
@@ -66,8 +66,7 @@ impl Message {
         values.collect()
     }
 
-    /// Fills in the values. A value that cannot be evaluated becomes a question mark, because the call is stopped in
-    /// any case.
+    /// A value that cannot be evaluated becomes a question mark, because the call is stopped in any case.
     pub(crate) fn render<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> String {
         let mut text = String::new();
         for part in &self.0 {
@@ -100,7 +99,7 @@ fn render(value: Value<'_>) -> String {
         Value::Bool(is) => is.to_string(),
         Value::Number(number) => number.to_string(),
         Value::Text(text) => {
-            // Redact before the cut, because half a secret is no longer recognized as a secret.
+            // Redact before the cut, because half a secret does not look like a secret.
             let clean = Redactor::default().head(text.as_bytes(), VALUE_BYTES_MAX);
             // A line break could look like output of the program that shows the message.
             let visible = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };

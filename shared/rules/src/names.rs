@@ -1,8 +1,6 @@
-//! Checks the names in a condition against the input schema of its tool, and against the fields of a tenant's users. A
-//! rule with a misspelled name can never be evaluated, or may allow every call if the name is inside `has`.
+//! Checks the names in a condition against the input schema of its tool and the fields of a tenant's users.
 //!
-//! A name is reported only at a position where the schema lists names. Below keywords such as `anyOf` and
-//! `patternProperties`, any name may be valid.
+//! A rule with a misspelled name can never be evaluated, or may allow every call if the name is inside `has`.
 
 use std::sync::LazyLock;
 
@@ -12,7 +10,7 @@ use tickfleet_model::suggest;
 use crate::evaluate::{Literal, Node};
 use crate::facts::Variable;
 
-/// If more references must be followed, the schema counts as unknown.
+/// A schema with more nested references counts as unknown.
 const REFERENCES_MAX: usize = 8;
 /// With these keywords, a schema can allow names that are not in its `properties`.
 const OPENING: [&str; 9] = [
@@ -36,10 +34,8 @@ static USERS: LazyLock<Json> = LazyLock::new(|| {
 pub struct UnknownName {
     /// The full name, such as `args.amont`. `[]` means the items of a list.
     pub name: String,
-    /// The names that the schema declares at this position.
     pub there: Vec<String>,
-    /// True if the schema allows no undeclared names (`additionalProperties: false`), so that the name is certainly
-    /// wrong.
+    /// True if the schema allows no undeclared names (`additionalProperties: false`).
     pub closed: bool,
 }
 
@@ -50,7 +46,7 @@ impl UnknownName {
     }
 }
 
-/// Returns the names that none of `schemas` declares. `schemas` has the schemas of all versions of the tool.
+/// A name is unknown if no schema declares it. `schemas` has the schemas of all versions of the tool.
 pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<UnknownName> {
     let mut of_each = schemas.iter().map(|schema| check(nodes, Some(schema)));
     let Some(mut unknown) = of_each.next() else { return Vec::new() };
@@ -64,7 +60,7 @@ pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<Unkno
     unknown
 }
 
-/// Ignores the names of arguments, so a returned name is wrong for every tool.
+/// Ignores the names of arguments, so an unknown name is wrong for every tool.
 pub(crate) fn unknown_in_context(node: &Node) -> Option<UnknownName> {
     check(&[node], None).into_iter().next()
 }
@@ -80,20 +76,19 @@ fn check(nodes: &[&Node], arguments: Option<&Json>) -> Vec<UnknownName> {
 #[derive(Debug, Clone)]
 struct Declared<'a> {
     schema: &'a Json,
-    /// Contains the targets of the references in `schema`.
+    /// The schema's references point into `root`.
     root: &'a Json,
     path: String,
 }
 
 struct NameChecker<'a> {
     arguments: Option<&'a Json>,
-    /// The declarations of the variables of the quantifiers around a node; `None` for an undeclared variable.
+    /// `None` for an undeclared variable.
     locals: Vec<Option<Declared<'a>>>,
     unknown: Vec<UnknownName>,
 }
 
 impl<'a> NameChecker<'a> {
-    /// Checks all names below a node. `None` if the node is not declared.
     fn check(&mut self, node: &Node) -> Option<Declared<'a>> {
         match node {
             Node::Variable(Variable::Args) => Some(Declared::of(self.arguments?, "args")),
@@ -186,7 +181,6 @@ impl<'a> Declared<'a> {
         None
     }
 
-    /// `None` if the value is not a list.
     fn item(&self) -> Option<Self> {
         let schema = self.resolved()?.get("items")?;
         Some(Self { schema, root: self.root, path: format!("{}[]", self.path) })

@@ -253,7 +253,7 @@ fn long_and_deep_conditions_are_refused_at_once() {
     for signs in ["!", "! ", "--"] {
         let even = format!("args.a == {}", signs.repeat(4_000 / signs.len()));
         assert!(refused(&even).contains("is not CEL"), "{}", refused(&even));
-        // The parser removes pairs of signs and nested parentheses without deeper recursion.
+        // The parser removes such signs and parentheses without deeper recursion.
         let sound = compile::expression(&deep(signs, "", 1_990));
         assert!(sound.is_ok(), "{sound:?}");
     }
@@ -364,7 +364,7 @@ fn messages_are_validated_truncated_and_redacted() {
     let call = Call::with(&json!({"long": "ä".repeat(200)}).to_string());
     let rule = Rule { message: Some("{args.long}".into()), ..require("1 > 2") };
     assert_eq!(call.decide(rule).unwrap_err().message.chars().count(), 81, "long values are cut");
-    // If the text were cut before its redaction, the rest of the token would no longer look like a token.
+    // If the text were cut before its redaction, half of the token would remain visible.
     let token = format!("ghp_{}", "a1B2".repeat(9));
     let half = Call::with(&json!({"to": format!("{} {token}", "x".repeat(70))}).to_string());
     let rule = Rule { message: Some("pays {args.to}".into()), ..require("1 > 2") };
@@ -434,7 +434,6 @@ fn an_approval_rule_asks_only_when_its_condition_is_decidable() {
     assert_eq!(places(r#"{"amount": 700}"#).len(), 2);
     let undecided = decided(r#"{"amount": "a lot"}"#, &asks).unwrap_err();
     assert_eq!((undecided.rule, undecided.why), (place("small"), DenialCause::Undecided));
-    // A rule that denies has precedence over rules that ask, in any position.
     let mixed = [asks[0].clone(), rule("never", "args.amount <= 600", false)];
     assert_eq!(decided(r#"{"amount": 700}"#, &mixed).unwrap_err().rule, place("never"));
     assert_eq!(decided(r#"{"amount": 550}"#, &mixed).unwrap().asked.len(), 1);

@@ -1,5 +1,4 @@
-//! Values in conditions. JSON stays text until a condition reads it, and each read parses one level. So a rule on one
-//! argument does not parse the others, and a number keeps all its digits.
+//! Values in conditions. JSON stays text until a condition reads it, and each read parses one level.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -36,7 +35,6 @@ impl<'a> Value<'a> {
         Self::Map(Rc::new([]))
     }
 
-    /// Parses the first level.
     pub(crate) fn opened(self, work: &mut Work) -> Result<Self, Problem> {
         let Self::Json(json) = self else { return Ok(self) };
         let text = json.get();
@@ -63,7 +61,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// The first level of `self` must be parsed. `None` if the object has no such member.
+    /// The first level of `self` must be parsed.
     pub(crate) fn member(&self, name: &str, work: &mut Work) -> Result<Option<Self>, Problem> {
         let Self::Map(members) = self else {
             return Err(Problem::Cannot(format!("`{name}` is read from {}, which has no members", self.kind())));
@@ -77,7 +75,7 @@ impl<'a> Value<'a> {
         Ok(first)
     }
 
-    /// Numbers are compared by value. The order of an object's members does not matter.
+    /// Numbers are compared by value. The order of members does not matter.
     pub(crate) fn equals(self, other: Self, work: &mut Work) -> Result<bool, Problem> {
         work.spend(1)?;
         Ok(match (self.opened(work)?, other.opened(work)?) {
@@ -120,7 +118,6 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The key of a member. Borrowed unless the key contains escapes.
 struct Key<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
@@ -145,7 +142,6 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
     }
 }
 
-/// The members in order. The values stay JSON text.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {

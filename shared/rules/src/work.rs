@@ -2,13 +2,11 @@
 
 use tickfleet_model::limits::RULE_WORK_MAX;
 
-/// Bytes of text or JSON that are read in one step of work.
 const BYTES_PER_STEP: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Problem {
-    /// The text is the reason. As in CEL, an error on one side of `&&` or `||` does not matter if the other side
-    /// decides.
+    /// As in CEL, an error on one side of `&&` or `||` does not matter if the other side decides.
     Cannot(String),
     /// Ends the evaluation, even if the other side of `&&` or `||` would decide.
     TooMuch,

@@ -1,19 +1,13 @@
-//! Measures Redis's CPU time for a turn with one call, in three ways: the store's commits, the same commands without a
-//! script, and only the writes among these commands.
+//! Measures Redis's CPU time for a turn with one call: medians in microseconds, for the store's commits, the same
+//! commands without a script, and only their writes.
 //!
 //! ```text
 //! cargo run --example commit_cost -p tickfleet-store [redis-server]
-//! cargo run --example commit_cost -p tickfleet-store instructions
+//! cargo run --example commit_cost -p tickfleet-store instructions [batch size] [way]
 //! ```
 //!
-//! The optional second argument selects one batch size. The third selects one way, for example `store`: `commit_cost
-//! instructions 100 store`.
-//!
-//! With `instructions`, the server runs in valgrind, and results are thousands of instructions per turn. Such results
-//! do not depend on the load of the machine.
-//!
-//! In all ways, each turn is added to the inbound stream, taken by a scheduler, admitted, taken as a slice, and
-//! settled. All data is on one server. Results are medians, in microseconds per turn.
+//! With `instructions`, the server runs in valgrind. The results are thousands of instructions, and do not depend on
+//! the load of the machine.
 
 #![allow(
     clippy::unwrap_used,
@@ -45,9 +39,7 @@ const WAYS: [Way; 3] = [Way::Store, Way::Same, Way::Writes];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Store,
-    /// The commands that the store's script runs for these transactions.
     Same,
-    /// Only the writes among the commands of [`Self::Same`].
     Writes,
 }
 
@@ -89,12 +81,11 @@ struct Bench {
     store: RedisStore,
     raw: MultiplexedConnection,
     prefix: String,
-    /// The server's process ID if its instructions are counted; `None` if its CPU time is measured.
+    /// The server's process ID if its instructions are counted.
     counted: Option<u32>,
     next: usize,
 }
 
-/// Dropping it ends the server.
 struct Server(Child, #[allow(dead_code, reason = "dropped with the server")] tempfile::TempDir);
 
 impl Drop for Server {
@@ -164,7 +155,7 @@ impl Bench {
     async fn measure(&mut self, way: Way, batch: usize, rounds: usize) -> f64 {
         let _: () = cmd("FLUSHALL").query_async(&mut self.raw).await.unwrap();
         self.store.ensure_queues(&[StreamKey::new("turns"), StreamKey::new("ready:normal")]).await.unwrap();
-        // Adds more counters and timers than fit in Redis's compact encoding, where lookups have a different cost.
+        // More counters and timers than fit in Redis's compact encoding, where lookups have a different cost.
         let mut set = cmd("ZADD").arg(self.key("timers")).to_owned();
         for n in 0..200 {
             set.arg(1_995_306_210_410_i64).arg(format!("turn:t:other{n}"));
@@ -180,7 +171,7 @@ impl Bench {
         (self.cost().await - before) / (rounds * batch) as f64
     }
 
-    /// Returns thousands of instructions if they are counted, otherwise CPU time in microseconds.
+    /// Thousands of instructions if they are counted, otherwise CPU time in microseconds.
     async fn cost(&mut self) -> f64 {
         if let Some(pid) = self.counted {
             let printed = Command::new("callgrind_control").args(["-e", &pid.to_string()]).output().unwrap().stdout;

@@ -5,8 +5,7 @@ use tokio::time::Instant;
 
 use crate::{Store, StoreError};
 
-/// Estimates the time of the shard's clock from the last reply of Redis and the process's monotonic clock. Scripts do
-/// not use the estimate: they read the shard's clock themselves.
+/// Estimates the time of the shard's clock between two replies of Redis.
 #[derive(Debug)]
 pub struct ShardClock {
     started: Instant,
@@ -31,7 +30,6 @@ impl ShardClock {
         self.base_ms.load(Ordering::Relaxed) + self.elapsed_ms()
     }
 
-    /// Zero if `at_ms` has passed.
     #[must_use]
     pub fn until(&self, at_ms: i64) -> Duration {
         Duration::from_millis((at_ms - self.now_ms()).max(0).unsigned_abs())

@@ -17,7 +17,7 @@ use crate::{Confirmed, ShardClock, Store, StoreError};
 #[derive(Clone)]
 pub(crate) enum Backend {
     Redis(Arc<RedisStore>),
-    /// The store is in this process's memory, in another process behind a socket, or a store with injected faults.
+    /// In this process's memory, in another process behind a socket, or with injected faults.
     Memory(Arc<dyn seam::Store>),
 }
 
@@ -30,15 +30,13 @@ impl std::fmt::Debug for Backend {
     }
 }
 
-/// All clones of a [`Store`] share the cache.
 #[derive(Debug)]
 pub(crate) struct ShardCache {
     versions: Versions,
     state: Mutex<ShardState>,
     clock: ShardClock,
     inbound: [Mutex<InboundCheck>; 2],
-    /// The largest amount (ms) by which a reply was ahead of this process's estimate of shard time, since the last
-    /// [`Store::take_jump_ms`].
+    /// The maximum of a reply's shard time minus this process's estimate (ms), since the last [`Store::take_jump_ms`].
     ahead_ms: AtomicI64,
 }
 
@@ -48,7 +46,6 @@ struct InboundCheck {
     is_full: bool,
 }
 
-/// Minimum interval between two checks of the bytes of an inbound stream.
 const INBOUND_CHECK_MS: i64 = 100;
 
 impl Default for ShardCache {
@@ -64,7 +61,7 @@ impl Default for ShardCache {
     }
 }
 
-/// Returns a random number from the process's hasher keys.
+/// The standard library gives each process random hasher keys.
 fn rand_prefix() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
@@ -104,8 +101,8 @@ impl Store {
         }
     }
 
-    /// Returns the bounds for an inbound stream. While the stream has too many bytes, `turns_max` is 0, so that the
-    /// stream accepts no new message. IDs that were accepted before are still recognized.
+    /// While the stream has too many bytes, `turns_max` is 0, so that the stream accepts no new message. IDs that were
+    /// accepted before are still recognized.
     pub async fn inbound_bounds(&self, to: Inbound) -> Result<Bounds, StoreError> {
         let now_ms = self.state_or_read().await?.now_ms;
         let [turns, tasks] = &self.known.inbound;
@@ -152,8 +149,7 @@ impl Store {
         Ok(self.state())
     }
 
-    /// The largest amount (ms) by which a reply was ahead of this process's estimate of shard time, since the last
-    /// call.
+    /// The maximum of a reply's shard time minus this process's estimate (ms), since the last call.
     #[must_use]
     pub fn take_jump_ms(&self) -> i64 {
         self.known.ahead_ms.swap(0, Ordering::Relaxed)
@@ -161,8 +157,8 @@ impl Store {
 
     pub(crate) fn learn(&self, state: ShardState) {
         let mut known = self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Replies may arrive in another order than their commits, so ignore older times. The state of another epoch is
-        // always used: after a failover, shard time can go back, and decisions of the old epoch fail.
+        // Replies may arrive in another order than their commits, so ignore older times. Always use the state of
+        // another epoch, because shard time can go back after a failover.
         if state.epoch != known.epoch || state.now_ms >= known.now_ms {
             if known.now_ms > 0 {
                 self.known.ahead_ms.fetch_max(state.now_ms - self.known.clock.now_ms(), Ordering::Relaxed);
@@ -172,17 +168,13 @@ impl Store {
         }
     }
 
-    /// Reads the input of the decision, decides, and commits. After a conflict, starts again.
     pub async fn decide<D: Decision>(&self, decision: D) -> Result<Receipt<D::Output>, RunError> {
         let mut results = self.decide_all(std::slice::from_ref(&decision)).await?;
         results.pop().unwrap_or_else(|| Err(RunError::Contended(0)))
     }
 
-    /// Each attempt takes one round trip for all reads, and one for all commits.
-    ///
-    /// # Errors
-    ///
-    /// The outcome of the last commit is unknown. The caller may run the same decisions again.
+    /// Each attempt takes one round trip for all reads, and one for all commits. After an error, the outcome of the
+    /// last commit is unknown. The caller may run the same decisions again.
     pub async fn decide_all<D: Decision>(
         &self,
         decisions: &[D],
@@ -193,7 +185,7 @@ impl Store {
         Ok(results)
     }
 
-    /// Works like [`Self::decide_all`], but starts with a view that the caller has filled.
+    /// Starts with a view that the caller has filled.
     pub async fn decide_with<D: Decision>(
         &self,
         view: &mut View,
@@ -205,8 +197,7 @@ impl Store {
         Ok(results)
     }
 
-    /// Works like [`Self::decide_with`], but also waits up to `at_most` until the commits have the requested
-    /// durability.
+    /// Also waits up to `at_most` until the commits have the requested durability.
     pub async fn decide_durably<D: Decision>(
         &self,
         view: &mut View,
@@ -222,8 +213,7 @@ impl Store {
         Ok((results, confirmed))
     }
 
-    /// Calls `evaluate` until it has all values that it needs. Reads the missing values, and commits nothing. The
-    /// context of `evaluate` has no version.
+    /// Reads missing values and calls `evaluate` again. The context has no version, because nothing is committed.
     pub async fn evaluate<T>(
         &self,
         view: &mut View,

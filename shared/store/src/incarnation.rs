@@ -5,8 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tickfleet_model::ConsumerId;
 
-/// Returns a new name for a consumer. No name is used twice: if two processes shared a name, the fleet would not detect
-/// the death of one process.
+/// No name is used twice. If two processes shared a name, the fleet would not detect the death of one process.
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "the edge: the start's time makes the name of an incarnation unique")]
 pub fn incarnation(kind: &str, name: &str) -> ConsumerId {
@@ -21,7 +20,7 @@ pub fn incarnation(kind: &str, name: &str) -> ConsumerId {
     id.or_else(|_| ConsumerId::new(format!("{kind}-{since:x}-{start}"))).unwrap_or_else(|_| unreachable_name())
 }
 
-/// Returns the name that all starts of a worker share, in all shards. `None` if the consumer is not a worker.
+/// All starts of a worker share this name, in all shards. `None` if the consumer is not a worker.
 #[must_use]
 pub fn worker_of(consumer: &str) -> Option<&str> {
     let (rest, start) = consumer.rsplit_once('-')?;

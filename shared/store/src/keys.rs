@@ -1,4 +1,4 @@
-//! Names of keys. All keys of a shard begin with the same prefix, which is also their hash tag.
+//! Names of keys. All keys of a shard have the form `{namespace:shard}:…`.
 
 use std::fmt;
 
@@ -10,7 +10,6 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// All keys have the form `{namespace:shard}:…`.
     #[must_use]
     pub fn new(namespace: &str, shard: u32) -> Self {
         Self { prefix: format!("{{{namespace}:{shard}}}:") }
@@ -21,7 +20,7 @@ impl Keys {
         &self.prefix
     }
 
-    /// `suffix` is the part after the prefix (`turns`, `meta`, `ready:normal`).
+    /// For example `turns`, `meta`, `ready:normal`.
     #[must_use]
     pub fn key(&self, suffix: impl fmt::Display) -> String {
         format!("{}{suffix}", self.prefix)
@@ -80,14 +79,12 @@ impl fmt::Display for CounterName {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Queue {
     Ready(Priority),
-    /// Slices that are redelivered after their worker crashed. Each worker runs at most one such slice at once, in a
-    /// separate slot.
+    /// For redelivery after a crash of the worker. Each worker runs at most one such slice at once.
     Suspect(Priority),
     External(TenantId, AgentId),
 }
 
 impl Queue {
-    /// The queue of an external runtime has normal priority.
     #[must_use]
     pub const fn priority(&self) -> Priority {
         match self {
@@ -96,8 +93,7 @@ impl Queue {
         }
     }
 
-    /// The ready queues come first, then the queues for redelivery. Each group is sorted by priority, the most urgent
-    /// first.
+    /// The ready queues come first. In each group, the most urgent queue comes first.
     pub fn of_workers() -> impl Iterator<Item = Self> {
         Priority::ALL.into_iter().map(Self::Ready).chain(Priority::ALL.into_iter().map(Self::Suspect))
     }

@@ -1,9 +1,6 @@
 //! The store: the [`seam`] (the interface of a store) with its two implementations. Only this crate connects to Redis.
-//!
-//! [`Store`] is one shard. [`Store::decide`] runs a decision of [`tickfleet_core`] and commits its transaction. If
-//! another decision was committed first, the output states this, without an error. After a [`StoreError`], the
-//! transaction may or may not be committed. The caller may repeat the decision, because the store recognizes a
-//! transaction that it has committed.
+//! After a [`StoreError`], the caller may repeat a decision, because the store recognizes a transaction that it has
+//! committed.
 
 mod clock;
 mod connection;
@@ -79,45 +76,40 @@ pub fn command_names() -> Vec<&'static str> {
     words
 }
 
-/// The words that are reported to [`Observer::redirected`].
+/// [`Observer::redirected`] gets these words.
 #[must_use]
 pub fn refusal_names() -> Vec<&'static str> {
     connection::error::ANSWERS.to_vec()
 }
 
-/// Field names end with the unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
     pub namespace: String,
     /// All processes must use the same number.
     pub shards: u32,
-    /// Age of its last heartbeat at which a consumer counts as dead.
+    /// A consumer counts as dead at this age of its last heartbeat.
     pub lease_ms: i64,
     pub retain_ms: i64,
     pub dedupe_ms: i64,
     pub reply_retain_ms: i64,
     pub audit_retain_ms: i64,
     pub audit_entries_max: u64,
-    /// True if audit entries contain how their calls were admitted.
     pub audit_admissions: bool,
     pub dead_entries_max: u64,
     pub turns_max: u64,
-    /// Bytes of an inbound stream; at most half of the server's memory.
+    /// At most half of the server's memory.
     pub turns_bytes_max: u64,
-    /// Unfinished turns of a tenant.
     pub tenant_turns_max: u64,
-    /// Bytes of a tenant's unfinished turns; at most a quarter of the server's memory.
+    /// At most a quarter of the server's memory.
     pub tenant_bytes_max: u64,
-    /// Dispatched slices of a tenant.
     pub tenant_ready_max: u64,
     pub inbox_unread_max: u64,
     pub inboxes_max: u64,
-    /// Number of crashes after which a slice is quarantined.
+    /// After this number of crashes, a slice is quarantined.
     pub crashes_max: u32,
 }
 
 impl Default for StoreOptions {
-    /// A test of the command line compares these values with `config/tickfleet.yaml`.
     fn default() -> Self {
         Self {
             namespace: "tickfleet".into(),
@@ -167,7 +159,6 @@ impl Store {
         }
     }
 
-    /// On a cluster, the shards share one cached view of the nodes.
     pub fn open_all(url: &str, options: &Arc<StoreOptions>) -> Result<Vec<Self>, StoreError> {
         let shards = 0..options.shards.max(1);
         if url.starts_with(socket::SCHEME) {
@@ -182,7 +173,6 @@ impl Store {
         Self::on(Connection::over(dial), shard, options)
     }
 
-    /// For simulations. Connects lazily.
     #[must_use]
     pub fn over(dial: Arc<dyn Dial>, shard: u32, options: Arc<StoreOptions>) -> Self {
         Self::on(Connection::over(dial), shard, options)
@@ -194,7 +184,7 @@ impl Store {
         Self { connection, keys, shard, options, backend: Backend::Redis(Arc::new(redis)), known: Arc::default() }
     }
 
-    /// For a [`seam::memory::MemoryStore`], the [`SocketStore`] of another process, or, in simulations, a
+    /// For a [`seam::memory::MemoryStore`] or a [`SocketStore`]; in simulations, for a
     /// [`seam::memory::faults::FaultyStore`].
     #[must_use]
     pub fn in_memory(memory: impl seam::Store + 'static, shard: u32, options: Arc<StoreOptions>) -> Self {

@@ -1,4 +1,4 @@
-//! The Redis permissions of each role in a fleet, as the ACL rules of a Redis user for the role.
+//! The Redis permissions of each role, as ACL rules of a Redis user.
 //!
 //! The commit function runs most commands; this module lists the others.
 
@@ -6,33 +6,25 @@ use std::collections::BTreeSet;
 
 use crate::seam::redis::{CALLED, COMMIT_SOURCE};
 
-/// No client logs in as `default`, but Redis reads its append-only file with the permissions of this user. Without
-/// these permissions, Redis 7.0 and 8.2 refuse every transaction of a script in the file, and start empty.
+/// Redis reads its append-only file with the permissions of `default`. Without these permissions, Redis 7.0 and 8.2
+/// refuse every transaction of a script in the file, and start empty.
 pub const DEFAULT_USER: &str = "off ~* &* +@all";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Scheduler, worker and operator in one Redis user, for `tickfleet dev`.
     Tickfleet,
-    /// Admits turns.
     Scheduler,
-    /// Runs calls.
     Worker,
-    /// Changes settings, cancels, resets, and reads.
     Operator,
-    /// Submits, cancels, talks with agents, reads replies, and reads everything else.
     Gateway,
-    /// Submits turns and reads replies.
     Producer,
-    /// Only reads data.
     Viewer,
-    /// Reads data, and stores its own progress. Exports the audit log, and delivers notifications of approvals.
     Exporter,
 }
 
-/// Ask about the server and its role in a cluster.
 const CONNECTING: &[&str] = &["ping", "select", "info", "role", "time", "cluster|shards", "cluster|slots"];
-/// Call the commit function, or load it if the server does not know it.
+/// `function|load` and `script|load` are for a server that does not know the commit function.
 const COMMITTING: &[&str] = &["fcall", "function|load", "evalsha", "script|load"];
 const READS: &[&str] = &[
     "exists",
@@ -64,16 +56,14 @@ const READS: &[&str] = &[
     "zscan",
     "zscore",
 ];
-/// Read the server's settings, and check whether the user `default` may load the append-only file.
+/// `acl|dryrun` checks whether the user `default` may load the append-only file.
 const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
-/// Take entries from queues, and create missing queues.
 const TAKING: &[&str] = &["xgroup|create", "xreadgroup"];
-/// Assign the entries of a deleted consumer to another consumer.
+/// For entries of a deleted consumer.
 const ADOPTING: &[&str] = &["xclaim"];
-/// Trim logs and inboxes without the function.
 const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];
-/// Wait until a record is durable. `@blocking` is the category of `waitaof`: a server rejects a rule with an unknown
-/// command, and older servers do not have `waitaof`.
+/// The category `@blocking` contains `waitaof`. A server rejects a rule with an unknown command, and older servers lack
+/// `waitaof`.
 const WAITING: &[&str] = &["@blocking", "wait"];
 
 /// The keys are in the format of ACL rules, but without the namespace.
@@ -82,11 +72,10 @@ struct Selector {
     commands: &'static [&'static str],
 }
 
-/// Permits calls of the function that schedulers have loaded, but not loading it. The only key is the bare prefix of a
-/// shard, which never exists. In a cluster, commands use this key to ask nodes for the owner of the slot.
+/// Permits calls of the loaded function, but not loading the function. The key is the bare prefix of a shard, which
+/// never exists. In a cluster, this key finds the owner of the slot.
 const LENT_FUNCTION: Selector = Selector { keys: &["~"], commands: &["fcall", "evalsha", "exists"] };
 
-/// Each command is allowed only on the keys that it needs.
 const PRODUCER: &[Selector] = &[
     LENT_FUNCTION,
     Selector { keys: &["%W~turns", "%W~tasks"], commands: &["xadd"] },
@@ -145,7 +134,7 @@ const PRODUCER: &[Selector] = &[
     },
 ];
 
-/// Exporters write their progress, their lease, and the events of approvals that they have delivered.
+/// For progress, leases, and the events of approvals that an exporter has delivered.
 const EXPORTER: &[Selector] = &[
     LENT_FUNCTION,
     Selector { keys: &["%W~follow:*", "%W~notified:*"], commands: &["set", "pexpire", "del"] },
@@ -153,14 +142,13 @@ const EXPORTER: &[Selector] = &[
         keys: &["%W~parts:follow:*", "%W~parts:notified:*"],
         commands: &["hset", "hdel", "pexpire", "pexpireat", "persist", "del"],
     },
-    // Exporters check whether Redis accepts writes, with the bare prefix of the shard.
+    // Exporters check with this key whether Redis accepts writes.
     Selector { keys: &["%W~"], commands: &["set"] },
 ];
 
 /// Gateways only append to the audit log, and claim local calls for their clients.
 const GATEWAY: &[Selector] =
     &[Selector { keys: &["%W~audit"], commands: &["xadd"] }, Selector { keys: &["~local:*"], commands: TAKING }];
-/// Keys of turns, tasks, sessions, approvals and inboxes, and of operators' settings.
 const GATEWAY_WRITES: &[&str] = &[
     "",
     "meta",
@@ -231,7 +219,7 @@ impl Role {
     const fn commits(self) -> bool {
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Gateway => true,
-            // These roles may run the commands of a commit only on certain keys, which their selectors list.
+            // Selectors list the keys on which these roles may run the commands of a commit.
             Self::Producer | Self::Viewer | Self::Exporter => false,
         }
     }
@@ -258,7 +246,6 @@ impl Role {
         }
     }
 
-    /// The commands in the format of ACL rules, which apply to all keys of the role.
     fn commands(self) -> BTreeSet<String> {
         let mut commands = BTreeSet::new();
         if self.commits() {
@@ -270,13 +257,12 @@ impl Role {
         commands
     }
 
-    /// The keys in the format of ACL rules, which apply to all commands of the role.
     fn keys(self, namespace: &str) -> Vec<String> {
         let key = |mode: &str, suffix: &str| format!("{mode}~{{{namespace}:*}}:{suffix}");
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator => vec![key("", "*")],
-            // A gateway cancels turns, decides approvals, and changes settings. It cannot write seals, the policy,
-            // documents or grants. It can append to the audit log (see `GATEWAY`), but not change it.
+            // A gateway cannot write seals, the policy, documents or grants. It can append to the audit log (see
+            // `GATEWAY`), but not change it.
             Self::Gateway => {
                 let written = GATEWAY_WRITES.iter().map(|suffix| key("", suffix));
                 written.chain([key("%R", "*")]).collect()
@@ -413,7 +399,7 @@ mod tests {
             // This line runs the commands of `CALLED`.
             .filter(|line| !line.contains("call(unpack(ARGV"))
             .collect();
-        // This line passes a long list to a command in several calls, because Lua limits the arguments of one call.
+        // This line splits a long list, because Lua limits the arguments of one call.
         assert!(
             matches!(hidden[..], [one] if one.contains("try(command, key, unpack(")),
             "which command is it? {hidden:?}"

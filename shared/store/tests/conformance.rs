@@ -1,12 +1,6 @@
 //! One suite for both stores: plays random transactions on the store in memory and on a real server, and compares all
-//! results and contents.
-//!
-//! A game is a plan ([`plan`]) that uses few names ([`universe`]). During the game, the plan is completed with
-//! versions, entries and times ([`resolve`]), and both stores get the same calls ([`play`]). The game sets the server's
-//! wall clock ([`server`]), so that entry IDs and times are equal.
-//!
-//! Environment: `TICKFLEET_CONFORMANCE_GAMES` is the number of games. `TICKFLEET_CONFORMANCE_SEED` repeats a run.
-//! `TICKFLEET_REDIS_SERVER` is the program of the server.
+//! results and contents. `TICKFLEET_CONFORMANCE_GAMES` is the number of games. `TICKFLEET_CONFORMANCE_SEED` repeats a
+//! run. `TICKFLEET_REDIS_SERVER` is the program of the server.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod conformance {
@@ -42,7 +36,7 @@ const OFTEN: usize = 10;
 const STEPS: usize = 40;
 const BEGIN_MS: i64 = 1_700_000_000_000;
 
-/// Events that must occur in a run of [`GAMES`] games, because the suite would otherwise not compare their effects.
+/// If these events did not occur in a run of [`GAMES`] games, the suite would not compare their effects.
 const EXPECTED: &[&str] = &[
     "is committed",
     "is refused",

@@ -1,5 +1,5 @@
-//! Games: a whole fleet runs on the store in memory. Processes crash or pause at any await, replies are lost, and
-//! writes are lost. An oracle that observes only the seam and the tools checks the guarantees.
+//! Games: a whole fleet runs on the store in memory, with crashes, pauses, lost replies and lost writes. An oracle
+//! checks the guarantees.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -76,12 +76,10 @@ fn cancels() -> Plan {
     Plan { turns: 30, crash: 10, pause: 60, cancel_later: 60, ..calm() }
 }
 
-/// Calls of the store fail, or their replies are lost.
 fn answers() -> Plan {
     Plan { crash: 10, pause: 20, refused: 20, unanswered: 20, ..calm() }
 }
 
-/// The store restarts without its last writes.
 fn losses() -> Plan {
     Plan { crash: 3, pause: 20, lose: 10, ..calm() }
 }
@@ -202,8 +200,8 @@ const DETECTED_WITHIN: u64 = 40;
 
 type Detected = (&'static str, fn() -> Plan, u64);
 
-/// A guard of the core, a plan, and the seed of the first game that fails without the guard. The seed may change with
-/// every change of a decision; run `find_mutants` to find the new one.
+/// A guard of the core, a plan, and the seed of the first game that fails without the guard. If a seed changes,
+/// `find_mutants` finds the new one.
 const MUTANTS: &[Detected] = &[
     ("limits_guard_the_room", crashes, 0),
     ("due_guards_the_version", crashes, 1),

@@ -26,7 +26,6 @@ enum Clock {
 
 struct Shard {
     store: Store,
-    /// The same shard, opened as another process would open it.
     other: Store,
     clock: Clock,
 }
@@ -94,7 +93,7 @@ impl Shard {
     }
 }
 
-/// Drops the future after `polls` polls, as if its process was killed.
+/// The drop after `polls` polls simulates a killed process.
 async fn kill_after(polls: usize, future: impl Future) {
     let mut future = pin!(future);
     let mut left = polls;

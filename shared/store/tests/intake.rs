@@ -1,4 +1,4 @@
-//! Intake: submit, admit, release and reject on the store in memory, with schedulers that have stale views.
+//! Submit, admit, release and reject on the store in memory, with schedulers that have stale views.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "intake/fleet.rs"]

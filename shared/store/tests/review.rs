@@ -66,7 +66,6 @@ impl Record for Hot {
     const SCHEMA: u32 = 1;
 }
 
-/// As when calls of one session begin and end in many workers at once.
 #[tokio::test]
 async fn decisions_about_a_hot_record_are_all_committed() {
     let clock = Arc::new(ManualClock::new(1_000));

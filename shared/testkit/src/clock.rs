@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The shard's time in milliseconds since 1970, which only the test moves. Clones share the time.
+/// In milliseconds since 1970. Only the test moves the time. Clones share it.
 #[derive(Debug, Clone)]
 pub struct TestClock {
     now_ms: Arc<AtomicI64>,
@@ -25,7 +25,7 @@ impl TestClock {
         self.now_ms.load(Ordering::SeqCst)
     }
 
-    /// Returns the new time. A negative value moves the clock backward.
+    /// A negative value moves the clock backward.
     pub fn advance(&self, ms: i64) -> i64 {
         self.now_ms.fetch_add(ms, Ordering::SeqCst) + ms
     }

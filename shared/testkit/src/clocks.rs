@@ -20,17 +20,11 @@ const FILE: &str = "clock";
 #[derive(Debug)]
 pub struct Clocks {
     dir: TempDir,
-    /// Starts Redis with its own clock.
     server: PathBuf,
 }
 
 impl Clocks {
-    /// Prints a message and returns `None` if `cc` is missing, the system does not support preloading, or Redis is
-    /// linked statically.
-    ///
-    /// # Panics
-    ///
-    /// Redis is missing, or a temporary folder cannot be created.
+    /// `None` if `cc` is missing, the system does not support preloading, or Redis is linked statically.
     pub async fn new() -> Option<Self> {
         match Self::build().await {
             Ok(clocks) => Some(clocks),
@@ -65,7 +59,7 @@ impl Clocks {
         self.dir.path().join("clocks.so")
     }
 
-    /// Writes the script that starts Redis with its own clock. The script replaces its shell with Redis.
+    /// The script replaces its shell with Redis.
     fn write_server(&self) -> std::io::Result<()> {
         let program = find_binary().expect("a Redis server");
         let text = format!(
@@ -77,7 +71,6 @@ impl Clocks {
         std::fs::set_permissions(&self.server, std::fs::Permissions::from_mode(0o700))
     }
 
-    /// True if the clock of a test server moves as requested.
     async fn holds(&self) -> bool {
         let options = RedisOptions { program: Some(self.server()), ..RedisOptions::default() };
         let Ok(server) = RedisServer::try_start_with(options).await else { return false };
@@ -88,31 +81,25 @@ impl Clocks {
         (before - 3_600_500..before).contains(&after)
     }
 
-    /// A program for [`RedisOptions::program`]: Redis with its own clock. [`file_of`] returns the file that moves this
-    /// clock.
+    /// For [`RedisOptions::program`]: Redis with its own clock. [`file_of`] returns the file that moves this clock.
     #[must_use]
     pub fn server(&self) -> PathBuf {
         self.server.clone()
     }
 
-    /// Environment variables that give another program its own clock. `file` moves this clock.
+    /// Gives another program its own clock. `file` moves this clock.
     #[must_use]
     pub fn variables(&self, file: &Path) -> [(&'static str, String); 2] {
         [("LD_PRELOAD", self.library().display().to_string()), (VARIABLE, file.display().to_string())]
     }
 }
 
-/// Returns the clock file of a server that was started with [`Clocks::server`].
 #[must_use]
 pub fn file_of(server: &RedisServer) -> PathBuf {
     server.dir().join(FILE)
 }
 
-/// Sets a process's clock to `ahead_ms` ahead of the machine's clock, or behind if it is negative.
-///
-/// # Panics
-///
-/// The clock file does not exist, because its process was not started.
+/// `ahead_ms` is relative to the machine's clock. The process must have been started.
 pub fn move_clock(file: &Path, ahead_ms: i64) {
     let file = std::fs::OpenOptions::new().write(true).open(file).expect("the file of a clock");
     file.write_all_at(&ahead_ms.to_ne_bytes(), 0).expect("move a clock");

@@ -12,25 +12,23 @@ use crate::network::{PortProxy, address_of};
 use crate::{Network, RedisOptions, RedisServer, TlsFiles};
 
 const SLOTS: u16 = 16_384;
-/// Silence after which a majority of primaries considers a node dead. With a shorter time, a busy machine would cause
-/// failovers.
+/// With a shorter time, a busy machine would cause failovers.
 const NODE_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// Time limit for any expected event, such as a complete cluster or a failover.
+/// For any expected event, such as a complete cluster or a failover.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time limit for a response, because a paused node does not respond.
+/// A paused node does not respond.
 const ANSWER: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(20);
-/// Attempts to find a free port for the cluster bus. An attempt fails if another process takes the port.
+/// If another process takes the port, another attempt follows.
 const PORT_TRIES: usize = 5;
 
 /// On ports of 127.0.0.1. The servers end when the cluster is dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The initial primaries, then the first replica of each primary, then the second replica of each, and so on. With
-    /// three primaries and one replica each, the replica of server 1 is server 4.
+    /// The initial primaries, then the first replica of each primary, then the second replica of each. With three
+    /// primaries and one replica each, the replica of server 1 is server 4.
     pub servers: Vec<RedisServer>,
     primaries: usize,
-    /// Empty without TLS.
     tls_ports: Vec<u16>,
     /// Set if the network can be cut. `announced` then has the port of each server's proxy.
     network: Option<Network>,
@@ -46,37 +44,28 @@ struct NodeLine {
 }
 
 impl Cluster {
-    /// Primaries share the slots evenly, and each gets `replicas` replicas. Waits until every node reports a complete
-    /// cluster. The detection of a dead primary needs at least three primaries.
-    ///
-    /// # Panics
-    ///
-    /// A server does not start, or does not find the others.
+    /// Waits until every node reports a complete cluster. The detection of a dead primary needs at least three
+    /// primaries.
     pub async fn start(primaries: usize, replicas: usize) -> Self {
         Self::start_of(primaries, replicas, &RedisOptions::default(), false).await
     }
 
-    /// Works like [`Self::start`], but with further options for each server. If `is_apart`, the servers communicate
-    /// over a network that can be cut ([`Self::network`]).
+    /// `options` are for each server. If `is_apart`, the servers communicate over a network that can be cut
+    /// ([`Self::network`]).
     pub async fn start_of(primaries: usize, replicas: usize, options: &RedisOptions, is_apart: bool) -> Self {
         Self::start_as(primaries, replicas, options, None, is_apart.then(Network::new)).await
     }
 
-    /// Works like [`Self::start_of`], with a network that can be cut.
     pub async fn start_apart(primaries: usize, replicas: usize, extra_args: &[&str]) -> Self {
         Self::start_of(primaries, replicas, &RedisOptions::with(extra_args), true).await
     }
 
-    /// # Panics
-    ///
-    /// The cluster was started without a network.
     #[must_use]
     pub const fn network(&self) -> &Network {
         self.network.as_ref().expect("a cluster with a network that can be cut")
     }
 
-    /// Works like [`Self::start`], but the nodes use TLS with each other and with clients. [`Self::holder`] does not
-    /// work with a TLS cluster.
+    /// The nodes use TLS with each other and with clients. [`Self::holder`] does not work with a TLS cluster.
     pub async fn start_tls(primaries: usize, replicas: usize, files: &TlsFiles) -> Self {
         Self::start_as(primaries, replicas, &RedisOptions::default(), Some(files), None).await
     }
@@ -156,12 +145,7 @@ impl Cluster {
         self.cluster_command(asked, &["KEYSLOT", key]).await
     }
 
-    /// Returns the server that holds this slot according to most of the responding servers; `None` if no server reports
-    /// a holder.
-    ///
-    /// # Panics
-    ///
-    /// The reported node is not one of `servers`.
+    /// The holder according to most of the responding servers; `None` if no server reports a holder.
     pub async fn holder(&self, slot: u16) -> Option<usize> {
         let mut says = BTreeMap::new();
         for server in 0..self.servers.len() {
@@ -177,11 +161,7 @@ impl Cluster {
         Some(found.expect("the nodes name a server of theirs"))
     }
 
-    /// Waits until most servers report that a server other than `before` holds this slot.
-    ///
-    /// # Panics
-    ///
-    /// The slot was not taken over in time.
+    /// Waits until most servers report a server other than `before`.
     pub async fn another_holder(&self, slot: u16, before: usize) -> usize {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -193,15 +173,14 @@ impl Cluster {
         }
     }
 
-    /// Returns the other server of a pair: an initial primary and its replica, even after a failover. Requires one
-    /// replica per primary.
+    /// An initial primary and its replica are partners, even after a failover. Requires one replica per primary.
     #[must_use]
     pub const fn partner(&self, server: usize) -> usize {
         (server + self.primaries) % (2 * self.primaries)
     }
 
-    /// Returns a primary other than `server` and its partner, if one responds. This primary holds the slot in the
-    /// middle of another primary's initial range.
+    /// A primary other than `server` and its partner, if one responds. The returned server holds the slot in the middle
+    /// of another primary's initial range.
     pub async fn elsewhere(&self, server: usize) -> Option<usize> {
         let part = SLOTS / u16::try_from(self.primaries).ok()?;
         for next in 1..self.primaries {
@@ -217,11 +196,7 @@ impl Cluster {
         None
     }
 
-    /// Makes the replica `server` take over while all servers run.
-    ///
-    /// # Panics
-    ///
-    /// The replica does not take over in time.
+    /// All servers run during the failover.
     pub async fn fail_over_to(&self, server: usize) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -242,10 +217,6 @@ impl Cluster {
     }
 
     /// Waits until `server` rejects a write of `key` with the error code `word`, such as `CLUSTERDOWN`.
-    ///
-    /// # Panics
-    ///
-    /// The server does not reject the write in time.
     pub async fn refuses(&self, server: usize, key: &str, word: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -260,8 +231,8 @@ impl Cluster {
         }
     }
 
-    /// Begins to move a slot. From now on, `from` responds with `ASK` for keys that it does not have, and `to` accepts
-    /// such keys from clients that were redirected.
+    /// From now on, `from` responds with `ASK` for keys that it does not have, and `to` accepts such keys from
+    /// redirected clients.
     pub async fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         let source = self.id(from).await;
@@ -277,10 +248,6 @@ impl Cluster {
     }
 
     /// Moves keys of a migrating slot one by one, in the order of `keys`. Waits while the cluster is down.
-    ///
-    /// # Panics
-    ///
-    /// A server rejects a key.
     pub async fn move_keys(&self, keys: &[Vec<u8>], from: usize, to: usize) {
         let mut source = self.servers[from].connection().await;
         let port = self.port(to);
@@ -301,12 +268,7 @@ impl Cluster {
         }
     }
 
-    /// Ends the move of a slot. The server `to` must have all keys of the slot. This server gets the command first, so
-    /// that the slot always has an owner.
-    ///
-    /// # Panics
-    ///
-    /// The server `from` still has keys of the slot.
+    /// `to` must have all keys of the slot. `to` gets the command first, so that the slot always has an owner.
     pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         let target = self.id(to).await;
@@ -315,11 +277,7 @@ impl Cluster {
         }
     }
 
-    /// Moves a whole slot with `MIGRATESLOTS` (Valkey 9). Returns false if the server does not support the command.
-    ///
-    /// # Panics
-    ///
-    /// The slot does not arrive in time.
+    /// Uses `MIGRATESLOTS` (Valkey 9). Returns false if the server does not support the command.
     pub async fn move_whole(&self, slot: u16, from: usize, to: usize) -> bool {
         let slot_text = slot.to_string();
         let target = self.id(to).await;
@@ -332,10 +290,6 @@ impl Cluster {
     }
 
     /// Waits until `replicas` replicas have all of the primary's current data.
-    ///
-    /// # Panics
-    ///
-    /// The replicas do not catch up in time.
     pub async fn replicated(&self, primary: usize, replicas: usize) {
         let deadline = Instant::now() + PATIENCE;
         while self.following(primary).await < replicas {
@@ -344,7 +298,7 @@ impl Cluster {
         }
     }
 
-    /// Counts the replicas that have the data from the beginning of this call.
+    /// Counts only replicas that have the data from the beginning of this call.
     async fn following(&self, primary: usize) -> usize {
         let offsets = |info: &str| -> (u64, Vec<u64>) {
             let number = |text: &str| text.trim().parse().unwrap_or(0);
@@ -385,7 +339,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until `is` holds for every node. `is` takes the node's list of nodes and its `CLUSTER INFO`.
+    /// `is` takes the node's list of nodes and its `CLUSTER INFO`, and must hold for every node.
     async fn wait_until(&self, what: &str, is: impl Fn(&[NodeLine], &str) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         for server in 0..self.servers.len() {
@@ -443,7 +397,6 @@ impl Cluster {
         self.announced.get(server).map_or_else(|| self.port(server), ToString::to_string)
     }
 
-    /// `None` if the server does not respond.
     async fn nodes(&self, server: usize) -> Option<Vec<NodeLine>> {
         let text: String = timeout(ANSWER, self.try_cluster_command(server, &["NODES"])).await.ok()?.ok()?;
         let line = |line: &str| {
@@ -466,8 +419,7 @@ fn slots_of(range: &str) -> Option<RangeInclusive<u16>> {
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// Starts a node, and also returns the port of its cluster bus. The default, the port plus 10,000, can exceed the
-/// highest valid port.
+/// Also returns the port of the cluster bus. The default, the port plus 10,000, can exceed the highest valid port.
 async fn node(options: RedisOptions) -> (RedisServer, u16) {
     let mut last = String::new();
     for _ in 0..PORT_TRIES {
@@ -490,8 +442,7 @@ async fn node(options: RedisOptions) -> (RedisServer, u16) {
     panic!("a test needs a node of a cluster: {last}");
 }
 
-/// Starts a node behind proxies of the network. Also returns the port and the bus port under which the other nodes know
-/// this node.
+/// Also returns the port and the bus port under which the other nodes know this node.
 async fn node_apart(network: &mut Network, index: usize, options: RedisOptions) -> (RedisServer, u16, u16) {
     let door: PortProxy = network.door(index).await;
     let bus_door: PortProxy = network.door(index).await;
@@ -513,7 +464,7 @@ fn port_of(server: &RedisServer) -> String {
     server.url().trim_end_matches('/').rsplit(':').next().unwrap_or_default().to_owned()
 }
 
-/// True for the error `CLUSTERDOWN`, even if the server forwards this error of another server.
+/// Also true if the server forwards this error of another server.
 fn is_down(error: &redis::RedisError) -> bool {
     error.code() == Some("CLUSTERDOWN") || error.detail().is_some_and(|detail| detail.contains("CLUSTERDOWN"))
 }

@@ -5,10 +5,6 @@ use redis::aio::ConnectionLike;
 const SCAN_COUNT: usize = 1_000;
 
 /// An exception is a pattern (`*` any characters, `?` one character), with the reason why such keys have no TTL.
-///
-/// # Panics
-///
-/// Keys leaked (the message lists them), an exception has no reason, or Redis does not respond.
 pub async fn assert_no_leaked_keys(connection: &mut impl ConnectionLike, exceptions: &[(&str, &str)]) {
     for (pattern, reason) in exceptions {
         assert!(!reason.trim().is_empty(), "the exception {pattern:?} needs a reason");
@@ -25,7 +21,6 @@ pub async fn assert_no_leaked_keys(connection: &mut impl ConnectionLike, excepti
     );
 }
 
-/// Returns the keys without a TTL that match no exception, sorted.
 pub async fn leaked_keys(
     connection: &mut impl ConnectionLike,
     exceptions: &[(&str, &str)],
@@ -61,7 +56,7 @@ async fn without_ttl(connection: &mut impl ConnectionLike, keys: Vec<String>) ->
     Ok(keys.into_iter().zip(ttls).filter(|(_, ttl)| *ttl == -1).map(|(key, _)| key).collect())
 }
 
-/// True if the pattern matches the text. At a mismatch, the search continues from the last `*`.
+/// At a mismatch, the search continues from the last `*`.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let mut p = 0;
     let mut t = 0;

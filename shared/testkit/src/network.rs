@@ -1,6 +1,5 @@
 //! A network between servers that a test can partition. A proxy ("door") accepts the connections to each port, and each
-//! server calls the others from its own address. The network needs no privileges, but requires that all of 127.0.0.0/8
-//! is local.
+//! server calls the others from its own address. All of 127.0.0.0/8 must be local.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,7 +11,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// The lower number first.
 type Pair = (usize, usize);
 
 /// After the network is dropped, it carries no data.
@@ -28,12 +26,12 @@ pub(crate) struct PortProxy {
     pub(crate) behind: Arc<OnceLock<u16>>,
 }
 
-/// The address for a server's option `bind-source-addr`.
+/// For the option `bind-source-addr` of a server.
 pub(crate) fn address_of(server: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 1, u8::try_from(server + 1).expect("a few servers"))
 }
 
-/// Returns the server with this address; `None` for a client.
+/// `None` for a client.
 fn caller(address: IpAddr) -> Option<usize> {
     let IpAddr::V4(address) = address else { return None };
     let [127, 0, 1, number] = address.octets() else { return None };
@@ -49,7 +47,6 @@ impl Network {
         Self { cuts: watch::Sender::default(), doors: Vec::new() }
     }
 
-    /// True if servers can call from their own addresses on this system.
     pub async fn is_possible() -> bool {
         TcpListener::bind((address_of(0), 0)).await.is_ok()
     }
@@ -71,7 +68,7 @@ impl Network {
     }
 
     /// Cuts the traffic between `servers` and the others; `of` is the number of all servers. Data in transit arrives
-    /// after [`Self::join`], as with TCP. Clients still reach all servers.
+    /// after [`Self::join`]. Clients still reach all servers.
     pub fn isolate(&self, servers: &[usize], of: usize) {
         let others = (0..of).filter(|other| !servers.contains(other));
         let cut = others.flat_map(|other| servers.iter().map(move |server| pair(*server, other)));

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerError, ServerOptions};
 
-/// Time limit for each command, even a blocking one. The library's default of 500 ms is too short on a busy machine.
+/// For each command, even a blocking one. The library's default of 500 ms is too short on a busy machine.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Default)]
@@ -20,7 +20,6 @@ pub struct RedisOptions {
     /// In bytes; `None` means no limit.
     pub maxmemory: Option<u64>,
     pub extra_args: Vec<String>,
-    /// `None` means the installed Redis.
     pub program: Option<std::path::PathBuf>,
 }
 
@@ -31,8 +30,8 @@ impl RedisOptions {
     }
 }
 
-/// Dropping it ends the server and deletes its folder. If the test process is killed, a watchdog ends the server within
-/// seconds, but does not delete the folder.
+/// Dropping it ends the server and deletes its folder. If the test process is killed, a watchdog ends the server, but
+/// does not delete the folder.
 #[derive(Debug)]
 pub struct RedisServer {
     // Declared before `_dir`, so that the server ends before its folder is deleted.
@@ -41,11 +40,7 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts an empty server that persists nothing, on a unix socket.
-    ///
-    /// # Panics
-    ///
-    /// The server does not start. The message says how to install Redis.
+    /// The server persists nothing, and listens on a unix socket.
     pub async fn start() -> Self {
         Self::start_with(RedisOptions::default()).await
     }
@@ -57,7 +52,6 @@ impl RedisServer {
         }
     }
 
-    /// Works like [`Self::start_with`], but returns an error instead of panicking, so that the caller can retry.
     pub(crate) async fn try_start_with(options: RedisOptions) -> Result<Self, ServerError> {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for Redis");
         let mut extra_args: Vec<String> = ["--enable-debug-command", "yes"].map(String::from).into();
@@ -86,12 +80,7 @@ impl RedisServer {
         self.server.dir()
     }
 
-    /// Opens a connection. Each command of the new connection has a timeout of two minutes, so do not use it for longer
-    /// blocking reads.
-    ///
-    /// # Panics
-    ///
-    /// The server does not respond.
+    /// Each command has a timeout of two minutes, so do not use the connection for longer blocking reads.
     pub async fn connection(&self) -> MultiplexedConnection {
         match connect(&self.url()).await {
             Ok(connection) => connection,
@@ -99,25 +88,19 @@ impl RedisServer {
         }
     }
 
-    /// Kills the server. After a later [`Self::restart`], the server only has the data that was in its append-only
-    /// file.
+    /// After a later [`Self::restart`], the server only has the data from its append-only file.
     pub fn kill9(&mut self) {
         self.server.kill9().expect("kill the test's Redis");
     }
 
-    /// Restarts the server with the same socket or port, and the same folder. A running server first saves and ends.
-    ///
-    /// # Panics
-    ///
-    /// The server does not start.
+    /// The socket or port and the folder stay the same. A running server first saves and ends.
     pub async fn restart(&mut self) {
         if let Err(error) = self.server.restart().await {
             panic!("the test's Redis does not start again: {error}");
         }
     }
 
-    /// Disconnects the server's replicas, and does not let them connect again. Pausing a replica would not be enough:
-    /// when it resumes, it still reads the data that had reached its connection.
+    /// The replicas cannot connect again. A paused replica would still read the data that had reached its connection.
     pub async fn cut_replicas(&self) {
         let mut connection = self.connection().await;
         let mut pipe = redis::pipe();
@@ -138,8 +121,8 @@ impl RedisServer {
     }
 }
 
-/// Opens a connection with the timeouts of [`RedisServer::connection`]. Use this to connect as a certain user, or to
-/// retry while the server is down.
+/// Has the timeouts of [`RedisServer::connection`]. Use this to connect as a certain user, or to retry while the server
+/// is down.
 pub async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(RESPONSE_TIMEOUT))

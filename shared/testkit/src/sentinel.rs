@@ -13,22 +13,15 @@ use crate::network::{PortProxy, address_of};
 use crate::{Network, RedisOptions, RedisServer, TlsFiles, connect};
 
 const NAME: &str = "fleet";
-/// A majority must agree on a failover.
 const SENTINELS: usize = 3;
 const DOWN_AFTER: Duration = Duration::from_millis(1_000);
-/// Time limit for any expected event, such as a replica or a failover.
+/// For any expected event, such as a replica or a failover.
 const PATIENCE: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(20);
-/// Intervals of the sentinels in milliseconds, short so that tests do not wait. Only `TILT-TRIGGER` is long, so that
-/// sentinels do not mistake a busy machine for a moved clock.
-///
-/// If the primary is down, sentinels read `INFO` from a replica once a second, regardless of `INFO-PERIOD`. A sentinel
-/// does not promote a replica if the replica's `INFO` is older than five times `PING-PERIOD`. So five times
-/// `PING-PERIOD` must be longer than one second. Otherwise, a replica that responds a moment late would be unfit, and
-/// the next attempt would follow only after twice `failover-timeout`.
-///
-/// A sentinel that sees a promoted server makes this server a replica again, unless another sentinel announces the
-/// promotion within four times `PUBLISH-PERIOD`. On a busy machine, the announcement takes seconds.
+/// Intervals of the sentinels in milliseconds, short so that tests do not wait. `TILT-TRIGGER` is long, so that
+/// sentinels do not mistake a busy machine for a moved clock. Sentinels read `INFO` once a second, and do not promote a
+/// replica if `INFO` is older than five times `PING-PERIOD`. Another sentinel must announce a promotion within four
+/// times `PUBLISH-PERIOD`, which takes seconds on a busy machine.
 const PACE: [&str; 14] = [
     "INFO-PERIOD",
     "200",
@@ -46,15 +39,13 @@ const PACE: [&str; 14] = [
     "6000",
 ];
 
-/// On ports of 127.0.0.1. All processes end when the setup is dropped.
 #[derive(Debug)]
 pub struct SentinelSetup {
     pub servers: Vec<RedisServer>,
     sentinels: Vec<Sentinel>,
     speaks_tls: bool,
-    /// The ports that sentinels and clients use for each server.
+    /// Sentinels and clients use these ports.
     ports: Vec<String>,
-    /// Set if the network can be cut.
     network: Option<Network>,
 }
 
@@ -62,37 +53,27 @@ pub struct SentinelSetup {
 struct Sentinel {
     // Declared before `_dir`, so that the server is dropped before its folder.
     server: PrivateRedis,
-    /// The port for clients.
     port: String,
     _dir: TempDir,
 }
 
 impl SentinelSetup {
     /// Waits until the sentinels know all servers and each other.
-    ///
-    /// # Panics
-    ///
-    /// A server or sentinel does not start, or does not find the others.
     pub async fn start(replicas: usize) -> Self {
         Self::start_of(replicas, &RedisOptions::default(), false).await
     }
 
-    /// Works like [`Self::start`], but with further options for each server. If `is_apart`, servers and sentinels
-    /// communicate over a network that can be cut ([`Self::network`]).
+    /// `options` are for each server. If `is_apart`, servers and sentinels communicate over a network that can be cut
+    /// ([`Self::network`]).
     pub async fn start_of(replicas: usize, options: &RedisOptions, is_apart: bool) -> Self {
         Self::start_as(replicas, options, None, is_apart.then(Network::new)).await
     }
 
-    /// Works like [`Self::start_of`], with a network that can be cut.
     pub async fn start_apart(replicas: usize, extra_args: &[&str]) -> Self {
         Self::start_of(replicas, &RedisOptions::with(extra_args), true).await
     }
 
     /// The numbers of the sentinels follow those of the servers: with two servers, sentinel 0 has number 2.
-    ///
-    /// # Panics
-    ///
-    /// The setup was started without a network.
     #[must_use]
     pub const fn network(&self) -> &Network {
         self.network.as_ref().expect("a trio with a network that can be cut")
@@ -103,8 +84,7 @@ impl SentinelSetup {
         self.servers.len() + SENTINELS
     }
 
-    /// Works like [`Self::start`], but servers and sentinels use TLS with each other and with clients.
-    /// [`Self::primary`] does not work with TLS.
+    /// Servers and sentinels use TLS with each other and with clients. [`Self::primary`] does not work with TLS.
     pub async fn start_tls(replicas: usize, files: &TlsFiles) -> Self {
         Self::start_as(replicas, &RedisOptions::default(), Some(files), None).await
     }
@@ -148,7 +128,6 @@ impl SentinelSetup {
         self.url_by(0..SENTINELS)
     }
 
-    /// Returns the URL for a client that knows only these sentinels.
     #[must_use]
     pub fn url_by(&self, sentinels: std::ops::Range<usize>) -> String {
         let hosts: Vec<String> = self.sentinels[sentinels].iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
@@ -156,17 +135,13 @@ impl SentinelSetup {
         format!("{scheme}+sentinel://{}/{NAME}", hosts.join(","))
     }
 
-    /// The port that the sentinels use.
+    /// The sentinels use this port.
     #[must_use]
     pub fn port(&self, server: usize) -> &str {
         &self.ports[server]
     }
 
     /// `None` unless a majority of the sentinels agrees on the primary.
-    ///
-    /// # Panics
-    ///
-    /// The reported primary is not one of `servers`.
     pub async fn primary(&self) -> Option<usize> {
         let mut says = BTreeMap::new();
         for sentinel in &self.sentinels {
@@ -181,10 +156,6 @@ impl SentinelSetup {
     }
 
     /// Waits until a majority of the sentinels names a primary other than `before`.
-    ///
-    /// # Panics
-    ///
-    /// No failover happens in time.
     pub async fn another_primary(&self, before: usize) -> usize {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -196,12 +167,8 @@ impl SentinelSetup {
         }
     }
 
-    /// Promotes a replica while all servers run. A sentinel aborts the failover if it considers the replica unfit, for
-    /// example after a recent restart. The failover is then requested again.
-    ///
-    /// # Panics
-    ///
-    /// No replica is promoted in time.
+    /// Promotes a replica while all servers run. Requests the failover again if a sentinel considers the replica unfit,
+    /// for example after a recent restart.
     pub async fn fail_over(&self) {
         let first = &self.sentinels[0];
         let names = || async {
@@ -235,11 +202,7 @@ impl SentinelSetup {
         }
     }
 
-    /// Promotes the server while all servers run, and waits until a majority of the sentinels names it as the primary.
-    ///
-    /// # Panics
-    ///
-    /// The server is not promoted in time.
+    /// Waits until a majority of the sentinels names the server as the primary.
     pub async fn fail_over_to(&self, wanted: usize) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -261,7 +224,7 @@ impl SentinelSetup {
         self.sentinels[index].server.kill9().expect("kill a sentinel");
     }
 
-    /// Cuts off the replicas: data that is written to the primary from now on does not reach them.
+    /// Data that is written to the primary from now on does not reach the replicas.
     pub async fn cut_replicas(&self, primary: usize) {
         self.servers[primary].cut_replicas().await;
     }
@@ -283,11 +246,7 @@ impl SentinelSetup {
         self.replicated(0, replicas).await;
     }
 
-    /// Waits until `replicas` replicas have all of the current data of the server `primary`.
-    ///
-    /// # Panics
-    ///
-    /// The replicas do not catch up in time.
+    /// Waits until `replicas` replicas have all of the primary's current data.
     pub async fn replicated(&self, primary: usize, replicas: usize) {
         let mut connection = self.servers[primary].connection().await;
         // If `WAIT` confirms this write, earlier writes of other connections are replicated too.
@@ -308,7 +267,7 @@ impl SentinelSetup {
 }
 
 impl Sentinel {
-    /// `apart` is set if the network can be cut, and has the sentinel's number and the proxy in front of it.
+    /// `apart` has the sentinel's number and its proxy, if the network can be cut.
     async fn start(port: &str, tls: Option<&TlsFiles>, apart: Option<(usize, PortProxy)>) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for a sentinel");
         let config = dir.path().join("sentinel.conf");
@@ -359,7 +318,7 @@ async fn door_of(network: Option<&mut Network>, own: usize) -> Option<PortProxy>
     Some(network?.door(own).await)
 }
 
-/// Sets `port` as the target of the proxy, and returns the proxy's port. Without a proxy, returns `port`.
+/// The proxy forwards to `port`. Returns the proxy's port, or `port` without a proxy.
 fn behind(door: Option<PortProxy>, port: String) -> String {
     let Some(door) = door else { return port };
     door.behind.set(port.parse().expect("a port")).expect("a door of its own");

@@ -4,13 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 const CHECKS_MAX: usize = 10_000;
-/// The interval between two checks. The system sends no event when a process has stopped.
+/// The system sends no event when a process has stopped.
 const EVERY: Duration = Duration::from_millis(1);
 
-/// Waits until every thread of a process that was sent SIGSTOP has stopped.
-///
-/// # Panics
-/// The process has not stopped within ten seconds.
+/// The process must have been sent SIGSTOP. Panics after ten seconds.
 #[allow(clippy::disallowed_methods, reason = "a test that stops a process is not on that process' runtime")]
 pub fn until_stopped(pid: u32) {
     let tasks = format!("/proc/{pid}/task");

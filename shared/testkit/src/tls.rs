@@ -2,11 +2,10 @@ use std::path::PathBuf;
 
 use tokio::net::TcpListener;
 
-/// Certificates and keys for servers that authenticate each other.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
     pub ca: PathBuf,
-    /// The servers' certificate; it must name `localhost` and 127.0.0.1.
+    /// It must name `localhost` and 127.0.0.1.
     pub certificate: PathBuf,
     pub key: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! Runs under libFuzzer. Every binary is built from this file; its name selects the target.
+//! The source of every libFuzzer binary. The name of the binary selects the target.
 
 #![no_main]
 

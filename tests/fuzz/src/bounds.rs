@@ -7,17 +7,15 @@ use tickfleet_model::{Call, RejectionCode, TurnId, limits};
 use tickfleet_protocol::{RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tickfleet_tools::{ToolFailure, ToolOutput};
 
-/// Contains characters that encoders write in several ways.
 pub(crate) const SECRET: &str = "s3cr+t/<&>\"canary-7f3a9c";
 
-/// In bytes. Bounds a reply without its results, that is, its IDs, echoed fields and error.
+/// Limits a reply without its results.
 const REPLY_FRAME_BYTES_MAX: usize = 16 * 1024;
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Asserts that `text` is JSON. Numbers of any size are valid, because our code does not convert them.
 #[track_caller]
 pub(crate) fn assert_json(text: &str) {
     serde_json::from_str::<IgnoredAny>(text).unwrap_or_else(|error| panic!("{error}: {text}"));
@@ -33,7 +31,7 @@ pub(crate) fn head_and_rest(bytes: &[u8]) -> (&[u8], &[u8]) {
 pub(crate) fn assert_calls(calls: &[Call]) {
     assert!(calls.len() <= limits::CALLS_PER_TURN_MAX, "{} calls", calls.len());
     for call in calls {
-        // A name over the limit is cut and ends in `…`. A call with such a name ends as `unknown_tool`.
+        // A name over the limit is cut and ends in `…`.
         let most = limits::TOOL_NAME_BYTES_MAX + '…'.len_utf8();
         assert!(call.tool.len() <= most, "a name of {} bytes", call.tool.len());
         assert!(call.arguments.len() <= limits::ARGUMENTS_BYTES_MAX, "arguments of {} bytes", call.arguments.len());

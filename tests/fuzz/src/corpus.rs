@@ -15,28 +15,20 @@ const SUITE: &str = "schema-suite-4.23.0";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// Turns in every dialect, with the calls of the function-calling leaderboard and of AgentDojo.
     Turns,
-    /// The calls of `Turns`, as the dialects' responses list them.
     Calls,
-    /// Raw outputs of models, and the calls of `Turns` as a plain answer.
     Answers,
-    /// Arguments of calls, and values of the JSON-Schema-Test-Suite.
     Json,
-    /// Schemas of the JSON-Schema-Test-Suite with its values, and schemas of the leaderboard's tools.
     Schemas,
-    /// Tools as an MCP server lists them, and answers of its tools.
     McpMessages,
     Locks,
-    /// Answers of web services. The body is any of the values above.
     HttpAnswers,
     Arguments,
     Configurations,
-    /// OpenAPI documents whose operations are the tools of the data sets.
     Documents,
 }
 
-/// Returns up to `at_most` inputs, spread over all data of the source. The list is empty if the data is missing.
+/// The list is empty if the data is missing.
 #[must_use]
 pub fn inputs(source: Source, data: &Path, at_most: usize) -> Vec<Vec<u8>> {
     let all = match source {

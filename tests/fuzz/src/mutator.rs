@@ -1,4 +1,4 @@
-//! Mutates inputs. The generator is seeded, so the same seed makes the same inputs on every machine.
+//! Mutates inputs. The same seed makes the same mutations on every machine.
 
 const NUMBERS: [&str; 14] = [
     "0",
@@ -50,7 +50,7 @@ const BYTES_MAX: usize = 64 * 1024;
 /// Depths of nesting. Parsers stop at 64 or 128.
 const NESTING: [usize; 4] = [3, 60, 70, 2_000];
 
-/// The generator is xorshift64*.
+/// Generates numbers with xorshift64*.
 pub(crate) struct Mutator {
     state: u64,
     words: &'static [&'static str],
@@ -61,7 +61,6 @@ impl Mutator {
         Self { state: seed | 1, words }
     }
 
-    /// Returns a random number below `bound`, or 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;

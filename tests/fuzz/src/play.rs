@@ -1,5 +1,4 @@
-//! Runs a fuzz target on the inputs of the repository, a sample of third-party data, and mutations of both. A run is bounded, and its
-//! inputs are the same on every machine.
+//! Runs a fuzz target on inputs that are the same on every machine.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +13,7 @@ const SEED: u64 = 0x7469_636B_666C_6565;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct InputCounts {
-    /// Inputs that were written by hand, or kept after a failure.
+    /// Written by hand, or kept after a failure.
     pub committed: usize,
     pub sampled: usize,
     pub mutated: usize,
@@ -34,10 +33,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// `data` is cargo's target folder.
-///
-/// # Panics
-/// If a property does not hold. The message names the file to which the input was written.
+/// `data` is cargo's target folder. If a property fails, the panic names the file with the input.
 pub fn play(target: &Target, data: &Path) -> InputCounts {
     let mut inputs = committed(target);
     assert!(!inputs.is_empty(), "{} has no seeds", target.name);

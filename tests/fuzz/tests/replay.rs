@@ -1,5 +1,4 @@
-//! Plays every target with seeds, former failures, a sample of third-party data, and some thousand mutations. The
-//! inputs are always the same. `make fuzz` tries more inputs.
+//! Plays every target in every run of the tests. `make fuzz` tries more inputs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -1,8 +1,6 @@
-//! One scheduler or one worker, with the leaderboard's tools. It is a separate process, so that tests can kill it.
-//!
+//! One scheduler or one worker, as a process that tests can kill:
 //! `fleet_node scheduler|worker <name> <Redis URL> <ledger host:port> <data folder>`. If the last two arguments are
-//! `-`, the process has the tools of every test fleet instead (`tests/src/plain_node.rs`). The process ends when its
-//! standard input ends. So if the test itself is killed, its processes end too.
+//! `-`, the process has the tools of `tests/src/plain_node.rs` instead of the leaderboard's tools.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::io::Read as _;
@@ -21,7 +19,7 @@ async fn main() {
         panic!("usage: fleet_node scheduler|worker <name> <Redis URL> <ledger host:port> <data folder>");
     };
     std::thread::spawn(|| {
-        // The test writes nothing, so the read returns when the test's end of the pipe is closed.
+        // The test never writes, so the read returns only when the test has ended.
         drop(std::io::stdin().read(&mut [0]));
         std::process::exit(0);
     });

@@ -1,5 +1,4 @@
-//! Node.js and npm for programs that tests start. If the machine has none or its versions are too old, newer versions
-//! are fetched.
+//! Finds Node.js and npm on the machine. If they are missing or too old, newer versions are fetched.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +12,7 @@ const NODE_MIN: u32 = 20;
 #[derive(Debug)]
 pub struct Node {
     pub node: String,
-    /// The command; npm's arguments follow.
+    /// The program and its first arguments.
     npm: Vec<String>,
 }
 
@@ -36,7 +35,7 @@ impl Node {
         Ok(Self { npm: vec![node.clone(), npm], node })
     }
 
-    /// The packages must have pinned versions. Errors contain `hint`.
+    /// The packages must have pinned versions.
     pub fn install(&self, prefix: &Path, packages: &[&str], hint: &str) -> Result<()> {
         let mut npm = Command::new(&self.npm[0]);
         npm.args(&self.npm[1..]).args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(prefix).args(packages);

@@ -1,19 +1,18 @@
-//! The Redis of a fleet: one server, a server with Sentinels, or a node of a cluster.
+//! The Redis of a fleet: one server, a server with Sentinels, or a cluster.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup};
 
-/// `single`, `sentinel` or `cluster`. Applies to fleets that tests start without passing a server.
+/// `single`, `sentinel` or `cluster`. Ignored by tests that pass a server.
 const VARIABLE: &str = "TICKFLEET_TEST_REDIS";
 
 pub struct FleetRedis {
     pub server: RedisServer,
-    /// The URL for schedulers and workers. `None` if they use the URL of `server`.
+    /// For schedulers and workers. `None` if they use the URL of `server`.
     pub url: Option<String>,
     pub around: OtherServers,
 }
 
-/// The servers besides `FleetRedis::server`. They end with the fleet.
 #[derive(Default)]
 pub struct OtherServers {
     /// Replicas, or the other nodes of a cluster.
@@ -26,7 +25,6 @@ impl FleetRedis {
         Self { server, url: None, around: OtherServers::default() }
     }
 
-    /// Starts the kind of Redis that the variable names. The default is one server.
     #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
     pub async fn wanted(namespace: &str) -> Self {
         match std::env::var(VARIABLE).as_deref() {

@@ -1,4 +1,4 @@
-//! Keys that may be left in Redis after a fleet has stopped.
+//! Keys that may stay in Redis after a fleet has stopped.
 
 /// Patterns of keys that may lack a TTL, each with the reason.
 pub const LASTING: &[(&str, &str)] = &[

@@ -1,4 +1,4 @@
-//! Fleets whose schedulers and workers are Redis users with exactly the rights of their roles.
+//! Redis users for schedulers and workers, with exactly the rights of their roles.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -32,7 +32,6 @@ pub fn url_in(url: &str, role: &str) -> String {
     }
 }
 
-/// Redis logs the commands that it rejects because a user lacks the right.
 pub async fn assert_nobody_was_refused(connection: &mut MultiplexedConnection) {
     let log: Vec<BTreeMap<String, redis::Value>> =
         redis::cmd("ACL").arg("LOG").arg(128).query_async(connection).await.unwrap();
@@ -40,7 +39,7 @@ pub async fn assert_nobody_was_refused(connection: &mut MultiplexedConnection) {
         let text = |field: &str| redis::from_redis_value::<String>(entry[field].clone()).unwrap_or_default();
         let who = text("username");
         let what = text("object");
-        // The client library continues if Redis rejects the report of its name and version.
+        // The client library works even if Redis rejects `CLIENT SETINFO`.
         (what != "client|setinfo")
             .then(|| format!("{who} may not use {what} ({}, {})", text("reason"), text("context")))
     };

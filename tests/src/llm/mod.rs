@@ -18,7 +18,7 @@ use tickfleet_config::{ModelApi, ModelDef, Prices, ProviderDef};
 pub enum ModelReply {
     Words(String),
     Calls(Vec<(String, Value)>),
-    /// With the seconds in `Retry-After`; 0 means no such header.
+    /// The status, and the seconds in `Retry-After`. 0 leaves the header out.
     Status(u16, u64),
     Slow(Duration, String),
 }
@@ -82,13 +82,12 @@ impl ScriptedModel {
         self.server.asked.load(Ordering::SeqCst)
     }
 
-    /// Returns the requests that were not rejected.
+    /// Without rejected requests.
     pub fn seen(&self) -> Vec<ModelRequest> {
         self.server.seen.lock().unwrap().clone()
     }
 
-    /// Returns a `models.yaml` in which this model is `default`. A million input tokens cost 1, a million output tokens
-    /// cost 2.
+    /// A million input tokens cost 1. A million output tokens cost 2.
     pub fn models(&self) -> BTreeMap<String, ModelDef> {
         let provider = ProviderDef {
             api: ModelApi::OpenAi,
@@ -128,7 +127,7 @@ async fn answer(State(server): State<Arc<Server>>, body: Bytes) -> Response {
             said(&words)
         }
         ModelReply::Calls(calls) => {
-            // IDs repeat on purpose, because IDs of real providers are not unique in a conversation.
+            // IDs repeat on purpose, because some providers repeat IDs.
             let call = |(index, (name, arguments)): (usize, &(String, Value))| {
                 let arguments = arguments.as_str().map_or_else(|| arguments.to_string(), str::to_owned);
                 json!({"id": format!("call-{index}"), "type": "function",
@@ -158,8 +157,7 @@ fn respond(message: &Value, finish: &str) -> Response {
     json!({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}).to_string().into_response()
 }
 
-/// Chat Completions rejects these requests with 400: a result without its call, a call without its result, or an
-/// invalid name.
+/// Rejects what Chat Completions rejects: a result without its call, a call without its result, or an invalid name.
 fn checked(request: &Value) -> Result<(), String> {
     let mut due: BTreeSet<String> = BTreeSet::new();
     for message in request["messages"].as_array().ok_or("messages: expected a list")? {

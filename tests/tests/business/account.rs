@@ -73,7 +73,6 @@ async fn the_subscription_shows_limits_and_usage() {
     assert_eq!(info["features"], json!(["delegation", "knowledge", "memories", "messaging", "social"]));
     assert_eq!(info["limits"]["actions_per_day"], json!({"tenant": 100, "agent": 1000}));
     assert_eq!((&info["limits"]["calls_per_tick"], &info["limits"]["on_day_cap"]), (&json!(10), &json!("reject")));
-    // Penny's limit does not apply to tina. The number that the tenant sets replaces the default number of the limit.
     let rows = json!([
         {"name": "mails", "allows": "7 calls per tenant in a day", "tools": ["send_*"], "beyond": "reject"},
         {"name": "tokens", "allows": "5000 tokens of models per tenant in a day", "tools": [], "beyond": "reject"},

@@ -1,5 +1,4 @@
-//! Checks permissions in the sample business: each of its agents with each tool of a worker. The policy that workers
-//! use decides. The expected result comes from a list that is separate from the configuration.
+//! Checks the permission of each agent for each tool. The expected results do not come from the configuration.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +13,6 @@ use tickfleet_tools_http::HttpKind;
 
 use super::configuration;
 
-/// Tools of the business, tools for the agent's own memories, messages between agents, and tools about the fleet.
 const EVERYBODY: [&str; 9] = [
     "check_task",
     "fetch_result",
@@ -27,7 +25,7 @@ const EVERYBODY: [&str; 9] = [
     "send_telegram_message",
 ];
 
-/// Agent → further tools. The business has exactly these 18 agents.
+/// Agent → further tools.
 const AGENTS: [(&str, &[&str]); 18] = [
     ("atlas", &["cancel_task", "delegate_task", "get_subscription_info", "get_team_members", "post_to_x", "search_x"]),
     ("binky", &["cancel_task", "delegate_task", "get_subscription_info", "get_team_members"]),

@@ -1,5 +1,4 @@
-//! The sample business with its configuration: its agents, its permissions, and its tools. The services are strict
-//! stubs that the tools reach over real HTTP.
+//! The sample business: its agents, permissions and tools. The tools reach strict stubs of the services over HTTP.
 
 mod account;
 mod matrix;

@@ -1,5 +1,4 @@
-//! A strict stub of X, of Telegram, and of a host with media. According to their documentation (docs.x.com;
-//! core.telegram.org/bots/api), the services reject what the stub rejects.
+//! A strict stub of X, of Telegram, and of a media host, according to docs.x.com and core.telegram.org/bots/api.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -11,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// Prefixes; each sign-in creates the next pair of tokens.
+/// Prefixes. Each sign-in adds the next number.
 pub const ACCESS: &str = "access-token-1f0e3dad-";
 pub const REFRESH: &str = "refresh-token-98f13708-";
 pub const CLIENT: (&str, &str) = ("client-id", "client-secret-3c59dc04");
@@ -22,7 +21,7 @@ pub enum FaultyResponse {
     Status(u16, Vec<(&'static str, String)>, String),
     Stream(Vec<u8>),
     Cut,
-    /// The request takes effect, and the channel receives a message, but no response follows.
+    /// The request takes effect, but gets no response. The channel then receives a message.
     Silence(mpsc::UnboundedSender<()>),
 }
 
@@ -51,7 +50,7 @@ pub struct ReceivedRequests {
     pub messages: Vec<Value>,
     pub uploads: BTreeMap<String, Upload>,
     pub granted: u64,
-    /// Counts uses of an outdated refresh token. After such a use, X revokes the whole sign-in.
+    /// Uses of an outdated refresh token. X then revokes the whole sign-in.
     pub reused: u64,
     pub revoked: Option<String>,
     pub troubles: HashMap<&'static str, VecDeque<FaultyResponse>>,
@@ -75,7 +74,7 @@ impl StandIn {
         this
     }
 
-    /// Makes only the next request to this path fail.
+    /// Only the next request to this path fails.
     pub fn trouble(&self, path: &'static str, trouble: FaultyResponse) {
         self.seen.lock().unwrap().troubles.entry(path).or_default().push_back(trouble);
     }
@@ -118,8 +117,6 @@ impl StandIn {
             || (reads && asked.header("authorization") == format!("Bearer {BEARER}"))
     }
 
-    /// The ID and secret of the client must be in a header, and the rest in a form. Each refresh token is valid only
-    /// once.
     fn sign_in(&self, asked: &ReceivedRequest) -> Response {
         use base64::Engine as _;
         let pair = base64::engine::general_purpose::STANDARD.encode(format!("{}:{}", CLIENT.0, CLIENT.1));
@@ -248,7 +245,6 @@ impl StandIn {
     }
 }
 
-/// Answers a status request. The upload is complete at the last expected request.
 fn looked(asked: &ReceivedRequest, seen: &mut ReceivedRequests) -> Response {
     let id = asked.uri.query().and_then(|q| q.strip_prefix("command=STATUS&media_id=")).unwrap_or_default();
     let Some(upload) = seen.uploads.get_mut(id) else { return problem(404, "no such upload") };
@@ -309,7 +305,7 @@ impl ReceivedRequest {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// `None` unless the request posts a JSON object whose fields are all in `fields`.
+    /// `None` if the request is no POST of JSON, or if the JSON has other fields than `fields`.
     fn json(&self, fields: &[&str]) -> Option<Value> {
         let is_json = self.method == "POST" && self.header("content-type") == "application/json";
         let body: Value = serde_json::from_slice(&self.body).ok().filter(|_| is_json)?;

@@ -90,14 +90,14 @@ async fn a_post_with_unknown_outcome_is_never_retried() {
 #[tokio::test]
 async fn a_rate_limited_post_is_retried_after_the_reset() {
     let (mut fleet, x) = fleet().await;
-    // Only the header has the reset time, in whole seconds of X's clock. The tool waits one second longer.
+    // The header has whole seconds, so the tool waits one second longer.
     let start = fleet.store.now_ms().await.unwrap();
     let reset = ("x-rate-limit-reset", (start / 1000 + 1).to_string());
     x.trouble("/2/tweets", FaultyResponse::Status(429, vec![reset], json!({"title": "Too Many Requests"}).to_string()));
     let results = run(&mut fleet, "kelly", &[post("again")]).await;
     assert_eq!((outcomes(&results), &results[0]["attempts"]), (vec!["ok"], &json!(2)), "{results:#?}");
     assert!(fleet.store.now_ms().await.unwrap() - start >= 1_000, "not before X allows it");
-    // If the wait would be too long, the call ends, and its message names the reset time.
+    // A wait of 900 s is too long.
     let late = ("x-rate-limit-reset", (start / 1000 + 900).to_string());
     x.trouble("/2/tweets/search/recent", FaultyResponse::Status(429, vec![late], "{}".into()));
     let results = run(&mut fleet, "kelly", &[search("x")]).await;

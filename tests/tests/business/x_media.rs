@@ -1,4 +1,4 @@
-//! Media of posts. They are fetched only from permitted addresses, checked, and uploaded to X before the post.
+//! Media of posts: fetched only from permitted addresses, checked, and uploaded before the post.
 
 use serde_json::{Value, json};
 use tickfleet_tests::fleet::Fleet;
@@ -43,7 +43,6 @@ async fn pictures_are_uploaded_before_the_post() {
     let png = file(PNG, 70_000);
     let jpeg = file(JPEG, 100);
     let one = x.media("/a.png", "image/png", png.clone());
-    // This image contains a multipart boundary.
     let two = x.media("/b", "application/octet-stream", [&jpeg[..], b"\r\n--tickfleet-\r\n\r\n"].concat());
     let results = run(&mut fleet, "kelly", &[post("two pictures", &[&one, &two])]).await;
     assert_eq!(outcomes(&results), ["ok"], "{results:#?}");

@@ -1,4 +1,4 @@
-//! Sign-in to X. A refresh token is valid only once, and the next refresh token must survive the end of workers.
+//! Sign-in to X. A refresh token is valid only once, and the next one must survive the end of workers.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -81,7 +81,6 @@ async fn the_next_refresh_token_survives_workers_and_is_unreadable_in_redis() {
     for secret in [ACCESS, REFRESH, CLIENT.1] {
         assert!(!kept.contains(secret), "{secret} is in Redis");
     }
-    // A worker in another process knows only the configured tokens. But all workers share the access token.
     fleet.drain_worker().await;
     fleet.add_worker();
     assert_eq!(outcomes(&run(&mut fleet, "kelly", &[post("two")]).await), ["ok"]);

@@ -1,4 +1,4 @@
-//! In a whole fleet, a handler must get exactly what the model wrote, digit by digit.
+//! A handler must get a model's numbers digit by digit.
 
 use axum::Router;
 use axum::routing::post;
@@ -24,7 +24,6 @@ async fn an_http_tool_receives_numbers_digit_for_digit() {
         }
     }}});
     let mut fleet = Fleet::start(Plan { declared: serde_json::from_value(declared).unwrap(), ..Plan::default() }).await;
-    // A JSON library would round the numbers, so the text is written by hand.
     let turn = format!(
         r#"{{"tenant":"acme","agent":"kelly","reply_to":"box","calls":[{{"name":"mirror","arguments":{ARGUMENTS}}}]}}"#
     );

@@ -1,5 +1,4 @@
-//! The circuit breaker of a tool that fails too often in a row. While it is open, the tool's calls are not sent, use up
-//! no attempt, and hold no slot.
+//! The circuit breaker of a tool. While the breaker is open, calls use no attempt and hold no slot.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -115,7 +114,7 @@ async fn a_hanging_tool_takes_no_slots_from_other_tools() {
     const CALLS: usize = 24;
     let (service, address) = Service::start(ServiceState::Hangs).await;
     let tool = declared(&address, "read", Duration::from_millis(500));
-    // The breaker stays open for longer than a call may wait. So each waiting call ends at its next check.
+    // The breaker stays open for longer than a call may wait.
     let mut fleet = Fleet::start(plan(tool, 3, Duration::from_millis(2_500))).await;
     for call in 0..CALLS {
         post(&fleet, &format!("call {call}")).await;
@@ -191,8 +190,7 @@ async fn without_a_circuit_breaker_every_attempt_is_sent() {
 
 #[tokio::test]
 async fn an_open_breaker_still_serves_cache_hits_and_repeated_effects() {
-    // One call of a read, with its retries, opens the breaker. A `once` call has only one attempt, so two calls are
-    // needed.
+    // A read is retried, so one call opens the breaker. A `once` call has only one attempt.
     for (effect, failures_max, lost, said) in [("read", 4, 1, "cached"), ("once", 2, 2, "repeats")] {
         let (service, address) = Service::start(ServiceState::Well).await;
         let mut tool = declared(&address, effect, Duration::from_secs(30));

@@ -84,7 +84,7 @@ async fn an_inner_call_waiting_for_a_cap_is_cancelled_before_it_runs() {
     let mut fleet = Fleet::start(Plan { policy: capped, ..plan(&running) }).await;
     let name = submit(&fleet, "near").await;
     let inner = TurnName { turn: TurnId::new("t1.0.call-1").unwrap(), ..name.clone() };
-    // The outer call has used up its agent's calls per tick, so the inner call waits and does not run.
+    // The outer call uses up the calls per tick, so the inner call waits.
     until(async || matches!(fleet.store.turn_view(&inner).await.unwrap(), tickfleet_store::TurnView::Live(_))).await;
     fleet.store.cancel(&name, "not wanted any more").await.unwrap();
     let reply = fleet.reply().await;

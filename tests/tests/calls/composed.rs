@@ -1,4 +1,4 @@
-//! Tools that call other tools. Each inner call is a call of the same agent, with its own result and audit entry.
+//! Tools that call other tools. Each inner call has its own result and audit entry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,7 +55,7 @@ fn counted() -> (Arc<AtomicUsize>, Arc<AtomicUsize>) {
     (Arc::default(), Arc::default())
 }
 
-/// There is one slot. If a call kept the slot while waiting for an inner call, both calls would wait forever.
+/// A call that kept the only slot during its inner call would wait forever.
 fn plan(posts: &Arc<AtomicUsize>, runs: &Arc<AtomicUsize>) -> Plan {
     Plan { slots: 1, tools: vec![post(posts), announce(runs)], ..Plan::default() }
 }
@@ -80,7 +80,6 @@ async fn inner_calls_run_as_the_same_agent_with_the_outer_slot_free() {
     turns.sort();
     assert_eq!(turns, ["t1", "t1.0.call-1", "t1.0.call-2"]);
 
-    // `explain` shows no inner calls if their IDs belong to a turn of another agent.
     let name = TurnName::parse("acme:t1").unwrap();
     let inner = inner_calls(&fleet.store, &name, "kelly", 0..1).await.unwrap();
     let shown: Vec<_> = inner.iter().map(|call| (call.id.as_str(), call.tool.as_deref(), call.outcome)).collect();
@@ -139,8 +138,7 @@ async fn inner_calls_obey_permissions_and_count_toward_caps() {
     let mut fleet = Fleet::start(Plan { policy: narrow, ..plan(&posts, &runs) }).await;
     fleet.submit_turn(turn()).await;
     let reply = fleet.reply().await;
-    // The call and its first inner call use up the cap of two. So the second inner call is rejected, whether or not it
-    // is permitted.
+    // The call and its first inner call use up the cap of two.
     assert_eq!(reply["results"][0]["output"]["posted"], "daily_cap_reached", "{reply}");
     fleet.stop().await;
 
@@ -183,7 +181,6 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
     let mut fleet = Fleet::start(plan).await;
     let first = KillableProcess::start(&fleet, "first");
     fleet.submit_turn(turn()).await;
-    // The worker may or may not have received the result of the post.
     while posts.load(Ordering::SeqCst) == 0 {
         // The tool does not report that it ran, so this polls.
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
@@ -197,7 +194,6 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
     drop(second);
 }
 
-/// Records and IDs are kept for only 300 ms.
 fn forgetful(plan: Plan) -> Plan {
     let store = StoreOptions { retain_ms: 300, dedupe_ms: 300, ..plan.store.clone() };
     Plan { store, ..plan }
@@ -206,7 +202,7 @@ fn forgetful(plan: Plan) -> Plan {
 #[tokio::test]
 async fn an_inner_call_with_an_expired_result_is_not_repeated() {
     let (posts, runs) = counted();
-    // The call takes longer than the time for which the result of its first inner call is kept.
+    // Runs for longer than the store keeps the result of the first inner call.
     let slow =
         TypedTool::new("slow", "Posts, and sleeps.", Effect::Idempotent, |context: CallContext, _: Value| async move {
             context.call("post", json!({"content": "News"})).await?.output()?;
@@ -230,7 +226,6 @@ async fn an_inner_call_with_an_expired_result_is_not_repeated() {
 async fn an_expired_inner_call_of_a_lost_attempt_is_not_repeated() {
     let (posts, runs) = counted();
     let tries = Arc::clone(&runs);
-    // The first attempt begins an inner call, and ends without waiting for it.
     let lost = TypedTool::new("lost", "Posts.", Effect::Idempotent, move |context: CallContext, _: Value| {
         let first = tries.fetch_add(1, Ordering::SeqCst) == 0;
         async move {
@@ -245,7 +240,7 @@ async fn an_expired_inner_call_of_a_lost_attempt_is_not_repeated() {
     let lost = lost.timeout(Duration::from_secs(3));
     let plan = plan(&posts, &runs);
     let tools = [plan.tools.clone(), vec![lost]].concat();
-    // The wait before the second attempt is longer than the time for which the first attempt's inner call is kept.
+    // This wait is longer than the store keeps an inner call.
     let plan = Plan { tools, slots: 2, retry_delays: RetryDelays::new(vec![Duration::from_secs(2)]), ..plan };
     let mut fleet = Fleet::start(forgetful(plan)).await;
     let calls = json!([{"name": "lost", "arguments": {}}]);

@@ -1,4 +1,4 @@
-//! Tools with an effect key. Of several equal calls, only one call runs, and the others get the outcome of this call.
+//! Tools with an effect key. Of several equal calls, only one runs, and the others get the same outcome.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,12 +33,10 @@ struct Payment {
     text: String,
 }
 
-/// The bank's ledger is outside the fleet.
 #[derive(Clone)]
 struct Bank {
     paid: Arc<AtomicUsize>,
     asked: Arc<AtomicUsize>,
-    /// Each payment waits until it can take one permit.
     open: Arc<Semaphore>,
 }
 
@@ -134,8 +132,6 @@ async fn an_equal_call_of_any_turn_or_agent_gets_the_first_outcome() {
     let audits = fleet.audits().await;
     let repeated: Vec<&Value> = audits.iter().map(|audit| &audit["meta"]["repeats"]).filter(|r| !r.is_null()).collect();
     assert_eq!(repeated, ["t1/0", "t3/0"], "{audits:?}");
-    // The audit log alone proves that no effect happened twice. In a forged log with a second effect, the proof must
-    // fail.
     let effect = |proof: &Proof| proof.claims.iter().find(|claim| claim.claim.contains("effect key")).cloned().unwrap();
     let as_made = effect(&proof(&audits));
     assert_eq!((as_made.holds, as_made.checked), (true, 3), "{as_made:?}");
@@ -222,7 +218,7 @@ async fn a_call_without_a_part_of_its_effect_key_is_rejected() {
 async fn after_a_crash_equal_calls_are_unknown_and_do_not_run_again() {
     let bank = Bank::new(false);
     let mut plan = Plan { workers: 0, ..bank.plan() };
-    // The lease is so long that even a worker on a stalled machine runs the call that it has begun.
+    // With this lease, even a worker on a stalled machine runs the call that it has begun.
     plan.store.lease_ms = 4_000;
     let mut fleet = Fleet::start(plan).await;
     let first = KillableProcess::start(&fleet, "first");
@@ -247,7 +243,7 @@ async fn keys_like(fleet: &Fleet, pattern: &str) -> Vec<String> {
     redis::cmd("KEYS").arg(all).query_async(&mut fleet.server.connection().await).await.unwrap()
 }
 
-/// Reopens all claims, as if the worker had never written outcomes to the ledger of effects.
+/// Reopens all claims, as if no worker had recorded an outcome.
 async fn forget_the_end(fleet: &Fleet) {
     let keys = keys_like(fleet, "effect:*").await;
     let mut redis = fleet.server.connection().await;
@@ -267,12 +263,10 @@ async fn a_later_turn_with_a_reused_id_does_not_hold_the_claim() {
     let payment = [json!({"to": "kim", "amount": 5})];
     fleet.submit_turn(turn("t1", "kelly", &payment)).await;
     let first = fleet.reply().await;
-    // If the ledger lacks the outcome, it is taken from the turn's record.
     forget_the_end(&fleet).await;
     fleet.submit_turn(turn("t2", "fran", &payment)).await;
     let again = fleet.reply().await;
     assert_eq!(again["results"][0]["output"], first["results"][0]["output"], "{again}");
-    // Now the turn's record and ID are deleted too. Another turn gets this ID, and its payment is refused.
     forget_the_end(&fleet).await;
     let mut redis = fleet.server.connection().await;
     let gone: Vec<String> = [keys_like(&fleet, "done:acme:t1").await, keys_like(&fleet, "id:acme:t1").await].concat();
@@ -293,7 +287,6 @@ async fn durable(plan: Plan) -> Fleet {
     Fleet::start_on(RedisServer::start_with(options).await, plan).await
 }
 
-/// Redis loses its last writes to the ledger.
 async fn lose_the_ledger(fleet: &mut Fleet) {
     let mut connection = fleet.server.connection().await;
     let all = fleet.store.keys().key("effect:*");
@@ -313,7 +306,6 @@ async fn a_worker_reports_claims_of_running_calls_after_data_loss() {
     bank.has_paid(1).await;
     lose_the_ledger(&mut fleet).await;
     fleet.submit_turn(turn("t2", "fran", &payment)).await;
-    // For one lease after a restart, no `once` call begins. Workers report their claims during this time.
     assert_eq!(waits(&fleet, "t2").await, "t1");
     bank.open.add_permits(9);
     let one = fleet.reply().await;
@@ -338,7 +330,6 @@ async fn a_worker_reports_outcomes_of_recent_claims_after_data_loss() {
     fleet.stop().await;
 }
 
-/// Redis also loses the first turn. Only the report of the turn's worker shows the payment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_equal_payment_does_not_run_after_total_data_loss() {
     let bank = Bank::new(true);

@@ -1,5 +1,4 @@
-//! Facts of sessions. Calls set and clear facts, which allow or deny other calls. If a call needs a fact that a running
-//! call can set, it waits for the running call.
+//! Facts of sessions. A call waits for a running call that can set a needed fact.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +24,7 @@ pub(crate) fn row(facts: FactRow) -> ToolGrant {
     ToolGrant { everyone: true, facts, ..ToolGrant::default() }
 }
 
-/// Sets up facts: `quote` and `mail` are reads. `order` needs a quote and uses the quote up. `pay` is denied after a
-/// mail, until `trust` clears the fact. `watch` has the condition of `pay` in shadow mode.
+/// `order` needs and uses up a quote. `pay` is denied after `mail`, until `trust` clears the fact.
 fn with_facts(policy: &mut Policy) {
     let rows = [
         ("quote", FactRow { sets: vec![change("quoted(/item)")], ..FactRow::default() }),
@@ -62,7 +60,7 @@ fn with_facts(policy: &mut Policy) {
     policy.tenants.insert(TenantId::new("bolt").unwrap(), TenantPolicy::default());
 }
 
-/// Tools wait at the gate if their argument `gate` is true.
+/// Tools wait here if their argument `gate` is true.
 #[derive(Clone)]
 struct Gate {
     /// One permit for each tool that has reached the gate.
@@ -223,7 +221,6 @@ async fn agent_facts_apply_in_every_session() {
     let both = calls(&[("pay", json!({})), ("wire", json!({}))]);
     for (turn, expected) in [
         (json!({"session_id": "s1", "calls": both}), ["denied", "denied"]),
-        // A caller can change the session, and then facts of the old session do not apply.
         (json!({"session_id": "s2", "calls": both}), ["ok", "denied"]),
         (json!({"session_id": "s2", "agent": "fran", "calls": both}), ["ok", "ok"]),
     ] {
@@ -238,13 +235,11 @@ async fn a_failed_call_sets_no_fact_and_an_unknown_call_only_forbids() {
     let mut fleet = Fleet::start(plan(&Gate::new())).await;
     let refused = [("mail", json!({"end": "refuses"})), ("pay", json!({}))];
     assert_eq!(outcomes(&run(&mut fleet, in_session("s1", &refused)).await), ["permanent", "ok"]);
-    // It is unknown whether `trust` took effect, so the fact that it would clear stays set.
     let unknown = [("mail", json!({})), ("trust", json!({"end": "breaks"})), ("pay", json!({}))];
     let reply = run(&mut fleet, in_session("s2", &unknown)).await;
     assert_eq!(outcomes(&reply), ["ok", "outcome_unknown", "denied"], "{reply:#}");
     let why = reply["results"][2]["error"]["message"].as_str().unwrap();
     assert!(why.contains("may have set at"), "{why}");
-    // It is also unknown whether `order` used up the quote, so the quote does not suffice for another order.
     let item = |end: &str| json!({"item": "bolt", "end": end});
     let unknown = [("quote", item("")), ("order", item("breaks")), ("order", item(""))];
     let reply = run(&mut fleet, in_session("s3", &unknown)).await;
@@ -316,7 +311,7 @@ async fn a_turn_waits_for_a_running_later_turn_that_may_change_its_facts() {
         gate.reached().await;
         fleet.submit_turn(turn("2", &[(tool, json!({"item": 1, "gate": true}))])).await;
         gate.reached().await;
-        // Permits are granted in the order of arrival. So the first turn continues, and the second still runs.
+        // The semaphore is fair, so the first turn gets the permit.
         gate.open.add_permits(1);
         let waits = tokio::time::timeout(Duration::from_secs(20), waits(&fleet, &format!("{tool}-1"))).await;
         assert_eq!(waits.as_deref(), Ok(&*format!("{tool}-2")), "{tool}: it does not wait");

@@ -1,4 +1,4 @@
-//! Every dialect in a whole fleet: the input that a provider sends, and the output that the conversation needs.
+//! Every dialect in a whole fleet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -85,8 +85,6 @@ async fn an_answer_without_calls_ends_at_once_and_debits_nothing() {
     let reply = fleet.reply().await;
     assert_eq!((&reply["status"], &reply["results"]), (&json!("done"), &json!([])), "{reply}");
     assert_eq!((reply.get("messages"), &reply["tool_call_audits"]), (None, &json!([])));
-    // The repeated turn is a duplicate, so it uses no action. The next call uses the day's only action, and none
-    // remains for the call after it.
     fleet.submit_turn(words).await;
     fleet.submit_turn(json!({"answer": r#"Now {"tool":"echo","arguments":{}} and {"tool":"echo"}"#})).await;
     let reply = fleet.reply().await;

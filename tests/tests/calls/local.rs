@@ -15,7 +15,6 @@ use tickfleet_tests::inspect::outcomes;
 
 const LEASE_MS: u64 = 1_500;
 
-/// `refund` is a local `once` tool with an effect key, `peek` a local read, and `settled` looks refunds up.
 fn declared(more: Value) -> ToolsFile {
     let schema = json!({
         "type": "object",
@@ -141,7 +140,6 @@ async fn after_a_process_dies_a_once_call_is_unknown_and_a_read_is_retried() {
     );
     assert!(fleet.try_claim("t1", "p2").await.is_none());
     fleet.say(dead.message("finish", json!({"output": 1}))).await;
-    // The effect may have happened, so an equal call does not run.
     submit(&fleet, "t2", "refund", json!({"agent": "fran"})).await;
     let reply = fleet.reply().await;
     assert_eq!((&result(&reply)["outcome"], &result(&reply)["repeats"]), (&json!("outcome_unknown"), &json!("t1/0")));
@@ -165,7 +163,7 @@ async fn heartbeats_extend_a_claim_beyond_its_lease() {
     let claimed = fleet.claim("t1", "p1").await;
     for _ in 0..8 {
         fleet.say(claimed.message("heartbeat", json!({}))).await;
-        // Eight heartbeats, each a third of a lease apart, keep the claim for more than two leases.
+        // These heartbeats, each a third of a lease apart, must keep the claim.
         tokio::time::sleep(Duration::from_millis(LEASE_MS / 3)).await;
     }
     fleet.say(claimed.message("finish", json!({"output": 1}))).await;
@@ -208,7 +206,6 @@ async fn an_equal_call_waits_for_the_claimed_one_and_gets_its_result() {
 async fn the_reported_failure_determines_the_outcome_and_the_retry() {
     let mut fleet = Fleet::start(plan(json!({}))).await;
     let error = json!({"code": "no_cover", "message": "There is no cover."});
-    // A refusal had no effect, so an equal call may run.
     for (flags, outcome) in [(json!({}), "permanent"), (json!({"unknown": true}), "outcome_unknown")] {
         let turn = format!("t-{outcome}");
         submit(&fleet, &turn, "refund", json!({})).await;
@@ -220,7 +217,6 @@ async fn the_reported_failure_determines_the_outcome_and_the_retry() {
         assert_eq!(result(&reply)["outcome"], outcome, "{reply}");
         assert!(result(&reply)["error"]["message"].as_str().unwrap().contains("There is no cover"), "{reply}");
     }
-    // The report proves that nothing happened, so even a `once` call is offered again.
     let call = json!({"name": "refund", "arguments": {"order": "A-2"}});
     fleet.submit_turn(json!({"turn_id": "t3", "local_calls": true, "calls": [call]})).await;
     let claimed = fleet.claim("t3", "p1").await;
@@ -295,7 +291,6 @@ async fn another_process_claims_a_call_approved_with_changed_arguments() {
     client.decide_approval(&TenantId::new("acme").unwrap(), &asked.id, &verdict).await.unwrap();
     let offered = async |fleet: &Fleet| fleet.ask::<u64>("EXISTS", "local:acme:t1", &[]).await == 1;
     fleet.until("it is offered", offered).await;
-    // The first process has ended. A second process submits the same turn, and takes the call.
     submit(&fleet, "t1", "refund", json!({})).await;
     let claimed = fleet.claim("t1", "p2").await;
     assert_eq!(claimed.call["arguments"], json!({"order": "A-1", "amount": 3}));

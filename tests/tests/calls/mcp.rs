@@ -1,5 +1,4 @@
-//! Tools of an MCP server that dies, changes its definitions, is silent or is down. Every call must end with one
-//! correct result.
+//! Tools of an MCP server that dies, changes its definitions, is silent or is down.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,12 +12,10 @@ use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{Notes, imported, pinned, reply_of, stdio};
 use tickfleet_tools_mcp::Servers;
 
-/// The waits between attempts are long enough for a restart.
 async fn fleet(def: McpServerDef) -> (Fleet, Servers) {
     fleet_with(def, &[1_000, 2_000, 4_000]).await
 }
 
-/// `waits_ms` are the waits between attempts.
 async fn fleet_with(def: McpServerDef, waits_ms: &[u64]) -> (Fleet, Servers) {
     let (servers, registered) = imported(vec![("t", def)]);
     servers.start();
@@ -42,7 +39,7 @@ async fn a_dead_server_is_restarted_without_repeating_effects() {
     // Pinning has also started the server.
     let before = notes.lines("starts").len();
 
-    // The first call kills the server while two other calls run on the same connection.
+    // A call kills the server while two other calls run on the same connection.
     fleet
         .submit_turn(json!({"turn_id": "innocent", "calls": [
             {"id": "1", "name": "t__send", "arguments": {"key": "a", "ms": 60_000}},
@@ -213,7 +210,7 @@ async fn list_change_announcements_are_throttled() {
     assert_eq!(outcomes(&run(&mut fleet, &[("t__nag", json!({}))]).await), ["ok"]);
     fleet.until("it is listed a few times", async |_| notes.lines("lists").len() >= 5).await;
     let before = notes.lines("lists").len();
-    // If the client followed each announcement at once, it would request hundreds of lists in these two seconds.
+    // A client that followed every announcement would request hundreds of lists in this time.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(notes.lines("lists").len() <= before + 2, "{} lists, then {}", before, notes.lines("lists").len());
     let reply = run(&mut fleet, &[("t__look", json!({"key": "a"})), ("t__send", json!({"key": "b"}))]).await;

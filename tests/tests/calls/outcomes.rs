@@ -1,4 +1,4 @@
-//! Produces every outcome of a call in real runs. Checks the agent's result and the audit entry.
+//! Produces every outcome of a call, and checks the result and the audit entry.
 
 use std::time::Duration;
 
@@ -43,7 +43,6 @@ fn stuck() -> TypedTool {
         .timeout(Duration::from_millis(100))
 }
 
-/// Returns the audit entries of the turn's calls. Each call must have exactly one entry.
 async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
     let all = fleet.audits().await;
     let of = |i: usize| all.iter().filter(|a| a["meta"]["call"] == format!("{turn}/{i}")).cloned().collect::<Vec<_>>();
@@ -52,7 +51,7 @@ async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
     found.into_iter().flatten().collect()
 }
 
-/// Checks that the result and the audit entry of each call agree. Returns the audit entries.
+/// Result and audit entry of each call must agree. Returns the audit entries.
 async fn agree(fleet: &Fleet, reply: &Value, expected: &[&str]) -> Vec<Value> {
     assert_eq!(outcomes(reply), expected, "{reply:#}");
     let turn = reply["turn_id"].as_str().unwrap();
@@ -237,8 +236,7 @@ async fn calls_expire_at_the_deadline_in_every_queue() {
     let agents = vec!["kelly".into(), "fran".into(), "emma".into()];
     let mut fleet = Fleet::start(Plan { caps, agents, slots: 4, workers: 0, ..Plan::default() }).await;
     let nap = |ms: u64| json!({"id": "c", "name": "sleep", "arguments": {"ms": ms}});
-    // This turn expires in `ready`, because there is no worker. Both turns are admitted before they expire. The second
-    // turn uses up its agent's calls per tick.
+    // No worker takes `ready`, and `lane` exceeds its agent's calls per tick. Both are admitted before they expire.
     let deadline = fleet.in_ms(4_000).await;
     fleet.submit_turn(json!({"turn_id": "ready", "agent": "fran", "deadline": deadline, "calls": [nap(1)]})).await;
     fleet.submit_turn(json!({"turn_id": "lane", "deadline": deadline, "calls": [nap(1), nap(1), nap(1)]})).await;
@@ -249,7 +247,6 @@ async fn calls_expire_at_the_deadline_in_every_queue() {
     fleet.add_worker();
     let deadline = fleet.in_ms(300).await;
     fleet.submit_turn(json!({"turn_id": "queued", "deadline": deadline, "calls": [nap(1)]})).await;
-    // The first call is running at the deadline, so the second call must not run.
     let deadline = fleet.in_ms(5_000).await;
     let calls = json!([nap(100_000), nap(1)]);
     fleet.submit_turn(json!({"turn_id": "running", "agent": "emma", "deadline": deadline, "calls": calls})).await;
@@ -261,8 +258,7 @@ async fn calls_expire_at_the_deadline_in_every_queue() {
 
 #[tokio::test]
 async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
-    // The wait before the retry must be so long that the worker can end. The deadline is later than the retry, so the
-    // call expires in `ready`.
+    // The worker must end before the retry. The retry comes before the deadline, so the call expires in `ready`.
     let retry_delays = tickfleet_model::retry::RetryDelays::new(vec![Duration::from_secs(4)]);
     let mut fleet = Fleet::start(Plan { retry_delays, ..Plan::default() }).await;
     let deadline = fleet.in_ms(8_000).await;
@@ -270,7 +266,6 @@ async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
         {"id": "a", "name": "fail", "arguments": {"outcomes": ["transient"]}}, {"id": "b", "name": "echo"},
     ]);
     let turn = fleet.submit_turn(json!({"turn_id": "t", "deadline": deadline, "calls": calls})).await;
-    // After the turn is parked, the worker is drained, so that no worker takes the retry.
     fleet
         .until("it is parked", async |fleet| fleet.unfinished("t").await.is_some_and(|turn| turn.state.is_parked()))
         .await;
@@ -300,7 +295,6 @@ async fn a_cancelled_turn_ends_in_every_state() {
     let reply = fleet.reply().await;
     assert_eq!(reply["turn_id"], "running");
     agree(&fleet, &reply, &["cancelled"; 3]).await;
-    // A `once` call that runs may have had its effect already.
     let once = json!({"outcomes": ["hang"]});
     let calls = json!([call("fail_once", once), call("echo", json!({}))]);
     fleet.submit_turn(json!({"turn_id": "once", "agent": "fran", "calls": calls})).await;
@@ -356,7 +350,6 @@ async fn deferred_calls_wait_for_the_next_day_and_can_expire_or_be_cancelled() {
         let TurnView::Live(live) = found else { panic!("{found:?}") };
         let counter = CounterKey::new(limits::DAY, "acme:kelly");
         assert!(matches!(&live.turn.state, State::Throttled { counter: of, .. } if *of == counter), "{live:?}");
-        // After a turn has left the throttle queue, the queue is checked again, at the latest when the next day begins.
         live.throttle_due_ms.is_some_and(|due_ms| due_ms > now_ms && due_ms <= (now_ms / DAY_MS + 1) * DAY_MS)
     };
     fleet.until("the lane is looked at again, at the latest when the day begins", waits_for_tomorrow).await;
@@ -402,7 +395,6 @@ async fn the_output_limit_is_configurable_and_shared_by_a_turn() {
 async fn dialect_replies_match_their_calls_one_to_one_in_order() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let function = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
-    // Provider IDs are not always unique, and a call without arguments has an empty text.
     let calls = [function("same", "echo", r#"{"text":"1"}"#), function("same", "nope", "{"), function("x", "echo", "")];
     fleet.submit_turn(json!({"tool_calls": calls})).await;
     let reply = fleet.reply().await;

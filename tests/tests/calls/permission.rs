@@ -1,4 +1,4 @@
-//! Permission in a fleet: narrowed turns, the text of denials, tools about the fleet, and parallel reads.
+//! Permission in a fleet: narrowed turns, denials, tools about the fleet, and parallel reads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,7 +162,7 @@ struct Meet {
     word: String,
 }
 
-/// Returns a tool whose calls end only if at least `parties` of them run at the same time.
+/// A call ends only when `parties` calls run at the same time.
 fn meet(parties: usize) -> TypedTool {
     let barrier = Arc::new(Barrier::new(parties));
     TypedTool::new("meet", "Waits for the others.", Effect::Read, move |_: CallContext, args: Meet| {

@@ -1,5 +1,4 @@
-//! While a call waits for another call, it returns its permits, so that the other call can use them. It acquires
-//! permits again before it continues.
+//! A call that waits for another call returns its permits. It acquires them again before it continues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +13,7 @@ use tokio::sync::{Barrier, Semaphore};
 
 use crate::calls::facts::{change, condition, row, waits};
 
-/// `ship` needs the fact that `pack` sets. At most `places` calls of the tenant may run at the same time.
+/// `ship` needs the fact that `pack` sets. At most `places` calls of the tenant run at the same time.
 fn with_permits(policy: &mut Policy, places: u64) {
     let rows = [
         ("look", FactRow::default()),
@@ -53,8 +52,6 @@ async fn all_ok(fleet: &mut Fleet, turns: usize) {
     }
 }
 
-/// The turn that sets the fact leaves the only permit free between its two ticks. Then the waiting call takes the
-/// permit.
 #[tokio::test]
 async fn a_call_waiting_for_another_turn_returns_its_concurrency_slot() {
     let mut fleet = Fleet::start(Plan {
@@ -75,7 +72,6 @@ async fn a_call_waiting_for_another_turn_returns_its_concurrency_slot() {
     fleet.stop().await;
 }
 
-/// Six calls wait for one call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn woken_calls_do_not_exceed_the_concurrency_limit() {
     let (running, most, open) =
@@ -89,7 +85,6 @@ async fn woken_calls_do_not_exceed_the_concurrency_limit() {
         let pairs = pairs.clone();
         async move {
             seen.fetch_max(counted.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            // Calls wait for each other in pairs, so two calls must run at the same time.
             pairs.wait().await;
             counted.fetch_sub(1, Ordering::SeqCst);
             Ok::<_, ToolError>(json!({"done": true}))

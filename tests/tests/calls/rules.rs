@@ -1,5 +1,4 @@
-//! Rules on arguments and context in a fleet. A call that violates a rule is denied before it begins, and its result
-//! names the rule.
+//! Rules on arguments and context. A call that violates a rule is denied before it begins.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -22,7 +21,6 @@ fn ruled(rules: Vec<Rule>) -> ToolGrant {
     ToolGrant { everyone: true, rules, ..ToolGrant::default() }
 }
 
-/// `fail` has a rule that cannot be evaluated.
 fn with_rules(policy: &mut Policy) {
     let short = rule("short", "args.value.amount <= 500", "amount {args.value.amount} exceeds 500");
     let known =

@@ -1,5 +1,4 @@
-//! Each Redis user has the rights of one role. The user may do what the role needs. Redis denies everything else that
-//! its ACL rules can express.
+//! Each Redis user has the rights of one role, as exactly as ACL rules can express them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -132,8 +131,6 @@ async fn a_producer_can_submit_but_cannot_act_as_a_worker() {
         refused("cancel", store.cancel(&slice.name, "why").await);
         refused("read", store.seam().take(&take).await);
     }
-    // A gateway cancels turns, so it may write everything that a worker writes. But it may not read the workers'
-    // queues.
     let gateway = Store::open(&fleet.url_of("gateway"), 0, options.clone().into()).unwrap();
     refused("read", gateway.seam().take(&take).await);
     let viewer = Client::connect(&fleet.url_of("viewer"), options).await;
@@ -147,7 +144,7 @@ async fn a_producer_can_submit_but_cannot_act_as_a_worker() {
     fleet.stop().await;
 }
 
-/// These commands would destroy or forge other users' work, or stop the server. `P:` is replaced by the shard's prefix.
+/// `P:` stands for the shard's prefix.
 const ATTACKS: [&str; 65] = [
     "DEL P:turns",
     "UNLINK P:turns",
@@ -215,7 +212,7 @@ const ATTACKS: [&str; 65] = [
     "ACL SETUSER mine on",
     "SHUTDOWN NOSAVE",
 ];
-/// These must fail for a gateway's user, although it has the rights to pause, cancel and replay.
+/// Must fail, although a gateway may pause, cancel and replay.
 const ATTACKS_OF_GATEWAYS: [&str; 18] = [
     "DEL P:audit",
     "XTRIM P:audit MAXLEN 0",
@@ -266,7 +263,6 @@ async fn weak_roles_cannot_destroy_forge_or_stop_anything() {
     }
     assert_eq!(keys(&mut fleet.server.connection().await).await, before);
 
-    // A producer can submit again when a scheduler has reloaded the function that the server lost.
     let mut connection = fleet.server.connection().await;
     let () = redis::cmd("FUNCTION").arg("FLUSH").query_async(&mut connection).await.unwrap();
     let client = Client::connect(&fleet.url_of("producer"), fleet.plan().store.clone()).await.unwrap();
@@ -312,7 +308,6 @@ async fn guarded(folder: &std::path::Path, users: &str) -> RedisServer {
     RedisServer::start_with(options).await
 }
 
-/// Waits while the server still loads its files.
 async fn connected(url: &str) -> MultiplexedConnection {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < deadline {
@@ -422,13 +417,13 @@ async fn function(connection: &mut MultiplexedConnection) -> String {
     redis::from_redis_value(found[0]["library_name"].clone()).unwrap()
 }
 
-/// These arguments of a commit follow the server's run ID and the lease.
+/// Arguments of a commit, after the server's run ID and the lease.
 const FORGED: [&[&str]; 6] = [
-    // The memory flag, and generations that would make every decision of a scheduler stale.
+    // The memory flag, and generations that would make all decisions of schedulers stale.
     &["0", "0", "6", "v ", "", "", "note", "pressure", "1"],
     &["0", "0", "6", "v ", "", "", "note", "policy", "99999"],
     &["0", "0", "6", "v ", "", "", "note", "settings", "99999"],
-    // With these lengths, the function could go back to an earlier argument in an endless loop.
+    // These lengths could lead the function back to an earlier argument, in an endless loop.
     &["0", "0", "-1"],
     &["1000000000000", "counters", "-2", "0"],
     &["0", "0", "7", "v ", "", "1", "enqueue", "P:turns", "-3", "0"],
@@ -450,7 +445,6 @@ async fn producers_and_exporters_cannot_change_shard_time_or_state() {
             assert_eq!(error.code(), Some("NOPERM"), "{role} {field:?}");
         }
     }
-    // The function must end, and forged arguments must change nothing that the role must not change.
     let prefix = fleet.store.keys().key("");
     let function = function(&mut fleet.server.connection().await).await;
     for role in ["producer", "exporter"] {
@@ -467,7 +461,6 @@ async fn producers_and_exporters_cannot_change_shard_time_or_state() {
             assert_eq!(changed, (before.policy, before.settings, before.pressure), "{role} {forged:?}");
         }
     }
-    // Regular operations of the roles must not move the clock either.
     let producer = Store::open(&fleet.url_of("producer"), 0, options.clone()).unwrap();
     let submission = Submission {
         tenant: TenantId::new("acme").unwrap(),

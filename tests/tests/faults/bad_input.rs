@@ -1,4 +1,4 @@
-//! Replies to invalid input in a running fleet. Each turn must get the reply that docs/reference/outcomes.md lists.
+//! Each invalid turn must get the reply that docs/reference/outcomes.md lists.
 
 use serde_json::{Value, json};
 use tickfleet_client::Client;
@@ -11,7 +11,7 @@ struct InvalidTurn {
     what: &'static str,
     message: Vec<u8>,
     code: &'static str,
-    /// True if the turn's tenant and inbox can be read; otherwise there is no reply.
+    /// True if tenant and inbox can be read. Otherwise, there is no reply.
     answered: bool,
 }
 
@@ -19,7 +19,7 @@ fn bad(what: &'static str, message: impl Into<Vec<u8>>, code: &'static str, answ
     InvalidTurn { what, message: message.into(), code, answered }
 }
 
-/// Returns a turn with this member, as text, because JSON libraries cannot write some of the tested members.
+/// Returns text, because JSON libraries cannot write some of the tested members.
 fn with(member: &str) -> String {
     let name = member.split(':').next().unwrap();
     let good = [
@@ -304,8 +304,7 @@ async fn a_temporarily_rejected_turn_can_be_resubmitted_under_its_id() {
 #[tokio::test]
 async fn an_entry_with_an_extreme_id_blocks_no_other_entries() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    // Unusual entry IDs: the last number of a millisecond, numbers that a double cannot hold, and a time far ahead.
-    // Redis numbers all later entries after the last of these.
+    // The largest sequence number, numbers that a double cannot hold, and a time far ahead.
     for id in ["5-18446744073709551615", "9007199254740993-9007199254740993", "99999999999999999-1"] {
         let entry: String = fleet.ask("XADD", "turns", &[id, "turn", &with(r#""correlation_id":"odd""#)]).await;
         let reply = fleet.reply().await;
@@ -319,7 +318,7 @@ async fn an_entry_with_an_extreme_id_blocks_no_other_entries() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_id_record_rejects_only_its_own_turn() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    // The value is not a string, so every string command on it fails.
+    // The value is not a string, so string commands on it fail.
     let () = fleet.ask("HSET", "id:acme:damaged", &["a", "b"]).await;
     let calls = json!([{"id": "c", "name": "echo", "arguments": {"text": "hi"}}]);
     let turn = |id: &str| json!({"turn_id": id, "tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": calls});

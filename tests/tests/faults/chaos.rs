@@ -1,5 +1,4 @@
-//! Runs the leaderboard's turns while processes are killed at random. Every call must get one result. The ledger of an
-//! external service must show that no effect happened twice.
+//! Processes are killed at random. An external ledger must show that no effect happened twice.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use tickfleet_tests::inbox::{Inbox, submit_all};
 use tickfleet_tests::ledger::{Entry, Ledger};
 use tokio::time::Instant;
 
-/// `TICKFLEET_CHAOS_SEED=<number>` repeats a run's random choices, but their effect still depends on timing.
+/// Repeats the random choices of a run, but not its timing.
 const SEED_VARIABLE: &str = "TICKFLEET_CHAOS_SEED";
 const NODES: usize = 3;
 /// Per role. `TICKFLEET_CHAOS_KILLS=<number>` sets another number, for a longer run.
@@ -29,10 +28,8 @@ const STEP: usize = 2;
 const BETWEEN_MS: std::ops::Range<u64> = 200..700;
 /// From less than one lease to more than one.
 const STANDSTILL_MS: std::ops::Range<u64> = 700..2_200;
-/// Every n-th round also pauses a process.
 const STANDSTILL_EVERY: usize = 4;
-/// After this time without a reply, the test fails. The time is several leases, because a slice may be hit several
-/// times.
+/// Several leases, because a slice may be hit several times.
 const SILENCE: Duration = Duration::from_secs(60);
 
 struct Chaos {
@@ -91,7 +88,7 @@ impl Chaos {
         Self { server, store, inbox, ledger, nodes, course, _folder: folder }
     }
 
-    /// Each kill starts a part of the conversations, so that kills never hit an idle fleet.
+    /// Each round starts some conversations, so that kills never hit an idle fleet.
     async fn kill_by_and_by(&mut self, kills: usize, rng: &mut StdRng) {
         let share = self.course.conversations().div_ceil(kills);
         for round in 0..kills {
@@ -113,7 +110,7 @@ impl Chaos {
         }
     }
 
-    /// After each reply, sends the next turn of its conversation.
+    /// Sends the next turn of a conversation after each reply.
     async fn pump_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -152,7 +149,6 @@ impl Chaos {
         records
     }
 
-    /// Checks that each result agrees with the tool's behavior and with the ledger.
     fn judge(&self, data: &Bfcl) {
         let results = self.course.results();
         let mut by_manner = BTreeMap::<String, Vec<&Value>>::new();
@@ -210,7 +206,7 @@ fn check(data: &Bfcl, turn: &Turn, n: usize, result: &Value, entry: Entry) {
         (true, _, "ok") => {
             let mut expected = arguments.clone();
             if manner == ToolBehavior::Once {
-                // The request contains only arguments that the schema declares.
+                // The request has only arguments that the schema declares.
                 let declared = &data.tool(tool).unwrap().schema["properties"];
                 expected.as_object_mut().unwrap().retain(|name, _| !declared[name].is_null());
             }

@@ -81,8 +81,6 @@ async fn a_begun_call_is_unknown_when_its_turn_is_cancelled_after_a_crash() {
     let worker = KillableProcess::start(&fleet, "doomed");
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
-    // No worker holds the slice, so no worker receives the cancel. The slice tells the next worker that the previous
-    // worker died.
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(&turn).unwrap() };
     fleet.store.cancel(&name, "no longer wanted").await.unwrap();
     let survivor = KillableProcess::start(&fleet, "survivor");
@@ -159,7 +157,7 @@ async fn until_recovered(fleet: &Fleet, is_it: fn(&RecoveredCall) -> bool) {
     let key = keys::recovered_calls(&TurnName::parse("acme:paid").unwrap());
     fleet
         .until("the call is reported", async |fleet| {
-            // Redis has just been restarted, so errors are ignored.
+            // Redis restarts, so errors are ignored.
             let recovered = fleet.store.record_of::<RecoveredCalls>(&key).await.ok().flatten();
             recovered.is_some_and(|recovered| recovered.value.calls.get(&0).is_some_and(is_it))
         })
@@ -179,7 +177,6 @@ async fn until_held(fleet: &Fleet, stream: &str) {
     }
 }
 
-/// If a process dies, this affects the work of all its shards, so it must be clear which slice killed the process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_runs_one_suspect_at_a_time_and_marks_no_other() {
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -198,7 +195,7 @@ async fn a_process_runs_one_suspect_at_a_time_and_marks_no_other() {
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
 
-    // In place of another shard's loop, the test holds the permit to process a suspect.
+    // The test holds the permit in place of another shard's loop.
     let look = suspects.acquire().await;
     let survivor = KillableProcess::start(&fleet, "survivor");
     until_held(&fleet, "ready:suspect:normal").await;
@@ -234,11 +231,11 @@ async fn a_worker_survives_a_redis_stall_shorter_than_its_lease() {
         ..Plan::default()
     })
     .await;
-    // The calls are too short to be settled one by one, so the worker sends no command to Redis for five seconds.
+    // Short calls are not settled one by one, so the worker sends no command to Redis for five seconds.
     fleet.submit(&vec![("sleep", json!({"ms": 50})); 100]).await;
     fleet.leased().await;
     fleet.server.pause();
-    // The pause is longer than the three quarters of a lease in which calls may start, and shorter than the lease.
+    // The pause is shorter than a lease, but longer than the part of a lease in which calls may start.
     tokio::time::sleep(Duration::from_millis(LEASE_MS.unsigned_abs() * 33 / 40)).await;
     fleet.server.resume();
     assert_eq!(outcomes(&fleet.reply().await), ["ok"; 100]);
@@ -251,7 +248,7 @@ async fn a_slice_delivered_to_a_draining_worker_counts_no_crash() {
     fleet.submit(&[("sleep", json!({"ms": 1_500}))]).await;
     fleet.leased().await;
     let astray = fleet.submit(&[("echo", json!({"text": "astray"}))]).await;
-    // As if a read had been abandoned while Redis responded to it.
+    // Simulates a read that was abandoned while Redis responded.
     fleet.read_astray().await;
     fleet.drain_worker().await;
     fleet.add_worker();

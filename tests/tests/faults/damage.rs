@@ -1,6 +1,4 @@
-//! Damaged data must affect only its owner. Each kind of key in the store is damaged for one agent or tenant, while a
-//! small fleet uses limits, facts, effects, approvals and tasks. All other agents must get their replies, and checks
-//! must name the damaged key.
+//! Damages each kind of key. Only the owner of the key may be affected, and checks must name the key.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,10 +37,8 @@ const RECORDS: [&str; 16] = [
     "passages:",
 ];
 
-/// A healthy fleet needs milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Only the owner of damaged data may be affected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AffectedOwner {
     /// Agent `vic` of tenant `bolt`.
@@ -54,13 +50,13 @@ use AffectedOwner::{Agent, Tenant};
 
 /// Damage to keys that docs/contribute/store-layout.md lists. `*` matches the rest of a key.
 enum KeyDamage {
-    /// The record gets another type, then another text. Then each member of its content is changed and then removed.
+    /// The record gets another type, then another text. Then each member changes and disappears.
     Record(&'static str, AffectedOwner, &'static [&'static str]),
     Type(&'static str, AffectedOwner, &'static [&'static str]),
-    /// The field of a hash (key and field) is changed and then removed.
+    /// The field (key and field of a hash) changes and disappears.
     Field(&'static str, AffectedOwner, &'static [(&'static str, &'static str)]),
     Member(&'static str, &'static [&'static str]),
-    /// This key is not damaged, for this reason: it belongs to the whole shard, or only people read it.
+    /// Not damaged, for this reason.
     Shared(&'static str, &'static str),
 }
 
@@ -208,7 +204,7 @@ fn limit(name: &str, tool: &str, most: u64, every: LimitWindow) -> Limit {
 
 fn policy(policy: &mut Policy) {
     policy.tenants.insert(TenantId::new("bolt").unwrap(), TenantPolicy::default());
-    // A tick allows fewer calls than a turn has, so turns of all agents also wait for a tick.
+    // A turn has more calls than a tick allows, so turns also wait for ticks.
     (policy.defaults.tick_ms, policy.defaults.calls_per_tick, policy.defaults.max_actions_per_day) =
         (100, 5, 1_000_000);
     policy.permissions.approvers = [("eve".to_owned(), ["finance".to_owned()].into())].into();
@@ -299,8 +295,7 @@ async fn ended(fleet: &Fleet, tenant: &str, id: &str) -> Result<Vec<String>, Str
     }
 }
 
-/// Gives the agent `vic` of tenant `bolt` every kind of data. Some turns wait for a limit or an approval, and a worker
-/// holds others. There are also a task of an external runtime, and data of finished calls.
+/// Gives agent `vic` of tenant `bolt` every kind of data.
 async fn busy() -> Fleet {
     let fleet = Fleet::start(plan()).await;
     fleet.say(json!({"tenant": "bolt", "target_agent": "far", "task_id": "job", "task_description": "It waits.", "budget": 50})).await;
@@ -360,7 +355,7 @@ enum OriginalValue {
     Stays,
 }
 
-/// Returns the text that precedes the record's JSON, and the members of the JSON.
+/// Returns the text before the record's JSON, and the members of the JSON.
 async fn content(fleet: &Fleet, key: &str) -> Option<(String, serde_json::Map<String, Value>)> {
     let text: Option<String> = fleet.ask("GET", key, &[]).await;
     let text = text?;
@@ -407,7 +402,7 @@ impl Damage {
                 }
             }
             Self::Content { member, is_missing, .. } => {
-                // If the turn has ended, its record is deleted, and there is nothing to damage.
+                // The record of an ended turn is deleted.
                 let Some((header, mut content)) = content(fleet, key).await else { return };
                 if *is_missing {
                     content.remove(member);
@@ -443,15 +438,14 @@ impl OriginalValue {
             Self::Field(key, field, None) => redis::cmd("HDEL").arg(full(&key)).arg(field).to_owned(),
             Self::Stays => return,
         };
-        // This fails if the key has another type by now, or if its turn has ended.
+        // Fails if the key has changed its type, or if its turn has ended.
         drop(command.query_async::<redis::Value>(&mut redis).await);
     }
 }
 
-/// Lists the problems of other agents during the damage, and each check that does not name the damaged key.
+/// Lists problems of other agents, and checks that do not name the damaged key.
 async fn wrong(fleet: &Fleet, damage: &Damage, hurts: AffectedOwner, number: usize) -> Vec<String> {
     let mut wrong = Vec::new();
-    // Turns of agent `vic` use most of the damaged data. A turn that belongs to a task of `vic` uses the rest.
     submit(fleet, "bolt", "vic", &format!("vic-{number}"), calls("vic")).await;
     submit(fleet, "bolt", "vic", "next", calls("next")).await;
     let under = json!({"turn_id": format!("far-{number}"), "tenant": "bolt", "agent": "far", "task_id": "job", "reply_to": "far", "calls": [{"id": "c", "name": "echo", "arguments": {"text": "hi"}}]});
@@ -544,7 +538,7 @@ async fn damages(fleet: &Fleet, row: &KeyDamage) -> Vec<Damage> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_data_affects_only_its_owner() {
-    // Three fleets share the rows, because most of the time is spent waiting for windows to end.
+    // Three fleets share the rows, because most of the time passes while windows end.
     let part = |part| damaged(ROWS.iter().enumerate().filter(|(at, _)| at % 3 == part).map(|(_, row)| row).collect());
     let parts: [(usize, Vec<String>); 3] = tokio::join!(part(0), part(1), part(2)).into();
     let number: usize = parts.iter().map(|(number, _)| number).sum();

@@ -1,5 +1,4 @@
-//! A tool can require a durable begin. Its call then runs only after the begin is confirmed as durable, so the begin
-//! and the debits of the call's caps survive a loss of data in Redis.
+//! A tool can require a durable begin. Its call then runs only after Redis has confirmed the begin as durable.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,7 +21,7 @@ use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{ToolError, TypedTool};
 use tokio::time::{Instant, sleep, timeout};
 
-/// The lease is short, because after a failover the next worker waits for the end of a lease.
+/// Short, because after a failover the next worker waits for the end of a lease.
 const SHORT_LEASE_MS: i64 = 1_000;
 
 type PaymentLog = Arc<Mutex<Vec<String>>>;
@@ -88,7 +87,7 @@ const RETRIED: &str = "tickfleet_retries_total{reason=\"not_durable\"}";
 async fn a_call_with_an_unconfirmed_begin_does_not_run() {
     let (paid, (primary, mut replica)) = (PaymentLog::default(), pair().await);
     let mut fleet = Fleet::start_on(primary, plan(&paid, true, Durability::Replica)).await;
-    // If the machine stalls for half a second, a confirmation fails, which uses up an attempt.
+    // A stall of half a second makes a confirmation fail, which uses up an attempt.
     fleet.submit(&[("pay", json!({"to": "kim"}))]).await;
     assert_eq!(result(&fleet.reply().await).0, "ok");
     let unconfirmed = counted(&fleet.metrics, UNCONFIRMED);
@@ -230,14 +229,13 @@ struct FailedOver {
     outcome: String,
 }
 
-/// Another worker continues with the replica's data. The replica has the turn. If `lags` is true, the replica lacks
-/// later data, such as the begin of the payment.
+/// Another worker continues with the replica's data. If `lags` is true, the replica lacks the begin of the payment.
 async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let paid = PaymentLog::default();
     let trio = &mut SentinelSetup::start(1).await;
     let [first, second] = [false, true].map(|answers| {
         let store = StoreOptions { lease_ms: SHORT_LEASE_MS, ..StoreOptions::default() };
-        // If the machine stalls for half a second, a confirmation fails, and the begin is retried.
+        // A stall of half a second makes a confirmation fail, and the begin is retried.
         let retry_delays = RetryDelays::new(vec![Duration::from_millis(100); 20]);
         Arc::new(Plan { store, retry_delays, ..plan(&paid, answers, durable) })
     });
@@ -264,7 +262,7 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let before = paid.lock().unwrap().len();
     trio.servers[0].kill9();
     assert_eq!(trio.another_primary(0).await, 1);
-    // The restarted server becomes the replica of the next primary, which could not confirm a begin without a replica.
+    // Without a replica, the next primary could not confirm a begin.
     trio.servers[0].restart().await;
     trio.replicated(1, 1).await;
     let worker = KillableProcess::worker_on(&url, second, &active, &metrics, "second");
@@ -290,7 +288,7 @@ async fn submit(store: &Store, server: &RedisServer) {
     let _: String = command.query_async(&mut server.connection().await).await.unwrap();
 }
 
-/// Returns the length of the stream. `None` if Redis does not respond.
+/// `None` if Redis does not respond.
 async fn entries(store: &Store, server: &RedisServer, stream: &str) -> Option<usize> {
     let mut connection = tickfleet_testkit::connect(&server.url()).await.ok()?;
     redis::cmd("XLEN").arg(store.keys().key(stream)).query_async(&mut connection).await.ok()
@@ -318,7 +316,6 @@ async fn a_failover_to_a_lagging_replica_repeats_only_non_durable_payments() {
     assert_eq!(following, reported(1, 1, "outcome_unknown"), "what it knows is not run again");
 }
 
-/// Kills Redis after it has confirmed the turns. Returns the number of lost turns.
 async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
     const TURNS: usize = 200;
     let appendonly = if settings.is_empty() { &["--appendonly", "no"][..] } else { &[] };
@@ -332,7 +329,7 @@ async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
             let () = redis::cmd("SAVE").query_async(&mut connection).await.unwrap();
         }
     }
-    // If an fsync is running, `everysec` lets Redis confirm writes up to two seconds before they reach the file.
+    // During an fsync, `everysec` lets Redis confirm writes up to two seconds before they reach the file.
     until(async || {
         let reported: String =
             redis::cmd("INFO").arg("persistence").query_async(&mut connection.clone()).await.unwrap();
@@ -350,7 +347,7 @@ async fn data_loss_of_a_killed_redis_matches_the_documentation() {
     let aof = |fsync: &'static str| ["--appendonly", "yes", "--appendfsync", fsync];
     assert_eq!(lost(&[], None).await, 200, "neither an append-only file nor snapshots");
     assert_eq!(lost(&[], Some(150)).await, 50, "a snapshot after 150");
-    // The operating system keeps data that the process has written. Only a crash of the machine would lose such data.
+    // The kernel keeps data that the process has written. Only a crash of the machine loses such data.
     for fsync in ["no", "everysec", "always"] {
         assert_eq!(lost(&aof(fsync), None).await, 0, "appendfsync {fsync}");
     }

@@ -1,5 +1,4 @@
-//! A thousand turns whose calls depend on each other are submitted at once, while schedulers and workers die. No call
-//! may be denied because another turn has not set a fact yet.
+//! Many turns depend on each other. No call may be denied because another turn has not set a fact yet.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,7 +30,7 @@ fn with_facts(policy: &mut Policy) {
 fn plan() -> Plan {
     let tool = |name: &'static str| {
         TypedTool::new(name, "A step.", Effect::Idempotent, |_, _: Value| async {
-            // The call takes a while, so that the next turn finds it running.
+            // The next turn must find this call running.
             tokio::time::sleep(Duration::from_millis(3)).await;
             Ok::<_, ToolError>(json!("done"))
         })

@@ -1,6 +1,4 @@
-//! Randomized games. Real schedulers, workers and an external runtime run on in-memory stores that fail like real ones.
-//! A game has two shards, turns, tasks, cancels, run-time settings and reloads. Time is virtual, and one seed
-//! determines all events.
+//! Randomized games on in-memory stores. Time is virtual, and one seed determines all events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -30,12 +28,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 const LEASE_MS: i64 = 2_000;
-/// In ms; bounds what [`FaultyStore::lose`] can lose.
+/// In ms. Limits what [`FaultyStore::lose`] can lose.
 const HISTORY_MS: i64 = 2_000;
 const AGENTS: [&str; 3] = ["kelly", "fran", "ben"];
 /// `sam` has a handler, and `ext` is an external runtime.
 const TAKERS: [&str; 2] = ["sam", "ext"];
-/// The tenants are in two shards. `late` is created at run time.
+/// `late` is created at run time.
 const TENANTS: [&str; 3] = ["acme", "blue", "late"];
 const SHARDS: u32 = 2;
 
@@ -60,7 +58,7 @@ impl Dice {
     }
 }
 
-/// How often each call ran, by turn and position of the call.
+/// Call (turn and position) → number of runs.
 type Runs = Arc<Mutex<BTreeMap<String, usize>>>;
 
 fn tool(name: &'static str, effect: Effect, runs: &Runs) -> TypedTool {
@@ -69,7 +67,7 @@ fn tool(name: &'static str, effect: Effect, runs: &Runs) -> TypedTool {
         let runs = Arc::clone(&runs);
         async move {
             *runs.lock().unwrap().entry(context.call.to_string()).or_default() += 1;
-            // Takes the duration of the call in virtual time.
+            // The duration of the call, in virtual time.
             sleep(Duration::from_millis(args["ms"].as_u64().unwrap_or_default())).await;
             if args["fails"].as_u64().unwrap_or_default() >= u64::from(context.attempt) {
                 return Err(ToolError::Transient("not yet".into()));
@@ -88,19 +86,18 @@ fn handler() -> TypedTool {
     })
 }
 
-/// As an external runtime, takes the tasks of `ext` and finishes most of them.
 async fn outside(connection: FaultyStore, tenant: &'static str, mut dice: Dice) {
     let queue = StreamKey::new(format!("external:{tenant}:ext"));
     let take = TakeRequest { consumer: "runtime".into(), queues: vec![queue], count: 4, wait_ms: 500 };
     loop {
         let Ok(taken) = connection.take(&take).await else {
-            // The store rejected the command, so pause as a client does.
+            // The store rejected the command, so this pauses as a client does.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
         for entry in taken {
             if dice.below(4) > 0 {
-                // Takes the duration of the work in virtual time.
+                // The duration of the work, in virtual time.
                 sleep(Duration::from_millis(dice.below(400))).await;
                 finish(&connection, &entry.fields, &entry.entry, &mut dice).await;
             }
@@ -127,7 +124,7 @@ struct Process {
 }
 
 impl Process {
-    /// Tool calls that the process started may continue, as on a machine without network.
+    /// Running tool calls may continue, as on a machine without network.
     fn kill(self) {
         self.connections.iter().for_each(FaultyStore::sever);
         self.running.iter().for_each(JoinHandle::abort);
@@ -292,12 +289,11 @@ impl Game {
                 switch_tool(self.client.stores(), "write", on, operator).await.unwrap();
                 self.is_switched = true;
             }
-            // This event occurs only in games whose store loses no writes. If the store lost the tenant, all the
-            // tenant's turns would be rejected.
+            // If the store lost the tenant, it would reject all turns of the tenant.
             1 if !loses => {
                 let late = TenantId::new("late").unwrap();
                 set_tenant(self.client.store(&late), &late, &TenantPolicy::default(), operator).await.unwrap();
-                // Wait for a heartbeat, with which schedulers read a new tenant.
+                // Schedulers read a new tenant with their next heartbeat.
                 sleep(Duration::from_millis(LEASE_MS.unsigned_abs())).await;
                 self.has_late = true;
             }
@@ -327,7 +323,6 @@ impl Game {
         }
     }
 
-    /// The turn may have been submitted before. Returns true if this submit or an earlier one was accepted.
     async fn resubmit(&self, number: usize) -> bool {
         match self.client.submit(self.turns[number].clone()).await {
             Ok(_) => true,
@@ -383,13 +378,13 @@ impl Game {
         replies
     }
 
-    /// Removes all faults, and waits for all replies. If `resubmits` is true, lost turns and tasks are submitted again.
+    /// If `resubmits` is true, this submits lost turns and tasks again.
     async fn finish(&mut self, resubmits: bool) -> BTreeMap<String, Vec<Value>> {
         self.set_faults(&Faults::default());
         self.faulty.iter().for_each(|faulty| faulty.set_memory_short(false));
         let deadline = Instant::now() + Duration::from_secs(1_200);
         loop {
-            // Virtual time: the runtime advances it when nothing else runs.
+            // The runtime advances virtual time when nothing else runs.
             sleep(Duration::from_secs(5)).await;
             let replies = self.replies().await;
             let open: Vec<usize> =
@@ -445,7 +440,6 @@ impl Game {
             let taker = TAKERS[number % TAKERS.len()];
             match of_task[0]["results"][0]["outcome"].as_str().unwrap() {
                 "ok" => *seen.entry(format!("task of {taker}")).or_default() += 1,
-                // Either no runtime received the task, or each runtime that received it abandoned it.
                 "outcome_unknown" if taker == "ext" => *seen.entry("task given up".into()).or_default() += 1,
                 other => panic!("a task of {taker} ended as {other}: {}", of_task[0]),
             }
@@ -453,8 +447,7 @@ impl Game {
     }
 }
 
-/// Either processes are killed, or the store loses its last writes. A game never has both faults, because both together
-/// would lose data that existed only in the killed process and in the lost writes.
+/// Either processes are killed or writes are lost. Both together would lose data that exists nowhere else.
 async fn play(seed: u64, loses: bool, seen: &mut BTreeMap<String, usize>) {
     let mut game = Game::start(seed).await;
     for _ in 0..120 {

@@ -1,5 +1,4 @@
-//! Processes are stopped and killed while data in Redis is malformed, deleted or lost. At most the owner of the data
-//! may be affected, and every turn gets exactly one reply.
+//! Data in Redis is malformed, deleted or lost. Every turn must get exactly one reply.
 
 use std::time::Duration;
 
@@ -43,7 +42,6 @@ async fn reasons(fleet: &Fleet) -> Vec<String> {
     fleet.dead().await.into_iter().map(|letter| letter["reason"].clone()).collect()
 }
 
-/// Returns more fields than any message has.
 fn wide() -> Vec<(String, String)> {
     (0..4_500).map(|i| (format!("more{i}"), String::new())).collect()
 }
@@ -94,7 +92,6 @@ async fn foreign_timers_do_not_block_turns_or_throttle_queues() {
     fleet.submit_turn(json!({"turn_id": "t", "calls": [flaky()]})).await;
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["ok"], "{reply}");
-    // A limit with an unreadable counter admits no call until its window ends.
     fleet.submit_turn(json!({"turn_id": "u", "agent": "archy", "calls": [echo()]})).await;
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["daily_cap_reached"], "{reply}");
@@ -109,7 +106,6 @@ async fn a_repair_ends_the_task_of_a_deleted_external_stream() {
     assert_eq!(fleet.lease_task("archy", "outside").await.id(), lost);
     let _: u64 = fleet.ask("DEL", "external:acme:archy", &[]).await;
     let _worker = node(&fleet, Role::Worker, 0);
-    // The task's timer must be due earlier than all others.
     fleet
         .until("the task's timer is due", async |fleet| {
             let due: Option<f64> = fleet.ask("ZSCORE", "timers", &[&format!("turn:acme:{lost}")]).await;
@@ -145,7 +141,6 @@ async fn a_repair_ends_the_turns_of_a_deleted_queue() {
         assert!(matches!(fault.kind, FaultKind::Found(Fault::SliceLost)) && fault.repaired, "{fault:?}");
     }
     for (turn, reply) in fleet.replies(20).await {
-        // The turn's calls are lost with the slice, so it is unknown how they ended.
         assert_eq!(outcomes(&reply), ["internal"], "{turn}: {reply}");
     }
     assert_eq!(fleet.store.check(false).await.unwrap().faults, []);
@@ -177,8 +172,7 @@ async fn turns_delivered_on_an_abandoned_connection_are_admitted_once() {
     submit(&fleet, "first", 1).await;
     answered(&mut fleet, 1).await;
     let name = fleet.reader_of("turns").await;
-    // The scheduler is alive but does not receive the entries, as if Redis had delivered them on an abandoned
-    // connection.
+    // The scheduler does not receive the entries, as if Redis had delivered them on an abandoned connection.
     living.pause();
     submit(&fleet, "late", 30).await;
     fleet.read_as("turns", &name).await;
@@ -194,7 +188,6 @@ async fn turns_of_a_deleted_scheduler_are_admitted_once() {
     submit(&fleet, "first", 1).await;
     answered(&mut fleet, 1).await;
     let name = fleet.reader_of("turns").await;
-    // While the scheduler is paused, its consumer is deleted with all pending entries. Another scheduler continues.
     living.pause();
     submit(&fleet, "orphan", 30).await;
     fleet.read_as("turns", &name).await;

@@ -1,5 +1,4 @@
-//! After a restart, Redis 7.0 reports a lag of a group although all entries were read. No decision may depend on the
-//! lag.
+//! After a restart, Redis 7.0 reports a lag of a group that has read all entries. No decision may depend on the lag.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -12,7 +11,6 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// The number of entries that are read before the rewrite of the append-only file, and again after the rewrite.
 const ENTRIES: usize = 300;
 
 async fn read_all(connection: &mut MultiplexedConnection, stream: &str) {
@@ -32,7 +30,7 @@ async fn read_all(connection: &mut MultiplexedConnection, stream: &str) {
     let () = pipe.query_async(connection).await.unwrap();
 }
 
-/// The server was restarted after a rewrite of its append-only file, so it reports a lag of these streams.
+/// A restart after a rewrite of the append-only file makes the server report a lag of these streams.
 async fn restarted(streams: &[String]) -> RedisServer {
     let options = RedisOptions { appendonly: true, tcp: true, ..RedisOptions::default() };
     let mut server = RedisServer::start_with(options).await;
@@ -84,8 +82,6 @@ async fn a_false_lag_of_redis_counts_as_no_backlog_and_blocks_no_dispatch() {
     let waiting: u64 = seen.streams.iter().map(|stream| stream.waiting).sum();
     assert_eq!(waiting, 0, "{:?}", seen.streams);
 
-    // The turn has more calls than a tick allows. After it is admitted, memory runs short. The remaining calls must be
-    // dispatched anyway.
     let mut fleet = Fleet::start_on(server, plan).await;
     let turn = fleet.submit(&vec![("echo", json!({"text": "x"})); 12]).await;
     let name = TurnName::parse(&format!("acme:{turn}")).unwrap();

@@ -1,5 +1,4 @@
-//! Payments whose outcome becomes unknown, because requests and responses are lost and workers die. Each payment is
-//! planned twice and must be made at most once. The tool that finds payments resolves the unknown outcomes.
+//! Payments with unknown outcomes. Each payment must be made at most once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -15,7 +14,6 @@ use tickfleet_tests::inbox::submit_all;
 use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-/// Outside the fleet; payments by recipient.
 type Bank = Arc<Mutex<BTreeMap<u64, Vec<String>>>>;
 
 fn pay(bank: &Bank) -> TypedTool {
@@ -142,7 +140,7 @@ async fn unknown_payments_are_reconciled_and_never_made_twice() {
 
 type QueryCounts = Arc<Mutex<BTreeMap<u64, usize>>>;
 
-/// Finds payments to even numbers from the second query on, as if their requests arrived after the first query.
+/// Finds payments to even numbers only from the second query on.
 fn find_late(asked: &QueryCounts) -> TypedTool {
     let asked = Arc::clone(asked);
     TypedTool::new("find_payment", "Finds a payment.", Effect::Read, move |_, arguments: Value| {
@@ -161,7 +159,7 @@ fn find_late(asked: &QueryCounts) -> TypedTool {
 async fn a_payment_is_reconciled_as_not_made_only_after_a_second_query() {
     let bank = Bank::default();
     let asked = QueryCounts::default();
-    // No worker dies in this test. The default lease is so long that it does not end even on a stalled machine.
+    // The default lease does not end even on a stalled machine.
     let store = StoreOptions::default();
     let tools = vec![pay(&bank), find_late(&asked)];
     let fleet = Fleet::start(Plan { workers: 1, tools, store, ..plan(&bank) }).await;

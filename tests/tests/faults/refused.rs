@@ -1,5 +1,4 @@
-//! A Redis that responds with errors. The readiness probe must report the reason, and must succeed again after the
-//! problem is solved.
+//! A Redis that responds with errors. The readiness probe must report the reason until the problem is solved.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +22,6 @@ async fn ask(connection: &mut MultiplexedConnection, words: &[&str]) {
     let _: redis::Value = redis::cmd(words[0]).arg(&words[1..]).query_async(connection).await.unwrap();
 }
 
-/// Waits until the last snapshot has succeeded or, if `well` is false, failed.
 async fn saved(connection: &mut MultiplexedConnection, well: bool) {
     let word = if well { "rdb_last_bgsave_status:ok" } else { "rdb_last_bgsave_status:err" };
     loop {
@@ -45,7 +43,7 @@ async fn disk_demotion_and_replica_errors_are_reported_separately() {
     let written: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
     assert_eq!(written, [store.keys().key("meta")], "the probe writes nothing but the time of the shard");
 
-    // A snapshot fails, because it cannot replace a folder.
+    // The snapshot cannot replace a folder, so it fails.
     let blocked = server.dir().join("dump.rdb");
     let make = |path: &Path| std::fs::create_dir(path).unwrap();
     make(&blocked);
@@ -67,7 +65,6 @@ async fn disk_demotion_and_replica_errors_are_reported_separately() {
     ask(&mut connection, &["REPLICAOF", "NO", "ONE"]).await;
     assert_eq!(refusal(&store).await, None);
 
-    // Full memory is not a failure, because accepted work still runs.
     ask(&mut connection, &["CONFIG", "SET", "maxmemory", "1mb"]).await;
     assert_eq!(refusal(&store).await, None);
 }
@@ -78,11 +75,11 @@ async fn every_role_is_ready_and_missing_permissions_are_reported() {
     users::make(&server, "tickfleet").await;
     for role in ["tickfleet", "scheduler", "worker", "operator", "gateway", "producer", "exporter"] {
         let error = shard(&users::url_in(&server.url(), role)).probe().await.err();
-        // Producers may only write their messages. No process of a fleet is a producer.
+        // No process of a fleet is a producer.
         assert!(error.is_none() || role == "producer", "{role}: {error:?}");
     }
     let mut connection = server.connection().await;
-    // If the process may not call the function of commits, the function's code runs as a script.
+    // A worker that may not call the function runs the function's code as a script.
     let worker = shard(&users::url_in(&server.url(), "worker"));
     for (denied, refused) in
         [(&["fcall"][..], None), (&["fcall", "evalsha"], Some(Refusal::Rights)), (&["set"], Some(Refusal::Rights))]
@@ -101,7 +98,6 @@ async fn every_role_is_ready_and_missing_permissions_are_reported() {
     let wrong = users::url_in(&server.url(), "worker").replace("worker-secret", "other");
     assert_eq!(refusal(&shard(&wrong)).await, Some(Refusal::Login));
 
-    // If a server rejects one command, only that command's information is missing.
     ask(&mut connection, &["ACL", "SETUSER", "operator", "-info", "-config|get"]).await;
     let pool = Pool::open(&users::url_in(&server.url(), "operator"), 1).unwrap();
     let facts = pool.server().await.unwrap();

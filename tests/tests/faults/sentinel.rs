@@ -1,5 +1,4 @@
-//! A fleet that finds its Redis through Sentinels. Whatever happens to a primary, the fleet continues with the next
-//! one.
+//! A fleet that finds its Redis through Sentinels. If a primary fails, the fleet continues with the next one.
 
 mod parted;
 
@@ -33,7 +32,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::cluster::run_and_epoch;
 
 const TURNS: usize = 12;
-/// Sentinels detect the dead server after 1 s and agree on the next primary, which the fleet must then find.
+/// Sentinels detect a dead server after 1 s, and then agree on the next primary.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Deserialize, JsonSchema)]
@@ -111,7 +110,7 @@ impl Fleet {
         Self { trio, gate, client, store, metrics, parts: vec![(working, worker), (scheduling, scheduler)] }
     }
 
-    /// Repeats each submission until it is accepted; an ID is accepted only once.
+    /// A repeated submission is harmless, because an ID is accepted only once.
     async fn submit(&self, prefix: &str) {
         for i in 0..TURNS {
             let id = format!("{prefix}{i}");
@@ -160,15 +159,14 @@ impl Fleet {
         self.trio.servers[server].connection().await
     }
 
-    /// Returns the run ID of the shard's Redis, and the number of restart epochs.
+    /// Returns the run ID of the shard's Redis, and the number of epochs.
     async fn epoch(&self, server: usize) -> (String, u64) {
         let command = redis::cmd("HGET").arg(self.store.keys().key("meta")).arg("state").to_owned();
         let state: String = command.query_async(&mut self.redis(server).await).await.unwrap();
         run_and_epoch(&state)
     }
 
-    /// Waits until the producer's own connection leads to this server. On a busy machine, Sentinels may revert a
-    /// failover, so several promotions may be needed. Returns the number of promotions.
+    /// Returns the number of promotions: on a busy machine, Sentinels may revert a promotion.
     async fn until_led_to(&self, server: usize) -> u64 {
         let mut deadline = Instant::now() + RECOVERS_WITHIN;
         let mut failovers = 0;
@@ -218,7 +216,7 @@ async fn a_fleet_answers_each_turn_once_across_a_failover() {
     let before = fleet.epoch(0).await;
     assert_eq!(fleet.moves(), 0);
 
-    // All these calls must be running when the primary is killed, and the replica must have their intent records.
+    // All these calls must run when the primary is killed, and the replica must have their intent records.
     fleet.gate.open.send_replace(false);
     fleet.submit("under-way").await;
     timeout(PATIENCE, async {
@@ -252,17 +250,15 @@ async fn a_fleet_answers_each_turn_once_across_a_failover() {
     assert_eq!(after.1, before.1 + 1, "the failover began no epoch, or more than one");
     assert_eq!(fleet.moves(), 1, "connections of one process count a failover once");
 
-    // The old primary returns as a replica, and serves the fleet again when it is promoted.
     fleet.trio.servers[0].restart().await;
     fleet.trio.replicated(1, 1).await;
-    // Wait until all clients know the new primary. Until then, the other server accepts writes that it will lose.
+    // Until all clients know the new primary, the other server accepts writes that it will lose.
     let failovers = fleet.until_led_to(0).await;
     fleet.submit("back").await;
     let replies = fleet.until_replied(0, 4 * TURNS).await;
     assert!(replies.values().all(|replies| replies.len() == 1), "{replies:?}");
     let epochs = fleet.epoch(0).await.1 - after.1;
-    // One epoch is expected. If Sentinels switched back and forth, there are more epochs. If the fleet did not notice a
-    // primary that existed only for a moment, there are fewer epochs than switches.
+    // Sentinels may switch back and forth (more epochs). The fleet may miss a short-lived primary (fewer epochs).
     assert!((1..=(2 * failovers).max(2) - 1).contains(&epochs), "{epochs} epochs, {failovers} failovers");
     fleet.stop().await;
 }
@@ -270,7 +266,6 @@ async fn a_fleet_answers_each_turn_once_across_a_failover() {
 #[tokio::test]
 async fn all_connections_follow_the_promoted_primary() {
     let mut trio = SentinelSetup::start(1).await;
-    // One of the three Sentinels is down; any one of them is enough.
     trio.kill_sentinel(0);
     let store = Store::open(&trio.url(), 0, Arc::new(StoreOptions::default())).unwrap();
     let pool = Pool::open(&trio.url(), 2).unwrap();
@@ -295,13 +290,12 @@ async fn all_connections_follow_the_promoted_primary() {
     assert_eq!(pool.server().await.unwrap().role, "master");
 }
 
-/// Starts a stub of a Sentinel that always names the server at `port`. Returns the stub's own port.
+/// The stub always names the server at `port`. Returns the stub's own port.
 async fn lagging_sentinel(port: &str) -> u16 {
-    // The sender of this channel is never used, so the port does not change.
     sentinel_that_names(watch::Sender::new(port.to_owned()).subscribe()).await
 }
 
-/// Starts a stub of a Sentinel that names the server whose port is in the channel. Returns the stub's own port.
+/// The stub names the server at the channel's port. Returns the stub's own port.
 async fn sentinel_that_names(port: watch::Receiver<String>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = listener.local_addr().unwrap().port();
@@ -357,8 +351,7 @@ async fn a_replaced_primary_is_abandoned_within_seconds() {
 
     names.send_replace(port_of(&new));
     let deadline = Instant::now() + RECOVERS_WITHIN;
-    // In this loop, only the reader sends commands, at first to the old primary. The reader creates its queue on the
-    // server from which it reads. So a key on the new primary shows that the reader has moved there.
+    // The reader creates its queue on the server that it reads, so a key on the new primary proves the move.
     while redis::cmd("DBSIZE").query_async::<usize>(&mut new.connection().await).await.unwrap() == 0 {
         assert!(Instant::now() < deadline, "the old primary is still read");
         assert!(store.seam().take(&take).await.unwrap().is_empty());

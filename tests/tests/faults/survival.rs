@@ -1,5 +1,4 @@
-//! Events that a fleet must survive: draining, and a Redis that is killed, paused, flushed, full or cut off. Each
-//! accepted turn must get one reply, and no `once` call may run twice.
+//! Each accepted turn must get one reply, and no `once` call may run twice, whatever happens to Redis.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -29,7 +28,7 @@ struct Ran {
     attempt: u32,
 }
 
-/// `look` is a read and `act` is a `once` tool. Both return only while the gate is open.
+/// Tools return only while the gate is open. `look` is a read, and `act` is `once`.
 struct Gate {
     runs: Arc<Mutex<BTreeMap<String, usize>>>,
     open: watch::Sender<bool>,
@@ -67,8 +66,7 @@ impl Gate {
     }
 }
 
-/// The lease is short, so that tests do not wait long for its end. It is not shorter, because on a busy machine, a
-/// whole fleet on one thread can stall for a second.
+/// Short, because tests wait for the end of a lease. On a busy machine, a fleet on one thread can stall for a second.
 fn plan(gate: &Gate) -> Plan {
     Plan {
         caps: DefaultCaps {
@@ -104,7 +102,6 @@ async fn submit(fleet: &Fleet, prefix: &str, count: usize) -> Vec<String> {
     ids
 }
 
-/// If the `act` call is `ok`, it ran once. If it is `outcome_unknown`, it ran at most once.
 async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
     let replies = fleet.replies(ids.len()).await;
     for id in ids {
@@ -123,7 +120,7 @@ async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
 async fn a_draining_worker_requeues_its_unfinished_turns() {
     let gate = Gate::new(false);
     let plan = plan(&gate);
-    // The lease is long: this test does not wait for its end, and a lost lease would start calls again.
+    // A lost lease would start calls again.
     let store = StoreOptions { lease_ms: 20_000, ..plan.store.clone() };
     let mut fleet = Fleet::start(Plan { slots: 4, store, ..plan }).await;
     for i in 0..8 {
@@ -140,7 +137,6 @@ async fn a_draining_worker_requeues_its_unfinished_turns() {
     gate.open.send_replace(true);
     let replies = fleet.replies(8).await;
     for (turn, reply) in &replies {
-        // After the drain time, the worker can no longer wait for the `act` call. The call must not be repeated.
         let expected = if turn == "act" { ["outcome_unknown", "ok"] } else { ["ok", "ok"] };
         assert_eq!(outcomes(reply), expected, "{reply:#}");
     }
@@ -155,10 +151,9 @@ async fn a_draining_worker_waits_for_calls_that_end_within_the_drain_time() {
     let mut fleet = Fleet::start(Plan { drain: Duration::from_secs(10), ..plan(&gate) }).await;
     fleet.submit_turn(json!({"turn_id": "t", "calls": [call("act", "a")]})).await;
     fleet.until("it runs", async |_| gate.all_runs() == 1).await;
-    // The drain takes longer than the lease, so the worker must keep renewing the lease.
     let open = gate.open.clone();
     let opened = tokio::spawn(async move {
-        // The drain must take longer than the lease.
+        // The drain must take longer than the lease, which the worker must renew.
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         open.send_replace(true);
     });
@@ -200,7 +195,6 @@ async fn every_turn_gets_one_reply_if_redis_is_killed_while_results_settle() {
     fleet.stop().await;
 }
 
-/// The pause is either about one lease, so that the worker's lease may still be valid, or much longer.
 async fn paused_for(pause: Duration) {
     let gate = Gate::new(false);
     let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, ..plan(&gate) }).await;
@@ -313,8 +307,6 @@ async fn full_redis_memory_blocks_submissions_but_admitted_turns_finish() {
     let client = tickfleet_client::Client::connect(&fleet.server.url(), fleet.plan().store.clone()).await.unwrap();
     let refused = client.submit(turn.unwrap()).await;
     assert!(matches!(refused, Err(tickfleet_client::SubmitError::Pressure)), "{refused:?}");
-    // Redis uses more than 100 % of its limit. Even so, `once` calls begin, throttle queues are released, retries are
-    // dispatched, and results are settled.
     let capped = submit(&fleet, "last", 3).await;
     bound_memory(&fleet, 95).await;
     gate.open.send_replace(true);
@@ -369,8 +361,7 @@ async fn denied_redis_commands_reject_no_turn_and_drop_no_result() {
     acl("-evalsha").await;
     gate.open.send_replace(true);
     fleet.submit_turn(json!({"turn_id": "meanwhile", "calls": [call("look", "meanwhile")]})).await;
-    // The pause is long enough for Redis to reject commands of every process a few times, and far shorter than the
-    // lease.
+    // In this time, Redis rejects commands of every process, but no lease ends.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     acl("+evalsha").await;
     let replies = fleet.replies(10).await;

@@ -1,4 +1,4 @@
-//! The agent loop: its waits and bounds, and how it reports failures.
+//! The agent loop: its waits, its bounds, and its failures.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -134,7 +134,7 @@ async fn an_agent_holds_no_slot_while_it_waits_for_a_delegated_task() {
         _ => ModelReply::words("Posted number one."),
     })
     .await;
-    // There is one slot. An agent that kept the slot while it waits would wait forever.
+    // An agent that kept the only slot while it waits would wait forever.
     let mut fleet = Fleet::start(Plan { slots: 1, ..plan(&model, vec![post(&posts)]) }).await;
     enqueue(&fleet, task("job-1", "atlas", "Have the news posted.")).await;
     let replies: BTreeMap<String, Value> = fleet.replies(1).await;
@@ -242,7 +242,7 @@ async fn waiting_for_a_paused_model_uses_no_attempt() {
         _ => ModelReply::words("At last."),
     })
     .await;
-    // Each step has one attempt. If the wait for the paused model used up the attempt, the task would end here.
+    // Each step has one attempt, which the wait for the paused model must not use up.
     let retry_delays = tickfleet_model::retry::RetryDelays::new([].into());
     let mut fleet = Fleet::start(Plan { retry_delays, ..plan(&model, vec![]) }).await;
     enqueue(&fleet, task("first", "kelly", "Go on.")).await;
@@ -301,7 +301,7 @@ async fn an_agent_can_read_todays_model_usage() {
     enqueue(&fleet, task("job-1", "kelly", "What did we use?")).await;
     let reply = fleet.reply().await;
     let reported: Value = serde_json::from_str(result(&reply)["output"]["answer"].as_str().unwrap()).unwrap();
-    // After the first of two model answers: 100 input tokens at 1 per million, and 10 output tokens at 2 per million.
+    // One model answer: 100 input tokens at 1 per million, and 10 output tokens at 2 per million.
     let usage = &reported["usage"];
     assert_eq!((&usage["tokens"], &usage["money"]), (&json!({"used": 110}), &json!({"used": 120})), "{reported}");
     fleet.stop().await;

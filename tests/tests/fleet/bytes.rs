@@ -46,7 +46,6 @@ async fn a_tenant_at_its_byte_limit_does_not_block_another_tenant() {
     let bytes = count(&fleet, "acme", BYTES).await;
     assert!((3_000_000..3_010_000).contains(&bytes), "{bytes}");
 
-    // Clients are rejected immediately. A turn that was added with XADD is rejected when it would be admitted.
     let one_more = large("acme", "one-more", 1_000_000);
     assert!(matches!(submit(&client, &one_more).await, Err(SubmitError::QueueFull)));
     let description = "x".repeat(60_000);
@@ -91,7 +90,6 @@ async fn the_byte_count_returns_to_zero_after_mixed_traffic() {
     let echo = json!({"name": "echo", "arguments": {"text": "x".repeat(2_000)}});
     let fail = |outcomes: &[&str]| json!({"name": "fail", "arguments": {"outcomes": outcomes}});
     let mut turns = vec![
-        // A tick admits fewer calls, so results are stored while the remaining calls wait.
         turn("kelly", "long", json!(vec![&echo; 10])),
         turn("fran", "audited", json!(vec![&echo; 5])),
         turn("fran", "retried", json!([fail(&["transient", "transient", "ok"]), echo])),

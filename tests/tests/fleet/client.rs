@@ -1,4 +1,4 @@
-//! The producer's client with a real Redis. The tests write replies themselves, in the format of commits.
+//! The producer's client with a real Redis. The tests write replies in the format of commits.
 
 use std::time::Duration;
 
@@ -100,8 +100,7 @@ async fn a_gap_in_sequence_numbers_is_reported() {
     assert_eq!([(one.seq, one.missed), (two.seq, two.missed)], [(Some(4), 0), (Some(7), 2)]);
 }
 
-/// Redis has lost its last writes and with them the inbox. The clock of Redis is now behind its former time. So new
-/// replies have lower entry IDs than replies that were already read.
+/// Redis has lost the inbox, and its clock is behind. New replies have lower entry IDs than earlier replies.
 #[tokio::test]
 async fn replies_with_lower_ids_than_the_last_read_are_still_read() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;
@@ -114,7 +113,6 @@ async fn replies_with_lower_ids_than_the_last_read_are_still_read() {
         let () = world.redis.xadd(world.key(), entry, &fields).await.unwrap();
     }
     assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "low-1");
-    // Two more replies arrive after the clock has caught up and before the reader reads again.
     world.reply("t-4", 4).await;
     let () = world.redis.xadd(world.key(), "*", &[("reply", json("t-5")), ("seq", "5".into())]).await.unwrap();
     let mut read = Vec::new();
@@ -133,12 +131,10 @@ async fn replies_with_lower_ids_than_the_last_read_are_still_read() {
 async fn a_sequence_gap_makes_the_reader_find_replies_with_lower_ids() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
-    // The test sets entry IDs. After the stream was created again, automatic IDs of the same millisecond could repeat.
+    // The test sets entry IDs, because automatic IDs of the same millisecond could repeat.
     let add = |turn: &str, seq: u64| [("reply", json(turn)), ("seq", seq.to_string())];
     let () = world.redis.xadd(world.key(), "10-0", &add("t-1", 1)).await.unwrap();
     assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "t-1");
-    // Between two reads, the stream was created again. It got one reply while the clock was behind, and one reply after
-    // the clock caught up.
     let () = world.redis.del(world.key()).await.unwrap();
     let () = world.redis.xadd(world.key(), "5-0", &add("low-2", 2)).await.unwrap();
     let () = world.redis.xadd(world.key(), "20-0", &add("t-3", 3)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Concurrency limits with real schedulers and workers. The tools check the limits while they run.
+//! Concurrency limits with real schedulers and workers.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,7 +46,6 @@ fn slow(name: &str, effect: Effect, witness: &Arc<ConcurrencyProbe>) -> TypedToo
     })
 }
 
-/// The caps are so high that they delay nothing.
 fn limited(policy: &mut Policy, name: &str, tools: &[&str], per: LimitKey, places: u64) {
     policy.defaults.calls_per_tick = 1_000;
     policy.limits = Arc::new(vec![Limit {

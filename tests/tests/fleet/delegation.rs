@@ -1,4 +1,4 @@
-//! Delegated tasks. With every kind of handler, each task ends with one record and one reply.
+//! Delegated tasks with every kind of handler. Each task ends with one record and one reply.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -30,8 +30,7 @@ struct Done {
     attempt: u32,
 }
 
-/// The task's description decides: with `ok <n>`, attempt n and later attempts succeed, and earlier attempts fail with
-/// a transient error. With `never`, the handler does not return.
+/// With `ok <n>`, attempts before n fail with a transient error. With `never`, the handler does not return.
 fn flaky() -> TypedTool {
     TypedTool::new("flaky", "Fails for a while.", Effect::Idempotent, |context: CallContext, work: Work| async move {
         let ok_from: u32 = match work.description.split(' ').nth(1).and_then(|n| n.parse().ok()) {
@@ -57,8 +56,7 @@ fn external(lease_ms: u64) -> TaskHandlerDef {
     TaskHandlerDef::External { lease: Duration::from_millis(lease_ms) }
 }
 
-/// kelly delegates, and terry takes no tasks. archy and link are external runtimes. fran takes notes, and emma's
-/// handler is flaky.
+/// archy and link are external runtimes. terry takes no tasks.
 fn plan(lease_ms: u64) -> Plan {
     Plan {
         agents: ["kelly", "fran", "emma", "archy", "link", "terry", "tina"].map(String::from).into(),
@@ -83,7 +81,6 @@ fn guarded(name: &'static str) -> TypedTool {
     TypedTool::new(name, "Needs a capability.", Effect::Read, run).requires(name)
 }
 
-/// archy can read files and send mail, kelly can only read files, and tina cannot delegate.
 fn capabilities(policy: &mut Policy) {
     let delegate = policy.permissions.matrix.get_mut("delegate_task").unwrap();
     delegate.deny_agents.insert(AgentId::new("tina").unwrap());
@@ -117,8 +114,7 @@ async fn a_delegated_task_sends_its_answer_in_a_separate_reply() {
     let job = confirmed["job_id"].as_str().unwrap();
     let reply = &replies[job];
     assert_eq!((&reply["agent"], &reply["correlation_id"]), (&json!("fran"), &json!("r-1")));
-    // The task's reply can arrive earlier than the turn's reply, so the task's reply names the call that delegated the
-    // task.
+    // The task's reply may arrive before the turn's reply.
     assert_eq!(
         (&reply["delegator"], &reply["delegated_by"]),
         (&json!("kelly"), &json!(format!("{turn}/0"))),
@@ -183,7 +179,7 @@ async fn an_invalid_delegation_is_rejected_before_it_reaches_an_agent() {
     ];
     for (index, (task, code)) in cases.into_iter().enumerate() {
         fleet.delegate("fran", task.clone()).await;
-        // A tenant that does not exist has no inbox, so only the dead letter states the reason.
+        // An unknown tenant has no inbox, so only the dead letter states the reason.
         if code != "unknown_tenant" {
             let reply = fleet.reply_in("acme:box", PATIENCE).await;
             let reply = reply.unwrap_or_else(|| panic!("{task}: no reply"));
@@ -272,7 +268,6 @@ async fn a_task_cancelled_between_attempts_is_not_reported_as_not_executed() {
     fleet.stop().await;
 }
 
-/// Starts a service. Only its first response has the status `first`. The service stores bodies of requests unchanged.
 async fn service(first: u16) -> (String, Arc<Mutex<Vec<String>>>) {
     use axum::http::StatusCode;
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -351,7 +346,6 @@ async fn a_delegated_task_has_no_more_rights_or_budget_than_its_delegator() {
     let mut fleet = Fleet::start(plan(60_000)).await;
     fleet.delegate("archy", json!({"task_id": "top", "budget": 8, "delegator": "kelly"})).await;
     let top = fleet.lease_task("archy", "r1").await;
-    // kelly can only read files. So archy can do no more in a task of kelly, although archy has more rights.
     let calls =
         json!([{"name": "read_files"}, {"name": "send_mail"}, delegate("kelly", "back"), delegate("link", "on")]);
     fleet.submit_turn(json!({"turn_id": "work", "agent": "archy", "task_id": "top", "calls": calls})).await;
@@ -359,7 +353,6 @@ async fn a_delegated_task_has_no_more_rights_or_budget_than_its_delegator() {
     assert_eq!(outcomes(&reply), ["ok", "denied", "permanent", "ok"], "{reply:#}");
     let cycle = reply["results"][2]["error"]["message"].as_str().unwrap();
     assert!(cycle.contains("kelly → archy"), "{cycle}");
-    // The child gets half of the parent's budget. After four calls, the parent's budget is used up.
     let child = fleet.lease_task("link", "r2").await;
     assert_eq!((&child.task["budget"], &child.task["parent_task_id"]), (&json!(4), &json!("top")));
     fleet

@@ -1,5 +1,4 @@
-//! Caps with many agents and replicas. The fleet's own counters are not used: the checks count the calls that became
-//! ready to run.
+//! Caps with many agents and replicas. The checks do not use the fleet's own counters.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -25,13 +24,12 @@ use tokio::time::Instant;
 const AGENTS: usize = 2_000;
 const TICK_MS: i64 = 3_000;
 const CALLS_PER_TICK: u32 = 10;
-/// Suffices for two and a half windows.
+/// Lasts for two and a half windows.
 const CALLS_PER_DAY: u32 = 25;
-/// The number of calls of each turn that an agent submits in a wave. Their sum is twice as many as a window admits.
+/// Calls per turn of a wave. Their sum is twice as many as a window admits.
 const TURNS: [usize; 3] = [3, 13, 4];
-/// One wave is submitted per tick.
 const WAVES: usize = 2;
-/// If no reply comes for this time, the run has failed.
+/// The run fails after this time without a reply.
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize, JsonSchema)]
@@ -42,7 +40,6 @@ struct Stamp {
     stamp: u64,
 }
 
-/// The numbers grow with every call, whichever worker runs the call.
 fn stamp() -> TypedTool {
     let next = Arc::new(AtomicU64::new(0));
     TypedTool::new("stamp", "Stamps.", Effect::Read, move |_: CallContext, _: Nothing| {
@@ -65,8 +62,7 @@ fn wave(wave: usize) -> Vec<Value> {
     turns.map(message).collect()
 }
 
-/// Starts a fleet whose ready streams show every admission, because entries are never removed from them. An entry's ID
-/// is the shard time at which the commit debited the caps. Normally, the ID is a time by Redis' own clock.
+/// Ready streams of this fleet keep all entries. An entry's ID is the shard time of its admission.
 pub(super) async fn start_witnessed(plan: Plan) -> Fleet {
     let schedulers = plan.schedulers;
     let workers = plan.workers;
@@ -116,7 +112,7 @@ fn plan() -> Plan {
         tools: vec![stamp()],
         store: StoreOptions {
             lease_ms: 10_000,
-            // The turns of all agents wait at the same time, and all replies are in one inbox.
+            // The turns of all agents wait at the same time, and all replies go to one inbox.
             tenant_turns_max: 1_000_000,
             tenant_ready_max: 100_000,
             inbox_unread_max: 100_000,
@@ -159,7 +155,6 @@ async fn no_agent_exceeds_its_caps_in_any_window_or_day() {
     witness(&admissions(&fleet).await);
 }
 
-/// Checks that only the day cap rejects calls, and that no call of a turn runs after a rejected one.
 fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
     let mut outcomes = BTreeMap::<(usize, String), u32>::new();
     for (id, reply) in replies {
@@ -186,7 +181,7 @@ fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
     }
 }
 
-/// Returns, by agent, the times (ms) at which calls became ready, in order.
+/// By agent: the times (ms) at which calls became ready, in order.
 async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
     let mut seen = HashSet::new();
     let mut admitted = BTreeMap::<AgentId, Vec<i64>>::new();
@@ -197,7 +192,7 @@ async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
             let slice = Slice::read(queue.clone(), entry, &fields).unwrap();
             let first = slice.turn.position;
             for n in first..first + slice.calls.len() {
-                // If a slice is redelivered, it has a second entry, but its calls were admitted only once.
+                // A redelivered slice has a second entry, but its calls were admitted only once.
                 if seen.insert((slice.name.clone(), n)) {
                     admitted.entry(slice.turn.head.agent.clone()).or_default().push(ms);
                 }
@@ -207,7 +202,6 @@ async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
     admitted
 }
 
-/// No window and no day may have more admissions than its cap, and the caps must be reached.
 fn witness(admitted: &BTreeMap<AgentId, Vec<i64>>) {
     assert_eq!(admitted.len(), AGENTS);
     let tenant = TenantId::new("acme").unwrap();

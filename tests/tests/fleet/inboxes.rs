@@ -1,4 +1,4 @@
-//! Inboxes have bounds on unread replies. One tenant cannot use up the bounds of another.
+//! Bounds on unread replies. One tenant cannot use up the bounds of another.
 
 use serde_json::{Value, json};
 use tickfleet_model::policy::TenantPolicy;
@@ -70,7 +70,6 @@ async fn only_a_reader_that_reports_its_position_keeps_its_inbox_from_filling() 
         let _: String = fleet.ask("SET", "read:acme:box", &[&entry, "EX", "600"]).await;
     }
     assert!(fleet.ask::<u64>("XLEN", "replies:acme:box", &[]).await <= 6, "what was read made room");
-    // From here on, the reader reads nothing. So the bound applies, and unread replies are kept.
     let mut statuses = Vec::new();
     for i in 20..27 {
         statuses.push(turn(&fleet, &mut inbox, &format!("t{i}")).await.1);

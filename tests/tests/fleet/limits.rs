@@ -1,5 +1,4 @@
-//! Limits of the configuration, with real schedulers and workers. The checks use the times at which tools ran, not the
-//! counters.
+//! Limits of the configuration. The checks use the times at which tools ran, not the counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -74,7 +73,7 @@ fn outcomes(reply: &Value) -> Vec<String> {
     results.map(|result| result["error"]["code"].as_str().unwrap_or("ok").to_owned()).collect()
 }
 
-/// Returns, by the user of the turn, the times (ms) at which calls of `tool` were dispatched.
+/// By the turn's user: the times (ms) at which calls of `tool` were dispatched.
 async fn dispatched(fleet: &Fleet, tool: &str) -> BTreeMap<String, Vec<i64>> {
     let queue = keys::ready(Priority::Normal);
     let mut times: BTreeMap<String, Vec<i64>> = BTreeMap::new();
@@ -115,7 +114,7 @@ async fn a_limit_per_user_counts_each_user_in_a_separate_window() {
     for (user, mut times) in times {
         times.sort_unstable();
         assert_eq!(times.len(), 6, "{user}");
-        // Windows begin at multiples of the period plus an unknown offset. At least one offset must explain the times.
+        // Windows begin at an unknown offset. At least one offset must explain the times.
         let fits = |offset: i64| {
             let mut windows: BTreeMap<i64, u32> = BTreeMap::new();
             times.iter().for_each(|at| *windows.entry((at - offset).div_euclid(PERIOD_MS)).or_default() += 1);
@@ -153,7 +152,7 @@ async fn a_rolling_limit_is_not_exceeded_in_any_period() {
     let mut times: Vec<i64> = dispatched(&fleet, "send").await.into_values().flatten().collect();
     times.sort_unstable();
     assert_eq!(times.len(), 8);
-    // A fixed window of the same length could admit six calls at once, around a boundary.
+    // A fixed window could admit six calls at once, around its end.
     assert!(times.windows(4).all(|four| four[3] - four[0] >= PERIOD_MS), "{times:?}");
     fleet.stop().await;
 }

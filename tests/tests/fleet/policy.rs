@@ -1,5 +1,4 @@
-//! The active policy. A new policy applies at once. An older policy becomes active again when no scheduler uses the
-//! newer one.
+//! The active policy. An older policy becomes active again when no scheduler uses the newer one.
 
 use std::sync::Arc;
 
@@ -32,7 +31,6 @@ impl ShardFixture {
         self.store.announce(digest, Some(scheduler), take).await.unwrap()
     }
 
-    /// Returns the policy's generation.
     async fn in_force(&self, digest: &str, scheduler: &ConsumerId) -> u64 {
         match self.announce(digest, scheduler, false).await {
             AnnounceResult::InForce { generation } => generation,

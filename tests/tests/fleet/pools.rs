@@ -1,4 +1,4 @@
-//! Pools of workers. Each pool serves some priorities, and all pools together serve all priorities.
+//! Pools of workers. Each pool serves some priorities.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// Returns the ID of the last entry that workers have read; `0-0` before the first entry.
+/// `0-0` before the first entry.
 async fn read_up_to(fleet: &Fleet, stream: &str) -> String {
     let command = redis::cmd("XINFO").arg("GROUPS").arg(fleet.store.keys().key(stream)).to_owned();
     let groups: Vec<BTreeMap<String, redis::Value>> =

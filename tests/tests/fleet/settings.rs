@@ -1,5 +1,4 @@
 //! With any settings that the loader accepts, the work of a killed worker must be redelivered. The test sets the time.
-//! The loader and the pace of the reapers are real.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +27,6 @@ fn any_of<T: Copy>(rng: &mut StdRng, values: &[T]) -> T {
     values[rng.random_range(0..values.len())]
 }
 
-/// Draws settings that an operator might write: often at the edge of a range, and mostly consistent with each other.
 fn drawn(rng: &mut StdRng) -> String {
     const MS: [u64; 14] =
         [10, 100, 499, 500, 501, 1_000, 2_000, 3_000, 10_000, 15_000, 60_000, 90_000, 300_000, 600_000];
@@ -53,7 +51,6 @@ fn drawn(rng: &mut StdRng) -> String {
     )
 }
 
-/// `None` if the loader rejects the settings.
 fn loaded(text: &str) -> Option<Settings> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("tickfleet.yaml"), text).unwrap();
@@ -122,7 +119,7 @@ impl Shard {
         HeldEntry { queue: taken.queue, entry: taken.entry, fields: taken.fields }
     }
 
-    /// The scheduler searches for dead workers once per `period`. Returns true if the worker's slice was redelivered.
+    /// Returns true if the worker's slice was redelivered.
     async fn reap(&self, period: Duration, held: Option<&HeldEntry>) -> bool {
         let may = RequestReapPermit { lease_ms: self.store.options().lease_ms, every_ms: ms(period) / 4 * 3 };
         if self.store.decide(may).await.unwrap().result != ReapPermit::Granted {
@@ -154,7 +151,7 @@ async fn the_work_of_a_killed_worker_is_redelivered_under_all_valid_settings() {
         let mut since = Duration::ZERO;
         let mut killed = None;
         let is_back = loop {
-            // Rounds that follow too quickly are skipped.
+            // A round that follows too quickly is skipped.
             let period = options.reap_period(lease);
             let late = period.max(lease / 40).mul_f64(rng.random_range(1.0..1.5));
             shard.advance(late).await;

@@ -1,5 +1,4 @@
-//! Limits on the workers' slots, with real schedulers and workers. By explicit limits and by default, tenants share the
-//! slots, and one tool gets only a part of them. The order in which calls run shows whether the limits work.
+//! Limits on the workers' slots. The order in which calls run shows whether the limits work.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -90,7 +89,6 @@ async fn start(begun: &BegunTenants, policy: fn(&mut Policy)) -> Fleet {
     fleet
 }
 
-/// Without limits in the policy, this returns at once.
 async fn until_slots_are_counted(fleet: &Fleet) {
     if fleet.active.load().policy.limits.is_empty() {
         return;
@@ -98,7 +96,7 @@ async fn until_slots_are_counted(fleet: &Fleet) {
     fleet
         .until("the worker is counted", async |fleet| fleet.store.fleet_load().await.unwrap().slots == SLOTS as u64)
         .await;
-    // Schedulers count slots once a second. The first count may have begun too early, so wait for two counts.
+    // Schedulers count slots once a second, and the first count may have begun too early.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
 }
 
@@ -128,7 +126,6 @@ fn count(calls: &[String], tenant: &str) -> usize {
     calls.iter().filter(|of| *of == tenant).count()
 }
 
-/// Returns how many calls of `acme` began before one call of `globex`.
 async fn calls_before_one_of_globex(fleet: &Fleet, begun: &BegunTenants) -> usize {
     let before = begun.lock().unwrap().len();
     submit_all(&fleet.server, fleet.store.keys(), &turns("globex", 1)).await;
@@ -142,7 +139,7 @@ async fn calls_before_one_of_globex(fleet: &Fleet, begun: &BegunTenants) -> usiz
     }
 }
 
-/// Some of the flood's calls already occupy the slots, and others begin while the other tenant's turn is admitted.
+/// Some calls of the flood occupy the slots, and others begin while the other tenant's turn is admitted.
 const BEFORE_MAX: usize = FLOOD / 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,13 +157,12 @@ async fn a_flood_of_one_tenant_does_not_delay_another_tenants_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_default_a_flood_stands_before_no_other_tenant_s_calls() {
     const CALLS: usize = 9;
-    /// The flood has 150 times as many turns as the other tenant.
     const FLOOD: usize = super::shares::FLOOD / 2 * 3;
     let begun = BegunTenants::default();
     let fleet = start(&begun, by_default).await;
     submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
     until_begun(&begun, SLOTS).await;
-    // Inbound entries that schedulers have not read yet would be admitted before later turns of any tenant.
+    // Entries that no scheduler has read yet would be admitted before later turns.
     fleet.until("the flood is taken in", async |fleet| fleet.ask::<u64>("XLEN", "turns", &[]).await == 0).await;
     let mut before = Vec::new();
     for _ in 0..CALLS {
@@ -270,7 +266,6 @@ fn hung_turns(count: usize) -> Vec<Value> {
     (0..count).map(|_| json!({"tenant": "acme", "agent": "kelly", "calls": call})).collect()
 }
 
-/// Waits for `calls` calls, and until all their permits are returned.
 async fn until_none_hangs(fleet: &Fleet, hanging: &AtomicUsize, calls: usize) {
     while hanging.load(Ordering::SeqCst) < calls {
         // No event reports the last calls and their permits, so this polls.
@@ -338,8 +333,7 @@ fn probe(begins: UnboundedSender<u32>) -> TypedTool {
     })
 }
 
-/// `acme` first submits `flood` turns. Returns the sorted waits (ms) from the submit of a turn of `globex` to the begin
-/// of its call.
+/// Returns sorted waits in ms, from a submit of `globex` to the begin of the call, after `flood` turns of `acme`.
 async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
     const PROBES: u32 = 200;
     let begun = BegunTenants::default();
@@ -352,7 +346,7 @@ async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
         submit_all(&fleet.server, fleet.store.keys(), part).await;
     }
     if flood > 0 {
-        // The fleet must run at full load: the slots are counted, and all are busy.
+        // All slots must be counted and busy.
         until_begun(&begun, 1_000).await;
     }
     let mut waits = Vec::new();
@@ -363,7 +357,7 @@ async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
         submit_all(&fleet.server, fleet.store.keys(), &[turn]).await;
         assert_eq!(said.recv().await, Some(number));
         waits.push(sent.elapsed().as_secs_f64() * 1_000.0);
-        // Sets the pace of the probes: one every 50 ms.
+        // Paces the probes: one every 50 ms.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     waits.sort_by(f64::total_cmp);

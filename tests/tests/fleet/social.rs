@@ -1,5 +1,4 @@
-//! The tools of Telegram and X, as config/tools.yaml declares them, against a stub of both services. Only addresses and
-//! tokens come from the test, through the environment. `business` tests requests that the services reject.
+//! The tools of Telegram and X in config/tools.yaml, against a stub of both services.
 
 use std::collections::VecDeque;
 use std::io;
@@ -198,8 +197,6 @@ async fn without_a_default_chat_a_call_must_name_one() {
 #[tokio::test]
 async fn a_service_error_maps_to_an_outcome_by_status_and_effect() {
     let (mut fleet, services) = fleet(true).await;
-    // A 429 proves that nothing was sent. So the fleet retries even a `once` tool, after the time that the service
-    // requests.
     services.answer(
         429,
         json!({"ok": false, "description": "Too Many Requests: retry after 1", "parameters": {"retry_after": 1}}),
@@ -214,7 +211,6 @@ async fn a_service_error_maps_to_an_outcome_by_status_and_effect() {
     assert_eq!(outcomes(&reply), ["permanent"]);
     let said = reply["results"][0]["error"]["message"].as_str().unwrap();
     assert!(said.contains("bot was kicked"), "{said}");
-    // After a 500, the message may have been sent, so the fleet does not retry automatically.
     services.asked();
     services.answer(500, json!({"ok": false, "description": "Internal Server Error"}));
     services.answer(503, json!({"title": "Service Unavailable"}));
@@ -260,7 +256,7 @@ async fn tokens_never_appear_in_replies_redis_metrics_or_logs() {
     let writer = log.clone();
     let subscriber =
         tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone());
-    // The whole fleet of a test runs on the test's own thread, so this subscriber gets all its events.
+    // The fleet runs on the test's own thread, so this subscriber gets all events.
     let logging = tracing::subscriber::set_default(subscriber.finish());
     let (mut fleet, services) = fleet(true).await;
     let echoed = format!("no bot {BOT_TOKEN}, url http://x/bot{BOT_TOKEN}/sendMessage");

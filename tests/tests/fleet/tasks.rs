@@ -72,8 +72,7 @@ fn delegate(to: &str, wait: bool) -> ModelReply {
 #[tokio::test]
 async fn a_child_task_returns_its_unused_budget_to_its_parent() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match (asked.system.as_str(), asked.answers()) {
-        // Each child gets half of the task's remaining budget, and returns the unused part. Without the returned part,
-        // the third child would be rejected.
+        // Without the budget that children return, the third child would be rejected.
         ("You are atlas.", 0..=4) => delegate("kelly", true),
         ("You are atlas.", _) => ModelReply::words(asked.results()[0]),
         _ => ModelReply::words("done"),
@@ -175,7 +174,7 @@ fn standing(state: TaskState) -> TaskFilter {
     TaskFilter { state: Some(state), limit: 10, ..TaskFilter::default() }
 }
 
-/// Lists the tasks in pages of one task, for `tenant` and another tenant whose name comes first.
+/// The name of the other tenant comes first.
 async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<String> {
     let tenants = [TenantId::new("aaa").unwrap(), tenant.clone()].into();
     let one = TaskFilter { limit: 1, ..filter.clone() };
@@ -272,7 +271,7 @@ async fn an_agent_can_check_and_cancel_only_tasks_that_it_delegated() {
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["outcome"], "permanent", "{reply}");
     fleet.submit_turn(call("atlas", "cancel_task")).await;
-    // The task's reply can arrive earlier than the turn's reply.
+    // The task's reply may arrive before the turn's reply.
     let replies: BTreeMap<String, Value> = fleet.replies(2).await;
     assert_eq!(result(&replies[&job])["outcome"], "cancelled", "{replies:?}");
     let ending = replies.values().find(|reply| reply["turn_id"].is_string()).unwrap();
@@ -347,7 +346,7 @@ async fn an_agent_receives_a_message_once_in_its_next_step() {
         let says = |message: &&Value| message["content"].as_str().is_some_and(|text| text.contains("The price is 7."));
         asked.messages.iter().filter(says).count()
     };
-    // The message is in the first step of a task, and in the history of this task.
+    // The first task shows the message in its first step, and then in its history.
     let counts: Vec<usize> = model.seen().iter().map(reported).collect();
     assert_eq!(counts, [1, 1, 0, 0]);
     let first = &model.seen()[0];

@@ -1,5 +1,4 @@
-//! The cost of a turn in Redis, in instructions. Unlike time, the number of instructions does not depend on the
-//! machine's load.
+//! The cost of a turn in Redis, in instructions, which do not depend on the machine's load.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -40,7 +39,7 @@ use tickfleet_testkit::connect;
 const DAY_MS: i64 = 86_400_000;
 /// So many that no agent reaches its cap.
 const AGENTS: usize = 3_000;
-/// So high that no measurement reaches the bound of any limit in this file.
+/// So high that no measurement reaches a limit.
 const PLACES: u64 = 100_000;
 const SEALED_AT_ONCE: usize = 500;
 const FACT_KEPT_MS: i64 = DAY_MS;
@@ -56,7 +55,6 @@ struct MeasuredRedis {
     has_facts: bool,
 }
 
-/// Reports more slots than are ever used.
 struct Enough;
 
 impl SlotBounds for Enough {
@@ -101,7 +99,6 @@ impl Sealing {
         Self { signer, head: Head::default(), after: String::new() }
     }
 
-    /// Returns the number of sealed entries.
     async fn seal_all(&mut self, store: &Store) -> usize {
         let mut count = 0;
         let chain = ChainName { fleet: "bench".into(), shard: 0, tenant: "bench".into() };
@@ -166,7 +163,7 @@ fn caps() -> Vec<Limit> {
     ]
 }
 
-/// `make bench ARGS="--limits 20"` adds these limits to every call. All calls share two of the three counters.
+/// The limits of `make bench ARGS="--limits 20"`. All calls share two of the three counters.
 fn three() -> Vec<Limit> {
     let of = |name: &str, key: LimitKey, every: LimitWindow| Limit {
         every,
@@ -222,7 +219,6 @@ impl MeasuredRedis {
         Self { server, dir: dir.to_owned(), store, connection, number: 0, dumps: 0, active, has_facts }
     }
 
-    /// Each turn has one call.
     async fn play(&mut self, batch: usize, rounds: usize) {
         for _ in 0..rounds {
             let mut submit = redis::pipe();
@@ -281,7 +277,6 @@ impl MeasuredRedis {
         }
     }
 
-    /// If the calls depend on facts, this begins them first, as a worker does.
     async fn run_slices(&self, mut slices: Vec<Slice>) {
         let mut view = View::default();
         let bounds = self.store.bounds();
@@ -314,14 +309,14 @@ impl MeasuredRedis {
         }
     }
 
-    /// In Redis' instructions per turn, on average.
+    /// In instructions of Redis per turn.
     async fn cost(&mut self, batch: usize, rounds: usize) -> u64 {
         self.control("-z");
         self.play(batch, rounds).await;
         self.counted() / (batch * rounds) as u64
     }
 
-    /// In Redis' instructions per entry, on average over at least `entries` entries.
+    /// In instructions of Redis per entry, on average over at least `entries` entries.
     async fn cost_of_sealing(&mut self, entries: usize) -> u64 {
         let mut sealing = Sealing::new();
         sealing.seal_all(&self.store).await;
@@ -361,7 +356,6 @@ fn session(slice: &Slice) -> SessionName {
     SessionName::new(&slice.name.tenant, &FactRow::default().session(&head.agent, None, &head.context))
 }
 
-/// The call is in its agent's session. One fact must not be set in this session, and the end of the call sets another.
 fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
     let condition = Condition { fact: "read_untrusted".into(), required: false, shadow: false };
     let change = PossibleFactChange { fact: "has_asked".into(), sets: true, kept_ms: FACT_KEPT_MS };

@@ -33,7 +33,6 @@ async fn an_export_does_not_continue_in_a_file_of_another_fleet() {
     let stores = [ours.store.clone()];
     write(&ours, "ours", 3).await;
     write(&theirs, "theirs", 3).await;
-    // The other fleet writes some entries before and some after this fleet. This fleet's log lacks these entries.
     let other = exported(std::slice::from_ref(&theirs.store), &header).await;
     write(&ours, "ours", 3).await;
     let own = exported(&stores, &header).await;

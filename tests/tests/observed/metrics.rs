@@ -1,5 +1,4 @@
-//! Scrapes a real fleet: the backlog by state, correct counters, and only known label values. Prometheus' own checker
-//! must accept the text.
+//! Scrapes a real fleet: backlog, counters and label values. Prometheus' own checker must accept the text.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -73,7 +72,6 @@ impl Endpoint {
         body.to_owned()
     }
 
-    /// Scrapes until the text shows all wanted values. Tries for up to [`PATIENCE`].
     async fn shows(&self, wanted: &[(&str, f64)]) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -105,7 +103,7 @@ async fn submit(fleet: &Fleet, agent: &str, call: (&str, Value)) -> String {
     fleet.submit_turn(turn).await
 }
 
-/// Work waits in every state. The returned turns do not end by themselves.
+/// Returns the turns that do not end by themselves.
 async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<String>) {
     let fleet = Fleet::start(Plan {
         slots: 2,
@@ -113,7 +111,7 @@ async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<S
         caps: DefaultCaps { tick_ms: A_DAY_MS, calls_per_tick: 3, ..DefaultCaps::default() },
         retry_delays: RetryDelays::new([Duration::from_secs(3_600)].into()),
         tools: vec![hold(open)],
-        // The lease is longer than the outage of Redis in the test.
+        // Longer than the outage of Redis in the test.
         store: StoreOptions { lease_ms: 30_000, ..StoreOptions::default() },
         ..Plan::default()
     })
@@ -212,8 +210,7 @@ async fn metrics_count_each_event_once_and_promtool_accepts_them() {
             ("turns_rejected_total{reason=\"unknown_agent\"}", 1.0),
             ("turns_admitted_total{decision=\"rejected\"}", 1.0),
             ("dead_letters_total{reason=\"unknown_agent\"}", 1.0),
-            // Three calls that were admitted at once, two calls from the throttle queue, and the call that failed in
-            // its first attempt. The retry of this call is not debited.
+            // Three calls at once, two from the throttle queue, and the failed call. A retry is not debited.
             ("calls_admitted_total", 6.0),
             ("retries_total{reason=\"transient\"}", 1.0),
             ("promoted_total", 1.0),
@@ -238,7 +235,7 @@ async fn metrics_count_each_event_once_and_promtool_accepts_them() {
     fleet.stop().await;
 }
 
-/// Fails also if promtool is not installed.
+/// Also fails if promtool is not installed.
 fn checked_by_promtool(text: &str) {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,5 +1,4 @@
-//! Alerts, recording rules, runbooks and dashboards of a fleet, as files. `cli/tests/cli/operation/watched` tests them
-//! on a running fleet, with a real Prometheus.
+//! Alerts, rules and dashboards as files. `cli/tests/cli/operation/watched` tests them with a real Prometheus.
 
 mod dashboards;
 mod rules;
@@ -18,7 +17,6 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Ordered by name. Fails if the folder has none.
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let entries = root().join(folder).read_dir().unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
@@ -27,7 +25,7 @@ fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the metrics in docs/reference/metrics.md. Another test checks that the page agrees with the code.
+/// Another test checks that the page agrees with the code.
 fn exported() -> BTreeSet<String> {
     let row = Regex::new(r"(?m)^\| `((?:tickfleet|process)_[a-z_]+)` \| (\w+) \|").unwrap();
     let page = read("docs/reference/metrics.md");
@@ -44,7 +42,7 @@ fn exported() -> BTreeSet<String> {
     names
 }
 
-/// Names with colons are recording rules, so they are left out.
+/// Skips recording rules, which have colons in their names.
 fn unknown_metrics(query: &str, exported: &BTreeSet<String>) -> Vec<String> {
     let name = Regex::new(r"[a-z_:]*\b(?:tickfleet|process)_[a-z_:0-9]+").unwrap();
     let named = name.find_iter(query).map(|found| found.as_str().to_owned());

@@ -1,6 +1,4 @@
-//! AgentDojo on a fleet. Each user task is granted exactly the tools that it needs. Users' calls run. Attackers' calls
-//! are denied, unless they use a tool that the user's own task needs. With rules on arguments, the remaining attackers'
-//! calls are denied too, unless they equal the user's own calls exactly.
+//! AgentDojo on a fleet. An attacker's call is denied, unless the user's own task needs the same tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +13,7 @@ mod facts;
 mod rules;
 mod tasks;
 
-/// May call every tool; its turns are narrowed instead.
+/// May call every tool. The turns of this agent are narrowed instead.
 const EVERYTHING: &str = "assistant";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,8 +38,7 @@ async fn attackers_get_no_tool_that_the_user_task_was_not_granted() {
     submit_all(&fleet.server, fleet.store.keys(), &turns).await;
     let counted = judge(&fleet, &expected).await;
     eprintln!("{} turns; granted by agent: {:?}; narrowed by turn: {:?}", turns.len(), counted[0], counted[1]);
-    // 1,105 attack turns: the attacks of each suite against each of its user tasks. In 247 of these turns, the attack
-    // uses a tool that the task itself needs.
+    // 247 of the attacks use a tool that the user's own task needs.
     let right = Counts { legitimate: 339, denied: 858, attacker_uses_granted_tool: 247 };
     assert_eq!(counted, [right, right]);
     fleet.stop().await;
@@ -71,7 +68,6 @@ fn plan(dojo: &AgentDojo, users: &[&Task]) -> Plan {
         registered: dojo.registered().unwrap(),
         ..Plan::default()
     };
-    // `Plan` grants every tool to every agent. Here, each agent gets only the tools that its task needs.
     let grants = dojo.grants();
     let mut active = (*plan.active().load()).clone();
     for (tool, row) in &mut active.policy.permissions.matrix {
@@ -83,8 +79,7 @@ fn plan(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// The turn has the calls of `task`, for the agent of `user`. If `narrowed`, the agent may call everything, but the
-/// turn is narrowed to the tools that `user` needs.
+/// Has the calls of `task`, for the agent of `user`. If `narrowed` is true, only the turn limits the tools.
 fn turn(id: &str, user: &Task, task: &Task, narrowed: bool) -> Value {
     let agent = if narrowed { EVERYTHING.to_owned() } else { user.agent() };
     let mut turn = json!({

@@ -1,5 +1,4 @@
-//! Agents use npm's `@copilotkit/aimock`, another vendor's stub of model providers. One test covers all four request
-//! formats. In another test, the stub rejects requests, returns invalid JSON, and closes connections early.
+//! Agents on npm's `@copilotkit/aimock`, another vendor's stub of model providers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -45,7 +44,7 @@ impl Drop for Aimock {
 }
 
 impl Aimock {
-    /// The stub's model makes one post for each of `tasks`, and then reports the post. `None` if the test is skipped.
+    /// `None` if the test is skipped.
     async fn start(tasks: &[String], more: &[&str]) -> Option<Self> {
         let (node, script) = installed().unwrap()?;
         let fixtures = tempfile::tempdir().unwrap();
@@ -103,7 +102,7 @@ impl Aimock {
     }
 }
 
-/// `None` if [`SKIP_VARIABLE`] is `1`. Processes that call this at the same time wait for each other.
+/// `None` if [`SKIP_VARIABLE`] is `1`.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 fn installed() -> Result<Option<(Node, PathBuf)>> {
     if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
@@ -158,7 +157,7 @@ fn post(posted: &Arc<Mutex<Vec<String>>>) -> TypedTool {
     })
 }
 
-/// Each task goes to the agent that its prefix `<agent>-` names.
+/// The prefix `<agent>-` of a task names the agent.
 async fn carried_out(fleet: &mut Fleet, tasks: &[String]) -> BTreeMap<String, Value> {
     for task in tasks {
         let (agent, _) = task.split_once('-').unwrap();
@@ -217,7 +216,7 @@ async fn provider_errors_cause_retries_but_never_a_duplicate_post() {
         if answered.contains(task) {
             assert!(reported.contains(task), "{task} was answered as posted");
         } else {
-            // If four attempts of one step fail, the task fails. The error message has the reason.
+            // Four failed attempts of one step fail the task.
             assert_eq!(result["outcome"], "transient", "{reply}");
         }
     }

@@ -1,5 +1,4 @@
-//! Every call of the leaderboard goes through a real Redis, schedulers and workers. The schema of the call's own tool
-//! checks the call.
+//! Runs every call of the leaderboard through a real Redis, schedulers and workers.
 
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ async fn every_leaderboard_call_gets_one_correct_result() {
             max_actions_per_day: 1_000_000,
             ..DefaultCaps::default()
         },
-        // No worker dies here. On a busy machine, a late heartbeat must not look like a death.
+        // With this lease, a late heartbeat does not look like a death.
         store: StoreOptions { lease_ms: 10_000, ..StoreOptions::default() },
         // The leaderboard has its own `echo`.
         standard_tools: false,
@@ -58,7 +57,6 @@ async fn run(fleet: &Fleet, course: &mut Course) {
     }
 }
 
-/// Valid calls return their arguments unchanged, and results of invalid calls name the problem.
 fn judge(data: &Bfcl, course: &Course) {
     let results = course.results();
     let mut invalid = [0; 3];

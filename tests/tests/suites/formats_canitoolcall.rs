@@ -1,5 +1,4 @@
-//! Raw outputs of open models, some of them truncated or malformed. The parser for plain answers must return only the
-//! intended calls, and must report what it cannot read.
+//! Raw outputs of open models, some of them broken. The parser must return only the intended calls.
 
 use std::collections::BTreeMap;
 
@@ -33,15 +32,14 @@ struct Expected {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ParserVerdict {
     Equal,
-    /// The output is truncated or malformed, so no call is expected, and the parser reports the problem.
+    /// No call is expected, and the parser reports the problem.
     BrokenAndReported,
-    /// Calls are expected, but the parser reports that it cannot read their form.
+    /// Calls are expected, but the parser reports a problem.
     Reported,
-    /// Calls are expected, but the parser treats the output as plain text.
+    /// Calls are expected, but the parser sees only plain text.
     Unseen,
     /// No call is expected, but the parser reports an invalid call.
     FalseComplaint,
-    /// A call other than the intended one would run.
     Wrong,
 }
 

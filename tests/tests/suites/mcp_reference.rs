@@ -32,7 +32,7 @@ impl Everything {
         let mut start = Command::new(command);
         start.args(args).env("PORT", port.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
         let server = http(&format!("http://127.0.0.1:{port}/mcp"));
-        // The value must be created at once, so that its drop ends the child even if the test fails.
+        // Created at once, so that the drop ends the child even if the test fails.
         let started = Self { child: start.spawn().unwrap(), port, server };
         for _ in 0..2_400 {
             if tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
@@ -58,7 +58,7 @@ impl Drop for Everything {
     }
 }
 
-/// Below the range of automatic ports, so no other process gets the port, not even while a server is replaced.
+/// Below the range of automatic ports, so that no other process gets the port.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Each process starts its search at a different port.
@@ -213,7 +213,6 @@ async fn each_call_gets_one_result_when_its_mcp_server_is_killed() {
             .await;
     assert_eq!(outcomes(&first), ["ok", "ok"], "{first:#}");
 
-    // Each turn has a long call, during which the kill happens, and a short call after it.
     for (server, count) in [("reading", 5), ("sending", 5)] {
         for number in 0..count {
             let long = json!({"id": "1", "name": format!("{server}__trigger-long-running-operation"), "arguments": {"duration": 8, "steps": 8}});
@@ -225,7 +224,7 @@ async fn each_call_gets_one_result_when_its_mcp_server_is_killed() {
     for number in 0..5 {
         fleet.until_begun(&format!("sending-{number}")).await;
     }
-    // The requests are sent within milliseconds and take 8 s. The test cannot observe the sending.
+    // The requests take 8 s. The test cannot observe when they are sent.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     web.kill();
     let mut web = Everything::start(&reference, web.port).await;
@@ -241,7 +240,6 @@ async fn each_call_gets_one_result_when_its_mcp_server_is_killed() {
     }
     fleet.no_more_replies().await;
 
-    // The next server describes one tool differently. Only this tool is no longer called.
     web.kill();
     let file = "dist/tools/echo.js";
     let said = "Echoes back the input string";

@@ -1,5 +1,4 @@
-//! Runs the JSON-Schema-Test-Suite, drafts 7 and 2020-12, through the code that validates arguments of tools. Schemas
-//! are compiled with the limits for registered tools, and values are parsed from text and validated.
+//! Runs the JSON-Schema-Test-Suite, drafts 7 and 2020-12, through the code that validates arguments of tools.
 
 mod remainder;
 
@@ -131,7 +130,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the names that no row covers, and the rows that cover no name. A row covers all names that begin with it.
+/// A row covers all names that begin with the row.
 fn against(found: &[&str], list: &[(&str, &str)]) -> Vec<String> {
     let unlisted = found.iter().filter(|name| !list.iter().any(|(row, _)| name.starts_with(row)));
     let unneeded = list.iter().filter(|(row, _)| !found.iter().any(|name| name.starts_with(row)));

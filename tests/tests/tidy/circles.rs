@@ -1,6 +1,4 @@
-//! Finds files that import each other in a loop. Such files cannot be understood or changed separately.
-//!
-//! A module and its submodules are treated as one. So it is not a loop if a module re-exports items of its submodules.
+//! Finds files that import each other in a loop. A module and its submodules count as one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +23,7 @@ fn paths(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for root in ["crate::", "super::", "self::"] {
         for at in find_words(code, root) {
-            // `super::super::x` must be found only once, at its beginning.
+            // Finds `super::super::x` only once, at its beginning.
             if !code[..at].ends_with("::") {
                 expand("", &code[at..end_of_path(code, at)], &mut found);
             }
@@ -34,7 +32,7 @@ fn paths(code: &str) -> Vec<String> {
     found
 }
 
-/// Returns the end of the path that begins at `from`, including the path's group of names.
+/// The path may end in a group of names, such as `a::{b, c}`.
 fn end_of_path(code: &str, from: usize) -> usize {
     let length = code[from..].find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(0);
     let at = from + length;
@@ -65,7 +63,7 @@ fn expand(prefix: &str, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Resolves `path`. The result may end in the name of a function or type, which the caller removes.
+/// The result may end in the name of a function or type, which the caller removes.
 fn absolute(here: &Module, path: &str) -> Module {
     let mut module = here.clone();
     for (at, name) in path.split("::").enumerate() {

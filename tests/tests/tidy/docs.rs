@@ -22,7 +22,7 @@ pub fn dead_links(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// Finds pages and headings that do not exist. The program's output must also name a heading, because pages are long.
+/// The program's output must also name a heading, because pages are long.
 pub fn dead_pointers(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     let is_rust = path.ends_with(".rs");
     let of_tests = path.starts_with("tests/") || path.contains("/tests/");
@@ -52,7 +52,7 @@ pub fn dead_pointers(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// Finds each `docs/page.md` with its heading, which may be empty.
+/// Finds each `docs/page.md` and its heading, which may be empty.
 fn pointers(line: &str) -> Vec<(&str, &str)> {
     let of_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.');
     let of_heading = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -83,7 +83,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
         for part in line.split('`').step_by(2) {
             found.extend(part.split("](").skip(1).filter_map(|rest| Some((number, rest.split([')', ' ']).next()?))));
         }
-        // If a link's text is code, the line is split inside the link. The part with the target then begins with `](`.
+        // If a link's text is code, the part with the target begins with `](`.
         if let Some((_, target)) = line.strip_prefix('[').and_then(|rest| rest.split_once("]: ")) {
             found.push((number, target.split(' ').next().unwrap_or_default()));
         }
@@ -93,7 +93,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Common forges create the anchors of headings in this way.
+/// Builds anchors as common forges do.
 fn anchors(text: &str) -> Vec<String> {
     let headings =
         prose(text).filter(|(_, line)| line.starts_with('#')).map(|(_, line)| line.trim_start_matches('#').trim());
@@ -107,8 +107,7 @@ fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Files of the chart, files of the site itself and snippets are not pages. Decision records are not included either,
-/// because their index lists them.
+/// Files of the chart, files of the site and snippets are not pages. Decision records have their own index.
 fn is_a_page(path: &str) -> bool {
     let record = path.strip_prefix("docs/adr/").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_digit()));
     !record
@@ -120,7 +119,7 @@ pub fn unlisted(contents: &str, path: &str) -> Option<String> {
     (is_a_page(path) && !contents.contains(&link)).then(|| format!("docs/site/SUMMARY.md does not have {path}"))
 }
 
-/// Finds filters that match no test, because nextest accepts them.
+/// nextest accepts filters that match no test.
 pub fn dead_filters(tree: &Tree, list: &str) -> Vec<String> {
     let mut dead = Vec::new();
     for line in list.lines().filter(|line| !line.starts_with('#')) {

@@ -1,11 +1,8 @@
-//! Dependencies between crates. Cargo rejects cycles, and a crate can only use its own dependencies. This file checks
-//! rules that Cargo does not have: which of the project's crates a crate may depend on, and which parts of `std` pure
-//! crates must not use.
+//! Checks which of the project's crates a crate may depend on, and which parts of `std` pure crates must not use.
 
 use super::source::{Source, find_words, line_of};
 
-/// Crates of the project that the crate in this folder may depend on. The tests and the example program may use all
-/// crates.
+/// Folder of a crate → crates of the project that it may depend on.
 const CRATES: [(&str, &[&str]); 27] = [
     ("shared/model", &[]),
     ("shared/core", &["model"]),
@@ -30,7 +27,7 @@ const CRATES: [(&str, &[&str]); 27] = [
     ("worker/tools/shell", &["model", "config", "sandbox", "tools"]),
     ("worker/tools/knowledge", &["model", "protocol", "store", "outbound", "tools"]),
     ("worker/tools/python", &["model", "config", "sandbox", "tools"]),
-    // The worker must not depend on any kind of tool. The code that sets up a process passes in the available kinds.
+    // The worker must not depend on any kind of tool.
     ("worker", &["core", "model", "protocol", "rules", "store", "config", "ops", "client", "engine", "tools"]),
     ("cli/gateway", &["core", "model", "protocol", "store", "ops", "client"]),
     ("cli/bench", &["model", "store", "ops", "proof", "gateway", "outbound"]),
@@ -66,8 +63,7 @@ const CRATES: [(&str, &[&str]); 27] = [
 /// A program that only submits turns must not need to build these dependencies.
 const HEAVY: [&str; 6] = ["axum", "prometheus", "opentelemetry", "reqwest", "jsonschema", "rmcp"];
 
-/// Pure crates must not use these names, for the reasons given. If a name is that of a crate, manifests of pure crates
-/// must not contain it.
+/// Name → reason. Code and manifests of pure crates must not contain these names.
 const IMPURE: [(&str, &str); 15] = [
     ("redis", "Redis"),
     ("deadpool", "Redis"),
@@ -86,7 +82,7 @@ const IMPURE: [(&str, &str); 15] = [
     ("rand", "chance"),
 ];
 
-/// Only production code in these folders or files may use the crate.
+/// Crate → folders and files. Other production code must not use the crate.
 const CONFINED: [(&str, &[&str]); 4] = [
     ("redis", &["shared/store/src/", "shared/store/examples/", "shared/testkit/src/", "cli/bench/src/"]),
     ("deadpool", &["shared/store/src/"]),
@@ -162,7 +158,7 @@ pub fn names_backoff(source: &Source) -> bool {
     !lines_naming_crate(source, "backoff").is_empty()
 }
 
-/// Finds `name::…` and `use name;`. `self::name` is one of our own modules, so it does not count.
+/// Skips `self::name`, which is one of our own modules.
 fn lines_naming_crate(source: &Source, name: &str) -> Vec<usize> {
     let code = &source.production;
     let begins = |at: &usize| {

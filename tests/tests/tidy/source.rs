@@ -1,5 +1,4 @@
-//! Reads the files of the project. In Rust text, comments, literals and tests are blanked, so that searches find only
-//! code.
+//! Reads the files of the project. Comments, literals and tests in Rust text are blanked.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -59,7 +58,7 @@ fn read_folder(root: &Path, folder: &Path, texts: &mut BTreeMap<String, String>)
 pub struct Source {
     pub path: String,
     pub text: String,
-    /// Comments and the contents of literals are blanked, so line numbers stay the same.
+    /// [`Self::text`] with blanks in place of comments and literals. Line numbers stay the same.
     pub code: String,
     /// [`Self::code`] without items under `#[cfg(test)]`. Blank for a file of tests.
     pub production: String,
@@ -73,7 +72,7 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned(), code, production }
     }
 
-    /// Lines are numbered from 1. Finds paths that begin with `word::`.
+    /// Lines are numbered from 1.
     pub fn lines_naming(&self, word: &str) -> Vec<usize> {
         find_words(&self.production, word).map(|at| line_of(&self.production, at)).collect()
     }
@@ -83,7 +82,7 @@ pub fn line_of(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-/// Finds `word` only if it is not part of a longer identifier.
+/// Skips longer identifiers that contain `word`.
 pub fn find_words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).map(|(at, _)| at).filter(move |at| {
@@ -94,7 +93,7 @@ pub fn find_words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usiz
     })
 }
 
-/// Returns the end of the text if the bracket at `open` is never closed.
+/// Returns the end of the text if the bracket is never closed.
 pub fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, c) in code[open..].char_indices() {
@@ -142,7 +141,7 @@ fn item_end(code: &str, from: usize) -> usize {
     code.len()
 }
 
-/// Blanks comments and the contents of literals. Every newline stays.
+/// Every newline stays.
 pub fn blank(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -159,7 +158,6 @@ pub fn blank(text: &str) -> String {
     out
 }
 
-/// Returns the length of the comment or literal at the beginning of `rest`. `None` if there is none.
 fn opaque_len(rest: &str, before: Option<char>) -> Option<usize> {
     if rest.starts_with("//") {
         return Some(rest.find('\n').unwrap_or(rest.len()));

@@ -2,7 +2,7 @@
 
 use super::source::{Source, closing, find_words, line_of};
 
-/// Each is written in two parts, so that this file does not match.
+/// Written in two parts, so that this file does not match.
 const PATHS: [&str; 5] = [
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
@@ -11,7 +11,7 @@ const PATHS: [&str; 5] = [
     concat!("/ho", "me/"),
 ];
 
-/// Forbidden, because each machine sets its own source of packages.
+/// Each machine sets its own source of packages.
 const HOSTS: [&str; 6] = [
     concat!("index.", "crates.io"),
     concat!("static.", "crates.io"),
@@ -36,7 +36,7 @@ pub fn machines(path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// True if a path begins with `start`. The middle of a longer path or of a URL does not match.
+/// The middle of a longer path or of a URL does not match.
 fn begins_a_path(line: &str, start: &str) -> bool {
     let inner = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '}' | ')' | '*' | '~');
     line.match_indices(start).any(|(at, _)| !line[..at].ends_with(inner))
@@ -62,7 +62,7 @@ pub fn unreasoned_exceptions(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// Tests should wait for signals. If a test must sleep, a comment on the same line or just above must give the reason.
+/// A comment on the same line or just above must give the reason.
 pub fn unreasoned_sleeps(source: &Source) -> Vec<String> {
     let texts: Vec<&str> = source.text.lines().collect();
     let production: Vec<&str> = source.production.lines().collect();

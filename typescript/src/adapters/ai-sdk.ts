@@ -98,7 +98,7 @@ export async function fleetTools(fleet: Fleet, agent: string, given: RunFields):
   if (allowedTools !== undefined && !Array.isArray(allowedTools)) {
     throw new InvalidMessage(`allowedTools is ${JSON.stringify(allowedTools)}; expected a list of names`);
   }
-  // The fleet compares this field of a repeated turn, so its order must not change.
+  // The fleet compares this field of a repeated turn, so the order must not change.
   const allowed = allowedTools && [...new Set([...allowedTools, ...(builtinTools ? BUILTIN : [])])].sort();
   const tools = (await chosen(fleet, agent, fields.tenant, allowed, builtinTools)).map(({ name, description, parameters }) => {
     const tool = dynamicTool({

@@ -55,7 +55,6 @@ export async function* follow(
       trouble = error;
       const reply = error.error instanceof NotFound ? await replyOf(http, tenant, taskId) : undefined;
       if (reply?.status === "rejected") {
-        // A rejected task has no events.
         yield { kind: "ended", position, text: "", calls: [], reply };
         return;
       }
@@ -96,7 +95,7 @@ async function* events(http: Http, tenant: string | undefined, taskId: string, p
     const response = await http.fetch("GET", path, tenant, { headers, signal: silent.signal }).catch(broken);
     if (response.status !== 200 || response.body === null) {
       const answer = checked(await answerOf(response).catch(broken));
-      // If the task is not found, it may not be admitted yet.
+      // A task that is not found may not be admitted yet.
       throw new Later(answer.status === 404 ? new NotFound(answer.message) : passing(answer), answer.retryAfterMs);
     }
     const events = new EventReader();

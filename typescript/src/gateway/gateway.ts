@@ -143,7 +143,7 @@ class Sent implements Awaited {
    * run once.
    */
   async submit(wait: number, asked: Asked = {}): Promise<Reply | undefined> {
-    // A proxy may cut off every request that waits, so the retry only asks whether the message was accepted.
+    // A proxy may cut off requests that wait, so the retry only asks whether the message was accepted.
     const again = `/v1/${this.kind}s`;
     const path = again + (wait > 0 ? `?wait=${wait}` : "");
     const headers = { "idempotency-key": this.#id };
@@ -162,17 +162,16 @@ class Sent implements Awaited {
   }
 
   async reply(timeoutMs: number): Promise<Reply | undefined> {
-    // Sending may wait for the reply, too, so both share the timeout.
+    // Sending may also wait for the reply, so both share the timeout.
     const end = performance.now() + timeoutMs;
-    // Until the gateway has accepted the message, an error is reported as a failure to send, not as a timeout of the
-    // wait.
+    // Before the gateway has accepted the message, an error is a failure to send, not a timeout.
     if (this.#takenAt === undefined) this.#reply = await this.submit(seconds(timeoutMs));
     return (this.#reply ??= await polled((wait, asked) => this.#look(wait, asked), end - performance.now(), this.http));
   }
 
   async #look(wait: number, asked: Asked): Promise<Reply | undefined> {
-    // Another gateway may have accepted the message, and only that gateway knows of a rejection. If the message is sent
-    // again here, this gateway learns of the rejection, too. A message that was not rejected does not run again.
+    // Only the gateway that accepted the message knows of a rejection. If the message is sent again, this gateway
+    // learns of the rejection, too. Nothing runs twice.
     if (this.#takenAt !== undefined && !this.#isAskedFor && Math.abs(Date.now() - this.#takenAt) < FRESH_MS) {
       this.#isAskedFor = true;
       return this.submit(wait, asked);
@@ -229,7 +228,7 @@ async function polled(
         const wait = seconds(left);
         const found = await look(wait, { tries: new Tries(Infinity), signal });
         if (found !== undefined || left <= 0) return found;
-        // A gateway that responds early, for example because it shuts down, must not cause a busy loop.
+        // A gateway that responds early must not cause a busy loop.
         if (performance.now() - began < Math.max(wait, 1) * 500) {
           await sleep(Math.min(LOOK_AGAIN_MS, left), undefined, { signal });
         }

@@ -117,7 +117,7 @@ export class Http {
     }
     this.#url = url.replace(/\/+$/, "");
     this.#key = typeof key === "function" ? key : checkedKey(key);
-    // Any number of requests may listen for the close. This is not a leak.
+    // Any number of requests may listen, so this is no leak.
     setMaxListeners(0, this.closed);
   }
 
@@ -163,7 +163,7 @@ export class Http {
       answer.waited = wait;
       if (!PASSING.has(answer.status)) return checked(answer);
       if (answer.code === "too_many_waiting" && again !== undefined && wait > 0) {
-        // Only the wait was rejected, so ask at once whether the message was accepted, without using up retry_timeout.
+        // Only the wait was rejected, so this asks at once, without using up retry_timeout.
         [place, wait] = [again, 0];
         continue;
       }
@@ -199,7 +199,7 @@ export async function within<T>(
 ): Promise<T> {
   const own = new AbortController();
   const stop = () => own.abort(outer?.reason);
-  // A timer cannot count longer times.
+  // `setTimeout` cannot count longer times.
   const timer = ms < 2 ** 31 ? setTimeout(() => own.abort(new Error(`no response within ${ms} ms`)), ms) : undefined;
   outer?.addEventListener("abort", stop);
   try {

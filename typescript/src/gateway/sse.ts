@@ -20,7 +20,7 @@ export class EventReader {
 
   take(piece: string): ServerSentEvent[] {
     if (piece === "") return [];
-    // A line feed after a carriage return of the previous piece belongs to the same line end.
+    // A line feed after the previous piece's carriage return ends the same line.
     const text = this.#wasCr && piece.startsWith("\n") ? piece.slice(1) : piece;
     this.#wasCr = piece.endsWith("\r");
     const lines = (this.#rest + text).split(LINE_ENDS);

@@ -97,7 +97,7 @@ function serve(connection: Socket, given: Arguments, running: Map<ChildProcess, 
     kill(child, mark);
     ended();
   });
-  // The last messages of a process that has ended are passed on first.
+  // The last messages of a process that has ended must arrive first.
   pipe.once("close", () => connection.end(() => connection.destroy()));
 }
 

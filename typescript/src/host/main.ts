@@ -82,7 +82,7 @@ function explained(error: NodeJS.ErrnoException, file: string): unknown {
     return new Error(`${error.message}. ${why}`);
   }
   if (!(error instanceof SyntaxError) || stack(error).includes("\n    at ")) return error;
-  // Nothing has run yet, because a syntax error is found before the module is evaluated.
+  // A syntax error is found before evaluation, so nothing has run yet.
   const script = `await import(${JSON.stringify(pathToFileURL(file).href)})`;
   const again = spawnSync(process.execPath, ["--input-type=module", "--eval", script], { encoding: "utf8", timeout: LOCATE_MS });
   const place = /^file:\/\/[^\n]*\n[^\n]*\n[^\n]*\n/m.exec(again.stderr ?? "")?.[0];

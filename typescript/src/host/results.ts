@@ -25,7 +25,6 @@ export class Withheld extends Error {
   }
 
   static tooLarge(tool: Tool, output: string, error: FrameTooLarge): Withheld {
-    // The same wording as for HTTP tools, whose responses have a bound, too.
     const less = tool.effect === "read" ? ". Ask for less at a time" : "";
     const why = `takes more than ${BOUND} to be passed on and is not shown${less}`;
     const size = `${Buffer.byteLength(output)} bytes of JSON, which makes ${error.message}`;

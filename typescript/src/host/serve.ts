@@ -83,7 +83,7 @@ export class Host {
     const running = this.#running.get(id);
     if (running === undefined) return;
     const reason = canceled();
-    // A function cannot be interrupted: it ends when it reacts to its signal, or the worker ends the process.
+    // A function cannot be interrupted. It must react to its signal.
     running.controller.abort(reason);
     running.inner.giveUp(reason);
   }

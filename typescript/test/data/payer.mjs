@@ -1,4 +1,4 @@
-// A separate process that pays: `payer.mjs JSON`. It prints the value that it got, or the code of the error.
+// Pays in a separate process: `payer.mjs JSON`. Prints the result, or the code of the error.
 import { generateText, stepCountIs } from "ai";
 import { MockLanguageModelV3 } from "ai/test";
 

@@ -5,9 +5,9 @@ use tickfleet_tools::{DeclarationError, OutputCheck};
 
 use crate::history::History;
 
-/// If the answer's schema has this member, the model loop fills the member with the calls that led to the answer.
+/// If the answer's schema has this member, the model loop fills it with the calls that led to the answer.
 const AUDITS: &str = "tool_call_audits";
-/// The maximum size of a call's result in an entry of [`AUDITS`].
+/// Limits a call's result in an entry of [`AUDITS`].
 const AUDIT_RESULT_BYTES: usize = 1_000;
 
 pub(crate) struct AnswerForm {
@@ -30,8 +30,7 @@ impl AnswerForm {
         Ok(Self { check, has_audits: schema.pointer(&format!("/properties/{AUDITS}")).is_some() })
     }
 
-    /// Reads the model's answer, and fills in [`AUDITS`] if the schema has this member. The error is a message for the
-    /// model.
+    /// Fills in [`AUDITS`] if the schema has this member. The error is a message for the model.
     pub(crate) async fn read(&self, text: &str, task: &str, history: &History) -> Result<Box<RawValue>, String> {
         let mut object = match serde_json::from_str::<Value>(bare(text)) {
             Ok(Value::Object(object)) => object,
@@ -70,7 +69,7 @@ pub(crate) fn unfit_message(problem: &str) -> String {
     )
 }
 
-/// Removes a code fence, because many models put JSON into one.
+/// Many models put JSON into a code fence.
 fn bare(text: &str) -> &str {
     let text = text.trim();
     let inner = text.strip_prefix("```").and_then(|text| text.strip_suffix("```"));

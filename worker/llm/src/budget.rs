@@ -1,5 +1,4 @@
-//! Budgets of tokens and money. Before a request is sent, the maximum that it can use is debited. The real usage is
-//! counted in the same step that records the model's response.
+//! Budgets of tokens and money. The maximum that a request can use is debited before the request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +42,6 @@ pub(crate) struct Budgets<'a> {
     pub(crate) now_ms: i64,
 }
 
-/// Returns the estimates as (input, answer).
 pub(crate) fn tokens_at_most(request: &ModelRequest) -> (u64, u64) {
     let message = |message: &ChatMessage| match message {
         ChatMessage::User(text) => text.len(),
@@ -60,8 +58,7 @@ pub(crate) fn tokens_at_most(request: &ModelRequest) -> (u64, u64) {
     (input, u64::from(request.tokens_max))
 }
 
-/// If the provider reports no usage, the lengths of request and answer serve as an estimate, because the answer would
-/// otherwise be free.
+/// If the provider reports no usage, an estimate replaces it, so that the answer is not free.
 pub(crate) fn used(request: &ModelRequest, answer: &ModelAnswer) -> TokenUsage {
     let TokenUsage { input, output } = answer.usage;
     if (input, output) == (0, 0) {
@@ -82,9 +79,7 @@ impl<'a> Budgets<'a> {
         Ok(Self { agent, context, name, active: agent.active.load(), now_ms })
     }
 
-    /// Debits the most that the request can use. Returns false, without contacting the store, if no limit counts the
-    /// request. The error is [`ToolFailure::Waits`] if the budget may permit the request later; otherwise it is the
-    /// reason why the task ends.
+    /// False if no limit counts the request. [`ToolFailure::Waits`] if the budget may permit the request later.
     pub(crate) async fn reserve(
         &mut self,
         number: &str,
@@ -93,7 +88,7 @@ impl<'a> Budgets<'a> {
     ) -> Result<bool, ToolFailure> {
         let (input, output) = tokens_at_most(request);
         let at_most = ModelAmounts { tokens: input + output, money: self.agent.set.cost(model, input, output) };
-        // If a window ended during an attempt, the next attempt computes the windows from the shard's current time.
+        // If a window ends during an attempt, the next attempt uses the next window.
         for _ in 0..3 {
             let debits = self.debits(at_most)?;
             if debits.is_empty() {
@@ -121,7 +116,7 @@ impl<'a> Budgets<'a> {
         Err(transient("The day that budgets are counted in has just ended.".to_owned(), None))
     }
 
-    /// Call this function only if the request was certainly not carried out.
+    /// Only for a request that was certainly not carried out.
     pub(crate) async fn return_debits(&self, number: &str) -> Result<(), ToolFailure> {
         let unreserve = Unreserve { name: self.name.clone(), entry: self.entry(), request: number.to_owned() };
         self.agent.store.decide(unreserve).await.map_err(|error| store_unavailable(error.into()))?;

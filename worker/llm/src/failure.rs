@@ -24,8 +24,7 @@ pub(crate) fn stale() -> ToolFailure {
     transient("Another worker carries the task out now.".to_owned(), None)
 }
 
-/// If every model that can respond later is paused, no request was sent. The task then waits without a slot, and the
-/// wait does not count as an attempt.
+/// If every model that can respond later is paused, no request was sent. So the wait does not count as an attempt.
 pub(crate) fn unanswered(error: &ModelChainError) -> ToolFailure {
     if let Some(at_most) = error.paused_for() {
         return ToolFailure::Waits { awaits: Awaited::Time, at_most };

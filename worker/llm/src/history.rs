@@ -1,10 +1,9 @@
-//! The history of a task: a list of entries in Redis. The entries determine the task's next step.
+//! The history of a task: a list of entries in Redis, which determine the next step.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::loops::trailing_repeats;
 use tickfleet_models::{ModelAnswer, StopReason, ToolCall};
 
-/// A running task has no state other than its entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "k", rename_all = "snake_case")]
 pub(crate) enum HistoryEntry {
@@ -24,7 +23,7 @@ pub(crate) enum HistoryEntry {
         /// `None` if the agent gave no answer.
         agent: Option<String>,
     },
-    /// Replaces all entries before [`Summary::upto`], which are no longer sent to the model.
+    /// Replaces all entries before [`Summary::upto`].
     Summary(Summary),
     Unfit {
         text: String,
@@ -38,21 +37,20 @@ pub(crate) struct Plan {
     pub(crate) text: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) calls: Vec<PlanCall>,
-    /// True if the model had to answer without calls.
+    /// The model had to answer without calls.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) last: bool,
-    /// True if the token limit cut off the answer.
+    /// The token limit cut off the answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) cut: bool,
     #[serde(default)]
     pub(crate) input: u64,
     #[serde(default)]
     pub(crate) output: u64,
-    /// In millionths of the currency, for the request and the answer.
+    /// In millionths of the currency.
     #[serde(default)]
     pub(crate) cost: u64,
-    /// When the model was asked, in ms of shard time; the plan's calls were submitted later. `None` if the entry does
-    /// not record the time.
+    /// When the model was asked, in ms of shard time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) at_ms: Option<i64>,
 }
@@ -65,7 +63,7 @@ pub(crate) struct Summary {
     pub(crate) model: String,
     pub(crate) input: u64,
     pub(crate) output: u64,
-    /// In millionths of the currency, for the request and the answer.
+    /// In millionths of the currency.
     pub(crate) cost: u64,
 }
 
@@ -88,7 +86,7 @@ pub(crate) struct CallOutcome {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NextStep {
     Plan {
-        /// True if the model must answer without calls.
+        /// The model must answer without calls.
         last: bool,
     },
     Warn,
@@ -131,15 +129,14 @@ impl History {
         self.summaries().next_back().filter(|summary| summary.upto <= self.entries.len())
     }
 
-    /// Returns the tokens of all requests, the tokens of all answers, and their cost in millionths of the currency.
+    /// Returns input tokens, output tokens, and the cost in millionths of the currency.
     pub(crate) fn used(&self) -> (u64, u64, u64) {
         let of_plans = self.plans().map(|plan| (plan.input, plan.output, plan.cost));
         let of_summaries = self.summaries().map(|summary| (summary.input, summary.output, summary.cost));
         of_plans.chain(of_summaries).fold((0, 0, 0), |sum, used| (sum.0 + used.0, sum.1 + used.1, sum.2 + used.2))
     }
 
-    /// True if the first final answer had to come without calls, for example because of the iteration limit. Later
-    /// answers only correct its form.
+    /// True if the first final answer had to come without calls. Later answers only correct the form.
     pub(crate) fn was_last(&self) -> bool {
         self.plans().find(|plan| plan.calls.is_empty() || plan.last).is_some_and(|plan| plan.last)
     }
@@ -202,7 +199,7 @@ impl History {
 }
 
 impl Plan {
-    /// `at_ms` is the time when the model was asked, in ms of shard time.
+    /// `at_ms` is the time of the request, in ms of shard time.
     pub(crate) fn of(model: &str, answer: ModelAnswer, last: bool, cost: u64, at_ms: i64) -> Self {
         let planned = |call: ToolCall| PlanCall {
             id: call.id,
@@ -274,7 +271,7 @@ mod tests {
         assert_eq!(of(warned.clone()), NextStep::Plan { last: false });
         warned.extend([plan(&["1"]), result("same")]);
         assert_eq!(of(warned.clone()), NextStep::Plan { last: true });
-        // A call with a different result is not a repetition: the model may be waiting for something.
+        // With another result, the call is no repetition: the model may be waiting for something.
         let mut other = rounds(3);
         other.extend([plan(&["1"]), result("at last")]);
         assert_eq!(of(other), NextStep::Plan { last: false });

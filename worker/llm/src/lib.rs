@@ -1,22 +1,5 @@
-//! The task handler `llm`: asks an agent's model, carries out the model's calls as a turn, and returns the results to
-//! the model. It repeats this until the model gives its final answer.
-//!
-//! START HERE: `run` carries out one task from its current state to its next wait or its end. Then read:
-//!
-//! - `history`: the stored state of a task, and its next step.
-//! - `task_input`: what reaches a task from outside: its session, and messages of other agents.
-//! - `prompt`: the requests to the model.
-//! - `budget`: limits on usage.
-//! - `answer`: answers in a given form.
-//! - `compact`: summaries of old steps.
-//! - `turns`: the submission of calls and their results.
-//! - `models`: the configured models.
-//!
-//! A task is carried out in steps, and each step is stored in Redis before the next one begins: `plan` (the model's
-//! answer), `execute` (its calls are submitted as a turn), `validate` (their results have arrived), `answer`. A task
-//! that waits for a turn uses no slot: its slice is parked, and the end of the turn wakes it. After a crash, another
-//! worker reads the history and continues. At most one request to the model is repeated, if its answer was not stored
-//! before the crash.
+//! The task handler `llm`. START HERE: `run`. Each step is stored in Redis before the next one begins, so that another
+//! worker can continue after a crash.
 
 mod answer;
 mod budget;
@@ -79,14 +62,13 @@ impl ToolKind<LlmDef> for LlmKind {
 struct LlmAgent {
     def: LlmDef,
     store: Store,
-    /// In the order in which they are asked, or the reason why none is available.
     models: Result<ModelChain, String>,
-    /// For summaries of old steps. `None` if the agent is not configured for summaries.
+    /// `None` if the agent is not configured for summaries.
     compacts: Option<Result<ModelChain, String>>,
     set: Arc<ModelSet>,
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
-    /// `None` if the agent's answers need no form.
+    /// `None` if answers need no form.
     form: Option<answer::AnswerForm>,
 }
 

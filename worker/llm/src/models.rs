@@ -1,5 +1,4 @@
-//! The configured models are created from `models.yaml` only once, so that all agents share a provider's circuit
-//! breaker.
+//! Creates the models of `models.yaml` once, so that all agents share a provider's circuit breaker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,15 +18,14 @@ struct PricedModel {
 }
 
 impl ModelSet {
-    /// `environment` contains the API keys, as environment variables. A model that is not available here affects only
-    /// the agents that use it.
+    /// `environment` contains the API keys. An unavailable model affects only the agents that use it.
     #[must_use]
     pub fn new(defs: &BTreeMap<String, ModelDef>, environment: &BTreeMap<String, String>) -> Self {
         let made = |(name, def): (&String, &ModelDef)| (name.clone(), entry(name, def, environment));
         Self(defs.iter().map(made).collect())
     }
 
-    /// In the order of `names`, without unavailable models. The error states why none is available.
+    /// In the order of `names`, without unavailable models.
     pub(crate) fn chain(&self, names: &[String]) -> Result<ModelChain, String> {
         let mut missing = Vec::new();
         let mut providers = Vec::new();

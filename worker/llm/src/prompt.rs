@@ -14,7 +14,7 @@ use crate::history::{History, HistoryEntry};
 use crate::{answer, compact};
 
 const NO_ANSWER: &str = "(I gave no answer to this.)";
-/// The maximum size of an old result when the space for results is used up.
+/// Limits an old result when the space for results is used up.
 const OLD_RESULT_BYTES: usize = 200;
 
 #[derive(Debug, Deserialize)]
@@ -59,7 +59,7 @@ fn system(def: &LlmDef) -> String {
     }
 }
 
-/// Returns the agent's tools, under names that all providers accept.
+/// Under names that all providers accept.
 fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     let tools = context.tools.may_call(&context.tenant, &context.agent);
     let specs: Vec<&ToolSpec> = tools.iter().map(|tool| &tool.spec).filter(|spec| spec.configured).collect();
@@ -135,8 +135,7 @@ fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: 
     messages
 }
 
-/// The newest results are sent in full (true) until the space is used up. Older results are shortened but not left out,
-/// so that each call keeps its result.
+/// True for the newest results, which are sent in full until the space is used up. Older results are shortened.
 fn whole_results(history: &History, bytes_max: usize) -> Vec<bool> {
     let mut whole = vec![true; history.entries.len()];
     let mut bytes = 0;

@@ -29,10 +29,9 @@ const UNFIT_MAX: usize = 2;
 #[derive(Serialize)]
 struct TaskOutput<'a> {
     answer: &'a str,
-    /// `None` if the agent has no form.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Box<RawValue>>,
-    /// Why the task stopped: `answered`, `max_iterations`, `repeated`, or `cut_off` if the answer is incomplete.
+    /// `answered`, `max_iterations`, `repeated`, or `cut_off` if the answer is incomplete.
     stopped: &'static str,
     iterations: usize,
     usage: TaskUsage,
@@ -57,8 +56,7 @@ struct TaskRun<'a> {
     known_at_start: usize,
 }
 
-/// The error is [`ToolFailure::Waits`] if the task waits for a turn, a budget or a paused provider; otherwise it is the
-/// reason why the task cannot continue.
+/// The error is [`ToolFailure::Waits`] if the task waits for a turn, a budget or a paused provider.
 pub(crate) async fn task(
     agent: &LlmAgent,
     models: &ModelChain,
@@ -96,7 +94,7 @@ fn span(step: &'static str) -> Span {
 }
 
 impl TaskRun<'_> {
-    /// Asks the model. The answer is stored before it has any effect.
+    /// The answer is stored before it has any effect.
     async fn plan(&mut self, last: bool) -> Result<(), ToolFailure> {
         let known = self.history.entries.len();
         self.append(
@@ -109,8 +107,7 @@ impl TaskRun<'_> {
         let number = self.history.entries.len().to_string();
         let ModelReply { model, mut answer, spent, at_ms } = self.ask(self.models, &number, &request).await?;
         if last {
-            // The model must answer without calls, but some servers return calls anyway. These calls are not carried
-            // out.
+            // Some servers return calls although the model must answer without calls.
             answer.calls.clear();
         }
         if answer.stop == StopReason::Refused {
@@ -129,14 +126,14 @@ impl TaskRun<'_> {
         Ok(())
     }
 
-    /// Summarizes old steps. If no summary can be made, old results are shortened instead.
+    /// If no summary can be made, old results are shortened instead.
     async fn compact(&mut self) -> Result<(), ToolFailure> {
         let agent = self.agent;
         let Some(Ok(models)) = &agent.compacts else { return Ok(()) };
         let Some(upto) = compact::summary_due(&self.history, agent.def.context_bytes_max) else { return Ok(()) };
         let task = prompt::task_message(self.context, &self.task);
         let request = compact::request(&agent.def, &task, &self.history, upto);
-        // The `s` distinguishes this number from the number of the next plan's request, even if no summary is added.
+        // The `s` distinguishes this number from the number of the next plan's request.
         let number = format!("{}s", self.history.entries.len());
         let reply = match self.ask(models, &number, &request).instrument(span("compact")).await {
             Ok(reply) => reply,
@@ -168,14 +165,12 @@ impl TaskRun<'_> {
         let mut budgets = Budgets::now(agent, self.context, &self.name).await?;
         let mut failed = Vec::new();
         for (at, model) in models.names().enumerate() {
-            // Each model has its own number, so that the debit of an earlier model's request stays if the provider may
-            // charge for it.
+            // Each model has its own number, so that a debit stays if an earlier provider may charge for the request.
             let number = format!("{number}.{at}");
             let is_reserved = match budgets.reserve(&number, model, request).await {
                 Ok(is_reserved) => is_reserved,
-                // The provider of an earlier model may charge for this request. End this attempt, because the number of
-                // attempts is limited. If the task waited for this model's budget instead, each wake-up would ask the
-                // earlier model again.
+                // An earlier provider may charge for this request, and would be asked again after each wait for a
+                // budget.
                 Err(_) if failed.iter().any(|error: &ModelError| error.may_have_run) => break,
                 Err(failure) => return Err(failure),
             };
@@ -209,7 +204,7 @@ impl TaskRun<'_> {
 
     async fn execute(&mut self, number: usize) -> Result<(), ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Ok(()) };
-        // If this attempt made the plan, no earlier attempt can have submitted the plan's calls.
+        // If this attempt made the plan, no earlier attempt submitted the plan's calls.
         let since = plan.at_ms.filter(|_| self.history.last_plan_at() < Some(self.known_at_start));
         let (bytes_max, priority) =
             (self.agent.def.result_bytes_max, self.task.priority.as_deref().unwrap_or_default());
@@ -228,7 +223,7 @@ impl TaskRun<'_> {
         }
     }
 
-    /// Returns the task's output. `None` if the model must answer again in the required form.
+    /// `None` if the model must answer again in the required form.
     async fn answer(&mut self) -> Result<Option<ToolOutput>, ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Err(internal("it has no answer")) };
         let output = match &self.agent.form {
@@ -264,7 +259,7 @@ impl TaskRun<'_> {
         Ok(Some(ToolOutput { json: to_raw_value(&done).map_err(internal)?, content_type: "application/json" }))
     }
 
-    /// Appends the entries, and counts the usage of the model's response in the same step.
+    /// Counts the usage of the model's response in the same step.
     async fn append(
         &mut self,
         entries: Vec<HistoryEntry>,

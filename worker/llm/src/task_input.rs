@@ -1,6 +1,4 @@
-//! Inputs that reach a task from outside: the earlier exchanges of its session, and messages of other agents. Both are
-//! written to the task's history before the model reads them. So a worker that takes over the task sends the model the
-//! same text.
+//! Inputs from outside a task. The history stores them before the model reads them, so that retries send the same text.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_client::session::{ExchangeRef, store_answer};
@@ -38,8 +36,7 @@ pub(crate) async fn record_answer(store: &Store, context: &CallContext, text: &s
     }
 }
 
-/// `known` is the number of entries in the task's history. A repeated call with the same `known` returns the same
-/// messages.
+/// `known` is the number of entries in the history. A repeated call with the same `known` returns the same messages.
 pub(crate) async fn unread_messages(
     store: &Store,
     context: &CallContext,

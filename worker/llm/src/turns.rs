@@ -13,7 +13,7 @@ use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::history::{CallOutcome, Plan};
 
-/// If the wake-up at the end of the turn is lost, the task checks again after this time.
+/// The wake-up at the end of the turn can be lost.
 pub(crate) const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
 pub(crate) enum PlanResults {
@@ -21,18 +21,17 @@ pub(crate) enum PlanResults {
     Pending(TurnId),
 }
 
-/// Another worker that takes over the task computes the same ID.
+/// Another worker must compute the same ID.
 fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> {
     let task = context.call.turn.as_str();
     let id = TurnId::new(format!("{task}.step-{number}")).or_else(|_| {
-        // The task's ID is so long that the suffix does not fit.
+        // The suffix does not fit after a very long ID.
         TurnId::new(format!("step-{number}.{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]))
     });
     id.map_err(|error| ToolFailure::Internal { message: error.to_string() })
 }
 
-/// `since` is the earliest time (ms of shard time) at which an earlier attempt may have submitted the calls. `since` is
-/// `None` if no earlier attempt can have submitted the calls.
+/// `since` (ms of shard time) is the earliest submission by an earlier attempt. `None` if there can be none.
 pub(crate) async fn run_calls(
     store: &Store,
     context: &CallContext,
@@ -55,8 +54,7 @@ pub(crate) async fn run_calls(
     })
 }
 
-/// True if a turn without a record was certainly never submitted. The store keeps ended turns for `dedupe_ms`, so a
-/// missing record proves nothing after that time.
+/// The store keeps ended turns for `dedupe_ms`. After that time, a missing record does not prove that the turn is new.
 async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
     let Some(since) = since else { return Ok(true) };
     Ok(store.now_ms().await? - since < store.options().dedupe_ms)
@@ -102,7 +100,7 @@ struct ToolMessage {
     content: String,
 }
 
-/// A call that is missing from the record has a failure as its result.
+/// A call that is missing from the record gets a failure.
 fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
     let Ok(reply) = serde_json::from_str::<Reply>(reply) else { return all(plan, RECORD_EXPIRED) };
     let messages = reply.messages.as_deref().map_or("[]", RawValue::get);

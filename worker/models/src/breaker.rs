@@ -15,8 +15,7 @@ pub(crate) struct ProviderBreaker {
     since: Instant,
 }
 
-/// A permit that is dropped without a result counts neither as success nor as failure. If the permit was for the trial
-/// request, the next request can become the trial.
+/// A permit that is dropped without a result counts neither as success nor as failure.
 #[derive(Debug)]
 pub(crate) struct RequestPermit<'a> {
     breaker: &'a ProviderBreaker,
@@ -30,8 +29,7 @@ impl Default for ProviderBreaker {
 }
 
 impl ProviderBreaker {
-    /// The error is the time after which to ask again: the breaker is open, the provider is paused, or a trial request
-    /// is running.
+    /// The error is the time after which to ask again.
     pub(crate) fn permit(&self) -> Result<RequestPermit<'_>, Duration> {
         match self.state.lock().acquire(self.since.elapsed()) {
             Ok(given) => Ok(RequestPermit { breaker: self, given: Some(given) }),
@@ -40,7 +38,6 @@ impl ProviderBreaker {
         }
     }
 
-    /// The provider has responded that its rate limit is used up for this time.
     pub(crate) fn pause(&self, pause: Duration) {
         self.state.lock().open_for(pause, self.since.elapsed());
     }
@@ -53,7 +50,7 @@ impl RequestPermit<'_> {
         }
     }
 
-    /// Later requests may fail in the same way. `pause` is the time that the provider asked for.
+    /// `pause` is the time that the provider asked for.
     pub(crate) fn failed(mut self, pause: Option<Duration>) {
         if let Some(given) = self.given.take() {
             self.breaker.state.lock().record_failure(given, pause, self.breaker.since.elapsed(), SETTINGS);

@@ -10,12 +10,9 @@ use crate::wire::ProviderApi;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// `LLM_PROVIDER` selects `openai`, `openai-responses`, `anthropic`, `claude` or `gemini`. If it is not set, the key or
-/// address of OpenAI selects OpenAI. Otherwise, the key of Anthropic selects Anthropic. Returns `None` if no variable
-/// selects a provider. An empty variable counts as unset.
-///
-/// # Errors
-/// The name of a missing or invalid variable.
+/// `LLM_PROVIDER` selects `openai`, `openai-responses`, `anthropic`, `claude` or `gemini`. If it is not set, OpenAI's
+/// key or address selects OpenAI. Otherwise, Anthropic's key selects Anthropic. The error names a missing or invalid
+/// variable.
 pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option<ProviderSettings>, String> {
     let value = |name: &str| environment.get(name).map(|v| v.trim()).filter(|v| !v.is_empty());
     let api = match value("LLM_PROVIDER").map(str::to_ascii_lowercase).as_deref() {
@@ -35,7 +32,7 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
         ProviderApi::Anthropic => ("ANTHROPIC_API_KEY", "CLAUDE_MODEL", "ANTHROPIC_BASE_URL"),
         ProviderApi::Gemini => ("GEMINI_API_KEY", "GEMINI_MODEL", "GEMINI_BASE_URL"),
     };
-    // A self-hosted server often needs no key; the providers' own addresses always do.
+    // A self-hosted server often needs no key.
     if value(key).is_none() && value(base).is_none() {
         return Err(format!("{key}: expected the key of {}", api.as_str()));
     }
@@ -53,7 +50,6 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
     }))
 }
 
-/// Includes the port if the address has one.
 fn host_of(url: &str) -> Option<String> {
     let url = reqwest::Url::parse(url).ok()?;
     let host = url.host_str()?;

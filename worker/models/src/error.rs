@@ -3,8 +3,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureClass {
     Transient,
-    /// The account is exhausted. This provider responds only after its account is funded, but another provider can
-    /// respond.
+    /// This provider responds only after its account is funded, but another provider can respond.
     Exhausted,
     Permanent,
 }
@@ -15,18 +14,18 @@ pub enum ModelFailure {
     RateLimited,
     /// 5xx (including 529), 408 or 409.
     Unavailable,
-    /// The provider may have processed the request, but the complete answer did not arrive in time.
+    /// The provider may have processed the request.
     Timeout,
-    /// The provider may have processed the request, but the connection failed or ended before the complete answer.
+    /// The connection failed or ended. The provider may have processed the request.
     Disconnected,
-    /// The provider was not asked: its circuit breaker is open, or the provider asked for a pause.
+    /// The circuit breaker is open, or the provider asked for a pause.
     BreakerOpen,
     QuotaSpent,
     /// 401 or 403.
     Unauthorised,
     /// 404.
     NotFound,
-    /// Any other unsuccessful status. Also used for a request that was not sent because it would get such a status.
+    /// Any other unsuccessful status, or a request that would get such a status.
     BadRequest,
     TooLarge,
     Malformed,
@@ -40,7 +39,7 @@ impl ModelFailure {
             Self::RateLimited | Self::Unavailable | Self::Timeout | Self::Disconnected | Self::BreakerOpen => {
                 FailureClass::Transient
             }
-            // A malformed response is usually a gateway's page, so the next response is likely to be complete.
+            // A malformed response is usually a gateway's page, so the next response can be well-formed.
             Self::Malformed => FailureClass::Transient,
             Self::QuotaSpent => FailureClass::Exhausted,
             Self::Unauthorised | Self::NotFound | Self::BadRequest | Self::TooLarge | Self::Blocked => {
@@ -76,7 +75,7 @@ pub struct ModelError {
     /// Bounded, and without keys.
     pub detail: String,
     pub retry_after: Option<Duration>,
-    /// True if no status rules out that the provider has processed the request and may charge for it.
+    /// True if the provider may charge for the request.
     pub may_have_run: bool,
 }
 

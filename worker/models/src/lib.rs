@@ -1,13 +1,4 @@
-//! Requests to models: one request and answer for all providers, the providers' formats, and the handling of failures.
-//!
-//! - `message`: the common form of requests and answers.
-//! - `wire`: each provider's format.
-//! - `planner`: the form for models without function calling.
-//! - `provider`: sends one request over HTTP.
-//! - `breaker`: decides whether a provider is asked.
-//! - `model_chain`: the order in which providers are asked.
-//!
-//! This crate never repeats a request: the caller decides when to ask again.
+//! Requests to models of all providers. This crate never repeats a request: the caller decides when to ask again.
 
 mod breaker;
 mod environment;

@@ -1,4 +1,4 @@
-//! Requests to a model and answers of a model, in a form that does not depend on the provider.
+//! Requests to models and answers of models, in a form that does not depend on the provider.
 
 use std::collections::BTreeSet;
 
@@ -20,11 +20,10 @@ pub struct ToolDefinition {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
-    /// Unique in the conversation. Derived from the call's position, not taken from the provider, so that a
-    /// conversation can continue with another provider.
+    /// Unique in the conversation. Derived from the call's position, so that another provider can continue.
     pub id: String,
     pub tool: String,
-    /// As the model wrote them: perhaps not a JSON object, or not JSON at all.
+    /// As the model wrote them, perhaps not JSON.
     pub arguments: String,
     /// Opaque data that the provider requires back with the call (Gemini's `thoughtSignature`).
     pub signature: Option<String>,
@@ -34,7 +33,7 @@ pub struct ToolCall {
 pub enum ChatMessage {
     User(String),
     Model {
-        /// The text may be empty if there are calls.
+        /// May be empty if there are calls.
         text: String,
         calls: Vec<ToolCall>,
     },
@@ -54,8 +53,7 @@ pub struct ModelRequest {
     pub messages: Vec<ChatMessage>,
     /// Includes tools that only earlier calls of the conversation use.
     pub tools: Vec<ToolDefinition>,
-    /// The model must answer without a call. The tools are still sent, because a provider rejects a conversation with
-    /// calls of tools that the request does not define.
+    /// Tools are still sent, because a provider rejects a conversation with calls of undefined tools.
     pub answer_only: bool,
     /// `None` is the provider's default.
     pub temperature: Option<f64>,
@@ -66,8 +64,7 @@ pub struct ModelRequest {
 pub enum StopReason {
     Answer,
     Calls,
-    /// The answer was cut off, usually by the token limit. If it ends with a call, that call is marked as cut off and
-    /// never carried out.
+    /// Usually because of the token limit. A call at the end of the answer is marked, and never carried out.
     Length,
     Refused,
 }
@@ -111,7 +108,7 @@ pub enum InvalidRequest {
 }
 
 impl ModelRequest {
-    /// Call this function before sending: providers reject the errors that it finds.
+    /// Call this before sending, because providers reject invalid requests.
     pub fn check(&self) -> Result<(), InvalidRequest> {
         if self.messages.len() > MESSAGES_MAX {
             return Err(InvalidRequest::TooMuch(format!("{} messages: at most {MESSAGES_MAX}", self.messages.len())));
@@ -170,14 +167,13 @@ impl ModelRequest {
         }
     }
 
-    /// Does not depend on the provider, and stays the same if the request is repeated.
+    /// Stays the same if the request is repeated or goes to another provider.
     pub(crate) fn call_id(&self, index: usize) -> String {
         format!("call_{}_{index}", self.messages.len())
     }
 }
 
-/// Keeps all digits of numbers. Text that is not an object is wrapped in an object, because some providers require
-/// objects in the history. The model still sees its own text.
+/// Keeps all digits of numbers. Wraps other text in an object, because some providers require objects in the history.
 pub(crate) fn object(arguments: &str) -> Box<RawValue> {
     let raw = serde_json::from_str::<Box<RawValue>>(arguments).ok().filter(|raw| raw.get().starts_with('{'));
     raw.unwrap_or_else(|| {

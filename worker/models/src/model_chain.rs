@@ -10,11 +10,11 @@ use crate::provider::Provider;
 pub struct ProviderAnswer {
     pub provider: String,
     pub answer: ModelAnswer,
-    /// From the providers that precede `provider` in the chain.
+    /// Failures of the providers that were asked before.
     pub failed: Vec<ModelError>,
 }
 
-/// In the order in which providers are asked. Clones of a provider's `Arc` share its breaker.
+/// In the order in which providers are asked. Clones of an `Arc` share the provider's breaker.
 #[derive(Debug, Clone)]
 pub struct ModelChain(Vec<Arc<Provider>>);
 
@@ -27,7 +27,7 @@ pub enum ModelChainError {
 }
 
 impl ModelChainError {
-    /// Returns [`FailureClass::Transient`] if a provider can answer later.
+    /// [`FailureClass::Transient`] if a provider can answer later.
     #[must_use]
     pub fn class(&self) -> FailureClass {
         match self {
@@ -36,8 +36,7 @@ impl ModelChainError {
         }
     }
 
-    /// Returns the shortest pause if all providers that can answer later are paused, so that none of them was asked.
-    /// Otherwise returns `None`.
+    /// Returns the shortest pause if all providers that can answer later are paused.
     #[must_use]
     pub fn paused_for(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
@@ -46,8 +45,7 @@ impl ModelChainError {
         if all_rest { later().filter_map(|error| error.retry_after).min() } else { None }
     }
 
-    /// Returns the shortest time after which a provider that can answer later can be asked again. `None` if there is no
-    /// such provider, or if one of them named no time.
+    /// `None` if no provider can answer later, or if such a provider named no time.
     #[must_use]
     pub fn retry_after(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
@@ -66,7 +64,7 @@ impl ModelChain {
         Self(providers)
     }
 
-    /// Asks each provider once. Paused providers are skipped.
+    /// Skips paused providers.
     pub async fn ask(&self, request: &ModelRequest) -> Result<ProviderAnswer, ModelChainError> {
         request.check()?;
         let mut failed = Vec::new();
@@ -89,10 +87,7 @@ impl ModelChain {
         self.0.get(at).map(|provider| provider.described())
     }
 
-    /// The caller must have checked the request ([`ModelRequest::check`]).
-    ///
-    /// # Errors
-    /// [`ModelFailure::NotFound`] if the index is invalid.
+    /// The caller must have checked the request. An invalid index gives [`ModelFailure::NotFound`].
     pub async fn ask_one(&self, at: usize, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
         match self.0.get(at) {
             Some(provider) => ask(provider, request).await,

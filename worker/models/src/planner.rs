@@ -6,10 +6,10 @@ use tickfleet_protocol::text::calls_in;
 
 use crate::message::{CALLS_MAX, ChatMessage, ModelAnswer, ModelRequest, StopReason, ToolCall};
 
-/// Means that the model needs no tool.
+/// The model needs no tool.
 const NONE: &str = "none";
 
-/// Describes the tools and calls as text. The result has no tool definitions and no calls, and its roles alternate.
+/// The result has no tool definitions and no calls, and its roles alternate.
 pub(crate) fn as_plain_text(request: &ModelRequest) -> ModelRequest {
     let mut system = request.system.clone();
     if request.answer_only {
@@ -37,8 +37,7 @@ pub(crate) fn as_plain_text(request: &ModelRequest) -> ModelRequest {
     ModelRequest { system, messages, tools: Vec::new(), ..request.clone() }
 }
 
-/// Appends a user message. Roles must alternate, so if the last message is also a user message, the text is joined to
-/// it.
+/// Roles must alternate, so a text after a user message is joined to that message.
 fn push_user(messages: &mut Vec<ChatMessage>, text: &str) {
     if let Some(ChatMessage::User(last)) = messages.last_mut() {
         last.push_str("\n\n");
@@ -58,8 +57,7 @@ fn model_message(text: &str, calls: &[ToolCall]) -> ChatMessage {
     ChatMessage::Model { text: words, calls: Vec::new() }
 }
 
-/// Reads the calls in the answer's text. If the answer was cut off, the last call can be unreadable. A call of `none`
-/// is not a call: the text beside it is the answer.
+/// The last call of a cut-off answer can be unreadable. A call of `none` means that the text is the answer.
 pub(crate) fn parse_calls(request: &ModelRequest, answer: ModelAnswer) -> ModelAnswer {
     if request.answer_only || request.tools.is_empty() || answer.stop == StopReason::Refused {
         return answer;

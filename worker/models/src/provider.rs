@@ -1,4 +1,4 @@
-//! One provider: sends one request over HTTP, reads its answer within a bound, and classifies its failure.
+//! One provider: sends a request over HTTP, reads the answer within a bound, and classifies failures.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -19,7 +19,6 @@ use crate::rate::used_up;
 use crate::wire::{EncodedRequest, ProviderApi};
 
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Enough for the reason of an error.
 const REFUSAL_BYTES_MAX: usize = 16 * 1024;
 const DETAIL_CHARS_MAX: usize = 300;
 /// Includes DNS resolution and the TLS handshake.
@@ -32,10 +31,10 @@ pub struct ProviderSettings {
     pub api: ProviderApi,
     /// Without the path that the API format adds, for example `https://api.openai.com/v1`.
     pub base_url: String,
-    /// `None` for a server that needs no key.
+    /// `None` if the server needs no key.
     pub key: Option<SecretString>,
     pub model: String,
-    /// False for a model that gets the planner prompt instead.
+    /// False for a model that gets the planner prompt.
     pub function_calling: bool,
     /// Hosts, `host:port` pairs or blocks of private addresses.
     pub allow_private: BTreeSet<String>,
@@ -186,7 +185,7 @@ impl Provider {
     }
 }
 
-/// Estimates the number of values in the JSON. The estimate is at least half of the real number.
+/// The estimate is at least half of the real number.
 fn values(json: &[u8]) -> usize {
     let mut values = 1;
     let mut in_text = false;
@@ -216,7 +215,7 @@ async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u
     }
 }
 
-/// Reads `Retry-After` or `retry-after-ms`. A date is compared with the provider's own clock in the `Date` header.
+/// A date is compared with the provider's own clock in the `Date` header.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
@@ -230,7 +229,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     (date(after)? - date(text("date")?)?).to_std().ok()
 }
 
-/// Reads Google's `RetryInfo`: `"retryDelay": "13s"` in the details of the error.
+/// Google's `RetryInfo` contains, for example, `"retryDelay": "13s"`.
 fn retry_delay(refusal: &serde_json::Value) -> Option<Duration> {
     let details = refusal["error"]["details"].as_array()?;
     let delay = details.iter().find_map(|detail| detail["retryDelay"].as_str())?;

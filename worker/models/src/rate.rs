@@ -1,11 +1,10 @@
-//! If a limit that a provider reports is used up, the provider is not asked until the limit resets.
+//! Reads the rate limits that a provider reports. The provider is not asked until a used-up limit resets.
 
 use std::time::Duration;
 
 use chrono::DateTime;
 use reqwest::header::HeaderMap;
 
-/// The remaining amount and the reset time, for requests and for tokens.
 const LEFT_AND_RESET: [(&str, &str); 4] = [
     ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
     ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
@@ -13,14 +12,13 @@ const LEFT_AND_RESET: [(&str, &str); 4] = [
     ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
 ];
 
-/// Returns the longest time until a used-up limit resets. `None` if no limit is used up, or if the provider reports no
-/// limits.
+/// Returns the longest time until a used-up limit resets.
 pub(crate) fn used_up(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let of = |(left, reset): &(&str, &str)| {
         text(left).filter(|left| *left == "0")?;
         let reset = text(reset)?;
-        // The provider's own clock, in the `Date` header, decides.
+        // Compares with the provider's own clock, in the `Date` header.
         let until = || {
             let reset = DateTime::parse_from_rfc3339(reset).ok()?;
             let date = text("date")?;

@@ -1,5 +1,4 @@
 //! Measures the cost of confinement per call. Runs `/bin/true` without a sandbox and then at each level:
-//!
 //! ```sh
 //! cargo build --release -p tickfleet-sandbox --example overhead --bin tickfleet-sandbox-exec
 //! target/release/examples/overhead

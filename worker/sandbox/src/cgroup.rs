@@ -1,8 +1,5 @@
-//! A cgroup for each command. The worker needs a delegated part of the machine's cgroup hierarchy (version 2). The
-//! kernel then limits a command's processes and memory, including memory that belongs to no process.
-//!
-//! The worker creates and removes the cgroup. The launcher puts its child into the cgroup before the child executes the
-//! command.
+//! A cgroup for each command, in a part of the cgroup hierarchy (version 2) that is delegated to the worker. The kernel
+//! then also limits memory that belongs to no process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -16,9 +13,9 @@ use crate::spec::Limits;
 const WORKER: &str = "tickfleet.worker";
 const COMMAND: &str = "tickfleet.command.";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
-/// The first process of the namespace, and one more, so that a check can see that the command exceeds its limit.
+/// The first process of the namespace, and one more that shows that the command exceeds its limit.
 const MORE_PROCESSES: u64 = 2;
-/// Maximum attempts: processes of a cgroup may still be dying when it is removed.
+/// Processes of a cgroup may still be dying when the cgroup is removed.
 const REMOVALS: u32 = 500;
 const REMOVE_EVERY: Duration = Duration::from_millis(20);
 
@@ -28,8 +25,7 @@ pub(crate) struct Cgroups {
 }
 
 impl Cgroups {
-    /// This process moves into a child cgroup. The error says why commands cannot have cgroups, as a message for the
-    /// operator.
+    /// Moves this process into a child cgroup. The error is a message for the operator.
     pub(crate) fn find() -> Result<Self, String> {
         let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
         let own = own(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?);
@@ -64,7 +60,7 @@ impl Cgroups {
         }
         let enabled = set(base, "cgroup.subtree_control", "+memory +pids");
         enabled.map_err(|error| failed("enable its controllers", &error))?;
-        // Killed workers leave cgroups behind. A cgroup that is still in use stays.
+        // Killed workers leave cgroups behind. A cgroup in use cannot be removed.
         for entry in fs::read_dir(base).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(COMMAND) {
                 let _ = fs::remove_dir(entry.path());
@@ -80,8 +76,7 @@ impl Cgroups {
             let path = self.base.join(format!("{COMMAND}{}.{number}", std::process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => break Cgroup { path },
-                // A killed worker with the same process ID left this cgroup behind, and the processes in it are still
-                // dying.
+                // A killed worker with the same process ID left this cgroup behind.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -112,13 +107,13 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Kernels before 5.14 lack this file, so only the launcher kills the processes.
+        // Kernels before 5.14 lack this file.
         let _ = set(&self.path, "cgroup.kill", "1");
         if is_removed(&self.path) {
             return;
         }
         let path = std::mem::take(&mut self.path);
-        // Processes take a moment to die. This thread can belong to the runtime, so another thread retries.
+        // Processes take a moment to die, and this thread can belong to the runtime.
         #[allow(clippy::disallowed_methods, reason = "the thread has nothing else to do, and no runtime")]
         std::thread::spawn(move || {
             for _ in 0..REMOVALS {
@@ -140,7 +135,7 @@ fn set(cgroup: &Path, name: &str, value: &str) -> io::Result<()> {
     fs::write(cgroup.join(name), value)
 }
 
-/// Files of the cgroup. They are opened while the launcher still has permission.
+/// The files are opened while the launcher still has permission.
 #[derive(Debug)]
 pub(crate) struct CgroupHandle {
     processes: File,
@@ -157,7 +152,7 @@ impl CgroupHandle {
         (&self.processes).write_all(process.to_string().as_bytes())
     }
 
-    /// True if the kernel has killed a process because the cgroup exceeded its memory limit.
+    /// True if the kernel killed a process because the cgroup exceeded its memory limit.
     pub(crate) fn has_run_out(&self) -> bool {
         let mut events = &self.events;
         let mut text = String::new();
@@ -168,8 +163,7 @@ impl CgroupHandle {
     }
 }
 
-/// Returns the folder of a process's cgroup (v2). `mounts` and `cgroups` are the process's `mountinfo` and `cgroup`
-/// files.
+/// `mounts` and `cgroups` are the `mountinfo` and `cgroup` files of a process.
 fn own(mounts: &str, cgroups: &str) -> Option<PathBuf> {
     let path = Path::new(cgroups.lines().find_map(|line| line.strip_prefix("0::"))?);
     mounts.lines().find_map(|line| {
@@ -230,7 +224,7 @@ mod tests {
         let path = one.path().to_owned();
         drop(one);
         assert_eq!(get(&path, "cgroup.kill"), "1");
-        // The kernel would remove these files together with the cgroup; in a folder, the test must do so.
+        // The kernel would remove these files together with a real cgroup.
         fs::read_dir(&path).unwrap().flatten().for_each(|file| fs::remove_file(file.path()).unwrap());
         assert!(is_gone(&path));
     }

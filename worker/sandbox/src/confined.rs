@@ -1,5 +1,4 @@
-//! A command that keeps running and exchanges messages with the caller. The command's standard output is a socket of
-//! the caller.
+//! A command that exchanges messages with the caller. The command's standard output is a socket of the caller.
 
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -24,7 +23,7 @@ pub struct Confined {
     /// Can shut the socket down while `control` waits for the report.
     held: StdUnixStream,
     stderr: Option<ChildStderr>,
-    /// When dropped, kills all processes that are left in the cgroup.
+    /// The drop kills all processes that are left in the cgroup.
     _cgroup: Option<Cgroup>,
 }
 
@@ -38,10 +37,8 @@ pub struct ConfinedEnd {
 }
 
 impl Sandbox {
-    /// `output` is the standard output. If it is a socket, the command can also read from it.
-    ///
-    /// # Errors
-    /// [`RunError`] if nothing runs. If the program cannot be executed, [`Confined::ended`] returns the error.
+    /// `output` is the standard output. If `output` is a socket, the command can also read from it. If the program
+    /// cannot be executed, [`Confined::ended`] returns the error.
     pub async fn start(&self, level: Level, spec: Spec, output: OwnedFd) -> Result<Confined, RunError> {
         spec.check().map_err(RunError::Spec)?;
         self.support().check(level, &spec.network).map_err(RunError::Machine)?;
@@ -64,7 +61,7 @@ impl Sandbox {
 }
 
 impl Confined {
-    /// Returns the process ID of the launcher. The command's processes are descendants of the launcher.
+    /// The command's processes are descendants of the launcher.
     #[must_use]
     pub fn launcher(&self) -> Option<u32> {
         self.launcher.id()
@@ -74,20 +71,16 @@ impl Confined {
         self.stderr.take()
     }
 
-    /// Kills the command and all processes that it has started. [`Self::ended`] waits for their end.
+    /// [`Self::ended`] waits for the end of the processes.
     pub fn kill(&self) {
-        // The shutdown fails if the launcher has already ended; then no process is alive.
+        // Fails if the launcher has ended. Then no process is alive.
         let _ = self.held.shutdown(Shutdown::Both);
     }
 
-    /// Waits until no process of the command is alive.
-    ///
-    /// # Errors
-    /// [`RunError`] if the command was not started or the launcher was lost. After [`Self::kill`], the launcher can end
-    /// without a report; the error is then [`RunError::Lost`].
+    /// Waits until no process of the command is alive. After [`Self::kill`], the error can be [`RunError::Lost`].
     pub async fn ended(&mut self) -> Result<ConfinedEnd, RunError> {
         let mut report = Vec::new();
-        // After an error, the report is incomplete and cannot be parsed.
+        // An incomplete report cannot be parsed.
         let _ = (&mut self.control).take(FRAME_BYTES_MAX as u64).read_to_end(&mut report).await;
         let _ = self.launcher.wait().await;
         match crate::wire::read(&mut report.as_slice()) {

@@ -14,7 +14,7 @@ use crate::output::drain;
 use crate::spec::{Network, Spec, WORKSPACE};
 use crate::usage;
 
-/// The time for which a starting worker waits for the engine's response.
+/// A starting worker waits this long for the engine's response.
 const ENGINE: Duration = Duration::from_secs(5);
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// The engine's client ends with this code if it could not start a container.
@@ -27,7 +27,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// `None` if the engine responds; otherwise the reason why it cannot be used.
+    /// `None` if the engine responds.
     pub async fn missing(&self) -> Option<String> {
         let shown = self.program.display();
         let mut ask = client(&self.program);
@@ -40,8 +40,7 @@ impl Engine {
         }
     }
 
-    /// Returns the arguments of the engine's client. This level supports neither network access nor grants, and the
-    /// workspace must be mountable.
+    /// This level supports neither network access nor grants. The workspace must be mountable.
     pub fn arguments(&self, spec: &Spec, name: &str) -> Result<Vec<String>, RunError> {
         if spec.network != Network::None || !spec.grants.is_empty() {
             let why = "the sandbox level docker grants neither the network nor further paths";
@@ -86,7 +85,6 @@ impl Engine {
         Ok(all)
     }
 
-    /// The container is always removed when the run ends.
     pub async fn run(&self, spec: &Spec, cancel: &CancellationToken) -> Result<RunOutcome, RunError> {
         let name = name();
         let started = client(&self.program)
@@ -105,7 +103,7 @@ impl Engine {
         let keep = spec.limits.output_bytes;
         let fed = async {
             if let Some(mut input) = input {
-                // If the command closes the pipe without reading its input, this write fails.
+                // Fails if the command closes the pipe without reading its input.
                 let _ = input.write_all(&spec.stdin).await;
             }
         };
@@ -138,7 +136,7 @@ impl Engine {
     }
 }
 
-/// Returns when the workspace exceeds its limits, because an engine does not limit the size of a mount.
+/// An engine does not limit the size of a mount.
 async fn until_overfull(spec: &Spec) -> StopCause {
     loop {
         tokio::time::sleep(CHECK_EVERY).await;
@@ -156,7 +154,7 @@ async fn check_workspace(spec: &Spec) -> Option<StopCause> {
     tokio::task::spawn_blocking(check).await.ok().flatten()
 }
 
-/// Removes the container when dropped, because killing the engine's client leaves the container running.
+/// Killing the engine's client leaves the container running, so the drop removes the container.
 struct ContainerRemoval {
     program: PathBuf,
     name: Option<String>,
@@ -183,7 +181,7 @@ impl Drop for ContainerRemoval {
     }
 }
 
-/// The client's environment has the variables that locate the engine, but not the worker's secrets.
+/// Has the variables that locate the engine, but not the worker's secrets.
 #[allow(clippy::disallowed_methods, reason = "it is handed on to a child process, and decides nothing here")]
 fn client(program: &Path) -> Command {
     let is_for_it = |name: &str| {

@@ -1,5 +1,4 @@
-//! Replaces the launcher on systems other than Linux. This launcher rejects every request. A worker runs on these
-//! systems, but rejects tools at the levels `basic` and `strict`.
+//! Replaces the launcher on systems other than Linux, and rejects every request.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,14 +1,5 @@
-//! Runs an untrusted command and leaves none of the command's processes alive.
-//!
-//! Read in this order:
-//!
-//! - [`spec`]: the command, what the command may access, and its limits.
-//! - [`sandbox`]: a run from start to end, from the worker's side. [`confined`] is a command that keeps running and
-//!   exchanges messages.
-//! - [`launcher`]: the single-threaded process between worker and command. It confines, watches and kills the command.
-//! - [`docker`]: a run in a container of a container engine.
-//!
-//! On systems other than Linux, `launcher_unsupported` replaces the launcher, and only containers are available.
+//! Runs an untrusted command and leaves none of its processes alive. Start with [`spec`], [`sandbox`] (the worker's
+//! side) and [`launcher`] (between worker and command). On systems other than Linux, only containers are available.
 
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "it is of Linux alone"))]
 mod cgroup;

@@ -10,7 +10,7 @@ pub enum StopCause {
     Processes,
     WorkspaceBytes,
     WorkspaceFiles,
-    /// The workspace cannot be counted, so the run is stopped as if the workspace exceeded its limits.
+    /// Treated as if the workspace exceeded its limits.
     WorkspaceUncountable,
     Cancelled,
 }
@@ -55,13 +55,13 @@ impl RunOutcome {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// The specification of the command cannot be used. Nothing ran.
+    /// The specification cannot be used. Nothing ran.
     #[error("{0}")]
     Spec(String),
     /// The machine lacks a feature that the run demands. Nothing ran.
     #[error("{0}")]
     Machine(String),
-    /// Nothing ran: the program does not exist or cannot be executed.
+    /// The program cannot be executed. Nothing ran.
     #[error("{0}")]
     NotStarted(String),
     /// The command may have run.

@@ -1,11 +1,10 @@
-//! Reads the output of a command. Keeps the output up to a bound and drops the rest, so a command never blocks on a
-//! full pipe.
+//! Reads the output of a command up to a bound and drops the rest, so that the command never blocks on a full pipe.
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const CHUNK: usize = 16 << 10;
 
-/// Returns the kept output, and true if output was dropped.
+/// Returns true if output was dropped.
 pub(crate) async fn drain(from: Option<impl AsyncRead + Unpin>, keep: usize) -> (Vec<u8>, bool) {
     let Some(mut from) = from else { return (Vec::new(), false) };
     let mut kept = Vec::new();

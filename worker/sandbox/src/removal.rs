@@ -8,11 +8,10 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fchmod, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-/// If more passes are needed in addition to one for each moved folder, another process keeps filling the folder.
+/// Passes in addition to one for each moved folder. If more are needed, another process keeps filling the folder.
 const IDLE_PASSES_MAX: u64 = 16;
 
-/// Needs few descriptors and no recursion: each nested folder is first moved up to `folder`. Symbolic links are not
-/// followed. A missing folder is not an error.
+/// Needs few descriptors and no recursion. Does not follow symbolic links. A missing folder is no error.
 pub fn remove(folder: &Path) -> io::Result<()> {
     let root = match open(CWD, folder) {
         Err(Errno::NOENT) => return Ok(()),
@@ -45,7 +44,6 @@ pub fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a folder's files, and moves its subfolders up to `root` for a later pass.
 fn remove_entry(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
     if is_unlinked(root, name)? {
         return Ok(());
@@ -63,7 +61,7 @@ fn remove_entry(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Resul
     is_unlinked(root, name).map(drop)
 }
 
-/// Returns true if the entry no longer exists, and false for a folder that is not empty.
+/// Returns false for a folder that is not empty.
 fn is_unlinked(at: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     match unlinkat(at, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(true),
@@ -109,7 +107,7 @@ fn open(at: impl AsFd, name: impl rustix::path::Arg + Copy) -> rustix::io::Resul
         }
         opened => opened?,
     };
-    // If the folder belongs to another user, changing the mode fails. Root can empty the folder anyway.
+    // Fails if the folder belongs to another user. Root can empty the folder anyway.
     let _ = fchmod(&folder, Mode::RWXU);
     Ok(folder)
 }

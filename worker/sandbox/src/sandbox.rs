@@ -1,6 +1,4 @@
-//! A run from start to end, from the worker's side. The worker starts the launcher, sends the command, reads the
-//! command's output, and receives the report. If the call is canceled or the worker dies, the worker's socket closes.
-//! The launcher then kills all processes and ends.
+//! A run, from the worker's side. When the worker's socket closes, the launcher kills all processes and ends.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -22,9 +20,9 @@ use crate::spec::{Level, Limits, Spec};
 use crate::support::SandboxSupport;
 use crate::wire::{FRAME_BYTES_MAX, Report, Request, frame};
 
-/// A launcher must end within this time after a run's wall time or a cancellation.
+/// After a run's wall time or a cancellation, a launcher must end within this time.
 const GRACE: Duration = Duration::from_secs(10);
-/// The argument that makes a program run as the launcher.
+/// With this argument, a program runs as the launcher.
 pub const LAUNCH: &str = "sandbox-exec";
 
 /// The program's `main` must call [`launcher::main`].
@@ -56,12 +54,8 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Tries each level with a confined process, which takes some tens of milliseconds.
-    ///
-    /// If a cgroup is delegated to this process and contains no other process, this process moves into a child cgroup.
-    ///
-    /// `scratch` is an existing folder that serves as a workspace. If this process is root, the folder must belong to
-    /// another user.
+    /// May move this process into a child cgroup. `scratch` is an existing folder, which must belong to another user if
+    /// this process is root.
     pub async fn probe(launcher: Launcher, engine: Option<Engine>, scratch: &Path) -> Self {
         let mut sandbox = Self { launcher, engine, cgroups: None, support: SandboxSupport::default() };
         let mut found = SandboxSupport { landlock: launcher::landlock_abi(), ..SandboxSupport::default() };
@@ -127,11 +121,7 @@ impl Sandbox {
         &self.support
     }
 
-    /// Returns when all processes of the command are dead. If the future is dropped, the processes are killed a moment
-    /// later.
-    ///
-    /// # Errors
-    /// [`RunError`] if nothing ran, or if the outcome is unknown.
+    /// Returns when all processes of the command are dead. A dropped future kills the processes a moment later.
     pub async fn run(&self, level: Level, spec: Spec, cancel: &CancellationToken) -> Result<RunOutcome, RunError> {
         spec.check().map_err(RunError::Spec)?;
         self.support.check(level, &spec.network).map_err(RunError::Machine)?;
@@ -145,7 +135,7 @@ impl Sandbox {
         }
     }
 
-    /// When `_cgroup` is dropped, all processes that are left in it are killed.
+    /// The drop of `_cgroup` kills all processes that are left in it.
     async fn launch(
         &self,
         request: Request,
@@ -159,7 +149,7 @@ impl Sandbox {
         let stdout = child.stdout.take();
         let stderr = child.stderr.take();
         let limit = Duration::from_millis(request.spec.limits.wall_ms).saturating_add(GRACE);
-        // If the launcher was killed, processes that the launcher should have killed could keep the pipes open forever.
+        // If the launcher was killed, other processes could keep the pipes open forever.
         let read =
             |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
         let read_errors =
@@ -172,7 +162,7 @@ impl Sandbox {
                 _ = tokio::time::timeout(limit, bounded.read_to_end(&mut report)) => false,
                 () = cancel.cancelled() => true,
             };
-            // When the socket closes, the launcher kills all processes that still run.
+            // The closed socket makes the launcher kill all processes.
             drop(control);
             (report, cancelled)
         };
@@ -202,7 +192,6 @@ impl Sandbox {
         RunError::Machine(format!("the launcher {} cannot be started: {error}", self.launcher.program.display()))
     }
 
-    /// The processes that the launcher starts write to `stdout`.
     pub(crate) fn launcher_with(&self, stdout: Stdio) -> std::io::Result<(Child, tokio::net::UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -212,8 +201,7 @@ impl Sandbox {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(stdout)
             .stderr(Stdio::piped())
-            // In a separate process group, the launcher gets no interrupt from a terminal. The worker gets the
-            // interrupt, and drains.
+            // In a separate process group, the launcher gets no interrupt from a terminal, so the worker can drain.
             .process_group(0)
             .spawn()?;
         Ok((child, tokio::net::UnixStream::from_std(ours)?))

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Where commands find the workspace at the levels [`Level::Strict`] and [`Level::Docker`].
+/// At the levels [`Level::Strict`] and [`Level::Docker`].
 pub const WORKSPACE: &str = "/app/workspace";
-/// Commands without a `/` are searched for in these folders.
+/// For commands without a `/`.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -14,7 +14,7 @@ pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 pub enum Level {
     /// Landlock, seccomp and resource limits, which need neither privileges nor namespaces.
     Basic,
-    /// Like `Basic`, but with its own root and its own user, mount, process, network, IPC and host name namespaces.
+    /// Like `Basic`, but with its own root, user and namespaces.
     Strict,
     Docker,
 }
@@ -34,11 +34,11 @@ impl fmt::Display for Level {
 pub enum Network {
     #[default]
     None,
-    /// TCP connections to these ports of any host, and no other protocol. Requires Landlock ABI 4.
+    /// TCP connections to these ports of any host. Requires Landlock ABI 4.
     Tcp(Vec<u16>),
 }
 
-/// A path outside the workspace that the command may use.
+/// Permits the use of a path outside the workspace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Absolute and without symbolic links.
@@ -46,8 +46,7 @@ pub struct Grant {
     pub write: bool,
 }
 
-/// If a limit is exceeded, either all processes are killed or the operation fails. `docs/reference/sandbox-limits.md`
-/// lists the effect of each limit.
+/// `docs/reference/sandbox-limits.md` lists the effect of each limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// For all processes together.
@@ -86,11 +85,11 @@ impl Default for Limits {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
-    /// The program and its arguments, one element each. No shell interprets them.
+    /// No shell interprets the arguments.
     pub argv: Vec<String>,
     #[serde(skip)]
     pub stdin: Vec<u8>,
-    /// The command's working folder, which must exist. The command may write to it.
+    /// The working folder, which must exist. The command may write to it.
     pub workspace: PathBuf,
     /// Replaces the defaults of `PATH`, `HOME`, `LANG` and `TMPDIR`, and adds other variables.
     pub environment: BTreeMap<String, String>,
@@ -116,9 +115,7 @@ impl Spec {
         }
     }
 
-    /// Checks for problems that exist on every machine: an empty command, a NUL, a variable name with `=`, a relative
-    /// path, or an unsafe grant. A grant is unsafe if its path is inside or around a path that a command may write to:
-    /// the command could redirect the grant.
+    /// A grant must not be inside or around a path that a command may write to: the command could redirect the grant.
     pub fn check(&self) -> Result<(), String> {
         if self.argv.first().is_none_or(String::is_empty) {
             return Err("the command is empty".into());

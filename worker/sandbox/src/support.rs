@@ -8,16 +8,16 @@ pub(crate) const ABI_TCP: i32 = 4;
 #[cfg(target_os = "linux")]
 pub(crate) const ABI_SCOPES: i32 = 6;
 
-/// A trial run of each launcher level detected `basic`, `strict` and `proc`.
+/// Trial runs of the launcher detected `basic`, `strict` and `proc`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SandboxSupport {
-    /// Version of the ABI; 0 if Landlock is unavailable.
+    /// 0 if Landlock is unavailable.
     pub landlock: i32,
     /// `None` if the level is supported; otherwise the reason.
     pub basic: Option<String>,
     /// `None` if the level is supported; otherwise the reason.
     pub strict: Option<String>,
-    /// At the level `strict`: each command has its own `/proc`.
+    /// At the level `strict`, each command has its own `/proc`.
     pub proc: bool,
     /// `None` if a container engine is available; otherwise the reason.
     pub docker: Option<String>,
@@ -26,7 +26,6 @@ pub struct SandboxSupport {
 }
 
 impl SandboxSupport {
-    /// Nothing is supported, because of `why`.
     #[must_use]
     pub fn none(why: &str) -> Self {
         let why = || Some(why.to_owned());
@@ -56,7 +55,7 @@ impl SandboxSupport {
         }
     }
 
-    /// Returns each level, with `None` if it is supported, and otherwise with the reason.
+    /// `None` for a supported level, otherwise the reason.
     pub fn levels(&self) -> impl Iterator<Item = (Level, Option<&str>)> {
         let levels = [(Level::Basic, &self.basic), (Level::Strict, &self.strict), (Level::Docker, &self.docker)];
         levels.into_iter().map(|(level, missing)| (level, missing.as_deref()))

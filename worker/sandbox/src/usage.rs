@@ -1,5 +1,4 @@
-//! The size of a workspace: disk usage in blocks, and the number of files. For a sparse file, only its used blocks
-//! count.
+//! The size of a workspace: disk usage in blocks, and the number of files.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +11,7 @@ use crate::outcome::StopCause;
 use crate::spec::Limits;
 
 const BLOCK: u64 = 512;
-/// If a folder was moved during a count, the count starts again.
+/// A folder that is moved during a count restarts the count.
 const ATTEMPTS: usize = 5;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -28,14 +27,11 @@ pub struct FolderSize {
 pub enum Uncountable {
     #[error("a folder of the workspace cannot be read ({0})")]
     Unreadable(Errno),
-    /// Folders were moved out of their parents during every count.
     #[error("the workspace cannot be counted, because its folders are being moved")]
     Moving,
 }
 
-/// Needs two descriptors and no recursion at any depth. Symbolic links are not followed. If a folder is moved during
-/// the count, the count does not follow the folder out of the workspace. The count stops when it exceeds `files_max`. A
-/// missing workspace has size 0.
+/// Needs two descriptors and no recursion. Never leaves the workspace. Stops above `files_max`.
 pub fn folder_size(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
     for _ in 0..ATTEMPTS {
         match count(workspace, files_max) {
@@ -54,11 +50,10 @@ pub(crate) fn exceeded_limit(counted: Result<FolderSize, Uncountable>, limits: &
     (files > limits.workspace_files).then_some(StopCause::WorkspaceFiles)
 }
 
-/// A folder on the path from the workspace to the current folder.
 struct OpenFolder {
     /// Device and inode number.
     identity: (u64, u64),
-    /// Subfolders that the count has not visited yet.
+    /// Subfolders that are not visited yet.
     waiting: Vec<CString>,
 }
 
@@ -79,7 +74,7 @@ fn count(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
         levels.pop();
         let Some(parent) = levels.last() else { break };
         let above = open(&here, c"..")?.ok_or(Uncountable::Moving)?;
-        // If a folder was moved, its parent can be outside the workspace.
+        // The parent of a moved folder can be outside the workspace.
         if identity(&above)? != parent.identity {
             return Err(Uncountable::Moving);
         }
@@ -88,8 +83,7 @@ fn count(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
     Ok(total)
 }
 
-/// `None` if the entry no longer exists or is not a folder: a missing entry takes no space, and other entries are
-/// already counted.
+/// `None` if the entry no longer exists or is not a folder.
 fn open(at: impl AsFd, name: impl rustix::path::Arg) -> Result<Option<OwnedFd>, Uncountable> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(at, name, flags, Mode::empty()) {

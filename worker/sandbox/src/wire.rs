@@ -1,5 +1,4 @@
-//! The messages between worker and launcher over a socket. The worker sends a request and the command's standard input,
-//! one frame each. The launcher replies with one frame, its report.
+//! Messages over a socket. The worker sends a request and the standard input. The launcher replies with its report.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -12,12 +11,11 @@ use crate::spec::{Level, Spec};
 
 pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
 
-/// The command's standard input follows in a separate frame.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) level: Level,
     pub(crate) spec: Spec,
-    /// The launcher confines the process as for a command, and exits without executing a command.
+    /// If true, the launcher confines the process, but executes no command.
     pub(crate) probe: bool,
     pub(crate) cgroup: Option<PathBuf>,
 }

@@ -31,7 +31,7 @@ struct Ending {
     message: String,
 }
 
-/// A repeated cancellation of a task is harmless.
+/// A repeated cancellation is harmless.
 #[must_use]
 pub fn cancel_task(store: Store) -> TypedTool {
     TypedTool::new(

@@ -1,5 +1,4 @@
-//! `delegate_task`: an agent delegates work to another agent and continues. The answer arrives as the reply to the
-//! task.
+//! `delegate_task`: an agent delegates work to another agent. The answer arrives as the reply to the task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,11 +69,10 @@ struct Confirmation {
     error: Option<String>,
 }
 
-/// The end of a task wakes the call that waits for it. If that wake-up is lost, the call checks again after this time.
+/// The wake-up at the end of the task can be lost.
 const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
-/// The effect is `idempotent`: the task's ID is derived from the call's idempotency key, so a repeated call creates
-/// only one task.
+/// The task's ID is derived from the call's idempotency key, so a repeated call creates only one task.
 #[must_use]
 pub fn delegate_task(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
@@ -102,8 +100,7 @@ async fn delegate(
     let id = id.map_err(ToolError::internal)?;
     let wait = args.wait;
     let mut task = task(&context, args).map_err(refused)?;
-    // An earlier attempt may have delegated the task, and the store may have forgotten the task's ID since. The store
-    // would then create a second task, so fail here.
+    // An earlier attempt's task may be forgotten. The store would then create a second task.
     let is_given = wait && context.waited;
     if context.may_be_forgotten && !is_given {
         let message = "Whether the task was given out is not known: an earlier try may have done it, and is no longer \
@@ -145,8 +142,8 @@ async fn delegate(
     }
 }
 
-/// Unix milliseconds: the deadline of the call's turn if the call waits for the task, otherwise the deadline of the
-/// parent task. `None` if there is no parent task, or if the parent task has ended.
+/// Unix milliseconds: the deadline of the call's turn if `wait` is true, otherwise the deadline of the parent task.
+/// `None` if there is no parent task, or if the parent task has ended.
 async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) -> Result<Option<i64>, ToolError> {
     if wait {
         return Ok(Some(context.deadline_ms));
@@ -158,8 +155,7 @@ async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) 
     Ok(found.map(|parent| parent.value.head.deadline_ms))
 }
 
-/// Returns the result of an ended task, or a message if that result is no longer kept. Otherwise the call waits without
-/// a slot, and the worker repeats the call when the task ends.
+/// If the task has not ended, the call waits without a slot, and the worker repeats the call when the task ends.
 async fn ended(
     store: &Store,
     context: &CallContext,
@@ -191,7 +187,7 @@ async fn ended(
     }
 }
 
-/// The task's grant is limited to the caller's own grant.
+/// The task's grant never exceeds the caller's own grant.
 fn task(context: &CallContext, args: Delegate) -> Result<Task, String> {
     if args.task_description.trim().is_empty() {
         return Err("The task description is empty: say what is to be done.".into());

@@ -1,5 +1,4 @@
-//! Messages between agents: `send_mcp_message` stores a message for another agent, `read_messages` returns the
-//! calling agent's own messages. An agent that is run by a model receives its messages with its next step.
+//! Messages between agents. An agent that is run by a model receives its messages with its next step.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Delegated tasks: the handlers that carry out the tasks, and the tools with which agents delegate tasks, cancel
-//! tasks and exchange messages.
+//! Delegated tasks: the handlers that carry out tasks, and the tools of agents.
 
 mod cancel;
 mod delegate;
@@ -18,10 +17,10 @@ pub use messages::{read_messages, send_mcp_message};
 
 use crate::tools::{DeclarationError, DeclaredHandler, Environment, RegisteredTool, ToolKind, ToolKinds, TypedTool};
 
-/// The handler of each agent. A handler is a tool that no model calls: its arguments are the task.
+/// A handler is a tool that no model calls. Its arguments are the task.
 pub type TaskHandlers = BTreeMap<AgentId, Arc<RegisteredTool>>;
 
-/// Replaces the model loop in processes without models: simulations, and tests that need no model.
+/// For processes without models: simulations, and some tests.
 #[derive(Debug, Clone, Copy)]
 pub struct NoModels;
 
@@ -31,8 +30,7 @@ impl ToolKind<LlmDef> for NoModels {
     }
 }
 
-/// Agents of external runtimes are left out, because their tasks never reach a worker. The error lists all problems,
-/// one per line.
+/// Leaves out agents of external runtimes. The error lists all problems, one per line.
 pub fn bind(
     defs: &BTreeMap<AgentId, TaskHandlerDef>,
     typed: Vec<TypedTool>,
@@ -63,7 +61,7 @@ pub fn bind(
     if errors.is_empty() { Ok(bound) } else { Err(errors) }
 }
 
-/// Sends only one request per task, unless the service's declaration says that a second request is harmless.
+/// Sends only one request per task, unless a second request is declared harmless.
 fn http_handler(def: &HttpTaskDef, kinds: &ToolKinds, timeout_default: Duration) -> Result<RegisteredTool, String> {
     let input_schema = task_schema();
     let made = kinds.http.make(&def.http, &input_schema, def.effect).map_err(|e| e.to_string())?;
@@ -71,7 +69,7 @@ fn http_handler(def: &HttpTaskDef, kinds: &ToolKinds, timeout_default: Duration)
     handler(about, input_schema, def.effect, def.timeout.unwrap_or(timeout_default), made)
 }
 
-/// The loop is idempotent, because every step is stored before the next step begins.
+/// Idempotent, because every step is stored before the next step begins.
 fn llm_handler(def: &LlmDef, llm: &dyn ToolKind<LlmDef>) -> Result<RegisteredTool, String> {
     let input_schema = task_schema();
     let made = llm.make(def, &input_schema, Effect::Idempotent).map_err(|e| e.to_string())?;

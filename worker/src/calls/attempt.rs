@@ -1,5 +1,4 @@
-//! One attempt of a call that has passed every guard: the handler runs under a time limit, and the tool's effect
-//! determines the outcome.
+//! One attempt of a call that has passed every guard. The tool's effect decides the outcome of a failed attempt.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -18,7 +17,7 @@ use crate::tools::{Awaited, CallContext, RegisteredTool, ToolFailure, ToolOutput
 
 pub(crate) enum HandlerEnd {
     Returned(Result<Result<ToolOutput, ToolFailure>, Box<dyn Any + Send>>),
-    /// The output does not match the tool's output schema. The text describes the problems.
+    /// The output does not match the tool's output schema.
     Unfit(String),
     TimedOut,
     Cancelled,
@@ -28,24 +27,23 @@ pub(crate) enum HandlerEnd {
 pub(crate) enum HandlerOutcome {
     Output(ToolOutput),
     Failed(CallEnding),
-    /// The call failed, and a retry is harmless.
+    /// A retry is harmless.
     Retry {
         /// Shown to the model if the call is not retried.
         message: String,
-        /// The minimum wait, as requested by the service.
+        /// The minimum wait that the service asked for.
         after: Option<Duration>,
         /// `timeout` or `transient`, for metrics.
         reason: &'static str,
     },
-    /// The call has begun work that continues elsewhere. The handler is called again when that work has ended.
+    /// The call waits for work elsewhere. Afterwards the handler runs again.
     Waits {
         awaits: Awaited,
-        /// After this time, the handler is called again even if the event has not happened.
+        /// After this time, the handler runs again even without the event.
         at_most: Duration,
     },
     /// The turn was canceled, and the call had no lasting effect.
     Stopped,
-    /// The worker must stop. Another worker can run the call.
     Requeue,
 }
 
@@ -72,7 +70,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Checks the output against the tool's output schema, unless the output was cut (`is_whole` is false).
+/// Does not check an output that was cut (`is_whole` is false).
 pub(crate) async fn checked(tool: &RegisteredTool, mut output: ToolOutput, is_whole: bool) -> HandlerEnd {
     make_readable(&mut output);
     if is_whole && let Err(unfit) = tool.check_output(&output).await {
@@ -82,8 +80,7 @@ pub(crate) async fn checked(tool: &RegisteredTool, mut output: ToolOutput, is_wh
     HandlerEnd::Returned(Ok(Ok(output)))
 }
 
-/// Repairs JSON that some readers of replies cannot parse. The call has succeeded, but a reader that fails to parse the
-/// output would treat the call as failed. Output that cannot be repaired is passed on as text.
+/// A client that cannot parse the output would treat a successful call as failed.
 fn make_readable(output: &mut ToolOutput) {
     let text = output.json.get();
     let json = match repaired(text, limits::JSON_DEPTH_MAX) {
@@ -97,7 +94,6 @@ fn make_readable(output: &mut ToolOutput) {
     }
 }
 
-/// Determines the outcome of an attempt. `name` is the name that the model used.
 pub(crate) fn classify(
     ran: HandlerEnd,
     tool: &RegisteredTool,
@@ -159,7 +155,7 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Handle
                 (Outcome::Internal, messages::internal())
             }
         }
-        // A second call of the handler would run the `once` call twice.
+        // A retry would run the `once` call twice.
         ToolFailure::Waits { .. } if once => {
             tracing::error!(%call, tool = name, "once tool asked for a retry; not retried");
             (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))

@@ -1,5 +1,4 @@
-//! The single decision that begins a call: consent, facts, idempotency claim, streak, cached result and intent record.
-//! If the decision must be durable, the call runs only after the decision has become durable.
+//! One decision checks the conditions and begins a call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,10 +30,8 @@ use crate::calls::state::Calls;
 use crate::tools::inner::Inner;
 use crate::tools::{CallContext, ProgressSink, ToolSecrets, Toolbox};
 
-/// The wait before the next attempt to begin a call if the store has just restarted.
 pub(super) const RESTART_WAIT: Duration = Duration::from_millis(500);
-/// An equal call that ends wakes at most 64 waiting calls. No call is woken if a scheduler ended the equal call's turn.
-/// Calls that are not woken check again after this time.
+/// Not every waiting call is woken: the end of an equal call wakes at most 64 calls.
 const RECHECK_AFTER: Duration = Duration::from_secs(5);
 
 pub(super) enum EarlierAttempts {
@@ -47,20 +44,19 @@ pub(super) enum EarlierAttempts {
 pub(super) struct BeginInputs<'a> {
     pub(super) tools: &'a Toolbox,
     pub(super) streak: Option<StreakCheck>,
-    /// True if the call is about to run; false if the call only needs a cached result or the result of an equal call.
+    /// False if the call only needs a cached result or the result of an equal call.
     pub(super) runs: bool,
 }
 
 enum AfterBegin {
     Started(Box<Started>),
-    /// Begin again. The equal call certainly had no effect, so this call replaces the equal call's claim.
+    /// The claimant's call certainly had no effect: begin again, and replace the claim.
     Nothing(Claimant),
     Again,
 }
 
 impl Calls {
-    /// Finds out whether an earlier attempt began the call. After a restart of the store, first waits until other
-    /// workers have reported the calls that they have begun.
+    /// After a restart of the store, waits until other workers have reported the calls that they have begun.
     pub(super) async fn begun_before(&self, attempt: &CallAttempt<'_>) -> EarlierAttempts {
         let once =
             !matches!(attempt.config.registry.effect(&attempt.call.tool), Some(Effect::Read | Effect::Idempotent));
@@ -91,7 +87,7 @@ impl Calls {
         });
         let mut known = match asked.await {
             Some(Some(known)) => known,
-            // The reports cannot be read, and one of them may be about this call.
+            // One of the unread reports may be about this call.
             Some(None) => return EarlierAttempts::Ends(self.unknown(attempt)),
             None => return EarlierAttempts::Ends(AttemptOutcome::unsent()),
         };
@@ -116,7 +112,7 @@ impl Calls {
     }
 
     fn unknown(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
-        // The attempt that began the call was lost or could not write its result. The text is true in both cases.
+        // The attempt that began the call was lost, or could not write its result.
         let what = "This call was begun before, and no result of it was recorded.";
         let error = messages::outcome_unknown(&attempt.call.tool, what);
         let begun = attempt.slice.turn.begun.as_ref().filter(|begun| begun.position == attempt.id.position);
@@ -129,7 +125,7 @@ impl Calls {
         AttemptOutcome::Ended(Box::new(unknown), Vec::new())
     }
 
-    /// Begins the call. The error is the outcome of a call that waits or ends instead.
+    /// The error is the outcome of a call that does not begin.
     pub(super) async fn begin_call(
         &self,
         attempt: &CallAttempt<'_>,
@@ -157,8 +153,8 @@ impl Calls {
             let claim = self.claims.claim_of(attempt, &runs.tool, &runs.arguments, nothing.take());
             let claim = claim.map_err(|invalid| NotBegun::of(*invalid))?;
             let lookup = self.cache.lookup_of(attempt, &runs.tool, &runs.arguments);
-            // If a `once` call begins and its slice is then returned to the queue, the outcome can only be reported as
-            // unknown. So also check the lease before the call begins.
+            // Check the lease first: a `once` call that begins and then goes back to the queue ends with an unknown
+            // outcome.
             if once && inputs.runs && !self.still_leased(attempt).await {
                 return Err(NotBegun::of(AttemptOutcome::unsent()));
             }
@@ -211,7 +207,6 @@ impl Calls {
                         let mut progress = attempt.progress.lock();
                         progress.written = Some(Box::new((version, turn)));
                         progress.begun_by = is_begun.then(|| by.clone());
-                        // From here on the call may run.
                         progress.effects.unrun = None;
                         progress.view.extend(view);
                     }
@@ -219,12 +214,12 @@ impl Calls {
                         self.journal.record_claim(claims::opened(claim), attempt.head().deadline_ms);
                     }
                     if !self.journal.begin(attempt.slice, attempt.id.position, by, once, attempt.lease.epoch) {
-                        // The store may already have lost the record that the call has begun, so the call is not sent.
+                        // A restarted store may have lost the begin record, so the call is not sent.
                         return Err(NotBegun::of(attempt.unsent()));
                     }
                     if let Err(outcome) = self.confirmed(attempt, durability, confirmed, asked.elapsed()) {
-                        // Undo the begin record even after the last attempt: if the store loses this turn, the same
-                        // turn may be submitted again and run the call.
+                        // Undo the begin record: if the store loses this turn, the same turn may be submitted again and
+                        // run the call.
                         self.journal.undo(attempt.slice, attempt.id.position).await;
                         return Err(NotBegun::of(outcome));
                     }
@@ -239,8 +234,7 @@ impl Calls {
                         .as_ref()
                         .map(|facts| facts.in_shadow(attempt, &runs.tool, inputs.tools, &shadow))
                         .unwrap_or_default();
-                    // A retry does not evaluate the conditions again, so the time at which they were checked is
-                    // unknown.
+                    // A retry does not check the conditions again: 0 means that the time is unknown.
                     let facts_evaluated_ms = checked_ms.map(|at_ms| if attempt.number == 1 { at_ms } else { 0 });
                     let mut passed = narrowed.unwrap_or(passed);
                     passed.shadow.extend(shadow);
@@ -341,7 +335,7 @@ impl Calls {
                 counted(self.end_unless_begun(attempt, &EndReason::Canceled).await)
             }
             BeginResult::Expired => counted(self.end_unless_begun(attempt, &EndReason::Expired).await),
-            // The store restarted, and may have lost the record that another worker has begun this call.
+            // A restarted store may have lost another worker's begin record of this call.
             BeginResult::Hold => {
                 tokio::select! {
                     () = self.now.cancelled() => return Err(NotBegun::of(AttemptOutcome::unsent())),
@@ -404,8 +398,7 @@ impl Calls {
         })
     }
 
-    /// Fails if the begin record lacks the durability that the tool requires. Nothing is sent then, so the failed
-    /// attempt certainly had no effect.
+    /// Fails if the begin record lacks the durability that the tool requires. Nothing is sent then.
     fn confirmed(
         &self,
         attempt: &CallAttempt<'_>,

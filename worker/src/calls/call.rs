@@ -83,8 +83,7 @@ impl Calls {
         Box::pin(self.begin_and_run(attempt, tools, passed, access, streak)).await
     }
 
-    /// Reads the streak of a call that ends without beginning. For other calls, the decision that begins the call reads
-    /// the streak. If this read fails, the result has no note about a loop.
+    /// Only for a call that ends without beginning. If this read fails, the result has no note about a loop.
     pub(super) async fn read_streak(&self, attempt: &CallAttempt<'_>, streak: Option<&StreakCheck>) {
         let Some(key) = streak.map(|check| check.name.key()) else { return };
         if attempt.view.record::<Streak>(&key).is_ok() {
@@ -118,7 +117,7 @@ impl Calls {
                 return outcome;
             }
         };
-        // Rules are evaluated for each attempt, but their shadow denials are counted only once for each call.
+        // Every attempt evaluates the rules, but a call's shadow denials are counted only once.
         if attempt.is_first() {
             begun_call
                 .passed
@@ -150,7 +149,6 @@ impl Calls {
         begun_call.annotate(outcome)
     }
 
-    /// Returns the outcome of a call that does not run, or does not run again.
     fn ended(&self, attempt: &CallAttempt<'_>, reason: &EndReason, past: &CallHistory<'_>) -> AttemptOutcome {
         let result = attempt.ended(reason, past);
         // A call that never ran is counted when its result is rendered.
@@ -160,7 +158,7 @@ impl Calls {
         AttemptOutcome::Ended(result, Vec::new())
     }
 
-    /// Like [`Self::ended`], but a call that began is never reported as not run.
+    /// A call that began is never reported as not run.
     pub(crate) async fn end_unless_begun(&self, attempt: &CallAttempt<'_>, reason: &EndReason) -> AttemptOutcome {
         let earlier = match self.begun_before(attempt).await {
             EarlierAttempts::Ends(outcome) => return outcome,
@@ -170,7 +168,7 @@ impl Calls {
         let once = attempt.config.registry.effect(&attempt.call.tool) == Some(Effect::Once);
         let past = CallHistory {
             tries: attempt.tries(),
-            // A `once` call has not begun, as checked above, so no lost holder of the slice can have run the call.
+            // A `once` call has not begun (see above), so no lost holder of the slice has run the call.
             lost: matches!(earlier, EarlierAttempts::MayHaveRun) || !once && may_have_been_held(attempt.slice),
             waited: attempt.waited,
             why: why.as_deref(),
@@ -179,8 +177,7 @@ impl Calls {
         self.ended(attempt, reason, &past)
     }
 
-    /// False if the lease under which the slice was taken is over. The caller then returns the slice. No process died,
-    /// so the return does not count as a crash of the slice.
+    /// If false, the caller returns the slice. The return does not count as a crash of the slice.
     pub(super) async fn still_leased(&self, attempt: &CallAttempt<'_>) -> bool {
         let sure = self.lease_clock.wait_until_valid(attempt.lease.term).await;
         if !sure {
@@ -212,8 +209,7 @@ impl Calls {
         found.map(|found| found.value).filter(|found| found.is_of(&slice.turn)).map(|found| found.reason)
     }
 
-    /// Returns why the turn was canceled, without secrets. `None` if the call ends for another reason, or if no reason
-    /// for the cancellation is known.
+    /// `None` if the turn is not canceled, or if no reason is known.
     async fn cancel_reason(&self, attempt: &CallAttempt<'_>, reason: &EndReason) -> Option<String> {
         if *reason != EndReason::Canceled {
             return None;
@@ -227,8 +223,7 @@ impl Calls {
         Some(self.redactor.text(&why).into_owned()).filter(|why| !why.is_empty())
     }
 
-    /// True if an earlier attempt may have begun work elsewhere that the store no longer remembers. The work may have
-    /// begun as early as the turn's submission. The store remembers the end of the work only for a limited time.
+    /// True if the store may have forgotten how work of an earlier attempt ended.
     pub(super) fn may_be_forgotten(&self, attempt: &CallAttempt<'_>) -> bool {
         let tried = attempt.number > 1 || may_have_been_held(attempt.slice);
         let options = self.store.options();
@@ -256,7 +251,7 @@ impl Calls {
         let inner_turns = Arc::new(InnerTurns::new(self.store.clone(), priority));
         let left = self.store.clock().until(attempt.head().deadline_ms);
         let limit = tool.spec.timeout.min(left);
-        // A tool with inner calls waits for them and is then called again, so a `once` tool cannot make inner calls.
+        // A tool is called again after its inner calls, so a `once` tool cannot make inner calls.
         let inner = match tool.spec.effect {
             Effect::Once => Inner::default(),
             Effect::Read | Effect::Idempotent => Inner::of(inner_turns.clone()),
@@ -299,8 +294,7 @@ impl Calls {
         }
     }
 
-    /// Reads the task's record again, because the task's handler writes to the record. Adopts the record if the record
-    /// still names the slice's entry.
+    /// Reads the task's record again, because the task's handler writes to it.
     async fn adopt_steps(&self, attempt: &CallAttempt<'_>) {
         let name = &attempt.slice.name;
         let read = retry_until(&self.now, || async {
@@ -316,8 +310,6 @@ impl Calls {
         }
     }
 
-    /// Cancels the inner turn only if the outer turn was canceled while the call ran. Returns the reason for that
-    /// cancellation, or `None` if no reason is known.
     async fn cancel_inner_turn(&self, attempt: &CallAttempt<'_>, inner_turns: &InnerTurns) -> Option<String> {
         if !attempt.lease.cancel.is_cancelled() {
             return None;
@@ -329,7 +321,7 @@ impl Calls {
         why
     }
 
-    /// Cancels the inner turn. If Redis does not respond, the inner turn continues to its end.
+    /// If Redis does not respond, the inner turn continues to its end.
     pub(crate) async fn cancel_inner(&self, outer: &TurnName, inner: &TurnId, why: Option<&str>) {
         let name = TurnName { tenant: outer.tenant.clone(), turn: inner.clone() };
         let why = why.unwrap_or("the turn of its outer call was cancelled");
@@ -374,7 +366,7 @@ impl Calls {
         match self.settings.retry_ladder.decide(attempt.number, after, left) {
             RetryDecision::RetryAfter(wait) => {
                 self.metrics.retried(reason);
-                // The message goes into the turn's log, which people read.
+                // People read the message in the turn's log, so it must not contain secrets.
                 AttemptOutcome::Retry(wait, self.redactor.text(message).into_owned())
             }
             RetryDecision::NoRetry(why) => {
@@ -388,8 +380,7 @@ impl Calls {
     }
 }
 
-/// Returns the error of a call that could not be parsed from a plain-text answer, or that was cut off with the model's
-/// response. If the response was cut off, even the tool's name may be incomplete.
+/// If the model's response was cut off, even the tool's name may be incomplete.
 fn unreadable(attempt: &CallAttempt<'_>) -> Option<CallError> {
     let head = attempt.head();
     let call = attempt.call;

@@ -28,19 +28,18 @@ pub(crate) enum AttemptOutcome {
     Reported(Box<RenderedCall>),
     /// The wait before the retry, and the reason.
     Retry(Duration, String),
-    /// It is unknown whether the call took effect. The first two fields are the wait until another tool looks up the
-    /// effect, and the reason for the wait. The third is the encoded progress of the lookups (`reconcile_progress`).
-    /// The last is the result if the lookups find nothing.
+    /// The wait until the next lookup, the reason, the encoded progress (`reconcile_progress`), and the result if the
+    /// lookups find nothing.
     Reconcile(Duration, String, u32, Box<CallResult>),
-    /// The call has begun work that continues elsewhere. The call waits for this event, but at most for this time.
+    /// The event that the call waits for, and the longest wait.
     WaitForWork(Awaited, Duration),
     /// The caller's process runs the call.
     Offer(Box<LocalOffer>),
     /// The unsent call does not count as an attempt.
     ToolUnavailable(Box<ToolUnavailable>),
-    /// The call has not begun. The call waits for other calls or for people.
+    /// The call waits for other calls or for people.
     WaitToBegin(Box<BeginWait>),
-    /// The worker must stop, or its lease is over. Another worker can run the call.
+    /// Another worker can run the call.
     Requeue(RequeueReason),
     /// Another worker holds the turn, or may hold it.
     Lost,
@@ -50,17 +49,16 @@ pub(crate) struct BeginWait {
     pub(crate) reason: WaitReason,
     pub(crate) at_most: Duration,
     pub(crate) wait: WaitFor,
-    /// The call waits only while these conditions hold.
     pub(crate) waits_while: Vec<Guard>,
 }
 
-/// A call that cannot use its tool now: the tool's circuit breaker is open, or an operator has paused the tool.
+/// The tool's circuit breaker is open, or an operator has paused the tool.
 pub(crate) struct ToolUnavailable {
     pub(crate) delay: Duration,
-    /// The longest total wait. `None` means until the call's deadline, because an operator has paused the tool.
+    /// The longest total wait. `None` means until the call's deadline.
     pub(crate) at_most: Option<Duration>,
     pub(crate) why: String,
-    /// The call's result if the tool is still unavailable after the longest wait.
+    /// The result if the tool is still unavailable after the longest wait.
     pub(crate) final_result: Box<CallResult>,
 }
 
@@ -68,9 +66,9 @@ pub(crate) struct CallAttempt<'a> {
     pub(crate) slice: &'a Arc<Slice>,
     pub(crate) call: &'a Call,
     pub(crate) id: CallId,
-    /// Attempts are counted from 1.
+    /// Counted from 1.
     pub(crate) number: u32,
-    /// True if the call has begun work that continued elsewhere.
+    /// True if the call has begun work elsewhere.
     pub(crate) waited: bool,
     pub(crate) context: Arc<tickfleet_model::Context>,
     pub(crate) lease: &'a SliceLease,
@@ -78,8 +76,7 @@ pub(crate) struct CallAttempt<'a> {
     pub(crate) canceled: Option<&'a str>,
     /// The call's share of the bytes that all calls of the turn may return together.
     pub(crate) output_bytes_max: usize,
-    /// Results of this slice's earlier calls that are not settled yet. Unsettled results are not yet counted in their
-    /// streaks.
+    /// Unsettled results of this slice's earlier calls. The stored streaks do not count these results yet.
     pub(crate) unsettled: &'a [(StreakName, StreakBounds, Repeat)],
     pub(crate) view: &'a View,
     pub(crate) progress: Mutex<AttemptProgress>,
@@ -87,13 +84,12 @@ pub(crate) struct CallAttempt<'a> {
 
 #[derive(Default)]
 pub(crate) struct AttemptProgress {
-    /// The turn's record as the attempt has written it, with its version.
+    /// The turn's record and its version after the attempt's last write.
     pub(crate) written: Option<Box<(Version, Turn)>>,
     /// Set if the attempt has begun the call.
     pub(crate) begun_by: Option<String>,
     pub(crate) view: View,
     pub(crate) effects: EndEffects,
-    /// Why the turn was canceled, if the store reported it.
     pub(crate) canceled: Option<String>,
 }
 
@@ -133,7 +129,7 @@ impl AttemptOutcome {
     }
 }
 
-/// True if a lost worker may have held the slice. Then it is unknown whether the slice's calls ran.
+/// True if a lost worker may have held the slice and run its calls.
 pub(crate) const fn may_have_been_held(slice: &Slice) -> bool {
     slice.turn.crashes > 0 || slice.turn.may_have_run
 }
@@ -175,19 +171,18 @@ impl CallAttempt<'_> {
         AttemptOutcome::Ended(Box::new(self.result(outcome, error)), Vec::new())
     }
 
-    /// Returns the outcome of a call that was begun, but not sent.
+    /// Only for a call that was begun, but not sent.
     pub(super) fn unsent(&self) -> AttemptOutcome {
         AttemptOutcome::Requeue(RequeueReason::Unsent { nonce: self.progress.lock().begun_by.clone() })
     }
 
-    /// Returns the outcome of a call that was canceled while it ran, without a lasting effect.
+    /// Only for a call without a lasting effect.
     pub(super) fn stopped(&self, why: Option<&str>) -> AttemptOutcome {
         let because = report::because(why);
         let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");
         self.refused(Outcome::Cancelled, messages::error(Outcome::Cancelled, message))
     }
 
-    /// Returns the result of a call that ends without a result of its tool.
     pub(super) fn ended(&self, reason: &EndReason, past: &CallHistory<'_>) -> Box<CallResult> {
         let (outcome, error) = report::ended(reason, self.head().deadline_ms, past);
         Box::new(CallResult { attempts: past.tries, ..self.result(outcome, error) })

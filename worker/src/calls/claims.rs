@@ -1,10 +1,4 @@
-//! Idempotency claims. Of equal calls of a tool with an effect key, only one is carried out, and the others get its
-//! outcome. For example, a model that plans again after a crash makes the same payment under another call ID. Only the
-//! effect key shows that the two calls are equal.
-//!
-//! The decision that begins a call claims the call's effect. Settling the call ends the claim. So no call with an
-//! effect key runs without a claim. An equal call reads the outcome from the claim, or from the record of the turn of
-//! the call that made the claim. If neither has the outcome, the outcome is reported as unknown.
+//! Idempotency claims: of equal calls with an effect key, only one is carried out, and the others get its outcome.
 
 use std::borrow::Cow;
 
@@ -24,8 +18,7 @@ use crate::calls::messages;
 use crate::config::WorkerConfig;
 use crate::tools::RegisteredTool;
 
-/// Longest output that a claim keeps for equal calls, in bytes. For a larger output, the claim keeps only that the
-/// call succeeded.
+/// In bytes. For a larger output, the claim keeps only that the call succeeded.
 const KEPT_BYTES_MAX: usize = 16 * 1024;
 
 pub(super) struct EffectClaims {
@@ -37,9 +30,7 @@ impl EffectClaims {
         Self { store: common.store.clone() }
     }
 
-    /// Returns the claim that the call makes. `None` unless the tool is `once` and has an effect key. `nothing` is an
-    /// equal call that certainly had no effect: the new claim replaces that call's claim. Fails if the call lacks an
-    /// argument of the effect key.
+    /// `None` unless the tool is `once` and has an effect key. `nothing` is an equal call without an effect.
     pub(super) fn claim_of(
         &self,
         attempt: &CallAttempt<'_>,
@@ -56,8 +47,7 @@ impl EffectClaims {
         Ok(Some(ClaimEffect { effect, by, window_ms: key.window_ms, nothing }))
     }
 
-    /// True if the outcome of an equal call is known, and is therefore the outcome of this call. False also if an
-    /// argument of the effect key is missing, or if the claim cannot be read.
+    /// False also if an argument of the effect key is missing, or if the claim cannot be read.
     pub(super) async fn is_end_known(
         &self,
         attempt: &CallAttempt<'_>,
@@ -89,9 +79,7 @@ impl EffectClaims {
         self.known_outcome(attempt, claim, by, result)
     }
 
-    /// Returns the result of the ended call `by`, which did not end its claim. Returns `None` if that call certainly
-    /// had no effect. The result is written to the claim, because the record of the call's turn is kept for a shorter
-    /// time.
+    /// `None` if `by` certainly had no effect. A claim is kept for longer than the record of a turn.
     pub(super) async fn end_of(
         &self,
         claim: &ClaimEffect,
@@ -105,15 +93,13 @@ impl EffectClaims {
         }
         let end = EndClaim { effect: claim.effect.clone(), by: by.clone(), end, window_ms: claim.window_ms };
         if let Err(error) = self.store.decide(end).await {
-            // For some time, equal calls find the result in the record of the turn. Afterwards, equal calls end with
-            // an unknown outcome.
+            // Equal calls find the result in the turn's record, until that record expires.
             tracing::warn!(%error, call = %by.call, "failed to record a call's outcome in its effect claim");
         }
         Some(result)
     }
 
-    /// Returns a known result as the outcome. A call's own result is known if a worker settled the call and then died.
-    /// Otherwise the result is that of an equal call.
+    /// `by` is this call itself if a worker settled the call and then died.
     pub(super) fn known_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -144,8 +130,7 @@ pub(super) fn opened(claim: &ClaimEffect) -> EndClaim {
     EndClaim { effect, by, end: EffectEnd::Open, window_ms }
 }
 
-/// Returns the command that ends the call's claim, which an earlier attempt may have made. `None` if the call cannot
-/// have a claim, or has the result of an equal call.
+/// `None` if the call cannot have a claim, or has the result of an equal call.
 pub(super) fn end_of(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> Option<EndClaim> {
     let call = &slice.calls[index];
     if slice.turn.is_task() || result.repeats.is_some() {
@@ -206,8 +191,7 @@ fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
     }
 }
 
-/// The claimed effect, for the audit log. It is computed again from the arguments, so that every process that ends the
-/// call can log it. `None` also for a call that certainly did nothing and does not have the result of an equal call.
+/// Computed again from the arguments, so that any process that ends the call can log the effect.
 pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<EffectNote> {
     let key = tool.spec.effect_key.as_ref()?;
     if result.repeats.is_none() && end_by(result) == EffectEnd::Undone {
@@ -216,8 +200,7 @@ pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result:
     Some(EffectNote { key: hash_of(key, tool, slice, call, result)?, window_ms: key.window_ms })
 }
 
-/// Hashes the arguments that the call ran with, or would have run with. `None` if the arguments are unreadable or lack
-/// an argument of the effect key.
+/// `None` if the arguments are unreadable or lack an argument of the effect key.
 fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<String> {
     let given = result.approval.as_ref().and_then(|approval| approval.arguments.as_deref());
     let text = match given {
@@ -229,13 +212,12 @@ fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, r
     key.hash(&slice.name.tenant, &tool.spec.name, arguments).ok()
 }
 
-/// Reads a stored result. `None` if the text is not a result: another program may have written the text.
+/// `None` if another program has written the text.
 fn read(result: &str) -> Option<CallResult> {
     serde_json::from_str(result).ok()
 }
 
-/// Releases the claim only if it is certain that nothing took effect. A `once` call that may have taken effect is
-/// always reported as done or unknown (invariants 7 and 21).
+/// A `once` call that may have taken effect is always reported as done or unknown (invariants 7 and 21).
 fn end_by(result: &CallResult) -> EffectEnd {
     match result.outcome.happened() {
         EffectHappened::Yes => EffectEnd::Ended(kept(result)),
@@ -251,8 +233,7 @@ fn kept(result: &CallResult) -> String {
     result_json(&CallResult { tool_call_id: None, output, ..result.clone() })
 }
 
-/// Replaces the output of a successful call. The output was too large to be kept, or was dropped because memory was
-/// short.
+/// For an output that was too large to keep, or was dropped because memory was short.
 fn not_kept(success: bool) -> Option<Box<RawValue>> {
     let text = r#""It was carried out. Its result was not kept for equal calls.""#;
     RawValue::from_string(text.to_owned()).ok().filter(|_| success)

@@ -1,5 +1,4 @@
-//! The effects that the ends of calls have on other records: facts, idempotency claims, streaks, cached results and
-//! approvals. All effects are committed together with the results.
+//! The effects of ended calls on other records. All effects are committed together with the results.
 
 use tickfleet_core::call::approval::{self, LeaveApproval};
 use tickfleet_core::call::cache::{Fill, FillCache};
@@ -17,9 +16,9 @@ pub(crate) struct EndEffects {
     pub(crate) claim: Option<EndClaim>,
     pub(crate) repeat: Option<(StreakName, StreakBounds, Repeat)>,
     pub(crate) fill: Option<Fill>,
-    /// The approval that was requested for the call, if the call ends without using the approval.
+    /// The approval that was requested for the call, if the call ends without using it.
     pub(crate) unused: Option<(TenantId, String)>,
-    /// For a call that ends without running: proof that no other attempt has begun the call.
+    /// Only for a call that ends without running: proof that no other attempt has begun the call.
     pub(crate) unrun: Option<ConfirmedUnrunCalls>,
 }
 
@@ -46,7 +45,6 @@ pub(crate) struct SettleSections {
 }
 
 impl SettleSections {
-    /// Calls of the same session share one section, and so do calls of the same streak.
     pub(crate) fn of(ends: impl IntoIterator<Item = EndEffects>) -> Self {
         let mut all = Self::default();
         for EndEffects { facts, claim, repeat, fill, unused, unrun } in ends {

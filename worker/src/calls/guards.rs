@@ -1,5 +1,4 @@
-//! The guards that a call must pass before it runs. `pass` defines their order, which applies to every call of a worker
-//! and to `tickfleet tools try`.
+//! The guards that a call must pass before it runs. `tickfleet tools try` applies the same guards.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +22,6 @@ use crate::tools::{RegisteredTool, RuleViolation, RuledCall, Toolbox, UnusableTo
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
-    /// The tool is known, and the agent may call it.
     Permission,
     Arguments,
     /// The tool's own validation accepts the arguments.
@@ -34,7 +32,6 @@ pub enum Guard {
 }
 
 impl Guard {
-    /// The guards in the order in which a call passes them.
     pub const ALL: [Self; 5] = [Self::Permission, Self::Arguments, Self::Validation, Self::Rules, Self::Approval];
 
     #[must_use]
@@ -61,8 +58,7 @@ impl Guard {
 }
 
 pub(crate) enum GuardedCall<'a> {
-    /// `name` is the name that the model used. If `strict`, the model represents omitted optional arguments as nulls,
-    /// which are removed.
+    /// `name` is the name that the model used. If `strict` is true, nulls represent omitted arguments.
     Tool {
         tools: &'a Toolbox,
         tenant: &'a TenantId,
@@ -79,7 +75,6 @@ pub(crate) enum GuardedCall<'a> {
 pub(crate) struct CheckedCall {
     pub(crate) tool: Arc<RegisteredTool>,
     pub(crate) arguments: Box<RawValue>,
-    /// Rules in shadow mode that would have denied the call.
     pub(crate) shadow: Vec<ShadowDenial>,
     pub(crate) asked: Vec<ApprovalReason>,
 }
@@ -87,16 +82,14 @@ pub(crate) struct CheckedCall {
 pub(crate) struct BegunCall {
     pub(crate) passed: CheckedCall,
     pub(crate) approved: Option<CallApproval>,
-    /// Time at which the facts allowed the call to begin, in the encoding of
-    /// [`tickfleet_model::CallResult::facts_evaluated_ms`].
+    /// In the encoding of [`tickfleet_model::CallResult::facts_evaluated_ms`].
     pub(crate) facts_evaluated_ms: Option<i64>,
-    /// `None` if the call's result must not be cached.
     pub(super) lookup: Option<CacheLookup>,
     pub(super) cached: Option<CachedResult>,
 }
 
 impl BegunCall {
-    /// Adds the consent and the time of the facts check. If people have not approved the call, no consent is added.
+    /// Adds no consent to a call that people have not approved.
     pub(crate) fn annotate(self, outcome: AttemptOutcome) -> AttemptOutcome {
         let approval = self.approved.filter(|_| !outcome.is_refused());
         match outcome {
@@ -105,7 +98,6 @@ impl BegunCall {
                 let result = CallResult { approval, facts_evaluated_ms: self.facts_evaluated_ms, ..*result };
                 AttemptOutcome::Ended(Box::new(result), self.passed.shadow)
             }
-            // This result applies if the reconciliation finds nothing.
             AttemptOutcome::Reconcile(wait, why, attempt, unknown) => {
                 let unknown = CallResult { approval, facts_evaluated_ms: self.facts_evaluated_ms, ..*unknown };
                 AttemptOutcome::Reconcile(wait, why, attempt, Box::new(unknown))
@@ -115,8 +107,7 @@ impl BegunCall {
     }
 }
 
-/// Applies the guards in the order of [`Guard::ALL`], until one ends the call. `observe` receives the result of each
-/// guard.
+/// Applies the guards in the order of [`Guard::ALL`]. `observe` receives the result of each guard.
 pub(crate) async fn pass(
     asked: &GuardedCall<'_>,
     arguments: &str,
@@ -167,8 +158,7 @@ impl GuardedCall<'_> {
 }
 
 impl GuardedCall<'_> {
-    /// Evaluates the rules for exactly the arguments that the tool gets. A task has no permission row: the call that
-    /// delegated the task has a permission row.
+    /// A task has no permission row. The call that delegated the task has one.
     fn evaluate_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<RuleFindings, Box<CallEnding>> {
         let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else {
             return Ok(RuleFindings::default());
@@ -184,9 +174,7 @@ impl GuardedCall<'_> {
 }
 
 impl GuardedCall<'_> {
-    /// Returns the approvals that the call requires. A task needs no approval, because the call that delegated the task
-    /// could require one. Fails if the call can never be approved: no approvers are configured, or the arguments are
-    /// too long to be shown to a person in full.
+    /// A task needs no approval: the call that delegated the task could require one.
     fn required_approvals(
         &self,
         tool: &RegisteredTool,
@@ -268,7 +256,6 @@ fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<Call
     }
 }
 
-/// Applies the guards to a call. For a task, the tool is the handler of the task's agent.
 pub(super) async fn passed_with(
     attempt: &CallAttempt<'_>,
     tools: &Toolbox,

@@ -1,5 +1,4 @@
-//! Calls that a tool makes while one of its own calls runs. These inner calls are turns of the same agent, and the
-//! tool's call waits for them.
+//! Calls that a tool makes while one of its own calls runs. These inner calls are turns of the same agent.
 
 use std::time::Duration;
 
@@ -15,14 +14,13 @@ use tickfleet_store::{Store, StoreError, TurnName, TurnView};
 use crate::tools::inner::{InnerCalls, InnerResult};
 use crate::tools::{CallContext, ToolError};
 
-/// The end of a turn wakes the call that waits for it. If that wake-up is lost, the call checks again after this time.
+/// A waiting call checks again after this time, in case its wake-up is lost.
 const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
 pub(crate) struct InnerTurns {
     store: Store,
     priority: Priority,
-    /// The inner turn that this attempt has sent to the store. `None` if the attempt has sent no inner turn, or has
-    /// seen the turn's end.
+    /// The turn that was sent to the store. `None` after the turn's end.
     out: Mutex<Option<TurnId>>,
 }
 
@@ -35,10 +33,7 @@ impl InnerTurns {
         self.out.lock().clone()
     }
 
-    /// True if inner call `number`, which the store does not know, was certainly never begun. The first inner call may
-    /// have been begun if the outer call has waited, or if the store may have forgotten that call. The store remembers
-    /// a later inner call longer than the previous inner call. So if the store has the result of the previous inner
-    /// call, the later call was never begun.
+    /// The store forgets inner calls in order: a store that knows the previous inner call has not forgotten this call.
     async fn is_new(&self, context: &CallContext, number: usize) -> Result<bool, StoreError> {
         let Some(before) = number.checked_sub(1).filter(|before| *before > 0) else {
             return Ok(!context.waited && !context.may_be_forgotten);
@@ -60,7 +55,7 @@ impl InnerCalls for InnerTurns {
     ) -> Result<InnerResult, ToolError> {
         let id = inner_turn(&context.call, number).map_err(ToolError::Permanent)?;
         let turn = turn(context, self.priority, id.clone(), tool, &arguments);
-        // Set `out` before the turn is sent: if this future is dropped, it is unknown whether the turn was sent.
+        // Set `out` before sending: if this future is dropped, it is unknown whether the turn was sent.
         *self.out.lock() = Some(id.clone());
         let later = |message: String| ToolError::NotExecuted { message, retry_after: None };
         match begin_turn(&self.store, &turn, SameTurn::Agent, self.is_new(context, number))
@@ -81,7 +76,7 @@ impl InnerCalls for InnerTurns {
     }
 }
 
-/// The turn has the same permissions as the outer call, and no more.
+/// The inner turn has exactly the permissions of the outer call.
 fn turn(context: &CallContext, priority: Priority, id: TurnId, tool: &str, arguments: &RawValue) -> Turn {
     Turn {
         id: Some(id),

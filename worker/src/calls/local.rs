@@ -1,5 +1,4 @@
-//! Calls of local tools. After all guards, the worker offers the call to the caller's process, and keeps no slot. When
-//! the process has reported the end, or is lost, a worker gets the slice back and ends the call.
+//! Calls of local tools: the worker offers the call to the caller's process, and another worker may end the call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +23,7 @@ use crate::calls::state::Calls;
 use crate::calls::turn::{Pipeline, SliceRun};
 use crate::tools::{RegisteredTool, ToolFailure, ToolOutput, Toolbox};
 
-/// Data for the worker that ends the call, from the worker that began the call.
+/// The worker that begins the call leaves this note for the worker that ends the call.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct LocalNote {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,13 +32,12 @@ struct LocalNote {
     facts_evaluated_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     shadow: Vec<ShadowDenial>,
-    /// For the lookup of an unknown outcome, if the tool declares a lookup.
+    /// Only for a tool that declares a lookup of unknown outcomes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     arguments: Option<Box<RawValue>>,
 }
 
 impl Calls {
-    /// Refuses the call, because the turn's producer does not run local tools.
     pub(super) fn refused_local(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         let tool = &attempt.call.tool;
         let message = format!(
@@ -84,8 +82,7 @@ impl Calls {
         AttemptOutcome::Offer(Box::new(LocalOffer { message: message.to_string(), note, lease_ms }))
     }
 
-    /// Returns the outcome of the call. `None` unless the call's function has ended, or the caller's process was lost.
-    /// No guard is evaluated again, because the call may have taken effect.
+    /// Evaluates no guard again, because the call may have taken effect.
     pub(super) async fn concluded(&self, attempt: &CallAttempt<'_>) -> Option<AttemptOutcome> {
         let turn = &attempt.slice.turn;
         let (local, conclusion) = turn.concluded().filter(|_| attempt.id.position == turn.position)?;
@@ -201,7 +198,6 @@ fn tool_of(attempt: &CallAttempt<'_>) -> Option<Arc<RegisteredTool>> {
 }
 
 impl Pipeline {
-    /// Offers the call to the caller's process. Afterwards this worker no longer holds the slice.
     pub(super) async fn offer(&self, run: SliceRun, offer: LocalOffer, (attempt, had_parallel_reads): (u32, bool)) {
         let Some(run) = self.commit_and_release(run).await else { return };
         let had_parallel_reads = had_parallel_reads || self.journal.epoch() != run.lease.epoch;
@@ -221,7 +217,7 @@ impl Pipeline {
             Some(OfferResult::Offered) => {}
             Some(OfferResult::Canceled) => self.cancel_remaining(run, (attempt.saturating_sub(1), false)).await,
             Some(OfferResult::Stale) => self.metrics.fenced("offer"),
-            // The call was not offered, or no reply came. If it was offered, the store ignores the returned slice.
+            // If the call was offered, the store ignores the returned slice.
             None => self.return_slice(run, RequeueReason::Unsent { nonce: None }).await,
         }
     }

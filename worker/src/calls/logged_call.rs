@@ -11,7 +11,7 @@ use crate::calls::guards::{self, GuardedCall};
 use crate::calls::messages::CallEnding;
 use crate::tools::{RegisteredTool, Registry, Toolbox};
 
-/// Names that rules can read. An audit entry contains the values for these names only in its policy inputs.
+/// An audit entry contains values for these names only in its policy inputs.
 const ONLY_IN_POLICY_INPUTS: [&str; 3] = ["user_context", "session_data", "task."];
 
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +22,6 @@ pub struct LoggedCall<'a> {
     pub tool: &'a str,
     /// `None` if the arguments are incomplete.
     pub arguments: Option<&'a str>,
-    /// `None` if the log lacks the policy inputs.
     pub policy_inputs: Option<&'a PolicyInputs>,
 }
 
@@ -36,7 +35,6 @@ pub enum LoggedCallVerdict {
         outcome: &'static str,
         /// The value of `details.reason`; may be empty.
         reason: String,
-        /// May be empty.
         rule: String,
     },
     /// The log lacks the data that the decision depends on.
@@ -73,8 +71,7 @@ impl LoggedCall<'_> {
             session_data: policy_inputs.session_data.clone(),
             ..Context::default()
         };
-        // Without policy inputs, it is unknown whether nulls represent omitted arguments. Assume that they do: the
-        // logged call passed the guards, and with nulls as values it would not have passed.
+        // Assume that nulls represent omitted arguments: with nulls as values, the logged call would not have passed.
         let strict = self.policy_inputs.is_none_or(|policy_inputs| policy_inputs.strict);
         let task = task.as_ref();
         let asked = GuardedCall::Tool { tools, tenant, agent, name, strict, context: &context, task };
@@ -114,8 +111,7 @@ impl LoggedCall<'_> {
     }
 }
 
-/// Returns the facts in the tool's permission row. `None` if the tool is unknown or its row names no facts. `tool` is
-/// the name that the model used.
+/// `None` if the tool is unknown or its row names no facts. `tool` is the name that the model used.
 #[must_use]
 pub fn facts<'p>(
     tool: &str,
@@ -127,8 +123,7 @@ pub fn facts<'p>(
     Some((&spec.name, &row.facts, registry.effect(tool).unwrap_or(Effect::Once)))
 }
 
-/// Returns the verdict on a call with unknown arguments. The guards accepted the arguments when the call was made, and
-/// no enforced rule reads the arguments.
+/// The arguments are unknown, but no enforced rule reads them. The guards accepted the call when it was made.
 fn unseen(tool: &RegisteredTool, tools: &Toolbox) -> LoggedCallVerdict {
     match (tool.spec.requires_approval, tools.approvers().is_empty()) {
         (false, _) => LoggedCallVerdict::Passes,

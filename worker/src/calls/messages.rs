@@ -19,7 +19,7 @@ pub(crate) struct CallEnding {
 }
 
 impl CallEnding {
-    /// The error code is the name of the outcome. Boxed because the ending is large and most calls pass the guards.
+    /// Boxed because the ending is large and most calls pass the guards.
     pub(crate) fn of(outcome: Outcome, message: impl Into<String>) -> Box<Self> {
         Box::new(Self { outcome, error: error(outcome, message) })
     }
@@ -29,7 +29,6 @@ pub(crate) fn error(outcome: Outcome, message: impl Into<String>) -> CallError {
     CallError { code: outcome.as_str().into(), message: bounded(message.into()), details: None }
 }
 
-/// Adds the tool's name if the problem does not contain it.
 pub(crate) fn invalid_arguments(tool: &str, problem: &str) -> CallError {
     let tool = wording::cut(tool, limits::NAME_BYTES_MAX);
     let named = problem.contains(&tool);
@@ -42,7 +41,7 @@ pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
     invalid_arguments(tool, &problem)
 }
 
-/// An equal call waits for this call. If this call also waited for the equal call, neither call would end.
+/// An equal call waits for this call. If this call also waited, neither call would end.
 pub(crate) fn equal_call_waits(tool: &str, call: &str) -> CallError {
     let details = Some(serde_json::json!({ "reason": "equal_call", "call": call }));
     let message = format!(
@@ -51,7 +50,7 @@ pub(crate) fn equal_call_waits(tool: &str, call: &str) -> CallError {
     CallError { details, ..error(Outcome::Denied, message) }
 }
 
-/// To approve a call, a person must see all arguments of the call.
+/// To approve a call, a person must see all of its arguments.
 pub(crate) fn too_long_for_people(tool: &str, bytes: usize) -> CallError {
     let bytes_max = limits::APPROVAL_ARGUMENTS_BYTES_MAX;
     let problem = format!(
@@ -93,7 +92,6 @@ pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) 
     error
 }
 
-/// The error of a call that does not meet a rule. The agent may call the tool with other arguments.
 pub(crate) fn unmet(name: &str, unmet: &RuleDenial) -> CallError {
     let advice = match unmet.why {
         DenialCause::NotMet => "",
@@ -116,7 +114,7 @@ pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
     }
 }
 
-/// `why` is the reason for not retrying. `after` is the wait that the service asked for.
+/// `after` is the wait that the service asked for.
 pub(crate) fn retries_exhausted(
     message: &str,
     attempts: u32,
@@ -145,7 +143,6 @@ pub(crate) fn retries_exhausted(
 
 pub(crate) const BREAKER_OPEN: &str = "breaker_open";
 
-/// `tries` is the number of earlier attempts.
 pub(crate) fn tool_unavailable(tool: &str, failures: u32, tries: u32) -> CallError {
     let before = match tries {
         0 => "This call was not sent".to_owned(),

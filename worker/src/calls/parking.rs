@@ -1,5 +1,4 @@
-//! Handles a slice if its next call has no result yet: the slice is parked until the call continues, or the slice is
-//! returned.
+//! If the next call of a slice has no result yet, the slice is parked or returned to its queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use crate::calls::turn::{CommitOutcome, Pipeline, SliceRun};
 use crate::config::WorkerConfig;
 use crate::tools::Awaited;
 
-/// The cause recorded in the turn's history if a call waits only for time to pass, not for an event.
+/// Recorded in the turn's history if a call waits only for time, not for an event.
 const ASKED_FOR_TIME: &str = "its handler asked for time";
 
 struct ParkRequest {
@@ -44,8 +43,7 @@ fn millis(time: Duration) -> i64 {
 }
 
 impl Pipeline {
-    /// Parks the slice, or returns the slice to its queue. `attempt` is the number of the next call's attempt.
-    /// `had_parallel_reads` is true if later calls ran in parallel.
+    /// `attempt` is the number of the next call's attempt. `had_parallel_reads` is true if later calls ran in parallel.
     pub(super) async fn park_or_return(
         &self,
         run: SliceRun,
@@ -54,7 +52,7 @@ impl Pipeline {
         config: &WorkerConfig,
     ) {
         match outcome {
-            // These outcomes are results or may become results, so the caller has handled them.
+            // The caller has handled these outcomes.
             AttemptOutcome::Ended(..) | AttemptOutcome::Reported(_) | AttemptOutcome::ToolUnavailable(_) => {}
             AttemptOutcome::Retry(delay, cause) => {
                 self.undo_begin(&run).await;
@@ -86,15 +84,12 @@ impl Pipeline {
         }
     }
 
-    /// Undoes the begin record of the next call. Call this function only if the next call had no effect, or only
-    /// effects that may be repeated.
+    /// Only for a call without an effect, or with effects that may be repeated.
     async fn undo_begin(&self, run: &SliceRun) {
         self.journal.undo(&run.slice, run.position()).await;
     }
 
-    /// Parks the slice. Results in memory are committed first. If the turn is canceled, ends the remaining calls.
-    /// `tried` is the number of finished attempts of the next call, and whether that call has begun work elsewhere.
-    /// `None` if the results were not committed, or if the store gave no result.
+    /// `tried`: the finished attempts of the next call, and whether that call has begun work elsewhere.
     async fn park(
         &self,
         run: SliceRun,
@@ -111,7 +106,7 @@ impl Pipeline {
         Some(parked)
     }
 
-    /// Like [`Self::park`], but if the turn is canceled, the caller ends the remaining calls.
+    /// If the turn is canceled, the caller must end the remaining calls.
     async fn try_to_park(&self, run: SliceRun, request: ParkRequest) -> Option<(ParkResult, SliceRun)> {
         let mut run = self.commit_and_release(run).await?;
         let ParkRequest { reason, had_parallel_reads, wait, waits_while } = request;
@@ -126,8 +121,7 @@ impl Pipeline {
         Some((parked, run))
     }
 
-    /// Commits the results in memory, before the slice continues elsewhere. `None` if the slice is finished, held by
-    /// another worker, or was returned to its queue.
+    /// `None` if the slice is finished, held by another worker, or returned to its queue.
     pub(super) async fn commit_and_release(&self, mut run: SliceRun) -> Option<SliceRun> {
         match self.commit(&mut run).await {
             CommitOutcome::Ok => {}
@@ -138,14 +132,12 @@ impl Pipeline {
                 return None;
             }
         }
-        // Release the slice now: the next holder may begin the slice's calls before this worker receives the store's
-        // reply.
+        // Release the slice now: the next holder may begin calls before the store's reply arrives here.
         self.journal.release(&run.slice);
         Some(run)
     }
 
-    /// Parks the slice until the next lookup. The call stays begun. If the turn is canceled, the call ends with
-    /// `unknown`.
+    /// The call stays begun. If the turn is canceled, the call ends with `unknown`.
     async fn reconcile_later(&self, run: SliceRun, request: ParkRequest, config: &WorkerConfig, unknown: CallResult) {
         let Some((parked, mut run)) = self.try_to_park(run, request).await else { return };
         match parked {
@@ -158,8 +150,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns `None` if the slice is parked. If the call has used up its longest wait, it gets its final result, and
-    /// the caller continues with the returned slice.
+    /// `None` if the slice is parked. Otherwise the call has used up its longest wait and has its final result.
     pub(super) async fn wait_for_tool(
         &self,
         mut run: SliceRun,
@@ -220,8 +211,7 @@ impl Pipeline {
         let Some((parked, run)) = self.try_to_park(run, request).await else { return };
         match parked {
             ParkResult::Canceled => {
-                // When the turn was canceled, the store did not know yet which inner turn the call was about to wait
-                // for.
+                // When the turn was canceled, the store did not know yet that the call waits for this inner turn.
                 let is_ours = |turn: &TurnId| outer_turn(turn).as_ref() == Some(&name.turn);
                 if let Some(inner) = awaits.turn().filter(is_ours) {
                     self.calls.cancel_inner(&name, &inner, None).await;
@@ -245,8 +235,7 @@ impl Pipeline {
         }
     }
 
-    /// Ends the remaining calls of a canceled turn. `failed` is the number of finished attempts of the next call.
-    /// `waited` is true if that call has begun work elsewhere.
+    /// `failed` counts the finished attempts of the next call. `waited` is true if that call has begun work elsewhere.
     pub(super) async fn cancel_remaining(&self, mut run: SliceRun, (failed, waited): (u32, bool)) {
         let config = self.configs.load();
         run.lease.cancel.cancel();
@@ -273,7 +262,7 @@ impl Pipeline {
         }
     }
 
-    /// Keeps the progress so far. Another worker takes the slice at once.
+    /// Another worker takes the slice at once and continues after the last commit.
     pub(super) async fn return_slice(&self, mut run: SliceRun, why: RequeueReason) {
         while run.has_results() {
             if self.commit(&mut run).await == CommitOutcome::Over {
@@ -286,8 +275,7 @@ impl Pipeline {
         }
         self.journal.release(&run.slice);
         run.view = View::default();
-        // If the next call is a `once` call, it was not sent: a `once` call that was sent would have ended with an
-        // unknown outcome.
+        // If the next call is a `once` call, it was not sent: a sent call would have ended with an unknown outcome.
         self.decisions.requeue(run.slice, why).await;
     }
 }

@@ -1,6 +1,5 @@
-//! Reconciliation: the tool of a `once` call may name a lookup tool. If it is unknown whether the call took effect,
-//! the worker calls the lookup tool. The number of lookups is limited. Between two lookups the slice is parked and
-//! the call stays begun. The worker that continues with the slice repeats the lookup, and never runs the call again.
+//! Reconciliation: if the outcome of a `once` call is unknown, a lookup tool finds out whether the call took effect.
+//! The call stays begun meanwhile, so no worker runs it again.
 
 use std::time::Duration;
 
@@ -23,8 +22,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Calls {
-    /// If the tool names a lookup tool, the lookup decides how a call with an unknown outcome ends. An inconclusive
-    /// lookup is repeated later. Any other outcome is unchanged.
+    /// An inconclusive lookup is repeated later. Outcomes other than unknown stay unchanged.
     pub(super) async fn reconciled(
         &self,
         attempt: &CallAttempt<'_>,
@@ -81,7 +79,7 @@ impl Calls {
         self.store.clock().until(attempt.head().deadline_ms) > wait
     }
 
-    /// Calls the lookup tool. The lookup tool only reads, so any failure counts as an unknown verdict.
+    /// The lookup tool only reads, so any failure counts as an unknown verdict.
     async fn ask_other(
         &self,
         attempt: &CallAttempt<'_>,
@@ -147,7 +145,7 @@ fn happened(attempt: &CallAttempt<'_>, unknown: CallResult, output: Box<RawValue
     }
 }
 
-/// The result of a call that did not take effect and can no longer take effect. The agent may make the call again.
+/// Only for a call that can no longer take effect: the agent may make the call again.
 fn not_happened(unknown: CallResult, by: &Reconcile) -> CallResult {
     let message = format!(
         "This call was lost on its way, and did not take effect: {:?} found nothing of it, twice, {} s apart. You may call it again.",

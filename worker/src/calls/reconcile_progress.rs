@@ -1,8 +1,6 @@
-//! The progress of the lookups for a call with an unknown outcome. While the call's slice is parked, its attempt
-//! number encodes this progress.
+//! The attempt number of a parked slice encodes the progress of the lookups for an unknown outcome.
 
-/// Added to the attempt number while the slice is parked for the grace period. This period starts when a lookup
-/// reports for the first time that the call did not take effect.
+/// Added to the attempt number during the grace period. The first lookup that finds no effect starts this period.
 const GRACE_OVER: u32 = 1_000;
 /// Added to the attempt number for each lookup.
 const QUESTION: u32 = 10_000;
@@ -41,7 +39,6 @@ mod tests {
 
     #[test]
     fn lookups_and_call_attempts_are_counted_separately() {
-        // The third attempt of the call ended as unknown: this is the first lookup.
         let first = ReconcileProgress::decode(3);
         assert_eq!(first, ReconcileProgress { own: 3, asked: 0, is_grace_over: false });
         let second = ReconcileProgress::decode(ReconcileProgress { asked: 1, ..first }.encode() + 1);

@@ -1,5 +1,4 @@
-//! One call outside a fleet: a worker's guards check the call, and the call is attempted once. Each step reports its
-//! result. Nothing is admitted, debited, recorded or repeated.
+//! One call outside a fleet: checked by a worker's guards, attempted once, and not recorded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +43,6 @@ pub struct TrialStep {
 
 #[derive(Debug, Clone, Serialize)]
 pub struct TrialResult {
-    /// The steps, up to the step that ended the call.
     pub steps: Vec<TrialStep>,
     /// `None` if the trial stopped before the tool ran.
     pub result: Option<CallResult>,
@@ -54,20 +52,19 @@ pub struct TrialResult {
 }
 
 impl Trial {
-    /// Returns the tool's effect. `None` unless the tool exists and the agent may call the tool.
+    /// `None` unless the tool exists and the agent may call the tool.
     #[must_use]
     pub fn effect(&self) -> Option<Effect> {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.effect)
     }
 
-    /// The tool's own name, even if the model spells it differently. `None` unless the tool exists and the agent may
-    /// call the tool.
+    /// The tool's own name, even if the model spells it differently.
     #[must_use]
     pub fn name(&self) -> Option<String> {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.name.clone())
     }
 
-    /// Runs the trial. `now_ms` is in milliseconds since the epoch.
+    /// `now_ms` is in milliseconds since the epoch.
     pub async fn run(&self, id: TurnId, now_ms: i64) -> TrialResult {
         let mut tried = TrialResult { steps: Vec::new(), result: None, next: None };
         let call = CallId { turn: id, position: 0 };
@@ -130,7 +127,7 @@ impl Trial {
         Ok(passed)
     }
 
-    /// Lists facts without evaluating them, because a trial has no session.
+    /// Lists facts without evaluating them: a trial has no session.
     fn facts(&self, tool: &RegisteredTool) -> Option<TrialStep> {
         let row = self.tools.facts(tool)?;
         let list = |facts: Vec<String>| facts.join(", ");

@@ -1,5 +1,4 @@
-//! START HERE: one slice of a turn, end to end. The slice's calls are carried out one by one, in order. Every result
-//! is settled, and a transient failure parks the slice. In every case, nothing is lost and nothing is written twice.
+//! START HERE: one slice of a turn, end to end. The calls run in order, and a transient failure parks the slice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,22 +36,19 @@ use crate::held_slices::{HeldSlices, SliceLease};
 use crate::journal::WorkerJournal;
 use crate::slot_pool::Slot;
 
-/// Calls that ran for less than this time are settled together with the next result of their slice. A separate commit
-/// would cost more than running these calls again after a crash.
+/// Running shorter calls again after a crash costs less than a commit.
 const COMMIT_ALONE_MS: u64 = 100;
 
-/// Maximum number of a slice's reads that run at the same time. These reads share the slice's slot.
+/// These reads share the slice's slot.
 const READS_AT_ONCE_MAX: usize = 8;
 
-/// A held slice with the results since its last commit. The value is consumed when the slice is settled, parked or
-/// returned.
 pub(super) struct SliceRun {
     pub(super) slice: Arc<Slice>,
     pub(super) lease: SliceLease,
     /// The results from the slice's position onward.
     pub(super) results: Vec<UncommittedResult>,
     pub(super) view: View,
-    /// Only results of calls that count for a streak.
+    /// Only for calls that count for a streak.
     pub(super) repeats: Vec<(StreakName, StreakBounds, Repeat)>,
     pub(super) canceled: Option<String>,
     /// Set if the last adopted attempt has begun its call.
@@ -68,7 +64,7 @@ pub(super) struct UncommittedResult {
 }
 
 struct FinishedAttempt {
-    /// Attempts are counted from 1.
+    /// Counted from 1.
     number: u32,
     progress: AttemptProgress,
     outcome: AttemptOutcome,
@@ -77,8 +73,7 @@ struct FinishedAttempt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CommitOutcome {
     Ok,
-    /// The commit was refused: calls that were reported as not run may have run. Only the results before the first
-    /// such call are kept, and the calls from there on are carried out again.
+    /// The store refused the commit: calls that were reported as not run may have run.
     Again,
     /// The slice is finished, or another worker holds the slice.
     Over,
@@ -118,8 +113,7 @@ impl Pipeline {
         }
     }
 
-    /// Runs the slice. `slot` is released when the slice's last call has run. The results may still wait for the store
-    /// at that time.
+    /// Releases `slot` after the slice's last call, perhaps before the store has the results.
     pub(crate) fn run_slice(
         self: Arc<Self>,
         slice: Slice,
@@ -139,8 +133,7 @@ impl Pipeline {
         }
     }
 
-    /// Marks a slice of a crashed worker as started. Only after this mark does another crash count against the slice.
-    /// `None` if another worker has the slice, or if the store gave no result.
+    /// Another crash counts against the slice only after this mark. `None` if the slice must not run here.
     pub(crate) async fn mark_started(&self, slice: Slice) -> Option<Slice> {
         use tickfleet_core::call::begin::BeginResult;
         let mut slice = Arc::new(slice);
@@ -170,7 +163,7 @@ impl Pipeline {
                     () = self.now.cancelled() => break,
                     () = tokio::time::sleep(RESTART_WAIT) => {}
                 },
-                // In all other cases the slice runs, and each of its calls then gets its own outcome.
+                // In all other cases the slice runs: each call gets its own outcome.
                 _ => break,
             }
         }
@@ -178,15 +171,14 @@ impl Pipeline {
     }
 
     async fn run_calls(&self, slice: Arc<Slice>, lease: SliceLease, slot: Slot) {
-        // Both times come from one clock: the ID of the slice's entry contains the time of the dispatch.
+        // The ID of the slice's entry contains the time of the dispatch, by the store's clock.
         let dispatched_ms = entry_ms(&slice.entry).unwrap_or_else(|| self.store.state().now_ms);
         self.metrics.started(self.since(dispatched_ms));
         let context = Arc::new(slice.turn.head.context.clone());
         let mut run = SliceRun::new(slice, lease);
         while !run.is_done() {
             if self.journal.epoch() != run.lease.epoch {
-                // The store may have lost the record that this worker took the slice. So another worker may hold the
-                // slice too.
+                // The store may have lost the record of the take, so another worker may also hold the slice.
                 return self.return_slice(run, RequeueReason::ParallelReads).await;
             }
             let config = self.config_for(&run.slice).await;
@@ -202,8 +194,7 @@ impl Pipeline {
                         alone |= commits_alone(&config, &run.slice, at, &result);
                         self.end_call(&mut run, &config, *result, &shadow, effects);
                     }
-                    // The store had lost the result, and a worker has reported it again. The result is treated like
-                    // any other.
+                    // The store had lost the result, and a worker has reported it again.
                     AttemptOutcome::Reported(rendered) => {
                         alone = true;
                         self.add_reported(&mut run, &config, *rendered);
@@ -220,8 +211,7 @@ impl Pipeline {
                     }
                 }
             }
-            // The result of a `once` call is committed before the next call begins (invariant 6). The slot is
-            // released before the last commit, unless the commit may require that calls run again.
+            // Invariant 6: the result of a `once` call is committed before the next call begins.
             let is_last = run.is_done();
             if is_last && run.is_sure() {
                 drop(slot);
@@ -234,8 +224,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns the configuration for the slice. A scheduler may have admitted the slice for a tenant that was added
-    /// after this worker's last heartbeat. In this case the settings are read again.
+    /// Reads the settings again for an unknown tenant: the tenant may be newer than this worker's last heartbeat.
     async fn config_for(&self, slice: &Slice) -> Arc<WorkerConfig> {
         let config = self.configs.load();
         if config.active.policy.look_up(&slice.name.tenant, &slice.turn.head.agent).is_ok() {
@@ -247,8 +236,7 @@ impl Pipeline {
         self.configs.load()
     }
 
-    /// Makes one attempt of the next call, or of several next calls if they may run at the same time. The outcomes are
-    /// in call order.
+    /// The outcomes are in call order.
     async fn run_next_calls(
         &self,
         run: &SliceRun,
@@ -301,8 +289,7 @@ impl Pipeline {
         effects.unused = unused_approval(slice, index, &result);
         let once = config.registry.effect(&call.tool).is_none_or(|effect| effect == Effect::Once);
         if once && result.attempts > 0 {
-            // Record the result before the commit: if the store restarts and loses the commit, the worker reports this
-            // result again.
+            // If the store restarts and loses the commit, the worker reports the result again.
             self.journal.end(slice, slice.turn.position + index, &rendered);
         }
         if let Some(claim) = &effects.claim {
@@ -342,8 +329,7 @@ impl Pipeline {
             self.metrics.call_ended(tool, result.outcome, None);
         }
         let ran = result.ran();
-        // A worker that no longer exists began the call. A call that may have run counts as attempted, unless its
-        // result is that of another call.
+        // A call that may have run counts as attempted, unless its result is that of another call.
         let tried = result.attempts == 0 && result.outcome == Outcome::OutcomeUnknown && result.repeats.is_none();
         let tried = tried.then(|| CallResult { attempts: 1, ..result.clone() });
         let result = tried.as_ref().unwrap_or(result);
@@ -456,8 +442,7 @@ impl SliceRun {
         !self.results.is_empty()
     }
 
-    /// True if no uncommitted result reports a call as not run. Otherwise the commit checks again whether such calls
-    /// have run.
+    /// If false, the commit checks again whether the calls that were reported as not run have run.
     fn is_sure(&self) -> bool {
         self.results.iter().all(|result| result.effects.unrun.is_none())
     }
@@ -508,7 +493,6 @@ impl SliceRun {
         effects
     }
 
-    /// Counts the streak of the last result, including results that are not settled yet.
     fn count(&self, now_ms: i64) -> Option<tickfleet_core::call::streak::StreakCount> {
         let (name, bounds, _) = self.repeats.last()?;
         let of_streak = self.repeats.iter().filter(|(of, _, _)| of == name);
@@ -518,21 +502,19 @@ impl SliceRun {
     }
 }
 
-/// Returns the approval that the call leaves unused. `None` if the call used the approval. Only the first call of a
-/// slice can have an approval.
+/// `None` if the call used the approval. Only the first call of a slice can have an approval.
 fn unused_approval(slice: &Slice, index: usize, result: &CallResult) -> Option<(tickfleet_model::TenantId, String)> {
     let asked = slice.turn.approval.clone().filter(|_| index == 0)?;
     let is_used = result.approval.as_ref().is_some_and(|approval| approval.id == asked);
     (!is_used).then(|| (slice.name.tenant.clone(), asked))
 }
 
-/// Returns the time of the entry, in milliseconds by the store's clock.
+/// In milliseconds, by the store's clock.
 fn entry_ms(entry: &EntryId) -> Option<i64> {
     entry.as_str().split_once('-')?.0.parse().ok()
 }
 
-/// Returns the limits in shadow mode that would have delayed the call. If an admission exceeds a limit's maximum by n
-/// calls, the limit would have delayed the last n calls of the admission.
+/// If an admission exceeds a limit's maximum by n calls, the limit would have delayed the last n calls.
 fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
     let admitted = slice.turn.notes.iter().rev().find_map(|note| match note {
         Note::Admitted { limits, debited, .. } => Some(limits.iter().zip(debited)),
@@ -555,9 +537,7 @@ fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> V
     .collect()
 }
 
-/// The number of calls that run at the same time: one, except for consecutive reads of a turn that requests parallel
-/// reads. A call with any other effect, or with a durable begin, is a barrier between earlier and later calls. If a worker crashed while it held
-/// the slice, the calls run one by one.
+/// More than one only for consecutive reads. After a crash, the calls run one by one.
 fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     if !slice.turn.head.parallel_reads || slice.turn.is_task() || slice.turn.crashes > 0 {
         return 1;
@@ -568,9 +548,7 @@ fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     slice.calls[first..].iter().take(READS_AT_ONCE_MAX).take_while(reads).count().max(1)
 }
 
-/// True for the result of a `once` call that ran, of a long call, or of a call that changes facts. Also true for an
-/// unknown outcome: a lost worker may have begun that call, and the intent record of the next call would replace that
-/// call's record. A third worker would then begin the call again.
+/// True for an unknown outcome: the next call's intent record would replace the record of a call that may have begun.
 fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> bool {
     if result.outcome == Outcome::OutcomeUnknown {
         return true;
@@ -583,7 +561,7 @@ fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &Ca
     (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
 }
 
-/// Makes the span of the slice. The parent is the span that admitted the turn, or else the producer's span.
+/// The parent is the span that admitted the turn, or else the producer's span.
 fn span_of(slice: &Slice) -> Span {
     let turn = &slice.turn;
     let head = &slice.turn.head;

@@ -1,4 +1,4 @@
-//! Tests of governed calls: facts, approvals by people, equal calls, loops and cached results.
+//! Tests of facts, approvals by people, equal calls, loops and cached results.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ struct Payment {
     amount: u32,
 }
 
-/// Makes a tool that counts its runs. The first `failures` runs fail without effect.
+/// The first `failures` runs fail without effect.
 fn counted(tool: &str, effect: Effect, runs: &Arc<AtomicU32>, failures: u32) -> TypedTool {
     let runs = Arc::clone(runs);
     TypedTool::new(tool, "Pays.", effect, move |_: CallContext, args: Payment| {
@@ -141,12 +141,12 @@ async fn an_approved_call_runs_with_its_narrowed_arguments() {
     shard.stop().await;
 }
 
-/// The round trips: one read and two commits, begin and complete.
+/// One read and two commits: begin and complete.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fully_governed_call_takes_three_round_trips() {
     let runs = Arc::new(AtomicU32::new(0));
     let paid = || Fact::parse("paid").unwrap();
-    // With such a long lease, the worker sends no heartbeat while the test counts round trips.
+    // With such a long lease, the worker sends no heartbeat during the test.
     let shard = Shard::start_for(60_000, |active, setup| {
         let forbid = vec![FactCondition { fact: paid(), mode: RuleMode::Enforce, message: None }];
         let sets = vec![FactChange { fact: paid(), on: [Outcome::Ok].into(), kept_ms: 60_000 }];
@@ -165,7 +165,7 @@ async fn a_fully_governed_call_takes_three_round_trips() {
     shard.tool_lists_written().await;
     let before = shard.memory.round_trips();
     shard.fire("t1").await;
-    // Waits without reading the store, because the test's own reads would be counted too.
+    // Does not read the store, because the test's own reads would be counted too.
     shard.until(|| async { (runs.load(Ordering::SeqCst) == 1).then_some(()) }).await;
     shard.settled(before.1 + 3).await;
     let (reads, commits) = shard.memory.round_trips();

@@ -128,8 +128,7 @@ async fn a_drained_worker_takes_nothing_until_it_is_resumed() {
 async fn a_slice_with_a_lost_take_response_still_runs() {
     let shard = Shard::start().await;
     let consumer = shard.consumer().await;
-    // Simulates a take with a lost response. The worker waits for the same queue, so the test repeats the take until
-    // the test gets the entry first.
+    // Simulates a take with a lost response. The worker takes from the same queue, so repeat until the test wins.
     let take = TakeRequest { consumer, queues: vec![keys::ready(Priority::Low)], count: 1, wait_ms: 0 };
     let mut number = 0;
     let stray = loop {

@@ -32,7 +32,6 @@ use worker::{Breakers, LoopOptions, ProcessParts, Worker, WorkerOptions};
 pub const LEASE_MS: i64 = 400;
 const SOON: Duration = Duration::from_secs(20);
 
-/// Dispatches a turn without an admission.
 pub struct Dispatch {
     pub name: TurnName,
     pub turn: Turn,
@@ -60,7 +59,6 @@ impl Decision for Dispatch {
     }
 }
 
-/// Notifies the holder of a canceled turn, as the turn's timer does.
 pub struct Notify {
     pub name: TurnName,
     pub holder: Arc<str>,
@@ -105,7 +103,6 @@ impl Shard {
         Self { memory, store, shutdown, running }
     }
 
-    /// Fires due timers, as a scheduler does.
     pub async fn fire_timers(&self) {
         let now_ms = self.store.refresh_state().await.unwrap().now_ms;
         let first = Query::First { set: keys::timers(), upto: Some(now_ms.unsigned_abs()), count: 50 };
@@ -135,7 +132,7 @@ impl Shard {
         self.until(|| async { self.record(id).await.filter(|turn| matches!(turn.state, State::Waiting { .. })) }).await;
     }
 
-    /// Waits for the tool lists, which each worker writes when it starts.
+    /// Each worker writes the lists when it starts.
     pub async fn tool_lists_written(&self) {
         self.until(|| async {
             let list = Query::Record(RecordKey::new("tools"));
@@ -148,7 +145,7 @@ impl Shard {
         self.until(|| async { (self.memory.round_trips().1 >= commits).then_some(()) }).await;
     }
 
-    /// Waits for the result of the call at `position`, and handles due timers meanwhile.
+    /// Handles due timers meanwhile.
     pub async fn result(&self, id: &str, position: usize) -> serde_json::Value {
         let finished = self.until(|| async move {
             self.fire_timers().await;

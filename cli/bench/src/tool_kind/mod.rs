@@ -1,4 +1,4 @@
-//! The tool that the benchmark calls. The tool returns its input text, and exists in several kinds.
+//! The tool that the benchmark calls, in several kinds. The tool returns its input text.
 
 mod services;
 
@@ -26,7 +26,6 @@ pub(crate) enum ToolKind {
     Shell,
 }
 
-/// Equivalent to the typed tool `echo`.
 const IN_PYTHON: &str = "\
 from tickfleet import tool
 
@@ -40,7 +39,6 @@ async def echo_python(text: str) -> dict[str, str]:
 ";
 const PROCESSES: usize = 4;
 
-/// Followed by the part for the tool's kind.
 const DECLARED: &str = "    description: Gives the text back.
     effect: read
     input_schema:
@@ -71,8 +69,8 @@ impl ToolKind {
         }
     }
 
-    /// Writes the configuration of the tool. For an MCP tool, also runs `program` to pin the tool's definition. The
-    /// caller must keep the returned services as long as the tool is called.
+    /// An MCP tool needs `program` to pin its definition. The caller must keep the returned services as long as the
+    /// tool is called.
     pub(super) async fn write(
         self,
         dir: &Path,
@@ -113,7 +111,6 @@ fn declared(kind: ToolKind, how: &str) -> String {
     format!("tools:\n  {}:\n{DECLARED}    {}: {how}\n", kind.tool(), kind.word())
 }
 
-/// Writes the Python module, and returns its entry in the configuration.
 fn python(dir: &Path, interpreter: &str, slots: usize) -> io::Result<String> {
     let code = dir.join("code");
     std::fs::create_dir_all(&code)?;
@@ -132,8 +129,7 @@ async fn pin(program: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// This folder is outside `dir`. If the benchmark runs as root, commands run as another user, who may have no access to
-/// `dir`.
+/// Outside `dir`: commands may run as another user, who may have no access to `dir`.
 pub(super) fn workspaces(dir: &Path) -> PathBuf {
     dir.with_extension("workspaces")
 }

@@ -1,5 +1,5 @@
-//! The services for tools of the kinds `http` and `mcp`: a web service, and an MCP server without sessions. The
-//! services run in the benchmark's own process on a local port. Both return the text that they receive.
+//! A web service for tools of the kind `http`, and an MCP server without sessions. Both return the text that they
+//! receive.
 
 use std::net::Ipv4Addr;
 
@@ -52,7 +52,6 @@ async fn mcp(Json(message): Json<Value>) -> Response {
     }
 }
 
-/// Returns `None` for a notification, or for a message without a method.
 fn answer(message: &Value) -> Option<Value> {
     let id = message.get("id")?;
     let params = &message["params"];

@@ -1,5 +1,4 @@
-//! Converts the events of a task to AG-UI events. Each model response becomes an assistant message with its calls. Each
-//! result becomes a tool message. An event without an AG-UI counterpart becomes a CUSTOM event.
+//! Converts the events of a task to AG-UI events. An event without an AG-UI counterpart becomes a CUSTOM event.
 
 use std::collections::VecDeque;
 
@@ -88,7 +87,7 @@ impl RunConverter {
         }
     }
 
-    /// Adds a model response with its calls. Skips a response without calls: the answer follows as a separate event.
+    /// A response without calls adds nothing: the answer follows as a separate event.
     fn plan(&mut self, text: &str, calls: &[PlannedCall]) {
         self.plans += 1;
         if calls.is_empty() {
@@ -100,7 +99,7 @@ impl RunConverter {
         }
         self.calls.clear();
         for (position, call) in calls.iter().enumerate() {
-            // The same call id as in `explain` and in the audit log.
+            // `explain` and the audit log show the same call id.
             let id = format!("{message}/{position}");
             self.ready.extend([
                 json!({"type": "TOOL_CALL_START", "toolCallId": id, "toolCallName": call.tool, "parentMessageId": message}),
@@ -111,7 +110,7 @@ impl RunConverter {
         }
     }
 
-    /// Adds the result of the next call. Results arrive in the order of the calls.
+    /// Results arrive in the order of the calls.
     fn result(&mut self, content: &str) {
         let Some(call) = self.calls.pop_front() else { return };
         self.results += 1;
@@ -134,7 +133,6 @@ impl RunConverter {
         self.end_interrupted("the gateway cannot reach Redis");
     }
 
-    /// Ends the stream with an error. The task continues.
     fn end_interrupted(&mut self, why: &str) {
         let message = format!("{why}; the task continues: GET /v1/tasks/{}/events returns the rest", self.task);
         self.end(json!({"type": "RUN_ERROR", "code": "interrupted", "message": message}));

@@ -1,7 +1,6 @@
 //! Conversations for front ends that speak AG-UI, the Agent-User Interaction Protocol of CopilotKit and others.
 //!
-//! START HERE: [`run`] handles a run from its input to its stream. `conversion` converts the events of a task to events
-//! of the protocol.
+//! START HERE: [`run`].
 
 mod conversion;
 
@@ -114,8 +113,7 @@ pub(crate) async fn run(
     let open_stream = OpenStream::begin(&shared, requester, Verb::Submit)?;
     let exchange = session.send(&said).await?;
     let run = RunIds { thread: input.thread_id, id: input.run_id };
-    // The protocol requires an end event for every run. `events` therefore ends the run itself when the process
-    // drains, and the token that is passed here is never canceled.
+    // The protocol requires an end event. `events` sends it when the process drains, so this token is never canceled.
     Ok(respond(open_stream, events(run, exchange, shared.draining.clone()), CancellationToken::new()))
 }
 

@@ -67,7 +67,7 @@ export async function switchTool(tool, isOn, refresh) {
   return done;
 }
 
-// Ids per request, and ids that are collected for an action on all matches.
+// An action on all matches sends at most `BATCH` ids per request, and `COLLECTED_MAX` ids in total.
 const BATCH = 100;
 const COLLECTED_MAX = 5000;
 

@@ -1,10 +1,10 @@
-// The gateway's API with the key of this tab. The key can also be a token of an identity provider. The key is stored
-// only for the tab and sent as a header. Other pages therefore cannot make the browser send the key.
+// The gateway's API with the key of this tab. The key is sent as a header, so other pages cannot make the browser send
+// it.
 
 import { parse, write } from "./json.js";
 
 const STORED = "tickfleet-key";
-// Time limits (ms) of requests. An action can take longer, because its result must not be lost.
+// An action can take longer than a read, because its result must not be lost.
 const READ_MS = 12_000;
 const ACT_MS = 45_000;
 let me;

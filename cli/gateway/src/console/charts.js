@@ -1,5 +1,3 @@
-// Small charts in SVG.
-
 import { count, percent, span, timeOfDay, utc, local } from "./format.js";
 import { h } from "./ui.js";
 

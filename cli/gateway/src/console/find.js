@@ -1,4 +1,4 @@
-// The search field of the header, which also opens views and runs actions, and the keyboard shortcuts.
+// The search field of the header, and the keyboard shortcuts.
 
 import { cancelAll, mayFleet, pause, switchTool } from "./actions.js";
 import { may, whoami } from "./api.js";
@@ -47,8 +47,7 @@ function matching(text, all) {
   const found = all.map((one) => [rank(one), one]).filter(([number]) => number >= 0).sort((one, other) => other[0] - one[0]).map(([, one]) => one);
   const open = { kind: "Open", label: text, run: of("find", { id: text }) };
   if (/\s/.test(text)) return found;
-  // A text with a digit or a colon is probably an id, so the entry that opens the id comes first. Otherwise, names
-  // come first.
+  // A text with a digit or a colon is probably an id, so the entry for the id comes first.
   return /[:\d]/.test(text) && !found.some((one) => one.label === text) ? [open, ...found] : [...found, open];
 }
 

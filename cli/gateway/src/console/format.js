@@ -1,5 +1,3 @@
-// Formats numbers, times and outcomes as text.
-
 import { Digits } from "./json.js";
 
 const two = (number) => String(number).padStart(2, "0");

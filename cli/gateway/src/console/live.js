@@ -1,6 +1,6 @@
-// The live state of the fleet. The gateway polls Redis once for all watchers and pushes a snapshot every two seconds. A
-// key of one tenant may not open this stream, so the console polls the pauses of the tenant instead. A watchdog does
-// not trust the connection: without new data for `LATE_MS`, the state counts as lost.
+// The live state of the fleet: the gateway pushes a snapshot every two seconds. A key of one tenant may not open this
+// stream, so the console polls the pauses of the tenant instead. Without new data for `LATE_MS`, the state counts as
+// lost, even if the connection is open.
 
 import { ask, stream, whoami } from "./api.js";
 
@@ -34,7 +34,6 @@ function lost(why) {
 
 async function listen(signal) {
   while (!signal.aborted) {
-    // A connection that stays silent is closed and reopened.
     const silent = new AbortController();
     let timer = setTimeout(() => silent.abort(), 2 * LATE_MS);
     try {
@@ -55,7 +54,7 @@ async function listen(signal) {
       lost("The gateway closed the connection.");
     } catch (error) {
       if (signal.aborted) return;
-      // The key has become invalid: a retry would fail as well.
+      // The key has become invalid, so a retry would fail too.
       if (error.status === 401) return void listeners.refused(error);
       if (error.status === 403 || error.status === 404 || error.status === 429) return beat(signal);
       lost(silent.signal.aborted ? "The gateway does not respond." : error.status ? error.message : "The gateway does not respond.");
@@ -102,7 +101,7 @@ export function watch(given) {
   document.addEventListener("visibilitychange", begin);
   watch.dog = setInterval(() => {
     if (!live.why && Date.now() - live.at > LATE_MS) lost("No new data.");
-    // The connection indicator shows how many seconds old the data is, so redraw the indicator every second.
+    // Redraw every second: the connection indicator shows how many seconds old the data is.
     if ((watch.odd = !watch.odd)) listeners.changed();
   }, 500);
   begin();

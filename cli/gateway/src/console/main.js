@@ -1,4 +1,4 @@
-// The frame of the page: sign-in, the current view and its refresh, and the sign that shows whether data is live.
+// The frame of the page.
 
 import { ask, hasKey, isExpired, key, may, signIn, signOut, whoami } from "./api.js";
 import { count, megabytes, span, timeOfDay } from "./format.js";
@@ -22,14 +22,12 @@ import { tool, tools } from "./views/tools.js";
 import { turns } from "./views/turns.js";
 import { worker, workers } from "./views/workers.js";
 
-// A view has a title and `open(query, refresh)`, which returns `{bar, load, draw, every_ms}`: a filter bar, a function
-// that requests data, a function that draws it, and the refresh interval. With `is_fleet`, the data is the snapshot of
-// the fleet, which the live stream delivers. A view with `of` has no entry of its own in the navigation: it belongs to
-// the view that `of` names.
+// A view has a title and `open(query, refresh)`, which returns `{bar, load, draw, every_ms}`. With `is_fleet`, the data
+// is the snapshot of the live stream. A view with `of` has no entry in the navigation: it belongs to the view that `of`
+// names.
 const VIEWS = { overview, turns, tasks, approvals, dead, pauses, limits, rules, tools, workers, stats, audit, config, find, tool, worker, limit };
 const NAVIGATION = Object.keys(VIEWS).filter((name) => !VIEWS[name].of);
-// Shortest refresh interval (ms) while the live stream reports no changes. Views still refresh, because the snapshots
-// do not show all changes.
+// Views refresh even without changes in the live stream, because the snapshots do not show all changes.
 const QUIET_MS = 30_000;
 const GATHER_MS = 300_000;
 const GATHER_AGAIN_MS = 15_000;
@@ -89,7 +87,7 @@ function pictured() {
   const { fleet } = live;
   learn({ tool: fleet.tools.rows.map((row) => row.tool), outcome: fleet.tools.rows.flatMap((row) => Object.keys(row.outcomes)), limit: fleet.agents.map((one) => one.limit), tenant: fleet.agents.map((one) => one.tenant), agent: fleet.agents.map((one) => one.agent) });
   if (view?.is_fleet && !page.dialog) {
-    // Ignore responses to earlier requests, because these responses are older than this snapshot.
+    // Ignore responses to earlier requests, because this snapshot is newer.
     view.asked = (view.asked ?? 0) + 1;
     Object.assign(view, { data: fleet, at: live.at, looked: live.at, wrong: "", isBusy: false });
   }
@@ -131,7 +129,7 @@ async function gather() {
     ask("dead/causes?limit=100").then(({ causes }) => learn({ cause: causes.map((one) => one.cause) })),
   ]);
   redraw();
-  // If a request failed, the gateway may be busy: try again soon.
+  // After a failed request, the gateway may be busy: try again soon.
   clearTimeout(state.gather);
   state.gather = setTimeout(() => whoami() && gather(), found.some(({ status }) => status === "rejected") ? GATHER_AGAIN_MS : GATHER_MS);
 }
@@ -145,8 +143,8 @@ function sign() {
   const words = why
     ? [h("strong", {}, at ? "Not live" : "Connecting"), h("span", {}, at ? ` · last data at ${timeOfDay(at)}, ${span(Date.now() - at)} ago · ${why}` : why === "Connecting …" ? "" : ` · ${why}`)]
     : [h("strong", {}, "Live"), h("span", {}, ` as of ${timeOfDay(at)}`), h("span", { class: "facts" }, facts.map((fact) => ` · ${fact}`).join(""))];
-  // CSS shows the second text after five seconds. Each snapshot replaces the element, which restarts this delay. The
-  // text therefore appears only if the page stops redrawing.
+  // CSS shows the second text after five seconds. Each snapshot replaces the element and restarts the delay, so the
+  // text appears only if the page stops redrawing.
   return h("section", { "aria-label": "State of the connection", class: `sign ${why ? (at ? "lost" : "begins") : "is-live"}` },
     h("span", { class: "words" }, h("span", { class: "dot", "aria-hidden": "true" }), words),
     why ? null : h("span", { key: at, class: "dead-man", "aria-hidden": "true" }, h("span", { class: "dot" }), `Not live: this page has had no data since ${timeOfDay(at)}`),
@@ -201,7 +199,7 @@ function providerChoice() {
   if (state.unknown) return h("p", { class: "soft", role: "status" }, `Sign-in at the identity provider is not available: ${state.unknown}`);
   if (!state.provider) return null;
   const { host } = new URL(state.provider.issuer);
-  // The provider returns the browser to one address. A sign-in that begins at another address would be lost.
+  // The provider returns the browser to this address only. A sign-in that begins elsewhere would be lost.
   if (isElsewhere(state.provider)) return h("p", {}, `To sign in at ${host}, open `, h("a", { href: state.provider.redirect_uri }, state.provider.redirect_uri), ".");
   return h("p", {}, h("button", { type: "button", class: "act", disabled: state.isBusy, onClick: () => tried(() => beginSignIn(state.provider)) }, `Sign in at ${host}`));
 }
@@ -281,7 +279,7 @@ const share = () => shared.postMessage({ kind: "key", key: key() });
 shared.onmessage = ({ data }) => {
   if (data.kind === "who" && whoami()) share();
   else if (data.kind === "key" && !state.isIn && !hasKey()) start(data.key).catch((error) => { state.wrong = error.message; redraw(); });
-  // Check `hasKey` too, because a tab already has a key while its sign-in is in progress.
+  // During its sign-in, a tab has a key but not `isIn`.
   else if (data.kind === "sign-out" && (state.isIn || hasKey())) leave(data.why || "Signed out in another tab.", true);
 };
 

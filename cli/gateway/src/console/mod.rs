@@ -1,6 +1,5 @@
-//! The console: web pages for operators, over the API in [`operate`](crate::operate). The pages are part of the
-//! program and load only from this server. The pages can do no more than the key or token of the user permits.
-//! `sign_in` gets a token from an identity provider.
+//! The console: web pages for operators, over the API in [`operate`](crate::operate). The pages are part of the program
+//! and load only from this server.
 
 mod sign_in;
 
@@ -16,11 +15,9 @@ use axum::routing::get;
 use crate::Shared;
 use crate::problem::Problem;
 
-/// The name, media type and gzipped bytes of each file. `build.rs` writes the list.
+/// Names, media types and gzipped bytes. `build.rs` writes the list.
 const FILES: &[(&str, &str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console_files.rs"));
 
-/// Allow scripts, styles and data only from this server. Forbid framing, form submission, and parsing text as HTML. The
-/// console's code sends the key as a header, so another page cannot make the browser use the key.
 const GUARDS: [(HeaderName, &str); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -65,8 +62,7 @@ mod tests {
     fn files_import_only_each_other_and_name_no_external_host() {
         for (name, kind, _) in FILES {
             let text = std::fs::read_to_string(format!("src/console/{name}")).unwrap();
-            // Preact contains the namespace URLs of SVG and MathML, and a property that sets HTML. The console does
-            // not use this property.
+            // Preact contains the namespace URLs of SVG and MathML, and a property that sets HTML.
             let is_foreign = name.starts_with("preact.");
             for word in ["http://", "https://", "innerHTML", "eval(", "document.cookie", "localStorage.setItem(STORED"]
             {

@@ -1,6 +1,5 @@
-//! Sign-in to the console at an identity provider. The routes need no key: [`offer`] returns the parameters of an
-//! authorization request, and [`complete`] exchanges the provider's code for a token, which the console then sends as
-//! its key.
+//! Sign-in to the console at an identity provider. The routes need no key. [`complete`] exchanges the provider's code
+//! for a token, and the console sends this token as its key.
 
 use std::sync::Arc;
 
@@ -27,7 +26,7 @@ const EXPECTED: &str = "{\"code\": \"…\", \"verifier\": \"…\", \"nonce\": \"
 
 #[derive(Debug, Serialize)]
 pub(super) struct SignInOffer {
-    /// `None` if the gateway offers no sign-in at a provider, so that users must enter a key or token.
+    /// `None` if users must enter a key or token.
     sign_in: Option<Provider>,
 }
 
@@ -101,13 +100,12 @@ fn configured(shared: &Shared) -> Option<(&Tokens, &PublicUrl)> {
     shared.credentials.tokens.as_ref().zip(shared.public.as_ref())
 }
 
-/// Rejects a request that another site's page could send.
 fn check_sender(parts: &Parts, public: &PublicUrl) -> Result<(), Problem> {
     if parts.headers.get(header::ORIGIN).is_some_and(|origin| !public.is_origin(origin)) {
         return Err(Problem::forbidden(format!("sign in at {}", public.console())));
     }
-    // Browsers send this content type to another site only after a preflight request, which the gateway does not
-    // answer.
+    // Browsers send this content type to another site only after a preflight request. The gateway does not answer such
+    // requests.
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().is_none_or(|kind| !kind.trim().eq_ignore_ascii_case("application/json")) {
         return Err(Problem::invalid("Content-Type: expected application/json"));
@@ -121,8 +119,7 @@ fn invalid(problem: &str) -> Problem {
 
 impl CompleteRequest {
     fn check(&self, public: &PublicUrl) -> Result<(), Problem> {
-        // The provider compares this address with that of the authorization request. The gateway checks it too, so
-        // that it never exchanges a code that the provider sent to another site.
+        // The gateway must never exchange a code that the provider sent to another site.
         if self.redirect_uri != public.console() {
             return Err(Problem::invalid(format!("redirect_uri: expected {}", public.console())));
         }

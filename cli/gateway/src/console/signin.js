@@ -1,5 +1,5 @@
-// Sign-in at an identity provider: the authorization-code flow of OpenID Connect with PKCE. The state, the nonce and
-// the verifier of a sign-in stay in the tab that began it, and are used once.
+// The authorization-code flow of OpenID Connect with PKCE. State, nonce and verifier stay in the tab that began the
+// sign-in, and are used once.
 
 import { Refused, send } from "./api.js";
 

@@ -2,7 +2,7 @@
 
 // Combining marks. More than three in a row would cover the surrounding lines.
 const MARK = "[\\u0300-\\u036f\\u0483-\\u0489\\u1ab0-\\u1aff\\u1dc0-\\u1dff\\u20d0-\\u20ff\\ufe20-\\ufe2f]";
-// These characters are invisible or reorder the text around them. The same list as in shared/model/src/hidden.rs.
+// These characters are invisible or reorder text. shared/model/src/hidden.rs has the same list.
 const HIDDEN = new RegExp(
   "[\\0-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e"
   + "\\u2060-\\u206f\\u2800\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufffb\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}]"

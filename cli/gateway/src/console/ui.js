@@ -1,12 +1,11 @@
-// The parts that the views share. Text of agents and tools is never parsed as HTML; invisible characters are escaped
-// and marked.
+// The parts that the views share. Text of agents and tools is never parsed as HTML.
 
 import { now, withQuery } from "./api.js";
 import { fromNow, local, moodOf, utc } from "./format.js";
 import { Component, h as element } from "./preact.js";
 import { parts, visible } from "./text.js";
 
-// Text of these attributes is shown or announced to users.
+// Users see or hear the text of these attributes.
 const SHOWN = new Set(["aria-label", "title", "placeholder"]);
 
 function nodes(child) {

@@ -1,10 +1,9 @@
-//! Shows a client that its call waits for approval. The caller can never approve its own call. A client that can show
-//! its user a page is asked to show the approvals page, where approvers decide with their own keys. The client's
-//! response decides nothing.
+//! Shows a client that its call waits for approval. The caller can never approve its own call. If the client can show
+//! its user a page, the gateway asks it to show the approvals page. The client's response decides nothing.
 //!
-//! The exception is a client whose user is the approver, because both run on one machine ([`LocalApprover`]). Then
-//! the client shows a dialog, and the user's answer decides. Without dialogs, the call is *held*: the client gets a
-//! result that explains where to decide. If the client repeats the call, it gets the result of the held call.
+//! The exception is a client on the approver's own machine ([`LocalApprover`]): it shows a dialog, and the approver's
+//! answer decides. Without dialogs, the call is *held*: the client gets a result that explains where to decide. If the
+//! client repeats the call, it gets the result of the held call.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -31,17 +30,14 @@ use crate::serving::public::PublicUrl;
 /// Exceeds the maximum number of waiting approvals of one agent.
 const HELD_MAX: usize = 1_000;
 
-/// The user of this machine, who decides the approvals of the client that this process serves.
+/// The user of this machine is the approver.
 #[derive(Debug, Clone)]
 pub struct LocalApprover {
-    /// An approver of the policy.
     pub name: String,
     pub roles: BTreeSet<String>,
-    /// Masks secrets in audit entries.
     pub redactor: Arc<Redactor>,
     pub console: PublicUrl,
-    /// The file with the link to the console. The link contains a key. Models read results, so results name only the
-    /// file.
+    /// This file has the link to the console, which contains a key. Models read results, so results name only the file.
     pub link: PathBuf,
 }
 
@@ -65,13 +61,12 @@ impl LocalApprovals {
         self.approver.console.clone()
     }
 
-    /// Returns the turn of a held call with the same tool and arguments.
     pub(super) fn held(&self, request: &CallToolRequestParams) -> Option<TurnId> {
         let is_equal = |held: &&HeldCall| held.tool == *request.name && held.arguments == request.arguments;
         self.held.lock().iter().find(is_equal).map(|held| held.turn.clone())
     }
 
-    /// Forgets a held call. Called when the result of the call is known, or before the call is held again.
+    /// Call when the result is known, or before the call is held again.
     pub(super) fn release(&self, turn: &TurnId) {
         self.held.lock().retain(|held| held.turn != *turn);
     }
@@ -80,7 +75,6 @@ impl LocalApprovals {
         self.held.lock().iter().map(|held| held.turn.clone()).collect()
     }
 
-    /// Holds the call. Returns a result that explains where to decide.
     pub(super) fn hold(&self, request: &CallToolRequestParams, turn: &TurnId, approval: &Approval) -> CallToolResult {
         self.release(turn);
         let mut held = self.held.lock();
@@ -100,13 +94,13 @@ impl LocalApprovals {
 }
 
 pub(super) enum Question {
-    /// True if the approval was decided.
+    /// True if the approval is decided.
     Dialog(AbortOnDropHandle<bool>),
     NoDialog(Box<Approval>),
 }
 
 impl McpServer {
-    /// Returns the approval that the turn waits for. `None` if the turn waits for something else, or on a read error.
+    /// `None` if the turn waits for something else, or on a read error.
     pub(super) async fn pending_approval(&self, name: &TurnName, live: &LiveTurn) -> Option<Approval> {
         let id = live.turn.approval.as_deref().filter(|_| turn_state(live) == TurnState::Parked)?;
         match self.client.approval(&name.tenant, id).await {
@@ -118,8 +112,7 @@ impl McpServer {
         }
     }
 
-    /// Returns an approval that the user of this machine may decide. `None` also if its id is `asked`, or on a read
-    /// error.
+    /// `None` for an approval with the id `asked`, or on a read error.
     pub(super) async fn new_local_approval(&self, name: &TurnName, asked: Option<&str>) -> Option<Approval> {
         let approver = &self.local.as_ref()?.approver;
         let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).turn_view(name).await else { return None };
@@ -142,7 +135,6 @@ impl McpServer {
         }
     }
 
-    /// Tells the model who must approve, until when, and where.
     pub(super) fn describe_approval(&self, approval: &Approval) -> String {
         let name = format!("{}:{}", approval.tenant, approval.id);
         let until = DateTime::from_timestamp_millis(approval.until_ms).unwrap_or_default();
@@ -160,16 +152,13 @@ impl McpServer {
         )
     }
 
-    /// Returns the base URL of the approvals page. `None` if the gateway has no configured URL, or if the client cannot
-    /// show pages.
     pub(super) fn page(&self, context: &RequestContext<RoleServer>) -> Option<&PublicUrl> {
         let shows = context.client_capabilities().and_then(|can| can.elicitation).is_some_and(|can| can.url.is_some());
         self.public.as_ref().filter(|_| shows)
     }
 }
 
-/// Returns false if the approval is still undecided: the user closed the dialog without an answer, the dialog could
-/// not be shown, or the decision failed.
+/// False if the approval is still undecided: nobody answered the dialog, or the decision failed.
 async fn decided_in_dialog(
     client: &Client,
     approver: &LocalApprover,

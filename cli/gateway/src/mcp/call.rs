@@ -28,21 +28,17 @@ use crate::waiting::TurnLookup;
 
 /// A longer call becomes a task if the client supports tasks. Most calls end sooner, so their clients do not poll.
 const TASK_AFTER: Duration = Duration::from_secs(2);
-/// If the client does not support tasks, a request waits at most this long. Clients and proxies rarely allow more.
+/// The longest wait for clients without tasks. Clients and proxies rarely allow more.
 const WAIT_MAX: Duration = Duration::from_secs(600);
-/// The time for retries while Redis does not respond.
 const SUBMIT_MAX: Duration = Duration::from_secs(10);
 const SUBMIT_AGAIN: Duration = Duration::from_millis(500);
-/// The interval of progress notifications, which clients can ask for.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// The interval between checks for an approval that the user of this machine decides.
 const APPROVAL_LOOKS: Duration = Duration::from_millis(250);
 /// Member of `_meta`. Several calls with the same id run once.
 const TURN_ID: &str = "tickfleet/turn_id";
-/// Member of `_meta` that is rejected. Facts of calls over MCP belong to the agent: a client that chose the
-/// session could avoid facts that block a call.
+/// Member of `_meta` that is rejected: a client that chose the session could avoid facts that block a call.
 const SESSION_ID: &str = "tickfleet/session_id";
-/// Each member of `_meta` that a call uses, with the field of the turn that it sets.
+/// Members of `_meta`, each with the field of the turn that it sets.
 pub const META: [(&str, &str); 2] = [(TURN_ID, "turn_id"), ("traceparent", "traceparent")];
 
 impl McpServer {
@@ -53,7 +49,7 @@ impl McpServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let began = Instant::now();
-        // A call that cannot wait for its result must not be submitted.
+        // Reserve first: a call that cannot wait for its result must not be submitted.
         let permit = match self.waiting.reserve(&principal.holder()) {
             Ok(permit) => permit,
             Err(problem) => return Ok(CallToolResponse::Complete(not_accepted(&problem))),
@@ -118,8 +114,8 @@ impl McpServer {
         }
     }
 
-    /// Returns whether the turn was submitted before. The inner error is a message for the model. `repeated` is the
-    /// turn of the held call that this request repeats.
+    /// The bool is true if the turn was submitted before. The inner error is a message for the model. `repeated` is the
+    /// turn of a held call.
     async fn submit(
         &self,
         principal: &Principal,
@@ -138,7 +134,7 @@ impl McpServer {
         names::chosen(TURN_ID, turn.id.as_ref())
             .map_err(|problem| ErrorData::invalid_params(problem.summary().0.to_owned(), None))?;
         turn.reply_to = Some(self.waiting.inbox(&principal.tenant));
-        // With an id, the call runs once even if Redis does not respond and the submit is repeated.
+        // With an id, the call runs once even if the submit is repeated.
         let id = turn.id.take().or(repeated).map_or_else(new_id, Ok)?;
         turn.id = Some(id.clone());
         let began = Instant::now();
@@ -162,7 +158,7 @@ impl McpServer {
         let known = self.client.store(&name.tenant).content_of(name).await.map_err(|error| failed(&error.into()))?;
         let turn = &name.turn;
         let message = match known {
-            // Only the id is still stored.
+            // Redis has the id, but no longer the result.
             Some(_) => format!(
                 "The call was submitted before, as turn {turn}, and has ended; its result has expired. It did not run again."
             ),
@@ -173,8 +169,7 @@ impl McpServer {
         Ok(CallToolResponse::Complete(CallToolResult::error(vec![ContentBlock::text(message)])))
     }
 
-    /// Handles a client that has stopped waiting. Cancels the turn if the client's protocol treats the end of the wait
-    /// as a cancellation. Over HTTP with a revision before 2026-07-28, a broken connection does not cancel a call.
+    /// Over HTTP with a revision before 2026-07-28, a broken connection does not cancel a call.
     async fn cancelled(&self, name: &TurnName, context: &RequestContext<RoleServer>) -> ErrorData {
         let is_wanted_no_more = self.only.is_some() || is_stateless(context);
         if is_wanted_no_more && let Err(error) = self.cancel(name).await {
@@ -203,7 +198,6 @@ impl McpServer {
     }
 }
 
-/// Describes the turn's state, with the progress that a running tool has reported.
 pub(super) fn live_words(live: &LiveTurn) -> Cow<'static, str> {
     let state = turn_state(live);
     match &live.progress {
@@ -249,8 +243,7 @@ pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
     if let Some(result) = results.and_then(|results| results.into_iter().next()) {
         return Ok(result);
     }
-    // The library cannot parse the result of the successful call. If the call were reported as failed, the model
-    // would repeat it.
+    // The call has succeeded. If it were reported as failed, the model would repeat it.
     if let Some(result) = reply.results.first().filter(|result| result.outcome == Outcome::Ok) {
         let output = result.output.as_ref().map_or("null", |output| output.get());
         return Ok(CallToolResult::success(vec![ContentBlock::text(output.to_owned())]));
@@ -259,7 +252,7 @@ pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
     Ok(CallToolResult::error(vec![ContentBlock::text(why.to_owned())]))
 }
 
-/// Returns a random id. The id is not a secret: reading the turn requires a key for the agent.
+/// The id is not a secret: reading the turn requires a key for the agent.
 fn new_id() -> Result<TurnId, ErrorData> {
     let mut bytes = [0_u8; 16];
     let random = SystemRandom::new().fill(&mut bytes).is_ok();
@@ -267,7 +260,6 @@ fn new_id() -> Result<TurnId, ErrorData> {
     id.ok_or_else(|| failed(&Problem::no_randomness()))
 }
 
-/// Tells the model that Redis did not confirm the submit.
 fn acceptance_unknown(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     let cause = refusal.map_or_else(
         || "The fleet's Redis did not respond".to_owned(),
@@ -283,8 +275,6 @@ fn acceptance_unknown(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
 
-/// Tells the model why the call was not accepted, such as a full queue or a lack of memory, and whether a retry may
-/// help.
 fn not_accepted(problem: &Problem) -> CallToolResult {
     let (message, is_worth_another) = problem.summary();
     let advice = if is_worth_another { " Nothing ran. Retry in a moment." } else { " Nothing ran." };

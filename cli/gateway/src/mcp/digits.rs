@@ -1,8 +1,5 @@
-//! Preserves numbers that the protocol library would round: such a number passes through the library as a text.
-//!
-//! The library parses JSON into 64-bit integers and fractions of about 16 digits. Before parsing, each longer number
-//! becomes a text that begins with a mark, which is secret to this process. In the output, each such text becomes the
-//! original number again.
+//! Preserves numbers that the protocol library would round. Before parsing, each long number becomes a text with a
+//! secret mark. In the output, each such text becomes the original number again.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -14,19 +11,16 @@ use tickfleet_model::redaction::string_end;
 /// A fraction with at most this many digits is always exact.
 const DIGITS_EXACT: usize = 15;
 
-/// Returns the secret with which every text that replaces a number begins.
 fn mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| {
         let mut bytes = [0_u8; 16];
-        // Without random numbers, senders can guess the mark. A text with the mark then becomes a number, which does
-        // no harm.
+        // If senders guess the mark, their texts become numbers, which is harmless.
         let _ = SystemRandom::new().fill(&mut bytes);
         bytes.iter().fold("tickfleet-number-".to_owned(), |mark, byte| format!("{mark}{byte:02x}"))
     })
 }
 
-/// Replaces each number that the library might round with a marked text.
 pub(super) fn guarded(json: &str) -> Cow<'_, str> {
     let bytes = json.as_bytes();
     let mut guarded = String::new();
@@ -56,7 +50,6 @@ pub(super) fn guarded(json: &str) -> Cow<'_, str> {
     Cow::Owned(guarded)
 }
 
-/// Replaces each marked text with its original number.
 pub(super) fn restored(json: &str) -> Cow<'_, str> {
     let mut restored = String::new();
     let mut left = json;

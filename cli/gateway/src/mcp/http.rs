@@ -1,4 +1,4 @@
-//! MCP over HTTP: one path per agent. No protocol revision uses a session, so any gateway can serve any request.
+//! MCP over HTTP. No protocol revision uses a session, so any gateway can serve any request.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,18 +22,15 @@ use crate::{BODY_SLACK_BYTES, Shared};
 pub(crate) type HttpServer = StreamableHttpService<McpServer, NeverSessionManager>;
 
 const BODY_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
-/// Bounds a body after `digits` has replaced numbers with texts. Each such number has at least 15 digits, and its
-/// quotes and mark add 51 bytes.
+/// Each replaced number has at least 15 digits, and its quotes and mark add 51 bytes.
 const GUARDED_BYTES_MAX: usize = 5 * BODY_BYTES_MAX;
-/// Origins of pages that the local machine serves, on any port.
 const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
 
 pub(crate) fn http_server(server: McpServer) -> HttpServer {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
-        // Only programs that know a key send the key. A browser never adds the key automatically, so a check of the
-        // host name would protect nothing. Pages of other origins are still rejected, as the specification requires.
+        // No browser adds the key automatically, so a check of the host name would protect nothing.
         .disable_allowed_hosts()
         .with_allowed_origins(LOCAL_ORIGINS)
         .with_max_request_body_bytes(GUARDED_BYTES_MAX);
@@ -56,7 +53,7 @@ pub(crate) async fn answer(
 
 async fn with_guarded_digits(request: Request) -> Result<Request, Problem> {
     let (head, body) = request.into_parts();
-    // An error also occurs if the body ends early. The message is then wrong, but no client waits for the response.
+    // An error also occurs if the body ends early, but then no client waits for the response.
     let bytes = axum::body::to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| Problem::too_large())?;
     let body = match std::str::from_utf8(&bytes).map(digits::guarded) {
         Ok(Cow::Owned(guarded)) => guarded.into(),

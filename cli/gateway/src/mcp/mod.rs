@@ -1,9 +1,6 @@
-//! An MCP server for each agent: the tools that the permission matrix allows, and calls that run as turns, with caps,
-//! permissions, validation and audit. For clients that support tasks, a long call becomes a task. All state of a task
-//! is the turn's record, so any gateway can serve it.
+//! An MCP server for each agent. All state of a task is the turn's record, so any gateway can serve it.
 //!
-//! START HERE: [`McpServer`] handles requests. `call` runs a call from its parameters to its result. `task` shows a
-//! call in progress, `approval` a call that waits for approval. `digits` preserves large numbers.
+//! START HERE: [`McpServer`].
 
 mod approval;
 mod call;
@@ -47,9 +44,8 @@ pub(crate) use http::{HttpServer, answer, http_server};
 pub use stdio::serve_stdio;
 
 const PAGE: usize = 200;
-/// The longest wait for a worker to write the tool list. Clients request the list once, as soon as a fleet starts.
+/// Clients request the list once, as soon as a fleet starts. A worker must write the list first.
 const LIST_WAIT: Duration = Duration::from_secs(5);
-/// The pause between attempts to read the list doubles up to [`LIST_LOOKS_MAX`].
 const LIST_LOOKS_MIN: Duration = Duration::from_millis(100);
 const LIST_LOOKS_MAX: Duration = Duration::from_secs(1);
 
@@ -78,7 +74,6 @@ impl Principal {
         self.caller.as_ref().map_or_else(started, Caller::holder)
     }
 
-    /// Returns the turn of a task. An invalid id is reported as an unknown task.
     fn turn(&self, task_id: &str) -> Result<TurnName, ErrorData> {
         let turn = TurnId::new(task_id).map_err(|_| unknown_task(task_id))?;
         Ok(TurnName { tenant: self.tenant.clone(), turn })
@@ -94,9 +89,8 @@ pub(crate) struct McpServer {
     draining: CancellationToken,
     /// `None` if each request names its agent.
     only: Option<Principal>,
-    /// Over standard input and output, this is the local console.
+    /// Over standard input and output, the URL of the local console.
     public: Option<PublicUrl>,
-    /// Present if the user of this machine is an approver.
     local: Option<Arc<LocalApprovals>>,
 }
 
@@ -111,8 +105,7 @@ impl McpServer {
         Self { client, waiting, metrics: Some(metrics), draining, only: None, public, local: None }
     }
 
-    /// Waits up to [`LIST_WAIT`] for a worker to write the list. Returns `None` if there is still no list, or if the
-    /// process drains first.
+    /// `None` if there is no list after [`LIST_WAIT`], or if the process drains first.
     async fn list_of(
         &self,
         principal: &Principal,
@@ -151,7 +144,7 @@ fn dialect(context: &RequestContext<RoleServer>) -> Dialect {
     if is_stateless(context) { Dialect::Mcp2026_07_28 } else { Dialect::Mcp }
 }
 
-/// Returns true if the client speaks a revision without a handshake, 2026-07-28 or later.
+/// True for revisions without a handshake, from 2026-07-28 on.
 fn is_stateless(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version().is_some_and(|version| !version.has_initialize())
 }
@@ -211,8 +204,7 @@ impl ServerHandler for McpServer {
         Ok(page)
     }
 
-    // The server does not advertise the capabilities of the methods below. These methods return "method not found"
-    // instead of empty lists: revision 2026-07-28 requires that methods and capabilities agree.
+    // Revision 2026-07-28 requires that methods and capabilities agree: return "method not found", not empty lists.
 
     async fn list_prompts(
         &self,
@@ -275,7 +267,7 @@ impl ServerHandler for McpServer {
         self.task(&principal, &request.task_id, &context).await.map(GetTaskResult::new)
     }
 
-    /// Ignores the client's responses, which decide nothing: the caller cannot approve its own call.
+    /// The client's responses decide nothing: the caller cannot approve its own call.
     async fn update_task(
         &self,
         request: UpdateTaskParams,

@@ -1,4 +1,4 @@
-//! MCP over standard input and output. The client runs on the same machine, and starts its own servers.
+//! MCP over standard input and output. The client runs on the same machine.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,9 +19,7 @@ use crate::waiting::ReplyWaiters;
 const LINE_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
 const PIPE_BYTES: usize = 64 * 1024;
 
-/// Serves the tools of one agent until the client disconnects or `draining` is canceled. The user who started the
-/// process acts for the agent, so no key is required. If `approver` is given, the user also decides approvals, and
-/// calls that still wait for approval at the end are canceled.
+/// No key is required. If `approver` is given, calls that still wait for approval at the end are canceled.
 pub async fn serve_stdio(
     client: Client,
     (tenant, agent): (TenantId, AgentId),
@@ -53,7 +51,7 @@ pub async fn serve_stdio(
         Err(error) => Err(std::io::Error::other(error)),
     };
     read.abort();
-    // The library has closed its end of the pipe, so this task ends once all responses have been written.
+    // The library has closed its end of the pipe, so this task ends when all responses are written.
     drop(written.await);
     // No client can receive the results of held calls any more.
     for turn in local.map(|local| local.held_turns()).unwrap_or_default() {

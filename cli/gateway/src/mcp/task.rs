@@ -27,8 +27,7 @@ impl McpServer {
         let store = self.client.store(&principal.tenant);
         let retain_ms = store.options().retain_ms;
         let failed = |error: tickfleet_store::StoreError| failed(&error.into());
-        // A task of another agent is reported as unknown, before and after its admission. The check takes as long as
-        // for a task that does not exist.
+        // A task of another agent is reported as unknown. The check takes as long as for a task that does not exist.
         let is_own = |view: &TurnView| agent_of(view).as_deref() == Some(principal.agent.as_str());
         let mut view = store.turn_view(&name).await.map_err(failed)?;
         let waits = if is_own(&view) { None } else { self.client.undecided(&name).await.map_err(failed)? };
@@ -59,7 +58,6 @@ impl McpServer {
                 Err(unknown_task(task_id))
             }
             TurnView::Finished(finished) => ended(&name, principal, &finished, retain_ms),
-            // No scheduler has admitted or rejected the accepted turn yet.
             TurnView::Unknown if is_queued => {
                 let now = instant(store.now_ms().await.map_err(failed)?);
                 let task = Task::new(task_id, TaskStatus::Working, now.clone(), now);
@@ -119,7 +117,6 @@ fn object<T: serde::Serialize>(value: &T) -> JsonObject {
     }
 }
 
-/// Formats shard time as ISO 8601.
 fn instant(at_ms: i64) -> String {
     DateTime::from_timestamp_millis(at_ms).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
 }

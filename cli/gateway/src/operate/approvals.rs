@@ -105,7 +105,6 @@ pub(crate) async fn show(
     Ok(Json(if may_decide { approval } else { approval.without_secrets(&shared.backend.redactor()) }))
 }
 
-/// Returns true if the key's approver may decide the approval. Returns false also if the configuration cannot be read.
 async fn may_decide(shared: &Shared, operator: &Operator, approval: &Approval) -> bool {
     let Ok(by) = operator.require_permission(Verb::Approve).and_then(|()| operator.approver()) else { return false };
     let roles = shared.backend.approver(by).await.ok().flatten();
@@ -182,7 +181,7 @@ impl Deciding {
         Approver { name: &self.by, roles: &self.roles }
     }
 
-    /// Logs the decision with the name of the key, because two keys may have the same approver.
+    /// Two keys may have the same approver, so the log has the name of the key.
     fn log(&self, counted: VerdictResult) -> VerdictResult {
         let (key, by, approval) = (&self.context.by, &self.by, &self.approval.id);
         tracing::info!(key, by, %approval, state = %counted.state, "approval decided");

@@ -20,9 +20,9 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new().routes(routes!(search))
 }
 
-/// The default and maximum number of entries per shard.
+/// Default and maximum per shard.
 const ENTRIES: (usize, usize) = (50, 500);
-/// Bounds the entries that one request reads in one shard.
+/// Per request and shard.
 const READ_MAX: usize = 20_000;
 
 /// Filter of audit entries. An entry must match all of it.
@@ -126,7 +126,7 @@ fn parse_conditions(text: &str) -> Result<ArgumentConditions, Problem> {
     text.parse().map_err(|error: String| Problem::invalid(format!("where: {error}")))
 }
 
-/// Parses a cursor, which has the shard and the entry: `0:1700000000000-3`.
+/// A cursor has the shard and the entry: `0:1700000000000-3`.
 fn parse_cursor(text: &str) -> Result<(u32, &str), Problem> {
     let read = text.split_once(':').and_then(|(shard, entry)| {
         let (ms, number) = entry.split_once('-')?;

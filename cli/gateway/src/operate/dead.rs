@@ -1,4 +1,4 @@
-//! Dead letters, and calls and tasks that failed permanently: list, replay and drop.
+//! Dead letters, and calls and tasks that failed permanently.
 
 use std::sync::Arc;
 
@@ -132,9 +132,8 @@ impl DeadQuery {
 pub(crate) struct DeadCausesPage {
     causes: Vec<Cause>,
     read: usize,
-    /// The number of entries with further causes, which did not fit into the response.
+    /// Entries with further causes, which do not fit into the response.
     others: u64,
-    /// `None` at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
     now_ms: i64,

@@ -1,4 +1,4 @@
-//! The live state of the fleet. While anyone watches, one poll of Redis every two seconds serves all watchers.
+//! The live state of the fleet. One poll of Redis every two seconds serves all watchers.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -29,8 +29,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Shared>> {
 }
 
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Each live view needs a connection, and all views receive the same snapshot. Only keys for all tenants can open a
-/// view.
+/// Each watcher needs a connection.
 const WATCHERS_MAX: PermitBounds = PermitBounds { all: 200, tenant: 200, caller: 50 };
 
 #[derive(Debug, Clone)]
@@ -55,7 +54,6 @@ impl FleetPoller {
         Self { snapshot, watcher_arrived: Arc::default(), permits: PermitPool::new(WATCHERS_MAX) }
     }
 
-    /// Runs until `stop` is canceled.
     pub(crate) async fn poll(self, backend: Arc<dyn OperatorBackend>, stop: CancellationToken) {
         let polling = async {
             let mut changes = 0;
@@ -86,7 +84,7 @@ impl FleetPoller {
         stop.run_until_cancelled(polling).await;
     }
 
-    /// Streams snapshots while `may_still` returns true. A slow reader skips to the newest snapshot.
+    /// A slow reader skips to the newest snapshot.
     fn watch<F, Fut>(
         &self,
         holder: &CallerIdentity,
@@ -98,7 +96,6 @@ impl FleetPoller {
     {
         let permit = self.permits.take(holder).ok_or_else(|| Problem::too_many_watch(WATCHERS_MAX))?;
         let mut snapshot = self.snapshot.subscribe();
-        // A new watcher need not wait for the next poll.
         snapshot.mark_changed();
         self.watcher_arrived.notify_one();
         let watcher = Watcher { snapshot, may_still, _permit: permit };
@@ -120,7 +117,7 @@ where
     F: Fn() -> Fut,
     Fut: Future<Output = bool>,
 {
-    /// Returns the next snapshot as an event. `None` if the watcher has lost its permission or polling has ended.
+    /// `None` if the watcher has lost its permission or polling has ended.
     async fn next(&mut self) -> Option<Event> {
         loop {
             // The poll may hang on Redis, so the permission is checked on a timeout too.
@@ -145,8 +142,7 @@ where
     }
 }
 
-/// Returns the counts that show whether the fleet has changed. Leaves out ages, rates and the texts of findings,
-/// because they always differ.
+/// Leaves out ages, rates and the texts of findings, because they always differ.
 fn change_marker(fleet: &Value) -> Value {
     let counts: Vec<&Value> = fleet["backlog"].as_array().into_iter().flatten().map(|one| &one["count"]).collect();
     let findings = fleet["findings"].as_array().into_iter().flatten();
@@ -155,7 +151,7 @@ fn change_marker(fleet: &Value) -> Value {
     json!([counts, fleet["paused"], fleet["policy_generation"], fleet["slots"], findings])
 }
 
-/// Returns true if there is traffic, which can change other views without changing the counts in `change_marker`.
+/// Traffic can change other views without changing the counts in `change_marker`.
 fn is_busy(fleet: &Value) -> bool {
     ["turns", "slices", "calls"].iter().any(|rate| fleet["rates"][rate].as_f64().is_some_and(|rate| rate > 0.0))
 }
@@ -189,7 +185,6 @@ fn may_watch(operator: &Operator) -> Result<(), Problem> {
     operator.require_all_tenants()
 }
 
-/// The credential is checked again while the watcher is connected.
 pub(crate) struct WatchRequest {
     operator: Operator,
     parts: Parts,
@@ -295,7 +290,6 @@ mod tests {
         }
         assert_eq!(backend.0.load(Ordering::SeqCst), 5, "one look for all of them");
 
-        // The stream of an invalid key ends, and its permit is released.
         may.store(false, Ordering::SeqCst);
         assert!(watchers[0].next().await.is_none());
         drop(watchers.remove(0));

@@ -1,9 +1,5 @@
-//! The operator API: the commands `turns`, `approvals`, `dead`, `pause`, `tools disable`, `explain`, `limits`,
-//! `stats`, `audit search` and `top` over HTTP. The [`verbs`](tickfleet_client::verbs) implement the actions; a route
-//! checks only the permission and the bounds of the body. Everything that needs the fleet's configuration comes from
-//! the [`OperatorBackend`](crate::OperatorBackend). A key with `view` may read. A key with `operate` may pause,
-//! resume and cancel. A key with `approve` decides approvals as the approver in its row. For tokens of an identity
-//! provider, rules about their claims grant these permissions.
+//! The operator API. The [`verbs`](tickfleet_client::verbs) implement the actions; a route checks only the permission
+//! and the bounds of the body. The [`OperatorBackend`](crate::OperatorBackend) has the fleet's configuration.
 
 pub(crate) mod approvals;
 pub(crate) mod audit;
@@ -61,7 +57,6 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
         .merge(switches::routes())
 }
 
-/// A page of a list, with the time at which the page was read.
 #[derive(Debug, Serialize)]
 pub(crate) struct Page<T> {
     #[serde(flatten)]
@@ -82,18 +77,17 @@ pub(crate) struct ChangeResult {
     changed: bool,
 }
 
-/// Returns the tool of a filter, given by name or id. `None` if the filter has no tool.
+/// `given` is a name or an id. `None` if the filter has no tool.
 async fn resolve_tool_filter(shared: &Shared, given: Option<String>) -> Result<Option<String>, Problem> {
     Ok(shared.backend.names().await?.tool_filter(&shared.client, given.as_deref()).await?)
 }
 
-/// Rejects a filter without matches if the fleet lacks a tenant, agent or tool of the filter. The rejection is a 404
-/// with the nearest names.
+/// 404 with the nearest names if the fleet lacks a tenant, agent or tool of the filter.
 async fn check_filter(shared: &Shared, filter: FilteredNames<'_>) -> Result<(), Problem> {
     Ok(shared.backend.names().await?.check_filter(&shared.client, filter).await?)
 }
 
-/// The caller of an operator route. Each handler checks the permission that it needs.
+/// Each handler must check the permission that it needs.
 #[derive(Debug)]
 pub(crate) struct Operator {
     grant: Arc<Grant>,
@@ -116,7 +110,7 @@ impl Operator {
         self.grant.holder()
     }
 
-    /// Returns the name for the audit log: the name of the key, or the name in the token.
+    /// The audit log uses this name.
     pub(crate) fn by(&self) -> &str {
         &self.grant.id
     }
@@ -131,13 +125,12 @@ impl Operator {
         self.grant.approver.as_deref().ok_or_else(no_approver)
     }
 
-    /// Returns the tenant that the operator may act on; `None` means all tenants.
+    /// `None` means all tenants.
     pub(crate) fn restrict_tenant(&self, requested: Option<String>) -> Result<Option<TenantId>, Problem> {
         Ok(verbs::restrict_tenant(self.grant.tenant.one(), requested.as_deref())?)
     }
 
-    /// Splits `tenant:id`. If the text is only an `id`, the tenant is the key's tenant, or `None` for a key for all
-    /// tenants.
+    /// Splits `tenant:id`. Without a tenant in the text, returns the key's tenant, or `None` for a key for all tenants.
     pub(crate) fn split_tenant<'a>(&self, text: &'a str) -> Result<(Option<TenantId>, &'a str), Problem> {
         Ok(verbs::split_tenant(self.grant.tenant.one(), text)?)
     }
@@ -197,7 +190,7 @@ pub(crate) async fn me(operator: Operator) -> Json<Me> {
     })
 }
 
-/// Parses a body. Rejects duplicate keys at any depth, because JSON readers disagree on which one counts.
+/// Rejects duplicate keys at any depth, because JSON readers disagree on which one counts.
 fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>, expected: &str) -> Result<T, Problem> {
     let bytes = &read_body(bytes)?;
     let bounds = Bounds { bytes_max: bytes.len(), depth_max: limits::JSON_DEPTH_MAX };
@@ -206,7 +199,6 @@ fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>, expected: &st
     serde_json::from_slice(bytes).map_err(|error| wrong(&error))
 }
 
-/// Trims the reason, and checks that it is neither empty nor too long.
 fn check_reason(reason: &mut String) -> Result<(), Problem> {
     check_optional_reason(reason)?;
     if reason.is_empty() {
@@ -216,7 +208,7 @@ fn check_reason(reason: &mut String) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Trims and checks the reason of an action that restores the normal state: such an action needs no reason.
+/// An action that restores the normal state needs no reason.
 fn check_optional_reason(reason: &mut String) -> Result<(), Problem> {
     *reason = reason.trim().to_owned();
     let max = limits::CANCEL_REASON_BYTES_MAX;

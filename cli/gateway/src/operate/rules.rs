@@ -40,7 +40,6 @@ pub(crate) struct RulesQuery {
 pub(crate) struct RulesResponse {
     rules: Vec<RuleRow>,
     calls: u64,
-    /// The log of every shard has been counted up to this time.
     counted_upto_ms: i64,
     /// True if the log has entries that are not counted yet: repeat the request.
     more: bool,

@@ -54,7 +54,6 @@ pub(crate) struct CallStatsResponse {
     /// Absent if rows are per tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     models: Option<ModelUseTotal>,
-    /// The log of every shard has been counted up to this time.
     counted_upto_ms: i64,
     /// True if the log has entries that are not counted yet: repeat the request.
     more: bool,
@@ -114,7 +113,7 @@ pub(super) struct CountProgress {
     pub(super) now_ms: i64,
 }
 
-/// Counts new audit entries, at most 20,000 per shard, in the tenant's shard or, for `None`, in all shards.
+/// At most 20,000 entries per shard. `None` counts all shards.
 pub(super) async fn count_new_entries(shared: &Shared, tenant: Option<&TenantId>) -> Result<CountProgress, Problem> {
     let now_ms = shared.client.now_ms().await?;
     let mut all = CountProgress { upto_ms: now_ms, more: false, gap: false, now_ms };

@@ -1,4 +1,4 @@
-//! Operator views: the fleet, the history of one turn, limits, and the configuration.
+//! Views of the fleet, of one turn, of limits and of the configuration.
 
 use std::sync::Arc;
 

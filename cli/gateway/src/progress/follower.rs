@@ -1,4 +1,4 @@
-//! The events of one follower of a turn: each result once, the turn's state when it changes, and finally the reply.
+//! The events of one follower of a turn: results, states of the turn, and the reply.
 
 use std::collections::VecDeque;
 
@@ -95,8 +95,7 @@ impl FollowerEvents {
         self.phase = Some(phase);
     }
 
-    /// Adds the event for an unknown turn. Also used for a turn that the key does not cover, so that the event does not
-    /// reveal the turn's owner.
+    /// A turn that the key does not cover gets the same event, which must not reveal the owner.
     fn add_not_found(&mut self) {
         let message = format!("{} is unknown: rejected, or its record has expired", self.name.turn);
         self.push("not_found", &json!({"message": message}));

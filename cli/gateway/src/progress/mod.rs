@@ -1,8 +1,6 @@
-//! The progress of turns, streamed to followers: what a turn waits for, where it runs, which of its calls have ended,
-//! and its reply.
+//! The progress of turns, streamed to followers. One `poller` in a gateway polls Redis for all followers.
 //!
-//! START HERE: [`events`] handles a request to follow a turn. `poller` is the one task of a gateway that polls Redis
-//! for all followers. `follower` turns the polled states into the events of one follower.
+//! START HERE: [`events`].
 
 mod follower;
 mod poller;
@@ -48,7 +46,7 @@ pub(crate) async fn events(
     caller.require_permission(Verb::Read)?;
     let name = named_turn(&caller, id)?;
     let skipped = position(&headers)?;
-    // As for the turn's reply, a turn that the caller may not see is reported as unknown.
+    // A turn that the caller may not see is reported as unknown.
     lookup_response(&name, &shared.waiting.look_up(&name, Some(&caller)).await?)?;
     let open_stream = OpenStream::begin(&shared, requester, Verb::Read)?;
     let seen = shared.followed.follow(&name);

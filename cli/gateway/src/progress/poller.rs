@@ -1,5 +1,4 @@
-//! Polls the turns that are followed, each once per poll for all its followers. About a hundred turns take two round
-//! trips. Polling stops while nothing is followed.
+//! Polls each followed turn once, for all its followers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ const TURNS_PER_QUERY: usize = 100;
 #[derive(Debug, Clone)]
 pub(super) enum PolledState {
     Nothing,
-    /// No scheduler has admitted or rejected the accepted turn yet.
+    /// No scheduler has admitted or rejected the turn yet.
     Queued,
     Underway {
         agent: String,
@@ -34,7 +33,7 @@ pub(super) enum PolledState {
         ended: Arc<Vec<CallEnd>>,
     },
     Ended(Arc<Reply>),
-    /// The turn is unknown. If the turn ended while Redis memory was short, the reply is only in the turn's inbox.
+    /// The turn is unknown, or it ended while Redis memory was short and its reply is only in the inbox.
     Gone,
     /// The record cannot be read: the gateway's log has the reason. The turn is not polled again.
     Damaged,
@@ -91,7 +90,7 @@ impl FollowedTurns {
         let known = turns.get(name).filter(|seen| seen.receiver_count() > 0);
         let mut seen = match known {
             Some(seen) => seen.subscribe(),
-            // The turn has no followers now, so a stored state may be outdated.
+            // Without followers, the stored state may be outdated.
             None => {
                 let (sender, seen) = watch::channel(PolledState::Nothing);
                 turns.insert(name.clone(), sender);
@@ -99,13 +98,12 @@ impl FollowedTurns {
             }
         };
         drop(turns);
-        // A new follower need not wait for the next poll.
+        // A new follower gets the current state at once.
         seen.mark_changed();
         self.inner.follower_arrived.notify_one();
         TurnSubscription { seen }
     }
 
-    /// Runs until `stop` is canceled.
     pub(crate) async fn poll(self, stop: CancellationToken) {
         let polling = async {
             loop {
@@ -124,7 +122,7 @@ impl FollowedTurns {
 }
 
 impl Inner {
-    /// Returns each turn with the number of its known results. Removes turns without followers.
+    /// Returns turns with the number of their known results. Removes turns without followers.
     fn names(&self) -> Vec<(TurnName, usize)> {
         let mut turns = self.turns.lock();
         turns.retain(|_, seen| seen.receiver_count() > 0);
@@ -132,14 +130,13 @@ impl Inner {
         known.map(|(name, seen)| (name.clone(), seen.borrow().ended())).collect()
     }
 
-    /// Returns false if a turn could not be read.
+    /// False if a turn could not be read.
     async fn poll_turns(&self, names: Vec<(TurnName, usize)>) -> bool {
         let mut shards: HashMap<u32, Vec<(TurnName, usize)>> = HashMap::new();
         for (name, known) in names {
             shards.entry(self.client.store(&name.tenant).shard()).or_default().push((name, known));
         }
-        // Shards are polled concurrently, so a shard that does not respond delays no other. Each shard is tried once
-        // per poll.
+        // Shards are polled concurrently, so a shard that does not respond delays no other.
         let polls = shards.into_values().map(async |names| {
             for some in names.chunks(TURNS_PER_QUERY) {
                 if !self.poll_shard_turns(some).await {
@@ -177,8 +174,7 @@ impl Inner {
         join_all(polled).await.into_iter().all(|is_read| is_read)
     }
 
-    /// Looks up a turn that has ended or has not been admitted. Returns false if the lookup failed and a later one may
-    /// succeed.
+    /// False if the lookup failed and a later one may succeed.
     async fn look_up_inactive(&self, name: &TurnName) -> bool {
         let is_queued = self.turns.lock().get(name).is_some_and(|seen| matches!(*seen.borrow(), PolledState::Queued));
         let found = if is_queued && !self.polls.load(Ordering::Relaxed).is_multiple_of(READ_EVERY) {
@@ -189,8 +185,7 @@ impl Inner {
         let is_read = found.as_ref().map_or_else(Problem::is_damaged, |_| true);
         self.update_state(name, |seen| match found {
             Ok(TurnLookup::Ended(reply)) => PolledState::Ended(reply),
-            // A scheduler may have admitted the turn between the two reads. Keep the turn's state, which the next poll
-            // updates.
+            // A scheduler may have admitted the turn between the two reads. The next poll updates the state.
             Ok(TurnLookup::UnderWay) if matches!(seen, PolledState::Underway { .. }) => seen.clone(),
             Ok(TurnLookup::UnderWay) => PolledState::Queued,
             Ok(TurnLookup::InInbox | TurnLookup::Unknown) => PolledState::Gone,

@@ -14,15 +14,14 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) const TRACEPARENT: &str = "traceparent";
 const ID_CHARS_MAX: usize = 128;
 
-/// Assigns an id to the request, unless the caller sent a valid one, and logs the request when its response begins.
-/// Probes can request the OpenAPI document often, so such requests are logged at debug level.
+/// Probes can request the OpenAPI document often, so these requests are logged at debug level.
 pub(crate) async fn log(request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = valid_request_id(request.headers()).unwrap_or_else(random_id);
     let trace = only(request.headers(), TRACEPARENT).and_then(|value| value.to_str().ok()).and_then(trace_id);
     let trace = trace.map(str::to_owned);
     let method = request.method().clone();
-    // Paths contain ids of turns and agents. The route shows the operation, and has only a few values.
+    // Paths contain ids of turns and agents. The route has only a few values.
     let route =
         request.extensions().get::<MatchedPath>().map_or_else(|| "other".to_owned(), |path| path.as_str().into());
     let mut response = next.run(request).await;
@@ -39,7 +38,6 @@ pub(crate) async fn log(request: Request, next: Next) -> Response {
     response
 }
 
-/// Returns the caller's request id. `None` unless the caller sent exactly one id that is safe in a log line.
 fn valid_request_id(headers: &HeaderMap) -> Option<String> {
     let text = only(headers, REQUEST_ID.as_str())?.to_str().ok()?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '+' | '=');

@@ -1,4 +1,4 @@
-//! A time limit for request bodies. A slow body occupies a connection, and memory for the part that has arrived.
+//! A time limit for request bodies, because a slow body occupies a connection and memory.
 
 use std::io;
 use std::time::Duration;
@@ -19,8 +19,7 @@ pub(crate) async fn in_time(request: Request, next: Next) -> Response {
 }
 
 fn bounded(body: BodyDataStream) -> Body {
-    // The time starts with the first read, which follows authentication: the time for authentication must not count
-    // against the sender.
+    // The time starts with the first read, which follows authentication.
     let timed = stream::unfold(Some((body, None)), |state| async {
         let (mut body, deadline) = state?;
         let deadline = deadline.unwrap_or_else(|| Instant::now() + BODY_TIME_MAX);

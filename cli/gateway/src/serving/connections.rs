@@ -1,7 +1,6 @@
 //! Connections, from their first byte. A connection is unknown until it has sent a valid key or token. Unknown
-//! connections are bounded in number and in time. If there are too many, the gateway closes the oldest one of the
-//! address with the most. Silent connections therefore cannot keep others out. A known connection counts against the
-//! bounds of the caller whose key it sent.
+//! connections are bounded in number and in time: silent connections cannot keep others out. A known connection counts
+//! against the bounds of its caller.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -27,7 +26,6 @@ use crate::verbs::CallerIdentity;
 
 /// Includes connections in a TLS handshake.
 const UNKNOWN_MAX: usize = 512;
-/// A connection without a valid key is closed after this time.
 const UNKNOWN_TIME_MAX: Duration = Duration::from_secs(30);
 /// Each bound exceeds the sum of the bounds for waiting requests and for streams.
 const KNOWN_MAX: PermitBounds = PermitBounds { all: usize::MAX, tenant: 5_000, caller: 4_000 };
@@ -43,7 +41,7 @@ struct Inner {
     known: PermitPool,
 }
 
-/// The unknown connections by number, which is also the order of their age.
+/// Newer connections have larger numbers.
 #[derive(Debug, Default)]
 struct UnauthenticatedConnections {
     next: u64,
@@ -51,7 +49,7 @@ struct UnauthenticatedConnections {
 }
 
 impl UnauthenticatedConnections {
-    /// Closes the oldest connection of the address that has the most unknown connections.
+    /// The address with the most unknown connections loses its oldest one.
     fn close_oldest(&mut self) {
         let mut counts: HashMap<Peer, usize> = HashMap::new();
         for (peer, _) in self.all.values() {
@@ -104,8 +102,7 @@ impl fmt::Debug for OpenConnection {
 }
 
 impl OpenConnection {
-    /// Counts the connection as the caller's. Later valid keys do not change the caller. 429: the caller or its tenant
-    /// has too many connections.
+    /// Later valid keys do not change the caller. 429: the caller or its tenant has too many connections.
     pub(crate) fn assign_to(&self, holder: &CallerIdentity) -> Result<(), Problem> {
         if self.is_known() {
             return Ok(());
@@ -121,7 +118,6 @@ impl OpenConnection {
         self.permit.get().is_some()
     }
 
-    /// Returns `None` if the gateway closes the connection first to make room for others.
     pub(super) async fn until_closed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.closed.run_until_cancelled(work).await
     }
@@ -133,12 +129,11 @@ impl Drop for OpenConnection {
     }
 }
 
-/// The connection of a request, passed along as an extension of the request.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestConnection(pub(super) Arc<OpenConnection>);
 
 impl RequestConnection {
-    /// Returns the connection of a request. `None` if the request did not come over a network.
+    /// `None` if the request did not come over a network.
     pub(crate) fn of(parts: &Parts) -> Option<&Self> {
         parts.extensions.get::<ConnectInfo<Self>>().map(|origin| &origin.0)
     }
@@ -203,7 +198,6 @@ impl<S> ConnectionStream<S> {
         Self { stream, connection, over: Box::pin(over), is_over: false }
     }
 
-    /// Fails if the connection is still unknown, and its time is over or the gateway has closed it.
     fn check_open(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.connection.is_known() {
             return Ok(());

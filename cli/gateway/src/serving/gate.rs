@@ -1,5 +1,4 @@
-//! A gate in front of the API. A gateway that starts while Redis is unavailable listens, and responds with 503 until
-//! the fleet is known.
+//! A gateway that starts while Redis is unavailable responds with 503 until the fleet is known.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +9,6 @@ use axum::response::{IntoResponse, Response};
 
 use crate::problem::Problem;
 
-/// Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Gate(Arc<AtomicBool>);
 
@@ -21,7 +19,7 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Rejects all requests to `/v1/` with 503, except for the OpenAPI document.
+    /// The OpenAPI document stays available.
     pub fn close(&self) {
         self.0.store(false, Ordering::Release);
     }

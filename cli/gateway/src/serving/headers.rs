@@ -1,5 +1,4 @@
-//! Headers that may occur only once. If a header had two values, a proxy and the gateway, or two parts of the gateway,
-//! could each use a different value.
+//! Headers that may occur only once, because a proxy and the gateway could use different values.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -8,9 +7,8 @@ use axum::response::{IntoResponse, Response};
 
 use crate::problem::Problem;
 
-/// All MCP and Tickfleet headers may occur only once, too.
+/// Header names with a prefix in `FAMILIES` may occur only once, too.
 const ONCE: [&str; 5] = ["authorization", "content-type", "idempotency-key", "last-event-id", "origin"];
-/// These are prefixes of header names.
 const FAMILIES: [&str; 2] = ["mcp-", "tickfleet-"];
 
 pub(crate) async fn once(request: Request, next: Next) -> Response {
@@ -27,7 +25,7 @@ fn repeated(headers: &HeaderMap) -> Option<&HeaderName> {
     headers.keys().find(|name| counts_once(name.as_str()) && headers.get_all(*name).iter().nth(1).is_some())
 }
 
-/// Returns the value of an informational header. `None` if there are several values, because no value can be preferred.
+/// `None` if there are several values, because no value can be preferred.
 pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())

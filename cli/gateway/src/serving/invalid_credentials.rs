@@ -1,6 +1,5 @@
-//! A rate limit per address for invalid keys and tokens, so that keys cannot be guessed at the speed of the gateway. A
-//! credential that was valid here before is exempt: behind a proxy, all clients share one address, and a client that
-//! guesses keys must not block the other clients.
+//! A rate limit per address for invalid keys and tokens, against guessing. A credential that was valid here before is
+//! exempt: behind a proxy, all clients share one address.
 
 use std::collections::HashSet;
 use std::mem::take;
@@ -18,7 +17,6 @@ use crate::verbs::Rate;
 /// The cache always keeps the latest half of this number of credentials.
 const KNOWN_MAX: usize = 20_000;
 
-/// Returns the address of a request. `None` if the request did not come over a network.
 fn peer_of(parts: &Parts) -> Option<Peer> {
     RequestConnection::of(parts).map(RequestConnection::peer)
 }
@@ -30,7 +28,7 @@ pub(crate) struct InvalidCredentialLimiter {
     good: Mutex<ValidCredentialCache>,
 }
 
-/// Hashes of valid credentials, in two generations. When the newer generation is full, it replaces the older one.
+/// Hashes in two generations. When the newer generation is full, it replaces the older one.
 #[derive(Debug, Default)]
 struct ValidCredentialCache {
     current: HashSet<[u8; 32]>,
@@ -60,8 +58,7 @@ impl InvalidCredentialLimiter {
         Self { rate, wrong: Allowances::default(), good: Mutex::default() }
     }
 
-    /// Checks the rate before a credential is checked. 429: too many invalid credentials came from the request's
-    /// address, and this credential was not valid here before.
+    /// 429: too many invalid credentials came from the address, and this credential was not valid here before.
     pub(crate) fn check_rate(&self, parts: &Parts, secret: &str) -> Result<(), Problem> {
         let (Some(rate), Some(peer)) = (self.rate, peer_of(parts)) else { return Ok(()) };
         if !self.wrong.is_used_up(&peer, rate) || self.good.lock().has(&Sha256::digest(secret).into()) {
@@ -82,7 +79,7 @@ impl InvalidCredentialLimiter {
         }
     }
 
-    /// Counts an invalid credential against the address of the request. The credential no longer counts as valid.
+    /// The credential no longer counts as valid.
     pub(crate) fn count(&self, parts: &Parts, secret: &str) {
         if let (Some(rate), Some(peer)) = (self.rate, peer_of(parts)) {
             self.good.lock().remove(&Sha256::digest(secret).into());
@@ -121,8 +118,7 @@ mod tests {
             limiter.check_rate(&here, "wrong").unwrap();
             limiter.count(&here, "wrong");
         }
-        // The limit applies to any port, and to any credential not yet known as valid. Otherwise, guessing could find
-        // valid credentials.
+        // The limit also holds for other ports and other credentials.
         for (parts, secret) in
             [(&from("192.0.2.7:2000"), "wrong"), (&here, "other"), (&from("[::ffff:192.0.2.7]:1"), "x")]
         {

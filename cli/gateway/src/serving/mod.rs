@@ -1,5 +1,4 @@
-//! How requests arrive: connections, which are bounded until they send a valid key; TLS; time limits for bodies; access
-//! log and metrics; a rate limit for invalid keys; and streams as responses.
+//! How requests arrive: connections, TLS, time limits, access log, metrics, rate limits and streams.
 
 pub(crate) mod access;
 pub(crate) mod bodies;

@@ -1,5 +1,4 @@
-//! Resources that the callers of a gateway share: waiting requests, streams and connections. No tenant and no caller
-//! can take all of them.
+//! Resources that the callers of a gateway share. No tenant and no caller can take all of them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,7 +10,6 @@ use parking_lot::Mutex;
 pub(crate) use super::bounds::PermitBounds;
 use crate::verbs::{CallerIdentity, TenantScope};
 
-/// Clones share the counts.
 #[derive(Debug, Clone)]
 pub(crate) struct PermitPool {
     bounds: PermitBounds,
@@ -25,7 +23,6 @@ struct PermitCounts {
     callers: HashMap<CallerIdentity, usize>,
 }
 
-/// Dropping the permit releases the unit.
 #[derive(Debug)]
 pub(crate) struct Permit {
     holder: CallerIdentity,
@@ -37,7 +34,6 @@ impl PermitPool {
         Self { bounds, in_use: Arc::default() }
     }
 
-    /// Takes one unit. `None` if one more unit would exceed a bound.
     pub(crate) fn take(&self, holder: &CallerIdentity) -> Option<Permit> {
         let PermitBounds { all, tenant, caller } = self.bounds;
         let mut in_use = self.in_use.lock();

@@ -17,7 +17,7 @@ use crate::problem::Problem;
 /// The path of the protected resource follows (RFC 9728, section 3).
 pub(crate) const METADATA: &str = "/.well-known/oauth-protected-resource";
 
-/// A URL of scheme, host and port.
+/// Scheme, host and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicUrl(String);
 
@@ -41,25 +41,22 @@ impl PublicUrl {
         format!("{}/console/#/approvals", self.0)
     }
 
-    /// Returns the URL of the console. An identity provider returns the browser to this URL.
+    /// An identity provider returns the browser to this URL.
     pub(crate) fn console(&self) -> String {
         format!("{}/console/", self.0)
     }
 
-    /// Returns true for the `Origin` header that browsers send from pages of this gateway.
     pub(crate) fn is_origin(&self, origin: &HeaderValue) -> bool {
         origin.as_bytes() == self.0.as_bytes()
     }
 
-    /// Returns the URL of the metadata for a path. An agent's MCP server has its own metadata; all other paths use the
-    /// gateway's.
+    /// An agent's MCP server has its own metadata; all other paths use the gateway's.
     fn metadata(&self, path: &str) -> String {
         let own = if agent_of(path).is_some() { path } else { "" };
         format!("{}{METADATA}{own}", self.0)
     }
 }
 
-/// Finds the agent of an MCP server's path; `None` for any other path.
 fn agent_of(path: &str) -> Option<AgentId> {
     AgentId::new(path.strip_prefix("/v1/agents/")?.strip_suffix("/mcp")?).ok()
 }
@@ -78,7 +75,6 @@ pub(crate) async fn of_path(
 }
 
 impl Shared {
-    /// Returns the metadata for a path. 404 if the gateway accepts no tokens, or if its base URL is not configured.
     fn metadata(&self, path: &str) -> Result<Json<Value>, Problem> {
         let (Some(public), Some(tokens)) = (&self.public, &self.credentials.tokens) else {
             return Err(Problem::not_found(
@@ -94,7 +90,7 @@ impl Shared {
     }
 }
 
-/// Adds the URL of the metadata to each 401 response (RFC 9728, section 5.1).
+/// RFC 9728, section 5.1.
 pub(crate) async fn challenge(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let public = shared.public.as_ref().filter(|_| shared.credentials.tokens.is_some());
     let metadata = public.map(|public| public.metadata(request.uri().path()));

@@ -1,4 +1,4 @@
-//! Metrics of requests: the operation, and how and when the response was sent.
+//! Metrics of requests.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl Drop for RequestInFlight<'_> {
     }
 }
 
-/// Measures a request. A stream of events is counted while it is sent.
+/// A stream of events is counted while it is sent.
 pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let name = operation_label(request.method(), path.unwrap_or_default(), request.uri().query().unwrap_or_default());

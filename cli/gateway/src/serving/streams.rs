@@ -1,5 +1,4 @@
-//! Streams: bounded in number, so that no tenant can use up all streams. A stream ends when the listener's credential
-//! becomes invalid.
+//! Streams, bounded in number. A stream ends when the listener's credential becomes invalid.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +31,7 @@ impl Streams {
     }
 }
 
-/// The credential is checked again while the stream is open. As the credential is secret, this type has no `Debug`.
+/// The credential is secret, so this type has no `Debug`.
 pub(crate) struct StreamRequester {
     pub(crate) caller: Caller,
     parts: Parts,
@@ -55,13 +54,12 @@ pub(crate) struct OpenStream {
 }
 
 impl OpenStream {
-    /// Opens a stream. The listener must keep the permission for `verb`. 429: too many streams are open.
+    /// The listener must keep the permission for `verb`. 429: too many streams are open.
     pub(crate) fn begin(shared: &Arc<Shared>, requester: StreamRequester, verb: Verb) -> Result<Self, Problem> {
         let reserve = shared.streams.reserve(&requester.caller.holder())?;
         Ok(Self { shared: Arc::clone(shared), requester, verb, _permit: reserve })
     }
 
-    /// Returns when the listener's key is removed, changed, or expired.
     pub(crate) async fn permission_lost(self) {
         loop {
             tokio::time::sleep(PERMISSION_CHECK_INTERVAL).await;

@@ -1,5 +1,5 @@
-//! TLS of the gateway: a certificate and its key from files, reloaded when they change, and a listener. The listener
-//! runs each handshake in its own task, so that a client that never completes its handshake does not delay others.
+//! TLS of the gateway. Each handshake runs in its own task, so that a client that never completes its handshake does
+//! not delay others.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,11 +23,11 @@ use tokio_util::sync::CancellationToken;
 use super::connections::{ConnectionStream, Connections, RequestConnection};
 use super::peer::Peer;
 
-/// A mounted Kubernetes Secret changes through swapped links, without a file event, so the files are polled.
+/// A mounted Kubernetes Secret changes without a file event, so the files are polled.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// The pause after a failed accept, for example if no socket is free. Meanwhile, open sockets can close.
+/// The pause after a failed accept, for example if no socket is free.
 const REST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum TlsError {
     Invalid { path: String, problem: String },
 }
 
-/// Follows changes of the files. If a reload fails, the previous certificate and key stay in use.
+/// If a reload fails, the previous certificate and key stay in use.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
     certificate: PathBuf,
@@ -47,14 +47,14 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Reads PEM files. The certificate comes first, followed by its chain up to the root.
+    /// Takes PEM files. The certificate comes first, followed by its chain up to the root.
     pub fn open(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let config = config(certificate, key, &read(certificate)?, &read(key)?)?;
         let config = Arc::new(ArcSwap::from_pointee(config));
         Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), config })
     }
 
-    /// Connections use a new certificate a few seconds after the change. Runs until `stop` is canceled.
+    /// Connections use a new certificate a few seconds after the change.
     pub async fn follow(self, stop: CancellationToken) {
         let both = || Ok::<_, TlsError>((read(&self.certificate)?, read(&self.key)?));
         let mut known = both().ok();
@@ -160,7 +160,7 @@ fn is_of_the_client(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Accepts connections. A connection whose handshake is incomplete is unknown, and unknown connections are bounded.
+/// Unknown connections are bounded, so incomplete handshakes are bounded too.
 async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections, ready: mpsc::Sender<Accepted>) {
     loop {
         let (stream, from) = match listener.accept().await {

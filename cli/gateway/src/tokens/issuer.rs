@@ -1,5 +1,4 @@
-//! Reads an issuer's public keys from a file or from the issuer. The issuer's discovery document has the URLs of the
-//! keys and of the endpoints for sign-in.
+//! Reads an issuer's public keys from a file or from the issuer.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -101,7 +100,7 @@ impl Source {
             Self::Issuer { client, name, discovery } => {
                 let said = get(client, discovery.clone()).await?;
                 let said: Discovery = serde_json::from_slice(&said).map_err(|error| format!("{discovery}: {error}"))?;
-                // Otherwise, the keys of one issuer could verify the tokens of another (RFC 8414, section 3.3).
+                // The keys of one issuer must not verify the tokens of another (RFC 8414, section 3.3).
                 if said.issuer != *name {
                     return Err(format!("{discovery} is for the issuer {:?}; expected {name:?}", said.issuer));
                 }
@@ -115,7 +114,7 @@ impl Source {
     }
 }
 
-/// Accepts only URLs whose responses cannot be forged in transit: https, or http to this machine.
+/// Responses must not be forged in transit: https, or http to this machine.
 fn trusted(url: &str) -> Result<Url, String> {
     let url = Url::parse(url).map_err(|error| format!("{url:?}: {error}"))?;
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
@@ -135,7 +134,6 @@ async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
     bounded_body(answer, SET_BYTES_MAX).await.map_err(|problem| format!("{url}: {problem}"))
 }
 
-/// Reads the body of a response. Fails if the body does not arrive in time, or has more than `bytes_max` bytes.
 pub(super) async fn bounded_body(response: Response, bytes_max: usize) -> Result<Vec<u8>, String> {
     let mut body = Vec::new();
     let mut parts = response.bytes_stream();
@@ -148,7 +146,7 @@ pub(super) async fn bounded_body(response: Response, bytes_max: usize) -> Result
     Ok(body)
 }
 
-/// Returns the text of the innermost error. The outermost error reports only that a request failed.
+/// The outermost error reports only that a request failed.
 pub(super) fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }

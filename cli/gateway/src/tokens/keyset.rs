@@ -1,4 +1,4 @@
-//! The public keys of an issuer by id: a JSON Web Key Set (RFC 7517), from a file or over HTTP.
+//! The public keys of an issuer by id: a JSON Web Key Set (RFC 7517).
 
 use std::collections::HashMap;
 
@@ -6,7 +6,6 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind};
 use serde::Deserialize;
 
-/// Issuers have a handful of keys.
 pub(super) const SET_BYTES_MAX: usize = 1 << 20;
 const KEYS_MAX: usize = 1_000;
 /// `ring` accepts the same lengths.
@@ -18,13 +17,12 @@ pub(super) struct KeySet {
     by_id: HashMap<String, Vec<VerificationKey>>,
     /// A key without an id is used only if it is the only key of the set.
     nameless: Vec<VerificationKey>,
-    /// Keys that are not for signatures, or whose algorithm is not supported.
+    /// Keys for other purposes than signatures, and keys with an unsupported algorithm.
     pub(super) skipped: usize,
 }
 
 #[derive(Debug)]
 struct VerificationKey {
-    /// Determined by the key's type and its optional `alg`.
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
@@ -35,7 +33,6 @@ struct JwkSet {
 }
 
 impl KeySet {
-    /// Skips unusable keys.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         if text.len() > SET_BYTES_MAX {
             return Err(format!("more than {SET_BYTES_MAX} bytes of keys"));
@@ -59,7 +56,6 @@ impl KeySet {
         self.by_id.values().map(Vec::len).sum::<usize>() + self.nameless.len()
     }
 
-    /// Returns the keys with this id. If `id` is `None`, returns the only key of the set.
     fn named(&self, id: Option<&str>) -> Option<&[VerificationKey]> {
         match id {
             Some(id) => self.by_id.get(id).map(Vec::as_slice),
@@ -70,15 +66,13 @@ impl KeySet {
         }
     }
 
-    /// Finds the key with this id or, without an id, the only key. `None` if there is no such key; an error if the key
-    /// is for other algorithms.
+    /// Without an id, finds the only key of the set. The inner error means that the key is for other algorithms.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<Result<&DecodingKey, ()>> {
         let keys = self.named(id)?;
         Some(keys.iter().find(|key| key.algorithms.contains(&algorithm)).map(|key| &key.key).ok_or(()))
     }
 }
 
-/// Converts a key. `None` unless the key is for signatures by a supported algorithm.
 fn usable(jwk: &Jwk) -> Option<VerificationKey> {
     if jwk.common.public_key_use.as_ref().is_some_and(|r#use| *r#use != PublicKeyUse::Signature) {
         return None;
@@ -88,7 +82,7 @@ fn usable(jwk: &Jwk) -> Option<VerificationKey> {
         AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => vec![Algorithm::ES256],
         AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P384 => vec![Algorithm::ES384],
         AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => vec![Algorithm::EdDSA],
-        // Another curve, or a shared secret, which does not belong in a public set.
+        // Another curve, or a shared secret. A public set must not contain shared secrets.
         _ => return None,
     };
     if let Some(only) = jwk.common.key_algorithm {

@@ -1,13 +1,8 @@
-//! Tokens of an identity provider (OpenID Connect, JWT), as an alternative to API keys. The gateway checks the
-//! signer, the service and the validity period of a token. Rules about the token's claims then grant permissions.
+//! Tokens of an identity provider (OpenID Connect, JWT), as an alternative to API keys.
 //!
-//! START HERE: [`Tokens::holder`] converts a token to a [`Grant`]. `keyset` holds the issuer's public keys, and
-//! `issuer` reads them. `signature` verifies signatures, and `rules` maps claims to permissions. `sign_in` gets tokens
-//! for the console.
-//!
-//! One task of the process reads the keys every few minutes, and earlier if a token names an unknown key. Reads are
-//! at least [`TokenOptions::keys_rest`] apart, so that tokens cannot flood the issuer with requests. While the issuer
-//! is unavailable, the last keys stay in force.
+//! START HERE: [`Tokens::holder`] converts a token to a [`Grant`]. The process reads the keys every few minutes, and
+//! earlier if a token names an unknown key. Reads are at least [`TokenOptions::keys_rest`] apart, so that tokens cannot
+//! flood the issuer with requests.
 
 mod issuer;
 mod keyset;
@@ -43,37 +38,33 @@ pub use sign_in::{ClientSecret, SignInOptions};
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Reading the keys takes two responses: the discovery document and the keys.
 const ANSWERS: u32 = 2;
-/// Requests that may wait for a read of the keys.
 const WAITERS_MAX: usize = 256;
-/// The interval of reads if no token requires a read. A revoked key is accepted until the next read.
+/// A revoked key is accepted until the next read.
 const READ_EVERY: Duration = Duration::from_secs(300);
-/// The wait after a failed read, unless a token requires a read earlier.
+/// The wait after a failed read, if no token requires a read earlier.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 /// Interval of checks of the rules; also the shortest interval between reads of a key file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The interval of reads of a key file, if no token names an unknown key.
 const LOOK_FILE_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
 pub struct TokenOptions {
     /// The `iss` of the tokens, which is also the URL of the issuer.
     pub issuer: String,
-    /// A JSON Web Key Set with the issuer's public keys. Without a file, the keys are fetched from the issuer.
+    /// A file with a JSON Web Key Set. Without a file, the keys are fetched from the issuer.
     pub jwks: Option<PathBuf>,
     /// A token needs one of these `aud` values.
     pub audience: Vec<String>,
     pub algorithms: Vec<Algorithm>,
     /// This claim has the holder's id for the audit log.
     pub name_claim: String,
-    /// Maximum difference between the clocks of issuer and gateway.
     pub leeway: Duration,
     pub rules: PathBuf,
     /// Shortest interval between two reads of the keys.
     pub keys_rest: Duration,
     /// The time limit of one response of the issuer, from connecting to the last byte.
     pub answer_max: Duration,
-    /// ID tokens of this client are accepted as if `audience` named the client. `None` if the console offers no
-    /// sign-in at the issuer.
+    /// ID tokens of this client are accepted as if `audience` named the client.
     pub sign_in: Option<SignInOptions>,
 }
 
@@ -99,7 +90,6 @@ pub enum TokenError {
 
 #[derive(Debug, Clone, Copy)]
 struct KeyRead {
-    /// The number of reads so far, including failed reads.
     number: u64,
     phase: KeyReadPhase,
     failed: bool,
@@ -110,7 +100,6 @@ enum KeyReadPhase {
     Reading,
     /// Ignores requests until the shortest interval between reads is over.
     Cooldown,
-    /// Reads on request, or when the interval is over.
     Idle,
 }
 
@@ -128,17 +117,14 @@ struct Inner {
     endpoints: ArcSwapOption<Endpoints>,
     rules: ArcSwap<GrantRules>,
     key_read: watch::Sender<KeyRead>,
-    /// Notified when a token names an unknown key.
     key_requested: Notify,
     waiter_permits: Semaphore,
     exchange_permits: Semaphore,
-    /// Taken by requests that wait for the endpoints. These requests have no key, so they must not take the permits of
-    /// requests with tokens.
+    /// Requests that wait for the endpoints have no key, so they must not take the permits of requests with tokens.
     endpoint_permits: Semaphore,
 }
 
 impl Tokens {
-    /// Reads the rules; [`Self::follow`] reads the keys.
     pub fn open(mut options: TokenOptions) -> Result<Self, TokenError> {
         if options.audience.is_empty() || options.audience.iter().any(String::is_empty) {
             return Err(TokenError::Options("an audience is expected: a token for another service opens nothing here"));
@@ -189,7 +175,6 @@ impl Tokens {
         &self.inner.options.issuer
     }
 
-    /// Keeps keys and rules up to date until `stop` is canceled.
     pub async fn follow(self, stop: CancellationToken) {
         let keys = async {
             loop {
@@ -201,15 +186,12 @@ impl Tokens {
         stop.run_until_cancelled(both).await;
     }
 
-    /// Returns the grant of a token. 401: the token is invalid. 403: the token is valid, but grants nothing. 503: the
-    /// issuer's keys are unavailable.
+    /// 401: the token is invalid. 403: the token is valid, but grants nothing. 503: the issuer's keys are unavailable.
     pub(crate) async fn holder(&self, token: &str) -> Result<Grant, Problem> {
         let claims = self.verified(token).await?;
         self.inner.granted(&claims)
     }
 
-    /// Returns claims only if the issuer signed the token for this gateway, and the token is valid now. 401: the
-    /// token is invalid. 503: the issuer's keys are unavailable.
     async fn verified(&self, token: &str) -> Result<Claims, Problem> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Problem::unauthorized(format!("a token has at most {TOKEN_BYTES_MAX} bytes")));
@@ -222,8 +204,6 @@ impl Tokens {
 }
 
 impl Inner {
-    /// Rejects a token with an algorithm that is not accepted, with critical header fields, or of a type that is not
-    /// for requests.
     fn acceptable(&self, header: &Header) -> Result<(), Problem> {
         if !self.options.algorithms.contains(&header.alg) {
             return Err(Problem::unauthorized(format!("a token that is signed by {:?} is not taken here", header.alg)));
@@ -253,7 +233,7 @@ impl Inner {
         Err(Problem::unauthorized("this token is signed with a key that its issuer is not known to have"))
     }
 
-    /// Checks a token's signature and claims. `None` if the key that the token names is unknown.
+    /// `None` if the key that the token names is unknown.
     fn checked(&self, token: &str, header: &Header) -> Option<Result<Claims, Problem>> {
         let keys = self.keys.load();
         let key = match keys.find(header.kid.as_deref(), header.alg)? {
@@ -276,8 +256,7 @@ impl Inner {
         if claims.get("iss").and_then(Value::as_str) != Some(self.options.issuer.as_str()) {
             return Err(refused(&ErrorKind::InvalidIssuer));
         }
-        // Only the owner of the key that the token is bound to may use the token, and the gateway cannot check the
-        // key (RFC 7800).
+        // Only the owner of a key may use this token, and the gateway cannot check the owner (RFC 7800).
         if claims.contains_key("cnf") {
             return Err(Problem::unauthorized("a token that is bound to its sender's key is not taken here"));
         }
@@ -303,9 +282,7 @@ impl Inner {
         Ok(name.to_owned())
     }
 
-    /// Requests a read of the keys, and waits for it. Returns at once if the keys were read a moment ago, because the
-    /// content of tokens must not decide how often the issuer is queried. Also returns at once if too many requests
-    /// wait.
+    /// Returns at once in the cooldown: the content of tokens must not decide how often the issuer is queried.
     async fn request_keys(&self) -> KeyRead {
         let mut key_reads = self.key_read.subscribe();
         let now = *key_reads.borrow_and_update();
@@ -325,8 +302,7 @@ impl Inner {
         }
     }
 
-    /// Returns the issuer's endpoints for sign-in. 503: the issuer's metadata was not read yet, or names no usable
-    /// endpoints.
+    /// 503: the issuer's metadata is not read yet, or names no usable endpoints.
     async fn endpoints(&self) -> Result<Arc<Endpoints>, Problem> {
         if let Some(endpoints) = self.endpoints.load_full() {
             return Ok(endpoints);
@@ -336,7 +312,6 @@ impl Inner {
         self.endpoints.load_full().ok_or_else(Problem::sign_in_unavailable)
     }
 
-    /// Does nothing if the console offers no sign-in.
     fn store_endpoints(&self, endpoints: Result<Endpoints, String>) {
         if self.options.sign_in.is_none() {
             return;
@@ -380,11 +355,11 @@ impl Inner {
         };
         tokio::time::sleep(cooldown).await;
         self.key_read.send_modify(|key_read| key_read.phase = KeyReadPhase::Idle);
-        // The keys are read both after the timeout and after a request.
+        // A timeout or a request starts the next read.
         let _ = tokio::time::timeout(every, self.key_requested.notified()).await;
     }
 
-    /// Keeps the rules up to date. A permission that is removed from the file is rejected about a second later.
+    /// Rejects a removed permission about a second after the file changes.
     async fn follow_rules(&self) {
         let path = &self.options.rules;
         let mut known = read_rules(path).ok();
@@ -407,8 +382,7 @@ impl Inner {
     }
 }
 
-/// Returns the expiry with the leeway. The library has already checked the claim. A time beyond the calendar becomes
-/// the latest possible time.
+/// Adds the leeway. A time beyond the calendar becomes the latest possible time.
 fn ends(claims: &Claims, leeway: Duration) -> DateTime<Utc> {
     let seconds = claims.get("exp").and_then(Value::as_f64).unwrap_or_default() + leeway.as_secs_f64();
     #[allow(clippy::cast_possible_truncation, reason = "a number that is too large becomes the largest")]

@@ -1,5 +1,5 @@
-//! Rules that map the claims of tokens to permissions, in a file. The first rule whose claims all match decides. If
-//! no rule matches, the token grants nothing.
+//! Rules that map the claims of tokens to permissions. The first matching rule decides. If no rule matches, the token
+//! grants nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,20 +23,19 @@ pub(super) struct GrantRules {
 #[serde(deny_unknown_fields)]
 struct GrantRule {
     name: String,
-    /// Required values: a text (`*` at its end: any text with that prefix), a number, true or false. If the claim is
-    /// a list, one element must match.
+    /// Required values: a text (`*` at its end: any text with that prefix), a number, true or false. If the claim is a
+    /// list, one element must match.
     claims: BTreeMap<String, Value>,
     tenant: Option<TenantScope>,
     tenant_claim: Option<String>,
     /// In the format of `agents` in a row of the key file.
     agents: Option<Vec<String>>,
-    /// A text or a list of texts.
+    /// The claim has a text or a list of texts.
     agents_claim: Option<String>,
     role: Option<Role>,
     verbs: Option<BTreeSet<Verb>>,
     approver: Option<String>,
     approver_claim: Option<String>,
-    /// The request rate of each holder of such a token, through one gateway.
     rate: Option<Rate>,
 }
 
@@ -45,7 +44,6 @@ enum FieldSource<'a, T> {
     Claim(&'a str),
 }
 
-/// Fails if both the fixed value and the claim are given, or neither.
 fn one_of<'a, T>(name: &str, given: Option<&'a T>, claim: Option<&'a String>) -> Result<FieldSource<'a, T>, String> {
     match (given, claim) {
         (Some(given), None) => Ok(FieldSource::Fixed(given)),
@@ -55,7 +53,6 @@ fn one_of<'a, T>(name: &str, given: Option<&'a T>, claim: Option<&'a String>) ->
 }
 
 impl GrantRules {
-    /// Parses a YAML list of rules. The error contains the line if known.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let rules: Option<Vec<GrantRule>> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
         let rules = rules.unwrap_or_default();
@@ -73,8 +70,7 @@ impl GrantRules {
         self.rules.len()
     }
 
-    /// Returns a grant without an expiry. Fails if no rule matches, or if the matching rule reads a claim that is
-    /// missing or unusable.
+    /// Fails if no rule matches, or if the matching rule reads a claim that is missing or unusable.
     pub(super) fn grant(&self, id: String, claims: &Claims) -> Result<Grant, String> {
         let rule = self.rules.iter().find(|rule| rule.fits(claims));
         let rule = rule.ok_or("access denied: no rule of the gateway matches the token's claims")?;
@@ -83,7 +79,7 @@ impl GrantRules {
 }
 
 impl GrantRule {
-    /// Rejects a rule that is inconsistent or could never grant anything. Such a rule makes the whole file invalid.
+    /// A rule that could never grant anything makes the whole file invalid.
     fn check(&self) -> Result<(), String> {
         if self.claims.is_empty() {
             return Err("claims: expected at least one; sub: \"*\" matches every user of the issuer".into());
@@ -98,7 +94,7 @@ impl GrantRule {
                 "claims: {claim}: expected a text with at most a * at its end, a number, true or false"
             ));
         }
-        // Tries the rule with a usable value in each claim that the rule reads.
+        // Try the rule with a usable value in each claim that the rule reads.
         let some = || Value::String("x".into());
         let named = [&self.tenant_claim, &self.agents_claim, &self.approver_claim];
         let claims = named.into_iter().flatten().map(|claim| (claim.clone(), some())).collect();
@@ -150,7 +146,7 @@ impl GrantRule {
     }
 }
 
-/// Finds a claim. If no claim has the name, its dotted parts select members of nested objects: `realm_access.roles`.
+/// If no claim has the name, its dotted parts select members of nested objects: `realm_access.roles`.
 pub(super) fn claim<'a>(claims: &'a Claims, name: &str) -> Option<&'a Value> {
     claims.get(name).or_else(|| {
         let (first, rest) = name.split_once('.')?;
@@ -169,13 +165,12 @@ fn fits(wanted: &Value, found: &Value) -> bool {
     }
 }
 
-/// Returns the text of a claim. An empty text is an error.
 pub(super) fn text<'a>(claims: &'a Claims, name: &str) -> Result<&'a str, String> {
     let found = claim(claims, name).and_then(Value::as_str).filter(|text| !text.is_empty());
     found.ok_or_else(|| format!("the claim {name:?}: expected a text"))
 }
 
-/// Returns the agents that a claim names. Accepts names only, no patterns.
+/// Accepts names only, no patterns.
 fn agents_in(claims: &Claims, name: &str) -> Result<Vec<String>, String> {
     let expected = || format!("the claim {name:?}: expected an agent, or 1 to {AGENTS_MAX} of them");
     let found = match claim(claims, name) {

@@ -1,6 +1,5 @@
-//! Sign-in at the identity provider: the authorization-code flow of OpenID Connect with PKCE. The browser makes the
-//! state, the nonce and the verifier of each sign-in. The gateway sends the code to the provider's token endpoint:
-//! the provider may require a client secret, and the console connects only to its gateway.
+//! The authorization-code flow of OpenID Connect with PKCE. The gateway sends the code to the provider, because the
+//! provider may require a client secret.
 
 use std::fmt;
 
@@ -43,7 +42,6 @@ impl SignInOptions {
     }
 }
 
-/// The debug output hides the secret.
 #[derive(Clone)]
 pub struct ClientSecret(String);
 
@@ -61,7 +59,6 @@ impl fmt::Debug for ClientSecret {
     }
 }
 
-/// These parameters are equal for all sign-ins.
 #[derive(Debug, Clone)]
 pub(crate) struct AuthorizationParameters {
     pub(crate) authorization_endpoint: String,
@@ -69,7 +66,7 @@ pub(crate) struct AuthorizationParameters {
     pub(crate) scope: String,
 }
 
-/// The result of an authorization request, as the browser received it, with the secrets of the browser.
+/// The response to an authorization request, with the browser's secrets `verifier` and `nonce`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CodeExchange<'a> {
     pub(crate) code: &'a str,
@@ -89,8 +86,6 @@ struct TokenErrorResponse {
 }
 
 impl Tokens {
-    /// Returns the parameters of an authorization request. `None` if the gateway has no client at the issuer. 503: the
-    /// issuer's metadata is not known.
     pub(crate) async fn authorization(&self) -> Result<Option<AuthorizationParameters>, Problem> {
         let Some(sign_in) = &self.inner.options.sign_in else { return Ok(None) };
         let endpoints = self.inner.endpoints().await?;
@@ -101,11 +96,10 @@ impl Tokens {
         }))
     }
 
-    /// Exchanges a code for an ID token, and checks the ID token (OpenID Connect Core 1.0, section 3.1.3.7).
-    ///
-    /// 401: the issuer rejects the code, or the ID token is invalid or belongs to another sign-in. 404: the gateway
-    /// has no client at the issuer. 429: too many sign-ins at once. 500: the issuer rejects the gateway's client, or
-    /// returns no ID token. 503: the issuer does not respond.
+    /// Returns a checked ID token (OpenID Connect Core 1.0, section 3.1.3.7). 401: the issuer rejects the code, or the
+    /// ID token is invalid or belongs to another sign-in. 404: the gateway has no client at the issuer. 429: too many
+    /// sign-ins at once. 500: the issuer rejects the gateway's client, or returns no ID token. 503: the issuer does not
+    /// respond.
     pub(crate) async fn exchange(&self, exchange: CodeExchange<'_>) -> Result<String, Problem> {
         let (Some(sign_in), Source::Issuer { client, .. }) = (&self.inner.options.sign_in, &self.inner.source) else {
             return Err(Problem::no_sign_in());
@@ -156,7 +150,7 @@ impl Tokens {
     }
 }
 
-/// Converts an error response of the token endpoint (RFC 6749, section 5.2).
+/// RFC 6749, section 5.2.
 fn rejected(status: StatusCode, body: &[u8]) -> Problem {
     let error = serde_json::from_slice::<TokenErrorResponse>(body).map(|response| response.error).unwrap_or_default();
     // The text comes from another server. Only a code is safe in a log line; a description may repeat the request.
@@ -172,7 +166,6 @@ fn rejected(status: StatusCode, body: &[u8]) -> Problem {
     Problem::sign_in_misconfigured(&format!("it returned {error}"))
 }
 
-/// Checks that a valid token is the ID token of this client and of this sign-in.
 fn check_id_token(claims: &Claims, client_id: &str, nonce: &str) -> Result<(), Problem> {
     let is_client = |value: &Value| value.as_str() == Some(client_id);
     let is_audience = match claims.get("aud") {
@@ -190,8 +183,7 @@ fn check_id_token(claims: &Claims, client_id: &str, nonce: &str) -> Result<(), P
     Ok(())
 }
 
-/// Returns the header `Authorization` with the client's id and secret (RFC 6749, section 2.3.1). The value is marked as
-/// sensitive, so HTTP libraries do not log it.
+/// RFC 6749, section 2.3.1. The value is marked as sensitive, so HTTP libraries do not log it.
 fn basic(client_id: &str, ClientSecret(secret): &ClientSecret) -> Result<HeaderValue, Problem> {
     let credentials = STANDARD.encode(format!("{}:{}", encoded(client_id), encoded(secret)));
     let mut value = HeaderValue::try_from(format!("Basic {credentials}"))

@@ -1,4 +1,4 @@
-//! A crypto provider for the JWT library that verifies signatures with `ring`, which the program links anyway.
+//! Verifies signatures with `ring`, which the program links anyway.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind};
@@ -6,7 +6,6 @@ use jsonwebtoken::signature::{self, Verifier};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind};
 use ring::signature as by_ring;
 
-/// Verifies signatures, but cannot sign.
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(Error::from(ErrorKind::UnsupportedAlgorithm)),
     verifier_factory: |algorithm, key| verifier(*algorithm, key),
@@ -43,8 +42,7 @@ impl Verifier<Vec<u8>> for RingVerifier {
     }
 }
 
-/// Rejects an algorithm that is not of the key's family. In particular, a public key must never act as a shared
-/// secret.
+/// A public key must never act as a shared secret, so the algorithm must be of the key's family.
 fn verifier(algorithm: Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>, Error> {
     let is_known = rsa(algorithm).is_some() || elliptic(algorithm).is_some();
     if key.family() != algorithm.family() || !is_known {
@@ -53,8 +51,7 @@ fn verifier(algorithm: Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifi
     Ok(Box::new(RingVerifier { algorithm, key: key.clone() }))
 }
 
-/// Returns the parameters of an RSA algorithm; `None` for other algorithms. All parameters reject moduli of less than
-/// 2,048 bits.
+/// All parameters reject moduli of less than 2,048 bits.
 fn rsa(algorithm: Algorithm) -> Option<&'static by_ring::RsaParameters> {
     match algorithm {
         Algorithm::RS256 => Some(&by_ring::RSA_PKCS1_2048_8192_SHA256),

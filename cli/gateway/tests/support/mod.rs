@@ -1,4 +1,4 @@
-//! A fleet with a gateway in front of it, in one process, and plain HTTP requests to it.
+//! A fleet with a gateway in front of it, in one process.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Knows the fleet's names; all other methods fail.
+/// Knows only the fleet's names; all other methods fail.
 struct TestBackend(FleetNames);
 
 fn unavailable<'a, T: Send + 'a>() -> BackendFuture<'a, T> {
@@ -129,7 +129,7 @@ impl TestGateway {
     async fn serve(fleet: &Fleet, client: Client, rows: &[Value], tls: Option<TlsFiles>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("keys.yaml");
-        // JSON is valid YAML, so this text is a valid key file.
+        // JSON is valid YAML.
         std::fs::write(&file, Value::from(rows.to_vec()).to_string()).unwrap();
         let keys = KeysFile::open(&file).unwrap();
         let draining = CancellationToken::new();

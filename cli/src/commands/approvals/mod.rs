@@ -1,5 +1,4 @@
-//! `tickfleet approvals`: lists the calls that wait for approval, and approves or denies them. [`text`] formats the
-//! output.
+//! `tickfleet approvals`: lists the calls that wait for approval, and approves or denies them.
 
 pub(crate) mod narrowing;
 mod notify;
@@ -197,7 +196,7 @@ struct DecisionResult<'a> {
     call: &'a str,
     by: &'a str,
     state: &'a str,
-    /// The number of approvers who still have to agree.
+    /// Approvals that are still needed.
     missing: u32,
 }
 

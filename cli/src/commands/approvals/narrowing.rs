@@ -1,6 +1,5 @@
-//! Changes that approvers make to arguments: parses them from the command line, and checks the changed call against
-//! the schema of its tool. Without this check, a wrong value would use up the approval, and the worker would reject
-//! the call.
+//! Changes that approvers make to arguments. The changes are checked against the tool's schema, because a wrong value
+//! would use up the approval.
 
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
@@ -16,7 +15,7 @@ pub(super) struct ArgumentChange {
 }
 
 impl ArgumentChange {
-    /// Parses `amount=400`, or `/lines/0=400` with a JSON pointer. The error names the expected format.
+    /// Takes `amount=400`, or `/lines/0=400` with a JSON pointer.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let expected = || "expected an argument and its value, such as amount=400 or /lines/0=400".to_owned();
         let (name, value) = text.split_once('=').ok_or_else(expected)?;
@@ -32,8 +31,7 @@ impl ArgumentChange {
         Ok(Self { pointer, value: value.to_owned() })
     }
 
-    /// Returns the pointer and the new value. The value becomes a text if it is not JSON, or if the argument's current
-    /// value is a text.
+    /// The value becomes a text if it is not JSON, or if the argument's current value is a text.
     fn to_json(&self, arguments: &Value) -> serde_json::Result<(String, Box<RawValue>)> {
         let is_text_now = arguments.pointer(&self.pointer).is_some_and(Value::is_string);
         let value = match serde_json::from_str::<Box<RawValue>>(&self.value) {
@@ -49,8 +47,7 @@ pub(super) fn values(changes: &[ArgumentChange], approval: &Approval) -> serde_j
     changes.iter().map(|change| change.to_json(&arguments)).collect()
 }
 
-/// Checks the arguments with which the call would run. If the fleet publishes no schema of the tool, checks only the
-/// rules for narrowing. Checks nothing if there are no changes, or if the approval does not have the exact arguments.
+/// If the fleet publishes no schema of the tool, only the rules for narrowing apply.
 pub(crate) async fn check(client: &Client, approval: &Approval, changes: &NarrowedValues) -> Result<(), ApprovalError> {
     if changes.is_empty() || !approval.arguments_exact {
         return Ok(());

@@ -93,7 +93,7 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
     Ok(())
 }
 
-/// Returns the facts with which `prove` checks that no cap was exceeded.
+/// With these facts, `prove` checks that no cap was exceeded.
 fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFacts> {
     let active = setup.active().load();
     let policy = &active.policy;
@@ -107,8 +107,7 @@ fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFac
 
 const BEGINS: &str = "{\"export\":";
 
-/// Continues an existing export. Returns its state, the length of its complete lines in bytes, and the file. Leaves
-/// the file unchanged on an error: it cannot be read, is not an export, or has lines that no export has.
+/// Returns the length of the complete lines in bytes. Leaves the file unchanged on an error.
 fn opened(path: &PathBuf) -> std::io::Result<(ExportResume, u64, std::fs::File)> {
     let other = |why: String| std::io::Error::other(format!("nothing was exported: {why}; write to another file"));
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;

@@ -27,7 +27,6 @@ pub(crate) fn show(setup: &Setup, output: &Output) -> Result<(), Failure> {
     show_key(signer.key_id(), &signer, output)
 }
 
-/// Creates a secret key in this file. Fails if the file exists.
 pub(crate) fn make(path: &Path, output: &Output) -> Result<(), Failure> {
     let mut chance = [0; 32];
     let given = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut chance));

@@ -54,7 +54,7 @@ pub(crate) struct Search {
 struct SearchResult {
     entries: Vec<AuditMatch>,
     read: usize,
-    /// The search can continue from these positions, one per shard. Empty if the whole time range was searched.
+    /// The positions to continue from, one per shard. Empty if the whole time range was searched.
     cursors: Vec<String>,
 }
 

@@ -66,7 +66,7 @@ pub(crate) async fn run(args: &Verify, output: &Output) -> Result<(), Failure> {
 }
 
 impl References {
-    /// Reads the anchors: seal hashes that were stored outside the fleet. Fails if the given place contains none.
+    /// Anchors are seal hashes that were stored outside the fleet. Fails if the given place contains none.
     pub(crate) async fn anchors(&self) -> Result<Vec<Anchor>, Failure> {
         let Some(place) = &self.anchors else { return Ok(Vec::new()) };
         let mut anchors = Vec::new();
@@ -86,7 +86,6 @@ impl References {
     }
 }
 
-/// Verifies an export. Passes each of its lines to `also`.
 pub(crate) fn verified(
     exports: &[PathBuf],
     against: &References,
@@ -115,7 +114,7 @@ pub(crate) fn verified(
     Ok(verifier.finish(anchors, until_ms))
 }
 
-/// Returns milliseconds; `None` if the option is not given. Fails if the value is a duration, not a time.
+/// In milliseconds. Fails if the value is a duration, not a time.
 pub(crate) fn at(time: Option<Deadline>, option: &str) -> Result<Option<i64>, Failure> {
     match time {
         None => Ok(None),
@@ -124,7 +123,7 @@ pub(crate) fn at(time: Option<Deadline>, option: &str) -> Result<Option<i64>, Fa
     }
 }
 
-/// Passes each line to `take`. Replaces invalid UTF-8, so such a line no longer matches its seal.
+/// Replaces invalid UTF-8, so such a line no longer matches its seal.
 fn for_each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure> {
     let read = || -> std::io::Result<()> {
         let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
@@ -139,7 +138,7 @@ fn for_each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure>
     read().with_context(|| path.display().to_string()).map_err(Failure::failed)
 }
 
-/// The text output shows at most this many findings. The JSON output can have more.
+/// The JSON output can have more findings.
 const SHOWN_MAX: usize = 100;
 
 pub(crate) fn verdict_text(verdict: &ExportVerdict) -> String {

@@ -1,4 +1,4 @@
-//! User input: lines, Ctrl-C and Ctrl-D. The terminal provides line editing.
+//! User input. The terminal provides line editing.
 
 use std::io::{BufRead, Read};
 
@@ -11,7 +11,6 @@ use crate::failure::Failure;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Line(String),
-    /// Ctrl-C.
     Interrupt,
     /// Ctrl-D, or the end of piped input.
     End,
@@ -23,8 +22,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Listens for Ctrl-C. If `wanted` is true, also reads lines on a separate thread until the process ends, because
-    /// a blocking read from a terminal cannot be canceled.
+    /// If `wanted` is true, also reads lines, on a separate thread: a blocking read from a terminal cannot be canceled.
     pub(super) fn listen(wanted: bool) -> Result<Self, Failure> {
         let (send, lines) = mpsc::channel(1);
         if wanted {
@@ -40,7 +38,7 @@ impl Keys {
         }
     }
 
-    /// Waits for Ctrl-C. Returns at once if an earlier Ctrl-C has not been received yet.
+    /// Returns at once if an earlier Ctrl-C was not received yet.
     pub(super) async fn interrupted(&mut self) {
         self.interrupts.recv().await;
     }
@@ -51,8 +49,7 @@ fn read(send: &mpsc::Sender<String>) {
     let mut stdin = stdin.lock();
     loop {
         let mut line = Vec::new();
-        // A longer line exceeds the maximum length of a message. The beginning of the line is enough to reject the
-        // message.
+        // A longer line exceeds the maximum length of a message. Its beginning is enough to reject the message.
         let max = limits::TASK_DESCRIPTION_BYTES_MAX as u64 + 2;
         match (&mut stdin).take(max).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,

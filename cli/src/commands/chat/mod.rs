@@ -1,5 +1,4 @@
-//! `tickfleet chat`: a conversation with an agent in a terminal. [`play`] runs one exchange, [`show`] prints the
-//! exchange, and [`keys`] reads the user's input.
+//! `tickfleet chat`: a conversation with an agent in a terminal.
 
 mod keys;
 mod play;
@@ -51,7 +50,6 @@ fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
     RawValue::from_string(text.to_owned()).map_err(|error| format!("not JSON: {error}"))
 }
 
-/// With `--once`, runs one exchange, and fails if the agent did not answer.
 pub(crate) async fn run(setup: &Setup, args: &Chat, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let id = args.session.clone().map_or_else(new_session, Ok)?;

@@ -15,7 +15,6 @@ pub(super) enum ExchangeEnd {
     Left,
 }
 
-/// Shows the task's events until the task has ended or the user leaves.
 pub(super) async fn exchange(
     session: &Session,
     text: &str,
@@ -63,7 +62,6 @@ pub(super) async fn exchange(
     }
 }
 
-/// Cancels the task and its subtasks. Returns early if the user leaves.
 async fn cancel(exchange: &Exchange, keys: &mut Keys, shown: &ExchangeSpinner<'_>) -> Result<ExchangeEnd, Failure> {
     tokio::select! {
         cancelled = exchange.cancel("cancelled in the chat") => {

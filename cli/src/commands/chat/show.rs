@@ -93,7 +93,7 @@ impl ExchangeSpinner<'_> {
         };
         match event {
             TaskEvent::Accepted { .. } => Vec::new(),
-            // This plan's text is the final answer, which also arrives as a separate event.
+            // The text of this plan is the final answer, which also arrives as a separate event.
             TaskEvent::Plan { calls, .. } if calls.is_empty() => Vec::new(),
             TaskEvent::Plan { model, text, calls } => {
                 let said = if text.trim().is_empty() { model.clone() } else { format!("{model}: {}", text.trim()) };
@@ -129,7 +129,6 @@ impl ExchangeSpinner<'_> {
     }
 }
 
-/// Returns the text that the spinner shows until the next event; `None` if the task has ended.
 fn doing(event: &TaskEvent) -> Option<String> {
     Some(match event {
         TaskEvent::Accepted { .. }

@@ -1,11 +1,10 @@
-//! The team calendar of the fake services: a small MCP server over streamable HTTP. It has no sessions, so the
-//! response to every request is one JSON message.
+//! The team calendar of the fake services: an MCP server over streamable HTTP. It has no sessions, so every response is
+//! one JSON message.
 
 use serde_json::{Value, json};
 
 pub(super) const PATH: &str = "/mcp";
 pub(super) const TOKEN: &str = "stand-in-for-a-calendar-token";
-/// Versions of MCP, the newest first.
 const VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
 const METHOD_NOT_FOUND: i32 = -32601;
 const INVALID_REQUEST: i32 = -32600;
@@ -13,7 +12,6 @@ const INVALID_PARAMS: i32 = -32602;
 
 #[derive(Debug, PartialEq)]
 pub(super) enum ParsedMessage {
-    /// Needs no response.
     Notification,
     /// The response to a request about the server itself, or to an invalid request.
     Respond(Value),
@@ -53,7 +51,7 @@ pub(super) fn parse_message(message: &Value) -> ParsedMessage {
     }
 }
 
-/// Returns the response to a call: the output as JSON, and as text for clients that only support text.
+/// Some clients support only text, so the response has the output as JSON and as text.
 pub(super) fn called(id: &Value, output: &Value) -> Value {
     answer(id, &json!({"content": [{"type": "text", "text": output.to_string()}], "structuredContent": output}))
 }
@@ -75,7 +73,6 @@ fn handshake(params: &Value) -> Value {
     })
 }
 
-/// Returns two tools. One is annotated as read-only; the other has no annotation about its effect.
 fn tools() -> Value {
     json!([
         {

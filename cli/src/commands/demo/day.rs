@@ -17,7 +17,6 @@ pub(super) enum ServiceResponse {
     #[default]
     #[serde(rename = "ok")]
     Ok,
-    /// 429: too many requests, retry in a second.
     #[serde(rename = "429")]
     SlowDown,
     #[serde(rename = "503")]
@@ -32,9 +31,9 @@ pub(super) enum ServiceResponse {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// Has the form `HH:MM`. The times of the entries ascend.
+    /// In the form `HH:MM`. The times of the entries ascend.
     at: String,
-    /// The agent's action, as the rest of a sentence that begins with the agent's name.
+    /// The rest of a sentence that begins with the agent's name.
     story: String,
     /// The tenant and the ID are added later.
     turn: Value,
@@ -44,10 +43,9 @@ struct Entry {
     /// Responses to the first requests of the turn, in order. Later requests succeed.
     #[serde(default)]
     stand_in: Vec<ServiceResponse>,
-    /// Measured from the submit.
     #[serde(default)]
     expires_after_ms: Option<i64>,
-    /// Cancels the turn, with this reason.
+    /// The reason of a cancellation; `None` does not cancel the turn.
     #[serde(default)]
     cancel: Option<String>,
     #[serde(default = "once")]
@@ -60,11 +58,10 @@ const fn once() -> usize {
 
 pub(super) struct Planned {
     pub(super) at: String,
-    /// Measured from the start of the day.
     pub(super) after: Duration,
     pub(super) story: String,
     pub(super) turn: Turn,
-    /// The text, query or title that each call sends to a service. The fake services recognize the call by this text.
+    /// The fake services recognize each call by this text, query or title.
     pub(super) asks: Vec<Option<String>>,
     pub(super) stand_in: Vec<ServiceResponse>,
     pub(super) expires_after_ms: Option<i64>,
@@ -127,7 +124,6 @@ fn repeated(call: &Value, times: usize) -> Result<Value> {
     Ok(Value::Array(calls.collect::<Result<_, _>>()?))
 }
 
-/// Returns the text that a call sends to a service; `None` if its arguments contain no such text.
 fn asked(arguments: &str) -> Option<String> {
     let arguments: Value = serde_json::from_str(arguments).ok()?;
     let asked = ["content", "message", "query", "title"].iter().find_map(|name| arguments.get(*name))?;

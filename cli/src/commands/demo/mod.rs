@@ -1,8 +1,5 @@
 //! `tickfleet demo`: a simulated working day of 18 agents, without any setup. One second is one hour of the day.
-//!
-//! [`day`] is the script. [`stand_in`] has the fake services, including the MCP server [`calendar`]. [`watched`] is the
-//! console. [`play`] submits turns and collects replies. [`kinds`] has the tools that some machines cannot run.
-//! [`report`] counts results and checks guarantees, and [`show`] formats the output.
+//! [`day`] is the script, and [`stand_in`] has the fake services.
 
 mod calendar;
 mod day;
@@ -39,17 +36,13 @@ use report::Report;
 use stand_in::StandIn;
 use watched::DemoConsole;
 
-/// An agent that reaches its day cap, and the value of this cap.
 const CAPPED: (&str, u32) = ("dwight", 6);
-/// These settings make the waits of a day short enough for the demo.
 const HASTE: [(&str, &str); 2] =
     [("TICKFLEET_CAPS_TICK", "1s"), ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms")];
 
-/// The tools that some machines cannot run are added later. All other files of the configuration are the built-in
-/// ones.
+/// The tools that some machines cannot run are added later.
 const MCP: &str = include_str!("mcp.yaml");
 const TOOLS: &str = include_str!("../../../../config/tools.yaml");
-/// Adds rows for `sleep` and the calendar's tools to the built-in permissions.
 const PERMISSIONS: &str = concat!(
     include_str!("../../../../config/permissions.yaml"),
     "\n  # A tool for trying a fleet out, here a workflow that takes too long.\n\
@@ -137,8 +130,7 @@ async fn play_day(
     report
 }
 
-/// Returns the built-in configuration with fast settings, with tools that call the fake services, and with a store in
-/// memory. The calendar's tools are declared, granted and pinned in the folder `dir`.
+/// The calendar's tools are declared, granted and pinned in the folder `dir`.
 async fn configured(dir: &Path, probed: &Probed, stand_in: &StandIn) -> Result<Setup, Failure> {
     let base = stand_in.base_url.as_str();
     let calendar_url = format!("{base}{}", calendar::PATH);

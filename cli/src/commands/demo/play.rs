@@ -29,7 +29,7 @@ struct Collected {
     tasks: BTreeMap<String, Vec<Reply>>,
 }
 
-/// Submits the turns, and prints each reply as it arrives. Fails if a turn is not accepted, or if a reply is missing.
+/// Fails if a turn is not accepted, or if a reply is missing.
 pub(super) async fn day(setup: &Setup, day: &[Planned], output: &Output) -> Result<DayResult, Failure> {
     let client = setup.client().await?;
     let inbox = private_inbox("demo");
@@ -51,7 +51,6 @@ fn name(planned: &Planned) -> Result<TurnName, Failure> {
     Ok(TurnName { tenant: planned.turn.tenant.clone(), turn })
 }
 
-/// Returns when each turn was submitted, and how many of its submits were duplicates.
 async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Result<Vec<(Instant, usize)>, Failure> {
     let begin = Instant::now();
     let mut submitted = Vec::with_capacity(day.len());
@@ -75,7 +74,7 @@ async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Resu
     Ok(submitted)
 }
 
-/// Cancels the turn after a scheduler has admitted it. A turn that is canceled earlier would never begin.
+/// A turn that is canceled before its admission would never begin.
 async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), Failure> {
     let name = name(planned)?;
     while matches!(client.store(&name.tenant).turn_view(&name).await?, TurnView::Unknown) {
@@ -85,7 +84,7 @@ async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), 
     Ok(())
 }
 
-/// Collects replies until every turn, and every task delegated by a turn, has a reply.
+/// Also waits for the replies to delegated tasks.
 async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Result<Collected, Failure> {
     let mut open: BTreeSet<String> = day.iter().map(Planned::turn_id).collect();
     let mut collected = Collected::default();
@@ -119,14 +118,13 @@ async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Resu
     Ok(collected)
 }
 
-/// Returns the IDs of the tasks that the turn delegated.
 fn delegated(reply: &Reply) -> Vec<String> {
     let made = reply.results.iter().filter(|r| r.tool == DELEGATE && r.outcome == Outcome::Ok);
     let job = |json: &str| serde_json::from_str::<serde_json::Value>(json).ok()?["job_id"].as_str().map(Into::into);
     made.filter_map(|result| job(result.output.as_ref()?.get())).collect()
 }
 
-/// Returns the turn's admissions, and how long (ms) the turn waited for them.
+/// Also returns how long (ms) the turn waited for its admissions.
 async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<AdmissionNote>, i64), Failure> {
     let turn = match client.store(&planned.turn.tenant).turn_view(&name(planned)?).await? {
         TurnView::Finished(finished) => finished,

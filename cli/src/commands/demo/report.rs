@@ -21,7 +21,6 @@ pub(super) struct Report {
     pub(super) agents: usize,
     pub(super) calls: usize,
     pub(super) results: usize,
-    /// The number of repeated submits that the fleet recognized.
     pub(super) duplicates: usize,
     pub(super) tasks: usize,
     pub(super) outcomes: BTreeMap<&'static str, usize>,
@@ -34,13 +33,11 @@ pub(super) struct Report {
     pub(super) left_out: SkippedKinds,
 }
 
-/// A turn that waited because its agent had reached a cap.
 #[derive(Debug, Serialize)]
 pub(super) struct CappedTurn {
     pub(super) agent: String,
     pub(super) turn: String,
     pub(super) calls: usize,
-    /// The admitted calls of each window.
     pub(super) windows: Vec<u32>,
     pub(super) waited_ms: i64,
 }
@@ -67,7 +64,6 @@ pub(super) struct Figures {
     pub(super) p99_ms: f64,
 }
 
-/// The requests that the fake services received.
 #[derive(Debug, Serialize)]
 pub(super) struct RequestCounts {
     pub(super) requests: usize,
@@ -76,7 +72,6 @@ pub(super) struct RequestCounts {
     pub(super) messages_sent: usize,
     pub(super) posts_published: usize,
     pub(super) meetings_booked: usize,
-    /// Messages, posts and meeting titles that took effect more than once.
     pub(super) twice: Vec<String>,
     pub(super) answered_429: usize,
     pub(super) answered_503: usize,
@@ -98,7 +93,6 @@ pub(super) struct Row {
 #[derive(Debug, Serialize)]
 pub(super) struct CallRow {
     pub(super) tool: String,
-    /// `None` if the tool does not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kind: Option<Kind>,
     pub(super) outcome: Outcome,
@@ -158,8 +152,7 @@ fn results(turn: &PlayedTurn) -> impl Iterator<Item = &CallResult> {
     turn.replies.iter().flat_map(|(_, reply)| &reply.results)
 }
 
-/// Guarantee 1: each turn has exactly one reply, with one result per call, in the order of the calls. Returns a
-/// violation.
+/// Guarantee 1: each turn has one reply, with one result per call, in the order of the calls.
 fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let id = planned.turn_id();
     let [(_, reply)] = &turn.replies[..] else { return Some(format!("{id} got {} replies", turn.replies.len())) };
@@ -168,7 +161,7 @@ fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     (!paired).then(|| format!("the results of {id} are not one for each of its {} calls", planned.turn.calls.len()))
 }
 
-/// Guarantee 2: no counter exceeds its cap. Returns a violation.
+/// Guarantee 2: no counter exceeds its cap. `Some` is a violation.
 fn within_caps(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let over = turn.slices.iter().find(|slice| slice.tick_used > slice.tick_cap || slice.day_used > slice.day_cap)?;
     let id = planned.turn_id();
@@ -177,8 +170,7 @@ fn within_caps(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     Some(format!("{id} exceeded a cap: {tick} of {} in the tick, {day} of {} in the day", over.tick_cap, over.day_cap))
 }
 
-/// Guarantee 2, by adding up admissions instead of using the fleet's own counters: an agent's admissions in one
-/// window, or in the day, do not exceed its cap. Returns violations.
+/// Guarantee 2 without the fleet's own counters: an agent's admissions in a window or day do not exceed its cap.
 fn sums_within_caps(day: &[Planned], played: &DayResult) -> Vec<String> {
     let mut sums: BTreeMap<(&str, Option<i64>), (u32, u32)> = BTreeMap::new();
     for (planned, turn) in day.iter().zip(&played.turns) {
@@ -198,7 +190,6 @@ fn sums_within_caps(day: &[Planned], played: &DayResult) -> Vec<String> {
 }
 
 /// Guarantee 3: a reported effect happened exactly once, and an effect that is reported as not run did not happen.
-/// Returns violations.
 fn effects_agree(planned: &Planned, turn: &PlayedTurn, ledger: &Ledger) -> Vec<String> {
     let Some((_, Reply { results, .. })) = turn.replies.first() else { return Vec::new() };
     let asked = planned.asks.iter().zip(results).filter(|(_, result)| is_once(&result.tool));
@@ -215,7 +206,7 @@ fn effects_agree(planned: &Planned, turn: &PlayedTurn, ledger: &Ledger) -> Vec<S
     asked.filter_map(disagrees).collect()
 }
 
-/// Returns true if the effect of this tool must not happen twice.
+/// The effects of these tools must not happen twice.
 fn is_once(tool: &str) -> bool {
     matches!(tool, "post_to_x" | "send_telegram_message" | "calendar__book_meeting")
 }
@@ -316,7 +307,7 @@ mod tests {
     use super::*;
     use tickfleet_store::AdmissionNote;
 
-    /// Returns the day's first turn with a post. Its single call ended as `outcome`, and it got `times` replies.
+    /// The single call of the turn ended as `outcome`, and the turn got `times` replies.
     fn posted(outcome: &str, times: usize) -> (Planned, PlayedTurn) {
         let planned = day::plan().unwrap().into_iter().find(|p| p.turn.calls[0].tool == "post_to_x").unwrap();
         let id = planned.turn_id();

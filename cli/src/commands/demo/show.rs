@@ -1,4 +1,4 @@
-//! Formats the demo's day for people: the introduction, each reply when it arrives, and the report.
+//! Formats the demo's day for people.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -106,7 +106,6 @@ pub(super) fn account(report: &Report, output: &Output) -> String {
     text
 }
 
-/// Suggests the next commands. Includes how to add the program to PATH, if needed.
 pub(super) fn next() -> String {
     let path = into_path().map(|export| format!("  {export}\n")).unwrap_or_default();
     format!("\nWhere to go next\n{path}{NEXT}")
@@ -120,11 +119,10 @@ const NEXT: &str =
   tickfleet demo --json            this account, for programs
 ";
 
-/// Formats the day as a table. The message to the agent is below its call, because a column would be too narrow for the
-/// message.
+/// A column would be too narrow for the message to the agent, so the message is below its call.
 fn day_table(day: &[Row], output: &Output) -> String {
     let mut table = table(&COLUMNS);
-    // A wrapped row would have several lines, and messages would be placed below the wrong call.
+    // A wrapped row has several lines, and `interleaved` would place messages below the wrong call.
     table.set_content_arrangement(ContentArrangement::Disabled);
     let mut messages = vec![String::new()];
     for row in day {
@@ -147,7 +145,6 @@ fn day_table(day: &[Row], output: &Output) -> String {
     interleaved(&lines(table), &messages)
 }
 
-/// Adds each message below its line of the table.
 fn interleaved(table: &str, messages: &[String]) -> String {
     let indent = table.lines().next().and_then(|head| head.find(COLUMNS[2])).unwrap_or_default() + 2;
     let mut text = String::new();
@@ -160,7 +157,6 @@ fn interleaved(table: &str, messages: &[String]) -> String {
     text
 }
 
-/// Groups consecutive calls with the same result, and counts the calls of each group.
 fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
     let alike = |a: &CallRow, b: &CallRow| {
         (&a.tool, a.outcome, a.attempts, &a.code) == (&b.tool, b.outcome, b.attempts, &b.code)
@@ -168,8 +164,6 @@ fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
     calls.chunk_by(alike).filter_map(|group| Some((group.first()?, group.len()))).collect()
 }
 
-/// Returns those sentences of the call's message that fit. If the error code differs from the outcome, the text begins
-/// with the code.
 fn why(call: &CallRow) -> String {
     let code = call.code.as_deref().filter(|code| *code != call.outcome.as_str());
     let message = call.error.as_deref().unwrap_or_default();

@@ -1,5 +1,4 @@
-//! Fakes of Telegram, X, the team's calendar and a model on this machine. They record their requests in a ledger, and
-//! fail as the script of the day specifies. The model completes each task at once, and records nothing.
+//! Fakes of Telegram, X, the team's calendar and a model on this machine. They fail as the script of the day specifies.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -31,7 +30,7 @@ pub(super) struct StandIn {
 }
 
 struct Services {
-    /// Maps the text, query or title to the index of its turn.
+    /// From the text, query or title to the index of the turn.
     turns: HashMap<String, usize>,
     /// Responses to the requests of each turn, in order.
     moods: Mutex<Vec<VecDeque<ServiceResponse>>>,
@@ -46,16 +45,12 @@ pub(super) struct Ledger {
     pub(super) looks: usize,
     /// Successful responses do not count.
     pub(super) troubles: BTreeMap<ServiceResponse, usize>,
-    /// How often each text was sent.
     pub(super) messages: BTreeMap<String, usize>,
-    /// How often each text was published.
     pub(super) posts: BTreeMap<String, usize>,
-    /// All bookings, by title.
     pub(super) meetings: BTreeMap<String, Vec<Value>>,
 }
 
 impl Ledger {
-    /// Counts the effects with this text or title in all services.
     pub(super) fn times(&self, text: &str) -> usize {
         let [sent, posted] = [&self.messages, &self.posts].map(|texts| texts.get(text).copied().unwrap_or(0));
         sent + posted + self.meetings.get(text).map_or(0, Vec::len)
@@ -84,7 +79,7 @@ impl Ledger {
 
 struct ServiceRequest {
     action: ServiceAction,
-    /// The text, query or title, which identifies the turn.
+    /// Identifies the turn.
     text: String,
 }
 
@@ -93,7 +88,7 @@ enum ServiceAction {
     Message(Value),
     Post,
     Search,
-    /// The value is the request ID for the response, and the call.
+    /// The values are the request ID for the response, and the call.
     Tool(Value, CalendarCall),
 }
 
@@ -107,7 +102,6 @@ enum Service {
 }
 
 impl StandIn {
-    /// Listens on a free port of the loopback interface.
     pub(super) async fn start(day: &[Planned]) -> Result<Self> {
         let asks = day.iter().enumerate().flat_map(|(turn, p)| p.asks.iter().flatten().map(move |ask| (ask, turn)));
         let services = Arc::new(Services {
@@ -139,7 +133,6 @@ impl Drop for StandIn {
 }
 
 impl Services {
-    /// Takes the next scripted response for this text.
     fn next_answer(&self, text: &str) -> ServiceResponse {
         let turn = self.turns.get(text);
         turn.and_then(|turn| self.moods.lock().get_mut(*turn)?.pop_front()).unwrap_or_default()
@@ -163,7 +156,7 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
     respond(&service_request, answer, &ledger)
 }
 
-/// Parses a request. If the request contains no action, returns its response.
+/// `Break` if the request contains no action.
 fn service_request(service: Service, request: &Parts, body: &Value) -> ControlFlow<Response, ServiceRequest> {
     let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
     let (action, text) = match service {
@@ -188,7 +181,6 @@ fn service_request(service: Service, request: &Parts, body: &Value) -> ControlFl
     ControlFlow::Continue(ServiceRequest { action, text })
 }
 
-/// Returns a response in the format of OpenAI's Chat Completions.
 fn completion() -> Value {
     json!({
         "choices": [{"message": {"role": "assistant", "content": "It is drafted."}, "finish_reason": "stop"}],
@@ -196,7 +188,6 @@ fn completion() -> Value {
     })
 }
 
-/// Returns the service that a request calls. `None` if the path is unknown or the request lacks the right token.
 fn recognise(path: &str, headers: &HeaderMap) -> Option<Service> {
     let bearer = |token: &str| {
         headers.get(header::AUTHORIZATION).is_some_and(|sent| sent.as_bytes() == format!("Bearer {token}").as_bytes())
@@ -250,7 +241,6 @@ fn respond(service_request: &ServiceRequest, answer: ServiceResponse, ledger: &L
     }
 }
 
-/// Returns a response whose connection breaks after the first half.
 fn cut(done: &Value) -> Response {
     let whole = done.to_string();
     let half = Bytes::copy_from_slice(&whole.as_bytes()[..whole.len() / 2]);
@@ -259,7 +249,6 @@ fn cut(done: &Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Returns the decoded value; empty if the parameter is missing.
 fn parameter(query: &str, name: &str) -> String {
     let value = query.split('&').find_map(|pair| pair.split_once('=').filter(|(n, _)| *n == name));
     decoded(value.map_or("", |(_, value)| value))

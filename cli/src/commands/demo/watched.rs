@@ -1,4 +1,4 @@
-//! The console during and after a demo. If the console cannot be started, the demo continues without it.
+//! If the console cannot be started, the demo continues without it.
 
 use tickfleet_ops::shutdown::Shutdown;
 use tokio_util::sync::CancellationToken;
@@ -13,12 +13,11 @@ pub(super) struct DemoConsole {
 }
 
 impl DemoConsole {
-    /// Starts the console on the default port, or on any free port.
     pub(super) async fn open(setup: &Setup, output: &Output) -> Self {
         let ending = CancellationToken::new();
         let console = match Console::start(setup, PORT, &ending).await {
             Ok(console) => Ok(console),
-            // The port is in use, for example by the console of a `tickfleet dev` or of another demo.
+            // Another program uses the port, for example a `tickfleet dev`.
             Err(_) => Console::start(setup, 0, &ending).await,
         };
         let console = console
@@ -37,7 +36,6 @@ impl DemoConsole {
         link.unwrap_or_default()
     }
 
-    /// Stops the console. If `stay` is set, waits for a signal first.
     pub(super) async fn close(self, stay: bool, output: &Output) -> Result<(), Failure> {
         let Some(console) = self.console else { return Ok(()) };
         if stay {

@@ -1,8 +1,8 @@
-//! Text helpers: counts of outcomes, and texts shortened to whole sentences.
+//! Counts of outcomes, and texts shortened to whole sentences.
 
 use crate::output::{Output, StatusColor, short};
 
-/// Lists equal words with their numbers, in the order of first occurrence: `3 ok, 1 denied`.
+/// Sorted by first occurrence: `3 ok, 1 denied`.
 pub(super) fn counted(words: impl Iterator<Item = (String, StatusColor)>, output: &Output) -> String {
     let mut counts: Vec<(String, StatusColor, usize)> = Vec::new();
     for (word, color) in words {
@@ -18,7 +18,6 @@ pub(super) fn counted(words: impl Iterator<Item = (String, StatusColor)>, output
     counts.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the first sentences that fit into `chars_max` characters. Cuts a first sentence that does not fit.
 pub(super) fn whole_sentences(text: &str, chars_max: usize) -> String {
     let ends = text.match_indices(['.', '?']).map(|(at, _)| at + 1).filter(|end| text[*end..].starts_with(' '));
     let mut ends = ends.chain([text.len()]);

@@ -1,5 +1,4 @@
-//! Announces and finds the `tickfleet dev` of a folder. Commands and clients in this folder need no URL, key or
-//! configuration.
+//! Announces and finds the `tickfleet dev` of a folder. Commands in this folder need no URL, key or configuration.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -16,13 +15,12 @@ use crate::global::{Global, environment};
 
 pub(crate) const GRANT_TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
 
-/// Is in the folder of the socket. Clients in Python and TypeScript read it, too.
+/// In the folder of the socket. Clients in Python and TypeScript read this file, too.
 const FILE: &str = "dev.json";
 
-/// Is in the folder of the socket, and leads to the console.
+/// In the folder of the socket. This page redirects to the console.
 const PAGE: &str = "console.html";
 
-/// These variables name the URL of a Redis, or the file with the URL.
 const URL_VARIABLES: [&str; 3] = ["REDIS_URL", "TICKFLEET_REDIS_URL", "REDIS_URL_FILE"];
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,23 +30,20 @@ pub(crate) struct DevHere {
     /// Absolute path; `None` for the built-in configuration.
     pub(crate) config: Option<PathBuf>,
     pub(crate) trial_tools: bool,
-    /// `None` without a console.
     pub(crate) fleet_url: Option<String>,
-    /// `None` without a console.
     pub(crate) fleet_key: Option<String>,
 }
 
-/// The file is removed when this value is dropped.
 pub(crate) struct Announced(PathBuf);
 
 impl DevHere {
-    /// Writes [`FILE`]. Only this user can read the file, because it contains a key.
+    /// Only this user can read the file, because it contains a key.
     pub(crate) fn announce(&self, dir: &Path) -> Result<Announced, Failure> {
         let text = serde_json::to_vec_pretty(self).map_err(Failure::failed)?;
         Ok(Announced(write_private(&dir.join(FILE), &text)?))
     }
 
-    /// Finds the fleet that this user runs in the current folder. Ignores the file of a killed process.
+    /// Ignores the file of a killed process.
     pub(crate) fn find() -> Option<Self> {
         let file = std::fs::File::open(Path::new(DIR).join(FILE)).ok()?;
         // In a shared folder, another user's file could name tools that then run as this user.
@@ -59,8 +54,7 @@ impl DevHere {
         here.is_live().then_some(here)
     }
 
-    /// Lets a command use the fleet that runs in the current folder, and its configuration, unless options or
-    /// variables name a Redis or another configuration.
+    /// Does nothing if options or variables name a Redis or another configuration.
     pub(crate) fn adopt(mut global: Global) -> Global {
         let environment = environment();
         let is_set = |name: &&str| environment.get(*name).is_some_and(|value| !value.trim().is_empty());
@@ -96,8 +90,7 @@ impl Drop for Announced {
     }
 }
 
-/// Opens the console in a browser. The browser gets the name of a page that only this user can read. A link with a key
-/// would be visible to others, because users of the machine can read the arguments of a program.
+/// Other users can read the arguments of a program, so the browser gets a page instead of the link.
 pub(crate) fn open_console(dir: &Path, link: &str) -> Result<Announced, Failure> {
     let page =
         format!("<!doctype html><meta http-equiv=\"refresh\" content=\"0; url={link}\"><title>Tickfleet</title>\n");

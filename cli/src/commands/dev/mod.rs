@@ -59,7 +59,7 @@ pub(crate) struct Dev {
     no_open: bool,
 }
 
-/// Loads the setup. With the built-in permissions, every agent gets the trial tools, so that there are tools to call.
+/// With the built-in permissions, every agent gets the trial tools, so that there are tools to call.
 pub(crate) fn setup(global: &Global) -> Result<Setup, Failure> {
     let mut sources = setup::sources(global)?;
     sources.environment.entry(GRANT_TRIAL_TOOLS.to_owned()).or_insert_with(|| "true".to_owned());
@@ -136,7 +136,7 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
     outcome
 }
 
-/// Returns the port of the console, and `false`: the console must use exactly this port.
+/// `false`: the console must use exactly this port.
 fn console_on(port: Option<u16>) -> Option<(u16, bool)> {
     port.map(|port| (port, false))
 }
@@ -150,7 +150,6 @@ struct DataLocation {
     opens: bool,
 }
 
-/// Adds a hint, because users easily forget a variable that they set long ago.
 fn with_redis_url_hint(failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::RedisReported(format!(
@@ -160,16 +159,14 @@ fn with_redis_url_hint(failure: Failure) -> Failure {
     }
 }
 
-/// Creates a folder that only this user can access and that Git ignores. An existing folder stays as it is, because it
-/// may contain other files. Ignores errors: `.gitignore` is optional, and a missing folder fails the next step.
+/// An existing folder may contain other files. `.gitignore` is optional, and a missing folder fails the next step.
 fn make_private(dir: &Path) {
     if !dir.exists() && DirBuilder::new().recursive(true).mode(0o700).create(dir).is_ok() {
         let _ = std::fs::write(dir.join(".gitignore"), "*\n");
     }
 }
 
-/// Serves the fleet until shutdown. `console` has the port of the console, and a flag: true if the console can use
-/// another port.
+/// `console` has a port and a flag. If the flag is true, the console can use another port.
 async fn serve(
     setup: &Setup,
     place: &DataLocation,
@@ -243,8 +240,7 @@ fn welcome(setup: &Setup, place: &DataLocation, fleet: &Fleet, console: Option<&
     )
 }
 
-/// Returns shell commands that set variables. With these variables, commands in other folders find this fleet and use
-/// the same policy.
+/// Commands in other folders need these variables to find this fleet and use the same policy.
 fn exports(setup: &Setup, place: &DataLocation) -> String {
     let url = place.here.as_ref().map(|(_, url)| format!("  export REDIS_URL='{url}'\n")).unwrap_or_default();
     let trial = if has_trial_tools(setup) { format!("  export {GRANT_TRIAL_TOOLS}=true\n") } else { String::new() };
@@ -269,8 +265,7 @@ fn over_http(setup: &Setup, console: &Console) -> String {
     format!("Over HTTP:\n  export FLEET_URL=http://{address}\n  export FLEET_KEY={key}\n{}\n", turn.unwrap_or_default())
 }
 
-/// Returns the `redis-cli` command for a socket: client libraries accept the socket's URL, but `redis-cli` does not.
-/// `None` if Redis listens on a port.
+/// Client libraries accept the socket's URL, but `redis-cli` does not. `None` if Redis listens on a port.
 fn redis_cli(redis: &PrivateRedis) -> Option<String> {
     Some(format!("  redis-cli -s {}\n", quoted(&redis.socket()?.display().to_string())))
 }

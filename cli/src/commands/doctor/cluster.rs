@@ -52,7 +52,6 @@ fn placement(view: &ClusterView) -> CheckResult {
     }
 }
 
-/// Returns moves of slots that spread the shards evenly.
 fn moves(view: &ClusterView) -> Vec<String> {
     let mut held: Vec<(&str, Vec<u32>)> = view.holders.iter().map(|h| (h.address.as_str(), h.shards.clone())).collect();
     let mut moves = Vec::new();

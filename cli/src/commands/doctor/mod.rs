@@ -1,6 +1,5 @@
-//! `tickfleet doctor`: checks whether this Redis is suitable for a fleet's state, whether the queues are healthy, and
-//! whether the stored data is consistent. This file collects the data. [`crate::checks`], [`cluster`], [`queues`] and
-//! [`seals`] check the data, and [`repair`] repairs it. [`unreachable`] handles unreachable primaries.
+//! `tickfleet doctor`: this file collects the data. [`crate::checks`], [`cluster`], [`queues`] and [`seals`] check the
+//! data, and [`repair`] repairs it.
 
 pub(crate) mod acl;
 mod cluster;
@@ -76,7 +75,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     if level >= bound { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Returns the findings about the store, and the failure if a primary of a cluster was unreachable.
+/// The failure is `Some` if a primary of a cluster was unreachable.
 async fn store_findings(
     setup: &Setup,
     stores: &[Store],
@@ -97,11 +96,10 @@ async fn store_findings(
     Ok((findings, unreachable.first))
 }
 
-/// Findings of these kinds are left out, because the checks of this command describe the same problems in more detail.
+/// The checks of this command describe the same problems in more detail.
 const CHECKED_KINDS: [FindingKind; 4] =
     [FindingKind::ProcessDead, FindingKind::DeadMessages, FindingKind::Store, FindingKind::Other];
 
-/// Returns the findings that the console and `tickfleet top` show, except [`CHECKED_KINDS`].
 async fn fleet_findings(setup: &Setup) -> Vec<CheckResult> {
     let polled = match Poller::new(setup) {
         Ok(mut poller) => poller.poll(setup).await,
@@ -122,8 +120,7 @@ fn in_memory() -> CheckResult {
     CheckResult::ok("store", "in the memory of one process; a fleet of several machines needs Redis")
 }
 
-/// Checks the servers. In a cluster, checks each primary that has a shard, over the connection of its first shard. The
-/// flag is true for a cluster.
+/// The flag is true for a cluster. There, each primary is checked over the connection of its first shard.
 async fn servers_findings(
     setup: &Setup,
     pool: &Pool,
@@ -170,8 +167,7 @@ async fn server_findings(
     Ok(findings)
 }
 
-/// Returns a finding with the remedy if Redis rejected the query, so that the other checks continue. Fails if Redis is
-/// unreachable or the login failed, because nothing else can then be checked.
+/// If Redis rejected the query, the other checks continue. Fails if Redis is unreachable or the login failed.
 fn or_refused(what: &'static str, found: Result<Vec<CheckResult>, StoreError>) -> Result<Vec<CheckResult>, Failure> {
     const UNEXPECTED: &str = "unexpected reply: check the Redis server's log and version";
     match found {
@@ -199,7 +195,6 @@ async fn mcp_findings(setup: &Setup) -> Vec<CheckResult> {
     looked.into_iter().map(finding).collect()
 }
 
-/// Returns `None` if no tool needs a sandbox.
 fn sandbox_finding(setup: &Setup) -> Option<CheckResult> {
     let unheld = setup.sandboxed()?;
     let found = setup.shell.support().to_string();
@@ -215,7 +210,7 @@ fn sandbox_finding(setup: &Setup) -> Option<CheckResult> {
     })
 }
 
-/// Checks whether the operator wrote the policy (it is not the built-in sample), and whether it admits any turn.
+/// Reports the built-in sample policy, and a policy that admits no turn.
 async fn policy_findings(setup: &Setup, stores: &[Store]) -> Vec<CheckResult> {
     const WHAT: &str = "configuration";
     let configuration = &setup.configuration;
@@ -258,8 +253,7 @@ fn lacking(dir: Option<&Path>, file: &str) -> String {
     }
 }
 
-/// Returns true if a tenant is set at run time. Ignores a shard that does not respond, because another finding reports
-/// it.
+/// Ignores a shard that does not respond, because another finding reports it.
 async fn any_tenant_is_set(stores: &[Store]) -> bool {
     for store in stores {
         if store.run_time_config().await.is_ok_and(|set| !set.declared.is_empty()) {
@@ -309,7 +303,7 @@ async fn shard_findings(
     Ok(findings)
 }
 
-/// Warns if agents have no tool list, because clients of these agents cannot fetch one.
+/// Clients of agents without a tool list cannot fetch one.
 async fn tool_lists(store: &Store) -> Result<Vec<CheckResult>, StoreError> {
     let left_out = store.tool_lists_mark().await?.map_or(0, |mark| mark.left_out);
     let says = format!("{left_out} agents have no tool list: the distinct lists exceed 64 MiB");

@@ -1,4 +1,4 @@
-//! Checks a shard: its settings, its backlog, and the processes that work on it. This module does no I/O.
+//! Checks a shard. This module does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,8 @@ use crate::checks::CheckResult;
 use crate::output::short;
 use crate::output::time_format::{from_now, span};
 
-/// Schedulers check timers every `scheduler.tick_poll`. If a timer is later than this (ms), no scheduler checks the
-/// timers.
+/// In ms. If a timer is later than this, no scheduler checks the timers.
 const LATE_MS_MAX: i64 = 2_000;
-/// A finding names at most this many consumers.
 const NAMED_MAX: usize = 5;
 
 pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str) -> Vec<CheckResult> {
@@ -73,8 +71,7 @@ fn policy(facts: &ShardFacts, digest: &str) -> CheckResult {
     )
 }
 
-/// Finds processes with another policy than the one in force. Schedulers and workers report their policy with each
-/// heartbeat.
+/// Schedulers and workers report their policy with each heartbeat.
 fn others(facts: &ShardFacts) -> Option<CheckResult> {
     let in_force = short_digest(&facts.policy_digest);
     let lives = |name: &str| facts.beats.get(name).is_some_and(|until| *until > facts.now_ms);
@@ -94,7 +91,7 @@ fn others(facts: &ShardFacts) -> Option<CheckResult> {
     (!named.is_empty()).then(|| CheckResult::warn("policies", says, advice))
 }
 
-/// Reports nearly full memory. The other findings then name low memory as their cause.
+/// The other findings then name low memory as their cause.
 fn memory(b: &ShardBacklog) -> Option<CheckResult> {
     let says = format!(
         "{} MiB of {} MiB used: new work is rejected; accepted work continues in small batches",
@@ -105,7 +102,6 @@ fn memory(b: &ShardBacklog) -> Option<CheckResult> {
     (b.pressure || b.memory.is_tight()).then(|| CheckResult::fail("pressure", says, advice))
 }
 
-/// Checks how much work waits, and whether timers fire.
 pub(super) fn backlog(backlog: &ShardBacklog, settings: &Settings) -> Vec<CheckResult> {
     let b = backlog;
     let memory = memory(b);
@@ -138,7 +134,7 @@ pub(super) fn backlog(backlog: &ShardBacklog, settings: &Settings) -> Vec<CheckR
     findings
 }
 
-/// Reports live processes, and lost processes that still hold work.
+/// A lost process can still hold work.
 pub(super) fn consumers(facts: &ShardFacts) -> Vec<CheckResult> {
     let alive = |kind: &str| {
         facts.beats.iter().filter(|(name, until)| name.starts_with(kind) && **until > facts.now_ms).count()
@@ -185,7 +181,7 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<CheckResult> {
     findings
 }
 
-/// Reports dead letters. Leaves out the text of the letters, which can contain anything.
+/// Leaves out the text of the letters, which can contain anything.
 pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> CheckResult {
     if count == 0 {
         return CheckResult::ok("dead", "no rejected or poison messages");
@@ -203,7 +199,6 @@ pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Reda
     CheckResult::warn("dead", says, "producers with a readable reply_to got a reply; fix what sends these messages")
 }
 
-/// Returns the IDs, the agent and the tools of a letter, as far as they can be read.
 fn named(raw: &str, redactor: &Redactor) -> String {
     const TOOLS_SHOWN: usize = 3;
     let message = tickfleet_protocol::glance(raw.as_bytes());

@@ -9,14 +9,11 @@ use tickfleet_store::{FaultFound, FaultKind, ShardCheck, Store, StoreError};
 use crate::checks::{CheckResult, Level};
 use crate::setup::Setup;
 
-/// A finding has at most this many examples of a fault.
 const NAMED_MAX: usize = 5;
 const BY_REQUEST: &str = "not repaired automatically: tickfleet doctor --repair";
-/// An audit entry has at most this many repairs.
 const AUDITED_MAX: usize = 50;
 
-/// Checks a shard. If `by` is given, also repairs the shard and records the repairs in the audit log. Without a repair,
-/// an error becomes a finding.
+/// Repairs the shard if `by` is given. Without a repair, an error becomes a finding.
 pub(super) async fn shard(setup: &Setup, store: &Store, by: Option<&str>) -> Result<Vec<CheckResult>, StoreError> {
     let check = match store.check(by.is_some()).await {
         Ok(check) => check,
@@ -49,7 +46,6 @@ async fn audit(setup: &Setup, store: &Store, by: &str, faults: &[FaultFound]) ->
     Ok(())
 }
 
-/// Returns one finding per kind of fault.
 fn findings(check: &ShardCheck) -> Vec<CheckResult> {
     let mut by_kind: BTreeMap<(bool, &'static str), Vec<&FaultFound>> = BTreeMap::new();
     for found in &check.faults {
@@ -96,7 +92,7 @@ fn subject(found: &FaultFound) -> String {
     format!("{} ({details})", found.subject)
 }
 
-/// Returns the level and the advice for a fault. A harmful fault that is repaired only with `--repair` is FAIL.
+/// A harmful fault is FAIL if only `--repair` repairs it.
 const fn advice(kind: &FaultKind) -> (Level, &'static str) {
     let fault = match kind {
         FaultKind::Found(fault) => fault,

@@ -1,5 +1,4 @@
-//! Checks the seals of the audit log: whether the right key is configured, whether sealing makes progress, and whether
-//! the newest seals are valid.
+//! Checks the seals of the audit log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,15 +12,13 @@ use crate::checks::CheckResult;
 use crate::output::time_format::{millis, span};
 use crate::setup::Setup;
 
-/// The check covers this many of the newest seals.
 const CHECKED: usize = 200;
-/// The check reads at most this many entries of these seals.
 const READ_MAX: usize = 20_000;
 const PAGE: usize = 500;
 /// If entries stay unsealed, or seals stay unanchored, for longer than this time (ms), no process does the work.
 const LATE_MS_MIN: i64 = 30_000;
 
-/// Returns no findings if no key is configured and nothing was ever sealed.
+/// No findings if no key is configured and nothing was ever sealed.
 pub(super) async fn shard(setup: &Setup, store: &Store) -> Result<Vec<CheckResult>, StoreError> {
     let is_sealed = store.sealed_state().await?.is_some();
     let signer = match setup.signer() {
@@ -71,7 +68,6 @@ async fn moves(setup: &Setup, store: &Store, signer: &Signer) -> Result<CheckRes
     })
 }
 
-/// Checks that the hashes of new seals are copied to the external anchor.
 async fn anchored(setup: &Setup, store: &Store, seals: &[LogSeal]) -> Result<Option<CheckResult>, StoreError> {
     if setup.settings().seal.anchor == AnchorPlace::None {
         return Ok(None);

@@ -5,19 +5,18 @@ use crate::failure::Failure;
 
 #[derive(Default)]
 pub(super) struct UnreachableShards {
-    /// The shards whose primaries do not respond.
     shards: Vec<u32>,
-    /// The failure of the first unreachable shard. The command ends with this failure.
+    /// The command ends with this failure.
     pub(super) first: Option<Failure>,
 }
 
 impl UnreachableShards {
-    /// Returns true if the shard's primary is known to be unreachable, so that the check does not wait for it again.
+    /// The check must not wait again for a primary that is known to be unreachable.
     pub(super) fn has(&self, shard: usize) -> bool {
         self.shards.iter().any(|unreachable| usize::try_from(*unreachable) == Ok(shard))
     }
 
-    /// Returns one finding if the primary of the shards is unreachable. Fails if the check failed for another reason.
+    /// The finding is for an unreachable primary. Fails if the check failed for another reason.
     pub(super) fn or_finding(
         &mut self,
         shards: &[u32],

@@ -1,4 +1,4 @@
-//! Finds the audit entries of a turn. Decides where in the log to search, and how far.
+//! Finds the audit entries of a turn.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -7,23 +7,20 @@ use tickfleet_store::{AuditSearch, AuditSearchResult, Store, TurnName, entry_ms}
 use super::{Explain, ExplainedState, Explanation};
 use crate::failure::Failure;
 
-/// Margin (ms) around the times in the record. The record contains shard time, but entry IDs contain times of Redis'
-/// clock.
+/// In ms. The record contains shard time, but entry IDs contain times of Redis' clock.
 const SLACK_MS: i64 = 1_000;
 /// Bounds the search if no time is given.
 const READ_MAX: usize = 100_000;
 /// Bounds the search if the user gives a time.
 const READ_MAX_ASKED: usize = 1_000_000;
-/// A turn without a record is assumed to end within this time (ms) after its start: the default deadline.
+/// In ms. A turn without a record is assumed to end this soon after its start: the default deadline.
 const LIFE_MS: i64 = 86_400_000;
-/// The search begins at up to this many times of admissions and failed attempts.
+/// The search starts at the times of admissions and failed attempts, up to this many.
 const LIKELY_MAX: usize = 32;
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Audit {
-    /// The entries are unchanged from the log.
     pub(super) entries: Vec<Box<RawValue>>,
-    /// True if no more entries exist.
     pub(super) complete: bool,
     pub(super) read: usize,
 }
@@ -35,7 +32,7 @@ impl Audit {
     }
 }
 
-/// Finds the audit entries of a turn with a record. If a call is requested, finds only the entries of this call.
+/// If a call is requested, finds only the entries of this call.
 pub(super) async fn of_explanation(
     store: &Store,
     name: &TurnName,
@@ -74,8 +71,7 @@ pub(super) async fn of_explanation(
     Ok(Audit::of(store.audit_of(name, &search).await?))
 }
 
-/// Finds the audit entries of a turn without a record. A generated ID contains a time. For any other ID, the user must
-/// give a time.
+/// A generated ID contains a time. For any other ID, the user must give a time.
 pub(super) async fn unrecorded(store: &Store, name: &TurnName, now_ms: i64, args: &Explain) -> Result<Audit, Failure> {
     let minted = minted_ms(name.turn.as_str());
     let Some(from_ms) = args.since.map(|since| since.at(now_ms)).or(minted) else { return Ok(Audit::default()) };
@@ -95,7 +91,7 @@ const fn read_max(args: &Explain) -> usize {
     if args.since.is_some() { READ_MAX_ASKED } else { READ_MAX }
 }
 
-/// Returns the time at which the fleet received the message; `None` unless the ID was generated.
+/// `None` for an ID that the submitter chose.
 pub(super) fn minted_ms(id: &str) -> Option<i64> {
     id.strip_prefix(['t', 'k']).and_then(entry_ms)
 }

@@ -1,5 +1,4 @@
-//! `tickfleet explain`: shows the whole history of a turn, call or task. This file collects the history;
-//! [`text`] formats it.
+//! `tickfleet explain`: shows the whole history of a turn, call or task.
 
 mod audit;
 mod queue_readers;
@@ -62,12 +61,10 @@ enum ExplainedState {
     /// No scheduler has read the message yet.
     Inbound,
     Rejected,
-    /// Waits in a throttle queue.
     Throttled,
     /// Waits in a ready stream, or in the stream of an external runtime.
     Ready,
     Running,
-    /// A call failed and will be retried.
     Retry,
     /// The remaining calls end without running.
     Ending,
@@ -98,11 +95,10 @@ struct Explanation {
     calls: usize,
     calls_admitted: usize,
     calls_done: usize,
-    /// The admissions, each with the counters that decided it.
     admissions: Vec<AdmissionNote>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tries: Vec<FailedAttempt>,
-    /// Periods in which a call waited because its tool accepted no calls.
+    /// A call waited in these periods because its tool accepted no calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     breaker_waits: Vec<BreakerWait>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,7 +108,6 @@ struct Explanation {
     /// These processes could take the turn or task; `None` if a process has taken it.
     #[serde(skip_serializing_if = "Option::is_none")]
     available_readers: Option<QueueReaders>,
-    /// `None` if the turn or task does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits: Option<record::TurnWait>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -121,7 +116,6 @@ struct Explanation {
     running: Option<record::RunningCall>,
     retries: u64,
     crashes: u64,
-    /// Why the remaining calls ended without running.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text::as_word")]
     end_reason: Option<EndReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -129,13 +123,12 @@ struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
     results: Vec<CallResult>,
-    /// The calls of other tools that the calls of this turn made.
+    /// Calls that a call of this turn made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     inner_calls: Vec<InnerCall>,
     /// Present if a model runs the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<TaskDetails>,
-    /// `None` if no scheduler has announced a policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyInForce>,
     audit: Audit,
@@ -148,7 +141,6 @@ struct PolicyInForce {
 }
 
 struct ExplainTarget {
-    /// `None` searches all tenants.
     tenant: Option<TenantId>,
     turn: TurnId,
     position: Option<usize>,
@@ -167,7 +159,6 @@ pub(crate) struct RenderedExplanation {
     pub(crate) lines: Vec<String>,
 }
 
-/// Returns the explanation as JSON and as lines, for the gateway and the live view.
 pub(crate) async fn render(
     setup: &Setup,
     client: &Client,
@@ -270,8 +261,7 @@ async fn explain_turn(setup: &Setup, client: &Client, name: &TurnName) -> Result
                 (&mut explanation.waits, counter.filter(|counter| record::is_configured(counter)))
             {
                 wait.limit = record::limit(&active.policy, &name.tenant, counter, &budget, now_ms);
-                // The timer of the throttle queue may be due earlier, while the counter is still full, so show when
-                // the counter's period ends.
+                // The timer of the throttle queue may be due earlier than the end of the counter's period.
                 wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);
             }
             if let (ExplainedState::Retry, Some(id)) = (explanation.state, &live.turn.approval) {
@@ -295,16 +285,14 @@ async fn explain_turn(setup: &Setup, client: &Client, name: &TurnName) -> Result
     }
 }
 
-/// Returns the time limit (ms) of one attempt in this configuration. The real limit of a typed tool may differ.
+/// In ms. The real limit of a typed tool may differ.
 fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
     let declared = setup.configuration.tools.tools.get(tool).and_then(|def| def.timeout_ms);
     let default = setup.settings().worker.tool_timeout.as_millis();
     declared.unwrap_or_else(|| u64::try_from(default).unwrap_or(u64::MAX))
 }
 
-/// Explains a turn without a record: it waits for a scheduler, was rejected, or ended too long ago. A generated ID
-/// contains the ID of the inbound entry. An ID that the submitter chose is stored. Returns `None` if the fleet has no
-/// trace of the turn.
+/// A generated ID contains the ID of the inbound entry. `None` if the fleet has no trace of the turn.
 async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Explanation>, Failure> {
     if let Some((from, entry)) = dead_letters::minted(name)
         && store.is_inbound(from, entry).await?
@@ -327,8 +315,7 @@ async fn inbound(store: &Store, name: &TurnName, now_ms: i64) -> Result<Explanat
     Ok(Explanation { available_readers, ..record::unadmitted(name, ExplainedState::Inbound, None, now_ms) })
 }
 
-/// Searches the audit log. Returns `None` without a tenant, because there are too many logs to search, or if no entry
-/// is found.
+/// `None` without a tenant, because there are too many logs to search.
 async fn remembered_by_audit(
     client: &Client,
     target: &ExplainTarget,

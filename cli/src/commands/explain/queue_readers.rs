@@ -1,4 +1,4 @@
-//! The processes that could take waiting work. They show why work waits for a worker, a runtime or a scheduler.
+//! The processes that could take waiting work.
 
 use serde::Serialize;
 use tickfleet_store::{NodeView, Store};
@@ -6,22 +6,18 @@ use tickfleet_store::{NodeView, Store};
 use crate::failure::Failure;
 use crate::output::time_format::span;
 
-/// A runtime that has not asked for work for this long counts as absent. A runtime's read blocks for seconds, not for
-/// minutes.
+/// In ms. A runtime's read blocks for seconds, so a runtime that has not asked for this long counts as absent.
 const RUNTIME_SILENT_MS: i64 = 60_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "who", rename_all = "snake_case")]
 pub(super) enum QueueReaders {
     Workers {
-        /// The number of workers with a heartbeat.
         alive: usize,
-        /// The number of live workers that an operator has drained, so they take no new work.
+        /// Live workers that an operator has drained.
         #[serde(skip_serializing_if = "is_none")]
         drained: usize,
-        /// The number of busy slots of live workers.
         busy: usize,
-        /// The number of slots of live workers.
         slots: usize,
         /// Time since the last heartbeat of the most recently lost worker.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,7 +27,6 @@ pub(super) enum QueueReaders {
         stream: String,
         /// Runtimes that have ever read the stream.
         known: usize,
-        /// Time since a runtime last requested a task.
         #[serde(skip_serializing_if = "Option::is_none")]
         requested_ms: Option<i64>,
     },
@@ -41,7 +36,6 @@ pub(super) enum QueueReaders {
         stream: String,
     },
     Schedulers {
-        /// The number of schedulers with a heartbeat.
         alive: usize,
         /// True if schedulers accept no new work, because memory is nearly full.
         pressure: bool,
@@ -77,7 +71,6 @@ impl QueueReaders {
         Ok(Self::Schedulers { alive, pressure: store.pressure().await? })
     }
 
-    /// Describes the readers, with advice.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Workers { alive: 0, gone_ms, .. } => {

@@ -1,4 +1,4 @@
-//! Derives from a turn's record the state of the turn and why it waits.
+//! Derives the state of a turn, and why it waits, from the turn's record.
 
 use std::borrow::Cow;
 
@@ -25,8 +25,7 @@ use super::{ExplainedState, Explanation};
 #[serde(rename_all = "snake_case")]
 pub(super) enum WaitRule {
     TickCap,
-    /// Redis restarted, failed over or moved the shard in this tick, so counts may be lost and the tick accepts no
-    /// more calls.
+    /// A restart, a failover or a move of the shard may lose counts, so the tick accepts no more calls.
     TickClosed,
     DayCap,
     TenantDayCap,
@@ -38,8 +37,7 @@ pub(super) enum WaitRule {
     /// A failed call waits for its next attempt, or no worker can read the slice.
     Backoff,
     Approval,
-    /// The turn waits for work that it began, for an equal call of another turn, or for a call that may change a
-    /// fact.
+    /// For work that the turn began, for an equal call, or for a call that may change a fact.
     Other,
     Paused,
     /// The tool of the next call accepts no calls, after failures or because it is paused.
@@ -56,7 +54,7 @@ pub(super) struct TurnWait {
     pub(super) turns_ahead: Option<u64>,
     pub(super) tick_used: i64,
     pub(super) day_used: i64,
-    /// The caps in this configuration. While a configuration change spreads, the caps in force may differ.
+    /// While a configuration change spreads, the cap in force may differ from this configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tick_cap: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,13 +64,11 @@ pub(super) struct TurnWait {
     pub(super) tenant_day_cap: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) awaits: Option<String>,
-    /// True if the turn did not begin `awaits`, but waits for an equal call of `awaits`, or for a call that may change
-    /// a fact.
+    /// True if the turn waits for an equal call of `awaits`, or for a call that may change a fact.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) awaits_equal: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pause: Option<Pause>,
-    /// `None` unless the turn waits to retry a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_try: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,28 +78,24 @@ pub(super) struct TurnWait {
     pub(super) returned_permits: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) approval: Option<Approval>,
-    /// Why the tool of the next call accepts no calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) breaker: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct RunningCall {
-    /// The first call without a result in Redis. Short calls at later positions may already have ended.
+    /// The first call without a result in Redis. Short calls at later positions may have ended.
     pub(super) position: usize,
     pub(super) tool: String,
-    /// How long the holder has had the turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) held_ms: Option<i64>,
-    /// The time limit of one attempt in this configuration.
     pub(super) timeout_ms: u64,
-    /// A running tool reported this text, such as `40 %: Reading orders`.
+    /// Reported by the running tool, such as `40 %: Reading orders`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) progress: Option<String>,
 }
 
-/// Returns the running call. `None` if no process holds the turn, or if the turn has no readable next call.
-/// `timeout_ms` returns the time limit of one attempt with a tool.
+/// `None` if no process holds the turn, or if its next call is unreadable. `timeout_ms` takes the name of a tool.
 pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> Option<RunningCall> {
     live.holder.as_ref()?;
     let call: Call = serde_json::from_str(live.next_call()?).ok()?;
@@ -113,7 +105,7 @@ pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> 
     Some(RunningCall { position, tool: call.tool, held_ms: live.held_ms, timeout_ms, progress })
 }
 
-/// Adds an operator's pause, unless the turn waits for a retry, an approval or other work.
+/// Adds an operator's pause, but not to a wait for a retry, an approval or other work.
 pub(super) fn complete(wait: &mut TurnWait, name: &TurnName, agent: &str, policy: &Policy) {
     let pause = AgentId::new(agent).ok().and_then(|agent| policy.pause(&name.tenant, &agent).cloned());
     let on_lane = !matches!(wait.rule, WaitRule::Backoff | WaitRule::Other | WaitRule::Approval);
@@ -127,7 +119,7 @@ pub(super) struct LimitWait {
     pub(super) name: String,
     /// `tickfleet limits` lists and resets the counter under this name.
     pub(super) counter: String,
-    /// The maximum of one counter, in words; `None` if this configuration does not have the limit.
+    /// In words; `None` if this configuration does not have the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) allows: Option<String>,
     pub(super) used: String,
@@ -159,7 +151,6 @@ pub(super) fn limit(
     Some(LimitWait { name: counter.limit.to_string(), counter: counter.counter.to_string(), allows, used, is_held })
 }
 
-/// Returns the caps in this configuration; `None` if the agent is unknown.
 pub(super) fn caps(policy: &Policy, tenant: &TenantId, agent: &str) -> Option<Caps> {
     let (owner, agent) = policy.look_up(tenant, &AgentId::new(agent).ok()?).ok()?;
     Some(policy.caps(owner, agent))
@@ -217,7 +208,7 @@ pub(super) const fn counter(live: &LiveTurn) -> Option<&CounterKey> {
     }
 }
 
-/// Returns true if the limit is configured. Names of built-in limits begin with `_`.
+/// Names of built-in limits begin with `_`.
 pub(super) fn is_configured(counter: &CounterKey) -> bool {
     !counter.limit.starts_with('_')
 }
@@ -322,7 +313,6 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
 }
 
 impl TurnWait {
-    /// Returns a wait for the approval `open`. Unchanged if `open` is `None`.
     pub(super) fn or_for_approval(self, open: Option<Approval>) -> Self {
         match open {
             Some(open) => Self {
@@ -376,7 +366,6 @@ fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
     (text("delegator"), text("description").or_else(|| text("task_description")))
 }
 
-/// Adds the facts that only the audit entries contain.
 pub(super) fn describe_by_audit(explanation: &mut Explanation) {
     let Some(entry) = explanation.audit.entries.first() else { return };
     let Some(entry) = AuditEntry::read(entry.get()) else { return };

@@ -24,7 +24,7 @@ use crate::output::{Output, StatusColor, short, summary};
 const AUDIT_ENTRIES_SHOWN: usize = 20;
 const DESCRIPTION_CHARS: usize = 200;
 
-/// Writes one line per step. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
+/// Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
 pub(super) fn text(explanation: &Explanation, output: &Output) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", head(explanation, output));
@@ -42,7 +42,6 @@ pub(super) fn text(explanation: &Explanation, output: &Output) -> String {
     text
 }
 
-/// Lists steps, calls by other calls, rules, approvals and remarks.
 pub(super) fn explanation_lines(explanation: &Explanation) -> Vec<String> {
     let inner = inner(&explanation.inner_calls);
     life(explanation)
@@ -54,7 +53,6 @@ pub(super) fn explanation_lines(explanation: &Explanation) -> Vec<String> {
         .collect()
 }
 
-/// Lists the calls that other calls made. Each call follows its caller.
 fn inner(calls: &[InnerCall]) -> Vec<String> {
     fn push_inner_call(call: &InnerCall, depth: usize, lines: &mut Vec<String>) {
         let tool = call.tool.as_deref().unwrap_or("a tool");
@@ -151,7 +149,7 @@ fn headline(explanation: &Explanation, output: &Output, (color, word): (StatusCo
     )
 }
 
-/// Describes the end of a turn. The color means success only if all calls succeeded.
+/// The color means success only if all calls succeeded.
 fn ended(explanation: &Explanation) -> (StatusColor, String) {
     let position = |result: &CallResult| result.call.rsplit('/').next().and_then(|position| position.parse().ok());
     let shown: Vec<&CallResult> = explanation
@@ -173,7 +171,6 @@ fn ended(explanation: &Explanation) -> (StatusColor, String) {
     (color, word)
 }
 
-/// Lists admissions, failed attempts and waits for a tool, in chronological order.
 fn steps(explanation: &Explanation) -> impl Iterator<Item = String> {
     let admissions = explanation.admissions.iter().map(|a| (a.at_ms, admission(a)));
     let tries = explanation.tries.iter().map(|t| (t.at_ms, failed_try(t)));
@@ -183,7 +180,6 @@ fn steps(explanation: &Explanation) -> impl Iterator<Item = String> {
     steps.into_iter().map(|(_, line)| line)
 }
 
-/// Lists the history in chronological order.
 fn life(explanation: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     match (explanation.state, &explanation.refusal) {
@@ -214,7 +210,7 @@ fn life(explanation: &Explanation) -> Vec<String> {
         lines.push("No calls admitted, no caps debited.".into());
     }
     lines.extend(explanation.task.iter().flat_map(tasks::text::steps));
-    // Recorded attempts are already listed.
+    // `steps` has listed the recorded attempts.
     let noted = explanation.tries.iter().filter(|noted| noted.attempt > 0).count();
     let unnoted = explanation.retries.saturating_sub(u64::try_from(noted).unwrap_or(u64::MAX));
     let trouble = [
@@ -246,8 +242,7 @@ fn life(explanation: &Explanation) -> Vec<String> {
     lines
 }
 
-/// Lists rules on arguments and context, and conditions on facts, that stopped a call or, in shadow mode, would have
-/// stopped it.
+/// Includes rules and conditions in shadow mode.
 fn rules(explanation: &Explanation) -> Vec<String> {
     let lines_of = |verdict: &str, call: &str, rule: &str, reason: &str, message: &str| {
         let what = match reason {
@@ -285,7 +280,6 @@ fn rules(explanation: &Explanation) -> Vec<String> {
     lines
 }
 
-/// Lists approvals of calls, and denials by approvers.
 fn consents(explanation: &Explanation) -> Vec<String> {
     let here = |call: &str| explanation.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
     let denial = |result: &CallResult| {
@@ -307,7 +301,6 @@ fn consents(explanation: &Explanation) -> Vec<String> {
     explanation.results.iter().filter_map(|result| consent(result).or_else(|| denial(result))).collect()
 }
 
-/// Lists remarks on cached or repeated outcomes, and on loops of the agent.
 fn beside(explanation: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     for result in &explanation.results {
@@ -335,7 +328,6 @@ fn beside(explanation: &Explanation) -> Vec<String> {
     lines
 }
 
-/// Returns the task's wait for a turn, another task, an approval or a limit, but not for a retry.
 fn waits_for_work(explanation: &Explanation) -> Option<&TaskWait> {
     explanation.task.as_ref()?.waits.as_ref().filter(|wait| wait.reason != WaitReason::Retry)
 }
@@ -516,7 +508,6 @@ pub(super) fn as_word<S: Serializer>(reason: &Option<EndReason>, serializer: S) 
     reason.as_ref().map(EndReason::word).serialize(serializer)
 }
 
-/// Formats an audit entry as `timestamp  level  message`.
 fn audit_line(json: &str) -> String {
     let AuditEntry { timestamp, level, message, meta, .. } = AuditEntry::read(json).unwrap_or_default();
     let digest = Some(meta.policy_digest).filter(|digest| !digest.is_empty()).map(|digest| format!(", {digest}"));

@@ -1,13 +1,11 @@
-//! The configuration as operators see it: each setting with its origin, and the files from which the fleet decides
-//! about calls.
+//! The configuration as operators see it.
 
 use serde_json::{Value, json};
 use tickfleet_config::{Configuration, PrintedSetting, printed_parts};
 
 const FILE_BYTES_MAX: usize = 256 * 1024;
 
-/// Returns the settings and the files, in which secrets are already masked. Cuts files that are longer than
-/// [`FILE_BYTES_MAX`].
+/// Secrets in the files are already masked. Cuts files that are longer than [`FILE_BYTES_MAX`].
 pub(super) fn view(configuration: &Configuration) -> Value {
     let shown = printed_parts(configuration);
     let setting = |PrintedSetting { path, value, origin }: PrintedSetting| {

@@ -1,5 +1,4 @@
-//! The console of `tickfleet dev`, `tickfleet demo` and `tickfleet mcp wrap`: a gateway in the same process. Its keys
-//! are created at the start.
+//! The console of `tickfleet dev`, `tickfleet demo` and `tickfleet mcp wrap`: a gateway in the same process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -28,12 +27,10 @@ pub(crate) struct Console {
 /// The keys are valid only as long as this process runs.
 struct Keys {
     console: NewKey,
-    /// This key can submit turns for all agents of a tenant.
     service: NewKey,
 }
 
 impl Console {
-    /// Serves on this port of 127.0.0.1, until `draining` is canceled.
     pub(crate) async fn start(setup: &Setup, port: u16, draining: &CancellationToken) -> Result<Self, Failure> {
         let key = || NewKey::random().map_err(Failure::failed);
         let keys = Keys { console: key()?, service: key()? };
@@ -43,18 +40,16 @@ impl Console {
         Ok(Self { address, keys, serving, ending })
     }
 
-    /// Returns the link to the console. The key follows the `#`, so browsers do not send it. The page removes the key
-    /// from the address bar.
+    /// The key follows the `#`, so browsers do not send it. The page removes the key from the address bar.
     pub(crate) fn link(&self) -> String {
         format!("http://{}/console/#key={}", self.address, self.keys.console.secret)
     }
 
-    /// Returns the address and a key of the HTTP API. The key is for the tenant of [`Setup::example_caller`].
+    /// The key is for the tenant of [`Setup::example_caller`].
     pub(crate) fn for_services(&self) -> (SocketAddr, &str) {
         (self.address, &self.keys.service.secret)
     }
 
-    /// Waits for the end of the console, which responds to the last requests before it stops.
     pub(crate) async fn ended(self) {
         let Self { mut serving, ending, .. } = self;
         ending.cancel();
@@ -80,8 +75,7 @@ async fn serve(
     super::listen(super::of(setup, client, keys, metrics, ending.clone(), None)?, address, None).await
 }
 
-/// Returns the row of the console's key. The key is for the owner of a private fleet: it can view and operate all
-/// tenants. If the configuration has approvers, the key also decides approvals, as the first approver.
+/// The owner of a private fleet can view and operate all tenants, and decides approvals as the first approver.
 fn row(setup: &Setup, key: &NewKey) -> KeyRow {
     let approver = setup.configuration.policy.permissions.approvers.keys().next().cloned();
     let decides = approver.is_some().then_some(Verb::Approve);
@@ -97,7 +91,6 @@ fn row(setup: &Setup, key: &NewKey) -> KeyRow {
     }
 }
 
-/// Returns the row of a key that can submit turns for all agents of its tenant.
 fn service_row(tenant: &TenantId, key: &NewKey) -> KeyRow {
     KeyRow {
         id: "dev-service".into(),

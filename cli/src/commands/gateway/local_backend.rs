@@ -1,5 +1,4 @@
-//! The operator views of the gateway: `top`, `explain`, `limits` and `config print`. They are built from the
-//! configuration folder.
+//! The operator views of the gateway, built from the configuration folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,12 +34,10 @@ const FRAME_STALE: Duration = Duration::from_secs(15);
 
 pub(super) struct LocalBackend {
     client: Client,
-    /// The setup of the last request.
     setup: ArcSwap<Setup>,
     /// All requests share the frames, because each poll takes some round trips to Redis.
     frames: Mutex<FrameCache>,
-    /// The result of [`Self::shown`], with the fingerprint of its configuration. Includes the texts of the files,
-    /// which are read once for all requests.
+    /// The result of [`Self::shown`], with the fingerprint of its configuration.
     shown: Mutex<Option<(String, Value)>>,
 }
 
@@ -77,7 +74,6 @@ impl LocalBackend {
         })
     }
 
-    /// Returns the setup for the current files of the configuration folder.
     async fn current(&self) -> Result<Arc<Setup>, VerbError> {
         let previous = self.setup.load_full();
         let read = tokio::task::spawn_blocking(move || -> Result<Arc<Setup>, Failure> {
@@ -96,8 +92,7 @@ impl LocalBackend {
 }
 
 impl LocalBackend {
-    /// Returns the current setup or, if a file has an error, the previous one. An error must not stop an operator who
-    /// searches for a problem.
+    /// Operators search for problems when a file has an error, so the previous setup stays in use.
     async fn current_or_previous(&self) -> Arc<Setup> {
         match self.current().await {
             Ok(setup) => setup,
@@ -110,8 +105,8 @@ impl LocalBackend {
 }
 
 impl LocalBackend {
-    /// Returns the configuration as operators see it. `is_whole` is false if the files of the configuration cannot be
-    /// read now. Then a result that is not cached lacks the texts of the files.
+    /// `is_whole` is false if the configuration files cannot be read now. A view that is not cached then lacks their
+    /// texts.
     async fn shown(&self, setup: &Arc<Setup>, is_whole: bool) -> Result<Value, VerbError> {
         let mut known = self.shown.lock().await;
         if let Some((_, view)) = known.as_ref().filter(|(fingerprint, _)| *fingerprint == setup.fingerprint) {
@@ -164,7 +159,6 @@ impl OperatorBackend for LocalBackend {
         async move {
             let (setup, problem) = match self.current().await {
                 Ok(setup) => (setup, None),
-                // The operator may be searching for this error.
                 Err(error) => (self.setup.load_full(), Some(error.to_string())),
             };
             let mut in_force = Vec::new();
@@ -200,8 +194,7 @@ impl OperatorBackend for LocalBackend {
 
     fn approver<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>> {
         async move {
-            // An approver who was just removed from the file must not be able to decide. If the file cannot be read,
-            // no approver can decide.
+            // An approver loses the right to decide as soon as the file changes.
             let setup = self.current().await?;
             Ok(setup.configuration.policy.permissions.approvers.get(name).cloned())
         }

@@ -1,6 +1,4 @@
-//! `tickfleet gateway`: serves the HTTP API of a fleet, and creates API keys. [`local_backend`] serves operator views
-//! of the configuration, and [`configuration_view`] formats the configuration. [`tokens`] has the options for OpenID
-//! Connect tokens. [`console`] serves a fleet on the operator's own machine.
+//! `tickfleet gateway`: serves the HTTP API of a fleet, and creates API keys.
 
 mod configuration_view;
 pub(crate) mod console;
@@ -34,7 +32,6 @@ use crate::fleet::readiness::ready;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Time between two attempts to reach Redis.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Serve the HTTP API until SIGTERM, or create an API key.
@@ -190,7 +187,7 @@ impl GatewayArgs {
     }
 }
 
-/// Returns true for subcommands, which need neither a configuration nor Redis.
+/// Subcommands need neither a configuration nor Redis.
 pub(crate) const fn needs_nothing(args: &GatewayArgs) -> bool {
     args.command.is_some()
 }
@@ -261,7 +258,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     Ok(())
 }
 
-/// Returns false if Redis is unreachable. Fails if Redis contains another fleet, with a different number of shards.
+/// False if Redis is unreachable. Fails if Redis contains a fleet with another number of shards.
 async fn is_fleet_known(client: &Client) -> Result<bool, Failure> {
     match client.check().await {
         Ok(()) => Ok(true),

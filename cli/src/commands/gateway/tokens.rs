@@ -77,7 +77,6 @@ impl From<AlgorithmArg> for Algorithm {
 }
 
 impl TokenArgs {
-    /// Returns `None` if no issuer is given.
     pub(super) fn open(&self, setup: &Setup) -> Result<Option<Tokens>, Failure> {
         let (Some(issuer), Some(rules)) = (&self.oidc_issuer, &self.oidc_rules) else { return Ok(None) };
         let algorithms = match self.oidc_algorithm.as_slice() {
@@ -113,7 +112,7 @@ impl TokenArgs {
     }
 }
 
-/// Parses a scope (RFC 6749, section 3.3).
+/// RFC 6749, section 3.3.
 fn scope(text: &str) -> Result<String, String> {
     let is_scope = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\');
     let is_one = !text.is_empty() && text.chars().all(is_scope);

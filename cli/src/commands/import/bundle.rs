@@ -1,5 +1,5 @@
-//! Combines an OpenAPI document that is spread over several files. The other files become members of the document,
-//! and references to these files become local. Only files in the document's folder are read, and nothing is fetched.
+//! Combines an OpenAPI document that is spread over several files. Only files in the document's folder are read, and
+//! nothing is fetched.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,14 @@ pub(super) const UNREAD: char = '!';
 /// The document itself does not count.
 const FILES_MAX: usize = 500;
 
-/// The document, with everything to which it refers.
 #[derive(Default)]
 pub(crate) struct Bundle {
     pub(crate) root: Value,
-    /// The files have the same order as in the document.
+    /// In the order of the member [`FILES`].
     pub(super) files: Vec<String>,
 }
 
 impl From<Value> for Bundle {
-    /// Does not follow references to other files.
     fn from(root: Value) -> Self {
         Self { root, files: Vec::new() }
     }
@@ -33,13 +31,12 @@ impl From<Value> for Bundle {
 struct BundleReader {
     document: PathBuf,
     folder: PathBuf,
-    /// Maps the path of a file to its index among the other files.
+    /// Indexes among the other files, by path.
     known: BTreeMap<PathBuf, usize>,
     contents: Vec<Value>,
     bytes: u64,
 }
 
-/// Adds all files to which the document refers, directly or indirectly.
 pub(super) fn bundled(mut root: Value, file: &Path) -> Bundle {
     let Ok(document) = file.canonicalize() else { return root.into() };
     let folder = document.parent().map(Path::to_owned).unwrap_or_default();
@@ -69,7 +66,6 @@ pub(super) fn bundled(mut root: Value, file: &Path) -> Bundle {
 }
 
 impl BundleReader {
-    /// Makes references local to the document.
     fn rewrite(&mut self, value: &mut Value, place: Option<usize>, from: &Path) {
         match value {
             Value::Array(items) => items.iter_mut().for_each(|item| self.rewrite(item, place, from)),
@@ -90,7 +86,6 @@ impl BundleReader {
         }
     }
 
-    /// Converts a reference into a local one. The error is the reason why the reference cannot be followed.
     fn local(&mut self, reference: &str, place: Option<usize>, from: &Path) -> Result<String, String> {
         let (file, pointer) = reference.split_once('#').unwrap_or((reference, ""));
         let place = match file {
@@ -174,7 +169,7 @@ paths:
 "##;
 
     fn report(document: &str, files: &[(&str, &str)]) -> Report {
-        // The test builds tools as a worker does. The HTTP clients of these tools need the crypto provider.
+        // The HTTP clients of tools need the crypto provider.
         tickfleet_outbound::install_crypto_provider();
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("api");

@@ -1,7 +1,5 @@
-//! `tickfleet tools import`: converts the operations of an OpenAPI document into a section of `tools.yaml`.
-//!
-//! Every tool is built as in a worker before it is printed. Operations that a worker could not use are left out, with
-//! the reason.
+//! `tickfleet tools import`: converts the operations of an OpenAPI document into a section of `tools.yaml`. Every tool
+//! is built as in a worker before it is printed. Operations that a worker could not use are left out.
 
 mod bundle;
 mod operation;
@@ -68,9 +66,7 @@ pub(crate) struct Import {
 #[derive(Default, Serialize)]
 pub(crate) struct Report {
     pub(crate) tools: BTreeMap<String, Value>,
-    /// Operations that were left out, each with the reason.
     left_out: Vec<(String, String)>,
-    /// Notes, each with the name of its tool.
     notes: Vec<(String, String)>,
 }
 
@@ -104,7 +100,7 @@ impl ToolBuilder {
     }
 }
 
-/// Converts the operations into tools. Avoids the names in `taken`. Fails if an operation of `--only` is missing.
+/// Avoids the names in `taken`. Fails if an operation of `--only` is missing.
 pub(crate) fn imported(
     document: Bundle,
     args: &Import,
@@ -166,7 +162,7 @@ fn one(operation: &Operation<'_>, name: &str, args: &Import, builder: &ToolBuild
     built.map(|_| imported).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 
-/// Returns the first server that applies, with its variables replaced by their defaults.
+/// Variables in the URL get their defaults.
 fn server(operation: &Operation<'_>) -> Result<String, String> {
     let holders = [operation.operation, operation.item, &operation.document.root];
     let server = holders.iter().find_map(|holder| holder.get("servers")?.get(0));
@@ -193,7 +189,7 @@ fn read(file: &Path) -> Result<Value, Failure> {
     parse(&text).map_err(|error| unread(&error))
 }
 
-/// Parses JSON or YAML. Fails if YAML aliases expand too much.
+/// Fails if YAML aliases expand too much.
 pub(crate) fn parse(text: &str) -> Result<Value, String> {
     if text.trim_start().starts_with('{') {
         return serde_json::from_str(text).map_err(|error| error.to_string());
@@ -207,7 +203,6 @@ pub(crate) fn parse(text: &str) -> Result<Value, String> {
 
 type Operations<'d> = (Vec<Operation<'d>>, Vec<(String, String)>);
 
-/// Collects the operations of the document. Fails if there are too many.
 fn operations(document: &Document) -> Result<Operations<'_>, Failure> {
     let mut operations = Vec::new();
     let mut unread = Vec::new();

@@ -27,7 +27,6 @@ pub(super) struct ImportedTool {
     pub(super) notes: Vec<String>,
 }
 
-/// The arguments of a tool, with the parts of the request that they fill.
 #[derive(Default)]
 struct Arguments {
     properties: Map<String, Value>,
@@ -40,7 +39,6 @@ struct Arguments {
 }
 
 impl Operation<'_> {
-    /// Returns the tool's name: the `operationId`, or the method and path.
     pub(super) fn name(&self) -> String {
         let given = self.operation.get("operationId").and_then(Value::as_str);
         let name = given.map_or_else(|| format!("{}_{}", self.method, self.path), str::to_owned);
@@ -50,7 +48,6 @@ impl Operation<'_> {
         parts.join("_")
     }
 
-    /// Converts the operation into a tool. The error is the reason why a tool cannot make this request.
     pub(super) fn import(
         &self,
         server: &str,
@@ -126,16 +123,14 @@ impl Operation<'_> {
             let name = text("name");
             let place = text("in");
             let required = place == "path" || parameter.get("required") == Some(&Value::Bool(true));
-            // An unreadable schema is an error even if the parameter is optional, because a call without the
-            // parameter could have another effect.
+            // Without a parameter, the call could have another effect, so even an optional one needs a readable schema.
             if let Some(schema) = parameter.get("schema")
                 && let Err(reason) = self.document.inlined(schema)
             {
                 return Err(format!("its {place} parameter {name} cannot be read: {reason}"));
             }
             match self.parameter(&mut arguments, parameter, name, place, required) {
-                // Without a required parameter, or without a filter of a request that changes data, the call could
-                // affect more than intended.
+                // Without this parameter, the call could affect more than intended.
                 Err(reason) if required || self.method != "get" => {
                     return Err(format!("its {place} parameter {name} {reason}"));
                 }
@@ -151,7 +146,7 @@ impl Operation<'_> {
         Ok(arguments)
     }
 
-    /// Returns all parameters. Parameters of the operation override those of its path.
+    /// Parameters of the operation override those of its path.
     fn parameters(&self) -> Result<Vec<&Value>, String> {
         let mut found: Vec<&Value> = Vec::new();
         for holder in [self.operation, self.item] {
@@ -260,7 +255,7 @@ impl Arguments {
         self.properties.insert(name, schema);
     }
 
-    /// Returns a name that templates can use and no other argument has.
+    /// Templates can use the name, and no other argument has it.
     fn name(&self, name: &str, place: &str) -> Result<String, String> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
         let plain: String = name.chars().map(plain).collect();
@@ -270,14 +265,13 @@ impl Arguments {
         free.filter(|_| !plain.is_empty()).ok_or_else(|| "has a name that another parameter uses".to_owned())
     }
 
-    /// Returns true if the properties of the body are valid argument names that no other argument has.
+    /// The properties of the body must be valid argument names that no other argument has.
     fn fits(&self, schema: &Value) -> bool {
         let mut names = schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name);
         names.all(|name| !self.properties.contains_key(name) && self.name(name, "").is_ok_and(|plain| plain == *name))
     }
 }
 
-/// Returns true if the properties describe the object completely.
 fn is_plain(schema: &Value) -> bool {
     let Some(members) = schema.as_object() else { return false };
     let closed = members.get("additionalProperties").is_none_or(|more| *more == Value::Bool(false));
@@ -286,7 +280,6 @@ fn is_plain(schema: &Value) -> bool {
     object && closed && properties && members.keys().all(|key| PLAIN_BODY.contains(&key.as_str()))
 }
 
-/// Adds a description, unless the schema has one.
 fn describe(schema: &mut Value, description: Option<&Value>) {
     if let (Value::Object(members), Some(Value::String(text))) = (schema, description) {
         members.entry("description").or_insert_with(|| text.as_str().into());

@@ -1,5 +1,4 @@
-//! Converts the schemas of an OpenAPI document into self-contained JSON Schemas. References are resolved, within
-//! bounds.
+//! Converts the schemas of an OpenAPI document into self-contained JSON Schemas.
 
 use serde_json::{Map, Value, json};
 
@@ -23,7 +22,7 @@ const DROPPED: [&str; 10] = [
     "writeOnly",
     "$schema",
 ];
-/// The value of these keywords is a schema.
+/// The value of each keyword is a schema.
 const SINGLE: [&str; 11] = [
     "items",
     "additionalProperties",
@@ -37,23 +36,22 @@ const SINGLE: [&str; 11] = [
     "unevaluatedProperties",
     "additionalItems",
 ];
-/// The value of these keywords maps names to schemas.
+/// The value of each keyword maps names to schemas.
 const NAMED: [&str; 4] = ["properties", "patternProperties", "dependentSchemas", "$defs"];
-/// The value of these keywords is a list of schemas.
+/// The value of each keyword is a list of schemas.
 const LISTED: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
 /// These keywords can accompany a reference without constraining the value.
 const REMARKS: [&str; 4] = ["description", "title", "summary", "default"];
 
 pub(super) struct Document {
     pub(super) root: Value,
-    /// True for version 3.0, whose schemas differ from JSON Schema.
+    /// True for version 3.0: its schemas differ from JSON Schema.
     pub(super) old: bool,
-    /// The files that were merged into the document.
     pub(super) files: Vec<String>,
 }
 
 impl Document {
-    /// Follows a chain of local references. Fails if a reference is not local, has no target, or is circular.
+    /// Fails if a reference is not local, has no target, or is circular.
     pub(super) fn follow<'d>(&'d self, value: &'d Value) -> Result<&'d Value, String> {
         let mut here = value;
         for _ in 0..DEPTH_MAX {
@@ -65,8 +63,7 @@ impl Document {
         Err("a reference is circular".to_owned())
     }
 
-    /// Follows references to a path or an operation, like [`Self::follow`]. The target must be an object. Only remarks
-    /// can accompany a reference, because other members could be parameters.
+    /// Only remarks can accompany a reference, because other members could be parameters.
     pub(super) fn whole<'d>(&'d self, value: &'d Value) -> Result<&'d Value, String> {
         let mut here = value;
         for _ in 0..DEPTH_MAX {
@@ -101,8 +98,7 @@ impl Document {
         }
     }
 
-    /// Resolves every reference. Fails if the schema refers to itself, is too large, or uses a feature that the
-    /// arguments of a tool do not support.
+    /// Fails if the schema refers to itself, is too large, or uses an unsupported feature.
     pub(super) fn inlined(&self, schema: &Value) -> Result<Value, String> {
         SchemaInliner { document: self, nodes: 0, trail: Vec::new() }.schema(schema, 0)
     }
@@ -185,7 +181,7 @@ impl SchemaInliner<'_> {
         Ok(Value::Object(made))
     }
 
-    /// Returns the properties that occur only in responses.
+    /// These properties occur only in responses.
     fn read_only<'m>(&self, members: &'m Map<String, Value>) -> Result<Vec<&'m String>, String> {
         let mut names = Vec::new();
         for (name, property) in members.get("properties").and_then(Value::as_object).into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! The authentication of an operation. Security schemes become references to secrets.
+//! Converts security schemes into references to secrets.
 
 use std::collections::BTreeMap;
 
@@ -6,20 +6,17 @@ use serde_json::{Value, json};
 
 use super::schema::Document;
 
-/// Includes the secrets that the credentials refer to.
 #[derive(Default)]
 pub(super) struct ImportedCredentials {
     pub(super) headers: BTreeMap<String, String>,
     pub(super) query: BTreeMap<String, String>,
     pub(super) oauth2: Option<Value>,
     pub(super) secrets: BTreeMap<String, Value>,
-    /// Notes for the person who provides the secrets.
     pub(super) notes: Vec<String>,
 }
 
 pub(super) struct SecretNaming {
     pub(super) prefix: String,
-    /// True if each tenant has its own secret.
     pub(super) per_tenant: bool,
 }
 
@@ -27,8 +24,7 @@ impl SecretNaming {
     fn secret(&self, scheme: &str, what: &str) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
         // The document chooses the names of its schemes. Without a prefix, a scheme name could match a variable that
-        // the worker uses for another purpose, such as `REDIS_URL`. Also, a variable name must not begin with a
-        // digit.
+        // the worker uses for another purpose, such as `REDIS_URL`. A variable name must not begin with a digit.
         let prefix = if self.prefix.is_empty() { "IMPORTED_" } else { &self.prefix };
         let name: String = format!("{prefix}{scheme}{what}").chars().map(plain).collect();
         if name.starts_with(|c: char| c.is_ascii_digit()) { format!("S_{name}") } else { name }
@@ -58,7 +54,7 @@ pub(super) fn signing(
     Err(why.unwrap_or_default())
 }
 
-/// Combines all schemes of one alternative, because a request needs all of them.
+/// A request needs all schemes of one alternative.
 fn together(document: &Document, way: &Value, naming: &SecretNaming) -> Result<ImportedCredentials, String> {
     let mut signing = ImportedCredentials::default();
     for (name, scopes) in way.as_object().into_iter().flatten() {
@@ -137,7 +133,6 @@ impl ImportedCredentials {
         Ok(())
     }
 
-    /// Adds a secret, and returns its placeholder.
     fn secret(&mut self, scheme: &str, what: &str, naming: &SecretNaming) -> String {
         let name = naming.secret(scheme, what);
         let reference = naming.reference(&name);

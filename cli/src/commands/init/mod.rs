@@ -35,7 +35,6 @@ enum Language {
     Node,
 }
 
-/// Path in the folder, and text.
 type File = (&'static str, &'static str);
 
 macro_rules! starter {
@@ -80,7 +79,6 @@ impl Language {
         }
     }
 
-    /// Returns the agent's file, and the command that runs the file.
     fn agent(self) -> (&'static str, &'static str) {
         match self {
             Self::Python => ("agent.py", "python agent.py"),
@@ -89,7 +87,6 @@ impl Language {
     }
 }
 
-/// Fails if a file exists.
 pub(crate) fn run(args: &Init, output: &Output) -> Result<(), Failure> {
     let language = args.language.unwrap_or_else(|| Language::of_folder(&args.dir));
     let files = || SHARED.iter().chain(language.files());
@@ -130,7 +127,7 @@ fn next_steps(dir: &Path, language: Language) -> String {
     )
 }
 
-/// Returns true if modules in the folder can import the npm package. With npx alone, they cannot.
+/// True if modules in the folder can import the npm package. With npx alone, they cannot.
 fn has_package(dir: &Path) -> bool {
     let absolute = std::path::absolute(dir);
     absolute.is_ok_and(|dir| dir.ancestors().any(|above| above.join("node_modules/tickfleet").exists()))

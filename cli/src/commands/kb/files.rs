@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tickfleet_tools_knowledge::documents::{FileFormat, Problem};
 
-/// Bounds the files of an import. Only explicitly named files can exceed this number.
+/// Only explicitly named files can exceed this number.
 const FILES_MAX: usize = 20_000;
 const DEPTH_MAX: usize = 32;
 
@@ -21,12 +21,12 @@ pub(super) struct Tree {
     pub(super) files: Vec<FoundFile>,
     /// Paths that cannot be read, and explicitly named files that are not documents.
     pub(super) problems: Vec<Problem>,
-    /// The number of files in folders that were skipped, because they are not documents.
+    /// Files in folders that were skipped, because they are not documents.
     pub(super) others: usize,
 }
 
 impl Tree {
-    /// Finds the files in `roots`, sorted by name. Skips hidden files and links in folders.
+    /// Sorts files by name. Skips hidden files and links in folders.
     pub(super) fn below(roots: &[String]) -> Self {
         let mut tree = Self::default();
         for root in roots {
@@ -85,7 +85,6 @@ impl Tree {
 }
 
 impl FoundFile {
-    /// Reads the file. Fails if the file is larger than its format allows.
     pub(super) fn read(&self) -> Result<Vec<u8>, Problem> {
         let problem = |why: String| Problem { place: self.name.clone(), why };
         let bytes = fs::metadata(Path::new(&self.name)).map_err(|error| problem(error.to_string()))?.len();

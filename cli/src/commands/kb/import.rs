@@ -42,15 +42,11 @@ struct Report {
     replaced: usize,
     unchanged: usize,
     removed: u64,
-    /// The number of documents from these paths whose files no longer exist.
     gone: usize,
-    /// The number of skipped files of other kinds.
     left_out: usize,
     /// `None` if no model is configured to embed passages.
     model: Option<String>,
-    /// Invalid documents and unreadable files.
     problems: Vec<ReportedProblem>,
-    /// Set if the import stopped early.
     stopped: Option<&'static str>,
 }
 
@@ -98,7 +94,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
     if is_good { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Returns the path in the form that documents use, without a leading `./` or a trailing `/`.
+/// Documents use the path without a leading `./` or a trailing `/`.
 fn tidy(path: &str) -> String {
     let mut tidy = path;
     while let Some(rest) = tidy.strip_prefix("./").filter(|rest| !rest.is_empty()) {
@@ -151,8 +147,7 @@ async fn one_file(
     Ok(())
 }
 
-/// Removes documents whose files no longer exist, if requested. Does nothing if the import found a problem or stopped
-/// early, because the list of existing files may then be incomplete.
+/// After a problem or an early stop, the list of existing files may be incomplete, so nothing is removed.
 async fn prune(
     store: &Store,
     args: &Import,

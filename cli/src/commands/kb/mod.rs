@@ -101,7 +101,6 @@ pub(crate) async fn run(setup: &Setup, args: &Kb, output: &Output) -> Result<(),
     }
 }
 
-/// Returns the store of a tenant. Fails if the tenant is unknown.
 async fn store(setup: &Setup, tenant: &TenantId) -> Result<Store, Failure> {
     let active = setup.active();
     with_tenant(setup, &active, tenant).await?;

@@ -1,5 +1,4 @@
-//! Lists the caps of agents, tenants and tasks. As for limits, the list contains the value of each cap and its
-//! fullest counters.
+//! Lists the caps of agents, tenants and tasks in the form of limits.
 
 use tickfleet_client::turn_status::{DAY_NAME, TICK_NAME};
 use tickfleet_model::limit::{LimitMode, OnReach};
@@ -21,8 +20,6 @@ pub(super) struct CounterOwner<'a> {
 /// At least this many tasks of each tenant are read, even if there are many tenants.
 const TASKS_MIN: usize = 10;
 
-/// Reads the caps of agents per tick and per day, of tenants per day, and of tasks, each with its `top` fullest
-/// counters.
 pub(super) async fn of(
     shards: &[Shard<'_>],
     policy: &Policy,
@@ -62,7 +59,7 @@ pub(super) async fn of(
     Ok(vec![ticks.view, days.view, tenants.view, tasks.view])
 }
 
-/// Adds the caps of agents. If no agent is requested, adds up to `COUNTERS_MAX` agents.
+/// If no agent is requested, adds up to `COUNTERS_MAX` agents.
 async fn add_agents(
     shard: &Shard<'_>,
     policy: &Policy,
@@ -92,7 +89,7 @@ async fn add_agents(
     Ok(())
 }
 
-/// Adds the caps of tenants. If no tenant is requested, adds all tenants that have their own cap.
+/// If no tenant is requested, adds all tenants that have their own cap.
 async fn add_tenants(
     shard: &Shard<'_>,
     policy: &Policy,
@@ -115,8 +112,7 @@ async fn add_tenants(
     Ok(())
 }
 
-/// Reads the newest tasks of each tenant. A call beyond a task's budget ends at once, so no turn waits for such a
-/// budget.
+/// A call beyond a task's budget ends at once, so no turn waits for such a budget.
 async fn add_tasks(
     shard: &Shard<'_>,
     policy: &Policy,
@@ -141,7 +137,7 @@ async fn add_tasks(
     Ok(())
 }
 
-/// Finds the agent `tenant:agent`; `None` if this configuration does not have the agent.
+/// `name` is `tenant:agent`. `None` if this configuration does not have the agent.
 fn agent_of<'a>(policy: &'a Policy, name: &str) -> Option<(&'a TenantPolicy, &'a AgentPolicy)> {
     let (tenant, agent) = name.split_once(':')?;
     policy.look_up(&TenantId::new(tenant).ok()?, &AgentId::new(agent).ok()?).ok()
@@ -167,7 +163,7 @@ impl CapCounters {
         Self { view }
     }
 
-    /// Skips a counter whose window has ended. An unreadable counter counts as used up.
+    /// Skips a counter after the end of its window. An unreadable counter counts as used up.
     fn add(&mut self, name: &str, (used, ends_ms): (i64, i64), cap: Option<u32>, now_ms: i64) {
         if ends_ms <= now_ms {
             return;

@@ -12,7 +12,7 @@ use tickfleet_store::{CounterFacts, CounterName, SeenCounters};
 
 use crate::failure::Failure;
 
-/// Bounds the counters of a limit in a shard. Reading this many takes about 20 short commands.
+/// Per shard. Reading this many takes about 20 short commands.
 pub(super) const COUNTERS_MAX: usize = 10_000;
 
 pub(super) struct Shard<'a> {
@@ -32,24 +32,24 @@ pub(super) fn names(known: &[Limit]) -> BTreeSet<String> {
     known.iter().map(|limit| limit.name.clone()).collect()
 }
 
-/// Identifies a counter. Each shard has its own counter `OTHERS`, unless the limit is divided among shards.
+/// Each shard has its own counter `OTHERS`, except if the limit is divided among shards.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CounterKey {
     pub(super) counter: String,
     pub(super) shard: Option<u32>,
 }
 
-/// The use of a counter, summed over all shards.
+/// Summed over all shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Counts calls, or millionths of an amount, in windows that have not ended.
+    /// Calls, or millionths of an amount, in windows that have not ended.
     pub(super) used: u64,
     /// When the last of these windows ends, in shard time. `None` if all windows have ended.
     pub(super) ends_ms: Option<i64>,
     pub(super) shards: BTreeSet<u32>,
     /// The maximum of all shards together; `None` if unknown.
     pub(super) allowed: Option<u64>,
-    /// The number of shards whose share of the maximum is used up.
+    /// Shards with a used-up share of the maximum.
     pub(super) full_in: u32,
 }
 
@@ -58,19 +58,16 @@ pub(super) struct LimitCounters {
     pub(super) counters: BTreeMap<CounterKey, Tally>,
     pub(super) total: u64,
     pub(super) counters_read: u64,
-    /// True if all counters were read.
     pub(super) complete: bool,
 }
 
-/// Returns the limit that applies to the counter. If the counter's tenant has its own bound, the limit has that bound.
 fn applicable_limit<'l>(limit: &'l Limit, counter: &str, policy: &Policy) -> Cow<'l, Limit> {
     let owner = tenant_of(limit, counter).and_then(|tenant| policy.tenants.get(&tenant));
     owner.map_or(Cow::Borrowed(limit), |owner| owner.limit(limit))
 }
 
 impl LimitCounters {
-    /// Reads the counters of the limit `name`. `limit` is its definition, if known. `policy` has the tenants' own
-    /// bounds.
+    /// `limit` is the definition of the limit, if known. `policy` has the tenants' own bounds.
     pub(super) async fn of(
         shards: &[Shard<'_>],
         (name, limit): (&str, Option<&Limit>),
@@ -86,8 +83,6 @@ impl LimitCounters {
         Ok(counters)
     }
 
-    /// Adds the counters of one shard. The third argument contains the shard, the number of shards, and the shard's
-    /// time.
     fn add(
         &mut self,
         found: SeenCounters,
@@ -123,8 +118,7 @@ impl LimitCounters {
     }
 }
 
-/// Counts the turns in the throttle queue of each counter, in the same order. `None` for the counter `OTHERS`,
-/// because turns that wait for it are in other queues.
+/// In the order of `counters`. `None` for the counter `OTHERS`, because turns that wait for it are in other queues.
 pub(super) async fn waiting(
     shards: &[Shard<'_>],
     limit: &str,

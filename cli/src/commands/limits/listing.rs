@@ -1,4 +1,4 @@
-//! Builds the list of limits. Each limit has a description of what it allows, and its fullest counters.
+//! Builds the list of limits.
 
 use serde::Serialize;
 use serde_json::Number;
@@ -47,7 +47,6 @@ impl PolicyComparison {
         Ok(Self { here: short_digest(&setup.configuration.digest).to_owned(), in_force })
     }
 
-    /// Warns if the two policies differ.
     pub(super) fn mismatch_warnings(&self) -> Vec<String> {
         let others = self.in_force.iter().enumerate().filter_map(|(shard, digest)| Some((shard, digest.as_ref()?)));
         let differ = others.filter(|(_, digest)| **digest != self.here).map(|(shard, digest)| {
@@ -61,7 +60,6 @@ impl PolicyComparison {
     }
 }
 
-/// The list shows the limits of this tenant, or of its agent.
 struct Caller<'a> {
     tenant: &'a TenantId,
     owner: &'a TenantPolicy,
@@ -69,7 +67,6 @@ struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// Returns the tenant and agent of the filter; `None` if the filter has no tenant.
     fn of(filter: &'a LimitsFilter, policy: &'a Policy) -> Result<Option<Self>, Failure> {
         let Some(tenant) = &filter.tenant else { return Ok(None) };
         if let Some(agent) = &filter.agent {
@@ -86,8 +83,7 @@ impl<'a> Caller<'a> {
         fits && limit.matches.fits_tenant(self.owner)
     }
 
-    /// Returns true if calls of this caller can count in the counter. If the limit is unknown, the counter's name must
-    /// begin with the tenant.
+    /// If the limit is unknown, the counter's name must begin with the tenant.
     fn may_debit(&self, limit: Option<&Limit>, counter: &str) -> bool {
         match limit {
             Some(limit) => may_debit(limit, counter, self.tenant, self.agent.map(|(agent, _)| agent)),
@@ -176,8 +172,7 @@ async fn view(
     })
 }
 
-/// Returns a sort key that puts the fullest counters first. Uses parts per million, because tenants can have different
-/// bounds.
+/// Tenants can have different bounds, so the key has parts per million.
 fn fullness(tally: &Tally) -> std::cmp::Reverse<(u64, u64)> {
     let part = tally.allowed.map_or(0, |allowed| tally.used.saturating_mul(1_000_000) / allowed.max(1));
     std::cmp::Reverse((part, tally.used))
@@ -203,7 +198,7 @@ fn counter_view(
     }
 }
 
-/// Returns the value in the unit of the limit.
+/// In the unit of the limit.
 pub(super) fn number(value: u64, limit: Option<&Limit>) -> Number {
     match limit.map(|limit| &limit.bound) {
         // The text of an amount is a valid number.

@@ -1,7 +1,4 @@
-//! `tickfleet limits`: shows the limits with their fullest counters, and resets a counter.
-//!
-//! [`counters`] reads the counters of limits in all shards, up to a maximum number. [`caps`] reads the counters of the
-//! general caps. [`listing`] builds the list from these counters, and [`show`] formats the list. Only [`reset`] changes
+//! `tickfleet limits`: shows the limits with their fullest counters, and resets a counter. Only [`reset`] changes
 //! anything.
 
 mod caps;
@@ -80,7 +77,6 @@ pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result
     output.show(&listing, |listing| show::text(listing, output))
 }
 
-/// Returns the list as JSON, for the gateway.
 pub(crate) async fn as_json(setup: &Setup, client: &Client, filter: &LimitFilter) -> Result<Value, Failure> {
     let LimitFilter { limit, tenant, agent, top } = filter.clone();
     let listing = listing::of(setup, client, &LimitsFilter { limit, tenant, agent, top }).await?;

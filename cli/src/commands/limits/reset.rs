@@ -41,7 +41,6 @@ pub(super) struct Reset {
     by: Option<String>,
 }
 
-/// Trims a text. Rejects the result if it is empty or longer than `bytes_max`.
 fn bounded(text: &str, bytes_max: usize) -> Result<String, String> {
     let text = text.trim();
     match text.len() {
@@ -67,7 +66,7 @@ struct ResetResult<'a> {
     used_before: Number,
     /// In shard time.
     window_ends_ms: Option<i64>,
-    /// The number of turns that waited for the counter, and are reconsidered now.
+    /// Turns that waited for the counter, and are reconsidered now.
     waiting: u64,
     shards: Vec<u32>,
 }
@@ -85,7 +84,7 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
     let client = setup.client().await?;
     let mut done: Vec<(u32, ResetCounter)> = Vec::new();
     let mut now_ms = 0;
-    // A counter of the whole fleet has a share in every shard; a counter of a tenant is in one shard.
+    // A counter of a tenant is in one shard. A counter of the whole fleet has a share in every shard.
     for store in client.stores() {
         now_ms = store.now_ms().await?;
         let entry = entry(setup, (&name, limit), (&by, &args.reason), now_ms);
@@ -111,7 +110,6 @@ async fn reset_in(store: &Store, name: &CounterName, entry: &str) -> Result<Opti
     Ok(store.reset_limit(name, entry).await?.map(|was| (store.shard(), was)))
 }
 
-/// Returns the operator's name from the variable `USER`.
 pub(crate) fn by_environment() -> Result<String, Failure> {
     let user = environment().remove("USER").unwrap_or_default();
     who(&user).map_err(|_| Failure::usage("the variable USER is not set: pass --by with your name for the audit log"))
@@ -162,7 +160,6 @@ fn text(done: &ResetResult<'_>, name: &CounterName, limit: Option<&Limit>, now_m
     format!("{which}: {before}{window}{waiting}")
 }
 
-/// Returns the failure for a counter that does not exist. Suggests names that exist.
 async fn no_counter(client: &Client, setup: &Setup, name: &CounterName) -> Result<Failure, Failure> {
     let shards = counters::shards(client).await?;
     let names = counters::names(&setup.configuration.policy.limits);

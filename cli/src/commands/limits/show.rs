@@ -47,7 +47,7 @@ fn allows(limit: &LimitView) -> String {
     format!("{allows}; {beyond}")
 }
 
-/// Returns the name of a counter as the table shows it. The only counter of a limit can have an empty name.
+/// The only counter of a limit can have an empty name.
 fn name(counter: &CounterView) -> String {
     let name = match counter.counter.as_str() {
         "" => "(all calls)",
@@ -79,7 +79,6 @@ fn waiting(counter: &CounterView) -> String {
     counter.waiting.map_or_else(|| "each on its own".into(), |turns| turns.to_string())
 }
 
-/// Remarks that no counter is in use, that not all counters were read, or that the table leaves counters out.
 fn remark(limit: &LimitView) -> Option<String> {
     let shown = limit.counters.len() as u64;
     match (limit.complete, limit.total) {

@@ -1,4 +1,4 @@
-//! The displayed form of a limit or cap, and of its counters.
+//! The displayed form of limits, caps and counters.
 
 use serde::Serialize;
 use serde_json::Number;
@@ -17,7 +17,6 @@ pub(super) struct LimitView {
     pub(super) counters_read: u64,
     /// False if not all counters were read. Unread counters can be fuller than those shown.
     pub(super) complete: bool,
-    /// Sorted, with the fullest first.
     pub(super) counters: Vec<CounterView>,
 }
 
@@ -29,14 +28,13 @@ pub(super) struct CounterView {
     pub(super) shard: Option<u32>,
     /// Calls, or the sum of the argument. Without a definition of the limit, this is the raw number in Redis.
     pub(super) used: Number,
-    /// The maximum in the same unit; `None` if unknown in this configuration.
+    /// In the unit of `used`; `None` if this configuration does not have the limit.
     pub(super) allowed: Option<Number>,
     /// In shard time. `None` if the window has ended.
     pub(super) window_ends_ms: Option<i64>,
-    /// The number of turns that wait for the counter. `None` for the shared counter, because turns that wait for it are
-    /// in other queues.
+    /// `None` for the shared counter, because turns that wait for it are in other queues.
     pub(super) waiting: Option<u64>,
-    /// The number of shards whose share of the maximum is used up.
+    /// Shards with a used-up share of the maximum.
     pub(super) full_in: u32,
     /// The maximum is divided among this many shards; 1 if it is not divided.
     pub(super) shares: u32,

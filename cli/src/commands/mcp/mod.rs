@@ -1,5 +1,4 @@
-//! `tickfleet mcp`: checks the configured MCP servers and pins their tool definitions. It can also serve an agent's
-//! tools to MCP clients on this machine, from a fleet ([`serve`]) or from a single MCP server ([`wrap`]).
+//! `tickfleet mcp`: checks MCP servers, pins their tool definitions, and serves tools to MCP clients on this machine.
 
 pub(crate) mod serve;
 mod wrap;
@@ -22,9 +21,7 @@ use crate::output::results;
 use crate::output::{Output, StatusColor, short};
 use crate::setup;
 
-/// After this time, prints a note that the server is slow.
 const NOTE_AFTER: Duration = Duration::from_secs(3);
-/// Bounds the text of a server's command or address.
 const REACHED_BY_CHARS: usize = 120;
 /// Bounds each side of a change: its lines, and the characters of each line.
 const CHANGED_LINES: usize = 20;
@@ -79,7 +76,6 @@ pub(crate) struct ServerCheck {
     error: Option<String>,
 }
 
-/// Compares the current definition of a tool with its pinned definition.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Difference {
     tool: String,
@@ -91,14 +87,13 @@ struct Difference {
     /// Removed lines begin with `-`, new lines with `+`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lines: Vec<String>,
-    /// Decides whether calls can be repeated. `None` for a tool that is gone or refused.
+    /// `None` for a tool that is gone or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     effect: Option<tickfleet_model::Effect>,
     #[serde(skip)]
     is_pinned: bool,
 }
 
-/// [`serve::run`] handles `tickfleet mcp serve`. With `check`, fails if any definition differs.
 pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<(), Failure> {
     if let McpCommand::Wrap(args) = &args.command {
         return wrap::run(args, global, output).await;
@@ -135,7 +130,6 @@ pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     write(sources, &merged(&file, pins, &[], &checked_servers))
 }
 
-/// Returns, for each server, whether its tools match the pinned definitions. `doctor` shows the result.
 pub(crate) async fn check_all_servers(
     file: &McpFile,
     environment: &Environment,
@@ -162,7 +156,6 @@ fn chosen<'a>(file: &'a McpFile, names: &[String]) -> Result<Vec<(&'a str, &'a M
     Ok(file.servers.iter().map(|(name, def)| (name.as_str(), def)).filter(|(name, _)| wanted(name)).collect())
 }
 
-/// How long to wait for a server, and where to note that it is slow.
 #[derive(Clone, Copy)]
 struct Backoff<'a> {
     limit: Duration,
@@ -172,7 +165,6 @@ struct Backoff<'a> {
 impl Backoff<'_> {
     const QUIET: Self = Self { limit: LIST_TIMEOUT, output: None };
 
-    /// Lists the server's tools. Prints a note after [`NOTE_AFTER`].
     async fn look(self, name: &str, def: &McpServerDef, environment: &Environment) -> Result<ServerTools, String> {
         let mut looking = std::pin::pin!(list_tools(name, def, environment, self.limit));
         tokio::select! {
@@ -190,7 +182,7 @@ impl Backoff<'_> {
     }
 }
 
-/// Returns the command or address of a server. Keeps the placeholders of secrets.
+/// Keeps the placeholders of secrets.
 fn reached_by(def: &McpServerDef) -> String {
     match &def.connection.transport {
         McpTransport::Stdio { command, args, .. } => {
@@ -220,7 +212,7 @@ async fn check_servers(
     futures::future::join_all(each).await
 }
 
-/// Escapes line breaks, because a text from a server must not forge lines of output.
+/// A text from a server must not forge lines of output.
 fn on_one_line(text: &str) -> String {
     text.replace('\n', "\\n")
 }
@@ -269,8 +261,7 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
     }
 }
 
-/// Returns the changed lines, without the lines that both versions have at the beginning and at the end. Cuts long
-/// texts.
+/// Leaves out the lines that both versions have at the beginning and at the end. Cuts long texts.
 fn changed_lines(change: &McpChange) -> Vec<String> {
     let before: Vec<&str> = change.before.lines().collect();
     let now: Vec<&str> = change.now.lines().collect();
@@ -292,15 +283,13 @@ fn changed_lines(change: &McpChange) -> Vec<String> {
 }
 
 impl ServerCheck {
-    /// Returns true if the server's tools match the pins. A refused tool that is not pinned does not count, because it
-    /// is not imported in either case.
+    /// A refused tool without a pin does not count: it is not imported anyway.
     fn is_as_pinned(&self) -> bool {
         let differs = |difference: &Difference| difference.kind != "refused" || difference.is_pinned;
         self.error.is_none() && !self.differences.iter().any(differs)
     }
 
-    /// Compares the imported tools with their pins. Ignores new tools, because they are not imported. The returned text
-    /// names the tools that cannot be imported.
+    /// Ignores new tools, because they are not imported. The returned text names the tools that cannot be imported.
     fn of_imported(mut self) -> Result<String, String> {
         let is_left_out = |difference: &&Difference| difference.kind == "refused" && !difference.is_pinned;
         let left_out: Vec<String> = self.differences.iter().filter(is_left_out).map(Difference::named).collect();
@@ -319,8 +308,7 @@ impl ServerCheck {
     }
 }
 
-/// Returns the new pins. Checked servers get their current definitions, and other servers keep their old pins. Pins of
-/// servers that are no longer configured are removed.
+/// Servers that were not checked keep their pins. Pins of servers that are no longer configured are removed.
 fn merged(
     file: &McpFile,
     pins: McpPins,
@@ -346,7 +334,7 @@ fn write(sources: &Sources, pins: &McpPins) -> Result<(), Failure> {
     )
 }
 
-/// Writes the pins atomically: a reader sees either the old file or the new one.
+/// A reader sees either the old file or the new one.
 fn write_to(dir: &Path, pins: &McpPins) -> Result<(), Failure> {
     let path = dir.join(MCP_LOCK_FILE);
     let beside = dir.join(format!(".{MCP_LOCK_FILE}.new"));

@@ -128,7 +128,6 @@ pub(crate) async fn run(setup: &Setup, args: &Memory, output: &Output) -> Result
         .show(&done, |done| format!("{} added, {} already stored, {} deleted", done.added, done.known, done.forgotten))
 }
 
-/// Returns the store of the agent's tenant. Fails if the agent is unknown.
 async fn store(setup: &Setup, owner: &Owner) -> Result<Store, Failure> {
     let active = setup.active();
     with_tenant(setup, &active, &owner.tenant).await?;
@@ -138,7 +137,6 @@ async fn store(setup: &Setup, owner: &Owner) -> Result<Store, Failure> {
     Ok(setup.client().await?.store(&owner.tenant).clone())
 }
 
-/// Reads the memories in a file. Fails if any memory is invalid.
 fn read(file: &PathBuf) -> Result<Vec<(String, Vec<String>)>, Failure> {
     let failed = |why: String| Failure::failed(anyhow::anyhow!("{}: {why}", file.display()));
     let bytes = fs::metadata(file).map_err(|error| failed(error.to_string()))?.len();

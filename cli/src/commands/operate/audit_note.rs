@@ -1,5 +1,4 @@
-//! Options with the operator and the reason for the audit log, for commands that do not require them. Also parses a
-//! minimum age.
+//! Options for the audit log, for commands that do not require them.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ pub(crate) struct AuditNote {
 }
 
 impl AuditNote {
-    /// Returns `unknown` if there is no name: a command that revokes a right must not fail because the name is missing.
+    /// A command that revokes a right must not fail because the name is missing.
     pub(crate) fn by(&self) -> String {
         self.by.clone().unwrap_or_else(|| by_environment().unwrap_or_else(|_| "unknown".into()))
     }

@@ -1,5 +1,4 @@
-//! `tickfleet dead list --by-cause`: groups entries that failed for the same cause. For each group, shows the command
-//! that replays it.
+//! `tickfleet dead list --by-cause`: groups entries that failed for the same cause.
 
 use comfy_table::Cell;
 use serde::Serialize;
@@ -16,7 +15,7 @@ use crate::output::{Output, lines, short, table};
 struct CausesOutput {
     causes: Vec<Cause>,
     read: usize,
-    /// The number of entries with other causes, which are not listed.
+    /// Entries with other causes, which are not listed.
     #[serde(skip_serializing_if = "is_none")]
     others: u64,
 }
@@ -81,7 +80,6 @@ fn causes_text(groups: &CausesOutput, now_ms: i64) -> String {
     text + &format!("\nReview and replay the first cause:\n  {}", replay(most))
 }
 
-/// Returns the command that previews the replay of all entries with this cause.
 fn replay(cause: &Cause) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | ':' | '/');
     // A single quote inside single quotes must be escaped for the shell.

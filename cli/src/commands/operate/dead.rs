@@ -1,4 +1,4 @@
-//! `tickfleet dead`: lists dead letters, failed calls and failed tasks. Operators can replay or drop them.
+//! `tickfleet dead`: lists, replays and drops dead letters, failed calls and failed tasks.
 
 use std::path::PathBuf;
 
@@ -296,7 +296,6 @@ async fn show(setup: &Setup, args: &ShowArgs, output: &Output) -> Result<(), Fai
 #[derive(Debug, Default, Serialize)]
 struct Summary {
     found: usize,
-    /// The number of replayed or dropped entries.
     handled: usize,
     /// False for a preview.
     done: bool,
@@ -327,7 +326,7 @@ async fn handle_entries(
         let is_unknown = args.yes && summary.results.iter().all(|result| result.result == ReplayStatus::NotFound);
         return if is_unknown { Err(Failure::Reported) } else { Ok(()) };
     }
-    // Entries that fail after this command started are excluded. Otherwise an entry could be replayed repeatedly.
+    // An entry that fails again after this command started must not be replayed repeatedly.
     let mut began_ms = 0;
     for store in client.stores() {
         began_ms = store.now_ms().await?.max(began_ms);

@@ -31,7 +31,6 @@ pub(super) async fn run(client: &Client, since: TimeArg, csv: bool, output: &Out
     output.show(&found, history_text)
 }
 
-/// Returns the cells of a row. `unknown` is the text for a figure without a sample.
 fn cells(point: &HistoryPoint, unknown: &str) -> [String; 8] {
     let calls = [point.ok, point.failed, point.refused, point.unknown].map(|calls| calls.to_string());
     let samples = [point.turns, point.waiting, point.running];

@@ -1,4 +1,4 @@
-//! Commands for operators: pauses, bulk cancellation of turns, dead letters, workers and statistics.
+//! Commands for operators.
 
 pub(crate) mod audit_note;
 mod causes;

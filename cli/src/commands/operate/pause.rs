@@ -1,5 +1,5 @@
-//! `tickfleet pause` and `tickfleet resume`: stop and restart the admission of calls of a tenant, of one of its agents,
-//! or to one tool.
+//! `tickfleet pause` and `tickfleet resume`: stop and restart the admission of calls of a tenant or agent, or to a
+//! tool.
 
 use clap::Args;
 use tickfleet_client::verbs::{ActivePause, ActivePauses, PauseRequest, PauseTarget, VerbContext};
@@ -107,7 +107,7 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     let report = request.resume(&context).await?;
     output.show(&report, |report| {
         let target = match &report.target {
-            // Show the tool as the operator named it, by name or id.
+            // Show the operator's own word for the tool, a name or an id.
             PauseTarget::Tool(paused) => request.tool.clone().unwrap_or_else(|| paused.tool.clone()),
             PauseTarget::Caller(who) => name(who),
         };

@@ -1,4 +1,4 @@
-//! `tickfleet stats`: calls by day, tenant, agent and tool, with outcomes and durations.
+//! `tickfleet stats`: calls by day, tenant, agent and tool.
 
 use std::collections::BTreeSet;
 
@@ -100,7 +100,7 @@ struct StatsOutput {
 }
 
 pub(crate) struct CountProgress {
-    /// The shard that is furthest behind determines this time.
+    /// The time of the shard that is furthest behind.
     pub(crate) upto_ms: i64,
     /// True if entries may have left the log before they were counted.
     pub(crate) gap: bool,
@@ -224,7 +224,7 @@ fn heading(name: &str) -> String {
     name.to_uppercase().replace('_', " ")
 }
 
-/// Formats the rows as CSV (RFC 4180). Escapes text that a spreadsheet would treat as a formula.
+/// RFC 4180. Escapes text that a spreadsheet would treat as a formula.
 fn csv(rows: &[StatsRow]) -> String {
     let cell = |text: &str| {
         let is_formula = text.starts_with(['=', '+', '-', '@']);

@@ -71,7 +71,6 @@ struct ResumeArgs {
 #[derive(Debug, Serialize)]
 struct DrainResult<'a> {
     worker: &'a str,
-    /// False if the worker was already in the requested state.
     changed: bool,
 }
 
@@ -102,7 +101,7 @@ async fn list(setup: &Setup, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let (found, now_ms) = workers::workers(client.stores()).await?;
     let mut slices = Vec::new();
-    // The JSON output leaves out the running slices, because programs read them from the list of turns.
+    // With JSON output, programs read the running slices from the list of turns.
     for store in client.stores().iter().filter(|_| !output.json()) {
         slices.extend(held_slices(store, None, SLICES_SHOWN).await?);
     }

@@ -20,7 +20,7 @@ pub(crate) fn state(task: &TaskSummary) -> (StatusColor, String) {
     }
 }
 
-/// Formats the details of a task. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
+/// Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
 pub(super) fn story(story: &TaskDetails, now_ms: i64, output: &Output) -> String {
     let mut text = String::new();
     one(story, now_ms, output, &mut text);

@@ -26,11 +26,11 @@ const BAR_CELLS: usize = 20;
 const TALL_ROWS: u16 = 30;
 /// Below this height, the trends are left out.
 const TREND_ROWS: u16 = 20;
-/// On a terminal, findings take a fifth of its height, but at least 2 and at most 10 rows.
+/// Least and most rows on a terminal.
 const FINDINGS: (u16, u16) = (2, 10);
 const CORE_STATES: [&str; 2] = ["ready", "running"];
 
-/// Each line has at most 76 characters, so that it fits into 80 columns.
+/// At most 76 characters per line, for a terminal with 80 columns.
 const HELP: [&str; 20] = [
     "q, Ctrl-C, Esc   quit; Esc closes an open window first",
     "p                pause the display",
@@ -115,7 +115,6 @@ pub(super) fn printed(frame: &Frame, columns: u16) -> String {
     lines.join("\n").trim_end().to_owned()
 }
 
-/// Draws the frame into `area`. If a table has too many rows, its last rows are left out.
 pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, area: Rect, buffer: &mut Buffer) {
     let most = match view_state {
         Some(_) => (area.height / 5).clamp(FINDINGS.0, FINDINGS.1),
@@ -165,7 +164,6 @@ pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, 
     }
 }
 
-/// If the last poll had a problem, the problem comes first. If some findings do not fit, the last line shows how many.
 fn finding_lines(
     frame: &Frame,
     view_state: Option<&ViewState>,
@@ -204,7 +202,7 @@ fn finding_line(finding: &Finding, columns: u16, style: Style) -> Line<'static> 
     Line::from(spans)
 }
 
-/// Returns the height of the upper tables: at most half of the available height `left`, unless the backlog needs more.
+/// At most half of the height `left`, unless the backlog needs more.
 fn tables_on_top(frame: &Frame, states: usize, left: u16) -> u16 {
     let backlog = states + shard_lines(frame);
     let wanted = backlog.max(frame.nodes.len().min(PRINTED_ROWS_MAX) + 1) + 2;
@@ -266,7 +264,6 @@ fn foot(view_state: &ViewState, style: Style) -> Line<'static> {
     Line::from(vec![Span::styled(format!("{state}  "), style.bold()), Span::styled(keys, style.of(Color::DarkGray))])
 }
 
-/// Returns the line with the trends. `None` before the second poll.
 fn trend_line(trend: &Trend, columns: u16, style: Style) -> Option<Line<'static>> {
     let covers = trend.covers_ms()?;
     let words = if columns < TREND_COLUMNS { TREND_WORDS } else { TREND_WORDS + 14 };
@@ -283,7 +280,7 @@ fn trend_line(trend: &Trend, columns: u16, style: Style) -> Option<Line<'static>
     Some(Line::from(spans))
 }
 
-/// Shortens a name in the middle, because the end of a name is more informative.
+/// Cuts the middle, because the end of a name says more.
 fn squeezed(name: &str, chars: usize) -> String {
     let all: Vec<char> = name.chars().collect();
     if all.len() <= chars || chars < 6 {
@@ -311,7 +308,7 @@ fn table(
     let title = if hidden > 0 { format!("{title} · {hidden} more") } else { title.to_owned() };
     buffer.set_line(area.x, area.y, &Line::styled(title, style.bold()), area.width.saturating_sub(1));
     let below = Rect { y: area.y + 1, height: area.height - 1, ..area };
-    // The column with width 0 takes the remaining width. If no column has width 0, the first column takes it.
+    // Width 0 means the remaining width. Without such a column, the first column gets the remaining width.
     let rest = widths.iter().position(|width| *width == 0).unwrap_or(0);
     let width = |(at, width): (usize, &u16)| if at == rest { Constraint::Min(10) } else { Constraint::Length(*width) };
     let widths: Vec<Constraint> = widths.iter().enumerate().map(width).collect();
@@ -458,7 +455,6 @@ fn draw_window(title: &str, shown: Vec<Line<'_>>, width: u16, style: Style, area
     lines(shown, inside, buffer);
 }
 
-/// Adds thousands separators. A number below 10 has one decimal, unless it is whole.
 fn grouped(number: f64) -> String {
     if number < 10.0 && number.fract() > 0.0 {
         return format!("{number:.1}");

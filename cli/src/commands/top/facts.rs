@@ -1,5 +1,4 @@
-//! Reads the facts that findings need in addition to the polled shards: waiting approvals, failed calls, pauses, slices
-//! that run too long, and problems of the store's servers.
+//! Reads the facts that the findings need in addition to the polled shards.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,31 +13,27 @@ use crate::checks::{CheckResult, problems_of_servers};
 use crate::output::time_format::millis;
 use crate::setup::Setup;
 
-/// Maximum approvals to read from each shard. Further approvals are only counted.
+/// Per shard. Further approvals are only counted.
 const APPROVALS_READ: usize = 100;
 const SLICES_READ: usize = 100;
-/// Interval between two checks of the servers. Their settings rarely change.
+/// The settings of servers rarely change.
 const SERVERS_EVERY: Duration = Duration::from_secs(60);
-/// Time (ms) allowed for a call without a timeout in tools.yaml: a call of a tool that declares its timeout in code, or
-/// a task of an agent.
+/// In ms. The least timeout of a tool that is not in tools.yaml.
 const UNDECLARED_MS: i64 = 600_000;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct FleetFacts {
-    /// Counts all waiting approvals. `approvals` has only the oldest ones of each shard.
+    /// Counts all waiting approvals; `approvals` has only the oldest of each shard.
     pub(super) approvals_count: u64,
     pub(super) approvals: Vec<Approval>,
-    /// Calls and tasks that failed in the last hour. `unknown` has the calls with an unknown outcome that no operator
-    /// has replayed or dropped.
+    /// `failures` covers the last hour. `unknown` excludes the calls that an operator has replayed or dropped.
     pub(super) failures: Vec<DeadEntry>,
     pub(super) unknown: Vec<DeadEntry>,
-    /// True if the audit log has entries of the last hour that were not read.
     pub(super) failures_partial: bool,
     pub(super) settings: Vec<RunTimeConfig>,
-    /// Slices that workers hold for longer than all their calls may take.
     pub(super) stuck: Vec<HeldSlice>,
     pub(super) servers: Vec<CheckResult>,
-    /// The error of each read that failed, by shard. The key `None` stands for the checks of the servers.
+    /// Errors by shard. The key `None` stands for the checks of the servers.
     pub(super) unread: BTreeMap<Option<u32>, String>,
 }
 
@@ -95,7 +90,6 @@ impl FactsReader {
     }
 }
 
-/// Returns the time (ms) that a worker may hold a slice with calls of these tools: their timeouts plus a lease.
 fn allowed_ms(setup: &Setup, tools: &[String]) -> i64 {
     let worker = &setup.settings().worker;
     let default_ms = millis(worker.tool_timeout);

@@ -9,26 +9,24 @@ pub(crate) struct Finding {
     pub(crate) count: u64,
     /// The tool, worker, limit, tenant or shard. `None` if there are several.
     pub(crate) subject: Option<String>,
-    /// The command that shows the details or solves the problem.
+    /// A shell command.
     pub(crate) action: String,
 }
 
-/// The variants are ordered, the most urgent first.
+/// The most urgent variant comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Severity {
-    /// Calls are lost, fail or do not run.
     Bad,
     /// A person should check something or decide.
     Doubt,
     Info,
 }
 
-/// The variants are ordered, the most urgent first.
+/// The most urgent variant comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FindingKind {
-    /// The calls of the last hour that may have taken effect.
     UnknownOutcomes,
     ApprovalsWait,
     ToolFails,
@@ -44,7 +42,6 @@ pub(crate) enum FindingKind {
 }
 
 impl FindingKind {
-    /// Returns the short name that `doctor` prints.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::UnknownOutcomes => "unknown",

@@ -1,4 +1,4 @@
-//! Derives the findings from a frame and its facts, the most urgent first. This module does no I/O.
+//! Derives the findings from a frame and its facts. This module does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,13 +19,12 @@ use crate::checks::Level;
 use crate::output::short;
 use crate::output::time_format::{from_now, span};
 
-/// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this time (ms), no scheduler is
-/// checking timers.
+/// In ms. Schedulers check timers every `scheduler.tick_poll`, so a later timer means that no scheduler runs.
 const TIMER_LATE_MS_MAX: i64 = 2_000;
 const WAITING_STATES: [&str; 4] = ["inbound turns", "inbound tasks", "ready", "delayed"];
 /// Work that waits longer than this time (ms) is a finding, even if a tick is longer.
 const WAIT_MS_MAX: i64 = 10_000;
-/// Maximum findings of one kind. If there are more, the last finding sums up the rest.
+/// The last finding of a kind sums up the rest.
 const OF_KIND_MAX: usize = 5;
 const CAUSE_CHARS: usize = 80;
 
@@ -59,13 +58,11 @@ fn finding(
     Finding { kind, severity, text: text.into(), count, subject: subject.map(str::to_owned), action: action.into() }
 }
 
-/// Formats a count: `1 call`, `2 calls`.
 fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Formats the most frequent name first: `pay (2), post_to_x (1)`. If all names are the same, the text has no count,
-/// and the name is also returned.
+/// `pay (2), post_to_x (1)`, the most frequent name first. A single name has no count and is also returned.
 fn tallied<'a>(names: impl Iterator<Item = &'a str>) -> (String, Option<&'a str>) {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     names.for_each(|name| *counts.entry(name).or_default() += 1);
@@ -113,8 +110,7 @@ fn approvals(facts: &FleetFacts, now_ms: i64) -> Option<Finding> {
     Some(finding((FindingKind::ApprovalsWait, Severity::Doubt), text, (count, subject), action))
 }
 
-/// Returns the sum of the argument `amount` over the waiting approvals. `None` unless all of them were read, are for
-/// the same tool, and have a number as this argument.
+/// Sums the argument `amount`. `None` if the sum would be incomplete or would mix tools.
 fn amount(facts: &FleetFacts, count: u64) -> Option<Number> {
     let first = facts.approvals.first()?;
     let is_whole = facts.approvals.len() as u64 == count && facts.approvals.iter().all(|one| one.tool == first.tool);
@@ -259,7 +255,7 @@ fn full_limits(frame: &Frame, facts: &FleetFacts, tick_ms: i64) -> Vec<Finding> 
         .collect();
     full.sort_by_key(|row| std::cmp::Reverse(row.turns));
     let of = |row: &&super::frame::Agent| {
-        // A wait for the next tick is short. A wait for the next day, or for most limits, needs a decision.
+        // A wait for the next tick is short. A longer wait needs a decision.
         let severity = if row.due_in_ms > tick_ms { Severity::Doubt } else { Severity::Info };
         let (what, subject) = match &row.limit {
             Some(limit) => (format!("limit {limit}"), limit.clone()),
@@ -331,7 +327,6 @@ fn waiting(frame: &Frame, late_ms: i64) -> Vec<Finding> {
     let late = frame.backlog.iter().filter(|state| WAITING_STATES.contains(&state.state));
     let of = |state: &super::frame::WorkInState| {
         let oldest_ms = state.oldest_ms.filter(|oldest_ms| *oldest_ms > late_ms)?;
-        // Delayed work is retried without an operator.
         let (severity, action) = match state.state {
             "delayed" => (Severity::Info, "tickfleet turns list --state parked"),
             "ready" => (Severity::Doubt, "tickfleet workers list"),
@@ -397,7 +392,7 @@ fn store(frame: &Frame, polled: &PollResult, facts: &FleetFacts) -> Vec<Finding>
     found
 }
 
-/// Reports late timers, unless memory is short: the short memory is then the cause of the delay.
+/// Short memory delays timers too, so `is_memory_short` hides this finding.
 fn timers(polled: &PollResult, is_memory_short: bool) -> Vec<Finding> {
     let late = polled.shards.iter().enumerate().filter(|(_, shard)| shard.timer_late_ms > TIMER_LATE_MS_MAX);
     let of = |(number, shard): (usize, &tickfleet_store::ShardView)| {
@@ -561,7 +556,6 @@ mod tests {
             tools_off: ["post_to_x".to_owned()].into(),
             ..RunTimeConfig::default()
         };
-        // The pause of the tool applies to all tenants, so both shards store it.
         let settings = vec![set.clone(), RunTimeConfig { pauses: BTreeMap::new(), ..set }];
         let facts = FleetFacts { settings, ..FleetFacts::default() };
         let queue = ThrottleQueueView {

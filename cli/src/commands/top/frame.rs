@@ -1,4 +1,4 @@
-//! A frame: one view of the fleet, built from two polls. This module does no I/O.
+//! A view of the fleet, built from two polls. This module does no I/O.
 
 use serde::Serialize;
 use tickfleet_model::policy::Policy;
@@ -13,7 +13,7 @@ use super::tools::Tools;
 pub(crate) struct Heading {
     /// The password is masked.
     pub(crate) redis: String,
-    /// Shard time in milliseconds since the epoch.
+    /// Shard time in ms since the epoch.
     pub(crate) now_ms: i64,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Heading {
 pub(crate) struct Frame {
     #[serde(flatten)]
     pub(crate) heading: Heading,
-    /// The generation is 0 if no scheduler has ever run.
+    /// 0 if no scheduler has ever run.
     pub(crate) policy_generation: u64,
     pub(crate) paused: u64,
     pub(crate) server: Server,
@@ -30,7 +30,7 @@ pub(crate) struct Frame {
     pub(crate) backlog: Vec<WorkInState>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) agents: Vec<Agent>,
-    /// True once the polls have read all agents with waiting turns.
+    /// False until the polls have read all agents with waiting turns.
     pub(crate) agents_complete: bool,
     pub(crate) tools: Tools,
     /// Empty if there is only one shard.
@@ -47,11 +47,11 @@ pub(crate) struct Server {
     pub(crate) max_bytes: u64,
     pub(crate) commands_per_s: u64,
     pub(crate) clients: u64,
-    /// CPU use; 1 is one whole core.
+    /// 1 is one whole core.
     pub(crate) cpu: Option<f64>,
 }
 
-/// Rates per second since the last poll. `None` on the first poll, or if Redis does not report the numbers.
+/// Per second since the last poll. `None` on the first poll, or if Redis does not report the numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Rates {
     pub(crate) turns: Option<f64>,
@@ -59,7 +59,7 @@ pub(crate) struct Rates {
     pub(crate) calls: Option<f64>,
 }
 
-/// The slots of live workers, according to their last heartbeats.
+/// Of live workers, according to their last heartbeats.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Slots {
     pub(crate) busy: usize,
@@ -71,7 +71,6 @@ pub(crate) struct WorkInState {
     pub(crate) state: &'static str,
     pub(crate) count: u64,
     pub(crate) unit: &'static str,
-    /// `None` if the state is empty or the age is unknown.
     pub(crate) oldest_ms: Option<i64>,
 }
 
@@ -84,30 +83,26 @@ pub(crate) struct Node {
     pub(crate) heartbeat_age_ms: Option<i64>,
     pub(crate) lease_left_ms: i64,
     pub(crate) slots: Option<Slots>,
-    /// True if an operator has drained the worker, so that it takes no new work.
     pub(crate) drained: bool,
 }
 
-/// An agent with turns that wait for a later tick or day, or a limit for which turns wait.
+/// A row for an agent with waiting turns, or for a limit with waiting turns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Agent {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) tenant: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) agent: String,
-    /// Name of the limit. `None` if the row is an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limit: Option<String>,
     pub(crate) turns: u64,
     pub(crate) oldest_ms: Option<i64>,
-    /// Time (ms) until the throttle queue is processed next.
     pub(crate) due_in_ms: i64,
     pub(crate) tick_used: i64,
     pub(crate) day_used: i64,
     /// From the local configuration. `None` if unknown, or if the row is a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tick_max: Option<u32>,
-    /// From the local configuration. `None` if unknown, or if the row is a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) day_max: Option<u32>,
     pub(crate) first: String,
@@ -159,7 +154,6 @@ impl Sort {
 }
 
 impl Frame {
-    /// Builds a frame from the poll `now`. The rates cover the time since the poll `last`.
     pub(super) fn of(heading: Heading, last: Option<&PollResult>, now: &PollResult, tools: Tools) -> Self {
         let passed = last.map_or(0.0, |last| now.at.duration_since(last.at).as_secs_f64());
         let shards = &now.shards;
@@ -202,7 +196,6 @@ impl Frame {
         self
     }
 
-    /// Sorts the rows of the tables. Lost nodes come first.
     pub(crate) fn sort(&mut self, sort: Sort) {
         self.agents.sort_by(|a, b| (&a.tenant, &a.agent, &a.limit).cmp(&(&b.tenant, &b.agent, &b.limit)));
         self.tools.rows.sort_by(|a, b| a.tool.cmp(&b.tool));
@@ -222,13 +215,11 @@ impl Frame {
     }
 }
 
-/// Counts the entries that were ever added to the wanted streams. `None` if Redis does not report the number for one of
-/// them.
+/// `None` if Redis does not report the number for one of the streams.
 fn added(shard: &ShardView, wanted: impl Fn(&str) -> bool) -> Option<u64> {
     shard.streams.iter().filter(|stream| wanted(&stream.name)).map(|stream| stream.added).sum()
 }
 
-/// Sums the increase per second over all shards. `None` if the increase is unknown.
 fn rate(
     last: Option<&PollResult>,
     now: &PollResult,
@@ -242,7 +233,7 @@ fn rate(
 }
 
 fn per_second(before: Option<u64>, now: Option<u64>, passed_s: f64) -> Option<f64> {
-    // If the counter decreased, the stream was deleted and created again. Then the rate is unknown.
+    // If the counter decreased, the stream was deleted and created again.
     let grown = now?.checked_sub(before?)?;
     #[allow(clippy::cast_precision_loss, reason = "a count a second is far below 2^53")]
     (passed_s > 0.0).then(|| (grown as f64 / passed_s * 10.0).round() / 10.0)

@@ -1,8 +1,4 @@
-//! `tickfleet top`: the current state of the fleet, in a terminal. It only reads Redis and needs no Prometheus.
-//!
-//! [`poller`] queries each shard once per refresh. [`frame`] builds a view from two polls. From the view and the
-//! [`facts`], [`findings`] derives the problems that need a person. [`draw`] draws the view. [`screen`] controls the
-//! terminal and reads keys.
+//! `tickfleet top`: the current state of the fleet, in a terminal. Reads only Redis, so no Prometheus is needed.
 
 mod draw;
 mod facts;
@@ -61,9 +57,7 @@ fn every(text: &str) -> Result<Duration, String> {
     if (EVERY_MIN..=EVERY_MAX).contains(&every) { Ok(every) } else { Err("expected 100ms to 1m".into()) }
 }
 
-/// # Errors
-/// [`Failure::Redis`] if Redis cannot be reached at the start. If Redis becomes unreachable later, the view shows the
-/// problem and waits.
+/// Fails if Redis cannot be reached at the start. Later, the view shows the problem and waits.
 pub(crate) async fn run(setup: &Setup, args: &Top, output: &Output) -> Result<(), Failure> {
     let mut poller = Poller::new(setup)?;
     let first = poller.poll(setup).await?;

@@ -21,7 +21,6 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// Does not connect yet.
     pub(crate) fn new(setup: &Setup) -> Result<Self, Failure> {
         let stores = setup.stores()?;
         // Connect for each shard separately, because the shards of a cluster can have different primaries.
@@ -35,11 +34,7 @@ impl Poller {
         })
     }
 
-    /// Polls all shards, and returns the next frame. The first frame has no rates. If a shard does not respond, the
-    /// frame has a finding about it.
-    ///
-    /// # Errors
-    /// [`Failure::Redis`] if no shard can be reached, or an error that Redis returned.
+    /// A shard that does not respond becomes a finding. Fails if no shard responds, or if Redis returns an error.
     #[allow(clippy::disallowed_methods, reason = "the edge: rates are over the time that really passed")]
     pub(crate) async fn poll(&mut self, setup: &Setup) -> Result<Frame, Failure> {
         let mut shards = Vec::with_capacity(self.watches.len());

@@ -21,7 +21,7 @@ use crate::commands::explain;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// How often the thread that reads keys checks whether it is still needed.
+/// The thread that reads keys checks at this interval whether it must end.
 const KEYS_WAIT: Duration = Duration::from_millis(100);
 const KEYS_MAX: usize = 64;
 
@@ -149,7 +149,6 @@ struct ExplanationLoader {
 }
 
 impl ExplanationLoader {
-    /// Loads the explanation of the first turn in the chosen row. The explanation arrives through `explanations`.
     fn load(&self, frame: &Frame, view_state: &mut ViewState, explanations: &mpsc::Sender<TurnExplanation>) {
         let row = view_state.chosen.unwrap_or(0);
         let Some(turn) = frame.agents.get(row).map(|agent| agent.first.clone()) else { return };

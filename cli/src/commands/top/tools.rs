@@ -21,20 +21,18 @@ pub(crate) struct ToolRow {
 pub(crate) struct Tools {
     pub(crate) rows: Vec<ToolRow>,
     pub(crate) seen: u64,
-    /// True if more calls ended than the polls have read.
     pub(crate) sampled: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Window {
     calls: VecDeque<EndedCall>,
-    /// Until this shard time (ms), the window is incomplete, because the polls missed some calls.
+    /// In ms of shard time. Until then, the window is incomplete, because the polls missed calls.
     sampled_until_ms: i64,
 }
 
 impl Window {
-    /// Adds the calls that a poll has read. `ended` is the number of calls that ended since the previous poll, if
-    /// known.
+    /// `ended` counts the calls that ended since the previous poll, if known.
     pub(super) fn add(&mut self, seen: Vec<EndedCall>, ended: Option<u64>, now_ms: i64) {
         // The newest calls come first. If the oldest is older than the window, no call in the window is missing.
         let reaches_back = seen.last().is_some_and(|oldest| oldest.at_ms <= now_ms - WINDOW_MS);

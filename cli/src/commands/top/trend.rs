@@ -37,14 +37,12 @@ impl Trend {
         }
     }
 
-    /// Returns the time that the values cover. `None` before the second poll.
     pub(super) fn covers_ms(&self) -> Option<i64> {
         let first = self.seen.front()?;
         let last = self.seen.back()?;
         (self.seen.len() > 1).then(|| (last.at_ms - first.at_ms).max(0))
     }
 
-    /// Returns the name, at most `cells` bars, and the maximum of each trend.
     pub(super) fn lines(&self, cells: usize) -> [(&'static str, String, f64); 3] {
         let line = |what, of: fn(&Point) -> f64| {
             let values: Vec<f64> = self.seen.iter().map(of).collect();
@@ -59,7 +57,6 @@ impl Trend {
     }
 }
 
-/// Draws the values as bars. If there are more values than `cells`, each bar is the mean of several values.
 fn bars(values: &[f64], cells: usize, most: f64) -> String {
     let together = values.len().div_ceil(cells.max(1)).max(1);
     let bar = |some: &[f64]| {

@@ -1,4 +1,4 @@
-//! Runs the guards of the other policy on recorded calls, and compares the results with the recorded ones.
+//! Runs the guards of the other policy on recorded calls, and compares the results.
 
 use std::sync::Arc;
 
@@ -44,7 +44,6 @@ impl Guards {
         &self.active.policy
     }
 
-    /// Names the limits with an effect that the log cannot show, even if no call debited them.
     pub(super) fn name_undecided(&self, evaluation: &mut Evaluation) {
         let policy = self.policy();
         for limit in policy.limits.iter() {
@@ -52,7 +51,7 @@ impl Guards {
                 LimitBound::Tokens(_) | LimitBound::Money(_) => {
                     evaluation.summary.name_undecided(&whatif::limit(&limit.name), whatif::OF_MODELS);
                 }
-                // A single tenant gets all slots, so its share never limits it.
+                // A single tenant gets all slots.
                 LimitBound::Share(_) if policy.tenants.len() > 1 => {
                     evaluation.summary.name_undecided(&whatif::limit(&limit.name), whatif::SHARE);
                 }
@@ -61,7 +60,7 @@ impl Guards {
         }
     }
 
-    /// If a model runs the task, each token or money budget that may apply makes the task undecidable.
+    /// A token or money budget makes a task of a model undecidable.
     fn budgets_of_models(&self, task: &RecordedCall, evaluation: &mut Evaluation) {
         let names = TenantId::new(task.tenant.as_str()).ok().zip(AgentId::new(task.agent.as_str()).ok());
         let Some((tenant, agent)) = names else { return };
@@ -77,7 +76,6 @@ impl Guards {
         }
     }
 
-    /// Evaluates the calls of a turn. Returns the calls that also depend on session facts.
     pub(super) async fn evaluate_turn(&self, calls: &[RecordedCall], evaluation: &mut Evaluation) -> Option<FactTurn> {
         let mut by_facts = Vec::new();
         let mut before_ms = None;
@@ -126,7 +124,6 @@ impl Guards {
         FactCall::of(call, &row.filter(|_| runs)?, &self.kept, guarded, before_ms)
     }
 
-    /// Evaluates a recorded call with the guards of the other policy. `None` if they cannot evaluate the call.
     async fn recall(&self, call: &RecordedCall, evaluation: &mut Evaluation) -> Option<LoggedCallVerdict> {
         let names = TenantId::new(call.tenant.as_str()).ok().zip(AgentId::new(call.agent.as_str()).ok());
         let is_of = |(tenant, agent): &(TenantId, AgentId)| {
@@ -147,12 +144,11 @@ impl Guards {
     }
 }
 
-/// True if the log does not show how far an admitted call got. Guards or approvers may have decided about it.
+/// Guards or approvers may have decided about the call, but the log does not show this.
 fn is_lost(call: &RecordedCall) -> bool {
     call.decision == RecordedDecision::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
 }
 
-/// Returns the call's arguments. `None` if the log does not contain all of them.
 fn arguments(call: &RecordedCall) -> Option<&str> {
     match &call.arguments {
         Arguments::Whole(text) => Some(text),
@@ -161,8 +157,7 @@ fn arguments(call: &RecordedCall) -> Option<&str> {
 }
 
 fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut Evaluation) -> Option<Difference> {
-    // The log does not have all arguments if the arguments are not JSON, or are too long. The outcome is then the same
-    // under the other policy.
+    // The log lacks arguments that are not JSON or are too long. Both policies then end the call the same way.
     let is_unread = matches!(&call.decision, RecordedDecision::Ended { outcome, .. } if outcome == "invalid_arguments");
     if is_unread && arguments(call).is_none() && !matches!(recall, LoggedCallVerdict::Ends { .. }) {
         return None;
@@ -190,7 +185,7 @@ fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut 
 enum Comparison {
     Same,
     Unknown(&'static str),
-    /// The text names the rule or outcome that causes the change.
+    /// The text is the rule or the outcome.
     Other(DifferenceKind, String),
 }
 

@@ -32,12 +32,11 @@ use crate::output::Output;
 use crate::output::time_format::TimeArg;
 use crate::setup::{Setup, now_ms};
 
-/// Maximum differences to print. The file of `--differences` gets all differences.
+/// The file of `--differences` gets all differences.
 const PRINTED_MAX: usize = 100;
 const DIFFERENCES_MAX: usize = 10_000;
-/// Maximum calls of one turn that are evaluated together.
+/// Calls of one turn that are evaluated together.
 const CALLS_MAX: usize = 1_000;
-/// Maximum recorded counter resets to keep, and maximum recorded pauses to keep.
 const OPERATED_MAX: usize = 100_000;
 
 /// Evaluate recorded calls against another policy and list the differences.
@@ -110,7 +109,6 @@ struct CallFilter {
 struct RecordedLog {
     calls: Sorter,
     operated: OperatorActions,
-    /// The time since which each part of the export is complete, as its header states.
     parts: Vec<ExportPart>,
     began: LogStart,
     /// In milliseconds since the epoch.
@@ -241,7 +239,7 @@ impl RecordedLog {
             at_ms.into_iter().for_each(|at_ms| began.cut_shard(shard, at_ms));
         }
         if self.parts.is_empty() {
-            // If the export has no header, the time of its first entry counts as its start.
+            // Without a header, an export starts at the time of the first entry.
             self.first_ms.into_iter().for_each(|at_ms| began.cut(at_ms));
         }
         began
@@ -302,7 +300,6 @@ async fn decide(
     evaluation.failed.take().map_or(Ok(evaluation), |error| Err(Failure::failed(error)))
 }
 
-/// Evaluates the turns that depend on facts, in the order of the times at which the facts first matter.
 fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Result<Evaluation, Failure> {
     let evaluation = RefCell::new(evaluation);
     let mut replay = FactReplay::new(began, |difference| evaluation.borrow_mut().add_difference(difference));
@@ -317,8 +314,7 @@ fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Re
     Ok(evaluation)
 }
 
-/// Returns two lists. The first has all turns, sorted by the first decision about a call. The second has the turns that
-/// depend on facts, sorted by the time when the facts first matter.
+/// The first list has all turns. The second has the turns that depend on facts, by the time the facts first matter.
 async fn evaluate_guards(
     guards: &Guards,
     calls: Sorter,

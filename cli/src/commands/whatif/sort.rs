@@ -1,11 +1,10 @@
-//! Sorts lines that may not fit in memory. Parts of the lines are sorted, written to files, and merged.
+//! Sorts more lines than fit in memory.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, BufWriter, Lines, Seek as _, Write as _};
 
-/// Maximum size of a part that is sorted in memory.
 const PART_BYTES: usize = 32 * 1024 * 1024;
 
 #[derive(Default)]
@@ -16,8 +15,7 @@ pub(super) struct Sorter {
 }
 
 impl Sorter {
-    /// Adds a line, to be sorted by `key`. The line must not contain line breaks. Control characters in the key, such
-    /// as tabs, become spaces.
+    /// The line must not contain a line break.
     pub(super) fn push(&mut self, key: String, line: String) -> std::io::Result<()> {
         self.bytes += key.len() + line.len() + 64;
         self.part.push((key.replace(|c: char| c.is_control(), " "), line));

@@ -1,4 +1,4 @@
-//! Steps the clock of a Redis server, which a shard uses, and the clocks of processes, which must have no effect.
+//! Steps the clocks of Redis servers and of processes. The clock of a process must have no effect.
 
 use std::path::PathBuf;
 
@@ -7,20 +7,16 @@ use tickfleet_testkit::{file_of, move_clock};
 use super::ChaosFleet;
 use super::target::RedisKind;
 
-/// The steps of clocks. They are like a correction of some seconds, a wrong time zone, and a wrong day.
+/// Like a correction of some seconds, a wrong time zone, and a wrong day.
 const STEPS_MS: [i64; 6] = [-25 * HOUR_MS, -HOUR_MS, -20_000, 20_000, HOUR_MS, 25 * HOUR_MS];
-/// After a step back, a node's last vote about a primary seems recent, so the node does not vote again. If another of
-/// the three nodes is then dead, no replica takes over until the clock has caught up. Therefore the clocks of nodes
-/// step only ahead, or back by less than the time between votes. A shard's clock still steps back when a primary with a
-/// clock that is ahead is replaced.
+/// After a step back, a node's last vote seems recent. The node then does not vote, and no replica may take over.
+/// Therefore the clocks of nodes step ahead, or back by less than the time between votes.
 const STEPS_OF_NODES_MS: [i64; 4] = [20_000, HOUR_MS, 5 * HOUR_MS, -2_000];
-/// Maximum lead of a clock. Records that must be kept are kept longer than this time.
+/// Records that must be kept are kept longer than this lead of a clock.
 const AHEAD_MS_MAX: i64 = 48 * HOUR_MS;
 const HOUR_MS: i64 = 3_600_000;
 
 impl ChaosFleet {
-    /// Steps the clock of a Redis server. With a single Redis or behind Sentinels, each step is followed by a
-    /// correction.
     pub async fn step_redis(&mut self) {
         let primary = self.target.primary().await;
         let file = file_of(self.target.server(primary));
@@ -35,7 +31,6 @@ impl ChaosFleet {
         self.target.followed().await;
     }
 
-    /// Steps the clock of a random process. If that clock was already stepped, corrects it instead.
     pub fn step_process(&mut self) {
         let node = self.dice.below(self.nodes.len());
         self.step(self.nodes[node].clock.clone());

@@ -1,5 +1,4 @@
-//! Kills primaries one after another, or stops them until they are replaced. Measures how long the fleet's throughput
-//! needs to recover.
+//! Kills or stops primaries one after another, and measures how long the throughput needs to recover.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,13 +10,13 @@ use super::{ChaosFleet, PATIENCE};
 
 /// Producers submit every three seconds, so this time contains two rounds of submits.
 const SPAN: Duration = Duration::from_secs(6);
-/// The throughput has recovered at this percentage of the usual throughput.
+/// In percent of the usual throughput.
 const AGAIN: usize = 95;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Recovery {
     pub fault: &'static str,
-    /// The time from the fault to the start of the first [`SPAN`] with recovered throughput.
+    /// From the fault to the start of the first [`SPAN`] with recovered throughput.
     pub ms: u128,
 }
 
@@ -25,7 +24,6 @@ fn runs_from(times: &[Instant], from: Instant) -> usize {
     times.iter().filter(|at| **at >= from && **at < from + SPAN).count()
 }
 
-/// Returns when the throughput recovered to `usual`, or `None` if it has not.
 fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant> {
     let enough = |at: Instant| runs_from(times, at) * 100 >= usual * AGAIN;
     if enough(from) {

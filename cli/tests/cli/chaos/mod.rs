@@ -1,6 +1,5 @@
-//! Runs a fleet of real processes under random faults: two schedulers and three workers of the real binary, producers,
-//! and a server for tool calls. Redis is one server, a primary with a replica and three Sentinels, or a cluster of
-//! three primaries with replicas. `make chaos` sets the duration, the target and the seed.
+//! Runs a fleet of real processes under random faults. Redis is one server, a primary with a replica and three
+//! Sentinels, or a cluster of three primaries with replicas. `make chaos` sets the duration, the target and the seed.
 
 mod clocks;
 mod configured;
@@ -35,16 +34,14 @@ use target::{ChaosTarget, RedisKind};
 use verdict::{ChaosVerdict, Evidence};
 use witness::Witness;
 
-/// Number of agents, without `daily` and `probe`.
 const AGENTS: usize = 6;
 /// Schedulers must come first.
 const ROLES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
-/// This time is longer than the lease of every process, 2 s.
+/// Longer than the lease of every process, 2 s.
 const PAST_THE_LEASE: Duration = Duration::from_millis(3_500);
-/// Limits the wait for accepted work after the last fault, and for each recovery from a fault.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The maximum is high, because replies are only read at the end of the run, which may be hours later.
+/// Replies are only read at the end of the run, which may be hours later.
 const INBOX_UNREAD_MAX: u64 = 1_000_000;
 
 struct Dice(u64);
@@ -59,7 +56,7 @@ impl Dice {
     }
 }
 
-/// Submits the turn repeatedly, until Redis confirms it. The fleet accepts an ID only once.
+/// Submits until Redis confirms the turn. The fleet accepts an ID only once.
 async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u64) -> String {
     let id = format!("{agent}-{turn}");
     let call = |call: u64| {
@@ -84,7 +81,7 @@ async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u6
     }
 }
 
-/// Submits turns until `stop`, each with more calls than the agent's cap. Returns the accepted IDs.
+/// Except for `daily`, each round of turns exceeds the agent's cap per tick.
 async fn produce(client: Client, tenant: String, agent: String, stop: Arc<AtomicBool>) -> Vec<String> {
     let mut accepted = Vec::new();
     let mut turn = 0;
@@ -113,7 +110,7 @@ struct ChaosFleet {
     client: Client,
     probes: u64,
     accepted: Vec<String>,
-    /// The times (ms) until work continued, by kind of fault.
+    /// In ms, by kind of fault.
     recovered: BTreeMap<&'static str, Vec<u128>>,
 }
 
@@ -198,8 +195,7 @@ impl ChaosFleet {
         proxy.set(ProxyState::Open);
     }
 
-    /// Deletes the timers, a consumer group, or the list of parked turns. An operator must repair the timers. The fleet
-    /// recreates the group. Only metrics use the list.
+    /// The fleet recreates a deleted group. An operator must repair the timers. Only metrics use the list `parked`.
     async fn delete(&mut self) {
         let [timers, ready, parked] = ["timers", "ready:normal", "parked"].map(|name| self.target.key(name));
         match self.dice.below(3) {
@@ -247,8 +243,7 @@ impl ChaosFleet {
         }
     }
 
-    /// Submits a turn after a fault. The agent never reaches its cap, so the time from submit to reply shows the
-    /// recovery.
+    /// The agent never reaches its cap, so the time from submit to reply shows the recovery.
     async fn probe(&mut self, fault: &'static str) {
         let began = Instant::now();
         self.probes += 1;
@@ -286,8 +281,7 @@ struct ChaosResult {
     recoveries: Vec<Recovery>,
 }
 
-/// Runs a fleet under faults. If `losses` is set, replaces this number of primaries instead of playing faults for the
-/// configured time.
+/// With `losses`, replaces this number of primaries instead of playing random faults.
 async fn play(target: ChaosTarget, losses: Option<u64>) -> ChaosResult {
     let seconds = number("TICKFLEET_CHAOS_SECONDS", 45);
     let seed = number("TICKFLEET_CHAOS_SEED", 1);

@@ -51,9 +51,7 @@ impl ToolServer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyState {
     Open,
-    /// Existing connections are closed, and new ones rejected.
     Cut,
-    /// Each read takes 150 ms longer.
     Slow,
     /// Connections stay open, but no data is forwarded.
     HalfOpen,
@@ -102,7 +100,6 @@ async fn carry(
         };
         let now = *wire.borrow();
         if now == ProxyState::HalfOpen {
-            // The data in transit was lost.
             drop(wire.wait_for(|wire| *wire != ProxyState::HalfOpen).await);
             return;
         }

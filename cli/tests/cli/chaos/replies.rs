@@ -11,8 +11,7 @@ use super::target::{ChaosTarget, ShardTenant};
 use super::verdict::Evidence;
 use super::{ChaosFleet, PATIENCE, submit};
 
-/// Returns the tenant of a turn. Each agent has one tenant. Probes rotate through all tenants, so that they reach every
-/// shard.
+/// Probes rotate through all tenants, so that they reach every shard.
 pub fn tenant_of<'a>(homes: &'a [ShardTenant], agent: &str, turn: u64) -> &'a str {
     let number = if agent == "probe" { turn } else { agent.trim_start_matches('a').parse().unwrap_or(0) };
     &homes[usize::try_from(number).unwrap() % homes.len()].tenant
@@ -45,8 +44,7 @@ async fn replies_of(target: &mut ChaosTarget, found: &mut Vec<String>) {
     }
 }
 
-/// Submits the missing turns again, because a failover can lose writes that the replica lacked. The fleet accepts an ID
-/// only once.
+/// A failover can lose writes that the replica lacked. The fleet accepts an ID only once.
 async fn send_again(client: &Client, homes: &[ShardTenant], missing: &[String]) {
     for id in missing {
         let (agent, turn) = id.rsplit_once('-').unwrap();
@@ -56,7 +54,6 @@ async fn send_again(client: &Client, homes: &[ShardTenant], missing: &[String]) 
     }
 }
 
-/// Returns the number of turns that were submitted again during the wait.
 pub async fn all_replies(world: &mut ChaosFleet, evidence: &mut Evidence) -> usize {
     let mut sent_again = 0;
     let mut again = Instant::now() + PATIENCE / 4;

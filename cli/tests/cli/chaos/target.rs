@@ -37,7 +37,7 @@ const SHARDS: u32 = 4;
 /// fsync is needed.
 const WITNESSED: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
 
-/// Returns the faults that the variable lists, separated by commas. If the variable is empty, returns all faults.
+/// Separated by commas. If the variable is empty, all faults.
 #[allow(clippy::disallowed_methods, reason = "whoever runs it by hand says which faults")]
 fn wanted(mut faults: Vec<&'static str>) -> Vec<&'static str> {
     let named = std::env::var("TICKFLEET_CHAOS_FAULTS").unwrap_or_default();
@@ -65,7 +65,6 @@ pub struct ChaosTarget {
     pub homes: Vec<ShardTenant>,
     pub aim: usize,
     is_cuttable: bool,
-    /// `None` if the test cannot move the clocks.
     pub clocks: Option<Clocks>,
 }
 
@@ -198,7 +197,7 @@ impl ChaosTarget {
         }
     }
 
-    /// Bypasses the proxy. `None` if the command fails, for example because of a fault.
+    /// Bypasses the proxy. `None` if a fault makes the command fail.
     pub async fn ask(&mut self, words: &[&str]) -> Option<redis::Value> {
         let primary = self.primary().await;
         let mut connection = self.server(primary).connection().await;
@@ -217,8 +216,7 @@ impl ChaosTarget {
         }
     }
 
-    /// Kills the primary. If the primary is the only server, restarts it. If `lags` is set, first disconnects the
-    /// replica for this time, so that writes are lost.
+    /// A single server restarts. With `lags`, the replica is disconnected first for this time, so that writes are lost.
     pub async fn kill(&mut self, lags: Option<Duration>) {
         let primary = self.primary().await;
         if let Some(lags) = lags {
@@ -238,8 +236,7 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// Stops the primary until another server replaces it. The old primary then resumes. Until this primary detects the
-    /// replacement, it executes the commands that it received while it was stopped.
+    /// The old primary executes the commands that it received while stopped, until it detects its replacement.
     pub async fn stop_until_replaced(&mut self) {
         let primary = self.primary().await;
         self.server(primary).pause();
@@ -248,8 +245,7 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// Cuts nodes off from each other. The cut outlasts the nodes' timeouts. Clients still reach all nodes, and use an
-    /// isolated primary until it rejects their writes.
+    /// The cut outlasts the nodes' timeouts. Clients use an isolated primary until it rejects their writes.
     pub async fn part(&mut self, how: &str) {
         let primary = self.primary().await;
         let partner = self.partner(primary);
@@ -287,8 +283,7 @@ impl ChaosTarget {
         }
     }
 
-    /// Waits until the isolated primary rejects writes. Behind Sentinels, a primary never does so, and the wait is only
-    /// longer than the lease.
+    /// Behind Sentinels, an isolated primary never rejects writes, so the wait is only longer than the lease.
     async fn refuses(&self, primary: usize) {
         let RedisKind::Cluster(cluster) = &self.kind else {
             // Both primaries accept writes during this sleep.
@@ -333,7 +328,7 @@ impl ChaosTarget {
         cluster.another_holder(slot, from).await;
     }
 
-    /// Waits until a replica follows the primary. The primary may change once more during the wait.
+    /// The primary may change once more during the wait.
     pub async fn followed(&mut self) {
         if let RedisKind::One(..) = self.kind {
             return;

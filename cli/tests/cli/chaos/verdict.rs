@@ -1,11 +1,6 @@
-//! Checks the guarantees with evidence from outside the fleet only: the responses to producers, the replies, the calls
-//! that the tools' server saw, and the dispatched slices in Redis' append-only files.
-//!
-//! If a Redis clock was moved forward, the entry IDs follow it. If the clock was moved back, the entry IDs keep the
-//! highest time that the clock had. Windows and days are therefore computed from shard time. The admitting script
-//! writes the shard time of its primary, so the calls of each primary are checked separately. A new primary may lack
-//! the last writes and have a slower clock. It continues from the last shard time that it received. The witness
-//! recorded when the files grew. These times show whether shard time itself follows real time.
+//! Checks the guarantees only with evidence from outside the fleet. Windows and days are computed from shard time,
+//! because entry IDs never go back with a clock. A new primary may lack the last writes, so each primary is checked
+//! separately.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,8 +9,7 @@ pub const TICK_CALLS: usize = 10;
 pub const TICK_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400_000;
 pub const DAY_CALLS: usize = 30;
-/// Tolerance for times in IDs. An entry gets its ID after the decision, so the time in the ID can be later than the end
-/// of the entry's window.
+/// An entry gets its ID after the decision, possibly after the end of the window.
 const BLUR_MS: u64 = 60;
 
 #[derive(Debug, Clone)]
@@ -32,7 +26,7 @@ pub struct AdmittedCall {
     pub turn: String,
     pub at_ms: u64,
     pub shard_ms: u64,
-    /// ID of the primary that admitted the call. `None` if no file contains this ID.
+    /// ID of the primary that admitted the call. `None` if no file contains the ID.
     pub led: Option<Vec<u8>>,
     /// The entry appeared in a file between these two times since the start of the witness.
     pub seen: (Duration, Duration),
@@ -48,14 +42,13 @@ pub struct Evidence {
     pub jumps: Vec<Duration>,
 }
 
-/// The broken guarantees. If every field is empty, all guarantees hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChaosVerdict {
     pub lost: Vec<String>,
     pub answered_twice: Vec<String>,
-    /// These `once` calls ran more than once.
+    /// Only `once` calls.
     pub doubled: Vec<u64>,
-    /// These agents have too many calls in a window, for every assumed start of the windows.
+    /// Agents with too many calls in a window, wherever the windows begin.
     pub tick_exceeded: Vec<String>,
     pub day_exceeded: usize,
 }
@@ -102,8 +95,7 @@ impl Evidence {
         by_primary.values().all(|times| windows_hold(times))
     }
 
-    /// True if no period of real time contains too many calls. A period may contain the calls of every window that it
-    /// can overlap. Each clock jump allows one more window, because a window can begin again after a jump.
+    /// A period may contain the calls of every window that overlaps the period. Each clock jump allows one more window.
     fn pace_holds(&self, calls: &[&AdmittedCall]) -> bool {
         let mut seen: Vec<(Duration, Duration)> = calls.iter().map(|call| call.seen).collect();
         seen.sort_unstable();
@@ -135,12 +127,11 @@ impl Evidence {
     }
 }
 
-/// True if some start of the windows leaves no window with too many calls. Only the fleet knows the start. A call close
-/// to a boundary can belong to either window.
+/// Only the fleet knows when windows begin, so one possible start is enough. A call close to a boundary can belong to
+/// either window.
 fn windows_hold(times: &[u64]) -> bool {
     (0..TICK_MS).step_by(5).any(|begins| {
-        // The first count is of calls that are certainly in the window, the second of calls that are in this window or
-        // the next.
+        // Counts the calls that are certainly in the window, and the calls in this window or the next.
         let mut windows: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
         for at in times {
             let since = at + TICK_MS - begins;
@@ -233,8 +224,7 @@ fn entries_after_a_clock_step_back_are_judged_by_shard_time() {
     assert_eq!(evidence.judge().tick_exceeded, ["a1"]);
     evidence.jumps = vec![Duration::from_secs(4)];
     assert_eq!(evidence.judge(), ChaosVerdict::default());
-    // A new primary that lacks the writes of a window and has a slower clock may fill the same window again. A single
-    // primary must not do so.
+    // A new primary may lack the writes of a window, and fill the window again. A single primary must not do so.
     for (primary, ms) in [("second", 12_000), ("third", 15_000)] {
         let seen = call("a1", 0, ms).seen;
         let later = |n| AdmittedCall { seen, led: Some(primary.into()), ..call("a1", ms + n, 5_000) };
@@ -272,7 +262,6 @@ fn each_clock_jump_allows_the_calls_of_one_more_day() {
         evidence.admitted.extend(on(day));
         evidence.runs.extend(runs(day));
     }
-    // The agent makes the calls of three days in one day and therefore also exceeds its ticks.
     let days = |evidence: &Evidence| evidence.judge().day_exceeded;
     assert_eq!(days(&evidence), 0);
     evidence.admitted.extend(on(4));

@@ -1,6 +1,5 @@
-//! The witness keeps the append-only files of all servers, including replaced servers, as evidence about caps. Each
-//! file gets a hard link as soon as it exists. Otherwise, a server that becomes a replica would delete its files, and
-//! with them writes that no other server received.
+//! Keeps hard links to the append-only files of all servers, as evidence about caps. A server that becomes a replica
+//! deletes its files, and with them writes that no other server received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,12 +11,12 @@ use tokio::time::Instant;
 
 use super::verdict::AdmittedCall;
 
-/// Interval between two checks for files. Every file exists for at least some seconds.
+/// Every file exists for at least some seconds.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The recorded lengths of each file, and when the file reached them. The key is the path of the link.
+/// By path of the link: each length of the file, and the time when the file grew.
 type Growth = Arc<Mutex<BTreeMap<PathBuf, Vec<(u64, Interval)>>>>;
-/// Two times since the start of the witness.
+/// Since the start of the witness.
 type Interval = (Duration, Duration);
 
 pub struct Witness {
@@ -54,7 +53,7 @@ impl Witness {
         moments.iter().map(|at| at.duration_since(self.began)).collect()
     }
 
-    /// Returns the calls of all entries. An entry counts once, even if the files of several servers contain it.
+    /// An entry counts once, even if the files of several servers contain it.
     pub fn admitted(&self) -> Vec<AdmittedCall> {
         let end = self.began.elapsed();
         let grown = self.growth.lock().unwrap();
@@ -74,8 +73,8 @@ impl Witness {
     }
 }
 
-/// Records the lengths of the files that have grown. `between` has the times of the previous check and of this check.
-/// The new commands may have been executed long before: a stopped server writes its commands only when it continues.
+/// `between` has the times of the previous check and of this check. A stopped server writes its commands only when it
+/// continues.
 fn measure(kept: &Path, growth: &mut BTreeMap<PathBuf, Vec<(u64, Interval)>>, between: Interval) {
     for file in fs::read_dir(kept).into_iter().flatten().flatten() {
         let Ok(length) = file.metadata().map(|found| found.len()) else { continue };
@@ -97,7 +96,6 @@ impl Drop for Witness {
     }
 }
 
-/// Links the files of a server into another folder. The name of each link is unique to its file.
 fn keep(server: usize, folder: &Path, into: &Path) {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(files) = fs::read_dir(folder.join("appendonlydir")) else { return };
@@ -115,7 +113,7 @@ fn keep(server: usize, folder: &Path, into: &Path) {
 
 type Call = (String, u64);
 
-/// `shard_ms` is shard time. The other field is the time in the entry's ID.
+/// `at_ms` is the time in the entry's ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct DispatchTime {
     shard_ms: u64,
@@ -124,18 +122,14 @@ struct DispatchTime {
 
 #[derive(Default)]
 struct DispatchRecord {
-    /// Entries that debit the window of a cap. If the writes of an admission were lost, the call is admitted again and
-    /// has several entries here.
+    /// Entries that debit the window of a cap. A call has several entries if the writes of an admission were lost.
     admitted: BTreeSet<(Call, DispatchTime)>,
-    /// The first entry of each call, whether or not it debits a cap.
     first: BTreeMap<Call, DispatchTime>,
-    /// The primary that wrote each entry, and the earliest interval in which the entry appeared in a file. Replicas
-    /// receive an entry later than the primary.
+    /// The primary that wrote each entry, and the earliest interval in which the entry appeared in a file.
     looks: BTreeMap<(Call, DispatchTime), (Interval, PrimaryId)>,
 }
 
-/// ID of the primary. `None` if the file does not contain this ID before the entry. A replica's file may lack the ID,
-/// but the primary's file contains it.
+/// `None` if the file does not contain the ID before the entry. A replica's file may lack the ID.
 type PrimaryId = Option<Vec<u8>>;
 
 #[derive(Default, Clone)]
@@ -186,7 +180,7 @@ impl DispatchRecord {
         let admitted = self.admitted.into_iter().map(|found| {
             let (seen, led) = self.looks[&found].clone();
             let ((turn, _), DispatchTime { shard_ms, at_ms }) = found;
-            // Turns have names of the form <agent>-<number>.
+            // Names of turns have the form <agent>-<number>.
             let agent = turn.split([':', '-']).nth(1).unwrap_or_default().to_owned();
             AdmittedCall { agent, turn, at_ms, shard_ms, led, seen }
         });
@@ -194,14 +188,12 @@ impl DispatchRecord {
     }
 }
 
-/// Returns the key's hash tag: everything up to the closing brace.
 fn shard_of(key: &[u8]) -> &[u8] {
     key.split_inclusive(|byte| *byte == b'}').next().unwrap_or_default()
 }
 
 impl Shard {
-    /// Takes shard time and the primary's ID from a write. A script writes the shard's time first, if it has changed.
-    /// If the script also writes the field for the state, the second word of that field is the ID of the primary.
+    /// A script writes shard time first, if it has changed. The second word of `state` is the ID of the primary.
     fn hear(&mut self, fields: &[Vec<u8>]) {
         for pair in fields.chunks_exact(2) {
             match pair[0].as_slice() {
@@ -219,7 +211,6 @@ struct AppendedCall {
     admits: bool,
 }
 
-/// Returns the calls of the slice that a command appends. Empty for a command that appends no slice.
 fn slice(words: &[Vec<u8>]) -> Vec<AppendedCall> {
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let is_slice = words.len() > 4 && words[1].windows(7).any(|part| part == b":ready:");
@@ -261,8 +252,7 @@ fn is_entry_id(word: &[u8]) -> bool {
 
 type CommandWords = Vec<Vec<u8>>;
 
-/// Returns each command, with the number of bytes after it. Ignores lines that begin with `#`, and a truncated last
-/// command.
+/// Returns each command, with the number of bytes after it. Ignores `#` lines and a truncated last command.
 fn commands(mut bytes: &[u8]) -> Vec<(CommandWords, usize)> {
     fn line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;

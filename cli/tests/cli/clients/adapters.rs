@@ -1,5 +1,4 @@
-//! Agents of other frameworks run their tools through a fleet with caps. A fake model drives each agent. An agent must
-//! pay only once, even if it is resumed several times.
+//! Agents of other frameworks run their tools through a fleet with caps. A fake model drives each agent.
 
 use std::path::Path;
 use std::process::Command;

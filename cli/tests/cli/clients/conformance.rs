@@ -1,4 +1,4 @@
-//! Conformance: each client runs the same cases on a fleet of the real binary. Each client has its own tenant.
+//! Each client runs the same cases on a fleet of the real binary, with its own tenant.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,6 @@ pub fn run(command: &mut Command, url: &str) -> String {
     said
 }
 
-/// Runs a client with the cases. The client must report the number of all cases.
 fn passes(command: &mut Command, url: &str) {
     let said = run(command, url);
     assert!(said.contains(&format!("{} cases", rust::read(&cases(), "x").len())), "{said}");

@@ -1,4 +1,4 @@
-//! Tests clients in other languages through a gateway: with the same cases as over Redis, and with failed connections.
+//! Tests clients in other languages through a gateway.
 
 use std::process::Command;
 
@@ -43,7 +43,6 @@ impl GatewayFleet {
         assert_eq!(self.fleet.stop(), Some(0));
     }
 
-    /// Runs a client with the cases. The client must report the number of cases that a gateway supports.
     fn passes(&self, command: &mut Command, tenant: &str) {
         self.through(command, tenant);
         let text = std::fs::read_to_string(cases()).unwrap();

@@ -1,5 +1,4 @@
-//! Tests functions that run in the process of their agent, under the rules of a fleet. The agent uses the fleet over
-//! Redis, through a gateway in front of Redis, or through a gateway of a fleet in memory.
+//! Tests functions that run in the process of their agent, under the rules of a fleet.
 
 use std::path::Path;
 use std::process::Command;

@@ -12,8 +12,7 @@ use crate::support::binary::{CommandOutput, DevFleet};
 
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
 
-/// Starts a fake model. The model requests the call in the user's message, and answers when it has the result of the
-/// call.
+/// The fake model requests the call in the user's message, and answers when it has the result.
 pub(crate) async fn model() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}/v1", listener.local_addr().unwrap());

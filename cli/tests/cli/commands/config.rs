@@ -5,7 +5,6 @@ use std::path::Path;
 use crate::support::binary::{CommandOutput, DevFleet, command, tickfleet};
 use crate::support::documents;
 
-/// The snippets of `docs/operate/configuration-folder.md` are a complete configuration.
 #[test]
 fn the_minimal_configuration_runs_and_dev_suggests_valid_commands() {
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
@@ -80,7 +79,6 @@ fn agent_specific_results_require_a_per_agent_cache() {
     tickfleet(&["config", "check", "--config", conf]).exits(0);
 }
 
-/// The report is an error if the tool allows no other arguments, and otherwise a warning.
 #[test]
 fn a_misspelled_rule_argument_is_reported_before_any_call() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `tickfleet demo` plays a day and reports counts. The tests check the counts.
+//! `tickfleet demo` plays a day and reports counts.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -66,8 +66,7 @@ fn asked(address: &str, key: &str, path: &str) -> String {
     answer
 }
 
-/// Checks the report of the day. If the machine does not support the sandbox, one call is missing. If it lacks Python,
-/// two calls are missing.
+/// Without sandbox support, one call is missing. Without Python, two calls are missing.
 fn plays_its_day(report: &Value) {
     assert_eq!((&report["ok"], &report["broken"]), (&true.into(), &json!([])));
     let sandbox = report["left_out"].get("shell");

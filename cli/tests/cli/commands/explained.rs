@@ -1,5 +1,4 @@
-//! `explain` for failed attempts, for waits because a process does not run, for tasks, and for turns that only the
-//! audit log still contains.
+//! `explain` for failed attempts, missing processes, tasks, and turns that only the audit log still contains.
 
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
@@ -155,8 +154,7 @@ async fn explain_finds_an_old_turn_among_many_newer_audit_entries() {
     fleet.run(&["explain", "demo:given", "--since", "3h", "--until", "2h"]).exits(1);
 }
 
-/// Adds so many entries with the time of the last entry that one read cannot return all of them. Every search around
-/// this time must then make further reads, even if the machine is slow.
+/// One read cannot return all these entries, so every search around this time makes further reads.
 async fn noise(at: &mut MultiplexedConnection) {
     let stream = "{tickfleet:0}:audit";
     let last: StreamRangeReply =

@@ -1,5 +1,4 @@
-//! Tests the first steps of a new user: the URL that `dev` prints, messages as providers return them, errors for a
-//! wrong name or variable, and a lost reply.
+//! Tests the first steps of a new user.
 
 use std::path::Path;
 
@@ -17,7 +16,7 @@ fn kellys<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&KELLY, more].concat()
 }
 
-/// Returns a folder with a short path, because the length of socket paths is limited.
+/// The length of socket paths is limited.
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
@@ -57,7 +56,7 @@ async fn dev_prints_a_working_socket_or_the_requested_port() {
 fn dev_replaces_the_socket_of_a_killed_dev_but_not_of_a_running_one() {
     let folder = folder();
     let start = || DevFleet::start_in(folder.path(), &["--console", "0"], &[]);
-    // Dropping the fleet kills it, but leaves its socket file.
+    // Dropping the fleet kills the process, but leaves the socket file.
     drop(start());
     assert!(folder.path().join(".tickfleet/dev.sock").exists());
     let fleet = start();
@@ -139,12 +138,12 @@ fn commands_and_clients_in_the_folder_of_a_fleet_need_no_variables() {
     plainly(program, &call, folder.path()).exits(0).says(r#""amount":42.5"#);
     let paid = plainly(&interpreter(), &["agent.py", "Refund order A-1001."], folder.path()).exits(0);
     paid.says(r#"{"refund":"R-A-1001","order":"A-1001","amount":42.5}"#);
-    // If the command line sets another configuration and Redis, the command must not use the fleet of the folder.
+    // The command line sets another configuration and Redis, so the command must not use the fleet of the folder.
     let other = folder.path().join("other");
     std::fs::create_dir(&other).unwrap();
     let named = [&call[..], &["--config", "other", "--redis-url", NOWHERE]].concat();
     plainly(program, &named, folder.path()).exits(3);
-    // The file of another user is not trusted, because its configuration can run programs. Only root can test this.
+    // The configuration in another user's file can run programs, so the file is not trusted. Only root can test this.
     if nix::unistd::geteuid().is_root() {
         std::os::unix::fs::chown(&file, Some(65_534), None).unwrap();
         plainly(program, &call, folder.path()).exits(3);
@@ -152,7 +151,6 @@ fn commands_and_clients_in_the_folder_of_a_fleet_need_no_variables() {
         assert_ne!(client.code, 0, "{}", client.stdout);
         std::os::unix::fs::chown(&file, Some(0), None).unwrap();
     }
-    // The fleet is found only in its own folder, not in a subfolder.
     let elsewhere = plainly(program, &call, &other);
     assert_ne!(elsewhere.code, 0, "{}", elsewhere.stdout);
     assert_eq!(fleet.stop(), Some(0));

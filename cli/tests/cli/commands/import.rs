@@ -11,8 +11,6 @@ use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 
-/// An OpenAPI document with typical features: shared parameters, references, several security schemes, and operations
-/// that cannot become tools.
 const SHOP: &str = r##"openapi: 3.0.3
 info: {title: Shop, version: "1.2"}
 servers: [{url: "https://{region}.shop.example/v2", variables: {region: {default: eu}}}]

@@ -8,9 +8,9 @@ use crate::support::process::Process;
 #[tokio::test]
 async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
     let redis = RedisServer::start().await;
-    // The window is so long that it does not end between two polls.
+    // The window does not end between two polls.
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "10m")]);
-    // Even three windows allow fewer calls. The last calls therefore wait, no matter when the first window began.
+    // Even three windows allow fewer calls, so the last calls wait.
     let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 25).flatten().collect();
     fleet.run(&submit(&[&calls[..], &["--turn-id", "long"]].concat())).exits(0).says("demo:long");
     let story = loop {
@@ -58,7 +58,7 @@ async fn explain_finds_turns_that_no_scheduler_has_admitted() {
 
 #[tokio::test]
 async fn tenant_set_applies_to_a_running_fleet_and_survives_a_restart() {
-    // The length of socket paths is limited, and the system's folder for temporary files may have a long path.
+    // The length of socket paths is limited.
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let dir = ["--redis", "--dir", folder.path().to_str().unwrap()];
     let fleet = DevFleet::start(&dir);
@@ -78,10 +78,9 @@ async fn tenant_set_applies_to_a_running_fleet_and_survives_a_restart() {
     fleet.run(&["tenant", "list"]).exits(0).says("acme").says("atlas-ux").says("configuration");
 }
 
-/// Operators need these commands in an emergency.
 #[tokio::test]
 async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
-    // The length of socket paths is limited, and the system's folder for temporary files may have a long path.
+    // The length of socket paths is limited.
     let place = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let fleet = DevFleet::start(&["--dir", place.path().to_str().unwrap()]);
     let folder = tempfile::tempdir().unwrap();
@@ -162,7 +161,7 @@ async fn doctor_fails_without_agents_and_warns_about_built_in_samples() {
     std::fs::write(folder.path().join("tenants.yaml"), "tenants: {}\n").unwrap();
     assert!(policy(&doctor().exits(1).json())["says"].as_str().unwrap().ends_with("tenants.yaml names none"));
 
-    // Without tenants, a process rejects all turns, so its response contains a warning.
+    // Without tenants, a process rejects all turns, so `/readyz` contains a warning.
     let scheduler = Process::start("scheduler", folder.path(), &url);
     let ready = scheduler.answer("/readyz");
     assert!(ready.starts_with("HTTP/1.1 200") && ready.contains("warning: no tenants configured"), "{ready}");

@@ -241,7 +241,7 @@ fn call(fleet: &DevFleet, tenant: &str, agent: &str, tool: &str, arguments: &Val
     reply["results"][0].clone()
 }
 
-/// Returns the memories that the tool finds, each as (source, text).
+/// (source, text) of each memory.
 fn recalled(fleet: &DevFleet, (tenant, agent): (&str, &str), arguments: &Value) -> Vec<(String, String)> {
     let result = call(fleet, tenant, agent, "search_my_memories", arguments, &[]);
     assert_eq!((&result["outcome"], &result["output"]["incomplete"]), (&json!("ok"), &json!([])), "{result:#}");

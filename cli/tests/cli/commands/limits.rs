@@ -87,8 +87,6 @@ const LIMITS: &str = "
   sleeps: {match: {tools: [sleep]}, per: [tool], max: 9, every: 1h}
 ";
 
-/// Uses one of fran's two calls and both of kelly's calls, so that kelly's third turn waits. Returns the limits as
-/// listed then.
 fn with_a_turn_that_waits(place: &LimitsFixture) -> Value {
     place.echo("fran", 1, &["--wait"]).exits(0);
     place.echo("kelly", 2, &["--wait"]).exits(0);
@@ -129,7 +127,7 @@ async fn the_fullest_counters_are_listed_and_filtered_by_tenant_or_agent() {
     assert!(counters(&of_atlas, "echoes").is_empty(), "{of_atlas:#}");
 }
 
-/// Returns the counters of a cap, each with the used and the allowed number.
+/// (counter, used, allowed)
 fn cap(listing: &Value, name: &str) -> Vec<(String, Value, Value)> {
     let found = listing["caps"].as_array().unwrap().iter().find(|cap| cap["name"] == name);
     let counters = found.unwrap_or_else(|| panic!("no {name} in {listing:#}"))["counters"].as_array().unwrap();
@@ -252,8 +250,7 @@ async fn a_listing_reads_a_bounded_number_of_counters_and_reports_it() {
 
 const SUMS: &str = "{tickfleet:1}:counters:sums";
 
-/// No fleet runs. Both shards have a counter of the whole fleet, and one has sums of users. Also returns the current
-/// time.
+/// No fleet runs. Both shards have a counter of the whole fleet.
 async fn of_two_shards() -> (LimitsFixture, i64) {
     let limits = "  all: {max: 10, every: 1h}\n  sums: {per: [user], sum: {argument: /n, max: 5}, every: 1h}\n";
     let mut place = LimitsFixture::new(limits).await;

@@ -17,13 +17,12 @@ use self::busy::BackgroundLoad;
 use crate::support::binary::{CommandOutput, tickfleet};
 use crate::support::process::{Process, pause};
 
-/// Later than the end of any test (ms since the epoch).
+/// In ms since the epoch, later than the end of any test.
 const FAR: &str = "9999999999999";
-/// The checks continue for at least this time, and until calls have ended in all ways of `ENDS`, but at most
-/// `BUSY_MAX`.
+/// The checks take at least this time, and at most `BUSY_MAX`.
 const BUSY: Duration = Duration::from_secs(12);
 const BUSY_MAX: Duration = Duration::from_secs(90);
-/// Calls of the busy fleet must reach these outcomes. Other outcomes are allowed too.
+/// Calls must reach all of these outcomes. Other outcomes are allowed too.
 const ENDS: [&str; 9] = [
     "sleep ok",
     "sleep expired",
@@ -35,7 +34,7 @@ const ENDS: [&str; 9] = [
     "fail_once cancelled",
     "delegate_task ok",
 ];
-/// Each fault that `doctor` repairs, and the commands that create it. `demo:kept` is an unfinished turn.
+/// Each fault, and the commands that create it. `demo:kept` is an unfinished turn.
 const REPAIRED: [(&str, &[&str]); 5] = [
     ("timer_without_turn", &["ZADD timers 9999999999999 turn:demo:ghost"]),
     (
@@ -66,7 +65,7 @@ impl RepairFixture {
         Process::start(role, self.dir.path(), &self.redis.url())
     }
 
-    /// Returns a store for direct checks, which are much faster than runs of the binary.
+    /// Direct checks are much faster than runs of the binary.
     fn store(&self) -> Store {
         Store::open(&self.redis.url(), 0, Arc::new(StoreOptions::default())).unwrap()
     }
@@ -77,7 +76,7 @@ impl RepairFixture {
         tickfleet(&[args, &["--config", dir, "--redis-url", &url]].concat())
     }
 
-    /// Runs a command in Redis. The second word of `text` is a key without the shard's prefix.
+    /// The second word of `text` is a key without the shard's prefix.
     async fn redis(&self, text: &str) -> redis::Value {
         let mut words = text.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
@@ -94,7 +93,6 @@ impl RepairFixture {
         }
     }
 
-    /// Runs `doctor`. Returns `<what> <fault>` for each reported or repaired fault.
     fn doctor(&self, more: &[&str]) -> Vec<String> {
         let report = self.run(&[&["doctor", "--json"], more].concat()).json();
         let findings = report["findings"].as_array().unwrap();
@@ -115,7 +113,6 @@ impl RepairFixture {
         self.audited().await.into_iter().filter(|entry| entry["action"] == "REPAIR").collect()
     }
 
-    /// Returns the `<tool> <outcome>` of all ended calls.
     async fn ended(&self) -> BTreeSet<String> {
         let calls = self.audited().await.into_iter().filter(|entry| entry["action"] == "TOOL_CALL");
         let said = |text: &Value| text.as_str().unwrap().replace("tool_", "");

@@ -1,4 +1,4 @@
-//! Submits turns and tasks from flags, from a file and from standard input, in any dialect.
+//! Submits turns and tasks from flags, a file and standard input, in any dialect.
 
 use tickfleet_testkit::RedisServer;
 

@@ -87,7 +87,7 @@ def main():
 
     def read(wait_s):
         if select.select([ours], [], [], wait_s)[0]:
-            # A read may end in the middle of a multi-byte character. The next read returns the rest of the character.
+            # A read may end in the middle of a multi-byte character.
             nonlocal half
             data = half + os.read(ours, 65536)
             cut = max((n for n in range(4) if is_whole(data[:len(data) - n])), key=lambda n: -n)

@@ -1,5 +1,4 @@
-//! The fleet that Docker Compose starts. The scripts in `tests/packaging` check that everything in the Compose file
-//! exists, and run the commands of the file as processes.
+//! The fleet that Docker Compose starts. The scripts are in `tests/packaging`.
 
 use super::chart::runs;
 

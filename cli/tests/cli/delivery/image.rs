@@ -1,5 +1,4 @@
-//! The container image. `image/check.py` builds the content of the Dockerfile's last stage, and runs it as a container
-//! would. `tests/helm/check_image.py` checks the Dockerfile and the list of the image's content.
+//! The container image. `image/check.py` builds and runs it.
 
 use std::process::Command;
 

@@ -31,7 +31,7 @@ async fn stored_data_survives_a_clock_that_ran_ten_days_ahead() {
     let mut redis = server.connection().await;
     fs::write(dir.path().join("permissions.yaml"), "permissions: {echo: {everyone: true}}").unwrap();
     fs::write(dir.path().join("tickfleet.yaml"), "scheduler: {collect_every: 1s}").unwrap();
-    // A clock that was ahead affects later data: shard time never steps back, and entry IDs contain the wrong time.
+    // Simulates a clock that was ahead: shard time and entry IDs contain the wrong time.
     let (seconds, _): (i64, i64) = redis::cmd("TIME").query_async(&mut redis).await.unwrap();
     let ahead_ms = seconds * 1_000 + 10 * DAY_MS;
     let mut pipe = redis::pipe();

@@ -50,7 +50,6 @@ async fn an_early_cancel_applies_to_its_turn_despite_a_scheduler_kill() {
     let client = Client::connect(&url, StoreOptions::default()).await.unwrap();
     let mut fleet = vec![Process::start("worker", dir, &url), Process::start("scheduler", dir, &url)];
 
-    // The producer cancels and submits at the same time. The cancellation arrives first.
     for i in 0..10 {
         let id = TurnId::new(format!("fast-{i}")).unwrap();
         assert_eq!(client.cancel(&name(&id), "no longer wanted").await.unwrap(), CancelResult::Waiting);
@@ -61,7 +60,7 @@ async fn an_early_cancel_applies_to_its_turn_despite_a_scheduler_kill() {
         let id = (i % 2 == 0).then(|| format!("slow-{i}"));
         let id = client.submit(turn(id.as_deref())).await.unwrap().turn_id;
         let cancelled = client.cancel(&name(&id), "no longer wanted").await.unwrap();
-        // Even if the scheduler read the turn before SIGSTOP, it cannot decide about the turn while it is stopped.
+        // The stopped scheduler cannot decide about a turn, even after reading the turn.
         assert_eq!(cancelled, CancelResult::Waiting, "{id}");
     }
     // The next scheduler has only the data in Redis.

@@ -1,5 +1,5 @@
-//! Redis is killed with SIGKILL and restarts without its last seconds of data. The other processes continue to run, and
-//! a service counts effects.
+//! Redis is killed and restarts without its last seconds of data. The other processes continue, and a service counts
+//! effects.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,8 +15,7 @@ use crate::support::process::{Process, pause};
 
 const INBOX: &str = "{tickfleet:0}:replies:demo:box";
 
-/// Counts the effects of requests: each request has one. Requests marked `slow` get a response only when the gate
-/// opens.
+/// A request marked `slow` gets a response only when the gate opens.
 #[derive(Default)]
 struct Ledger {
     done: Mutex<BTreeMap<String, u32>>,

@@ -1,5 +1,5 @@
-//! The backlog of a fleet of real processes fills Redis' memory. Every accepted turn must get a reply. Commands that
-//! reduce the backlog must never be rejected.
+//! The backlog of a fleet fills Redis' memory. Every accepted turn must get a reply, and commands that reduce the
+//! backlog must never be rejected.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,8 +59,7 @@ async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
     panic!("not within two minutes: {what}");
 }
 
-/// Waits until each turn has a reply. A tenant's unfinished turns can use at most a quarter of the memory. If
-/// schedulers admit turns faster than workers finish them, further turns are rejected.
+/// A tenant's unfinished turns can use at most a quarter of the memory, so some turns may be rejected.
 async fn all_are_answered(url: &str, mut ids: BTreeSet<String>) {
     let client = Client::connect(url, StoreOptions::default()).await.unwrap();
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("box").unwrap());
@@ -97,7 +96,7 @@ async fn every_turn_of_a_backlog_that_fills_redis_memory_gets_a_reply() {
 
     let scheduler = Process::start("scheduler", dir.path(), &url);
     let worker = Process::start("worker", dir.path(), &url);
-    // The gauge uses the memory samples of the scheduler. The pressure flag could not be written to the full memory.
+    // The gauge uses the memory samples of the scheduler, because the pressure flag could not be written.
     until("the gauge says so", async || scheduler.metrics().contains("tickfleet_redis_pressure 1")).await;
     let said = tickfleet(&["doctor", "--redis-url", &url, "--config", dir.path().to_str().unwrap()]);
     said.says("new work is rejected");
@@ -110,16 +109,14 @@ async fn every_turn_of_a_backlog_that_fills_redis_memory_gets_a_reply() {
     assert_eq!([scheduler.stop(), worker.stop()], [Some(0), Some(0)]);
 }
 
-/// No worker runs. Dispatches the maximum number of slices while memory is short, then submits turns that are marked as
-/// if their reader had died twice. These turns must wait.
+/// No worker runs. Suspects are turns that are marked as if their reader had died twice.
 async fn suspects_wait(server: &RedisServer, dir: &Path) -> (Process, BTreeSet<String>) {
     let mut redis = server.connection().await;
     let mut ids: BTreeSet<String> = (0..256).map(|i| format!("t{i}")).collect();
     for id in &ids {
         xadd(&mut redis, &["turn", &turn(id, 1_000)]).await.unwrap();
     }
-    // Redis uses 90 % of its memory. Most of this memory is a large filler, so that later commands make little
-    // difference.
+    // A large filler uses most of the memory, so later commands make little difference.
     let filler = redis::cmd("SETRANGE").arg("filler").arg(32 << 20).arg("x").to_owned();
     let _: u64 = filler.query_async(&mut redis).await.unwrap();
     let max = memory(&mut redis).await / 90 * 100;
@@ -159,8 +156,7 @@ async fn a_kill_during_memory_pressure_counts_no_crash_against_held_turns() {
     let dir = config();
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
-    // A suspect is marked while the scheduler handles it. The suspect then waits without the mark, so a later crash is
-    // not counted against it.
+    // A suspect is marked only while the scheduler handles it. A later crash does not count against the suspect.
     let never = "tickfleet_redis_commands_total{verb=\"suspect\"} 0";
     until("it was named", async || !scheduler.metrics().lines().any(|line| line == never)).await;
     until("nothing is named", async || key::<u64>(&mut redis, &["HLEN", "suspects"]).await == 0).await;
@@ -176,7 +172,7 @@ async fn a_scheduler_short_of_memory_stops_quickly_and_returns_its_entries() {
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
     scheduler.signal(Signal::SIGTERM);
-    // If each of the twenty entries waited half a second, the return would take ten seconds and time out.
+    // If each of the twenty entries waited half a second, the return would time out.
     let returned = scheduler.says("returning undecided inbound entries");
     assert_eq!(returned["entries"], 20);
     assert_eq!(scheduler.stop(), Some(0));

@@ -9,7 +9,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
 
-/// Number of suspect slices. Each slice has one call of four seconds.
+/// Each slice has one call of four seconds.
 const SUSPECTS: usize = 30;
 
 fn ask(url: &str, args: &[&str]) -> Value {

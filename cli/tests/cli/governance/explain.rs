@@ -1,4 +1,4 @@
-//! Thirty questions such as "Why did this not run?" and "When can it run?", with the answers that `explain` gives.
+//! Questions such as "Why did this not run?" and "When can it run?", with the answers that `explain` gives.
 
 use std::path::Path;
 
@@ -8,7 +8,6 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 use crate::support::process::Process;
 
-/// A fleet with low limits, so that tests reach these limits quickly.
 struct LimitedFleet {
     fleet: DevFleet,
     dir: String,
@@ -88,7 +87,7 @@ impl LimitedFleet {
             if reported.iter().all(|reported| said.contains(reported)) {
                 return;
             }
-            // If the turn has ended, its explanation no longer changes, so repetition would not help.
+            // The explanation of an ended turn no longer changes, so repetition would not help.
             assert!(!said.contains("has ended") || !said.contains("Audit:"), "{id}: no {reported:?} in\n{said}");
         }
     }
@@ -106,36 +105,29 @@ async fn answers_name_the_cap_limit_or_slot_that_delays_a_call() {
     let echo = |value: i64| ("echo", json!({"value": value}));
     let long = ("sleep", json!({"ms": 25_000}));
 
-    // 1 Why does the second call wait, and when can it run? The tick lasts an hour.
+    // The tick lasts an hour.
     asked.submit("demo", "slow", "tick", &calls(&[echo(1), echo(1)]));
     asked.answers("demo:tick", &["It waits: the agent's tick is used up (1 of 1 calls). The next call is eligible"]);
-    // 2 Why does the later turn wait?
     asked.submit("demo", "slow", "behind", &calls(&[echo(1)]));
     asked
         .answers("demo:behind", &["It waits: the agent's tick is used up", "after 1 other turn in the throttle queue"]);
-    // 3 Why did it not run? The agent has used its calls of the day until midnight.
     asked.submit("demo", "daily", "day", &calls(&[echo(1)]));
     asked.answers("demo:day", &["has ended"]);
     asked.submit("demo", "daily", "day2", &calls(&[echo(1)]));
     asked.answers("demo:day2", &["the day's calls are used up (on_day_cap: reject)", "It resets at"]);
-    // 4 The whole tenant has used its calls of the day.
     asked.submit("small", "kelly", "first", &calls(&[echo(1)]));
     asked.answers("small:first", &["has ended"]);
     asked.submit("small", "calm", "second", &calls(&[echo(1)]));
     asked.answers("small:second", &["the day's calls are used up (on_day_cap: reject)", "It resets at"]);
-    // 5 A limit delays the call. Which counter is it, and until when?
     let works = ("fail", json!({"outcomes": ["ok"]}));
     asked.submit("demo", "calm", "limit", &calls(&[works.clone(), works.clone()]));
     asked.answers("demo:limit", &["the limit sleeps is used up", "1 used by demo:calm", "The next call is eligible"]);
-    // 6 A limit rejects the call.
     asked.submit("demo", "held", "strict", &calls(&[works.clone(), works.clone()]));
     asked.answers("demo:strict", &["The limit strict", "There is room again at"]);
-    // 7 Another call holds the only permit.
     asked.submit("demo", "held", "place", &calls(std::slice::from_ref(&long)));
     asked.answers("demo:place", &["runs"]);
     asked.submit("demo", "held", "noplace", &calls(std::slice::from_ref(&long)));
     asked.answers("demo:noplace", &["all slots of the limit one_at_once are taken"]);
-    // 8 Which call runs, since when, and what is its timeout?
     asked.answers("demo:place", &[" runs it since", "at call /0 (sleep) or later; a try may take 30.0 s"]);
 }
 
@@ -143,7 +135,6 @@ async fn answers_name_the_cap_limit_or_slot_that_delays_a_call() {
 async fn answers_name_the_rule_or_error_that_stopped_a_call() {
     let asked = LimitedFleet::start().await;
     let echo = |value: i64| ("echo", json!({"value": value}));
-    // 9, 10 Which rule stopped the call, and which shadow rule would have stopped it?
     asked.submit("demo", "kelly", "ruled", &calls(&[echo(501), echo(50)]));
     let rules = [
         "The rule permissions.echo.rules.small stopped call /0",
@@ -151,7 +142,6 @@ async fn answers_name_the_rule_or_error_that_stopped_a_call() {
         "The rule permissions.echo.rules.tiny (shadow) would have stopped call /1: 50 is not tiny",
     ];
     asked.answers("demo:ruled", &rules);
-    // 11, 12, 13 A tool that is not granted, invalid arguments, and a tool that does not exist.
     asked.submit(
         "demo",
         "kelly",
@@ -160,7 +150,6 @@ async fn answers_name_the_rule_or_error_that_stopped_a_call() {
     );
     let wrong = ["it is not granted to you", "'to'", "There is no tool called \"pya\". Did you mean pay?"];
     asked.answers("demo:wrong", &wrong);
-    // 14 An operator has disabled the tool.
     asked.run(&["tools", "disable", "post"]).exits(0);
     // Workers detect the change only at their next heartbeat.
     for number in 0.. {
@@ -175,10 +164,8 @@ async fn answers_name_the_rule_or_error_that_stopped_a_call() {
             break;
         }
     }
-    // 15 After which failure will the call be retried, and when?
     asked.submit("demo", "kelly", "again", &calls(&[("fail", json!({"outcomes": ["transient", "transient", "ok"]}))]));
     asked.answers("demo:again", &["try 1 of call /0 failed:", "Retried after"]);
-    // 16 Until when does the loop breaker deny the call?
     asked.submit("demo", "free", "circles", &calls(&[("list_tools", json!({})), echo(3), echo(3), echo(3), echo(3)]));
     asked.answers("demo:circles", &["The loop breaker denied call /4", "It may run again at", "note to its agent"]);
 }
@@ -187,14 +174,11 @@ async fn answers_name_the_rule_or_error_that_stopped_a_call() {
 async fn answers_name_the_pause_cancel_or_deadline_that_stopped_a_turn() {
     let asked = LimitedFleet::start().await;
     let echo = ("echo", json!({"value": 1}));
-    // 17 Who paused the agent, why, and how can it continue?
     asked.run(&["pause", "demo", "calm", "--reason", "she posts too much", "--by", "anna"]).exits(0);
     asked.submit("demo", "calm", "paused", &calls(std::slice::from_ref(&echo)));
     asked.answers("demo:paused", &["paused by anna since", "she posts too much. tickfleet resume ends the pause"]);
-    // 18 Who canceled the turn?
     asked.run(&["turns", "cancel", "demo:paused", "--reason", "no longer wanted", "--by", "ben", "--yes"]).exits(0);
     asked.answers("demo:paused", &["Cancelled: ben: no longer wanted", "cancelled"]);
-    // 19 The turn's deadline passed before it could run.
     let soon = json!({"calls": [{"name": "echo", "arguments": {"value": 1}}]});
     let args = [
         "--config",
@@ -212,24 +196,20 @@ async fn answers_name_the_pause_cancel_or_deadline_that_stopped_a_turn() {
     ];
     asked.fleet.run_with(&args, &soon.to_string()).exits(0);
     asked.answers("demo:late", &["the deadline came first"]);
-    // 20 The turn was rejected.
     let unknown = ["submit", "--tenant", "demo", "--agent", "nobody", "--turn-id", "refused", "--call", "echo"];
     asked.run(&unknown).exits(0);
     asked.answers("demo:refused", &["Rejected:"]);
-    // 21 No scheduler is running.
     let redis = RedisServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let url = redis.url();
     let ask = |args: &[&str]| tickfleet(&[args, &["--redis-url", &url]].concat());
     ask(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--turn-id", "early"]).exits(0);
     ask(&["explain", "demo:early"]).exits(0).says("no scheduler is alive");
-    // 22 The turn is ready, but no worker is running.
     let scheduler = Process::start("scheduler", folder.path(), &url);
     while !ask(&["explain", "demo:early"]).stdout.contains("No worker is alive") {}
     assert_eq!(scheduler.stop(), Some(0));
 }
 
-/// Makes `sleep` a tool that must not run twice.
 const SLEEP_ONCE: &str = "  sleep: {description: Waits., effect: once, effect_key: [/ms], input_schema: {type: object, required: [ms], properties: {ms: {type: integer, description: How long in ms.}}}}\n";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -238,16 +218,13 @@ async fn answers_name_the_equal_call_that_decides_an_outcome() {
     let long = [("sleep", json!({"ms": 25_000}))];
     asked.submit("demo", "kelly", "first", &calls(&long));
     asked.answers("demo:first", &[" runs it"]);
-    // 23 Why does the call not run, and which call does it wait for? An equal call is running.
     asked.submit("demo", "free", "equal", &calls(&long));
     asked.answers("demo:equal", &["a call of first is running, and its outcome decides about this call"]);
-    // 24 Why did the call not run, and what is its outcome? It has the outcome of the equal call.
     asked.run(&["turns", "cancel", "demo:first", "--reason", "no longer wanted", "--by", "ben", "--yes"]).exits(0);
     let reported = ["Call /0 got the outcome of the equal call first/0: it did not run again", "outcome_unknown"];
     asked.answers("demo:equal", &reported);
     asked.answers("demo:first", &["Cancelled: ben: no longer wanted", "outcome_unknown"]);
-    // 25 What happens to an equal call in a later turn? It gets the same outcome, because the first call may have taken
-    // effect.
+    // A later equal call gets the same outcome, because the first call may have taken effect.
     asked.submit("demo", "free", "planned_again", &calls(&long));
     asked.answers("demo:planned_again", &reported);
 }
@@ -268,7 +245,6 @@ approvers: {ann: {roles: [finance]}, ben: {roles: [legal]}}
 async fn answers_name_the_approval_or_fact_that_decides_a_call() {
     let asked = LimitedFleet::with("", GOVERNED).await;
     let echo = |value: i64| ("echo", json!({"value": value}));
-    // 26 Why does the call not run, who can decide, and until when?
     asked.submit("demo", "kelly", "large", &calls(&[echo(700)]));
     let waits = ["waits for an approval", "by permissions.echo.rules.large (amount 700 exceeds 500)"];
     asked.answers("demo:large", &[waits[0], waits[1], "Approvers: 1 of finance. Expires ", " (in 59 min"]);
@@ -276,15 +252,12 @@ async fn answers_name_the_approval_or_fact_that_decides_a_call() {
         let found = asked.run(&["approvals", "list", "--json"]).exits(0).json();
         format!("demo:{}", found[0]["id"].as_str().unwrap())
     };
-    // 27 Who approved the call?
     asked.run(&["approvals", "approve", &approval(), "--by", "ann"]).exits(0);
     asked.answers("demo:large", &["has ended", "ann approved call /0 (apr-"]);
-    // 28 Who denied the call, and why?
     asked.submit("demo", "kelly", "denied", &calls(&[echo(900)]));
     asked.answers("demo:denied", &["waits for an approval"]);
     asked.run(&["approvals", "deny", &approval(), "--by", "ann", "--reason", "not this month"]).exits(0);
     asked.answers("demo:denied", &["ann denied call /0 (apr-", "denied it: not this month. It was not executed."]);
-    // 29 Which earlier call set the fact that stopped this call, when, and what would help?
     asked.submit("demo", "free", "read", &calls(&[("fail", json!({"outcomes": ["ok"]})), echo(1)]));
     let forbidden = [
         "The condition on facts permissions.echo.facts.forbid.read_untrusted stopped call /1",
@@ -292,7 +265,6 @@ async fn answers_name_the_approval_or_fact_that_decides_a_call() {
         "Ask a person to look.",
     ];
     asked.answers("demo:read", &forbidden);
-    // 30 Which required fact is missing, and which call would set it?
     asked.submit("demo", "calm", "early", &calls(&[("sleep", json!({"ms": 1}))]));
     let missing = [
         "permissions.sleep.facts.require.looked stopped call /0",

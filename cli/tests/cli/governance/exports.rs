@@ -68,7 +68,7 @@ impl Log {
     }
 }
 
-/// Returns the files of the export, the oldest first.
+/// The oldest first.
 fn files(current: &Path) -> Vec<PathBuf> {
     let name = format!("{}.", current.file_name().unwrap().to_str().unwrap());
     let all = current.parent().unwrap().read_dir().unwrap().map(|entry| entry.unwrap().path());
@@ -110,7 +110,6 @@ fn until_whole(path: &Path, count: usize) {
     }
 }
 
-/// Entries are trimmed while no exporter runs. The files, the exporter's log and the metrics must report the loss.
 async fn assert_trimmed_is_reported(log: &mut Log, path: &Path, to: &str, bounds: &[&str]) {
     let there = log.written;
     log.write(50).await;
@@ -233,7 +232,6 @@ async fn stdout_exports_every_entry_despite_exporter_kills() {
     assert!(matches!(Line::read(&lines(&outs[2..])[0]), Some(Line::Header(_))));
 }
 
-/// A collector that rejects some requests, and never responds to another.
 #[derive(Clone, Default)]
 struct Collector {
     taken: Arc<Mutex<Vec<LogRecord>>>,

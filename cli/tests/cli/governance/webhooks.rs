@@ -13,10 +13,9 @@ use tokio::sync::Notify;
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
 
-/// The ID, signature and body of a webhook.
+/// (ID, signature, body)
 type Post = (String, String, Value);
 
-/// A receiver that rejects some webhooks, and never responds to others.
 #[derive(Clone, Default)]
 struct Receiver {
     posts: Arc<Mutex<Vec<Post>>>,
@@ -47,7 +46,6 @@ impl Receiver {
             posts.iter().filter(|(known, ..)| *known == id).count()
         };
         match (body["data"]["call"].as_str().unwrap(), seen) {
-            // The receiver never accepts this event.
             ("bad/0", _) => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
             ("late/0", 1) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
             // The receiver accepts this event, but the sender gets no response.
@@ -170,7 +168,7 @@ async fn webhook_timestamps_match_the_receivers_clock_after_a_clock_jump() {
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
     let place = format!("file:{}", secret.display());
     let with = ["approvals", "notify", "--to", &to, "--secret", &place, "--allow-private", "127.0.0.1"];
-    // Shard time does not step back when Redis' clock does, so it stays ahead.
+    // Shard time never steps back, so it stays ahead of Redis' clock.
     let mut ahead = redis::cmd("HSET");
     ahead.arg("{tickfleet:0}:meta").arg(&["offset_ms", &ahead_ms.to_string()]);
     ahead.query_async::<u64>(&mut redis.connection().await).await.unwrap();

@@ -38,7 +38,7 @@ const LIMITS: &str = "limits:
     every: 3s
 ";
 
-/// Writes a configuration with these changes. Each change is a file, a text in this file, and the new text.
+/// Each change is a file, a text in this file, and the new text.
 fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> String {
     let dir = folder.join(name);
     std::fs::create_dir_all(&dir).unwrap();
@@ -60,8 +60,6 @@ fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> Strin
     dir.to_str().unwrap().to_owned()
 }
 
-/// Submits the calls. Some calls run. Others are denied by rules or permissions, approved by people, delayed by a tick
-/// or a limit, or rejected by a limit.
 fn play(fleet: &DevFleet, config: &str) {
     let submit = |agent: &str, id: &str, calls: &[(&str, Value)], wait: bool| {
         let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
@@ -101,7 +99,6 @@ fn whatif(policy: &str, export: &str) -> CommandOutput {
     tickfleet(&["whatif", "--policy", policy, "--audit", export, "--json"])
 }
 
-/// Exports the audit log. Repeats the export until it contains this number of calls.
 fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
     let began = Instant::now();
     loop {
@@ -154,8 +151,7 @@ async fn a_policy_change_alters_only_the_decisions_it_affects() {
     let other = |name: &str, changes: &[(&str, &str, &str)]| {
         let said = whatif(&configure(folder.path(), name, changes), &export);
         let mut found = differ(&said);
-        // If one call is dispatched at another time, so are the other calls of its tick. The calls of a tick depend on
-        // the machine's speed.
+        // The calls of a tick depend on the machine's speed.
         found.retain(|(.., by)| by != "max_calls_per_tick");
         (found, said)
     };
@@ -168,8 +164,7 @@ async fn a_policy_change_alters_only_the_decisions_it_affects() {
     assert_eq!(found, expected(&[("f3/0", "not_rejected", "limits.three")]), "{}", said.stdout);
     let (found, said) = other("fewer", &[("limits.yaml", "max: 3", "max: 2")]);
     assert_eq!(found, expected(&[("f2/0", "capped", "limits.three")]), "{}", said.stdout);
-    // On some machines, a tick also delayed ben's calls. The effect of the limit is then not decidable, because the log
-    // names a limit only if the fleet evaluated the waiting call again.
+    // On some machines, a tick also delayed ben's calls. The effect of the limit is then not decidable.
     let sooner = ["a limit", "limits.two"].map(|by| expected(&[("same/2", "sooner", by)]));
     let delayed = [expected(&["same/2", "same/3"].map(|call| (call, "delayed", "limits.two")))];
     for (name, from, to, decided) in
@@ -184,7 +179,7 @@ async fn a_policy_change_alters_only_the_decisions_it_affects() {
         configure(folder.path(), "ticks", &[("tickfleet.yaml", "max_calls_per_tick: 3", "max_calls_per_tick: 30")]);
     let said = whatif(&ticks, &export);
     let found = differ(&said);
-    // If a call is dispatched sooner, so are the calls that waited behind it, and the calls that a limit delayed.
+    // If a call is dispatched sooner, so are the calls behind it.
     let sooner = found.iter().all(|(_, kind, by)| {
         kind == "sooner" && (by == "max_calls_per_tick" || by.contains("earlier") || by.contains("limit"))
     });
@@ -222,8 +217,7 @@ fn configure_places(folder: &Path, name: &str, limits: &str) -> String {
     dir.to_str().unwrap().to_owned()
 }
 
-/// Submits three calls and a task. The three calls need permits at the same time, and the task has a budget that is too
-/// small for its turn.
+/// The calls need permits at the same time. The task's budget is too small for its turn.
 fn play_places(fleet: &DevFleet, config: &str) {
     let submit = |agent: &str, id: &str, more: Value, calls: &[(&str, Value)]| {
         let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
@@ -276,8 +270,8 @@ async fn concurrency_limits_and_task_budgets_replay_as_recorded() {
         let said = whatif(&configure_places(folder.path(), name, &PLACES.replace(from, to)), &export);
         (differ(&said), said)
     };
-    // Eight permits are enough for three calls. However, the pause put the calls into their agent's throttle queue, as
-    // a cap does. The log does not show whether the limit or the queue delayed them, so the result is not decidable.
+    // The pause put the calls into their agent's throttle queue, as a cap does. The log does not show the cause of the
+    // delay.
     let (found, said) = other("more", "25%", "100%");
     let undecided = said.json()["summary"]["not_decidable"].to_string();
     assert!(found.is_empty() && undecided.contains("a limit and a cap both delayed"), "{}{}", said.stdout, log());
@@ -351,7 +345,7 @@ async fn session_facts_replay_as_recorded_and_follow_a_changed_policy() {
     assert_eq!(found, expected(&[("t2/0", "denied", by), ("t4/0", "denied", by)]));
 }
 
-/// The log entry of such a call does not show whether guards passed the call and people approved it.
+/// The log does not show whether guards passed such a call.
 #[test]
 fn a_call_of_a_lost_worker_is_reported_as_not_decidable() {
     let folder = tempfile::tempdir().unwrap();
@@ -376,6 +370,6 @@ fn a_call_of_a_lost_worker_is_reported_as_not_decidable() {
         let is_unknown = unknown.keys().any(|why| why.starts_with("its worker was lost"));
         assert!(is_unknown && summary["differences"] == 0, "{outcome}: {summary}");
     }
-    // This call ran, so it had passed the guards. The rule `small` would deny it.
+    // This call ran, so it had passed the guards.
     assert_eq!(reported("internal", true)["by_rule"]["permissions.echo.rules.small"], 1);
 }

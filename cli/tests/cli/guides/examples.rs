@@ -1,11 +1,11 @@
-//! The programs in `examples`. Each prints a line for each promise that it checks, as its README shows.
+//! The programs in `examples` print one line for each promise that they check.
 
 use std::path::Path;
 
 use crate::support::binary::{CommandOutput, command_of};
 use crate::support::documents::{REPOSITORY, blocks};
 
-/// Returns the output of the example, and the output that its README shows.
+/// (printed by the example, shown in its README)
 fn played(example: &str) -> (Vec<String>, Vec<String>) {
     let folder = Path::new(REPOSITORY).join("examples").join(example);
     let program = folder.join("run.py");

@@ -7,7 +7,6 @@ use std::process::{Child, Command, Stdio};
 
 use crate::support::binary::DevFleet;
 
-/// A service process, which prints its port when it is ready. Dropping this value kills the process.
 pub struct Service {
     child: Child,
     pub port: String,
@@ -37,7 +36,6 @@ fn write(folder: &Path, name: &str, text: &str) {
     fs::write(file, text).unwrap();
 }
 
-/// Creates a certificate authority, and a server certificate that is valid for 127.0.0.1.
 fn certify(folder: &Path, authority: &str) {
     let openssl = |args: &str| {
         let made = Command::new("openssl").args(args.split_whitespace()).current_dir(folder).output().unwrap();

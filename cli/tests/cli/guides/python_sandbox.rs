@@ -1,5 +1,4 @@
-//! Tests Python interpreters in a sandbox: the resources that they can access, the data that functions leave behind,
-//! and the reports about failures.
+//! Tests Python interpreters in a sandbox.
 
 use std::fs;
 use std::net::TcpListener;
@@ -61,8 +60,7 @@ def grow() -> int:
 "#;
 const NAMES: [&str; 5] = ["look", "connect", "note", "leave_behind", "grow"];
 
-/// Returns a Python for the tests. If the tests run as root, the sandbox uses an unprivileged user, and that user must
-/// be able to run this Python.
+/// If the tests run as root, the sandbox's unprivileged user must be able to run this Python.
 fn python() -> PathBuf {
     let mut tell = Command::new(interpreter());
     let found = tell.args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"]).output().unwrap();
@@ -88,8 +86,6 @@ fn packages(python: &Path) -> PathBuf {
     packages
 }
 
-/// Returns a folder with Python tools in a sandbox of this level, with the additional `grants`. `None` if the machine
-/// does not support the level.
 #[allow(clippy::print_stderr, reason = "a test says what it skips")]
 fn confined(level: &str, grants: &str) -> Option<tempfile::TempDir> {
     let folder = folder();

@@ -1,4 +1,4 @@
-//! Tests tools in Python: changes to their code, and reports about interpreters that crash or hang.
+//! Tests tools in Python: changed code, and interpreters that crash or hang.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::support::python::interpreter;
 /// The events usually take some seconds.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Returns a folder with a short path, because the length of socket paths is limited.
+/// The length of socket paths is limited.
 pub(super) fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
@@ -31,8 +31,7 @@ fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
     let folder = folder();
     let source = Path::new(REPOSITORY).join("docs/snippets/shop-python");
     assert!(Command::new("cp").arg("-R").arg(source).arg(folder.path()).status().unwrap().success());
-    // Python treats bytecode as current if the source has the same size and modification time (in seconds) as when it
-    // was compiled.
+    // Python treats bytecode as current if size and modification time (in seconds) of the source are unchanged.
     let tools_file = fs::File::options().append(true).open(folder.path().join("shop-python/tools/shop_tools.py"));
     tools_file.unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     let environment = interpreter().ancestors().nth(2).unwrap().to_owned();

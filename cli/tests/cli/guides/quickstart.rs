@@ -1,5 +1,4 @@
-//! Follows the README and the quickstart like a new user: with the packages, without Rust and Redis, in an empty
-//! folder.
+//! Follows the README and the quickstart like a new user, with only the packages, in an empty folder.
 
 use std::env::consts::{ARCH, OS};
 use std::fs;
@@ -62,12 +61,11 @@ struct User {
     folder: TempDir,
     path: String,
     program: PathBuf,
-    /// Pairs of texts. If a command on a page begins with the first text, the user types the second text instead.
+    /// (words on the page, words that the user types instead)
     words: Vec<(String, String)>,
 }
 
 impl User {
-    /// The npm packages contain the built program.
     fn of_node(node: &Node) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let scratch = tempfile::tempdir().unwrap();
@@ -107,7 +105,7 @@ fn platform() -> String {
     format!("{system}-{processor}")
 }
 
-/// Returns the rows of the page's table: commands in Python, each with the equivalent for Node.js.
+/// (Python, Node.js) for each command.
 fn words_for_node() -> Vec<(String, String)> {
     let page = fs::read_to_string(Path::new(REPOSITORY).join(QUICKSTART)).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix("` |")?.split_once("` | `"));
@@ -116,7 +114,7 @@ fn words_for_node() -> Vec<(String, String)> {
     words
 }
 
-/// Follows the page on a separate fleet. Calls `approve` with the link to the console.
+/// Calls `approve` with the link to the console.
 fn play(page: &str, user: &User, approve: impl FnOnce(String) -> Option<JoinHandle<()>>) {
     let written = user.shell(&user.types("tickfleet init"));
     let next = format!("\n  {}\n", user.types("tickfleet dev --config fleet"));

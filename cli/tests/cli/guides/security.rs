@@ -50,7 +50,6 @@ impl RedisWithUsers {
         Self { redis }
     }
 
-    /// Returns the URL with a user's password, which is `<name>-secret`, as in the guide.
     fn url(&self, user: &str) -> String {
         self.redis.url().replace("redis://", &format!("redis://{user}:{user}-secret@"))
     }
@@ -70,8 +69,7 @@ async fn ask(connection: &mut MultiplexedConnection, command: &str) -> Result<re
     answer.map_err(|error: redis::RedisError| error.code().map_or_else(|| error.to_string(), str::to_owned))
 }
 
-/// Repeats a blocking read for at most [`PATIENCE`]. If `group_comes` is true, waits for a missing consumer group
-/// instead of failing.
+/// If `group_comes` is true, waits for a missing consumer group.
 async fn read(connection: &mut MultiplexedConnection, command: &str, group_comes: bool) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -89,7 +87,6 @@ async fn read(connection: &mut MultiplexedConnection, command: &str, group_comes
     }
 }
 
-/// Splits a command into words. Text between single quotes is one word.
 fn words(command: &str) -> Vec<String> {
     let split = |(n, part): (usize, &str)| match n % 2 {
         0 => part.split_whitespace().map(str::to_owned).collect::<Vec<_>>(),

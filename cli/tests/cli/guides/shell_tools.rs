@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::binary::{CommandOutput, DevFleet, command, submit};
 
-/// A tool that needs a container engine. The PATH in this test has none.
+/// The PATH in this test has no container engine.
 const CONTAINER: &str = "tools:
   look:
     description: Looks around.

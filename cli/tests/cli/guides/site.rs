@@ -1,19 +1,6 @@
-//! Plays the pages of the site. Each command of a `console` block runs as shown, and must print the output that the
-//! page shows.
-//!
-//! - If a page begins with `<!-- fleet: shop -->`, its fleet has the configuration docs/snippets/shop. Its tools call
-//!   `service.py` of that folder, or the shop's `service.py` if the folder has none. Without the comment, the fleet has
-//!   the built-in configuration.
-//! - If a page names FLEET_KEY, it also gets a gateway. FLEET_URL has the gateway's address, and FLEET_KEY has a key
-//!   for all agents of the tenant acme.
-//! - If the page's first command creates a key for seals or pins tools, this command runs before the fleet starts.
-//!   SEAL_KEY then has the key.
-//! - The file `env` of the configuration's folder has further variables. `.venv` has the package for Python if the
-//!   folder's tools need it. If the tools are in TypeScript, `node_modules` of the folder has the package, and the PATH
-//!   has a Node.js that imports TypeScript.
-//! - A page with the line `<!-- runs: agents -->` runs the programs in docs/snippets/agents with `python3` or `node`.
-//!   The programs find the frameworks, the packages of the clients and a stub of the model. Python tools of the fleet
-//!   find the package.
+//! Plays the pages of the site: each command of a `console` block must print the output that the page shows.
+//! `<!-- fleet: shop -->` selects the configuration docs/snippets/shop, and no such comment the built-in configuration.
+//! `<!-- runs: agents -->` means that the page runs programs in docs/snippets/agents, with a stub of the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,10 +19,10 @@ use crate::support::documents::{DocumentedCommand, REPOSITORY, agrees, shown, wi
 use crate::support::node::Node;
 use crate::support::python::{installed, interpreter};
 
-/// A command is repeated for at most this time, because some effects need a moment.
+/// Some effects need a moment, so a command is repeated for at most this time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Commands that change nothing. Only these commands may be repeated.
+/// Only these commands may be repeated, because they change nothing.
 const READS: [&str; 13] = [
     "tickfleet explain",
     "tickfleet approvals list",
@@ -117,7 +104,6 @@ pages! {
 /// These pages are played by `typed_tools` with another program, and by `quickstart` with installed packages.
 const PLAYED_ELSEWHERE: [&str; 3] = ["README.md", "docs/build/tools-rust.md", "docs/start/quickstart.md"];
 
-/// For authors: `PAGE` names a page such as `docs/govern/limits.md`.
 #[tokio::test]
 #[ignore = "plays the page that the variable PAGE names"]
 async fn page_by_name() {
@@ -146,7 +132,6 @@ fn every_page_with_commands_is_played() {
 pub struct Service(Child);
 
 impl Service {
-    /// Falls back to the shop's `service.py`. Returns the address.
     pub fn start(snippets: &Path, name: &str) -> (Self, String) {
         let own = snippets.join(name).join("service.py");
         Self::run(&if own.exists() { own } else { snippets.join("shop/service.py") })
@@ -184,7 +169,6 @@ struct PageEnvironment {
 }
 
 impl PageEnvironment {
-    /// Prepares the programs of the page. `None` if the page runs no programs.
     fn of(page: &str, folder: &Path) -> Option<Self> {
         if !page.lines().any(|line| line == "<!-- runs: agents -->") {
             return None;
@@ -230,7 +214,7 @@ pub fn snippets() -> TempDir {
     folder
 }
 
-/// Runs the first command of the page, if it creates a key for seals or pins tools. Returns true if it ran.
+/// A first command that creates a key for seals or pins tools must run before the fleet starts.
 fn prepared(first: &DocumentedCommand, folder: &Path, variables: &[(&str, &str)]) -> bool {
     if !["audit key --new seal.key", "mcp pin"].iter().any(|verb| first.command.contains(verb)) {
         return false;
@@ -243,8 +227,7 @@ fn prepared(first: &DocumentedCommand, folder: &Path, variables: &[(&str, &str)]
     true
 }
 
-/// Returns the variables of the page's fleet. Also prepares the tools: links a Python with the package, and creates
-/// workspaces that the users of sandboxed commands can reach.
+/// Also links a Python with the package, and creates workspaces that the users of sandboxed commands can reach.
 fn environment(snippets: &Path, name: &str) -> Vec<(String, String)> {
     let read = |file: &str| fs::read_to_string(snippets.join(name).join(file)).unwrap_or_default();
     let pairs = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -261,7 +244,6 @@ fn environment(snippets: &Path, name: &str) -> Vec<(String, String)> {
     variables
 }
 
-/// `None` if tests with Node.js are skipped.
 fn install_typescript(snippets: &Path, name: &str) -> Option<Node> {
     let node = Node::that_strips_types()?;
     node.link(&snippets.join(name));
@@ -280,7 +262,7 @@ fn borrowed(variables: &[(String, String)]) -> Vec<(&str, &str)> {
     variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// Waits for a scheduler and a worker, because `submit` would print a warning without them.
+/// Without a scheduler and a worker, `submit` would print a warning.
 fn until_ready(fleet: &DevFleet, folder: &Path, variables: &[(&str, &str)]) {
     let began = Instant::now();
     loop {
@@ -384,12 +366,11 @@ fn path_with(folder: &Path) -> String {
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default())
 }
 
-/// Maps each ID on the page to the ID in this run.
 #[derive(Default)]
 struct Ids(BTreeMap<String, String>);
 
 impl Ids {
-    /// Finds the IDs that differ from run to run: IDs of approvals, and IDs that the fleet generated for turns.
+    /// IDs of approvals, and IDs that the fleet generated for turns.
     fn found(text: &str) -> Vec<String> {
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
         let varies = |word: &&str| {

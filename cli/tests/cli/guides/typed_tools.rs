@@ -1,5 +1,4 @@
-//! Tests typed tools in a user's own program: the program in the documentation, registration at run time, and results
-//! that violate a tool's declared output.
+//! Tests typed tools in a user's own program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,15 +18,14 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(REPOSITORY).join(path)).unwrap()
 }
 
-/// Returns the path of the program. The program is a member of the workspace with a test of its own, so it is built
-/// together with the binary.
+/// The program is a member of the workspace, so it is built together with the binary.
 fn own_fleet() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_tickfleet")).with_file_name("own-fleet");
     assert!(program.exists(), "{} is not built: cargo build --workspace", program.display());
     program
 }
 
-/// Returns a folder with a short path, because the length of socket paths is limited.
+/// The length of socket paths is limited.
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
@@ -76,7 +74,7 @@ fn every_step_of_the_page_prints_the_documented_output() {
     assert_eq!(fleet.stop(), Some(0));
 }
 
-/// Repeats the call until the outcome is `wanted`, because the change takes a moment.
+/// Repeats the call, because the change takes a moment.
 fn trucks(fleet: &DevFleet, wanted: &str) {
     let call = [
         "submit",
@@ -128,8 +126,7 @@ fn a_registered_tool_survives_a_reload_and_requires_permission() {
     trucks(&fleet, "ok");
     assert_eq!(fleet.stop(), Some(0));
 
-    // Without dynamic registration, the permission row names an unknown tool. Without this row, the configuration is
-    // valid, but the tool is not registered.
+    // Without dynamic registration, the permission row names an unknown tool. Without the row, the tool is missing.
     fs::remove_file(folder.path().join("conf/tickfleet.yaml")).unwrap();
     let check = ["config", "check", "--config", "conf"];
     let check = || {

@@ -1,5 +1,4 @@
-//! Tests tools in TypeScript: changes to their code, reports about processes that crash or hang, sandboxes and tool
-//! hosts.
+//! Tests tools in TypeScript.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
-//! Runs real processes under load. A restart of one process after another must neither lose nor retry a turn. A load of
-//! ten times the fleet's capacity must not fill the memory.
+//! Runs real processes under load. A rolling restart must neither lose nor retry a turn, and overload must not fill the
+//! memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::support::process::Process;
 
 const AGENTS: u64 = 20;
 const PROCESSES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
-/// A long lease, which no process loses even on an overloaded machine.
+/// Even on an overloaded machine, no process loses this long lease.
 const PATIENT: [(&str, &str); 2] = [("TICKFLEET_WORKER_LEASE", "30s"), ("TICKFLEET_WORKER_DRAIN", "30s")];
 /// On an idle machine, replies arrive within a second.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,11 +50,10 @@ async fn client(redis: &RedisServer, options: StoreOptions) -> (Client, TenantId
     (client, TenantId::new("demo").unwrap(), InboxName::new("box").unwrap())
 }
 
-/// Replies by the ID of their turn, with their arrival times (s). The number in an ID is the submit time by Redis'
-/// clock.
+/// Arrival times are in seconds. The number in an ID is the submit time by Redis' clock.
 type TimedReplies = BTreeMap<String, (Reply, f64)>;
 
-/// Returns the next reply. Until `is_over` is set, returns `None` if no reply arrives within half a second.
+/// Until `is_over` is set, returns `None` if no reply arrives within half a second.
 async fn next(replies: &mut Replies, is_over: &AtomicBool) -> Option<Reply> {
     let was_over = is_over.load(Ordering::Relaxed);
     // All earlier turns may already have a reply, so the wait is short.
@@ -93,8 +92,7 @@ async fn under_full_load_a_rolling_restart_loses_retries_and_fails_no_turn() {
     roll(rate, rounds, Duration::from_secs(10)).await;
 }
 
-/// Restarts every scheduler and worker with SIGTERM, one after another, while `rate` turns are submitted per second.
-/// The time `quiet` before the first restart has the same load.
+/// `quiet` is the time before the first restart, with the same load.
 async fn roll(rate: u64, rounds: u64, quiet: Duration) {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
@@ -177,13 +175,13 @@ async fn untroubled(redis: &RedisServer) {
     }
 }
 
-/// Returns the JSON of a turn's record. In the first line, the JSON follows a header. The next line has the reply.
+/// In the first line, the JSON follows a header. The next line has the reply.
 fn finished(record: &str) -> Value {
     let line = record.lines().next().unwrap();
     serde_json::from_str(&line[line.find('{').unwrap()..]).unwrap()
 }
 
-/// Returns a pair for each reply: the time of the reply (s), and the latency of its turn by Redis' clock (ms).
+/// The time of each reply (s), and the latency of the turn by Redis' clock (ms).
 async fn latencies(redis: &RedisServer, answered: &TimedReplies) -> Vec<(f64, f64)> {
     let mut connection = redis.connection().await;
     let mut times = Vec::new();
@@ -196,7 +194,7 @@ async fn latencies(redis: &RedisServer, answered: &TimedReplies) -> Vec<(f64, f6
     times
 }
 
-/// Returns the memory (bytes) of Redis, and then of each process.
+/// In bytes: Redis, then each process.
 async fn memory(redis: &RedisServer, fleet: &[Process]) -> Vec<u64> {
     let mut connection = redis.connection().await;
     let info: String = redis::cmd("INFO").arg("memory").query_async(&mut connection).await.unwrap();
@@ -215,7 +213,7 @@ struct SubmitCounts {
     full: AtomicU64,
 }
 
-/// Submits 400 turns of 100 ms per second. Four slots can finish a tenth of them.
+/// Four slots can finish a tenth of these turns.
 async fn offer(client: &Client, during: Duration, heard: &SubmitCounts, is_over: &AtomicBool) {
     let mut ticks = tokio::time::interval(Duration::from_millis(25));
     let until = Instant::now() + during;
@@ -232,7 +230,7 @@ async fn offer(client: &Client, during: Duration, heard: &SubmitCounts, is_over:
     is_over.store(true, Ordering::Relaxed);
 }
 
-/// Returns the numbers of finished and rejected turns.
+/// (finished, rejected)
 async fn take(mut replies: Replies, heard: &SubmitCounts, is_over: &AtomicBool) -> (u64, u64) {
     let mut done = 0;
     let mut refused = 0;
@@ -279,11 +277,11 @@ async fn at_ten_times_its_capacity_a_fleet_keeps_its_memory_flat() {
 struct OverloadResult {
     done: u64,
     refused: u64,
-    /// Memory (bytes) of Redis and of each process, every half second.
+    /// In bytes, of Redis and of each process, every half second.
     samples: Vec<Vec<u64>>,
 }
 
-/// Runs a fleet under ten times the load that its four slots can handle. The fleet rejects most of the load.
+/// The load is ten times the capacity of the four slots, so the fleet rejects most turns.
 async fn overload(during: Duration) -> OverloadResult {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();

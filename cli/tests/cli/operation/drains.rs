@@ -1,4 +1,4 @@
-//! Drained workers take no new work. They finish the slices that they hold. Other workers take the remaining work.
+//! Drained workers take no new work, but finish the slices that they hold.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::support::process::{Process, pause};
 
 /// Each worker is one process that serves both shards.
 const SHARDS: (&str, &str) = ("TICKFLEET_REDIS_SHARDS", "2");
-/// Maximum number of attempts. Together, they take at least two minutes.
+/// 2,400 pauses of 50 ms take two minutes.
 const LOOKS: usize = 2_400;
 const BEGUN: &str = "tickfleet_schedule_to_start_seconds_count ";
 
@@ -74,8 +74,7 @@ impl DrainFixture {
         self.until(host, |one| one["drain_applied"] == true && one["drained"].is_object() == (what == "drain"));
     }
 
-    /// Waits until the drained worker's pending read has ended, because the worker still accepts the slices that this
-    /// read returns.
+    /// The drained worker still accepts the slices that its pending read returns.
     async fn asks_no_more() {
         let lease_ms = StoreOptions::default().lease_ms.unsigned_abs();
         // The end of a read causes no event, so wait for the maximum duration of a read.
@@ -125,7 +124,7 @@ async fn a_drained_worker_finishes_its_slices_and_takes_no_new_ones() {
     place.run(&["cancel", "demo", "long"]).exits(0);
     place.until("quiet", |one| one["busy"] == 0);
 
-    // The stopped worker loses its lease and continues under a new name. It is still drained.
+    // The stopped worker loses its lease and continues under a new name, but stays drained.
     quiet.signal(Signal::SIGSTOP);
     place.until("quiet", |one| one["alive"] == false);
     quiet.signal(Signal::SIGCONT);
@@ -153,7 +152,7 @@ async fn a_worker_restores_its_drain_after_redis_lost_it() {
     let mut place = DrainFixture::new().await;
     let _quiet = place.start("worker", "quiet");
     place.change("drain", "quiet");
-    // Redis has not written the drain to disk, so the kill loses it.
+    // Redis has not written the drain to disk, so the kill loses the drain.
     place.redis.kill9();
     place.redis.restart().await;
     let is_back = |one: &Value| one["alive"] == true && one["drain_applied"] == true && one["drained"]["by"] == "anna";
@@ -169,8 +168,7 @@ async fn a_worker_does_not_restore_a_drain_lifted_after_a_redis_restart() {
     let quiet = place.start("worker", "quiet");
     place.change("drain", "quiet");
     let name = place.until("quiet", |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();
-    // The drain survives this restart, and ends while the worker is stopped. The worker then detects the restart and
-    // the end of the drain at the same time.
+    // The drain survives this restart, and ends while the worker is stopped.
     quiet.signal(Signal::SIGSTOP);
     place.redis.kill9();
     place.redis.restart().await;

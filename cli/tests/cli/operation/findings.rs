@@ -1,4 +1,4 @@
-//! Tests that findings, the problems that need a person, are the same in the API, in `top` and in `doctor`.
+//! Findings are the same in the API, in `top` and in `doctor`.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -220,6 +220,5 @@ async fn an_invalid_amount_is_rejected_and_does_not_change_the_approval() {
     served.run(&["approvals", "approve", &name, "--by", "ann", "--set", "amount=120"]).exits(0).says("approved");
     let story = served.until("explain?id=demo:pays", |seen| seen["story"]["state"] == "done");
     assert_eq!(story["story"]["results"][0]["approval"]["arguments"]["amount"], 120, "{story}");
-    // No service listens at the tool's address, so the call failed.
     served.run(&["explain", "demo:pays"]).exits(0).says("has ended: ");
 }

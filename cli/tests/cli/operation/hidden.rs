@@ -8,8 +8,7 @@ use crate::support::binary::DevFleet;
 
 const SECRET: &str = "a-secret-of-the-hidden-fleet";
 
-/// Writes a script that starts the program. If the suite runs as root, the script drops the capabilities that allow
-/// root to read everything.
+/// If the suite runs as root, the script drops the capabilities that allow root to read everything.
 fn without_capabilities(folder: &Path, program: &str) -> PathBuf {
     let script = folder.join(Path::new(program).file_name().unwrap());
     let exec = match nix::unistd::geteuid().is_root() {
@@ -21,7 +20,7 @@ fn without_capabilities(folder: &Path, program: &str) -> PathBuf {
     script
 }
 
-/// Returns the `environ` files in which another process of the same user can read the secret.
+/// The `environ` files in which another process of the same user can read the secret.
 fn shown(shell: &Path) -> Vec<String> {
     let look = format!("grep -l {SECRET} /proc/[0-9]*/environ 2>/dev/null; true");
     let looked = Command::new(shell).args(["-c", &look]).output().unwrap();
@@ -36,7 +35,7 @@ fn other_processes_cannot_read_a_fleets_environment_or_memory() {
     let program = without_capabilities(folder.path(), env!("CARGO_BIN_EXE_tickfleet"));
     let sleep = without_capabilities(folder.path(), "/bin/sleep");
 
-    // A program other than the fleet shows the secret. This proves that the check works.
+    // Proves that `shown` finds the secret of a program without protection.
     let mut other = Command::new(sleep).arg("600").env("TOKEN", SECRET).stdin(Stdio::null()).spawn().unwrap();
     let seen = shown(&shell);
     other.kill().unwrap();

@@ -96,7 +96,7 @@ async fn equal_failures_form_one_cause_and_are_dropped_together() {
         seen["causes"].as_array().unwrap().iter().map(|cause| cause["count"].as_u64().unwrap()).sum::<u64>()
     };
     served.submit("bad-1", PERMANENT);
-    // The first failure must have its own millisecond, because a cause has the times of its first and last failure.
+    // A cause has the times of the first and the last failure, so these must have different milliseconds.
     served.until("dead/causes?since_s=3600", |seen| failed(seen) == 1);
     for id in ["bad-2", "bad-3"] {
         served.submit(id, PERMANENT);
@@ -147,7 +147,7 @@ async fn calls_to_a_tool_disabled_over_http_are_denied_until_it_is_enabled() {
     ] {
         assert_eq!(served.does(key, "tools/disable", &wrong).status, 400, "{wrong}");
     }
-    // Workers read the change within a quarter of a lease. Until then, they run calls of the tool.
+    // Until workers read the change, within a quarter of a lease, calls of the tool run.
     let outcome = |id: &str| {
         served.submit(id, "echo");
         served.until(&format!("explain?id=demo:{id}"), |seen| seen["story"]["state"] == "done")

@@ -161,10 +161,10 @@ async fn an_older_configuration_returns_only_after_newer_schedulers_stop() {
     assert_eq!(first.stop(), Some(0));
 }
 
-/// Schedulers and workers reject this configuration, because the schema of the tool is invalid.
+/// The schema of the tool is invalid.
 const NO_SCHEMA: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
     input_schema: {type: object, properties: {name: {type: text}}}\n";
-/// Schedulers and workers reject this configuration, because the address is in a private network.
+/// The address is in a private network.
 const PRIVATE: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
     input_schema: {type: object}\n    http: {base_url: 'http://10.0.0.1/', method: GET, path: /}\n";
 

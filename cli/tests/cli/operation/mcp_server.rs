@@ -1,5 +1,4 @@
-//! Tests an agent's tools over MCP, with real processes: the gateway over HTTP in both revisions, and `tickfleet mcp
-//! serve` over standard input and output.
+//! Tests an agent's tools over MCP, at the gateway and at `tickfleet mcp serve`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -16,11 +15,11 @@ use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
 const PATH: &str = "/v1/agents/kelly/mcp";
-/// Maximum number of attempts. Together, they take at least two minutes.
+/// 2,400 pauses of 50 ms take two minutes.
 const LOOKS: usize = 2_400;
 const HEAD: &str = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
 
-/// Uses the protocol revision 2025-11-25, which has a handshake.
+/// The protocol revision 2025-11-25 has a handshake.
 fn ask(gateway: &Gateway, key: &str, method: &str, params: &Value) -> HttpResponse {
     ask_for("kelly", gateway, key, method, params)
 }
@@ -30,7 +29,6 @@ fn ask_for(agent: &str, gateway: &Gateway, key: &str, method: &str, params: &Val
     gateway.ask_with(key, "POST", &format!("/v1/agents/{agent}/mcp"), &head, &request(method, params))
 }
 
-/// Sends a request of a client that supports tasks and uses the protocol revision 2026-07-28.
 fn ask_stateless(gateway: &Gateway, key: &str, method: &str, params: Value) -> Value {
     let answer = ask_stateless_for("kelly", gateway, key, method, params);
     assert_eq!(answer.status, 200, "{method}: {answer:?}");
@@ -56,7 +54,7 @@ fn call(name: &str, arguments: &Value) -> Value {
     json!({"name": name, "arguments": arguments})
 }
 
-/// Repeats the request, because a worker writes the list only some time after its start.
+/// A worker writes the list only some time after its start.
 fn listed(mut ask: impl FnMut() -> Value) -> Value {
     for _ in 0..LOOKS {
         let answer = ask();
@@ -174,7 +172,6 @@ async fn any_gateway_can_answer_for_the_task_of_a_long_call() {
     let begun = ask_stateless(&one, &key, "tools/call", call("sleep", &json!({"ms": 4_000})));
     assert_eq!((&begun["resultType"], &begun["status"]), (&json!("task"), &json!("working")), "{begun}");
     let task = json!({"taskId": begun["taskId"]});
-    // The gateway that accepted the task is killed.
     drop(one);
     let ended = until_ended(&two, &key, &task);
     assert_eq!((&ended["status"], &ended["result"]["isError"]), (&json!("completed"), &json!(false)), "{ended}");

@@ -15,11 +15,10 @@ use crate::support::documents::{REPOSITORY, blocks};
 use crate::support::packages::Packages;
 use crate::support::process::pause;
 
-/// Maximum number of attempts. Together, they take at least two minutes.
+/// 2,400 pauses of 50 ms take two minutes.
 const LOOKS: usize = 2_400;
 const PAGE: &str = "docs/build/mcp-wrap.md";
 
-/// A folder with the files that the server of tests/data reads and writes.
 struct Home {
     folder: TempDir,
 }
@@ -39,7 +38,6 @@ impl Home {
         self.folder.path().join("tickfleet/wrap/s")
     }
 
-    /// Wraps the server of tests/data as `s`.
     fn wrapping(&self, options: &[&str]) -> Vec<String> {
         let script = format!("{REPOSITORY}/tests/data/mcp_server.py");
         let files = self.server();
@@ -66,7 +64,7 @@ struct McpClient {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// The answer to each dialog. `None` if the client does not support dialogs.
+    /// `None` if the client does not support dialogs.
     answer: Option<&'static str>,
     dialogs: Vec<String>,
 }
@@ -93,14 +91,13 @@ impl McpClient {
         writeln!(self.input, "{message}").unwrap();
     }
 
-    /// Reads the next message. Standard output must contain nothing but messages.
+    /// Standard output must contain nothing but messages.
     fn message(&mut self) -> Value {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("no message ({error}): {line:?}"))
     }
 
-    /// Answers dialogs until the response arrives.
     fn ask(&mut self, method: &str, params: &Value) -> Value {
         self.send(&json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}));
         loop {
@@ -121,7 +118,7 @@ impl McpClient {
         tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Calls a tool, and returns the text of the result. The second value is true if the result is an error.
+    /// The text of the result, and true if the result is an error.
     fn call(&mut self, tool: &str, arguments: &Value) -> (String, bool) {
         let said = self.ask("tools/call", &json!({"name": tool, "arguments": arguments}));
         let text = said["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{said}"));
@@ -159,7 +156,7 @@ fn tools_keep_their_names_and_caps_and_the_audit_log_survive_a_restart() {
     assert!(is_error && denied.contains("daily limit"), "{denied}");
     assert_eq!(home.effects(), "send a\nsend b\n");
 
-    // Other commands reach the running fleet at its socket. The link to the console is only for this user.
+    // Other commands reach the running fleet at its socket.
     let url = format!("tickfleet+unix://{}", home.data().join("1/dev.sock").display());
     let audit = CommandOutput::of(command(&["audit", "search", "--json"]).env("REDIS_URL", url), "").exits(0);
     for said in ["send", "\"me\"", "\"local\""] {
@@ -251,7 +248,7 @@ fn without_dialogs_a_waiting_call_names_the_console_and_can_be_retried() {
     }
     assert_eq!(said, ("send a".to_owned(), false));
     assert_eq!(home.effects(), "send a\n");
-    // The result of the earlier call was returned, so this is a new call.
+    // The result of the earlier call was returned, so this call is new.
     assert!(client.call("send", &key("a")).1);
     let (code, log) = client.close();
     assert_eq!(code, Some(0));
@@ -346,7 +343,7 @@ fn a_call_to_a_dying_server_gets_a_result_and_the_next_call_runs() {
     assert_eq!(client.close().0, Some(0));
 }
 
-/// A server that floods both outputs with lines that cannot be parsed, and then responds.
+/// Floods both outputs with lines that cannot be parsed, and then responds.
 const GARBAGE: &str = r#"
 import json, sys
 for line in sys.stdin:
@@ -462,7 +459,7 @@ async fn a_server_over_http_is_wrapped_with_a_header_from_the_environment() {
     let header = "Authorization: Bearer ${FLEET_KEY}";
     let args = ["mcp", "wrap", "--deny", "list_tools", "--url", &url, "--header", header].map(str::to_owned);
     let mut client = McpClient::start(home.folder.path(), &args, &[("FLEET_KEY", &key)], None);
-    // The server has tools with the same names as tools of a fleet, such as check_task, so all its tools get a prefix.
+    // Some tools have names of fleet tools, such as check_task, so all tools of the server get a prefix.
     let tools = client.tools();
     let echo = tools.iter().find(|tool| tool.ends_with("__echo")).unwrap_or_else(|| panic!("{tools:?}"));
     let said = client.ask("tools/call", &json!({"name": echo, "arguments": {"text": "hi"}}));

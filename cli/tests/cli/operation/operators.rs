@@ -1,5 +1,4 @@
-//! Tests operator commands through the gateway: the keys that may view, act and approve, and the effects of the
-//! commands.
+//! Tests operator commands through the gateway.
 
 use std::path::Path;
 
@@ -11,7 +10,7 @@ use super::secured::make_users;
 use crate::support::binary::{CommandOutput, DevFleet};
 use crate::support::process::pause;
 
-/// Maximum number of attempts. Together, they take at least two minutes.
+/// 2,400 pauses of 50 ms take two minutes.
 const LOOKS: usize = 2_400;
 
 const PERMISSIONS: &str = "permissions:
@@ -21,7 +20,7 @@ const PERMISSIONS: &str = "permissions:
   fail: {agents: [kelly], rules: [{name: ask, require: 'false', otherwise: ask}]}
   pay: {agents: [kelly]}
 ";
-/// A tool that always fails, because no service listens at its address.
+/// `pay` always fails, because no service listens at its address.
 const TOOLS: &str = r#"tools:
   pay:
     description: Pays an amount.
@@ -49,7 +48,7 @@ pub(super) struct Keys {
     pub(super) operator: String,
     pub(super) approver: String,
     pub(super) service: String,
-    /// A key that may view and operate, but only in the tenant `acme`.
+    /// May view and operate, but only in the tenant `acme`.
     pub(super) acme: String,
 }
 
@@ -84,7 +83,7 @@ impl OperatorFleet {
             acme: key(&["--id", "acme", "--tenant", "acme", "--verb", "view", "--verb", "operate"]),
         };
         let fleet = DevFleet::start_with(&["--config", conf, "--redis-url", &url], &[("TICKFLEET_CAPS_TICK", "500ms")]);
-        // The gateway uses the Redis user of its role, and fails if a route needs a permission that this user lacks.
+        // The gateway fails if a route needs a permission that the Redis user `gateway` lacks.
         let as_gateway = format!("{url}?user=gateway&pass=gateway-secret");
         let gateway = Gateway::start_with(&as_gateway, &keys, &["--config", conf]);
         Self { fleet, gateway, folder, redis, keys: made }
@@ -124,7 +123,7 @@ impl OperatorFleet {
         panic!("{path} did not come to be so within two minutes: {seen}")
     }
 
-    /// Submits a turn for an unknown agent. Returns the ID of the dead letter.
+    /// Returns the ID of the dead letter.
     pub(super) fn refused(&self, id: &str) -> String {
         let body = json!({"agent": "nobody", "turn_id": id, "calls": [{"name": "echo"}]});
         assert_eq!(self.gateway.ask(&self.keys.service, "POST", "/v1/turns", &body).status, 202);
@@ -132,7 +131,6 @@ impl OperatorFleet {
         of(&self.until("dead?kind=letter", |seen| of(seen).is_some())).unwrap()["id"].as_str().unwrap().to_owned()
     }
 
-    /// Waits until the replayed turn is rejected again.
     fn refused_again(&self, id: &str, before: &str) -> String {
         let of = |seen: &Value| {
             let mut dead = seen["dead"].as_array()?.iter();
@@ -152,7 +150,7 @@ pub(super) fn count(seen: &Value, name: &str) -> usize {
     seen[name].as_array().unwrap_or_else(|| panic!("no {name} in {seen}")).len()
 }
 
-/// Returns the operator commands. The flags say whether viewer, operator and approver may use the command.
+/// (method, path, body, permissions of viewer, operator and approver)
 pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
     const LOOKS: [bool; 3] = [true; 3];
     let path = |path: &str| format!("/v1/operate/{path}");
@@ -180,7 +178,7 @@ pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static
         verbs.push(("POST", path(verb), body, [false, true, false]));
     }
     for verb in ["approve", "deny"] {
-        // These commands follow `cancel`. The turn has already ended, so they return a conflict.
+        // `cancel` comes first and has ended the turn, so these commands return a conflict.
         verbs.push((
             "POST",
             path(&format!("approvals/{approval}/{verb}")),
@@ -393,7 +391,6 @@ fn counted(served: &OperatorFleet) {
         .says("kelly,");
 }
 
-/// Without `--yes`, the replay from the command line changes nothing.
 fn looked_at_first(served: &OperatorFleet, bad: &str) {
     let asked = ["dead", "replay", "--cause", "permanent", "--reason", "repaired", "--by", "anna"];
     served.run(&asked).exits(0).says("1 would be replayed: add --yes to do it").prints_error(bad);

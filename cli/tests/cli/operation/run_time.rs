@@ -1,5 +1,4 @@
-//! Tests tenants that are set while the fleet runs: with restarted schedulers, with several shards, and after Redis
-//! lost or damaged their declarations.
+//! Tests tenants that are set while the fleet runs.
 
 use std::fs;
 use std::path::Path;
@@ -45,7 +44,6 @@ impl RunTimeFixture {
             .json()
     }
 
-    /// Waits up to a minute. Returns the explanation of the turn.
     fn finished(&self, tenant: &str, turn: &Value) -> Value {
         let name = format!("{tenant}:{}", turn["turn_id"].as_str().unwrap_or_else(|| panic!("{turn}")));
         for _ in 0..1_200 {
@@ -114,7 +112,7 @@ async fn a_tenant_change_applies_to_the_next_turn() {
     let scheduler = place.start("scheduler");
     let worker = place.start("worker");
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
-    // The next heartbeat is ten seconds away, but both changes apply without it.
+    // The next heartbeat is ten seconds away, but both changes apply before.
     place.run(&["tenant", "set", "demo", "--max-actions-per-day", "3"]).exits(0);
     let reply = place.submit("demo", 4, &["--wait"]);
     assert_eq!(outcomes(&results(&reply)), counted(&[("daily_cap_reached", 1), ("ok", 3)]), "{reply:#}");
@@ -207,8 +205,7 @@ async fn a_lost_or_broken_tenant_declaration_relaxes_no_cap() {
     assert_eq!(outcomes(&ended), counted(&[("daily_cap_reached", 2), ("ok", 2)]));
     place.run(&["tenant", "show", "other"]).exits(0).says("run time");
 
-    // No process has a valid copy of the broken declaration any more, so new processes admit no turns of this tenant.
-    // The other tenant is not affected.
+    // No process has a valid copy of the declaration any more, so new processes admit no turns of the tenant.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
     place.redis(&["HSET", "{tickfleet:0}:parts:settings", "tenant:demo", "{broken"]).await;
     let fleet = [place.start("scheduler"), place.start("worker")];

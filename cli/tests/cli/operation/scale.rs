@@ -9,7 +9,6 @@ use tickfleet_testkit::RedisServer;
 use super::scaling;
 use crate::support::process::{Process, pause};
 
-/// The run is 60 times as fast as a cluster.
 #[tokio::test]
 async fn a_fleet_scales_out_and_in_with_its_load_but_not_for_capped_work() {
     let seconds = Duration::from_secs;
@@ -54,7 +53,7 @@ async fn the_fleet_follows_its_load() {
     assert_eq!(outcome.left, outcome.signaled);
 }
 
-/// The numbers are for the table of memory in docs/operate/size-a-fleet.md.
+/// For the table of memory in docs/operate/size-a-fleet.md.
 #[tokio::test]
 #[ignore = "measures; it asserts only that nothing costs far more than the document says"]
 async fn each_turn_and_agent_uses_at_most_a_few_kilobytes() {
@@ -66,12 +65,10 @@ async fn each_turn_and_agent_uses_at_most_a_few_kilobytes() {
 }
 
 const AGENTS: usize = 30_000;
-/// Maximum memory that the agents may add to a process. About 14 MB were measured. A process that kept the agents'
-/// text, parsed trees or a second copy would exceed the maximum.
+/// About 14 MB were measured. A second copy of the agents, their text or their parsed trees would exceed the maximum.
 const AGENTS_COST_MAX: u64 = 40 << 20;
 
-/// Returns the resident memory (bytes). The process soon releases the memory for reading the configuration, so this
-/// function waits until at most `enough` is resident, for up to two minutes.
+/// In bytes, after the process has released the memory for reading the configuration.
 async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();

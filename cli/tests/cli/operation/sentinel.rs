@@ -5,7 +5,7 @@ use tickfleet_testkit::SentinelSetup;
 use crate::support::binary::{tickfleet, until_printed};
 use crate::support::process::{Process, pause};
 
-/// Maximum number of attempts. Together, they take at least two minutes.
+/// 2,400 pauses of 50 ms take two minutes.
 const LOOKS: usize = 2_400;
 
 fn until_ready_says(process: &Process, status: &str, says: &str) {
@@ -20,8 +20,7 @@ fn until_ready_says(process: &Process, status: &str, says: &str) {
     panic!("not {status} with {says:?} within two minutes: {last}");
 }
 
-/// Waits until the metric satisfies `is`. The connections of a process detect a failover one by one, so the metric
-/// changes late.
+/// The connections of a process detect a failover one by one, so the metric changes late.
 fn until_metric(process: &Process, name: &str, is: impl Fn(f64) -> bool) {
     for _ in 0..LOOKS {
         let metrics = process.metrics();

@@ -1,4 +1,4 @@
-//! Tests traces. A fake collector receives the fleet's spans, and a fake service receives the trace headers of calls.
+//! Tests traces, with a fake collector and a fake service.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -81,8 +81,7 @@ impl CommandOutput {
     }
 }
 
-/// Repeats a command until it reaches Redis. Each node of a cluster and each Sentinel has one second to respond, so the
-/// command fails if the machine stalls for a second.
+/// Each node and each Sentinel has one second to respond, so the command fails if the machine stalls.
 pub fn reached(run: impl Fn() -> CommandOutput) -> CommandOutput {
     let began = Instant::now();
     loop {
@@ -112,7 +111,7 @@ pub fn until_all_printed(texts: &[&str], run: impl Fn() -> CommandOutput) {
     }
 }
 
-/// A `tickfleet dev` process. Dropping this value kills the process, and the private Redis of the process ends too.
+/// Dropping this value kills the process. The process' private Redis ends too.
 pub struct DevFleet {
     child: Child,
     /// Includes the given Redis URL.
@@ -133,7 +132,6 @@ impl DevFleet {
         Self::start_program(Path::new(env!("CARGO_BIN_EXE_tickfleet")), folder, args, variables)
     }
 
-    /// Starts another program, which must run a fleet.
     pub fn start_program(program: &Path, folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let began = Instant::now();
         loop {
@@ -146,7 +144,7 @@ impl DevFleet {
         }
     }
 
-    /// Returns the exit code if the program ends instead of running.
+    /// The error is the exit code of a program that ends instead of running.
     fn try_to_start(
         program: &Path,
         folder: &Path,
@@ -220,7 +218,6 @@ impl Drop for DevFleet {
 
 const TURN: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
 
-/// Returns the arguments to submit a turn of agent kelly of tenant demo.
 pub fn submit<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&TURN, more].concat()
 }

@@ -7,7 +7,6 @@ use std::process::{Command, Stdio};
 use crate::support::binary::CommandOutput;
 use crate::support::documents::{REPOSITORY, blocks};
 
-/// Runs the commands of docs/operate/redis-users-and-tls.md. The server's certificate is valid for `names`.
 pub fn certificates(folder: &Path, names: &str) {
     let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/operate/redis-users-and-tls.md")).unwrap();
     let (_, lines) = blocks(&text, "sh").into_iter().find(|(_, lines)| lines[0].starts_with("openssl")).unwrap();

@@ -12,7 +12,7 @@ pub struct DocumentedCommand {
     pub output: Vec<String>,
 }
 
-/// Returns the code blocks of a language, each with the number of its first line.
+/// (number of the block's first line, lines)
 pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
     let mut found: Vec<(usize, Vec<&str>)> = Vec::new();
     let mut fenced = false;
@@ -51,8 +51,8 @@ pub fn shown(text: &str) -> Vec<DocumentedCommand> {
     found
 }
 
-/// Masks numbers and digests, which differ from run to run. Each run of spaces becomes one space, because the padding
-/// depends on the length of the masked parts.
+/// Numbers and digests differ from run to run. The width of padding differs too, so each run of spaces becomes one
+/// space.
 fn masked(line: &str) -> String {
     let word = |word: &str| {
         // The name of a consumer consists of its kind, its host's name, and a unique suffix.
@@ -91,14 +91,14 @@ fn masked(line: &str) -> String {
     plain.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Removes consecutive duplicates. The number of equal lines varies, for example with the number of windows that begin.
+/// The number of equal lines varies, for example with the number of windows that begin.
 fn comparable<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut lines: Vec<String> = lines.map(masked).collect();
     lines.dedup();
     lines
 }
 
-/// True if the printed lines match the documented lines. A documented line `…` matches any number of lines.
+/// A documented line `…` matches any number of lines.
 pub fn agrees(shown: &[String], printed: &str) -> bool {
     let printed = comparable(printed.lines());
     let mut rest = printed.as_slice();

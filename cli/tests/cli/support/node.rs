@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::documents::REPOSITORY;
 
-/// If the variable is `1`, the tests that need Node.js are skipped.
+/// If this variable is `1`, the tests that need Node.js are skipped.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_NODE";
 const PARTS: [&str; 7] = ["package.json", "package-lock.json", "tsconfig.json", "README.md", "bin", "src", "test"];
 const NPM: [(&str, &str); 2] = [("npm", "npm-cli.js"), ("npx", "npx-cli.js")];
@@ -36,8 +36,6 @@ pub fn is_skipped() -> bool {
 }
 
 impl Runtime {
-    /// Uses the machine's Node.js if its major version is at least `major_min`. Otherwise, fetches a Node.js into
-    /// `home`.
     pub fn find(home: &Path, major_min: u32) -> Self {
         Self { fetched: (!is_installed(major_min)).then(|| fetch(home, major_min)) }
     }
@@ -67,12 +65,10 @@ impl Runtime {
 }
 
 impl Node {
-    /// `None` if [`SKIP_VARIABLE`] is `1`.
     pub fn unless_skipped() -> Option<Self> {
         Self::of_version(MAJOR_MIN)
     }
 
-    /// Finds a version that imports TypeScript.
     pub fn that_strips_types() -> Option<Self> {
         Self::of_version(STRIPS_TYPES)
     }
@@ -96,7 +92,7 @@ impl Node {
         Some(Self { runtime: Runtime::find(&home, major_min), ..node })
     }
 
-    /// Links the packages, so that modules in `folder` can import `tickfleet` and `zod`.
+    /// Modules in `folder` can then import `tickfleet` and `zod`.
     pub fn link(&self, folder: &Path) {
         let modules = folder.join("node_modules");
         // If a user followed the guide in this checkout, the folder already exists.
@@ -114,7 +110,7 @@ impl Node {
         self.runtime.node()
     }
 
-    /// A user's PATH needs `node`, `npm` and `npx`. If a fetched Node.js lacks some of them, creates them in `shims`.
+    /// A user's PATH needs `node`, `npm` and `npx`. A fetched Node.js may lack some of them.
     pub fn programs(&self, shims: &Path) -> PathBuf {
         let Some(home) = &self.runtime.fetched else {
             let found = Command::new("sh").args(["-c", "command -v npm"]).output().unwrap();
@@ -130,12 +126,11 @@ impl Node {
         shims.to_owned()
     }
 
-    /// `None` if the machine's own Node.js is used.
     pub fn folder(&self) -> Option<PathBuf> {
         self.runtime.fetched.as_ref().map(|home| home.join("bin"))
     }
 
-    /// Copies and installs the package. The package's `prepare` script then builds it.
+    /// The package's `prepare` script builds the package.
     fn build(&self, from: &Path) {
         fs::create_dir_all(&self.package).unwrap();
         for part in PARTS {
@@ -146,7 +141,6 @@ impl Node {
     }
 }
 
-/// True if the machine has npm, and at least this version of Node.js.
 fn is_installed(major_min: u32) -> bool {
     let said = |program: &str| Command::new(program).arg("--version").output().ok().filter(|o| o.status.success());
     let version = said("node").map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -154,7 +148,6 @@ fn is_installed(major_min: u32) -> bool {
     major.is_some_and(|major| major >= major_min) && said("npm").is_some()
 }
 
-/// Fetches a pinned version from a package on PyPI. Returns the folder of that version.
 fn fetch(home: &Path, major_min: u32) -> PathBuf {
     let script = Path::new(REPOSITORY).join("tests/data/node.py");
     let output = Command::new("python3").arg("-B").arg(script).arg(home).output().expect("python3");

@@ -16,7 +16,6 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// `None` if tests that need Node.js are skipped.
     pub fn unless_skipped() -> Option<Self> {
         if is_skipped() {
             return None;

@@ -20,12 +20,11 @@ pub struct Process {
 }
 
 const GATEWAY: &str = "gateway ready";
-/// Maximum number of attempts. Together, they take at least two minutes.
+/// 2,400 pauses of 50 ms take two minutes.
 const LOOKS: usize = 2_400;
 const ANSWER: Duration = Duration::from_secs(60);
 
 impl Process {
-    /// Starts a process, and waits until it logs that it has started.
     pub fn start(role: &str, config: &Path, url: &str) -> Self {
         Self::start_with(role, config, url, &[])
     }
@@ -34,7 +33,7 @@ impl Process {
         Self::start_build(chosen_build().as_deref(), role, config, url, variables)
     }
 
-    /// Starts a process from another build of the program. `None` selects the tests' own build.
+    /// `None` selects the tests' own build.
     pub fn start_build(
         program: Option<&Path>,
         role: &str,
@@ -46,13 +45,12 @@ impl Process {
         Self::spawn(program.map_or_else(|| command(&args), |build| command_of(build, &args)), variables)
     }
 
-    /// Starts a command, which must log `started` and run until it is stopped. The output of the command goes to `out`.
+    /// The command must log `started` and run until it is stopped.
     pub fn start_command(args: &[&str], config: &Path, url: &str, out: Option<File>) -> Self {
         let args = [args, &["--config", config.to_str().unwrap(), "--redis-url", url]].concat();
         Self::spawn_to(command(&args), &[], out.map_or_else(Stdio::null, Stdio::from), "started")
     }
 
-    /// Starts a gateway. Returns the process and the port of its API.
     pub fn start_gateway(keys: &Path, config: &Path, url: &str) -> (Self, u16) {
         Self::start_gateway_with(keys, config, url, &[], &[])
     }
@@ -92,7 +90,6 @@ impl Process {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Waits up to two minutes for the first log line with this message that satisfies `is`.
     pub fn until(&self, message: &str, is: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..LOOKS {
             if let Some(line) = self.lines().into_iter().find(|line| line["message"] == message && is(line)) {
@@ -115,7 +112,6 @@ impl Process {
         self.lines().iter().filter(|line| line["message"] == message).count()
     }
 
-    /// Waits for at least `times` reloads. Returns the last log line about a reload.
     pub fn reloaded(&self, times: usize) -> Value {
         for _ in 0..LOOKS {
             if self.count("configuration reloaded") >= times {

@@ -1,4 +1,4 @@
-//! Runs a Prometheus for a test. It scrapes every two seconds and evaluates the chart's rules.
+//! Runs a Prometheus with the chart's rules. A scrape takes place every two seconds.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -23,14 +23,13 @@ pub struct Target {
     pub port: u16,
 }
 
-/// A Prometheus process. Dropping this value kills the process.
 pub struct Prometheus {
     child: Child,
     port: u16,
     dir: TempDir,
 }
 
-/// Returns a free port. The port is below the range from which the system assigns ports, so no other process gets it.
+/// Below the range from which the system assigns ports, so no other process gets the port.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Processes that run at the same time start their search at different ports.
@@ -44,7 +43,7 @@ pub fn free_port() -> u16 {
 }
 
 impl Prometheus {
-    /// Starts Prometheus, and waits until it responds. All scraped series get the label `namespace`.
+    /// All scraped series get the label `namespace`.
     pub async fn start(namespace: &str, targets: &[Target], rules: &Path) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-prometheus-").tempdir().unwrap();
         let configuration = configuration(namespace, targets, &rules.canonicalize().unwrap());
@@ -71,10 +70,6 @@ impl Prometheus {
         server
     }
 
-    /// Returns one value for each series.
-    ///
-    /// # Panics
-    /// If Prometheus rejects the query.
     pub async fn query(&self, query: &str) -> Vec<Value> {
         let answer =
             self.get(&format!("/api/v1/query?query={}", encoded(query))).await.unwrap_or_else(|e| panic!("{e}"));
@@ -90,8 +85,6 @@ impl Prometheus {
         groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).cloned().collect()
     }
 
-    /// # Panics
-    /// If the condition is not true within `patience`.
     pub async fn until(&self, patience: Duration, what: &str, condition: impl AsyncFn(&Self) -> bool) {
         let deadline = Instant::now() + patience;
         while !condition(self).await {
@@ -104,7 +97,6 @@ impl Prometheus {
         }
     }
 
-    /// Returns the body. If the status is not 200, the error describes the problem.
     async fn get(&self, path: &str) -> Result<String, String> {
         let asked = timeout(ANSWER, ask(self.port, path)).await;
         let answer = asked.map_err(|_| format!("no answer within {ANSWER:?}"))?.map_err(|error| error.to_string())?;
@@ -121,7 +113,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Returns the whole response. As in HTTP 1.0, it ends when the connection closes.
+/// As in HTTP 1.0, the response ends when the connection closes.
 async fn ask(port: u16, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: prometheus\r\n\r\n").as_bytes()).await?;

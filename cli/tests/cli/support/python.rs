@@ -9,8 +9,6 @@ fn python(arguments: &[&str]) {
     assert!(output.status.success(), "python3 {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Returns a Python with the checkout's package and the dependencies of that package. The environment is created once
-/// in cargo's target folder.
 pub fn interpreter() -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-tools");
     fs::create_dir_all(&home).unwrap();
@@ -30,8 +28,7 @@ pub fn interpreter() -> PathBuf {
     made
 }
 
-/// Creates a separate environment with the packages that the file `name` in tests/data pins. Returns the folder of
-/// their programs.
+/// The file `name` in tests/data pins the packages. Returns the folder of their programs.
 pub fn installed(name: &str) -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{name}"));
     fs::create_dir_all(&home).unwrap();

@@ -58,11 +58,10 @@ except ImportError as error:
 Context: TypeAlias = ToolRuntime[Any, Any]
 """The context of a run: ``context``, ``state``, ``config``, ``store``."""
 
-# The configuration outside of a graph, which is empty.
+# Outside of a graph, the configuration is empty.
 _OUTSIDE: RunnableConfig = {}
 
-# The default of a parameter that LangChain recognizes by its annotation. The annotation therefore cannot also permit
-# None.
+# LangChain recognizes the annotation of the parameter, so the annotation cannot also permit None.
 _ABSENT: Any = None
 
 #: A text, or LangChain's content blocks with a text or an image.
@@ -303,7 +302,7 @@ class _FleetTool(BaseTool):
         at, message, equal = made_by[-1]
         parts: list[Any] = [_place(runtime, message, at + 1), runtime.tool_call_id]
         if len(equal) > 1:
-            # Two calls of one message have the same id. If their arguments are also equal, they are one call.
+            # Two calls of one message have the same id. With equal arguments too, these calls are one call.
             parts += [self.name, text]
         return calls, self._caller.turn_id(*parts), interrupts
 
@@ -339,8 +338,7 @@ def _messages(state: Any, key: str) -> Sequence[AnyMessage]:
 
 def _may_interrupt(config: RunnableConfig) -> bool:
     """Returns whether an interrupted graph can be resumed, that is, whether it has a checkpointer."""
-    # With Python 3.10, asynchronous nodes of LangGraph cannot interrupt. The thread does not show that there is a
-    # checkpointer, because a graph without one can also have a thread.
+    # With Python 3.10, asynchronous nodes cannot interrupt. A graph without a checkpointer can also have a thread.
     return sys.version_info >= (3, 11) and config.get("configurable", {}).get(CONFIG_KEY_CHECKPOINTER) is not None
 
 
@@ -366,7 +364,7 @@ def _place(runtime: Context, message: AIMessage, length: int) -> list[str | int 
     info = runtime.execution_info
     if info is None:
         raise _outside()
-    # The path of the parent graphs and their executions. The removed last part is the execution of this node.
+    # The path of the parent graphs and their executions, without the execution of this node.
     parents = info.checkpoint_ns.rpartition("|")[0]
     if info.thread_id is not None and message.id:
         return ["message", str(info.thread_id), parents, message.id]

@@ -53,11 +53,10 @@ except ImportError as error:
 Context: TypeAlias = RunContextWrapper[Any]
 """The context of a run, whose ``context`` is the object that was passed to ``Runner.run``."""
 
-# A shorter item id is a number that can also occur in other runs, so it does not identify the run.
+# A shorter item id is a number that can also occur in other runs.
 _ITEM_LENGTH_MIN = 16
 
-# Maximum number of replies that were received before the SDK called their tools. Also the maximum number of stored
-# descriptions of waiting calls.
+# For replies that arrive before the SDK calls their tools, and for descriptions of waiting calls.
 _KEPT_MAX = 1_000
 
 V = TypeVar("V")
@@ -121,7 +120,7 @@ async def fleet_tools(
 
     def tool(definition: Definition) -> Tool:
         async def waits_for_approval(context: Context, arguments: dict[str, Any], call_id: str) -> bool:
-            # The SDK evaluates input guardrails of the tool only after this function. They must decide before the call
+            # The SDK evaluates the tool's input guardrails only after this function. They must decide before the call
             # runs.
             if made.tool_input_guardrails:
                 return False
@@ -149,7 +148,7 @@ async def fleet_tools(
                 found = reply
             result = found.results[0]
             if not result.success:
-                # Same as for a failing tool of the SDK: the model receives the error, and the trace contains it.
+                # As for a failing tool of the SDK, the model receives the error, and the trace contains the error.
                 data = {"tool_name": definition.name, "outcome": result.outcome}
                 if (span := get_current_span()) is not None:
                     span.set_error(SpanError(message="the call did not succeed", data=data))

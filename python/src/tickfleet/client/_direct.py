@@ -24,12 +24,12 @@ from tickfleet.client._replies import Replies
 from tickfleet.client._reply import PendingApproval, Reply, read_record
 from tickfleet.client._transport import Claim, DirectOptions, Kind
 
-# Seconds until the state of a turn is read for the first time, if the caller waits for approvals too.
+# Seconds until the first read of a turn's state, if the caller waits for approvals too.
 _APPROVAL_SOON = 0.1
 # Longest interval between two reads of the state, in seconds.
 _APPROVAL_EVERY_MAX = 2.0
 
-# Seconds to wait for tool lists while no worker has published any, because the fleet has just started.
+# Seconds to wait for the first worker to publish tool lists.
 _FIRST_WORKER_S = 5.0
 
 # Seconds between two reads of a tool list.
@@ -160,7 +160,7 @@ class Direct:
         prefix = f"{self._prefix(tenant)}tools:"
         end = time.monotonic() + _FIRST_WORKER_S
         while (found := await self._redis.content(f"{prefix}{tenant}:{agent}")) is None:
-            # Workers publish tool names after the tool lists of agents. If the names exist, no more lists follow.
+            # Workers publish `names` after the tool lists of agents, so no more lists follow.
             if await self._redis.exists(f"{prefix}names") or time.monotonic() >= end:
                 break
             await asyncio.sleep(_LOOK_AGAIN_S)

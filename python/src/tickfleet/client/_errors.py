@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from tickfleet.client._reply import Reply
 
-# Codes of rejections after which the same message can be accepted later, under the same id.
+# After these rejections, the same message can be accepted later, under the same id.
 _PASSING = frozenset({"tenant_queue_full", "inbox_full", "too_many_inboxes", "too_many_cancels", "refused"})
 
 
@@ -130,7 +130,7 @@ class ReplyTimeout(FleetError, TimeoutError):
     code = "timeout"
 
     def __init__(self, id: str, seconds: float, tenant: str | None = None) -> None:
-        # Without a tenant, a gateway derives it from the key.
+        # The tenant is unknown if a gateway derives it from the key.
         super().__init__(
             f"no reply to {id} within {seconds:g} s. It can still run or wait for approval, or the fleet does not know the "
             f"tenant or the id: tickfleet explain {tenant or 'TENANT'}:{id}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tickfleet.client._redis import Redis
 
 _LOOK_EVERY = 0.25
-# If a task has no step for this many seconds, the client checks whether the tenant exists.
+# After this many seconds without a step, the client checks whether the tenant exists.
 _ABSENT_AFTER = 1.0
 
 Kind = Literal["plan", "result", "note", "agent_message", "summary", "ended", "other"]

@@ -34,13 +34,13 @@ T = TypeVar("T")
 
 log = logging.getLogger("tickfleet.client")
 
-# First and longest pause between two checks for the offered call, in seconds. Only for Redis.
+# Seconds: the first and the longest pause between two checks for the offered call. Only for Redis.
 _PAUSE = (0.005, 1.0)
 
 # Longest wait of one claim through a gateway, in seconds.
 _WAIT_S = 20
 
-# Shortest wait for the result after the function has run, in seconds. On a timeout, the caller might repeat the effect.
+# Seconds to wait for the result after the function has run. After a timeout, a caller might repeat the effect.
 _RESULT_S = 10.0
 
 # Maximum characters of an exception's text in a report. The fleet allows 1,000 bytes.
@@ -151,8 +151,7 @@ class _Ran(Generic[R]):
         self.has_returned = False
         self.value: R | None = None
         self.error: BaseException | None = None
-        # A call that may have taken effect is never run again. If the fleet loses the report and offers the call again,
-        # this report is sent again.
+        # A call that may have taken effect never runs again. This report is sent again instead.
         self.report: dict[str, Any] | None = None
 
     def returned(self, value: R) -> None:
@@ -316,8 +315,7 @@ async def _run_async(
             except Exception as error:
                 report = ran.raised(error)
             except BaseException as error:
-                # The caller's task is canceled, and the function may have taken effect. The cancellation must not stop
-                # the report.
+                # The function may have taken effect, so the cancellation must not stop the report.
                 await asyncio.shield(asyncio.ensure_future(_quietly(on_loop(call.conclude(found, ran.raised(error))))))
                 raise
         await on_loop(call.conclude(found, report or {}))

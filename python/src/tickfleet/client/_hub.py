@@ -21,7 +21,7 @@ log = logging.getLogger("tickfleet.client")
 
 # Seconds until the record of a turn is read for the first time, if no reply has arrived.
 _RECORD_AFTER = 1.0
-# The same delay if the turn may already have ended: the caller gave the id, or the tenant may not exist.
+# The same delay for a turn that may already have ended.
 _RECORD_SOON = 0.1
 # Longest interval between two reads of the record, in seconds.
 _RECORD_EVERY_MAX = 10.0
@@ -72,7 +72,7 @@ class Hub:
         self._prefix = prefix
         self._inboxes: dict[str, Inbox] = {}
         self._tenants: set[str] = set()
-        # A caller that stops waiting drops its waiter. With weak references, the search for the reply then ends.
+        # A caller that stops waiting drops its waiter. The search for the reply then ends.
         self._waiters: WeakValueDictionary[str, Waiter] = WeakValueDictionary()
         self._changed = asyncio.Event()
         self._due = asyncio.Event()
@@ -105,7 +105,7 @@ class Hub:
 
     async def close(self) -> None:
         """Stops reading. Callers that still wait get an error."""
-        # A library may swallow a cancellation that arrives together with a result. This flag then ends the loops.
+        # A library may swallow a cancellation. This flag then ends the loops.
         self._closed = True
         self._changed.set()
         self._due.set()
@@ -170,7 +170,7 @@ class Hub:
                 self._tell(waiter, reply)
             elif waiter is not None:
                 waiter.pending.append(reply)
-        # Also remove entries of earlier reads whose removal failed.
+        # Removes entries again if an earlier removal failed.
         if inbox.kept:
             await self._redis.remove(inbox, sorted(inbox.kept))
 
@@ -231,5 +231,5 @@ class Hub:
             if reply is not None:
                 self._tell(waiter, reply)
         elif waiter.decided:
-            # A rejection is already in the inbox. The hub reads it before the next check.
+            # The hub reads a rejection from the inbox before the next check.
             waiter.look_at = time.monotonic() + _RECORD_SOON

@@ -25,10 +25,10 @@ from tickfleet.client._inbox import BLOCK_MS, COUNT, Entry, Inbox, entry_of
 from tickfleet.client._reply import PendingApproval
 from tickfleet.client._transport import DEFAULT_URL
 
-# Timeout of a command in seconds, including a blocking read. It is longer than BLOCK_MS.
+# Timeout of a command in seconds. It must be longer than BLOCK_MS, because it includes a blocking read.
 _ANSWER_S = 10.0
 
-# Maximum number of concurrent commands. Each has its own connection, so a burst of turns opens no more connections.
+# Each command has its own connection, so a burst of turns opens no more connections.
 _AT_ONCE = 32
 
 # Seconds before each retry; the last value is repeated.
@@ -39,8 +39,8 @@ _PASSING = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.Read
 
 _SENTINEL_PORT = 26379
 
-# One script checks the limits and adds the entry, so that concurrent producers do not exceed the limits. All keys are
-# declared. A cluster that is moving the slot then accepts or redirects all keys together.
+# One script checks the limits and adds the entry, so that concurrent producers stay within the limits. All keys are
+# declared, because a cluster that moves the slot must accept or redirect them together.
 ENQUEUE = """#!lua
 -- enqueue: puts a message on an inbound stream, unless too much waits there.
 -- KEYS  1 stream · 2 meta
@@ -107,7 +107,7 @@ def connect(url: str) -> Any:
         if not name:
             raise ValueError("the URL lacks the name of the primary: expected redis+sentinel://host:26379/primary")
         secret = _options(parts)
-        # The password is for Redis. It is not sent to the Sentinels.
+        # The Sentinels must not get the password of Redis.
         sentinel: Any = aio.Sentinel  # The library has no types for it.
         sentinels = sentinel(_hosts(parts, _SENTINEL_PORT), sentinel_kwargs={"socket_timeout": 5.0})
         return sentinels.master_for(name, db=int(db or 0), **secret, **common)
@@ -255,7 +255,7 @@ class Redis:
 
         async def ask() -> tuple[str, dict[str, str]] | None:
             for start in list(starts):
-                # If the response to an earlier attempt was lost, its entry is now pending.
+                # The entry of an earlier attempt is now pending if the response was lost.
                 starts[:] = ["0", ">"]
                 try:
                     found = await self._client.xreadgroup("workers", consumer, {stream: start}, count=1)
@@ -298,8 +298,8 @@ class Redis:
         try:
             if not await self._client.exists(f"{prefix}absent:{place.partition(':')[0]}"):
                 return False
-            # The tenant may have been configured in the meantime. An accepted message then has one of these records:
-            # first `turn`, later `done`. The order of the checks therefore matters.
+            # The tenant may have been configured in the meantime. An accepted message has the record `turn` before
+            # `done`, so the order of the checks matters.
             return not any([await self._client.exists(f"{prefix}{kind}:{place}") for kind in ("turn", "done")])
         except exceptions.NoPermissionError:
             self._may_look_for_tenants = False

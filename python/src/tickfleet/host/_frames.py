@@ -8,7 +8,7 @@ import json
 import struct
 from typing import Any
 
-#: Maximum bytes of a frame. The worker has the same maximum.
+#: In bytes. The worker has the same maximum.
 FRAME_BYTES_MAX = 4 * 1024 * 1024
 BOUND = f"{FRAME_BYTES_MAX} bytes (4 MiB)"
 

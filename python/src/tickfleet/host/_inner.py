@@ -13,7 +13,7 @@ from tickfleet._context import Caller, InnerResult
 from tickfleet._errors import ToolError
 from tickfleet.host import _frames
 
-#: Maximum calls of other tools that a call makes. The worker has the same maximum.
+#: Calls of other tools per call. The worker has the same maximum.
 _CALLS_MAX = 32
 
 _Future = concurrent.futures.Future[InnerResult]

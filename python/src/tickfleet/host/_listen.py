@@ -23,7 +23,7 @@ from tickfleet.host import _frames
 
 #: This variable marks an interpreter and all processes that it starts, even outside its process group.
 _MARK = "TICKFLEET_INTERPRETER"
-#: After the end of its connection, an interpreter is killed if it does not end within this time.
+#: After the end of its connection, an interpreter has this time to end. Then it is killed.
 _GRACE_S = 1.0
 _LOOK_S = 0.1
 #: A terminating tool host ends after this many seconds without a connection. A worker that replaces its only
@@ -40,8 +40,7 @@ class _Interpreter:
     """A process and the connection that it serves."""
 
     process: subprocess.Popen[bytes]
-    #: The tool host's copy of the connection. The tool host watches this copy, and closes it when the process has
-    #: ended.
+    #: The tool host watches this copy of the connection, and closes it when the process has ended.
     connection: socket.socket
     mark: str
     #: The process is killed at this time. ``None`` while the connection is open.
@@ -99,7 +98,7 @@ class _ToolHost:
             elif number == woken.fileno():
                 woken.recv(4096)
             elif (interpreter := self._running.get(number)) is not None:
-                # The interpreter also detects the closed connection. If it does not end in time, it is killed.
+                # The interpreter also detects the closed connection, and is killed if it does not end in time.
                 interpreter.ends_at = time.monotonic() + _GRACE_S
                 self._poll.unregister(number)
         self._reap()

@@ -22,7 +22,7 @@ class Progress:
         self._send = send
         self._loop = loop
         self._lock = threading.Lock()
-        #: The key is the call. The value is ``None`` if the report was sent. A call without an entry has no timer.
+        #: By call. ``None`` means that the report was sent. A call without an entry has no timer.
         self._latest: dict[int, dict[str, Any] | None] = {}
 
     def of(self, identity: int) -> Reporter:

@@ -49,7 +49,7 @@ def dump(tool: Tool, result: Any) -> dict[str, Any]:
         Withheld: The result cannot be encoded as JSON.
     """
     if isinstance(result, Iterator):
-        # A generator does its work while it is read. If it raises an error, the function has not completed.
+        # A generator works while it is read. After an error of the generator, the function has not completed.
         result = iter(list(result))
     try:
         output = {"output": tool.dump(result)}

@@ -90,7 +90,8 @@ class Host:
             task, context = running
             context.cancelled.cancel()
             self._inner.give_up(identity)
-            # A synchronous tool cannot be interrupted. It checks for the cancellation, or the worker ends the process.
+            # A synchronous tool cannot be interrupted. The tool checks for the cancellation, or the worker ends the
+            # process.
             task.cancel()
 
     async def _call(self, identity: int, tool: Tool, arguments: str, context: Context) -> None:

@@ -15,10 +15,9 @@ const CONDITIONS_MAX: usize = 16;
 
 /// Conditions on the arguments of a call. A call must meet all of them.
 ///
-/// A condition is a name, an operator (`=`, `!=`, `<`, `<=`, `>`, `>=`) and a JSON value. `and` joins conditions. A
-/// name with a dot, such as `order.amount`, selects a member of an object. Numbers are compared exactly, and texts by
-/// their characters. No condition matches an argument that is missing, is an object or list, or contains a removed
-/// secret. If argument and value have different types, only `!=` matches.
+/// A condition is a name, an operator (`=`, `!=`, `<`, `<=`, `>`, `>=`) and a JSON value. `and` joins conditions.
+/// `order.amount` selects a member of an object. A missing argument, an object, a list or a removed secret matches no
+/// condition. If argument and value have different types, only `!=` matches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArgumentConditions(Vec<Condition>);
 
@@ -49,14 +48,13 @@ enum Scalar {
 }
 
 impl ArgumentConditions {
-    /// Returns true if there are no conditions, so that every call matches.
+    /// Returns true if every call matches.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns true if the entry's call meets all conditions. If an approver changed the arguments, checks the changed
-    /// arguments.
+    /// If an approver changed the arguments, checks the changed arguments.
     #[must_use]
     pub(super) fn are_met_by(&self, entry: &AuditEntry<'_>) -> bool {
         let arguments = entry.meta.approved_arguments().or(entry.meta.arguments);
@@ -66,7 +64,7 @@ impl ArgumentConditions {
             })
     }
 
-    /// Adds the conditions of `other`. A call must then meet the conditions of both.
+    /// A call must then meet the conditions of both.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.0.extend(other.0);
@@ -99,7 +97,6 @@ impl Operator {
     ];
 
     fn holds(self, found: &Scalar, wanted: &Scalar) -> bool {
-        // Values of different types are never equal, and neither is less or greater.
         let is_same_type = std::mem::discriminant(found) == std::mem::discriminant(wanted);
         match self {
             Self::Equal => found == wanted,
@@ -117,7 +114,7 @@ impl Operator {
 }
 
 impl Scalar {
-    /// Parses a JSON value. `None` for objects, lists, redacted text, and numbers with more than 38 digits.
+    /// `None` for objects, lists, redacted text, and numbers with more than 38 digits.
     fn read(json: &str) -> Option<Self> {
         match json {
             "null" => Some(Self::Null),
@@ -205,7 +202,6 @@ impl<'a> Rest<'a> {
         Ok(())
     }
 
-    /// Skips these bytes, and the spaces after them.
     fn skip(&mut self, bytes: usize) {
         self.0 = self.0.get(bytes..).unwrap_or_default().trim_start();
     }

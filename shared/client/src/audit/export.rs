@@ -1,8 +1,6 @@
-//! Exports the audit log with its seals, as lines that recipients can verify themselves.
-//!
-//! An export has each seal with an entry in the time range. It also has each seal created after the start of the range,
-//! because anchors refer to the time of sealing. Each seal is exported with all of its entries, including entries
-//! before the range. Shards are exported one after another. An interrupted export can be continued.
+//! Exports the audit log with its seals, as lines that recipients can verify themselves. Also exports each seal that
+//! was created after the start of the range, because anchors refer to the time of sealing. Each seal comes with all of
+//! its entries, including entries before the range.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,24 +24,24 @@ pub struct ExportRange {
     pub until_ms: Option<i64>,
 }
 
-/// The state of an interrupted export, read from its file. The continued export is appended to that file.
+/// The state of an interrupted export, read from its file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportResume {
     entries: BTreeMap<u32, EntryId>,
-    /// The number of the last exported seal, by shard and chain.
+    /// By shard and chain: the number of the last exported seal.
     seals: BTreeMap<(u32, String), u64>,
     counted: End,
     fleet: Option<String>,
     /// `None` if the export is of all tenants.
     tenant: Option<String>,
     keys: BTreeMap<String, String>,
-    /// The text of the last exported entry, by shard.
+    /// By shard: the text of the last exported entry.
     last: BTreeMap<u32, String>,
 }
 
 impl ExportResume {
-    /// Reads a line of the existing file. Returns true if the line stays in the file. The end line does not stay,
-    /// because the continued export writes a new one.
+    /// Reads a line of the existing file. Returns false for the end line, because the continued export writes a new
+    /// one.
     pub fn take(&mut self, line: &str) -> bool {
         match Line::read(line) {
             Some(Line::Entry(entry)) => {
@@ -82,12 +80,7 @@ impl ExportResume {
 }
 
 impl ExportResume {
-    /// Checks that the existing file is an export of this fleet, and of the tenant in `header`. Only then can the rest
-    /// be appended.
-    ///
-    /// # Errors
-    /// [`ExportError::Other`] if the file belongs to another export, with the difference as its message.
-    /// [`ExportError::Store`] if Redis cannot be read.
+    /// Checks that the existing file is an export of this fleet, and of the tenant in `header`.
     pub async fn check(&self, stores: &[Store], header: &Header) -> Result<(), ExportError> {
         let differs = |what: &str, theirs: &str, ours: &str| {
             let why = format!("it is an export of the {what} {theirs:?}, and this one is of {ours:?}");
@@ -113,8 +106,7 @@ impl ExportResume {
             let id = id.to_string();
             let is_ours = match store.log_entries_back(&id, &id, 1).await?.first() {
                 Some(entry) => entry.text == *text,
-                // The entry may have been trimmed from the log since the export. In that case, all entries that are
-                // still in the log are newer.
+                // The entry may have been trimmed from the log since the export. All remaining entries are then newer.
                 None => {
                     let page = store.log_page("0-0", 1).await?;
                     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
@@ -150,11 +142,7 @@ impl<'a, W: io::Write> Export<'a, W> {
         Self { stores, range, resume, out }
     }
 
-    /// Writes the export. Returns the numbers of exported entries and seals. Writes `header` first, unless the export
-    /// continues an existing file.
-    ///
-    /// # Errors
-    /// [`StoreError`], or an I/O error.
+    /// Writes the export. Returns the numbers of exported entries and seals. Writes `header` only to a new file.
     pub async fn write(mut self, header: &Header) -> Result<End, ExportError> {
         if self.resume == ExportResume::default() {
             let header = Header { begins: self.begins().await?, ..header.clone() };
@@ -170,8 +158,7 @@ impl<'a, W: io::Write> Export<'a, W> {
         Ok(self.resume.counted)
     }
 
-    /// Returns the start of each trimmed log, by shard (ms by Redis' clock). Logs that were never trimmed are not
-    /// included.
+    /// By shard: the start of a log that was trimmed (ms by Redis' clock).
     async fn begins(&self) -> Result<BTreeMap<u32, i64>, StoreError> {
         let mut begins = BTreeMap::new();
         for store in self.stores {
@@ -233,8 +220,7 @@ impl<'a, W: io::Write> Export<'a, W> {
             let page = store.log_entries(&from, &until, PAGE).await?;
             for entry in &page {
                 let Ok(id) = entry.id.parse::<EntryId>() else { continue };
-                // Sealed entries are exported with their seal. An entry that is not sealed yet is exported if it is in
-                // the range.
+                // An entry that is not sealed yet is exported if it is in the range.
                 let unsealed = id > covered.upto && self.is_inside(id) && self.is_of_tenant(&entry.text);
                 if covered.ids.contains(&id) || unsealed {
                     while let Some((seal, body)) = seals.next_if(|(_, body)| ended(body) < id) {

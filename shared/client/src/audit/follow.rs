@@ -1,8 +1,5 @@
-//! Reads the audit log and its seals in batches, for continuous exports.
-//!
-//! A [`LogPosition`] records the position up to which a shard's log was read. It also counts the entries that were ever
-//! added up to there. If entries were trimmed before they were read, this count shows the gap. The batch then contains
-//! an item about the trimmed entries.
+//! Reads the audit log and its seals in batches, for continuous exports. A [`LogPosition`] counts the entries that were
+//! ever added, so that trimmed entries show as a gap.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,11 +16,11 @@ const PAGE: usize = 500;
 pub struct LogPosition {
     begun: bool,
     entry: EntryId,
-    /// Counts entries ever added to the log up to this position, including entries that were never read.
+    /// Entries ever added to the log up to this position, including entries that were never read.
     counted: u64,
-    /// Counts how often the log was recreated or lost its last writes.
+    /// How often the log was recreated or lost its last writes.
     recreated: u64,
-    /// Counts entries that were trimmed or lost before they were read.
+    /// Entries that were trimmed or lost before they were read.
     lost: u64,
     seal: EntryId,
 }
@@ -49,8 +46,7 @@ impl LogPosition {
         self.lost += lost.entries;
         self.counted = lost.counted;
         self.recreated += u64::from(lost.recreated);
-        // If the log was recreated, the next entry may have a lower ID than the last one. `after` is the position to
-        // continue from.
+        // In a recreated log, the next entry may have a lower ID than the last one.
         self.entry = lost.after.parse().unwrap_or(self.entry);
     }
 }
@@ -121,8 +117,7 @@ impl LogItem {
 pub struct LogBatch {
     /// The shard.
     pub shard: u32,
-    /// The items, in the order in which an export writes them. There are none if the batch only sets the first position
-    /// in an empty log.
+    /// The items in order. Empty if the batch only sets the first position in an empty log.
     pub items: Vec<LogItem>,
     /// The position after these items.
     pub after: LogPosition,
@@ -137,8 +132,7 @@ impl LogBatch {
         self.items.iter().filter(|item| matches!(item, LogItem::Entry(_))).count() as u64
     }
 
-    /// Returns the number of entries that were trimmed or lost before they were read, and whether the log was
-    /// recreated. Returns `None` if neither happened.
+    /// Returns the entries that were trimmed or lost before they were read, if any.
     #[must_use]
     pub fn lost(&self) -> Option<&LostEntries> {
         self.items.iter().find_map(|item| if let LogItem::Lost(lost) = item { Some(lost) } else { None })
@@ -153,10 +147,7 @@ impl LogBatch {
     }
 }
 
-/// Returns the first position of a reader of a shard's log: before the oldest entry.
-///
-/// # Errors
-/// [`StoreError`].
+/// Returns the position before the oldest entry of a shard's log.
 pub async fn begin(store: &Store) -> Result<LogPosition, StoreError> {
     let page = store.log_page("0-0", 1).await?;
     let counted = page.added.saturating_sub(page.length);
@@ -164,9 +155,6 @@ pub async fn begin(store: &Store) -> Result<LogPosition, StoreError> {
 }
 
 /// Reads the next batch of a shard. Returns `None` if there is nothing new.
-///
-/// # Errors
-/// [`StoreError`].
 pub async fn next(store: &Store, position: &LogPosition) -> Result<Option<LogBatch>, StoreError> {
     // The seals come first, because the entries of a seal are always written before the seal.
     let seals = store.seals(&position.seal.to_string(), PAGE).await?;
@@ -192,8 +180,7 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
         items.push(LogItem::Entry(entry));
     }
     for seal in seals {
-        // If the page is full, some entries of this seal may still follow. Otherwise, the log has no more entries: the
-        // seal's entries were read, trimmed or lost.
+        // If the page is full, some entries of this seal may still follow.
         let ended =
             serde_json::from_str::<SealBody>(&seal.body).ok().and_then(|body| body.entry_ids().ok()?.last().copied());
         if full && ended.is_some_and(|ended| ended > after.entry) {
@@ -205,17 +192,14 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
     (after != *position).then_some(LogBatch { shard, items, after, more: full || more_seals })
 }
 
-/// Redis counts all entries that were ever added to the log. The count shows missing entries in two cases: the page
-/// reaches the end of the log, or all entries before the position have been trimmed.
+/// A loss is known at the end of the log, or if all entries before the position have been trimmed.
 fn lost(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntries> {
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let read = page.entries.len() as u64;
     let all_read_is_gone = first.is_none_or(|first| first > position.entry);
     let recreated = page.added < position.counted;
     let trimmed = page.added.saturating_sub(page.length);
-    // If the log was never trimmed and has no new entries, it may have been recreated after the clock stepped back. The
-    // whole log is exported, even if this repeats entries under the same IDs. Otherwise, a recreated log would never be
-    // exported.
+    // A log that was recreated after the clock stepped back must be exported, even with repeated entry IDs.
     let is_new_log = recreated && (all_read_is_gone || read == 0 && trimmed == 0);
     let mut after = position.entry;
     let mut counted = position.counted;
@@ -283,7 +267,6 @@ mod tests {
         let before = Some("7-0".to_owned());
         let lost = LostEntries { shard: 3, entries: 2, counted: 12, recreated: false, after, before };
         assert_eq!((found.lost(), found.after.counted), (Some(&lost), 14));
-        // All three new entries were trimmed.
         let found = batch(3, &at(4, 10), page(&[], 13, 0, ""), Vec::new()).unwrap();
         assert_eq!((found.lost().map(|lost| lost.entries), found.after.counted), (Some(3), 13));
         assert_eq!(batch(3, &found.after, page(&[], 13, 0, ""), Vec::new()), None);

@@ -1,6 +1,4 @@
-//! Searches the audit log. The log has no index, because an index would add a write to every call. A search reads a
-//! limited number of entries, the newest first. It returns the number of entries read, and a cursor for the next
-//! search.
+//! Searches the audit log. The log has no index, because an index would add a write to every call.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -64,9 +62,6 @@ pub struct SearchResult {
 
 impl AuditQuery {
     /// Searches one shard.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn search(&self, store: &Store) -> Result<SearchResult, StoreError> {
         let mut result = SearchResult::default();
         let from = self.from_ms.unwrap_or(0).max(0).to_string();
@@ -111,8 +106,7 @@ impl AuditQuery {
     }
 }
 
-/// True if the entry is about the tool. Entries of calls have the tool's name. Other entries have the text from a model
-/// or operator, which may be the ID of the tool or of a tool version.
+/// Entries of calls have the tool's name. Other entries may have the ID of the tool or of a tool version.
 fn is_about(entry: &AuditEntry<'_>, tool: &str) -> bool {
     let is_call = entry.action == CALL_ACTION && entry.meta.outcome != Outcome::UnknownTool.as_str();
     let spelled = |text: &str| {

@@ -1,5 +1,4 @@
-//! Groups dead items by cause. Items that failed in the same way are counted together, so that a thousand dead letters
-//! take only a few lines.
+//! Groups dead items by cause.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use super::list::list;
 use super::{DeadCursor, DeadEntry, DeadFilter, DeadId, DeadKind};
 
 const PAGE: usize = 500;
-/// A step ends after about this number of entries. It may read more, because it completes its last page.
+/// A step may read more, because it completes its last page.
 const READ_MAX: usize = 20_000;
 /// Items with further causes are only counted together.
 const CAUSES_MAX: usize = 500;
@@ -109,7 +108,7 @@ impl Causes {
         self.by.is_empty()
     }
 
-    /// Returns the `limit` most frequent causes, the most frequent first.
+    /// Returns the most frequent causes, the most frequent first.
     #[must_use]
     pub fn most(self, limit: usize) -> Vec<Cause> {
         let mut causes: Vec<Cause> = self.by.into_values().collect();
@@ -128,11 +127,8 @@ impl Causes {
     }
 }
 
-/// Counts, per cause, the items that match the filter, starting at `from`. Returns the position of the next step, or
-/// `None` at the end of the log. One step reads about 20,000 entries. The caller can stop between steps.
-///
-/// # Errors
-/// [`StoreError`].
+/// Counts the matching items by cause, starting at `from`. Returns the position of the next step, or `None` at the end
+/// of the log. One step reads about 20,000 entries.
 pub async fn causes(
     shards: &[Store],
     filter: &DeadFilter,
@@ -155,9 +151,8 @@ pub async fn causes(
 }
 
 impl DeadEntry {
-    /// Returns the normalized error of a call or task. Every word that contains a digit is replaced with `#`, except
-    /// three-digit status codes of services (503). Returns `None` for letters, because the error of a letter is its
-    /// message. Also returns `None` if no part of the error is short enough to be shown.
+    /// Returns the normalized error of a call or task: `#` replaces each word with a digit, except status codes (503).
+    /// `None` for letters, and if no part of the error is short enough to be shown.
     #[must_use]
     pub fn normalized_error(&self) -> Option<String> {
         if self.id.kind == DeadKind::Letter {
@@ -167,7 +162,6 @@ impl DeadEntry {
     }
 }
 
-/// Replaces each word that contains a digit with `#`, except status codes.
 fn normalized_error(error: &str) -> String {
     let mut text = String::new();
     let is_of_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');

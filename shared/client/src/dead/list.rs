@@ -1,6 +1,4 @@
-//! Lists dead items. Dead items have no index, because an index would add a write to every call. There are few dead
-//! letters, so reading all of them is cheap. The audit log is read from its newest entry, up to a maximum number of
-//! entries for each page.
+//! Lists dead items. Dead items have no index, because an index would add a write to every call.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -12,20 +10,17 @@ use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError};
 use super::{DeadCursor, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage};
 
 const PAGE: usize = 500;
-/// Maximum entries to read for one page of the list.
+/// For one page of the list.
 const READ_MAX: usize = 20_000;
 
 fn again(old: &str, suffix: &str, id: &DeadId) -> String {
     let name = format!("{old}{suffix}");
-    // If the old ID is too long for the suffix, the shard and the entry of the item are unique together.
+    // If the old ID is too long for the suffix, the shard and the entry are unique together.
     if name.len() <= limits::ID_BYTES_MAX { name } else { format!("again-{}-{}", id.shard, id.entry) }
 }
 
-/// Lists one page of the dead items that match the filter: letters first, then calls and tasks. Within a shard, the
-/// newest item comes first. One page reads at most 20,000 entries, which bounds the cost of a filter without matches.
-///
-/// # Errors
-/// [`StoreError`].
+/// Lists the matching dead items: letters first, then calls and tasks, the newest first within a shard. One page reads
+/// at most 20,000 entries, which bounds the cost of a filter without matches.
 pub async fn list(shards: &[Store], filter: &DeadFilter, from: DeadCursor) -> Result<DeadPage, StoreError> {
     let mut page = DeadPage::default();
     let mut at = from;
@@ -45,7 +40,6 @@ pub async fn list(shards: &[Store], filter: &DeadFilter, from: DeadCursor) -> Re
     Ok(page)
 }
 
-/// Returns true once the whole time range has been read.
 async fn read_shard(
     store: &Store,
     filter: &DeadFilter,
@@ -123,11 +117,7 @@ pub(super) fn passes(filter: &DeadFilter, dead: &DeadEntry) -> bool {
         && (!filter.without_error || dead.normalized_error().is_none())
 }
 
-/// Finds one item by its ID. Returns `None` if the item is no longer stored. Also finds calls that were already
-/// replayed or dropped.
-///
-/// # Errors
-/// [`StoreError`].
+/// Finds one item by its ID, including replayed and dropped calls. `None` if the item is no longer stored.
 pub async fn find(shards: &[Store], id: &DeadId) -> Result<Option<DeadEntryDetails>, StoreError> {
     let Some(store) = shards.iter().find(|store| store.shard() == id.shard) else { return Ok(None) };
     match id.kind {
@@ -151,8 +141,7 @@ fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
     let is_task = letter.from == "tasks";
     let own = if is_task { text("task_id") } else { text("turn_id") };
     let minted = format!("{}{}", if is_task { "k" } else { "t" }, letter.entry);
-    // A poison message crashed its readers, so a turn with its ID may exist, and the replay needs another ID. The ID of
-    // a rejected message is unused.
+    // A poison message crashed its readers, so a turn with its ID may exist. The ID of a rejected message is unused.
     let becomes = match &own {
         Some(own) if letter.reason != "poison" => own.clone(),
         Some(own) => again(own, ".again", &id),
@@ -175,7 +164,6 @@ fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
     DeadEntryDetails { dead, message: Some(letter.raw.clone()), becomes: Some(becomes) }
 }
 
-/// Returns why a letter cannot be replayed unchanged. `None` if it can.
 fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
     if letter.reason == "poison" || letter.reason == "unreadable" {
         return Some("its message is no longer stored");
@@ -191,11 +179,9 @@ fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
     (!is_whole).then_some("its message is invalid or was stored only in part")
 }
 
-/// Returns a failed task, or a failed call with the turn that a replay submits. `None` if the entry is about neither,
-/// or if no agent made the call. Also `None` if the outcome is neither listed by default nor equal to `asked`.
+/// Only outcomes that are listed by default, or `asked`. `None` for a call without an agent.
 pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDetails> {
-    // Most entries are of successful calls. They are skipped without parsing, because the beginning of the text
-    // contains the level.
+    // Most entries are of successful calls, so entries without the level `error` are skipped without parsing.
     let (head, _) = entry.text.split_once(r#""action":"TOOL_CALL""#)?;
     if !head.contains(r#""level":"error""#) {
         return None;
@@ -241,8 +227,8 @@ pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<
     Some(DeadEntryDetails { dead, message: Some(message), becomes: Some(becomes) })
 }
 
-/// Returns a failed task. The entry lacks the task's grants, its context, and the inbox for its reply. Without the
-/// grants, a replay could do more than the task was allowed to do. Therefore a replay needs a new message.
+/// The entry lacks the task's grants. Without grants, a replay could do more than the task, so a replay needs a new
+/// message.
 fn task(
     shard: u32,
     entry: &LogEntry,

@@ -1,14 +1,6 @@
-//! Dead items, and operations on them: dead letters, and calls and tasks that failed permanently.
-//!
-//! A **letter** is an entry of the dead stream: a message that was rejected, crashed its readers, or could not be read.
-//! No part of the message was executed.
-//!
-//! A **call** is an entry of the audit log: a failed call of an ended turn, without further retries. The agent has
-//! received the call's result, which does not change. A replay is a new turn with only this call. The new turn has an
-//! ID derived from the old ID. The same caps, permissions and rules apply to it as to any other turn.
-//!
-//! A **task** is also an entry of the audit log: a delegated task that failed. The log lacks the task's grants, so a
-//! replay needs a new message.
+//! Dead items: letters (messages of which nothing was executed), and calls and tasks that failed permanently. A replay
+//! of a call is a new turn with only this call, under the same caps, permissions and rules. The audit log lacks the
+//! grants of a task, so the replay of a task needs a new message.
 
 mod causes;
 mod list;
@@ -96,7 +88,6 @@ impl FromStr for DeadId {
     }
 }
 
-/// True if the text has the form of an entry ID: two numbers joined by `-`.
 fn is_entry(text: &str) -> bool {
     let number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && part.parse::<u64>().is_ok();
     text.split_once('-').is_some_and(|(ms, number_within)| number(ms) && number(number_within))
@@ -143,8 +134,7 @@ pub struct DeadEntry {
 }
 
 impl DeadEntry {
-    /// Returns true if the item is a call that may have taken effect. The fleet never repeats such a call
-    /// automatically.
+    /// Returns true for a call that may have taken effect. The fleet never repeats such a call automatically.
     #[must_use]
     pub fn is_unknown_outcome(&self) -> bool {
         self.id.kind == DeadKind::Call && self.cause == Outcome::OutcomeUnknown.as_str()
@@ -157,8 +147,7 @@ pub struct DeadEntryDetails {
     /// The item as listed.
     #[serde(flatten)]
     pub dead: DeadEntry,
-    /// The message that a replay sends, as far as it is stored. For a letter, only the beginning of the message is
-    /// stored, with secrets removed.
+    /// The message that a replay sends. For a letter, only its beginning is stored, without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The ID of the turn or task that a replay creates, if this ID is already known.
@@ -181,7 +170,7 @@ pub struct DeadFilter {
     pub cause: Option<String>,
     /// Only items with this text in their cause or error. For a letter, the text must be in its cause or message.
     pub error: Option<String>,
-    /// Only calls and tasks with this [normalized error](DeadEntry::normalized_error), see [`Cause::normalized_error`].
+    /// Only calls and tasks with this [normalized error](DeadEntry::normalized_error).
     pub normalized_error: Option<String>,
     /// Only items without a [normalized error](DeadEntry::normalized_error).
     pub without_error: bool,

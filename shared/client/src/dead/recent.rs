@@ -1,5 +1,4 @@
-//! Collects the calls and tasks that failed in the last hour. Each poll continues after the last entry of the previous
-//! poll, so it reads only the new entries of the audit log.
+//! Collects the calls and tasks that failed in the last hour. Each poll reads only the new entries of the audit log.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,13 +9,13 @@ use super::list::call;
 
 const WINDOW_MS: i64 = 3_600_000;
 const PAGE: usize = 500;
-/// Maximum pages that the first poll of a shard reads.
+/// In pages, for the first poll of a shard.
 const FIRST_READS_MAX: usize = 10;
-/// Maximum pages that each later poll of a shard reads, before it skips to the newest page.
+/// In pages, for each later poll of a shard, before it skips to the newest page.
 const READS_MAX: usize = 2;
-/// Each shard keeps at most this number of failures, newest first.
+/// Per shard.
 const FAILURES_MAX: usize = 2_000;
-/// A replay or drop is looked up for at most this number of failures of one shard.
+/// Per shard: failures for which a replay or drop is looked up.
 const CHECKED_MAX: usize = 200;
 
 /// Collects the failures of the last hour.
@@ -46,9 +45,6 @@ pub struct FailuresSeen {
 
 impl RecentFailures {
     /// Reads the new entries of a shard. `now_ms` is the shard's time.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn poll(&mut self, store: &Store, now_ms: i64) -> Result<FailuresSeen, StoreError> {
         let shard = self.shards.entry(store.shard()).or_default();
         let from_ms = now_ms - WINDOW_MS;
@@ -76,12 +72,10 @@ impl RecentFailures {
 }
 
 impl ShardFailures {
-    /// Reads from the newest to the oldest entry, up to the maximum number of reads.
     async fn read_back(&mut self, store: &Store, from_ms: i64, now_ms: i64) -> Result<(), StoreError> {
         let from = from_ms.max(0).to_string();
         let mut until = "+".to_owned();
-        // The hour is partial until all its pages are read. If a read fails, the next poll continues after the newest
-        // entry that was read, and skips the unread pages.
+        // The hour is partial until all its pages are read. If a read fails, the next poll skips the unread pages.
         self.partial_until_ms = now_ms + WINDOW_MS;
         for _ in 0..FIRST_READS_MAX {
             let page = store.log_entries_back(&until, &from, PAGE).await?;
@@ -101,7 +95,7 @@ impl ShardFailures {
         Ok(())
     }
 
-    /// Reads the entries after `last`. If there are too many entries, skips some and continues with the newest.
+    /// If there are too many entries, skips some and continues with the newest.
     async fn read_on(&mut self, store: &Store, last: &str, now_ms: i64) -> Result<(), StoreError> {
         let mut last = last.to_owned();
         for _ in 0..READS_MAX {

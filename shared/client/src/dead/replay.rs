@@ -15,8 +15,7 @@ use crate::operate::Operator;
 pub enum DeadAction<'a> {
     /// Sends the item's message again.
     Replay {
-        /// The message to send: a turn, or a task if the letter is from the stream `tasks`. If `None`, the item's own
-        /// message is sent.
+        /// A turn, or a task if the letter is from the stream `tasks`. If `None`, the item's own message is sent.
         message: Option<&'a [u8]>,
         /// True to replay an item even if it may already have taken effect.
         allow_duplicate_effects: bool,
@@ -102,11 +101,8 @@ struct ReplayMessage {
 }
 
 /// Replays or drops one item. One transaction sends the message and marks the item as handled, so the message is not
-/// sent twice, even if the caller crashes. Returns [`ReplayStatus::NotFound`] for an item of a tenant other than
-/// `within`.
-///
-/// # Errors
-/// [`StoreError`]; the call can be repeated.
+/// sent twice. Returns [`ReplayStatus::NotFound`] for an item of a tenant other than `within`. After an error, the call
+/// can be repeated.
 pub async fn handle(
     shards: &[Store],
     id: &DeadId,
@@ -144,7 +140,7 @@ pub async fn handle(
     Ok(ReplayReport { id: id.clone(), result, becomes, reason: None })
 }
 
-/// Returns an item with its shard's store. `None` if the item does not exist or belongs to another tenant.
+/// `None` if the item does not exist or belongs to another tenant.
 async fn of<'a>(
     shards: &'a [Store],
     id: &DeadId,

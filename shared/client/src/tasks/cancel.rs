@@ -4,9 +4,8 @@ use serde::Serialize;
 use tickfleet_model::TurnId;
 use tickfleet_store::{CancelResult, Store, StoreError, TurnName, TurnView};
 
-/// A position after the end of any history. A read from this position returns no steps.
+/// Longer than any history, so that a read from this position returns no steps.
 const NO_STEPS: usize = 1 << 40;
-/// Maximum number of tasks and turns in the result of a cancel.
 const TASKS_MAX: usize = 200;
 
 /// The result of a cancel.
@@ -15,14 +14,13 @@ const TASKS_MAX: usize = 200;
 pub enum CancelStatus {
     /// The turn or task ends at once.
     Ok,
-    /// A worker or runtime runs the turn or task, which ends once the worker or runtime notices the cancel.
+    /// A worker or runtime runs the turn or task and will notice the cancel.
     Flagged,
     /// The turn or task had already ended.
     Ended,
-    /// Nothing with this name has arrived yet. A turn or task that arrives later with this name ends without running.
+    /// Nothing with this name has arrived yet. If it arrives later, it ends at once.
     Waiting,
-    /// Nothing with this name has arrived yet. Too many cancels are waiting for their turns, so this cancel was not
-    /// stored.
+    /// Nothing with this name has arrived yet. The cancel was not stored, because too many cancels wait.
     Full,
     /// Nothing with this name exists, or the record is lost.
     Unknown,
@@ -46,7 +44,7 @@ impl From<CancelResult> for CancelStatus {
 pub struct CancelledTask {
     /// The task.
     pub task: TurnId,
-    /// The result of canceling the task.
+    /// The result.
     pub result: CancelStatus,
     /// The unfinished turns of the task's calls.
     pub turns: Vec<CancelledTurn>,
@@ -63,15 +61,13 @@ pub struct CancelledTurn {
     pub result: CancelStatus,
 }
 
-/// Cancels a task, the turn that the task waits for, and all tasks that the task delegated, directly or through other
-/// tasks. The result lists the unfinished turns and tasks that were found. Turns and tasks that are not listed end, too
-/// (see [`Store::cancel`]).
+/// Cancels a task, its current turn, and all tasks below it. Turns and tasks below it end even if the result does not
+/// list them (see [`Store::cancel`]).
 ///
 /// # Errors
 /// [`StoreError`]; the turns and tasks already canceled still end. The call can be repeated.
 pub async fn cancel_task(store: &Store, name: &TurnName, reason: &str) -> Result<CancelledTask, StoreError> {
-    // Read the tree first: after the cancel, schedulers end the tasks and turns below the task, so a later read could
-    // miss some of these.
+    // Read the tree first: after the cancel, schedulers end the turns and tasks below, so a later read can miss some.
     let branch = look_below(store, name, &mut BTreeSet::new()).await?;
     end(store, branch, reason, &format!("its parent was cancelled: {reason}")).await
 }

@@ -19,18 +19,18 @@ pub struct TaskDetails {
     /// The task as listed.
     #[serde(flatten)]
     pub summary: TaskSummary,
-    /// The rounds of the task, if it runs on a model.
+    /// Empty if the task does not run on a model.
     pub rounds: Vec<Round>,
-    /// The task's current wait. `None` if the task does not wait.
+    /// `None` if the task does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<TaskWait>,
     /// The task's output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Box<RawValue>>,
-    /// The task's error, if it failed.
+    /// `None` if the task did not fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The reason given for the cancel, if the task was canceled.
+    /// The reason of the cancel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancelled: Option<String>,
     /// The tasks that this task delegated.
@@ -39,8 +39,8 @@ pub struct TaskDetails {
 }
 
 impl TaskDetails {
-    /// Sorts the tasks: at each level, failed tasks and tasks with a failure below them come first. Returns the path
-    /// from this task to the first failed task without a failed subtask; empty if no task has failed.
+    /// Sorts failed tasks, and tasks with a failed task below, first at each level. Returns the path to the first
+    /// failed task without a failed subtask; empty if no task has failed.
     pub fn failing_first(&mut self) -> Vec<TaskId> {
         let mut first = Vec::new();
         let mut failing = Vec::new();
@@ -62,7 +62,7 @@ impl TaskDetails {
         first
     }
 
-    /// Removes secrets, for readers who may see the task but not the secrets in its arguments and results.
+    /// Removes secrets from texts, arguments and results.
     #[must_use]
     pub fn without_secrets(mut self, redactor: &Redactor) -> Self {
         let text = |text: &mut String| *text = redactor.text(text).into_owned();
@@ -84,7 +84,7 @@ impl TaskDetails {
     }
 }
 
-/// A round of the model loop: either the steps `plan`, `execute` and `validate`, or only the step `answer`.
+/// A round of the model loop.
 #[derive(Debug, Default, Serialize)]
 pub struct Round {
     /// The round's number, from 1.
@@ -100,20 +100,18 @@ pub struct Round {
     pub output_tokens: u64,
     /// The cost, in millionths of the currency.
     pub cost_micros: u64,
-    /// The turn with the round's calls. `None` if the round has no calls, or if the turn's ID cannot be derived from
-    /// the task's ID.
+    /// `None` if the round has no calls, or if the task's ID is too long for the turn's ID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<String>,
-    /// When the turn was admitted (ms of shard time). `None` if the turn is not admitted yet, or if its record has
-    /// expired.
+    /// Time of the turn's admission (ms of shard time). `None` before it, or if the turn's record has expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed_ms: Option<i64>,
-    /// When the turn ended (ms of shard time). `None` if the turn has not ended, or if its record has expired.
+    /// Time of the turn's end (ms of shard time). `None` before it, or if the turn's record has expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validated_ms: Option<i64>,
     /// The calls.
     pub calls: Vec<TaskCall>,
-    /// Notes and messages that the model received in addition to the results of calls.
+    /// Notes and messages that the model received in addition to results.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -125,7 +123,7 @@ pub struct TaskCall {
     pub tool: String,
     /// The call's arguments, as the model wrote them.
     pub arguments: String,
-    /// True if the call succeeded. `None` if it has no result yet.
+    /// `None` if the call has no result yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ok: Option<bool>,
     /// The result, as the model receives it.
@@ -133,7 +131,7 @@ pub struct TaskCall {
     pub content: Option<String>,
 }
 
-/// The wait of a task: its reason and its end.
+/// The wait of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TaskWait {
     /// The reason.
@@ -148,12 +146,12 @@ pub struct TaskWait {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "waits", rename_all = "snake_case")]
 pub enum WaitReason {
-    /// The turn with the task's calls is in progress.
+    /// The turn with the task's calls has not ended.
     Turn {
         /// The turn.
         turn: String,
     },
-    /// The turn with the task's calls waits for a cap or limit.
+    /// The task's calls wait for a cap or limit.
     Capped {
         /// The turn.
         turn: String,
@@ -192,10 +190,7 @@ impl WaitReason {
     }
 }
 
-/// Returns the details of a task and of the tasks below it. Returns `None` if nothing is known about the task.
-///
-/// # Errors
-/// [`StoreError`].
+/// Returns a task and the tasks below it. Returns `None` for an unknown task.
 pub async fn task_details(store: &Store, name: &TurnName) -> Result<Option<TaskDetails>, StoreError> {
     let mut left = TREE_MAX;
     let story = one(store, name, &mut left).await?;
@@ -294,8 +289,6 @@ fn rounds(steps: impl Iterator<Item = HistoryStep>) -> Vec<Round> {
     rounds
 }
 
-/// Sets the turn of each round with calls, and the times at which the turn was admitted and ended. The times stay
-/// `None` if the turn has no record.
 async fn times(store: &Store, name: &TurnName, rounds: &mut [Round]) -> Result<(), StoreError> {
     for round in rounds.iter_mut().filter(|round| !round.calls.is_empty()) {
         let Some(turn) = turn_of(name, round.number) else { continue };
@@ -331,8 +324,7 @@ pub(super) async fn wait_of(
     Ok(Some(of_turn(turn.turn.to_string(), &wait)))
 }
 
-/// Returns the task's wait for an approval. Returns `None` if the turn does not wait for an approval, or if the
-/// approval is no longer waiting.
+/// `None` if the turn does not wait for an approval, or if the approval no longer waits.
 async fn approval_wait(store: &Store, name: &TurnName, wait: &ThrottledTurn) -> Result<Option<TaskWait>, StoreError> {
     let State::Waiting { reason: Waits::Approval { approval }, .. } = &wait.turn.state else { return Ok(None) };
     let asked = crate::approvals::find(store, &name.tenant, approval).await?.filter(|asked| asked.state == "waiting");

@@ -10,7 +10,7 @@ pub enum HistoryStep {
     Plan(PlanStep),
     /// The result of one call of the preceding plan. Results are in the order of the calls.
     Result(ResultStep),
-    /// A note that the model loop adds for the model, in addition to results.
+    /// A note for the model, in addition to results.
     Note {
         /// The text.
         text: String,
@@ -22,10 +22,9 @@ pub enum HistoryStep {
         /// The text.
         text: String,
     },
-    /// A summary of the first steps, written by a model. In requests to the agent's model, the summary replaces these
-    /// steps.
+    /// A summary of the first steps. It replaces these steps in requests to the agent's model.
     Summary(SummaryStep),
-    /// An entry of a type that only a newer build knows.
+    /// An unreadable entry, or an entry of a newer build.
     #[serde(other)]
     Other,
 }
@@ -88,15 +87,14 @@ pub struct ResultStep {
 }
 
 impl HistoryStep {
-    /// Parses an entry. Returns [`HistoryStep::Other`] for an unreadable entry, so that readers can continue.
+    /// Returns [`HistoryStep::Other`] for an unreadable entry.
     #[must_use]
     pub fn read(entry: &str) -> Self {
         serde_json::from_str(entry).unwrap_or(Self::Other)
     }
 }
 
-/// Returns the name of a task's current step, derived from its history, and the number of model responses so far.
-/// Returns `None` if the history is empty.
+/// The task's current step, and the number of model responses so far. `None` if the history is empty.
 #[must_use]
 pub fn step_of(steps: &[HistoryStep]) -> Option<(&'static str, usize)> {
     let iterations = steps.iter().filter(|step| matches!(step, HistoryStep::Plan(_))).count();

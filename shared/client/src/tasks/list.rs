@@ -16,7 +16,7 @@ use crate::position;
 use crate::replies::Reply;
 
 const PAGE: usize = 32;
-/// Maximum number of tasks of one tenant that are read for one page.
+/// Maximum number of tasks of one tenant that one page reads.
 const WINDOW: usize = 63 * PAGE;
 const DESCRIPTION_BYTES_MAX: usize = 400;
 
@@ -30,7 +30,7 @@ pub enum TaskState {
     Running,
     /// The task has ended.
     Ended,
-    /// The task ended longer ago than records are kept.
+    /// The record has expired.
     RecordExpired,
 }
 
@@ -49,19 +49,19 @@ pub struct TaskSummary {
     /// The agent that delegated the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delegator: Option<String>,
-    /// The beginning of the task's description. `None` if the task has ended.
+    /// The beginning of the description. `None` if the task has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// When the task was accepted (ms of shard time).
+    /// Time of acceptance (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_ms: Option<i64>,
-    /// When the task ended (ms of shard time).
+    /// End of the task (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<i64>,
-    /// When the task expires (ms of shard time). `None` if the task has ended.
+    /// Deadline (ms of shard time). `None` if the task has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<i64>,
-    /// How the task ended.
+    /// The outcome of an ended task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
     /// The turn or task that this task waits for.
@@ -69,17 +69,17 @@ pub struct TaskSummary {
     pub waits_for: Option<String>,
 }
 
-/// A filter of tasks. An unset field matches all tasks. If `state` is unset, tasks whose records have expired do not
-/// match.
+/// A filter of tasks. An unset field matches all tasks, except that an unset `state` excludes tasks whose records have
+/// expired.
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {
-    /// Only tasks of this agent.
+    /// The agent.
     pub agent: Option<AgentId>,
-    /// Only tasks in this state.
+    /// The state.
     pub state: Option<TaskState>,
-    /// Only tasks with this outcome.
+    /// The outcome.
     pub outcome: Option<String>,
-    /// Only tasks that were accepted at least this long ago.
+    /// The minimum time since the task was accepted.
     pub older_than: Option<Duration>,
     /// Maximum number of tasks.
     pub limit: usize,
@@ -96,14 +96,12 @@ impl TaskFilter {
     }
 }
 
-/// The position of the next page: after the task `behind` of a tenant, or at the tenant's newest task if `behind` is
-/// `None`. The task `behind` was listed on an earlier page. The position contains the ID of this task, so the caller
-/// must be allowed to see the task.
+/// The position of a page. A position contains a task ID, so the caller must be allowed to see this task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskCursor {
     tenant: TenantId,
     behind: Option<TaskId>,
-    /// The number of full windows of [`WINDOW`] tasks that were read after `behind` without a match.
+    /// Windows of [`WINDOW`] tasks after `behind` without a match.
     windows: usize,
 }
 
@@ -137,26 +135,21 @@ impl FromStr for TaskCursor {
 /// A page of tasks.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct TaskPage {
-    /// The tasks tenant by tenant; in each tenant, the newest first.
+    /// The tasks by tenant, the newest first.
     pub tasks: Vec<TaskSummary>,
-    /// The position of the next page. `None` at the end.
+    /// `None` at the end.
     #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
     pub next: Option<TaskCursor>,
-    /// True if the requested position was not found: its task is no longer kept, or the caller may not see the task. In
-    /// that case, the page starts again at the tenant's newest task.
+    /// True if the task in the cursor no longer exists, or if the caller may not see it. The page then starts at the
+    /// tenant's newest task.
     pub list_restarted: bool,
 }
 
-/// A function that returns true if the caller may see the tasks of an agent. The argument is `None` if a task's agent
-/// is unknown.
+/// Returns true if the caller may see the tasks of this agent. The argument is `None` if the agent is unknown.
 pub type TaskVisibility<'a> = &'a (dyn Fn(Option<&str>) -> bool + Sync);
 
-/// Lists one page of the tasks of `tenants`. One page reads at most about 2,000 tasks of one tenant. Once it has read
-/// 2,000 tasks in total, it does not continue with another tenant. This bounds the cost of a filter without matches.
-/// Tasks that arrive while the caller reads pages are added at the start of their tenant's list.
-///
-/// # Errors
-/// [`StoreError`].
+/// Lists one page of tasks. After about 2,000 read tasks, a page does not continue with another tenant. This bounds the
+/// cost of a filter without matches.
 pub async fn task_page(
     client: &Client,
     tenants: &BTreeSet<TenantId>,
@@ -166,11 +159,7 @@ pub async fn task_page(
     task_page_of(client, tenants, filter, from, &|_| true).await
 }
 
-/// Lists one page like [`task_page`], but only tasks of agents for which `sees` returns true. Tasks of other agents do
-/// not count toward the page size.
-///
-/// # Errors
-/// [`StoreError`].
+/// Lists one page of the tasks that `sees` permits. Other tasks do not count toward the page size.
 pub async fn task_page_of(
     client: &Client,
     tenants: &BTreeSet<TenantId>,
@@ -195,7 +184,7 @@ pub async fn task_page_of(
     Ok(page)
 }
 
-/// Returns true if all tasks of the tenant were read and the page has room for more tasks.
+/// True if the page has room for the tasks of another tenant.
 async fn of_tenant(
     store: &Store,
     mut at: TaskCursor,
@@ -226,7 +215,7 @@ async fn of_tenant(
             for summary in join_all(ids.into_iter().map(|id| task_summary(store, &tenant, id))).await {
                 *looked_at += 1;
                 let summary = match summary {
-                    // A damaged record must not affect other tasks: skip only this task.
+                    // Skip only this task: a damaged record must not affect other tasks.
                     Err(error) if error.is_script_error() => continue,
                     summary => summary?,
                 };
@@ -253,9 +242,8 @@ async fn of_tenant(
     }
 }
 
-/// Returns the number of newer tasks of the tenant. Returns `None` if the task does not exist, or if the caller may not
-/// see it. In both cases, the function makes the same requests, so that the response time does not reveal whether the
-/// task exists.
+/// Returns `None` if the task does not exist, or if the caller may not see it. Both cases make the same requests, so
+/// that the response time does not reveal whether the task exists.
 async fn newer(
     store: &Store,
     tenant: &TenantId,
@@ -265,24 +253,20 @@ async fn newer(
     let name = TurnName::task(tenant, task);
     let newer = store.newer_tasks(&name).await?;
     let agent = match store.record(&name).await {
-        // A damaged record must not make the list fail: treat its agent as unknown.
+        // A damaged record must not make the list fail.
         Err(error) if error.is_script_error() => None,
         view => summary(tenant, task.clone(), &view?).agent,
     };
     Ok(newer.filter(|_| sees(agent.as_deref())))
 }
 
-/// Returns the IDs that follow `last`, the last ID of the previous read, or all IDs if `last` is not among them. Tasks
-/// that arrived after the previous read have moved `last` further down the list.
+/// Returns all IDs if `last` is missing: newer tasks have moved it down the list.
 fn behind(mut ids: Vec<TaskId>, last: Option<&TaskId>) -> Vec<TaskId> {
     let known = last.and_then(|last| ids.iter().position(|id| id == last)).map_or(0, |at| at + 1);
     ids.split_off(known)
 }
 
 /// Reads the summary of one task.
-///
-/// # Errors
-/// [`StoreError`].
 pub async fn task_summary(store: &Store, tenant: &TenantId, id: TaskId) -> Result<TaskSummary, StoreError> {
     Ok(summary(tenant, id.clone(), &store.turn_view(&TurnName::task(tenant, &id)).await?))
 }
@@ -338,8 +322,7 @@ fn of_finished(blank: TaskSummary, finished: &Finished) -> TaskSummary {
     }
 }
 
-/// Reads the description of a task. If workers run the task, the description is in the arguments of the task's call.
-/// Otherwise it is in the message.
+/// If workers run the task, the message is a call, and the description is in its arguments.
 fn description(blob: &str) -> Option<String> {
     let arguments = serde_json::from_str::<Call>(blob).map(|call| call.arguments);
     let task: Value = serde_json::from_str(&with_numbers_as_text(arguments.as_deref().unwrap_or(blob))).ok()?;
@@ -347,7 +330,6 @@ fn description(blob: &str) -> Option<String> {
     Some(cut(text, DESCRIPTION_BYTES_MAX))
 }
 
-/// Cuts at a character boundary. A shortened text ends with `…`.
 pub(super) fn cut(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();

@@ -1,7 +1,4 @@
-//! Tasks for observers: list them, show their details, watch them, and cancel them.
-//!
-//! `watch` returns the events of one task as a stream. `details` returns everything that is currently known about a
-//! task. `cancel` ends a task and everything that the task began. `history` is the format of a task's steps in Redis.
+//! Lists tasks, shows their details, watches them, and cancels them.
 
 mod cancel;
 mod details;
@@ -18,8 +15,7 @@ pub use watch::{TaskEvent, TaskProgress, TaskWatcher};
 use tickfleet_model::{TaskId, TurnId};
 use tickfleet_store::TurnName;
 
-/// Returns the name of the turn with the calls of a plan. `number` is the plan's number, from 1. Returns `None` if the
-/// task's ID is too long for the suffix. In that case, the turns have IDs of another form.
+/// Returns `None` if the task's ID is too long for the suffix. In that case, the turns have IDs of another form.
 fn turn_of(task: &TurnName, number: usize) -> Option<TurnName> {
     let turn = TurnId::new(format!("{}.step-{number}", task.turn)).ok()?;
     Some(TurnName { tenant: task.tenant.clone(), turn })

@@ -1,4 +1,4 @@
-//! A stream of the events of one task, from a position to the end of the task.
+//! The events of one task as a stream.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::turn_of;
 use crate::replies::Reply;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// If a task is still unknown after this time, it may have been rejected, so the watcher searches the dead letters.
+/// After this time, an unknown task may have been rejected, so search the dead letters.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
 const LETTERS: usize = 100;
 
@@ -24,14 +24,14 @@ const LETTERS: usize = 100;
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum TaskEvent {
-    /// The task was stored durably. Workers or runtimes can now run it.
+    /// The task was stored.
     Accepted {
         /// The agent that does the work.
         agent: String,
-        /// When the task was accepted (ms of shard time).
+        /// Time of acceptance (ms of shard time).
         at_ms: i64,
     },
-    /// The model has responded with calls or with its answer. The answer follows as a separate event.
+    /// The model has responded. An answer follows as a separate event.
     Plan {
         /// The model.
         model: String,
@@ -41,7 +41,7 @@ pub enum TaskEvent {
         /// The calls that the model requested.
         calls: Vec<PlannedCall>,
     },
-    /// The calls of the plan were submitted as a turn.
+    /// The calls were submitted as a turn.
     Execute {
         /// The turn.
         turn: String,
@@ -69,14 +69,14 @@ pub enum TaskEvent {
     },
     /// The task waits for another turn or task, an approval, or a retry.
     Waiting {
-        /// The reason for the wait as text, or the ID of the turn or task that this task waits for.
+        /// The reason of the wait, or the ID of a turn or task.
         #[serde(rename = "for")]
         what: String,
         /// The latest end of the wait (ms of shard time), if known.
         #[serde(skip_serializing_if = "Option::is_none")]
         until_ms: Option<i64>,
     },
-    /// The task's calls wait because a cap or limit is used up.
+    /// The task's calls wait for a cap or limit.
     Capped {
         /// The cap or limit.
         limit: String,
@@ -84,16 +84,16 @@ pub enum TaskEvent {
         #[serde(skip_serializing_if = "Option::is_none")]
         until_ms: Option<i64>,
     },
-    /// The task has succeeded.
+    /// The task succeeded.
     Answer {
-        /// The answer as text. If the output has no text, the whole output.
+        /// The answer as text, or the JSON of an output without text.
         answer: String,
         /// The whole output.
         output: Box<RawValue>,
     },
-    /// The task has ended without success.
+    /// The task failed.
     Failed {
-        /// The outcome of the task's call, or `rejected`, or `record_expired`.
+        /// An outcome, `rejected` or `record_expired`.
         outcome: String,
         /// The reason.
         message: String,
@@ -101,25 +101,24 @@ pub enum TaskEvent {
 }
 
 impl TaskEvent {
-    /// Returns true if this event is the last one.
+    /// True for the last event.
     #[must_use]
     pub const fn is_end(&self) -> bool {
         matches!(self, Self::Answer { .. } | Self::Failed { .. })
     }
 }
 
-/// An event of a task, and the position after the event.
+/// An event and its position.
 #[derive(Debug, Clone, Serialize)]
 pub struct TaskProgress {
-    /// Number of history entries that were already reported. To continue after this event, pass the number to
-    /// [`TaskWatcher::from`].
+    /// Number of reported history entries. To continue after this event, pass it to [`TaskWatcher::from`].
     pub position: usize,
     /// The event.
     #[serde(flatten)]
     pub event: TaskEvent,
 }
 
-/// Watches one task. The watcher reads four times a second. All watchers of the process share one connection.
+/// Watches one task: reads it four times a second.
 #[derive(Debug)]
 pub struct TaskWatcher {
     store: Store,
@@ -128,9 +127,8 @@ pub struct TaskWatcher {
     accepted: bool,
     since: Instant,
     reported_wait: Option<WaitReason>,
-    /// The number of plans in the task's history so far. `None` if the history before the position is not counted yet.
+    /// The number of plans in the history. `None` if the history before the position is not counted yet.
     plans: Option<usize>,
-    /// True if the submission of the last plan's calls was reported.
     executed: bool,
     ready: VecDeque<TaskProgress>,
     ended: bool,
@@ -144,7 +142,7 @@ impl TaskWatcher {
         Self::from(store, name, 0)
     }
 
-    /// Watches a task from a position. Events of the history before the position are not reported again.
+    /// Watches a task from a position, without the events before it.
     #[must_use]
     pub fn from(store: Store, name: TurnName, position: usize) -> Self {
         let ready = VecDeque::new();
@@ -158,13 +156,13 @@ impl TaskWatcher {
         Self { store, name, position, accepted, since, reported_wait, plans, executed, ready, ended, looked }
     }
 
-    /// Returns the name of the watched task.
+    /// The watched task.
     #[must_use]
     pub const fn name(&self) -> &TurnName {
         &self.name
     }
 
-    /// Waits for the next event, without a timeout. Returns `None` after the last event.
+    /// Waits for the next event. Returns `None` after the last event.
     ///
     /// # Errors
     /// [`StoreError`]; call again, no event is lost.
@@ -186,7 +184,7 @@ impl TaskWatcher {
         }
     }
 
-    /// Returns the events as a stream. The stream ends after the last event, or after an error.
+    /// The stream ends after the last event, or after an error.
     pub fn into_stream(self) -> impl Stream<Item = Result<TaskProgress, StoreError>> {
         futures::stream::unfold(Some(self), |watch| async {
             let mut watch = watch?;
@@ -244,11 +242,10 @@ impl TaskWatcher {
                 self.plans = self.plans.map(|plans| plans + 1);
                 self.executed = false;
             }
-            // If the turn started and ended between two reads, its submission was not reported yet.
+            // The turn can start and end between two reads.
             HistoryStep::Result(_) => {
                 if let Some(turn) = turn_of(&self.name, self.plans.unwrap_or_default()) {
-                    // If a watcher continues after this event, it must still receive the result. So the event's
-                    // position excludes the result.
+                    // The position excludes the result: a watcher that continues from here must still receive it.
                     self.execute(turn.turn.as_str(), self.position.saturating_sub(1));
                 }
             }
@@ -262,8 +259,6 @@ impl TaskWatcher {
         }
     }
 
-    /// Reports the submission of each plan's calls at most once. `position` is the number of history entries before
-    /// this event.
     fn execute(&mut self, turn: &str, position: usize) {
         if !self.executed {
             self.executed = true;
@@ -291,7 +286,6 @@ impl TaskWatcher {
         Ok(())
     }
 
-    /// Reports each wait once.
     async fn wait(&mut self, turn: &Turn, pulse: &TaskSteps) -> Result<(), StoreError> {
         let Some(TaskWait { reason, until_ms }) = wait_of(&self.store, &self.name, turn, pulse.timer_ms).await? else {
             return Ok(());
@@ -326,7 +320,6 @@ impl TaskWatcher {
         Ok(())
     }
 
-    /// Handles a task without a record: the task has not arrived yet, was rejected, or its record has expired.
     async fn unknown(&mut self) -> Result<(), StoreError> {
         if self.accepted {
             self.push_event(record_expired());
@@ -345,7 +338,7 @@ impl TaskWatcher {
     }
 }
 
-/// Returns true if the dead letter is about this task. If the letter has no tenant, compares the tenant in the message.
+/// If the letter has no tenant, compares the tenant in the message.
 fn is_about(letter: &DeadLetter, name: &TurnName) -> bool {
     let says = |member: &str, value: &str| {
         ["", " "].iter().any(|blank| letter.raw.contains(&format!("\"{member}\":{blank}\"{value}\"")))
@@ -389,7 +382,6 @@ fn ended(reply: &str) -> TaskEvent {
     }
 }
 
-/// Returns the model's answer or the plain text that the output holds, otherwise the output's JSON.
 pub(crate) fn answer_of(output: &RawValue) -> String {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]

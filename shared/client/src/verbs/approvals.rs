@@ -49,11 +49,7 @@ pub struct Approver<'a> {
 }
 
 impl VerbContext<'_> {
-    /// Finds an approval by its name, `tenant:id`. If the tenant is missing, all tenants of the operator are searched.
-    ///
-    /// # Errors
-    /// [`VerbError::Unknown`], with the nearest waiting approvals; [`VerbError::Invalid`]; [`VerbError::Forbidden`];
-    /// [`VerbError::Store`].
+    /// Finds an approval by `tenant:id`. Without a tenant, searches all tenants of the operator.
     pub async fn find_approval(&self, name: &str) -> Result<Approval, VerbError> {
         let (tenant, id) = split_tenant(self.tenant.as_ref(), name)?;
         let tenants: Vec<TenantId> = match &tenant {
@@ -73,9 +69,6 @@ impl VerbContext<'_> {
 
 impl ApproveRequest {
     /// Approves the call. The caller must first check changed arguments against the tool's schema.
-    ///
-    /// # Errors
-    /// The errors that [`rejected_decision`] returns.
     pub async fn run(
         &self,
         context: &VerbContext<'_>,
@@ -93,9 +86,6 @@ impl ApproveRequest {
 
 impl DenyRequest {
     /// Denies the call.
-    ///
-    /// # Errors
-    /// The errors that [`rejected_decision`] returns.
     pub async fn run(
         &self,
         context: &VerbContext<'_>,
@@ -141,8 +131,8 @@ async fn decide(
     counted.map_err(|error| rejected_decision(approval, error))
 }
 
-/// Returns the recorded changes if they equal `shown`, otherwise an error. Compares by value, with all digits, because
-/// JSON clients format values differently. The store compares the returned text with the record again.
+/// Compares by value, with all digits, because JSON clients format values differently. Returns the recorded text,
+/// because the store compares the text again.
 fn changes_seen<'a>(approval: &'a Approval, shown: &RawValue) -> Result<Option<&'a RawValue>, VerbError> {
     match approval.narrowed.as_deref() {
         Some(now) if is_same(now, shown) => Ok(Some(now)),
@@ -150,9 +140,8 @@ fn changes_seen<'a>(approval: &'a Approval, shown: &RawValue) -> Result<Option<&
     }
 }
 
-/// Converts an error of a rejected decision to the error of the verb. Returns [`VerbError::Forbidden`] if the approver
-/// may not decide, and [`VerbError::Conflict`] if the approval's state does not allow the decision. Returns
-/// [`VerbError::Invalid`] if the arguments may not be changed in this way.
+/// Returns [`VerbError::Forbidden`] if the approver may not decide, and [`VerbError::Conflict`] if the approval was
+/// decided or has changed. Invalid changes are [`VerbError::Invalid`].
 #[must_use]
 pub fn rejected_decision(approval: &Approval, error: ApprovalError) -> VerbError {
     let message = format!("{}:{}: {error}", approval.tenant, approval.id);

@@ -40,7 +40,7 @@ pub struct DropRequest {
 }
 
 impl ReplayRequest {
-    /// Replays the entries. The results are in the order of the ids.
+    /// Replays the entries, with results in the same order.
     ///
     /// # Errors
     /// [`VerbError::Invalid`]; [`VerbError::Store`]: the first entries may have been replayed.
@@ -56,7 +56,7 @@ impl ReplayRequest {
 }
 
 impl DropRequest {
-    /// Drops the entries. The results are in the order of the ids.
+    /// Drops the entries, with results in the same order.
     ///
     /// # Errors
     /// [`VerbError::Invalid`]; [`VerbError::Store`]: the first entries may have been dropped.
@@ -80,9 +80,6 @@ async fn handle_all(
 
 impl VerbContext<'_> {
     /// Replays or drops one entry.
-    ///
-    /// # Errors
-    /// [`VerbError::Store`].
     pub async fn handle_dead(
         &self,
         id: &DeadId,
@@ -101,10 +98,7 @@ fn parse_ids(ids: &[String]) -> Result<Vec<DeadId>, VerbError> {
 }
 
 impl DeadId {
-    /// Parses an id of a request.
-    ///
-    /// # Errors
-    /// [`VerbError::Invalid`].
+    /// Parses an id.
     pub fn parse(text: &str) -> Result<Self, VerbError> {
         text.parse().map_err(|error: String| VerbError::Invalid(format!("{text:?}: {error}")))
     }

@@ -1,6 +1,5 @@
-//! Verbs of operators, such as `pause`. A verb is a request type: it has the request's fields, checks them, and runs in
-//! a [`VerbContext`]. The command line and the HTTP API call the same verbs, and add only their own forms of input and
-//! output.
+//! Verbs of operators, such as `pause`. A verb is a request type. The command line and the HTTP API call the same
+//! verbs.
 
 mod approvals;
 mod dead;
@@ -28,7 +27,7 @@ pub use tools::{DisabledTool, DisabledTools, SwitchToolRequest};
 pub use turns::{CancelTurnsRequest, TurnCancelResult};
 pub use workers::DrainWorkerRequest;
 
-/// The fleet in which a verb runs, and the operator who runs it.
+/// The fleet, and the operator who runs the verb.
 #[derive(Clone)]
 pub struct VerbContext<'a> {
     /// The fleet.
@@ -37,11 +36,11 @@ pub struct VerbContext<'a> {
     pub names: FleetNames,
     /// The operator's name, for the audit log.
     pub by: String,
-    /// The operator's only tenant. `None` if the operator may act on all tenants.
+    /// The only tenant of the operator. `None` if the operator may act on all tenants.
     pub tenant: Option<TenantId>,
-    /// Removes secrets from text that is stored.
+    /// Removes secrets from stored text.
     pub redactor: Arc<Redactor>,
-    /// Receives remarks that do not stop the verb.
+    /// Receives remarks.
     pub remarks: &'a dyn Remarks,
 }
 
@@ -64,7 +63,7 @@ pub enum VerbError {
     /// The operator is not allowed to run this verb.
     #[error("{0}")]
     Forbidden(String),
-    /// The request contains a name that the fleet does not have. The message suggests similar names.
+    /// The fleet does not have the name. The message suggests similar names.
     #[error("{0}")]
     Unknown(String),
     /// The fleet's state does not allow the change.
@@ -79,18 +78,14 @@ pub enum VerbError {
 }
 
 impl VerbContext<'_> {
-    /// Returns the operator's name, the reason of an action, and the redactor, as needed by functions that write to the
-    /// audit log.
+    /// The operator, as functions that write to the audit log need it.
     #[must_use]
     pub fn operator<'b>(&'b self, reason: &'b str) -> Operator<'b> {
         Operator { by: &self.by, reason, redactor: &self.redactor }
     }
 
-    /// Checks that the fleet has this tenant, agent or tool. If only the local configuration lacks the name, and that
-    /// configuration is not in force, the operator receives a remark.
-    ///
-    /// # Errors
-    /// [`VerbError::Unknown`]; [`VerbError::Store`].
+    /// Checks that the fleet has this name. If only the local configuration lacks it, and this configuration is not in
+    /// force, the operator receives a remark.
     pub async fn check_name(&self, name: FleetName<'_>) -> Result<(), VerbError> {
         match self.names.find_unknown(&self.client, name).await? {
             None => Ok(()),
@@ -103,7 +98,7 @@ impl VerbContext<'_> {
         }
     }
 
-    /// Parses `tenant:id`. The tenant can be missing if the operator is restricted to one tenant.
+    /// The tenant can be missing if the operator is restricted to one tenant.
     fn parse_turn_name(&self, text: &str) -> Result<TurnName, VerbError> {
         let (tenant, id) = split_tenant(self.tenant.as_ref(), text)?;
         let turn = TurnId::new(id).map_err(|error| VerbError::Invalid(format!("{text:?}: {error}")))?;
@@ -113,16 +108,12 @@ impl VerbContext<'_> {
 }
 
 /// Parses an optional field. An empty text counts as absent.
-///
-/// # Errors
-/// [`VerbError::Invalid`], with the field.
 pub fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<&str>) -> Result<Option<T>, VerbError> {
     let read = text.filter(|text| !text.is_empty()).map(str::parse).transpose();
     read.map_err(|error| VerbError::Invalid(format!("{name}: {error}")))
 }
 
-/// Restricts a requested tenant to the operator's tenant `own`. In the arguments and in the result, `None` means all
-/// tenants.
+/// Restricts a requested tenant to the operator's tenant `own`. `None` means all tenants.
 ///
 /// # Errors
 /// [`VerbError::Invalid`]: invalid tenant. [`VerbError::Forbidden`]: another tenant.
@@ -135,10 +126,7 @@ pub fn restrict_tenant(own: Option<&TenantId>, requested: Option<&str>) -> Resul
     }
 }
 
-/// Splits `tenant:id`. If the text is only an `id`, the tenant is `own`.
-///
-/// # Errors
-/// The errors of [`restrict_tenant`].
+/// Splits `tenant:id`. The tenant of a plain `id` is `own`.
 pub fn split_tenant<'a>(own: Option<&TenantId>, text: &'a str) -> Result<(Option<TenantId>, &'a str), VerbError> {
     match text.split_once(':') {
         Some((tenant, id)) => Ok((restrict_tenant(own, Some(tenant))?, id)),
@@ -146,10 +134,7 @@ pub fn split_tenant<'a>(own: Option<&TenantId>, text: &'a str) -> Result<(Option
     }
 }
 
-/// Deserializes an optional member with a default. Null counts as absent, as in all request bodies.
-///
-/// # Errors
-/// The value has another type.
+/// Deserializes a member. Null counts as absent.
 pub fn or_default<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,5 +1,4 @@
-//! The names of tenants, agents, tools and limits. A name that the fleet does not have is rejected, with a hint to the
-//! nearest names.
+//! Rejects names that the fleet does not have, with a hint to the nearest names.
 //!
 //! The local configuration is authoritative only if it is in force. An operator's machine can have a different
 //! configuration, and a verb that is needed in an emergency must not fail because of the difference.
@@ -16,32 +15,32 @@ use crate::Client;
 use crate::operate::TurnFilter;
 use crate::turn_status::CAP_NAMES;
 
-/// Prefix of the ID of every tool without a configured ID.
+/// Prefix of every tool ID that the configuration does not set.
 const TOOL_ID: &str = "tool_";
 
-/// A name of a tenant, agent or tool that the fleet may or may not have.
+/// A name that the fleet may not have.
 #[derive(Debug, Clone, Copy)]
 pub enum FleetName<'a> {
     /// A tenant.
     Tenant(&'a TenantId),
-    /// An agent, and the tenant for which it works.
+    /// An agent of a tenant.
     Agent(&'a TenantId, &'a AgentId),
     /// A tool, by name or id.
     Tool(&'a str),
 }
 
-/// The names in a configuration. The methods also consider the names that the fleet publishes.
+/// The names in a configuration. The methods also read the names that the fleet publishes.
 #[derive(Debug, Clone, Default)]
 pub struct FleetNames {
     tenants: BTreeSet<TenantId>,
     agents: BTreeSet<AgentId>,
     limits: BTreeSet<String>,
     tools: ToolNames,
-    /// Digest of the configuration's policy. If `None`, the configuration counts as the one in force.
+    /// Digest of the policy. If `None`, the configuration counts as in force.
     digest: Option<String>,
 }
 
-/// The names in a filter of a list or search. An unset field matches all.
+/// The names in a filter. An unset field matches all.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FilteredNames<'a> {
     /// The tenant.
@@ -50,11 +49,11 @@ pub struct FilteredNames<'a> {
     pub agent: Option<&'a str>,
     /// The tool, by name or ID.
     pub tool: Option<&'a str>,
-    /// The cap or limit that turns wait for.
+    /// The cap or limit for which turns wait.
     pub limit: Option<&'a str>,
     /// The outcome of calls.
     pub outcome: Option<&'a str>,
-    /// The cause of dead letters: an outcome or a code of rejection.
+    /// The cause of dead letters: an outcome or a rejection code.
     pub cause: Option<&'a str>,
 }
 
@@ -72,14 +71,14 @@ impl<'a> From<&'a TurnFilter> for FilteredNames<'a> {
 
 pub(super) struct UnknownName {
     pub(super) message: String,
-    /// True if the local configuration is in force, or if the published tool lists of agents are complete. In both
-    /// cases, the name is unknown to the whole fleet, not only to the local configuration.
+    /// True if the local configuration is in force, or if the fleet publishes complete tool lists. In both cases, the
+    /// whole fleet lacks the name.
     pub(super) is_in_force_here: bool,
 }
 
 impl FleetNames {
-    /// Collects the names of a policy. `tool_ids` maps IDs of tools to their names. `digest` is the digest of the
-    /// policy. If `digest` is `None`, the policy counts as the one in force.
+    /// Collects the names of a policy. `tool_ids` maps IDs of tools to names. Without `digest`, the policy counts as in
+    /// force.
     #[must_use]
     pub fn new(policy: &Policy, tool_ids: impl IntoIterator<Item = (String, String)>, digest: Option<String>) -> Self {
         let names = policy.permissions.matrix.keys().map(String::as_str).chain(META_TOOLS.iter().copied());
@@ -94,7 +93,6 @@ impl FleetNames {
         Self { tenants: policy.tenants.keys().cloned().collect(), agents, limits, tools, digest }
     }
 
-    /// Looks for the name in the configuration and in the fleet. Returns `None` if the name is known.
     pub(super) async fn find_unknown(
         &self,
         client: &Client,
@@ -118,7 +116,7 @@ impl FleetNames {
                 let tools = self.read_tools(client).await?;
                 let known = tools.names.iter().chain(tools.ids.keys()).chain(&tools.disabled);
                 let known: BTreeSet<&str> = known.map(String::as_str).collect();
-                // Whether a tool exists does not depend on the version in the ID.
+                // The version does not matter for the existence of a tool.
                 let name = tool.split_once('@').map_or(tool, |(name, _)| name);
                 // The ID of each version of a tool begins with the tool's ID.
                 let is_version = name.starts_with(TOOL_ID)
@@ -129,8 +127,7 @@ impl FleetNames {
         let Some(message) = found else { return Ok(None) };
         let mut is_in_force_here = self.is_in_force(client).await?;
         if let (false, FleetName::Agent(tenant, agent)) = (is_in_force_here, name) {
-            // Workers publish a tool list for every agent of the fleet, including agents that the local configuration
-            // lacks.
+            // Workers publish a tool list for every agent, including agents that the local configuration lacks.
             let store = client.store(tenant);
             if store.tool_list(tenant, agent).await?.is_some() {
                 return Ok(None);
@@ -140,11 +137,8 @@ impl FleetNames {
         Ok(Some(UnknownName { message, is_in_force_here }))
     }
 
-    /// Rejects a filter that matched nothing because one of its names does not exist. A filter with matches needs no
-    /// check, because it may name removed agents and tools: their entries and turns are still stored.
-    ///
-    /// # Errors
-    /// [`VerbError::Unknown`]; [`VerbError::Store`].
+    /// Rejects an unknown name in a filter without matches. A filter with matches may name removed agents and tools,
+    /// because their entries and turns are still stored.
     pub async fn check_filter(&self, client: &Client, filter: FilteredNames<'_>) -> Result<(), VerbError> {
         let outcomes: BTreeSet<&str> = Outcome::ALL.into_iter().map(Outcome::as_str).collect();
         let causes: BTreeSet<&str> = outcomes.iter().copied().chain(RejectionCode::WORDS).collect();
@@ -174,10 +168,7 @@ impl FleetNames {
         Ok(())
     }
 
-    /// Returns all tenants: the tenants of the configuration, and the tenants that were declared at run time.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// All tenants: those of the configuration, and those that were declared at run time.
     pub async fn tenants(&self, client: &Client) -> Result<BTreeSet<TenantId>, StoreError> {
         let mut tenants = self.tenants.clone();
         for store in client.stores() {
@@ -186,11 +177,8 @@ impl FleetNames {
         Ok(tenants)
     }
 
-    /// Resolves the tool of a filter, given by name or ID, to the tool's name, because stored data and lists contain
-    /// names. The ID of one version selects all versions of the tool. Returns `None` if `given` is `None`.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Returns the name of the tool with this name or ID, because stored data contains names. The ID of one version
+    /// selects all versions.
     pub async fn tool_filter(&self, client: &Client, given: Option<&str>) -> Result<Option<String>, StoreError> {
         match given.filter(|tool| !tool.is_empty()) {
             Some(given) => Ok(Some(self.read_tools(client).await?.name(given))),
@@ -198,8 +186,7 @@ impl FleetNames {
         }
     }
 
-    /// Returns the tool's name, even if the tool is given by ID. The ID of one version is returned unchanged, because
-    /// such an ID means only that version.
+    /// The ID of one version is returned unchanged, because it means only that version.
     pub(super) async fn tool_switched(&self, client: &Client, given: &str) -> Result<String, StoreError> {
         Ok(self.read_tools(client).await?.switched(given))
     }
@@ -227,11 +214,10 @@ impl FleetNames {
     }
 }
 
-/// The tools of the fleet, from the configuration and from the lists that workers publish.
 #[derive(Debug, Clone, Default)]
 struct ToolNames {
     names: BTreeSet<String>,
-    /// Maps an ID to the name, or to `<name>@<version>`.
+    /// An ID's value is the name or `<name>@<version>`.
     ids: BTreeMap<String, String>,
     disabled: BTreeSet<String>,
 }
@@ -249,13 +235,13 @@ impl ToolNames {
 
     fn name(&self, given: &str) -> String {
         let name = if self.names.contains(given) { Some(given) } else { self.ids.get(given).map(String::as_str) };
-        // The tool may have been removed while its calls are still stored. If so, derive the name from the default ID.
+        // The tool of stored calls may have been removed. If so, derive the name from the default ID.
         let of_default = || given.strip_prefix(TOOL_ID).filter(|name| !name.is_empty());
         name.or_else(of_default).unwrap_or(given).split('@').next().unwrap_or_default().to_owned()
     }
 
-    /// Returns the name of the tool with this name or ID. An unknown text, the ID of one version, and the ID of a tool
-    /// with several versions are returned unchanged.
+    /// `given` is returned unchanged if it is unknown, the ID of one version, or the ID of a tool with several
+    /// versions.
     fn switched(&self, given: &str) -> String {
         let name = self.ids.get(given).filter(|name| !self.names.contains(given) && !name.contains('@'));
         let has_versions = |name: &str| self.ids.values().any(|known| known.starts_with(&format!("{name}@")));
@@ -279,7 +265,6 @@ mod tests {
     fn tools() -> ToolNames {
         let mut tools = ToolNames::default();
         tools.names.insert("echo".into());
-        // IDs as a worker publishes them, for tools from files, a binary, an MCP server and a Python host.
         let ids = [
             ("payments", "pay"),
             ("tool_tool_box", "tool_box"),

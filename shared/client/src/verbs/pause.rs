@@ -97,14 +97,11 @@ impl PauseRequest {
     }
 
     /// Resumes the target.
-    ///
-    /// # Errors
-    /// Every [`VerbError`].
     pub async fn resume(&self, context: &VerbContext<'_>) -> Result<PauseReport, VerbError> {
         let given = self.target(context)?;
         let (target, set) = given.resume(context, context.operator(&self.reason)).await?;
-        // Check the name only if nothing changed: a paused name may be missing from the configuration and can still be
-        // resumed.
+        // Check the name only if nothing changed: a paused name can be resumed after its removal from the
+        // configuration.
         if set != PauseResult::Ok {
             given.check_name(context).await?;
         }
@@ -129,7 +126,7 @@ impl PauseRequest {
 }
 
 impl PauseTarget {
-    /// Returns the tenant, or `None` if a tool is paused for all tenants.
+    /// `None` if a tool is paused for all tenants.
     #[must_use]
     pub const fn tenant(&self) -> Option<&TenantId> {
         match self {
@@ -155,7 +152,6 @@ impl PauseTarget {
         }
     }
 
-    /// Returns the resumed target with the tool's name, even if the tool was given by ID.
     async fn resume(
         &self,
         context: &VerbContext<'_>,
@@ -170,7 +166,7 @@ impl PauseTarget {
         let stores = context.client.stores();
         let tool = switched(context, given).await?;
         let mut set = operate::resume_tool(stores, &tool, operator).await?;
-        // The tool may have been paused under its ID, at a time when the ID could not be resolved to a name.
+        // The tool may have been paused under its ID, when the ID could not be resolved to a name.
         if set != PauseResult::Ok && tool != *given {
             set = operate::resume_tool(stores, given, operator).await?;
         }
@@ -184,10 +180,7 @@ async fn switched(context: &VerbContext<'_>, given: &PausedTool) -> Result<Pause
 }
 
 impl ActivePauses {
-    /// Lists the pauses in force. If `tenant` is given, lists only the pauses that affect this tenant.
-    ///
-    /// # Errors
-    /// [`VerbError::Store`].
+    /// Lists the pauses in force that affect `tenant`, or all pauses.
     pub async fn list(client: &Client, tenant: Option<&TenantId>) -> Result<Self, VerbError> {
         let mut pauses: Vec<ActivePause> = Vec::new();
         let is_theirs = |of: Option<&TenantId>| tenant.is_none() || of.is_none() || of == tenant;
@@ -196,7 +189,7 @@ impl ActivePauses {
             let callers = set.pauses.into_iter().map(|(who, pause)| (PauseTarget::Caller(who), pause));
             let tools = set.tool_pauses.into_iter().map(|(tool, pause)| (PauseTarget::Tool(tool), pause));
             for (target, pause) in callers.chain(tools) {
-                // A pause that applies to all tenants is stored in each shard, but is listed only once.
+                // Each shard stores a pause for all tenants, but the list has it once.
                 let is_listed =
                     target.tenant().is_none() && pauses.iter().any(|pause: &ActivePause| pause.target == target);
                 if is_theirs(target.tenant()) && !is_listed {

@@ -36,10 +36,7 @@ pub struct DisabledTools {
 }
 
 impl SwitchToolRequest {
-    /// Enables or disables the tool in every shard. Returns false if every shard already had the requested state.
-    ///
-    /// # Errors
-    /// [`VerbError::Invalid`]; [`VerbError::Unknown`]; [`VerbError::Store`].
+    /// Enables or disables the tool in every shard. Returns false if nothing changed.
     pub async fn switch(&self, context: &VerbContext<'_>, on: bool) -> Result<bool, VerbError> {
         let Self { tool, reason } = self;
         if !is_switchable_name(tool) {
@@ -53,12 +50,12 @@ impl SwitchToolRequest {
         let operator = context.operator(reason);
         let name = context.names.tool_switched(&context.client, tool).await?;
         let mut changed = switch_tool(context.client.stores(), &name, on, operator).await?;
-        // The tool may have been disabled under its ID, at a time when the ID could not be resolved to a name.
+        // The tool may have been disabled under its ID, when the ID could not be resolved to a name.
         if on && !changed && name != *tool {
             changed = switch_tool(context.client.stores(), tool, on, operator).await?;
         }
-        // Check the name only if nothing changed: a disabled name may be missing from the configuration and can still
-        // be enabled.
+        // Check the name only if nothing changed: a disabled tool can be enabled after its removal from the
+        // configuration.
         if on && !changed {
             context.check_name(FleetName::Tool(tool)).await?;
         }
@@ -68,9 +65,6 @@ impl SwitchToolRequest {
 
 impl DisabledTools {
     /// Lists the tools that were disabled at run time.
-    ///
-    /// # Errors
-    /// [`VerbError::Store`].
     pub async fn list(client: &Client) -> Result<Self, VerbError> {
         let shards = client.stores().len();
         let tool = |(tool, of): (String, Vec<u32>)| DisabledTool { tool, only_in: (of.len() < shards).then_some(of) };

@@ -37,7 +37,7 @@ pub struct TurnCancelResult {
 }
 
 impl CancelTurnsRequest {
-    /// Cancels the turns and tasks. The results are in the order of the ids.
+    /// Cancels the turns and tasks, with results in the same order.
     ///
     /// # Errors
     /// [`VerbError::Invalid`]; [`VerbError::Forbidden`]; [`VerbError::Unknown`]: none of the ids exists.
@@ -53,7 +53,7 @@ impl CancelTurnsRequest {
 }
 
 impl VerbContext<'_> {
-    /// Cancels turns and tasks that `filter` selected. The audit log records the filter, unless it is empty.
+    /// Cancels the turns and tasks that `filter` selected. The audit log records `filter`, unless it is empty.
     ///
     /// # Errors
     /// [`VerbError::Unknown`]: none of the turns and tasks exists. [`VerbError::Store`]: the first turns may have been
@@ -66,8 +66,7 @@ impl VerbContext<'_> {
     ) -> Result<Vec<CancelStatus>, VerbError> {
         let answers = end_many(&self.client, names, filter, self.operator(reason)).await?;
         let Some(first) = names.first() else { return Ok(answers) };
-        // Turns from a filter existed when they were selected, so it is not an error if all of them have ended since
-        // then.
+        // Turns from a filter existed at the selection. They may all have ended since then.
         if !filter.is_empty() || answers.iter().any(|answer| *answer != CancelStatus::Unknown) {
             return Ok(answers);
         }

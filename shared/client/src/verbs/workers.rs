@@ -18,8 +18,7 @@ pub struct DrainWorkerRequest {
 }
 
 impl DrainWorkerRequest {
-    /// Drains the worker, or resumes it if `drains` is false. Returns false if the worker already had the requested
-    /// state.
+    /// Drains the worker, or resumes it if `drains` is false. Returns false if nothing changed.
     ///
     /// # Errors
     /// [`VerbError::Unknown`]; [`VerbError::Conflict`]: too many workers are drained; [`VerbError::Store`].

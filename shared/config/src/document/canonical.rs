@@ -4,7 +4,6 @@ use serde_json::Value;
 
 use crate::document::tree::{self, Node};
 
-/// Writes JSON with the members of objects sorted by name, regardless of their order in memory.
 pub(crate) fn write_canonical(value: &Value, out: &mut String) {
     match value {
         Value::Object(members) => {
@@ -35,7 +34,7 @@ pub(crate) fn write_name(name: &str, out: &mut String) {
     out.push(':');
 }
 
-/// Writes a tree as canonical JSON, without converting the whole tree to JSON values first.
+/// Converting the whole tree to JSON values first would take more memory.
 pub(crate) fn write_tree(node: &Node, out: &mut String) {
     match &node.value {
         tree::Value::Mapping(entries) => {

@@ -1,6 +1,4 @@
-//! Environment variables in the configuration: a variable for each setting, and `${NAME:-default}` in texts.
-//!
-//! The environment is passed in as a map, so that reading a configuration depends only on its inputs.
+//! Environment variables: one for each setting, and `${NAME:-default}` in texts.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +11,16 @@ pub type Environment = BTreeMap<String, String>;
 
 const PREFIX: &str = "TICKFLEET_";
 
-/// Short names of variables that many programs use. Every setting also has a variable with its full name.
 const SHORT_NAMES: [(&str, &str); 3] = [
     ("REDIS_URL", "redis.url"),
     ("MAX_ACTIONS_PER_DAY", "caps.max_actions_per_day"),
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "tracing.otlp_endpoint"),
 ];
 
-/// Variables that look like settings but are read elsewhere: the path of the Redis binary for a private Redis.
+/// The path of the Redis binary for a private Redis. Other code reads it.
 const NOT_KNOBS: [&str; 1] = ["TICKFLEET_REDIS_SERVER"];
 
-/// Returns the name of a setting's variable: `TICKFLEET_WORKER_SLOTS` for `worker.slots`.
+/// `worker.slots` becomes `TICKFLEET_WORKER_SLOTS`.
 fn variable(path: &str) -> String {
     format!("{PREFIX}{}", path.replace('.', "_").to_ascii_uppercase())
 }
@@ -33,7 +30,7 @@ fn settings(built_in: &Node) -> Vec<String> {
     sections.flat_map(|s| s.node.entries().iter().map(move |field| join(&s.key, &field.key))).collect()
 }
 
-/// Overrides settings in `tree` with environment variables. An empty variable counts as unset.
+/// An empty variable counts as unset.
 pub(crate) fn apply_environment(tree: &mut Node, built_in: &Node, environment: &Environment, errors: &Errors) {
     let settings = settings(built_in);
     for path in &settings {
@@ -58,7 +55,6 @@ pub(crate) fn apply_environment(tree: &mut Node, built_in: &Node, environment: &
     refuse_unknown(&settings, built_in, environment, errors);
 }
 
-/// Sets the setting at `path` to the text of the variable `name`. For a list, splits the text at commas.
 fn set(tree: &mut Node, built_in: &Node, path: &str, name: &str, text: String) {
     let place = ConfigLocation::Environment(name.into());
     let is_list = path.split('.').try_fold(built_in, |node, field| node.get(field));
@@ -69,14 +65,12 @@ fn set(tree: &mut Node, built_in: &Node, path: &str, name: &str, text: String) {
     } else {
         Value::Text(text.trim().to_owned())
     };
-    // If the section is not a mapping, the error is reported later, when the section is read.
     if let Some(setting) = path.split('.').try_fold(tree, |node, field| node.get_mut(field)) {
         *setting = Node { value, place };
     }
 }
 
-/// Refuses variables that look like settings but are unknown. Otherwise, a cap with a misspelled name would have no
-/// effect.
+/// A cap with a misspelled name would have no effect.
 fn refuse_unknown(settings: &[String], built_in: &Node, environment: &Environment, errors: &Errors) {
     let known: Vec<String> = settings.iter().map(|path| variable(path)).collect();
     let sections: Vec<String> = built_in.entries().iter().map(|s| format!("{}_", variable(&s.key))).collect();
@@ -102,9 +96,8 @@ fn refuse_unknown(settings: &[String], built_in: &Node, environment: &Environmen
     }
 }
 
-/// Returns true for a variable that Kubernetes adds to every pod for a service in the same namespace. A service
-/// `tickfleet-worker` creates `TICKFLEET_WORKER_SERVICE_HOST` and `TICKFLEET_WORKER_PORT_9090_TCP_ADDR`, which are not
-/// settings.
+/// Kubernetes adds these variables to every pod. A service `tickfleet-worker` causes `TICKFLEET_WORKER_SERVICE_HOST`
+/// and `TICKFLEET_WORKER_PORT_9090_TCP_ADDR`.
 fn is_service_link(name: &str) -> bool {
     name.ends_with("_PORT")
         || name.ends_with("_SERVICE_HOST")
@@ -112,8 +105,7 @@ fn is_service_link(name: &str) -> bool {
         || name.split_once("_PORT_").is_some_and(|(_, rest)| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Replaces `${NAME}` and `${NAME:-default}` by values of the environment. If the variable is unset or empty, the
-/// default is used. Without a default, an error is noted. Returns the expanded text, or `None` after an error.
+/// An empty variable counts as unset. An unset variable without a default is an error.
 pub(crate) fn expand(cursor: &Cursor<'_>, environment: &Environment) -> Option<String> {
     let mut rest = cursor.text()?;
     let mut expanded = String::with_capacity(rest.len());

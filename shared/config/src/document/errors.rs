@@ -1,4 +1,4 @@
-//! The errors of a configuration. All errors are reported at once, each with its location.
+//! The errors of a configuration.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,9 +13,9 @@ pub enum ConfigLocation {
     },
     File {
         file: Arc<str>,
-        /// Line, from 1; 0 if the error concerns the whole file.
+        /// From 1; 0 for the whole file.
         line: u64,
-        /// Column in characters, from 1; 0 if the error concerns the whole file.
+        /// In characters, from 1; 0 for the whole file.
         column: u64,
     },
     Environment(Arc<str>),
@@ -47,7 +47,7 @@ impl fmt::Display for ConfigLocation {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct ConfigError {
     pub place: ConfigLocation,
-    /// The field, such as `worker.lease` or `tools.search_x.http.method`; empty if the error concerns a whole file.
+    /// Such as `worker.lease` or `tools.search_x.http.method`; empty for a whole file.
     pub path: String,
     /// Without secrets.
     pub found: String,
@@ -69,8 +69,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// All errors of a configuration, at least one. Causes come before their consequences; otherwise the order is by file
-/// and line.
+/// Never empty. A cause comes before its consequences.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors(Vec<ConfigError>);
 
@@ -104,7 +103,6 @@ impl fmt::Display for ConfigWarning {
     }
 }
 
-/// Collects errors and warnings while the configuration is read, so that a single run reports all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Errors(RefCell<Vec<ConfigError>>, RefCell<Vec<ConfigWarning>>);
 
@@ -161,12 +159,11 @@ impl Errors {
     }
 }
 
-/// Built-in files of the sample business that use names from other built-in files. An operator who replaces those other
-/// files may have to replace these three files, too.
+/// These files of the sample business use names of other files. An operator who replaces the other files may have to
+/// replace these, too.
 const OF_SAMPLES: [&str; 3] = ["agents.yaml", "permissions.yaml", "tenants.yaml"];
 
-/// The files in the order of their dependencies: a file uses only names that earlier files define. If errors are sorted
-/// in this order, each error comes before the errors that it causes.
+/// A file uses only names of files above it. In this order, each error comes before the errors that it causes.
 const ORDER: [&str; 9] = [
     "tickfleet.yaml",
     "models.yaml",
@@ -179,8 +176,7 @@ const ORDER: [&str; 9] = [
     "tenants.yaml",
 ];
 
-/// Returns the position of a location's file in [`ORDER`]. Environment variables count as `tickfleet.yaml`. Prompts of
-/// agents do, too, because other files name these prompts.
+/// Prompts of agents count as `tickfleet.yaml`, because other files name these prompts.
 fn rank(place: &ConfigLocation) -> usize {
     match place {
         ConfigLocation::Environment(_) => 0,
@@ -191,8 +187,7 @@ fn rank(place: &ConfigLocation) -> usize {
     }
 }
 
-/// Combines consecutive errors of the same file in [`OF_SAMPLES`] into one error, because operators cannot edit a
-/// built-in file. The errors must be sorted.
+/// Operators cannot edit a built-in file, so its errors become one error. `errors` must be sorted.
 fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {
     let sample = |error: &ConfigError| match &error.place {
         ConfigLocation::BuiltIn { file, .. } if OF_SAMPLES.contains(&&**file) => Some(Arc::clone(file)),
@@ -206,7 +201,6 @@ fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {
     runs.flat_map(one).collect()
 }
 
-/// Converts errors of a built-in file into one error that tells the operator which file to add.
 fn of_sample(file: &str, errors: &[ConfigError]) -> ConfigError {
     const SHOWN: usize = 3;
     let expected = format!("a {file} of your own: each file that you bring replaces the built-in one as a whole");
@@ -227,8 +221,6 @@ fn of_sample(file: &str, errors: &[ConfigError]) -> ConfigError {
     ConfigError { place, path, found, expected, suggestion: None }
 }
 
-/// Returns the name in quotes or backticks in the found text, such as `atlas` or `search_x`. Returns the whole text if
-/// it contains no such name.
 fn named(found: &str) -> &str {
     found.split(['`', '"']).nth(1).unwrap_or(found)
 }

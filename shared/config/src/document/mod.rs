@@ -1,5 +1,4 @@
-//! The YAML tree from which settings and files are read. Each value records the location where it was written, for
-//! error messages.
+//! The YAML tree of a file. Each value has its location, for error messages.
 
 pub(crate) mod canonical;
 pub(crate) mod environment;

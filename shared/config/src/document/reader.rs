@@ -1,6 +1,5 @@
-//! Reads typed values from a tree. If a value is invalid, the reader stores an error with the location, returns `None`
-//! and continues, so that a single run reports all errors. Callers use a placeholder for the value, because the
-//! configuration is discarded after an error.
+//! Reads typed values from a tree. After an error, reading continues with placeholders, so that one run reports all
+//! errors.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,13 +10,11 @@ use crate::document::units::{format_duration, format_size, parse_duration, parse
 use crate::mask;
 use tickfleet_model::suggest;
 
-/// A mapping, and the fields that were read from it. [`Section::close`] refuses all other fields.
 pub(crate) struct Section<'a> {
     path: String,
     place: &'a ConfigLocation,
     entries: &'a [Entry],
-    /// False if the value is not a mapping. An error was already noted for the value, so missing fields are not
-    /// reported.
+    /// False if the value is not a mapping. Its error was noted, so missing fields are not reported.
     sound: bool,
     asked: Vec<&'static str>,
     errors: &'a Errors,
@@ -33,7 +30,7 @@ impl<'a> Section<'a> {
         Self { path, place: &node.place, entries: node.entries(), sound, asked: vec![], errors }
     }
 
-    /// Returns the value of a field, or `None` if the field is missing or null.
+    /// Null counts as missing.
     pub(crate) fn optional(&mut self, field: &'static str) -> Option<Cursor<'a>> {
         self.asked.push(field);
         let entry = self.entries.iter().find(|entry| entry.key == field)?;
@@ -51,7 +48,7 @@ impl<'a> Section<'a> {
         found
     }
 
-    /// Refuses every field that was not read. Otherwise a misspelled setting would be silently ignored.
+    /// A misspelled setting would have no effect, so every unread field is an error.
     pub(crate) fn close(self) {
         for entry in self.entries.iter().filter(|entry| !self.asked.contains(&entry.key.as_str())) {
             let expected = match self.asked.as_slice() {
@@ -85,7 +82,7 @@ impl<'a> Cursor<'a> {
         self.errors.suggest(&self.node.place, &self.path, self.found(), expected, meant);
     }
 
-    /// Describes the value for an error, without text that may be a secret.
+    /// The text may be a secret.
     fn found(&self) -> String {
         let shown = match &self.node.value {
             Value::Text(text) => mask::found(text, &self.path),
@@ -206,8 +203,7 @@ impl<'a> Cursor<'a> {
         words
     }
 
-    /// Returns the text of a value from an environment variable, and `None` for other values. Variables have no types,
-    /// so numbers and booleans are parsed from this text.
+    /// Numbers and booleans from variables are texts.
     fn variable_text(&self) -> Option<&'a str> {
         match (&self.node.place, &self.node.value) {
             (ConfigLocation::Environment(_), Value::Text(text)) => Some(text.trim()),

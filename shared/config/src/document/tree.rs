@@ -1,5 +1,4 @@
-//! A YAML file as a tree. Every key and value has the location where it was written. The code that merges and overrides
-//! files and reports errors needs the locations, which a typed deserializer would lose.
+//! A YAML file as a tree. A typed deserializer would lose the locations of keys and values.
 
 use crate::document::errors::ConfigLocation;
 use crate::settings::redis_url::mask_url;
@@ -30,7 +29,6 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// Returns the entries of a mapping, and no entries for any other value.
     pub(crate) fn entries(&self) -> &[Entry] {
         match &self.value {
             Value::Mapping(entries) => entries,
@@ -49,9 +47,7 @@ impl Node {
         }
     }
 
-    /// Describes the value for an error, without secrets. A URL with an `@` is shown with masked password and query
-    /// values. Other text is cut to 60 characters, and everything that looks like a secret or has the name of a secret
-    /// is removed.
+    /// The text may contain secrets, so it is masked.
     pub(crate) fn describe(&self) -> String {
         const SHOWN: usize = 60;
         match &self.value {
@@ -72,9 +68,7 @@ impl Node {
         }
     }
 
-    /// Merges `over` into this node, field by field if both are mappings. Otherwise `over` replaces this node.
-    /// Exception: if this node is a mapping, a null changes nothing. A mapping in YAML is null if all its fields are
-    /// commented out.
+    /// A null does not replace a mapping: a mapping with only comments is null in YAML.
     pub(crate) fn merge(&mut self, over: Node) {
         match (&mut self.value, over.value) {
             (Value::Mapping(_), Value::Null) => {}

@@ -1,29 +1,25 @@
-//! Converts durations (`250ms`, `5s`, `1h`) and sizes (`64KiB`) from and to text.
+//! Durations (`250ms`, `5s`, `1h`) and sizes (`64KiB`) as text.
 
 use std::time::Duration;
 
 const DURATIONS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// Reads a duration: a whole number followed by `ms`, `s`, `m`, `h` or `d`.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
     parse(text, &DURATIONS).map(Duration::from_millis)
 }
 
-/// Uses the largest unit in which the duration is a whole number.
 #[must_use]
 pub fn format_duration(duration: Duration) -> String {
     format(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX), &DURATIONS, "ms")
 }
 
-/// Reads a size in bytes: a whole number followed by `B`, `KiB`, `MiB` or `GiB`.
 #[must_use]
 pub fn parse_size(text: &str) -> Option<u64> {
     parse(text, &SIZES)
 }
 
-/// Uses the largest unit in which the size is a whole number.
 #[must_use]
 pub fn format_size(bytes: u64) -> String {
     format(bytes, &SIZES, "B")

@@ -1,4 +1,4 @@
-//! Parses YAML into a tree. The parser is serde's, driven by a visitor that accepts any value and records its location.
+//! Parses YAML into a tree with locations.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,8 +15,7 @@ use crate::document::errors::{ConfigLocation, Errors};
 use crate::document::tree::{Entry, Node, Value, join};
 
 const DEPTH_MAX: usize = 64;
-/// Bytes of stack that are enough for [`DEPTH_MAX`] levels: up to 40 KiB per level without compiler optimization, and a
-/// margin.
+/// [`DEPTH_MAX`] levels of up to 40 KiB each, measured without compiler optimization, and a margin.
 const STACK_BYTES: usize = 8 << 20;
 
 #[derive(Debug, Clone, Copy)]
@@ -25,8 +24,7 @@ pub(crate) enum Origin<'a> {
     File(&'a str),
 }
 
-/// Parses one YAML file. An empty file is an empty mapping. Notes an error for each duplicate key. After a syntax
-/// error, notes the error and returns `None`.
+/// An empty file is an empty mapping.
 pub(crate) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<Node> {
     let places = Places::new(origin);
     match with_room(&|| read(text)) {
@@ -43,7 +41,7 @@ pub(crate) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<N
 fn read(text: &str) -> Result<Option<Raw>, serde_saphyr::Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_events: 8_000_000, max_nodes: 4_000_000, max_depth: DEPTH_MAX },
-        // The parser returns duplicate keys, so that the error about them can show the locations of both keys.
+        // The error about a duplicate key shows both locations.
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
         merge_keys: MergeKeyPolicy::Error,
@@ -53,25 +51,22 @@ fn read(text: &str) -> Result<Option<Raw>, serde_saphyr::Error> {
 }
 
 thread_local! {
-    /// True if this thread's stack is known to be large enough, so that [`with_room`] needs no other thread.
     static HAS_ROOM: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes this thread parse files itself from now on, without a separate thread. Call this function on the main thread
-/// of the process, while most of its stack is free.
+/// Call this function on the main thread, while most of its stack is free.
 pub(crate) fn parse_here() {
     HAS_ROOM.set(true);
 }
 
-/// Runs `parse` on a stack that is large enough for the deepest allowed file. The parser recurses for each level, and
-/// the remaining stack of the caller is unknown. A stack overflow would end the process.
+/// The parser recurses for each level, and a stack overflow would end the process. So `parse` runs on a large stack.
 fn with_room<T: Send>(parse: &(dyn Fn() -> T + Sync)) -> T {
     if HAS_ROOM.get() {
         return parse();
     }
     thread::scope(|scope| match thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, parse) {
         Ok(parsing) => parsing.join().unwrap_or_else(|panic| resume_unwind(panic)),
-        // If no thread can be created, use the current stack, which is enough for a file without deep nesting.
+        // Without a new thread, use the current stack. It is enough for most files.
         Err(_) => parse(),
     })
 }
@@ -206,7 +201,6 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_u128<E: Error>(self, value: u128) -> Result<RawValue, E> {
-        // The number is out of range in any case, so its exact value does not matter.
         self.visit_i128(i128::try_from(value).unwrap_or(i128::MAX))
     }
 

@@ -1,7 +1,7 @@
-//! `mcp.lock.yaml`: the definitions of MCP tools at the time when an operator pinned them, each with a digest.
+//! `mcp.lock.yaml`: pinned definitions of MCP tools, each with a digest.
 //!
-//! The file contains complete definitions, so that tools are known even if their server is down. Permission lists,
-//! schedulers and models use only the pinned definitions, and not the definitions that a server returns later.
+//! The definitions are complete, so that tools are known even if their server is down. Permission lists, schedulers and
+//! models never use the definitions that a server returns later.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -26,7 +26,6 @@ pub struct McpPins {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct McpPinned {
     pub version: Option<String>,
-    /// The server's tools, under the server's names.
     pub tools: Vec<McpDefinition>,
 }
 
@@ -42,7 +41,6 @@ pub struct McpDefinition {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpChange {
-    /// The changed part of the definition, such as `description` or `input schema`.
     pub part: &'static str,
     pub before: String,
     pub now: String,
@@ -58,7 +56,6 @@ pub struct McpAnnotations {
 }
 
 impl McpAnnotations {
-    /// Returns the effect of running the tool twice, provided that the server's hints are true.
     #[must_use]
     pub fn effect(&self) -> Effect {
         match (self.read_only_hint, self.idempotent_hint) {
@@ -94,8 +91,7 @@ impl McpDefinition {
         ]
     }
 
-    /// Returns the digest: `sha256:` and 64 hex digits over name, title, description, schemas and annotations. The
-    /// order of a schema's members does not change the digest.
+    /// `sha256:` and 64 hex digits. The order of a schema's members does not matter.
     #[must_use]
     pub fn digest(&self) -> String {
         let mut text = String::new();
@@ -106,14 +102,11 @@ impl McpDefinition {
             text.push('\n');
         });
         Sha256::digest(text.as_bytes()).iter().fold("sha256:".to_owned(), |mut hex, byte| {
-            // Writing to a String cannot fail.
             let _ = write!(hex, "{byte:02x}");
             hex
         })
     }
 
-    /// Returns the parts of the definition that differ in `other`. Schemas and hints are written as JSON, one member
-    /// per line.
     #[must_use]
     pub fn changes(&self, other: &Self) -> Vec<McpChange> {
         let text = |value: Json| match value {
@@ -133,8 +126,7 @@ impl McpDefinition {
 }
 
 impl McpPins {
-    /// Returns the text of `mcp.lock.yaml`. Values are JSON, which is valid YAML. Each member of a schema has its own
-    /// line, so that diffs are readable.
+    /// JSON is valid YAML. Each member of a schema has its own line, so that diffs are readable.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         let mut out = String::from(
@@ -192,13 +184,13 @@ fn line(out: &mut String, depth: usize, key: &str, value: Option<&Json>) {
     }
 }
 
-/// Escapes characters that JSON allows in a string, but that YAML forbids or that a reader of the file cannot see. Such
-/// characters occur only inside strings, so the escapes are valid JSON.
+/// YAML forbids these characters, or readers cannot see them. They occur only inside JSON strings, so the escapes are
+/// valid.
 fn yaml_safe(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
         match u32::from(c) {
-            // Keep line breaks: they are layout, because JSON escapes line breaks in strings.
+            // Line breaks are layout: JSON escapes them in strings.
             code if matches!(code, 0xfffe | 0xffff) || is_hidden(c) => {
                 let _ = match code {
                     ..=0xffff => write!(safe, "\\u{code:04x}"),
@@ -211,7 +203,7 @@ fn yaml_safe(json: &str) -> String {
     safe
 }
 
-/// Reads `mcp.lock.yaml`. If a definition does not match its digest, it was changed by hand and is refused.
+/// Refuses a definition that was changed by hand: its digest does not match.
 pub(crate) fn read(tree: &Node, errors: &Errors) -> McpPins {
     let mut pins = McpPins::default();
     let mut root = Section::open(tree, "", errors);

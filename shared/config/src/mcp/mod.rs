@@ -1,4 +1,4 @@
-//! `mcp.yaml`: the MCP servers, the pinned tools that are imported from them, and the names of these tools.
+//! `mcp.yaml`: the MCP servers and their pinned tools.
 
 pub(crate) mod lock;
 
@@ -15,13 +15,11 @@ use crate::tools::templates;
 use crate::tools::{effect_key, http};
 use tickfleet_model::{Effect, EffectKey, limits, suggest};
 
-/// Maximum characters of a server's name. The names of the server's tools begin with the server's name.
+/// In characters. The names of the server's tools begin with the server's name.
 const SERVER_NAME_MAX: usize = 32;
-/// The name of the field `servers` in the configuration of other programs, for an error message.
 const OTHERS_KEY: &str = "mcpServers";
-/// Maximum time limit of one try (ms). Longer work should be a task.
+/// Longer work should be a task.
 const TIMEOUT_MS_MAX: i128 = 3_600_000;
-/// Header names that the connection or the protocol uses.
 const HEADERS_REFUSED: [&str; 9] = [
     "accept",
     "connection",
@@ -43,15 +41,13 @@ pub struct McpFile {
 pub struct McpServerDef {
     pub connection: McpConnection,
     pub prefix: String,
-    /// True if the server's hints decide about the effects of its tools.
     pub trust_annotations: bool,
-    /// Maps the server's name of a tool to the effect that the operator declares.
+    /// By the server's name of the tool.
     pub effects: BTreeMap<String, Effect>,
-    /// Maps the server's name of a tool to the tool's effect key.
     pub effect_keys: BTreeMap<String, EffectKey>,
     /// Maximum time between progress reports of a call. Default: the fleet's tool timeout.
     pub timeout: Option<Duration>,
-    /// Time limit of one try that regularly reports progress.
+    /// For one try that regularly reports progress.
     pub timeout_max: Option<Duration>,
     pub category: Option<String>,
     pub required_capabilities: BTreeSet<String>,
@@ -62,14 +58,11 @@ pub struct McpServerDef {
 }
 
 impl McpServerDef {
-    /// Returns the name that models use for the tool that the server names `own`.
     #[must_use]
     pub fn tool_name(&self, own: &str) -> String {
         format!("{}{own}", self.prefix)
     }
 
-    /// Returns the effect of running one of the server's tools twice: the effect that the operator declared. Without a
-    /// declaration, returns the effect of the server's hints if they are trusted, otherwise `once`.
     #[must_use]
     pub fn effect(&self, tool: &McpDefinition) -> Effect {
         let declared = self.effects.get(&tool.name).copied();
@@ -77,21 +70,19 @@ impl McpServerDef {
     }
 }
 
-/// Defines how to connect to a server. Servers with equal values can share one connection.
+/// Servers with equal values can share one connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpConnection {
     pub transport: McpTransport,
-    /// Secrets that templates in `env` and `headers` may name. Each secret is given by reference.
     pub secrets: BTreeMap<String, SecretRef>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum McpTransport {
     Stdio {
-        /// The program, found through `PATH`.
         command: String,
         args: Vec<String>,
-        /// The environment, in addition to `PATH`: name → template.
+        /// In addition to `PATH`: name → template.
         env: BTreeMap<String, String>,
         cwd: Option<String>,
     },
@@ -103,7 +94,6 @@ pub enum McpTransport {
     },
 }
 
-/// Reads the MCP servers with their pinned tools, and adds these tools to `known`.
 pub(crate) fn read(tree: &Node, pins: &McpPins, known: &mut Tools, errors: &Errors) -> McpFile {
     let mut file = McpFile::default();
     for (name, cursor) in servers(tree, errors) {
@@ -124,7 +114,6 @@ pub(crate) fn read(tree: &Node, pins: &McpPins, known: &mut Tools, errors: &Erro
     file
 }
 
-/// Reads only `mcp.yaml`, for pinning. The servers have no tools yet.
 pub(crate) fn read_unpinned(tree: &Node, errors: &Errors) -> McpFile {
     let read = |(name, cursor): (String, Cursor<'_>)| Some((server(&name, &cursor)?.0, name));
     McpFile { servers: servers(tree, errors).into_iter().filter_map(read).map(|(def, name)| (name, def)).collect() }
@@ -273,7 +262,6 @@ fn server<'a>(name: &str, cursor: &Cursor<'a>) -> Option<(McpServerDef, ImportCh
     matches!(cursor.node.value, Value::Mapping(_)).then_some((def, chosen))
 }
 
-/// Returns a placeholder for a transport that could not be read; an error was noted.
 fn nowhere() -> McpTransport {
     McpTransport::Stdio { command: String::new(), args: Vec::new(), env: BTreeMap::new(), cwd: None }
 }
@@ -330,7 +318,6 @@ fn header(name: &str) -> Result<(), &'static str> {
     if templates::is_header_name(name) { Ok(()) } else { Err("a name such as X-Request-Id") }
 }
 
-/// Reads the address of a server. Values from the environment are already replaced.
 fn address(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     if text.contains("${") {

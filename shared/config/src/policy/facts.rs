@@ -1,4 +1,4 @@
-//! `facts` in a row of `permissions.yaml`: the facts that calls of the tool require, forbid, set and clear.
+//! `facts` in a row of `permissions.yaml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -88,8 +88,7 @@ fn condition(cursor: &Cursor<'_>) -> Option<FactCondition> {
     Some(FactCondition { fact: named?, mode: mode.unwrap_or_default(), message })
 }
 
-/// Refuses to require, forbid or clear a fact that no call sets. A requirement with a misspelled fact would stop every
-/// call, and a misspelled prohibition would stop none.
+/// A requirement with a misspelled fact would stop every call, and a misspelled prohibition would stop none.
 pub(super) fn check(tree: &Node, matrix: &BTreeMap<String, ToolGrant>, errors: &Errors) {
     let shape = |fact: &Fact| (fact.name.clone(), fact.arguments.len());
     let set: BTreeSet<_> = matrix.values().flat_map(|row| &row.facts.sets).map(|set| shape(&set.fact)).collect();

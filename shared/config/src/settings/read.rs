@@ -1,5 +1,4 @@
-//! Reads [`Settings`] from the merged tree. Types and ranges are checked for each setting. [`relate`] checks relations
-//! between settings.
+//! Reads [`Settings`] from the merged tree.
 
 mod seal;
 
@@ -25,7 +24,7 @@ const YEAR: Duration = Duration::from_secs(366 * 86_400);
 const LEASE_MIN: Duration = Duration::from_millis(limits::LEASE_MS_MIN);
 const LEASE_MAX: Duration = Duration::from_millis(limits::LEASE_MS_MAX);
 
-/// Maximum number of shards: the number of hash slots of a Redis Cluster. More shards would bring no benefit.
+/// The number of hash slots of a Redis Cluster.
 const SHARDS_MAX: i128 = 16_384;
 const RUNGS_MAX: usize = 16;
 
@@ -50,7 +49,7 @@ pub(crate) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
         tracing: tracing(section("tracing")?),
     };
     root.close();
-    // If a setting could not be read, it has a placeholder value. In that case, relations are not checked.
+    // An unreadable setting has a placeholder, which must not be compared.
     if errors.len() == before {
         relate(&settings, tree, errors);
     }
@@ -69,7 +68,7 @@ fn redis(mut s: Section<'_>) -> RedisSettings {
     redis
 }
 
-/// Reads the URL of Redis. An error does not show an invalid URL, because the URL can contain a password.
+/// An invalid URL can contain a password, so the error does not show it.
 fn redis_url(cursor: &Cursor<'_>) -> Option<RedisUrl> {
     let url = cursor.text().and_then(RedisUrl::new);
     if url.is_none() {
@@ -97,7 +96,6 @@ fn with_authority(url: &RedisUrl, cursor: &Cursor<'_>) -> Option<RedisUrl> {
     url.with_authority(file)
 }
 
-/// Reads the namespace. Every key contains the namespace, so only the characters of IDs are allowed.
 fn namespace(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let sound = !text.is_empty()
@@ -160,7 +158,6 @@ fn worker(mut s: Section<'_>) -> WorkerSettings {
     worker
 }
 
-/// Reads an absolute path, or an empty text.
 fn folder(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     if !text.is_empty() && !text.starts_with('/') {
@@ -255,7 +252,6 @@ fn fairness(mut s: Section<'_>) -> FairnessSettings {
 
 fn loops(mut s: Section<'_>) -> LoopSettings {
     let loops = LoopSettings {
-        // The value 1 is refused, because the first call repeats nothing.
         warn_after: s
             .required("warn_after")
             .and_then(|c| {
@@ -278,7 +274,7 @@ fn loops(mut s: Section<'_>) -> LoopSettings {
 fn permission(mut s: Section<'_>) -> PermissionSettings {
     let permission = PermissionSettings {
         strict_capabilities: boolean(&mut s, "strict_capabilities"),
-        // A later check, when the tools are known, reports tools that do not exist.
+        // Unknown tools are reported once the tools are known.
         disabled_tools: s.required("disabled_tools").map(|c| c.words()).unwrap_or_default(),
         trial_tools: boolean(&mut s, "trial_tools"),
         samples: boolean(&mut s, "samples"),
@@ -328,7 +324,7 @@ fn endpoint(cursor: &Cursor<'_>) -> Option<String> {
     sound.then(|| text.to_owned())
 }
 
-/// Reads a name without control characters, because lists show the name on one line.
+/// Lists show the name on one line.
 fn plain_name(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.some_text()?;
     let sound = text.len() <= limits::NAME_BYTES_MAX && !text.contains(char::is_control);
@@ -343,7 +339,6 @@ fn ratio_ppm(cursor: &Cursor<'_>) -> Option<u32> {
         Value::Integer(0) => Some(0.0),
         Value::Integer(1) => Some(1.0),
         Value::Float(ratio) => Some(*ratio),
-        // A value from an environment variable is a text.
         Value::Text(text) => text.parse().ok(),
         _ => None,
     };
@@ -355,8 +350,8 @@ fn ratio_ppm(cursor: &Cursor<'_>) -> Option<u32> {
     ratio.map(|ratio| (ratio * 1_000_000.0).round() as u32)
 }
 
-/// Reads `log.level`. A single word must be the name of a level. Otherwise the filter would take a misspelled level for
-/// a module name, and log everything of that module.
+/// A single word must be a level. Otherwise the filter would take a misspelled level for a module name, and log
+/// everything of that module.
 fn log_level(cursor: &Cursor<'_>) -> Option<String> {
     const LEVELS: [(&str, ()); 6] =
         [("off", ()), ("error", ()), ("warn", ()), ("info", ()), ("debug", ()), ("trace", ())];
@@ -411,8 +406,7 @@ struct Relation<'a> {
 }
 
 impl Relation<'_> {
-    /// Notes an error if `holds` is false: the setting `large` is smaller than `small` allows. If `large` has its
-    /// default value, the error is reported at `small`.
+    /// Reports the error at `small` if `large` has its default value.
     fn at_least(&self, (large, holds, is): (&str, bool, String), (small, floor): (&str, String), why: &str) {
         if holds {
             return;

@@ -1,4 +1,4 @@
-//! The URL of Redis, which can contain a password. The password is masked when printed, and revealed only on request.
+//! The URL of Redis.
 
 use std::fmt;
 
@@ -12,20 +12,17 @@ const SCHEMES: [&str; 8] = [
     "unix://",
     "redis+unix://",
     "valkey+unix://",
-    // The scheme of the store that `tickfleet dev` uses without Redis.
+    // `tickfleet dev` uses this scheme for its store without Redis.
     "tickfleet+unix://",
 ];
-/// The sentinels are followed by a slash and the name of the primary.
 const SENTINEL_SCHEMES: [&str; 2] = ["redis+sentinel://", "rediss+sentinel://"];
 
 const CLUSTER_SCHEMES: [&str; 2] = ["redis+cluster://", "rediss+cluster://"];
 
-/// `Debug` and `Display` mask the password.
 #[derive(Clone)]
 pub struct RedisUrl(SecretString);
 
 impl RedisUrl {
-    /// Accepts a URL with a scheme that Redis clients support. Returns `None` for any other text.
     #[must_use]
     pub fn new(url: &str) -> Option<Self> {
         let after = |schemes: &[&str]| schemes.iter().find_map(|scheme| url.strip_prefix(scheme).map(str::to_owned));
@@ -38,7 +35,7 @@ impl RedisUrl {
         (sound && !url.chars().any(char::is_whitespace)).then(|| Self(url.into()))
     }
 
-    /// Returns a placeholder for an invalid URL. It is dropped when the errors are reported, and never used to connect.
+    /// An error discards the configuration, so nothing connects to this URL.
     pub(crate) fn stand_in() -> Self {
         Self(SecretString::default())
     }
@@ -47,12 +44,10 @@ impl RedisUrl {
         ["rediss", "valkeys"].iter().any(|scheme| self.expose().starts_with(scheme))
     }
 
-    /// Returns the URL with the file of certificate authorities that verify the server's certificate. Returns `None` if
-    /// the URL already names such a file.
+    /// `None` if the URL already has `tls_ca`.
     pub(crate) fn with_authority(&self, file: &str) -> Option<Self> {
         let url = self.expose();
-        // A `?` before the last `@` is part of the password. URLs of sentinels have their password in the query, which
-        // contains no `@`.
+        // A `?` before the last `@` is part of the password. Queries of sentinels contain a password, but no `@`.
         let address = url.rsplit_once('@').map_or(url, |(_, address)| address);
         let joined = match split_query(address).1 {
             Some(query) if query.split('&').any(|pair| pair.starts_with("tls_ca=")) => return None,
@@ -97,12 +92,12 @@ fn names_a_primary(rest: &str) -> bool {
             .is_some_and(|(hosts, name)| !hosts.is_empty() && !name.is_empty() && !name.starts_with('/'))
 }
 
-/// Returns the URL with masked password and masked query values. Everything before the last `@` counts as user and
-/// password, so that an unescaped `/` in the password reveals nothing.
+/// Everything before the last `@` counts as user and password, so that an unescaped `/` in the password reveals
+/// nothing.
 pub(crate) fn mask_url(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (rest, query) = match rest.rsplit_once('@') {
-        // The password of sentinels is in the query, so an `@` in the query does not end the user part of the URL.
+        // An invalid URL of sentinels can have an `@` in its query, which contains the password.
         Some((user, _)) if scheme.ends_with("+sentinel") && user.contains('?') => ("***".to_owned(), None),
         // A `?` before the `@` is part of the password.
         Some((user, address)) => {

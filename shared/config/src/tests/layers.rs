@@ -1,4 +1,4 @@
-//! The layers of defaults, files and the environment: how they override each other, and how the result is printed.
+//! Layers of defaults, files and the environment.
 
 use std::time::Duration;
 
@@ -33,8 +33,7 @@ fn without_samples_a_missing_file_is_empty() {
         assert!(without.policy.permissions.matrix.is_empty() && without.tools.tools.is_empty());
     }
 
-    // A single file in the folder (here `agents.yaml`) does not enable the samples again. Without samples, a trial tool
-    // needs a row of its own.
+    // A file in the folder does not enable the samples again.
     let one = given()
         .file("tickfleet.yaml", "permission: {samples: false, trial_tools: true}")
         .file("agents.yaml", "agents: {bot: {}}")
@@ -98,7 +97,6 @@ fn a_prompt_replaces_the_built_in_one_and_must_show_the_tools() {
     for (name, text, found) in [
         ("prompts/tools.txt", "Here they are.", "no {tools} in the prompt"),
         ("prompts/tool.md", "x", "a file that nothing reads"),
-        // The file name `agent.txt` is not the name of a prompt.
         ("prompts/agent.txt", "x", "a file that nothing reads"),
     ] {
         let errors = load(name, text).unwrap_err().to_string();
@@ -144,7 +142,7 @@ fn every_setting_has_a_variable() {
         for field in section.node.entries() {
             let name = format!("TICKFLEET_{}_{}", section.key, field.key).to_uppercase();
             let leaked: &'static str = Box::leak(name.clone().into_boxed_str());
-            // No setting accepts this text, so each variable must cause an error that names it.
+            // No setting accepts this text.
             let errors = given().variable(leaked, "\u{1}").load();
             let takes_text = matches!(name.as_str(), "TICKFLEET_AUDIT_REDACT_KEYS" | "TICKFLEET_LOOPS_EXCEPT");
             assert_eq!(errors.is_ok(), takes_text, "{name}");

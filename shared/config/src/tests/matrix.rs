@@ -1,4 +1,4 @@
-//! The permission matrix of the built-in configuration, cell by cell.
+//! The permission matrix of the built-in configuration.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use tickfleet_model::{AgentId, Effect, TenantId, ToolSpec};
 
 const COLUMNS: [&str; 8] = ["atlas", "binky", "tina", "sunday", "archy", "daily-intel", "kelly", "petra"];
 
-/// `Y` means that the agent may call the tool. Kelly has a column of her own; [`PUBLISHERS`] lists the other
-/// publishers.
+/// `Y` means that the agent may call the tool. Kelly has her own column.
 const MATRIX: [(&str, [char; 8]); 12] = [
     //                            atlas binky tina sunday archy daily kelly petra
     ("search_atlasux_knowledge", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
@@ -27,7 +26,6 @@ const MATRIX: [(&str, [char; 8]); 12] = [
     ("read_messages", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
 ];
 
-/// All publishers except Kelly. They may call only the tools that every agent may call.
 const PUBLISHERS: [&str; 10] =
     ["fran", "dwight", "timmy", "terry", "cornwall", "link", "emma", "donna", "reynolds", "penny"];
 const EVERYBODYS: [&str; 6] = [

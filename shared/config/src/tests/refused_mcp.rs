@@ -1,4 +1,4 @@
-//! MCP servers: imported tools, and all errors.
+//! MCP servers: imported tools and errors.
 
 use serde_json::json;
 
@@ -18,7 +18,6 @@ fn tool(name: &str, hints: (Option<bool>, Option<bool>)) -> McpDefinition {
     }
 }
 
-/// `look` has the hint for reading, `put` has the hint for idempotence, and `send` has no hints.
 fn server(lines: &str) -> TestConfig {
     let tools = vec![tool("look", (Some(true), None)), tool("put", (None, Some(true))), tool("send", (None, None))];
     let pins = McpPins { servers: [("files".to_owned(), McpPinned { version: None, tools })].into() };

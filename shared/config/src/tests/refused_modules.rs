@@ -1,4 +1,4 @@
-//! The sections `python` and `node` of `tools.yaml`: what is read, and all errors.
+//! The sections `python` and `node` of `tools.yaml`.
 
 use std::time::Duration;
 

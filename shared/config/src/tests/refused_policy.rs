@@ -372,8 +372,7 @@ fn an_approval_quorum_cannot_exceed_its_approvers() {
     for approval in ["{by: [finance], quorum: 2}", "{quorum: 3}", "{by: [risk]}"] {
         rule(approval, people).load().unwrap();
     }
-    // An unknown role causes only one error. Without approvers, no error is reported, because such calls are refused
-    // at once.
+    // Without approvers, such calls are denied at once, so the quorum causes no error.
     assert_eq!(rule("{by: [finanse], quorum: 2}", people).errors().len(), 1);
     rule("{quorum: 2}", "").load().unwrap();
 }

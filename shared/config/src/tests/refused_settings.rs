@@ -1,5 +1,4 @@
-//! Invalid settings, syntax and variables: each error names file, line, column, field, the value found, and the
-//! allowed values.
+//! Invalid settings, syntax and variables.
 
 use super::super::*;
 use super::given;

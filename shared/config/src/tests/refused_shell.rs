@@ -1,6 +1,6 @@
 use super::{TestConfig, given};
 
-/// `lines` begin on line 7, in the section `shell:`.
+/// `lines` begin on line 7 of the file, in the section `shell:`.
 fn tool(lines: &str) -> TestConfig {
     let text = format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object, properties: {{text: {{type: string, \

@@ -1,6 +1,6 @@
 use super::{TestConfig, given};
 
-/// `line` is line 10, in the section `http:`. The tool's schema has one required and one optional argument.
+/// `line` is line 10 of the file, in the section `http:`.
 fn tool(line: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema:\n      type: object\n      properties: {{id: \
@@ -151,11 +151,9 @@ fn a_known_tool_may_be_overridden_field_by_field() {
     assert_eq!(echo.effect_key.as_ref().unwrap().arguments, ["/text"]);
     let own = read.policy.known_tools.traits("echo").unwrap();
     assert_eq!((own.effect, own.category.as_str()), (None, ""), "limits do not guess the tool's own effect");
-    // In this process, the tools of the Python module are unknown. Fields may be missing, because a tool of the module
-    // may have them.
+    // A tool of the module may have the missing fields.
     let python = "python:\n  shop: {module: shop}\n";
     assert!(tools(&format!("{python}tools:\n  stock: {{timeout_ms: 500}}\n")).load().is_ok());
-    // A declaration with `http:` must be complete, because it does not override a tool of a module.
     let http = "http: {method: GET, base_url: 'https://a.example', path: /}";
     let errors = tools(&format!("{python}tools:\n  stock: {{{http}}}\n")).errors();
     assert_eq!(errors.len(), 2, "{errors:?}");
@@ -187,7 +185,7 @@ fn a_built_in_tool_cannot_be_declared_as_http() {
     );
 }
 
-/// `lines` begin on line 7, in the section `http:`.
+/// `lines` begin on line 7 of the file, in the section `http:`.
 fn http(lines: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object, properties: {{id: {{type: \
@@ -273,7 +271,6 @@ fn a_parameter_without_a_description_causes_a_warning() {
     assert_eq!(given().load().unwrap().warnings, [], "ours say what their parameters are");
 }
 
-/// The tool's schema requires `to` and `amount`, and allows `text`.
 fn paying(lines: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  pay:\n    description: Pays.\n    input_schema:\n      type: object\n      properties: {{to: {{type: \
@@ -372,12 +369,12 @@ fn a_reconcile_tool_must_be_another_read_tool() {
 fn a_root_error_comes_first_and_hides_follow_up_errors() {
     let permissions = "permissions:\n  pay: {everyone: true}\n  look: {everyone: true, rules: [{require: args.a}]}\n";
     let files = |tools: &str| given().file("tools.yaml", tools).file("permissions.yaml", permissions);
-    // The tools could not be read, so a row with the name of a tool causes no error.
+    // The tools could not be read, so the names of tools in rows cause no error.
     let errors = files("tool: {pay: {description: Pays., input_schema: {type: object}}}").errors();
     assert!(errors.iter().all(|error| error.starts_with("tools.yaml:")), "{errors:#?}");
     let errors = files("tools: [pay, look]").errors();
     assert!(errors.len() == 1 && errors[0].starts_with("tools.yaml:1:8: tools: "), "{errors:#?}");
-    // The tool's arguments could not be read, so the name of an argument causes no error.
+    // The tool's arguments could not be read, so the names of arguments cause no error.
     let request = "http: {method: GET, base_url: 'https://a.example', path: '/v1/{{id}}', query: {q: '{{note}}'}}";
     for schema in ["", "input_schema: [id], ", "input_schema: {type: string}, "] {
         let pay = format!("tools: {{pay: {{description: Pays., effect: once, effect_key: [/id], {schema}{request}}}}}");
@@ -386,14 +383,12 @@ fn a_root_error_comes_first_and_hides_follow_up_errors() {
                 .errors();
         assert!(errors.len() == 1 && errors[0].contains("input_schema"), "{schema:?}: {errors:#?}");
     }
-    // The tools of this server are not pinned.
     let errors = given()
         .file("tools.yaml", "tools: {}\n")
         .file("mcp.yaml", "servers: {git: {command: git-mcp}}\n")
         .file("permissions.yaml", "permissions: {git_push: {everyone: true}}\n")
         .errors();
     assert!(errors.len() == 1 && errors[0].starts_with("mcp.yaml:"), "{errors:#?}");
-    // Alphabetically, agents and limits come before tools, but errors are sorted by dependency.
     let errors = files("tools:\n  pay: {description: Pays., effect: onec, input_schema: {type: object}}\n")
         .file("agents.yaml", "agents: {kelly: {max_actions_per_tick: none}}\n")
         .errors();

@@ -1,4 +1,4 @@
-//! Checks that the schemas for editors list the words that the loader accepts.
+//! The schemas for editors must list the words that the loader accepts.
 
 use serde_json::Value;
 use tickfleet_model::Outcome;

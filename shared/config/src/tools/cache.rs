@@ -1,4 +1,4 @@
-//! `cache` of a tool: how long its results are cached, and who shares the results.
+//! `cache` of a tool.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `effect_key` and `effect_window` of a tool: the arguments that make two calls the same effect, and for how long.
+//! `effect_key` and `effect_window` of a tool.
 
 use std::time::Duration;
 
@@ -16,8 +16,7 @@ pub(crate) fn read(s: &mut Section<'_>, schema: Option<&Value>, effect: Option<E
     of(key.as_ref(), window.as_ref(), schema, effect)
 }
 
-/// Reads an effect key. If `schema` is `None` (unknown), any argument is allowed. If `effect` is `None` (unknown), an
-/// effect key is allowed.
+/// An unknown (`None`) schema or effect is not checked.
 pub(crate) fn of(
     key: Option<&Cursor<'_>>,
     window: Option<&Cursor<'_>>,
@@ -44,7 +43,6 @@ pub(crate) fn of(
     Some(EffectKey { arguments, window_ms })
 }
 
-/// Reads a JSON pointer to an argument that every call has.
 fn argument(item: &Cursor<'_>, schema: Option<&Value>) -> Option<String> {
     let pointer = item.some_text()?;
     let Some(name) = pointer.strip_prefix('/').and_then(|rest| rest.split('/').next()) else {

@@ -1,5 +1,4 @@
-//! `tools.yaml`: the declarations of tools, the requests of HTTP tools, the commands of shell tools, and modules
-//! with tools.
+//! `tools.yaml`: tools, and modules that define tools.
 
 pub(crate) mod cache;
 pub(crate) mod effect_key;
@@ -21,49 +20,45 @@ use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey, Outcome};
 
 pub use modules::{ModulesDef, ModulesSandbox, NODE_CODE, ToolRuntime};
 
-/// The content of `tools.yaml`. `tools:` maps the name of each tool, as models see it, to the tool's declaration.
-/// `python:` and `node:` map a name to modules that define tools themselves.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolsFile {
     #[serde(default)]
     pub tools: BTreeMap<String, ToolDef>,
-    /// The entries of `python:` and `node:`, by `<section>.<name>`.
+    /// By `<section>.<name>`.
     #[serde(default, skip)]
     pub modules: BTreeMap<String, ModulesDef>,
 }
 
-/// A declaration without `http`, `shell` or `local` overrides fields of another tool of this name: a typed tool of the
-/// binary, or a tool of a module.
+/// Without `http`, `shell` and `local`, a declaration overrides fields of another tool of this name.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolDef {
-    /// Stable ID; default `tool_<name>`.
+    /// Default `tool_<name>`.
     pub id: Option<String>,
-    /// For people; default the name.
+    /// Default: the name.
     pub display_name: Option<String>,
-    /// For models. `None` only if another tool of this name has a description.
+    /// `None` only if another tool of this name has a description.
     pub description: Option<String>,
-    /// JSON Schema of the arguments. `None` only if another tool of this name has the schema.
+    /// `None` only if another tool of this name has a schema.
     pub input_schema: Option<serde_json::Value>,
     pub output_schema: Option<serde_json::Value>,
     pub category: Option<String>,
     /// SemVer; default `1.0.0`.
     pub version: Option<String>,
-    /// The effect of running the tool twice. Default: the effect of another tool of this name, or `once`.
+    /// Default: the effect of another tool of this name, or `once`.
     pub effect: Option<Effect>,
-    /// Selects the arguments that identify an effect. Calls with equal values of these arguments take effect only once.
+    /// Calls with equal values of these arguments take effect only once.
     #[serde(default, skip)]
     pub effect_key: Option<EffectKey>,
     #[serde(default, skip)]
     pub cache: Option<ReadCache>,
-    /// How the fleet finds out whether a call with unknown outcome took effect.
     #[serde(default, skip)]
     pub reconcile: Option<Reconcile>,
-    /// Where the begin must be stored before a call runs. Default: for `once` tools `worker.durable`, else `none`.
+    /// Default: the fleet's setting for `once` tools, `none` for others.
     #[serde(default)]
     pub durable: Option<Durability>,
-    /// Wall-clock limit of one try (ms); default the fleet's setting.
+    /// For one try. Default: the fleet's setting.
     pub timeout_ms: Option<u64>,
     #[serde(default)]
     pub required_capabilities: BTreeSet<String>,
@@ -71,7 +66,6 @@ pub struct ToolDef {
     pub required_features: BTreeSet<String>,
     #[serde(default)]
     pub requires_approval: bool,
-    /// If set, each call needs approval.
     #[serde(default)]
     pub approval: Option<ApprovalDemand>,
     pub http: Option<HttpDef>,
@@ -80,18 +74,17 @@ pub struct ToolDef {
 }
 
 impl ToolDef {
-    /// Returns true if the declaration itself defines how the tool runs.
     #[must_use]
     pub const fn has_kind(&self) -> bool {
         self.http.is_some() || self.shell.is_some() || self.local.is_some()
     }
 }
 
-/// The fleet governs the calls, and the caller's process runs them.
+/// The caller's process runs the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LocalDef {
-    /// The process loses a call after this time without a heartbeat (ms).
+    /// Longest time without a heartbeat.
     #[serde(default = "local_lease_default")]
     pub lease_ms: u64,
 }
@@ -102,31 +95,28 @@ const fn local_lease_default() -> u64 {
     LOCAL_LEASE_MS_DEFAULT
 }
 
-/// The command of a shell tool, which runs in a sandbox. In templates, `{{argument}}` is replaced by the argument. No
-/// shell parses the command, so an argument changes only the element that contains its placeholder.
+/// No shell parses the command, so an argument changes only one element.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShellDef {
     pub level: ShellLevel,
-    /// The program, and a template for each of its arguments. A template that names an absent argument is left out.
+    /// The program and its argument templates. A template with an absent argument is left out.
     pub command: Vec<String>,
     pub stdin: Option<String>,
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// Paths of the machine that the command may use, in addition to its workspace.
     #[serde(default)]
     pub paths: Vec<ShellPath>,
-    /// TCP ports that the command may connect to, on any host. Default none: the command has no network.
+    /// On any host. By default, the command has no network.
     #[serde(default)]
     pub tcp_ports: BTreeSet<u16>,
     #[serde(default)]
     pub transient_exits: BTreeSet<u8>,
-    /// Exit codes of permanent failures. With any other code, the call succeeds, and its result contains the code.
+    /// With any other exit code, the call succeeds.
     #[serde(default)]
     pub permanent_exits: BTreeSet<u8>,
     #[serde(default)]
     pub limits: ShellLimits,
-    /// The container image of the level `docker`.
     pub image: Option<String>,
 }
 
@@ -134,9 +124,7 @@ pub struct ShellDef {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShellLevel {
-    /// Landlock, seccomp and limits.
     Basic,
-    /// The same as `basic`, and namespaces.
     #[default]
     Strict,
     Docker,
@@ -150,7 +138,6 @@ pub struct ShellPath {
     pub write: bool,
 }
 
-/// If a limit is not set, the default of the sandbox applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ShellLimits {
@@ -158,115 +145,101 @@ pub struct ShellLimits {
     pub cpu_ms: Option<u64>,
     /// Default 25 s.
     pub wall_ms: Option<u64>,
-    /// Of all processes of the command together; default 512 MiB.
+    /// For all processes together; default 512 MiB.
     pub memory_bytes: Option<u64>,
-    /// Processes and threads at the same time; default 64.
+    /// Processes and threads; default 64.
     pub processes: Option<u64>,
-    /// Of each process; default 256.
+    /// For each process; default 256.
     pub open_files: Option<u64>,
-    /// Of each file; default 64 MiB.
+    /// For each file; default 64 MiB.
     pub file_bytes: Option<u64>,
-    /// Of all files in the workspace; default 256 MiB.
+    /// Default 256 MiB.
     pub workspace_bytes: Option<u64>,
     /// Default 10,000.
     pub workspace_files: Option<u64>,
-    /// Maximum for standard output, and for standard error; default 256 KiB each.
+    /// Default 256 KiB for each of standard output and standard error.
     pub output_bytes: Option<u64>,
 }
 
-/// The request of an HTTP tool. In templates, `{{argument}}` is replaced by the argument, encoded for its position
-/// (URL path segment, query value, header, JSON body). `${SECRET_NAME}` is replaced by a secret. An argument cannot
+/// An argument is encoded for its position: URL path segment, query value, header or JSON body. An argument cannot
 /// insert a secret.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpDef {
-    /// `GET`, `POST`, `PUT`, `PATCH` or `DELETE`.
     pub method: String,
-    /// Scheme, host and an optional path prefix (`https://api.telegram.org`). `${NAME:-default}` reads the environment.
+    /// `${NAME:-default}` reads the environment.
     pub base_url: String,
-    /// Path template after the base URL (`/bot${TELEGRAM_BOT_TOKEN}/sendMessage`).
+    /// `/bot${TELEGRAM_BOT_TOKEN}/sendMessage`
     pub path: String,
-    /// Maps a query parameter to its template. A parameter with a template that names an absent argument is left out.
+    /// A parameter with an absent argument is left out.
     #[serde(default)]
     pub query: BTreeMap<String, String>,
-    /// Header → template.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// Maps an argument to its default value, for calls that omit the argument. If the value is empty, the call must
-    /// contain the argument.
+    /// With an empty default, the call must contain the argument.
     #[serde(default)]
     pub defaults: BTreeMap<String, String>,
-    /// JSON body template. A string that is exactly `{{argument}}` becomes the argument's JSON value. If a member
-    /// names an absent argument, the member is left out.
+    /// A string that is exactly `{{argument}}` becomes the argument's JSON value. A member with an absent argument is
+    /// left out.
     pub body: Option<serde_json::Value>,
-    /// Secrets that templates may name. Each secret is given by reference.
     #[serde(default)]
     pub secrets: BTreeMap<String, SecretRef>,
-    /// Response statuses, in addition to 429, that prove that the request had no effect. After such a status, even a
-    /// `once` tool may be retried.
+    /// After these statuses, and after 429, the request certainly had no effect. Even a `once` tool may be retried.
     #[serde(default)]
     pub not_executed: BTreeSet<u16>,
-    /// Rules that interpret a response by its status and body. The first rule that matches decides. If no rule
-    /// matches, the status decides.
+    /// The first match decides. Without a match, the status decides.
     #[serde(default)]
     pub outcomes: Vec<OutcomeRule>,
-    /// JSON pointer to the returned value; default the whole body.
+    /// JSON pointer; default: the whole body.
     pub result: Option<String>,
     pub idempotency_header: Option<String>,
-    /// Maximum number of response bytes; default 1 MiB.
+    /// Default 1 MiB.
     pub response_bytes_max: Option<usize>,
-    /// Hosts (names, `host:port`, or CIDR blocks) that may have private addresses.
+    /// Hosts, `host:port` or CIDR blocks that may have private addresses.
     #[serde(default)]
     pub allow_private: BTreeSet<String>,
-    /// Maximum number of redirects. Each target is checked like the first address. Default 0; always 0 for `once`.
+    /// Default 0; always 0 for `once`.
     #[serde(default)]
     pub redirects_max: u8,
-    /// OAuth 2 sign-in, if the service needs it. The access token is sent in `Authorization`.
     pub oauth2: Option<OAuth2Def>,
 }
 
-/// The placeholder for the tenant in the reference to a secret.
 pub const TENANT: &str = "{tenant}";
 
-/// The source of a secret. The configuration never contains the value of a secret. [`TENANT`] in a reference is
-/// replaced by the calling tenant, encoded so that different tenants have different references.
+/// [`TENANT`] becomes the calling tenant, encoded so that no two tenants have equal references.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
 pub enum SecretRef {
-    /// An environment variable of the worker.
     Env(String),
-    /// A file, which is read at each use, because a mounted Kubernetes secret can change.
+    /// Read at each use, because a mounted Kubernetes secret can change.
     File(String),
 }
 
-/// One rule of an HTTP tool's `outcomes`. A response must match its statuses and its conditions on the body.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutcomeRule {
-    /// Statuses, 200 to 599; empty matches every status.
+    /// From 200 to 599; empty matches every status.
     #[serde(default)]
     pub status: BTreeSet<u16>,
     pub at: Option<String>,
-    /// The value that must be at `at`, or a list of allowed values.
     pub equals: Option<serde_json::Value>,
-    /// True if there must be a value at `at`, false if there must be none. Null, `""`, `[]` and `{}` count as no
-    /// value. If `equals` is not given, the default is true.
+    /// Null, `""`, `[]` and `{}` count as no value. Default: true without `equals`.
     pub present: Option<bool>,
     pub outcome: AnswerMeaning,
-    /// JSON pointer to the message for the model. By default, the usual members are searched for the message.
+    /// JSON pointer. Default: the usual members.
     pub message: Option<String>,
-    /// JSON pointer to the number of seconds to wait before a retry. Default: the header `Retry-After`.
+    /// JSON pointer to seconds. Default: the header `Retry-After`.
     pub retry_after: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerMeaning {
     Ok,
-    /// The call failed with this outcome, and a retry would fail too.
+    /// A retry would fail, too.
     Ended(Outcome),
-    /// A temporary failure. The call may have taken effect.
+    /// The call may have taken effect.
     Transient,
-    /// A temporary failure that certainly had no effect: `once` tools may retry.
+    /// The call certainly had no effect: `once` tools may retry.
     NotExecuted,
 }
 
@@ -287,28 +260,25 @@ impl<'de> Deserialize<'de> for AnswerMeaning {
     }
 }
 
-/// OAuth 2 (RFC 6749). `client_id`, `client_secret`, `refresh_token`, `scope` and `params` are templates that may name
-/// secrets.
+/// OAuth 2 (RFC 6749). `client_id`, `client_secret`, `refresh_token`, `scope` and `params` are templates.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OAuth2Def {
     pub grant: Grant,
-    /// The token service. `${NAME:-default}` reads the environment.
+    /// `${NAME:-default}` reads the environment.
     pub token_url: String,
     pub client_id: String,
     /// A reference to a secret. Public clients have none.
     pub client_secret: Option<String>,
-    /// A reference to a secret, for the grant `refresh_token`.
+    /// A reference to a secret.
     pub refresh_token: Option<String>,
     pub scope: Option<String>,
-    /// Additional fields of the request (`audience`, `resource`).
     #[serde(default)]
     pub params: BTreeMap<String, String>,
     #[serde(default)]
     pub client_auth: ClientAuth,
 }
 
-/// An OAuth 2 grant that needs no person at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grant {
@@ -321,7 +291,6 @@ pub enum Grant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientAuth {
-    /// The client's ID and secret are sent in the header `Authorization`, as RFC 6749 recommends.
     #[default]
     Basic,
     Body,

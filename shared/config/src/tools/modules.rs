@@ -1,5 +1,4 @@
-//! The sections `python` and `node` of `tools.yaml`: modules that define tools themselves, and the processes that run
-//! them.
+//! The sections `python` and `node` of `tools.yaml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,20 +9,17 @@ use crate::tools::templates::{over_secrets, variable};
 use crate::tools::{SecretRef, ShellLevel, ShellPath, TENANT};
 use crate::tools::{http, shell};
 
-/// Each process has its own interpreter and loads all modules.
 const PROCESSES_MAX: i128 = 64;
 const CONCURRENCY_MAX: i128 = 256;
 const MODULES_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 32;
-/// Maximum bytes of a socket's path. The kernel limits the address of a Unix socket to 107 bytes (`man 7 unix`).
+/// The kernel limits the address of a Unix socket to 107 bytes (`man 7 unix`).
 const SOCKET_BYTES_MAX: usize = 107;
-/// Fields about interpreters that the worker starts. A tool host starts its own interpreters, so an entry with `host`
-/// must not have these fields.
+/// A tool host starts its own interpreters, so these fields are not allowed with `host`.
 const OF_OWN_PROCESSES: [&str; 8] = ["module", "path", "interpreter", "cwd", "memory_max", "env", "secrets", "sandbox"];
-/// The sandbox levels that can contain a long-running process.
+/// Other levels cannot contain a long-running process.
 const LEVELS: [(&str, ShellLevel); 2] = [("basic", ShellLevel::Basic), ("strict", ShellLevel::Strict)];
 
-/// Endings of files that Node.js can import.
 pub const NODE_CODE: [&str; 6] = ["js", "mjs", "cjs", "ts", "mts", "cts"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +47,6 @@ impl ToolRuntime {
         }
     }
 
-    /// Returns the expected form of a module name if `name` cannot be one. Otherwise returns `None`.
     fn expected_module(self, name: &str) -> Option<&'static str> {
         let is_sound = match self {
             Self::Python => name.split('.').all(|part| {
@@ -76,16 +71,13 @@ impl ToolRuntime {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ModulesDef {
     pub runtime: ToolRuntime,
-    /// The absolute path of a tool host's socket, if a tool host runs the interpreters in its own container. `None` if
-    /// the worker starts the interpreters.
+    /// The absolute path of a tool host's socket. `None` if the worker starts the interpreters.
     pub host: Option<String>,
-    /// The modules that register the tools when they are imported. Empty with a tool host, which configures its own
-    /// modules.
+    /// Empty with a tool host, which configures its own modules.
     pub modules: Vec<String>,
-    /// Folders that are searched first for modules. If a code file in these folders changes, the configuration counts
-    /// as changed.
+    /// A changed code file in these folders counts as a changed configuration.
     pub path: Vec<String>,
-    /// The interpreter, which must be able to import the package `tickfleet`; default `python3` or `node`.
+    /// It must be able to import the package `tickfleet`; default `python3` or `node`.
     pub interpreter: String,
     /// Default: the worker's own.
     pub cwd: Option<String>,
@@ -93,32 +85,28 @@ pub struct ModulesDef {
     pub processes: usize,
     /// Per process; default 8.
     pub concurrency: usize,
-    /// Calls after which a process is replaced; default 10,000.
+    /// Default 10,000.
     pub recycle_after_calls: u64,
-    /// Resident bytes at which a process is replaced; default 512 MiB.
+    /// Resident bytes; default 512 MiB.
     pub memory_max: u64,
-    /// Time limit for starting a process and importing the modules; default 60 s.
+    /// Includes all imports; default 60 s.
     pub start_timeout: Duration,
-    /// Time that a canceled call has to end before its process is terminated; default 5 s.
+    /// Between the cancel of a call and the end of its process; default 5 s.
     pub cancel_grace: Duration,
-    /// Maps an environment variable to its template, which may name [`Self::secrets`].
     pub env: BTreeMap<String, String>,
     pub secrets: BTreeMap<String, SecretRef>,
-    /// `None` for no sandbox.
     pub sandbox: Option<ModulesSandbox>,
 }
 
-/// `docs/reference/sandbox-levels.md` describes the levels.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ModulesSandbox {
     /// `basic` or `strict`.
     pub level: ShellLevel,
-    /// Paths that the interpreters may use, in addition to their own files and [`ModulesDef::path`].
+    /// In addition to the interpreters' own files and [`ModulesDef::path`].
     pub paths: Vec<ShellPath>,
     pub tcp_ports: BTreeSet<u16>,
 }
 
-/// Reads a section. The names of the result are `<section>.<name>`.
 pub(crate) fn read(cursor: &Cursor<'_>, runtime: ToolRuntime) -> BTreeMap<String, ModulesDef> {
     let mut read = BTreeMap::new();
     for (name, place, entry) in cursor.members() {
@@ -187,8 +175,6 @@ fn sandbox(cursor: &Cursor<'_>) -> ModulesSandbox {
     sandbox
 }
 
-/// Reads the path of a tool host's socket. Refuses fields of `entry` that only apply to processes that the worker
-/// starts.
 fn host(cursor: &Cursor<'_>, entry: &Cursor<'_>) -> Option<String> {
     let path = cursor.some_text()?;
     if !path.starts_with('/') || path.len() > SOCKET_BYTES_MAX {
@@ -225,7 +211,7 @@ fn folders(cursor: &Cursor<'_>) -> Vec<String> {
     cursor.items().iter().filter_map(Cursor::some_text).collect()
 }
 
-/// Reads the secrets. A process serves all tenants, so the secrets of a single tenant are refused.
+/// A process serves all tenants, so it must not have the secrets of one tenant.
 fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     let secrets = http::secrets(cursor);
     let of_a_tenant =

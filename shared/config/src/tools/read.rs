@@ -1,5 +1,4 @@
-//! Reads `tools.yaml`. [`SchemaCheck`] checks that a schema is valid JSON Schema. This module checks that the schema is
-//! an object schema, because the arguments of a tool are an object.
+//! Reads `tools.yaml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +19,7 @@ use crate::tools::{LOCAL_LEASE_MS_DEFAULT, LocalDef, ToolDef, ToolRuntime, Tools
 use tickfleet_model::version::{parse, split};
 use tickfleet_model::{Durability, Effect, limits};
 
-/// Maximum time limit of one try (ms). Longer work should be a task.
+/// Longer work should be a task.
 pub(crate) const TIMEOUT_MS_MAX: i128 = 3_600_000;
 pub(crate) const EFFECTS: [(&str, Effect); 3] =
     [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("once", Effect::Once)];
@@ -28,11 +27,9 @@ pub(crate) const EFFECTS: [(&str, Effect); 3] =
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
     pub(crate) file: ToolsFile,
-    /// Names as written in the files, and names of built-in tools. Includes tools with errors, so that other files may
-    /// name such tools.
+    /// Includes tools with errors, so that other files may name them.
     pub(crate) names: BTreeSet<String>,
     pub(crate) names_and_ids: BTreeSet<String>,
-    /// If false, names of tools are not checked.
     pub(crate) has_all_names: bool,
     pub(crate) asked: ApprovalDemands,
 }
@@ -48,7 +45,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     let before = errors.len();
     let mut root = Section::open(tree, "", errors);
     let modules = ToolRuntime::ALL.map(|runtime| (runtime, root.optional(runtime.section())));
-    // If there are modules, `tools` can be missing, because a fleet can have only tools of modules.
+    // A fleet can have only tools of modules.
     let has_modules = modules.iter().any(|(_, section)| section.is_some());
     let declared = if has_modules { root.optional("tools") } else { root.required("tools") };
     let members = declared.map(|c| c.members()).unwrap_or_default();
@@ -75,7 +72,6 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
             );
         }
         ids.insert(id, place.clone());
-        // The matrix names tools without versions.
         tools.names.insert(split(name).0.to_owned());
         tools.file.tools.insert(name.to_owned(), def);
     }
@@ -99,8 +95,7 @@ fn tool_name(name: &str, place: &ConfigLocation, cursor: &Cursor<'_>) {
     }
 }
 
-/// Reads one declared tool. `overrides` is true if another tool of this name may have the fields that are left out. In
-/// that case, checks that need such a field run later, when the registry is built.
+/// If `overrides` is true, another tool of this name may have the missing fields. The registry then checks them.
 fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut ApprovalDemands) -> ToolDef {
     let errors = cursor.errors;
     let mut s = cursor.section();
@@ -109,7 +104,6 @@ fn tool(cursor: &Cursor<'_>, overrides: bool, check: SchemaCheck, asked: &mut Ap
     let description = own("description").and_then(|c| c.some_text());
     let described = errors.len();
     let input_schema = own("input_schema").map(|c| object_schema(&c, check));
-    // If the schema is invalid, names of arguments are not checked against it.
     let schema = input_schema.as_ref().filter(|_| errors.len() == described);
     let own_effect = s.optional("effect").and_then(|c| c.choice(&EFFECTS));
     let effect = own_effect.or_else(|| (!overrides).then(Effect::default));
@@ -177,7 +171,6 @@ fn object_schema(cursor: &Cursor<'_>, check: SchemaCheck) -> serde_json::Value {
     schema
 }
 
-/// Warns about a parameter without a description, because models can only guess its meaning.
 fn warn_undescribed(place: &ConfigLocation, parameter: &Cursor<'_>) {
     let node = parameter.node;
     let says = |key: &str| node.get(key).is_some();
@@ -194,7 +187,6 @@ fn warn_undescribed(place: &ConfigLocation, parameter: &Cursor<'_>) {
     }
 }
 
-/// Reads a version: `major.minor.patch`, and everything that SemVer allows after `-` or `+`.
 fn version(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let core = text.split(['-', '+']).next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `reconcile` of a tool: another tool that finds out whether a call with unknown outcome took effect.
+//! `reconcile` of a tool: another tool finds out whether a call with unknown outcome took effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -52,14 +52,12 @@ fn arguments(cursor: &Cursor<'_>) -> BTreeMap<String, ReconcileArgument> {
     cursor.members().into_iter().filter_map(one).collect()
 }
 
-/// Returns true if the declaration gives the tool an effect other than `read`. The default effect counts only if the
-/// declaration defines how the tool runs.
+/// The default effect counts only if the declaration defines how the tool runs.
 fn has_effect(tool: &ToolDef) -> bool {
     tool.effect.map_or(tool.has_kind(), |effect| effect != Effect::Read)
 }
 
-/// Refuses a lookup tool that is unknown, is the tool itself, or has an effect other than `read`. `known` is `None` if
-/// further tools may exist.
+/// `known` is `None` if further tools may exist.
 pub(crate) fn check(file: Option<&ToolsFile>, known: Option<&BTreeSet<String>>, tree: Option<&Node>, errors: &Errors) {
     let Some((file, tree)) = file.zip(tree) else { return };
     for (name, def) in &file.tools {

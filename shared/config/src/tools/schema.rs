@@ -1,5 +1,4 @@
-//! Reads the schemas of declared tools from the tree. The check is passed in by the code that compiles schemas. Each
-//! problem is reported with the location where the schema was written.
+//! Reads the schemas of declared tools. Errors have the location in the file.
 
 use std::fmt;
 
@@ -16,12 +15,11 @@ pub enum SchemaUse {
 pub struct SchemaProblem {
     /// JSON pointer into the schema.
     pub at: String,
-    /// The reason, as the end of "a JSON Schema that …".
+    /// The end of "a JSON Schema that …".
     pub why: String,
 }
 
-/// Checks a schema, and returns the parts of the schema that will not be enforced. The caller passes in the function of
-/// the code that compiles schemas. Thus every role of the fleet refuses the same configurations, with file and line.
+/// Returns the parts of a schema that will not be enforced. The crate that compiles schemas provides this function.
 #[derive(Clone, Copy)]
 pub struct SchemaCheck(pub fn(&serde_json::Value, SchemaUse) -> Result<Vec<SchemaProblem>, SchemaProblem>);
 
@@ -61,8 +59,6 @@ impl SchemaCheck {
     }
 }
 
-/// Returns the value at a JSON pointer below `node`, and the value's path. If there is no such value, returns the last
-/// existing value on the pointer's path.
 fn walk<'a>(mut node: &'a Node, path: &str, pointer: &str) -> (&'a Node, String) {
     let mut path = path.to_owned();
     for token in pointer.split('/').skip(1) {

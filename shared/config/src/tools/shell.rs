@@ -1,4 +1,4 @@
-//! Reads the command of a shell tool, and checks that its templates name known arguments.
+//! Reads the command of a shell tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,6 @@ use crate::tools::{ShellDef, ShellLevel, ShellLimits, ShellPath};
 
 const LEVELS: [(&str, ShellLevel); 3] =
     [("basic", ShellLevel::Basic), ("strict", ShellLevel::Strict), ("docker", ShellLevel::Docker)];
-/// Maximum value of every setting in bytes, except stored output.
 const BYTES_MAX: u64 = 1 << 40;
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 const TIME_MS_MAX: i128 = 3_600_000;
@@ -44,7 +43,7 @@ pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments) -> Option<ShellDe
     matches!(cursor.node.value, Value::Mapping(_)).then_some(def)
 }
 
-/// Reads the program and its arguments. The program is fixed: arguments of a call cannot change the program.
+/// Arguments of a call cannot change the program.
 fn command(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Vec<String> {
     let items = cursor.items();
     if items.is_empty() {

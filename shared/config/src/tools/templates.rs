@@ -1,4 +1,4 @@
-//! Checks the templates of requests: every placeholder must name a known argument or secret.
+//! Checks that every placeholder in a template names a known argument or secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,14 @@ use crate::tools::SecretRef;
 
 #[derive(Debug)]
 pub(crate) struct Arguments {
-    /// The words for an argument in errors, such as `an argument`.
     what: &'static str,
     known: BTreeSet<String>,
     always: BTreeSet<String>,
-    /// True if the arguments are unknown. In that case, every name is accepted.
+    /// True if the arguments are unknown. Every name is then accepted.
     any: bool,
 }
 
 impl Arguments {
-    /// Returns the arguments of a schema that could not be read: every name is accepted.
     pub(crate) const fn unknown() -> Self {
         Self { what: "an argument", known: BTreeSet::new(), always: BTreeSet::new(), any: true }
     }
@@ -48,7 +46,6 @@ impl Arguments {
 
 const SECRET: &str = "a secret declared under `secrets`";
 
-/// Checks a name. The error describes the expected name.
 pub(crate) type NameCheck = fn(&str) -> Result<(), &'static str>;
 
 pub(crate) fn variable(name: &str) -> Result<(), &'static str> {
@@ -56,7 +53,6 @@ pub(crate) fn variable(name: &str) -> Result<(), &'static str> {
     if sound { Ok(()) } else { Err("the name of an environment variable") }
 }
 
-/// Reads a mapping from names to templates. Each `${…}` in a template must name one of `secrets`.
 pub(crate) fn over_secrets(
     cursor: &Cursor<'_>,
     secrets: &BTreeMap<String, SecretRef>,
@@ -92,7 +88,6 @@ pub(crate) struct Templates<'a> {
 }
 
 impl Templates<'_> {
-    /// Reads a template that can name secrets but no arguments. Returns the template, and true if it names a secret.
     pub(crate) fn of_secrets(&self, cursor: &Cursor<'_>) -> Option<(String, bool)> {
         let text = cursor.some_text()?;
         if text.contains("{{") {
@@ -129,7 +124,6 @@ impl Templates<'_> {
         pairs
     }
 
-    /// Values from the environment are already replaced.
     pub(crate) fn defaults(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
         let mut defaults = BTreeMap::new();
         let known = || self.arguments.known.iter().map(String::as_str);
@@ -141,7 +135,6 @@ impl Templates<'_> {
             } else if self.arguments.always.contains(name) {
                 value.errors.push(place, &value.path, "a default", "none for an argument that every call has");
             }
-            // If an environment variable is missing, an error has already been noted.
             let text = value.text().filter(|text| !text.contains("${"));
             defaults.extend(text.map(|text| (name.to_owned(), text.to_owned())));
         }
@@ -201,7 +194,7 @@ impl Templates<'_> {
     }
 }
 
-/// Returns the names between `open` and `close`, or `None` if a placeholder is not closed.
+/// Returns `None` if a placeholder is not closed.
 pub(crate) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option<Vec<&'t str>> {
     let mut names = Vec::new();
     let mut rest = text;

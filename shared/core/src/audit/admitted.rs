@@ -1,7 +1,6 @@
-//! Notes in audit entries about the admission of calls. The notes are written only if the setting `audit.admissions` is
-//! on.
+//! Notes in audit entries about the admission of calls, for the setting `audit.admissions`.
 //!
-//! The field `admitted` of an entry holds the notes, separated by `;`. `tickfleet_model::admission` parses the field.
+//! The field `admitted` of an entry has the notes, separated by `;`. `tickfleet_model::admission` parses the field.
 //!
 //! | Note | Holds |
 //! |---|---|
@@ -19,16 +18,14 @@ use crate::record::Debited;
 use crate::transaction::CounterKey;
 use crate::turn::{Note, Turn};
 
-/// Maximum bytes of the notes about configured limits. The audit entry of every call of a slice repeats these notes.
+/// Every call of a slice repeats these notes.
 const DEBITS_BYTES_MAX: usize = 1_000;
 const WAITS_MAX: usize = 4;
 
-/// Returns the notes about the last admission of a turn. `debited` has the debited counters if the turn's record does
-/// not have them yet. Returns `None` if the turn was never admitted, if its list of notes is full, or if the debited
-/// counters are unknown.
+/// Returns `None` if the turn was never admitted, if its list of notes is full, or if the debited counters are unknown.
+/// `debited` has the counters that are not in the turn's record yet.
 #[must_use]
 pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
-    // If the list of notes is full, the last admission may be missing.
     if turn.notes.len() >= Turn::NOTES_MAX {
         return None;
     }
@@ -71,16 +68,14 @@ fn debits(limits: &[(CounterKey, u64)], amounts: &[u64], debited: &[Debited]) ->
     if text.is_empty() { ";D0".to_owned() } else { text }
 }
 
-/// Returns the note about a wait in a throttle queue. Returns `None` for other notes. Also returns `None` if the turn
-/// was queued only because its slice ended and its next calls were undecided, see
-/// [`crate::turn::throttle::undecided_queue`].
+/// Returns `None` for other notes, and for a wait without a limit: the slice ended before its next calls were decided
+/// (see [`crate::turn::throttle::undecided_queue`]).
 fn wait(note: &Note) -> Option<String> {
     let Note::Throttled { at_ms, counter, until_ms } = note else { return None };
     let is_known = until_ms > at_ms;
     if &*counter.limit == limits::TICK && !is_known {
         return None;
     }
-    // The turn waits for earlier turns, or for calls that hold permits. The end of this wait is unknown.
     let until_ms = if is_known { *until_ms } else { 0 };
     Some(match &*counter.limit {
         limits::TICK => format!(";W{at_ms},t,{until_ms}"),
@@ -90,8 +85,8 @@ fn wait(note: &Note) -> Option<String> {
     })
 }
 
-/// Adds the time of the call's end to the call's audit entry. Also adds the permits that the call's slice returned or
-/// took again since the admission. Relies on `meta` being the last member of an entry.
+/// Adds the end of the call, and the permits that its slice returned or took again since the admission. `meta` must be
+/// the last member of an entry.
 #[must_use]
 pub fn with_end(entry: &Bytes, turn: &Turn, ended_ms: i64) -> Bytes {
     let Some(head) = entry.strip_suffix(b"}}") else { return entry.clone() };

@@ -26,12 +26,11 @@ pub fn key(name: &str) -> RecordKey {
     RecordKey::new(format!("follow:{name}"))
 }
 
-/// Moves a follower from `before` to `after`. If `before` equals `after`, only takes the lease.
+/// If `after` equals `before`, only takes the lease.
 #[derive(Debug, Clone)]
 pub struct Follow {
     pub name: String,
     pub candidate: Candidate,
-    /// Empty at the start.
     pub before: String,
     pub after: String,
 }
@@ -39,7 +38,7 @@ pub struct Follow {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowResult {
     Done,
-    /// The stored position differs. Nothing was written.
+    /// Nothing was written.
     Stale {
         position: String,
     },
@@ -95,7 +94,6 @@ mod tests {
         assert_eq!(shard.record::<Followed>(&key("siem")).unwrap().position, "5-0");
     }
 
-    /// Two processes decide from the same record.
     #[test]
     fn two_followers_never_advance_from_the_same_position() {
         let mut shard = Paper::at(1_000);

@@ -1,8 +1,8 @@
 //! Figures of the fleet (calls, turns, slots) by minute and by hour. Once a minute, one scheduler of a shard takes a
 //! sample.
 //!
-//! A sample counts the calls in the audit log since the previous sample. So each call is counted once, even if another
-//! scheduler takes over. A minute without a sample has no figures of turns and slots.
+//! A sample counts the calls in the audit log since the previous sample, so each call is counted once, even if another
+//! scheduler takes over.
 //!
 //! | Record | Holds | Kept |
 //! |---|---|---|
@@ -30,11 +30,8 @@ const CHANGES_MAX: usize = 100;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedCalls {
     pub ok: u64,
-    /// Calls that ran and failed.
     pub failed: u64,
-    /// Calls that did not run.
     pub refused: u64,
-    /// Calls whose effect is unknown.
     pub unknown: u64,
 }
 
@@ -70,20 +67,17 @@ impl EndedCalls {
     }
 }
 
-/// The figures of a minute or an hour. A figure is `None` if no sample provides it.
+/// A figure is `None` if no sample provides it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Numbers", into = "Numbers")]
 pub struct Point {
     pub calls: EndedCalls,
     pub turns: Option<u64>,
-    /// Number of unfinished turns without a slot when the sample was taken. For an hour, the highest number of its
-    /// samples.
+    /// For an hour, the highest number of its samples.
     pub waiting: Option<u64>,
-    /// Number of slices in a slot when the sample was taken. For an hour, the highest number of its samples.
     pub running: Option<u64>,
 }
 
-/// The stored form of a point, without names.
 type Numbers = ([u64; 4], Option<u64>, Option<u64>, Option<u64>);
 
 impl From<Numbers> for Point {
@@ -110,7 +104,6 @@ impl Point {
     }
 }
 
-/// The points of an hour by minute, or of a day by hour.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Points(pub BTreeMap<u8, Point>);
 
@@ -120,19 +113,19 @@ impl Record for Points {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampled {
-    /// The last minute with a sample, in minutes since 1970.
+    /// Minutes since 1970.
     #[serde(rename = "m")]
     pub minute: i64,
-    /// The newest audit entry when the sample was taken. `None` for an empty log.
+    /// `None` for an empty log.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<EntryId>,
-    /// Number of audit entries that were appended since the shard was created.
+    /// Since the shard was created.
     #[serde(rename = "e")]
     pub entries: u64,
-    /// Number of turns and tasks that were received since the shard was created.
+    /// Since the shard was created.
     #[serde(rename = "t")]
     pub turns: u64,
-    /// Generations of the policy that samples have found, the oldest first.
+    /// Oldest first.
     #[serde(rename = "g", default)]
     pub generations: Vec<u64>,
 }
@@ -177,7 +170,6 @@ impl HistoryStep {
         }
     }
 
-    /// Returns the record with the point for a time, and the point's number in that record.
     #[must_use]
     pub fn place(self, at_ms: i64) -> (RecordKey, u8) {
         let number = at_ms.rem_euclid(self.record_ms()) / self.ms();
@@ -192,7 +184,7 @@ impl HistoryStep {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    /// The most recently ended minute, in minutes since 1970.
+    /// The last complete minute, in minutes since 1970.
     pub minute: i64,
     pub before: Option<EntryId>,
     pub upto: Option<EntryId>,
@@ -200,15 +192,14 @@ pub struct Sample {
     pub turns: u64,
     pub waiting: u64,
     pub running: u64,
-    /// Generation of the policy in force; 0 for none.
+    /// 0 for no policy.
     pub generation: u64,
-    /// The calls that ended after `before`, by the minute of their entries.
     pub ended: BTreeMap<i64, EndedCalls>,
 }
 
 impl Sample {
-    /// Returns the points of this sample, by their start in milliseconds. The time of an entry comes from the store's
-    /// clock, which can differ from shard time. So each entry counts in the nearest minute since the previous sample.
+    /// An entry has the time of the store's clock, which can differ from shard time. So the entry counts in the nearest
+    /// minute since the previous sample.
     fn points(&self, last: &Sampled) -> BTreeMap<i64, Point> {
         let mut points = BTreeMap::<i64, Point>::new();
         for (minute, calls) in &self.ended {
@@ -216,7 +207,7 @@ impl Sample {
             points.entry(minute * MINUTE_MS).or_default().calls.add(calls);
         }
         let sampled = points.entry(self.minute * MINUTE_MS).or_default();
-        // After a gap, it is unknown in which minutes the turns were received.
+        // After a gap, the minutes of the turns are unknown.
         let is_next = last.minute + 1 == self.minute;
         sampled.turns = self.turns.checked_sub(last.turns).filter(|_| is_next);
         sampled.waiting = Some(self.waiting);
@@ -226,7 +217,7 @@ impl Sample {
 }
 
 impl Decision for Sample {
-    /// False if the minute has a sample already, or if another process has sampled since `before` was read.
+    /// False if the minute already has a sample.
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {
@@ -362,7 +353,6 @@ mod tests {
     fn a_history_has_a_bounded_size() {
         let mut shard = Paper::at(0);
         shard.run(&sample(0, None, "0-0"));
-        // Each minute of the last 27 hours has a sample. In the 39 days before, each hour has a sample.
         let days = (1..39 * 24).map(|hour| hour * 60_i64);
         let mut last = 0;
         for minute in days.chain((1..27 * 60).map(|minute| 39 * 24 * 60 + minute)) {
@@ -381,7 +371,6 @@ mod tests {
     }
 
     proptest! {
-        /// Several schedulers take samples, crash between decision and commit, and skip minutes.
         #[test]
         fn each_call_counts_once(steps in prop::collection::vec((0..4i64, 0..5u64, any::<bool>()), 1..40)) {
             let mut shard = Paper::at(0);

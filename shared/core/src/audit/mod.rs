@@ -25,14 +25,13 @@ use crate::view::{Undecided, View};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// The entry as JSON. If empty, nothing is logged: an action that changes several shards is logged in only one
-    /// shard.
+    /// An empty text logs nothing: an action on several shards is logged in only one shard.
     pub text: Bytes,
     pub entries_max: u64,
 }
 
 impl AuditEntry {
-    /// Appends the entry in the transaction of the change, so that the log misses no change.
+    /// The log entry is in the transaction of the change, so the log misses no change.
     pub fn append_to(&self, transaction: &mut Transaction) {
         if self.text.is_empty() {
             return;
@@ -42,7 +41,6 @@ impl AuditEntry {
     }
 }
 
-/// Logs an operator's action that consists of several separate decisions. Runs before the first of these decisions.
 #[derive(Debug, Clone)]
 pub struct Report(pub AuditEntry);
 

@@ -1,8 +1,7 @@
 //! Chains of seals over the audit log, and copies of the chains' heads (anchors).
 //!
-//! Only the process that holds the lease of the sealer extends the chains. It adds seals of the entries after the last
-//! sealed entry. The record `sealing` stores the sealer's state: its position in the log. A sealer that started from an
-//! older state writes nothing. So no entry is sealed twice or skipped.
+//! Only the process with the sealer's lease adds seals, for the entries after the last sealed entry. It writes nothing
+//! if the stored state differs from the state that it started from. So no entry is sealed twice or skipped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,10 +22,10 @@ pub struct Sealing {
     /// In the sealer's format. Empty at the start.
     #[serde(rename = "st")]
     pub state: String,
-    /// Maps the ID of a key to the public key.
+    /// ID → public key.
     #[serde(rename = "ky")]
     pub keys: BTreeMap<String, String>,
-    /// The last seal up to which chain heads were copied. Empty if no heads were copied.
+    /// The last seal with copied heads. Empty at the start.
     #[serde(rename = "an", default, skip_serializing_if = "String::is_empty")]
     pub anchored: String,
 }
@@ -65,14 +64,14 @@ pub struct SealKey {
 pub struct Seal {
     /// Empty for entries without a tenant.
     pub tenant: String,
-    /// The head of the tenant's chain, including this seal.
+    /// Includes this seal.
     pub head: String,
     /// JSON.
     pub body: String,
     pub signature: String,
 }
 
-/// Extends the chains. If `after` equals `before`, only takes the lease.
+/// If `after` equals `before`, only takes the lease.
 #[derive(Debug, Clone)]
 pub struct ExtendSeals {
     pub candidate: Candidate,
@@ -85,11 +84,11 @@ pub struct ExtendSeals {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SealResult {
-    /// The step is written, or the lease is taken.
     Done,
-    /// The stored state differs. Nothing was written.
-    Stale { state: String },
-    /// Another process has the lease.
+    /// Nothing was written.
+    Stale {
+        state: String,
+    },
     Held,
     /// Another key has this ID.
     OtherKey,
@@ -142,14 +141,12 @@ impl ExtendSeals {
     }
 }
 
-/// Records that heads up to a seal were copied, and appends `anchors` to the log of copied heads.
 #[derive(Debug, Clone)]
 pub struct Anchor {
     pub candidate: Candidate,
-    /// Empty if no heads were copied.
     pub before: String,
     pub upto: String,
-    /// The heads to append to `anchors`, each as JSON. Empty if the heads are copied to another destination.
+    /// Empty if the heads are copied elsewhere.
     pub anchors: Vec<Bytes>,
     pub anchors_max: u64,
 }
@@ -165,7 +162,6 @@ impl Decision for Anchor {
         let stored: Option<Stored<Sealing>> = view.record(&key())?;
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard_read(&key(), stored.as_ref());
-        // Without the record, no seal exists, and so no head can be copied.
         let Some(stored) = stored else { return Ok(Step::Return(SealResult::Stale { state: String::new() })) };
         let mut sealing = stored.value;
         let Some(lease) = self.candidate.take(Some(&sealing.lease), context.now_ms, &mut transaction) else {
@@ -264,7 +260,6 @@ mod tests {
     }
 
     proptest! {
-        /// Sealers decide from records of any age.
         #[test]
         fn each_entry_is_sealed_once(steps in prop::collection::vec((0..2usize, 0..3i64, any::<bool>()), 1..30)) {
             let mut shard = Paper::at(1_000);

@@ -1,7 +1,7 @@
-//! Counts of each day's calls, computed from the audit log on demand by any process.
+//! Counts of each day's calls, computed from the audit log on demand.
 //!
-//! The record holds the last counted entry of the audit log. The next count starts after this entry, so each entry
-//! counts once. The same transaction also updates the number of counts that each tenant has on a day.
+//! A count starts after the last counted entry, so each entry counts once. The same transaction updates each tenant's
+//! number of counts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,6 @@ const DAY_MS: i64 = 24 * 3_600_000;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
-    /// Absent at the start.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<EntryId>,
 }
@@ -33,14 +32,13 @@ pub fn key() -> RecordKey {
     RecordKey::new("statistics")
 }
 
-/// Returns the name of the limit that holds the counts of one day. `day` is in days since 1970.
+/// `day` is in days since 1970.
 #[must_use]
 pub fn day_counts(day: i64) -> Arc<str> {
     format!("_calls:{day}").into()
 }
 
-/// Returns the name of the limit that holds, for each tenant, the number of its counts on a day. Each tenant has a
-/// counter and a bound of its own, so no tenant uses up another tenant's bound.
+/// Each tenant has its own bound.
 fn numbers_of_counts(day: i64) -> Arc<str> {
     format!("_counts:{day}").into()
 }
@@ -51,25 +49,22 @@ pub struct Addition {
     pub day: i64,
     pub tenant: String,
     pub count: String,
-    /// The name of the count to which the amount is added instead, if the tenant already has too many counts on this
-    /// day.
+    /// Receives the amount if the tenant has too many counts on this day.
     pub overflow: String,
     pub amount: u64,
 }
 
-/// Counts the entries after `before`, up to `upto`.
 #[derive(Debug, Clone)]
 pub struct CountCalls {
     pub before: Option<EntryId>,
     pub upto: EntryId,
-    /// The amounts to add, summed over the entries of this step.
     pub additions: Vec<Addition>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CountResult {
     Done,
-    /// The last counted entry is not `before`. Nothing was added.
+    /// Nothing was added.
     Stale {
         upto: Option<EntryId>,
     },
@@ -184,7 +179,6 @@ mod tests {
     }
 
     proptest! {
-        /// Processes decide from records of any age.
         #[test]
         fn each_entry_counts_once(steps in prop::collection::vec((1..4u64, any::<bool>()), 1..20)) {
             let mut shard = Paper::at(20_000 * DAY_MS);

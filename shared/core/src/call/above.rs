@@ -1,5 +1,4 @@
-//! Detects a call that waits for the end of a turn. Such a call belongs to an ancestor of the turn: a turn or task that
-//! started the turn, directly or through other turns and tasks.
+//! Detects a call that waits for the end of a turn, directly or through other turns and tasks.
 
 use tickfleet_model::TurnId;
 
@@ -11,7 +10,6 @@ use crate::view::{Undecided, View};
 
 const STEPS_MAX: usize = 64;
 
-/// Returns true if `call` waits for the end of `turn`, directly or through other turns and tasks.
 pub fn waits_for(view: &View, call: &CallName, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
     let mut next = step(name, turn);
     for _ in 0..STEPS_MAX {
@@ -26,7 +24,7 @@ pub fn waits_for(view: &View, call: &CallName, name: &TurnName, turn: &Turn) -> 
     Ok(false)
 }
 
-/// Returns the turn or task that started `turn`, and the position of the call that waits for `turn`, if known.
+/// The position belongs to the call that waits for `turn`.
 fn step(name: &TurnName, turn: &Turn) -> Option<(TurnId, Option<usize>)> {
     let above = waiter(name, &turn.head, turn.is_task())?;
     let position = turn.head.delegated_by.as_deref().filter(|_| turn.is_task());

@@ -9,10 +9,7 @@
 //! ```
 //!
 //! If a call ends without using its approval, an `Approved` approval keeps its state, and a `Waiting` approval becomes
-//! void.
-//!
-//! A digest of the complete call binds an approval to its call. So no call can use a consent that was given to a
-//! different call. The call uses its consent once, in the transaction that begins the call.
+//! void. A digest binds an approval to its exact call. The transaction that begins the call uses the consent once.
 
 mod ask;
 mod decide;
@@ -36,9 +33,9 @@ use crate::record::Record;
 use crate::transaction::{RecordKey, SetKey, StreamKey};
 use crate::view::{Undecided, View};
 
-/// How long an ended approval is kept: 7 days, in milliseconds.
+/// 7 days.
 pub const KEPT_MS: i64 = 604_800_000;
-/// The name of the part with the exact arguments. The part is deleted when the approval or its call ends.
+/// This part is deleted when the approval or its call ends.
 pub const EXACT: &str = "exact";
 
 #[must_use]
@@ -46,27 +43,23 @@ pub fn key(tenant: &TenantId, id: &str) -> RecordKey {
     RecordKey::new(format!("approval:{tenant}:{id}"))
 }
 
-/// All waiting approvals of a shard. A member is `<tenant>:<id>`, and its score is the time of the request in
-/// milliseconds.
+/// A member is `<tenant>:<id>`. The score is the time of the request (ms).
 #[must_use]
 pub fn waiting() -> SetKey {
     SetKey::new("asked")
 }
 
-/// The waiting approvals of a tenant. A member is an approval's ID, and its score is the deadline of the decision in
-/// milliseconds.
+/// A member is an approval's ID. The score is the deadline of the decision (ms).
 #[must_use]
 pub fn waiting_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("asked:{tenant}"))
 }
 
-/// The waiting approvals of an agent, in the same form.
 #[must_use]
 pub fn waiting_of_agent(tenant: &TenantId, agent: &AgentId) -> SetKey {
     SetKey::new(format!("asked:{tenant}:{agent}"))
 }
 
-/// The log of the events of a tenant's approvals. Notifiers read this log.
 #[must_use]
 pub fn events(tenant: &TenantId) -> StreamKey {
     StreamKey::new(format!("approvals:{tenant}"))
@@ -83,19 +76,17 @@ pub struct Approval {
     pub agent: AgentId,
     #[serde(rename = "sh")]
     pub shown: ApprovalPreview,
-    /// The call is approved once all demands are met.
     #[serde(rename = "de")]
     pub demands: Vec<Demand>,
-    /// How long people may decide, and how long their consent is valid (ms). If absent, both end at the turn's
-    /// deadline.
+    /// For the decision, and again for the begin of an approved call. Absent means the turn's deadline.
     #[serde(rename = "ex", default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
-    /// Changes of the arguments by approvers: a JSON object that maps JSON pointers to new values.
+    /// A JSON object that maps JSON pointers to new values.
     #[serde(rename = "na", default, skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<String>,
     #[serde(rename = "t")]
     pub requested_ms: i64,
-    /// Votes for these arguments, by the person's name.
+    /// By person. Changed arguments drop the votes.
     #[serde(rename = "v", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub votes: BTreeMap<String, Vote>,
     #[serde(rename = "s")]
@@ -108,15 +99,15 @@ pub struct ApprovalPreview {
     pub tool: String,
     #[serde(rename = "tv")]
     pub version: String,
-    /// The arguments as JSON, without secrets, shortened to a maximum length.
+    /// JSON without secrets, cut to a maximum length.
     #[serde(rename = "ar")]
     pub arguments: String,
-    /// True if `arguments` differs from the exact arguments, which are in the part [`EXACT`].
+    /// True if `arguments` differs from the part [`EXACT`].
     #[serde(rename = "ab", default, skip_serializing_if = "std::ops::Not::not")]
     pub abridged: bool,
     #[serde(rename = "by")]
     pub bytes: usize,
-    /// The rules that require consent, as JSON.
+    /// As JSON.
     #[serde(rename = "why")]
     pub why: String,
     /// JSON pointers to the arguments that approvers may change.
@@ -128,7 +119,7 @@ pub struct ApprovalPreview {
 pub struct Demand {
     #[serde(rename = "q")]
     pub quorum: u32,
-    /// Only people with one of these roles may vote. If empty, any person may vote.
+    /// If empty, any person may vote.
     #[serde(rename = "r", default, skip_serializing_if = "BTreeSet::is_empty")]
     pub roles: BTreeSet<String>,
 }
@@ -137,7 +128,6 @@ pub struct Demand {
 pub struct Vote {
     #[serde(rename = "t")]
     pub at_ms: i64,
-    /// At the time of the vote.
     #[serde(rename = "r")]
     pub roles: BTreeSet<String>,
     #[serde(rename = "w")]
@@ -171,7 +161,6 @@ pub enum ApprovalState {
 }
 
 impl ApprovalState {
-    /// Returns the word shown to people, in events and in metrics.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -184,8 +173,7 @@ impl ApprovalState {
         }
     }
 
-    /// Returns the time (ms) until which people may decide, or until which their consent is valid. Returns `None` if
-    /// the approval has ended.
+    /// `None` if the approval has ended.
     #[must_use]
     pub const fn until_ms(&self) -> Option<i64> {
         match self {
@@ -201,14 +189,13 @@ impl Record for Approval {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Consent {
-    /// People were not asked about this exact call.
     Unasked,
     Waiting {
         until_ms: i64,
     },
     Given {
         by: Vec<String>,
-        /// Changes of the arguments by approvers: a JSON object that maps JSON pointers to new values.
+        /// A JSON object that maps JSON pointers to new values.
         narrowed: Option<String>,
     },
     Denied {
@@ -244,7 +231,6 @@ impl Approval {
         }
     }
 
-    /// Returns the number of people who still have to agree: the largest number of missing votes over all demands.
     #[must_use]
     pub fn missing(&self) -> u32 {
         let lacks = |demand: &Demand| {
@@ -262,8 +248,7 @@ impl Demand {
     }
 }
 
-/// Returns the consent to a call. Before a worker begins the call, it reads the consent, and checks the call with the
-/// changed arguments.
+/// A worker must check the changed arguments before it begins the call.
 pub fn consent(
     view: &View,
     tenant: &TenantId,

@@ -1,19 +1,17 @@
 //! Decides whether a call may begin, and writes the call's intent record in the same transaction.
 //!
-//! Checks run in this order: streak, facts, consent, claim, cache, intent record. If one check refuses the call or
-//! makes the call wait, later checks do not run. For example, a call that the facts check refuses leaves its consent
-//! unused.
+//! Checks run in this order: streak, facts, consent, claim, cache, intent record. After a refusal or a wait, later
+//! checks do not run. For example, a call with an unmet fact leaves its consent unused.
 //!
 //! | Call | Requests to read | Commits |
 //! |---|---|---|
 //! | `read` or `idempotent`, without facts, consent and claim | 1, or none | none |
 //! | with facts, consent or claim, or `once`, or durable | 1, or none | 1 |
 //!
-//! [`Begin::reads`] lists everything that the decision needs. A worker reads all of it in one request, checks the
-//! consent ([`super::approval::consent`]), and decides from the same view. After a restart of the store, one more read
-//! returns the turn's recovered calls. The turn's record is not read: the worker received the record with its slice,
-//! and the record's version is the fence. The [`Begin`] decisions of one slice run one after another. Each decision
-//! continues from the version that the previous decision wrote.
+//! A worker reads [`Begin::reads`] in one request, checks the consent ([`super::approval::consent`]), and decides from
+//! the same view. After a restart of the store, one more read returns the turn's recovered calls. The turn's record is
+//! not read: the slice has it, and its version is the fence. The [`Begin`] decisions of a slice run one after another,
+//! each from the version that the previous one wrote.
 
 mod result;
 #[cfg(test)]
@@ -42,20 +40,18 @@ use super::streak::{self, StreakName};
 pub struct Begin<'a> {
     pub slice: &'a Slice,
     pub position: usize,
-    /// The unique ID of this attempt. If the decision is repeated, the ID stays the same.
+    /// A repeated decision keeps the ID.
     pub by: &'a str,
-    /// True if the call must not run twice. Such a call gets an intent record.
+    /// A `once` call gets an intent record.
     pub once: bool,
-    /// True if the call runs only after this commit has become durable. The commit then always writes the turn's
-    /// record: a confirmation covers a connection's last write and everything that Redis wrote before it, so also the
-    /// debits of the call's admission.
+    /// True if the call waits until this commit is durable. Redis confirms only writes, so the commit then always writes
+    /// the turn's record. The confirmation covers all earlier writes, such as the debits of the call's admission.
     pub is_durable: bool,
-    /// The last restart epoch for which the worker has reported all calls that it began.
+    /// The last restart epoch for which the worker has reported its begun calls.
     pub epoch: u64,
-    /// Length of a worker's lease (ms). After a restart of the store, no call begins within this time.
+    /// After a restart of the store, no call begins within this time.
     pub lease_ms: i64,
-    /// The streak that may refuse the call. Absent if the call's tool is excluded from the loop breaker, or if the call
-    /// is retried.
+    /// Absent if the loop breaker excludes the tool, or if the call is retried.
     pub streak: Option<StreakCheck>,
     pub facts: Option<CheckFacts>,
     pub consent: Option<ConsentCheck>,
@@ -73,12 +69,11 @@ pub struct StreakCheck {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsentCheck {
     pub uses: UseConsent,
-    /// The argument changes by approvers (JSON) that the worker read and checked. `None` if the arguments are
-    /// unchanged.
+    /// Changed arguments (JSON) that the worker checked. `None` for unchanged arguments.
     pub narrowed: Option<String>,
 }
 
-/// Indexes of the unmet conditions in shadow mode, and the time of the check in milliseconds.
+/// Indexes of unmet shadow-mode conditions, and the time (ms) of the check.
 type MetFacts = (Vec<usize>, Option<i64>);
 
 enum CheckOutcome<T> {
@@ -87,13 +82,12 @@ enum CheckOutcome<T> {
 }
 
 impl<T> CheckOutcome<T> {
-    /// Ends without a commit. Allowed only if the result relies on at most one record. Several records may have been
-    /// read at different times, and only a commit can check that they are consistent.
+    /// Only for a result from at most one record: only a commit can check that several records are consistent.
     fn returns(result: BeginResult) -> Self {
         Self::Ends(Box::new(Step::Return(result)))
     }
 
-    /// Ends with a commit. `transaction` has the guards that the result relies on, and may also have writes.
+    /// `transaction` must guard everything on which the result relies.
     fn commits(transaction: Transaction, result: BeginResult) -> Self {
         Self::Ends(Box::new(Step::Commit(transaction, result)))
     }
@@ -160,16 +154,13 @@ impl Begin<'_> {
         self.facts.is_some() || self.consent.is_some() || self.claim.is_some() || self.changes_turn(turn)
     }
 
-    /// Returns true if this decision writes the turn's record. A suspect is a turn that may have crashed a worker. Its
-    /// record is always marked as started, because the next crash counts against the suspect only if the suspect ran.
+    /// A suspect must be marked as started, because the next crash counts against it only if it ran.
     fn changes_turn(&self, turn: &Turn) -> bool {
         let is_marked = turn.suspect.is_some() && matches!(turn.state, State::Ready { .. });
         self.once || self.is_durable || is_marked || self.facts.as_ref().is_some_and(|facts| !facts.changes.is_empty())
     }
 
-    /// Returns the turn's record with its version, normally the record of the slice. If this attempt has already
-    /// committed and the response was lost, returns the record that the attempt wrote. Returns `None` if another holder
-    /// has the slice.
+    /// `None` if another holder has the slice. If this attempt has committed before, returns the record that it wrote.
     fn present(&self, view: &View, context: &Context) -> Result<Option<(Turn, Version)>, Undecided> {
         let record = self.slice.name.record();
         if !has_changed(&record, context) {
@@ -179,8 +170,8 @@ impl Begin<'_> {
         Ok(stored.map(|stored| (stored.value, stored.version)))
     }
 
-    /// Returns true if this attempt wrote `stored` before, and the response was lost. Without an intent record, equal
-    /// content proves this: the record contains the slice's entry, which differs for any other holder.
+    /// The response to an earlier write may be lost. Equal content proves this write: the record contains the slice's
+    /// entry.
     fn has_written(&self, stored: &Turn) -> bool {
         let is_ours = |begun: &Begun| begun.position == self.position && begun.by == self.by;
         let mut written = self.slice.turn.clone();
@@ -190,8 +181,7 @@ impl Begin<'_> {
 
     fn check_turn(&self, turn: &Turn, recovered: &RecoveredCallsView, context: &Context) -> CheckOutcome<()> {
         let other = turn.begun.as_ref().filter(|begun| begun.by != self.by);
-        // If another attempt began a later call, that attempt already ran this call. This call has no intent record if
-        // its tool was not `once` at that time.
+        // An attempt that began a later call has already run this call.
         let is_begun =
             other.is_some_and(|begun| begun.position == self.position || self.once && begun.position > self.position);
         let recovered_call = recovered.of_another(self.position, self.by);
@@ -217,16 +207,14 @@ impl Begin<'_> {
         CheckOutcome::Passes(())
     }
 
-    /// Returns true if the call must wait after a restart. This is the case if the store restarted less than a lease
-    /// ago, or if the worker has not reported in this epoch yet. In both cases, the store may lack the call's intent
-    /// record, facts and claims.
+    /// The store may have lost intent records, facts and claims in a restart. So calls wait for a lease after the
+    /// restart, and for the worker's report.
     const fn holds(&self, context: &Context) -> bool {
         let began_ms = context.epoch_began_ms;
         context.epoch != self.epoch || began_ms > 0 && context.now_ms < began_ms + self.lease_ms
     }
 
-    /// Returns a transaction with the guards that every begin needs. If the turn is canceled, returns the reason
-    /// instead.
+    /// For a canceled turn, returns the reason.
     fn base(
         &self,
         turn: &Turn,
@@ -266,8 +254,7 @@ impl Begin<'_> {
         Ok(refused.map_or(CheckOutcome::Passes(()), CheckOutcome::returns))
     }
 
-    /// Returns the indexes of the unmet shadow-mode conditions, and the time of the check. A refusal is committed,
-    /// too: the commit verifies that the facts that caused the refusal are unchanged.
+    /// A refusal is committed, too: the commit verifies that the facts are unchanged.
     fn check_facts(
         &self,
         transaction: &mut Transaction,
@@ -288,8 +275,6 @@ impl Begin<'_> {
         Ok(CheckOutcome::commits(transaction.clone(), BeginResult::Refused(refusal)))
     }
 
-    /// Uses the consent, and returns the people who agreed. If the approval has expired, marks it as expired, and drops
-    /// the writes of the other checks.
     fn use_consent(
         &self,
         transaction: &mut Transaction,
@@ -329,8 +314,6 @@ impl Begin<'_> {
         })
     }
 
-    /// Returns the ID of the approval that was requested for an earlier form of the call, and the word for its state.
-    /// Returns `None` if there is no such approval, or if its record has expired.
     fn before(&self, turn: &Turn, view: &View) -> Result<Option<(String, &'static str)>, Undecided> {
         let own = self.consent.as_ref().map(|consent| &consent.uses.id);
         let Some(before) = turn.approval.as_ref().filter(|before| Some(*before) != own) else { return Ok(None) };

@@ -1,8 +1,7 @@
-//! A cache of the results of reads, for each tenant, bounded in number and bytes.
+//! Cached results of reads, bounded for each tenant in number and bytes.
 //!
-//! A *question* is the set of all inputs on which a call's result can depend. The hash of a question selects one of the
-//! tenant's buckets. A bucket is one record: it lists the bucket's results, and each result is a part of the record.
-//! The record enforces the bounds of its bucket. A lookup reads one part, and a new result is written to one bucket.
+//! A *question* is the set of all inputs on which a call's result can depend. Its hash selects one of the tenant's
+//! buckets. A bucket is a record: it lists its results and enforces their bounds. Each result is a part of the record.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use crate::section::Section;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Number of buckets of a tenant. Each bucket has room for two results of the largest size.
+/// Each bucket has room for two results of the largest size.
 const BUCKETS: usize = 64;
 const RESULTS_MAX: usize = limits::CACHED_ANSWERS_MAX / BUCKETS;
 const BYTES_MAX: usize = limits::CACHED_TENANT_BYTES_MAX / BUCKETS;
@@ -28,7 +27,7 @@ const BYTES_MAX: usize = limits::CACHED_TENANT_BYTES_MAX / BUCKETS;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheName {
     pub tenant: TenantId,
-    /// Hash of all inputs that the result may depend on, hexadecimal.
+    /// Hexadecimal.
     pub hash: String,
 }
 
@@ -44,7 +43,6 @@ impl CacheName {
         Query::Parts(self.key(), vec![self.hash.as_str().into()])
     }
 
-    /// Returns the cached result. Returns `None` if there is no result, or if the result has expired.
     pub fn look_up(&self, view: &View, now_ms: i64) -> Result<Option<CachedResult>, Undecided> {
         let parts = view.parts(&self.key(), vec![self.hash.as_str().into()])?;
         let part = parts.first().and_then(Option::as_ref);
@@ -59,7 +57,7 @@ pub struct CachedResult {
     pub by: CallName,
     #[serde(rename = "m")]
     pub media: String,
-    /// Time when the worker requested the result. The result's age counts from this time.
+    /// The result's age counts from this time.
     #[serde(rename = "t")]
     pub requested_ms: i64,
     #[serde(rename = "u")]
@@ -77,7 +75,6 @@ impl CachedResult {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Bucket {
-    /// By hash of the question.
     #[serde(rename = "r")]
     pub results: BTreeMap<String, Size>,
 }
@@ -95,8 +92,7 @@ impl Record for Bucket {
 }
 
 impl Bucket {
-    /// Adds a result. To make room, evicts expired results first, then the results that expire next. Returns the hashes
-    /// of the evicted results.
+    /// Evicts expired results first, then the results that expire next.
     pub fn insert(&mut self, hash: &str, size: Size, now_ms: i64) -> Vec<String> {
         self.results.remove(hash);
         let mut gone: Vec<String> = self.expired(now_ms);
@@ -136,11 +132,9 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Returns the part to write, and its entry for the bucket's list. Returns `None` if the result has expired or is
-    /// too large.
+    /// Returns `None` if the result has expired or is too large.
     fn part(&self, now_ms: i64) -> Option<(Bytes, Size)> {
-        // If the worker's clock is ahead of shard time, use shard time, so that the result does not seem younger than
-        // it is.
+        // The worker's clock can be ahead of shard time.
         let requested_ms = self.requested_ms.min(now_ms);
         let until_ms = requested_ms + self.ttl_ms;
         if until_ms <= now_ms || self.output.get().len() > limits::CACHED_OUTPUT_BYTES_MAX {
@@ -155,7 +149,7 @@ impl Fill {
     }
 }
 
-/// Section of [`crate::turn::Settle`]: caches results, unless the store is short of memory.
+/// Does nothing while memory is short.
 #[derive(Debug, Clone, Default)]
 pub struct FillCache {
     pub results: Vec<Fill>,
@@ -300,7 +294,7 @@ mod tests {
             let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
             for (question, ttl_ms, bytes) in fills {
                 store.now_ms += 1;
-                // All results are in one bucket.
+                // This prefix puts all results into one bucket.
                 let hash = format!("0000{question}");
                 let output = format!("\"{}\"", "x".repeat(bytes));
                 settle(&mut store, vec![fill(&hash, ttl_ms, &output)]);

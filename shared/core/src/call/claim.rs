@@ -1,7 +1,6 @@
 //! Idempotency claims: the first of several equal calls runs, and the others return its result.
 //!
-//! If a tool has an effect key, a call of the tool claims the effect in the transaction that begins the call. The
-//! transaction that settles the call ends the claim.
+//! The transaction that begins a call claims the call's effect. The transaction that settles the call ends the claim.
 
 #[cfg(test)]
 mod tests;
@@ -24,13 +23,12 @@ use crate::turn::end::parts;
 use crate::turn::state::Finished;
 use crate::view::{Undecided, View};
 
-/// While memory is short, ended claims keep only results of at most this many bytes.
+/// While memory is short, longer results are dropped.
 const SMALL_RESULT_BYTES: usize = 1_000;
 
-/// Maximum number of turns that the end of a claim wakes. Further turns check again when their own timers fire.
+/// Further turns check again when their own timers fire.
 const WAITERS_MAX: usize = 64;
 
-/// An effect of a tool, identified by the arguments of the effect key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectName {
     pub tenant: TenantId,
@@ -45,8 +43,7 @@ impl EffectName {
     }
 }
 
-/// A call that claims an effect. The turn's ID alone does not identify the turn: a later turn can receive the same ID,
-/// even with the same calls.
+/// A later turn can receive the same ID.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claimant {
     #[serde(rename = "c")]
@@ -81,8 +78,7 @@ pub enum ClaimState {
         waiters: BTreeSet<TurnId>,
     },
     Ended {
-        /// The call's result, as JSON. Empty if the result was dropped because memory was short. In that case, equal
-        /// calls do not run, and end with an unknown outcome.
+        /// JSON. Empty if memory was short. Equal calls then end with an unknown outcome.
         #[serde(rename = "r")]
         result: String,
     },
@@ -94,19 +90,18 @@ impl Record for Claim {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimResult {
-    /// The call owns the claim.
     Ours,
-    /// The owner of the claim has ended with this result. The owner can be this call itself, if a worker settled the
-    /// call and crashed before it received the response.
+    /// The owner can be this call itself, if its worker crashed after the commit.
     Ended {
         by: Claimant,
         /// JSON.
         result: String,
     },
-    /// An equal call is running.
-    Waits { by: Claimant },
-    /// The equal call is over, but did not end its claim. If the result shows that the equal call certainly had no
-    /// effect, the caller claims again with [`ClaimEffect::nothing`]. Otherwise, the caller runs [`EndClaim`].
+    Waits {
+        by: Claimant,
+    },
+    /// The equal call is over, but its claim is open. If it certainly had no effect, claim again with
+    /// [`ClaimEffect::nothing`]. Otherwise run [`EndClaim`].
     Abandoned {
         by: Claimant,
         /// JSON; `None` if unknown.
@@ -114,20 +109,17 @@ pub enum ClaimResult {
     },
 }
 
-/// Section of [`super::begin`]: claims an effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimEffect {
     pub effect: EffectName,
     pub by: Claimant,
     /// How long equal calls receive the result.
     pub window_ms: i64,
-    /// The owner of the previous claim, if this owner certainly had no effect.
     pub nothing: Option<Claimant>,
 }
 
 impl ClaimEffect {
-    /// Adds guards. If the result is [`ClaimResult::Ours`], also adds writes. The claim expires one window after
-    /// `deadline_ms`, the turn's deadline.
+    /// The claim expires one window after `deadline_ms`, the turn's deadline.
     pub fn add_to(
         &self,
         transaction: &mut Transaction,
@@ -169,8 +161,7 @@ impl ClaimEffect {
     }
 }
 
-/// Section of [`crate::turn::Park`]: the turn waits until an equal call ends its claim. If the equal call has already
-/// ended, the turn is due at once.
+/// If the equal call has already ended, the turn is due at once.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitForClaim<'a>(pub &'a ClaimEffect);
 
@@ -204,7 +195,6 @@ fn in_force(stored: Option<&Stored<Claim>>, now_ms: i64) -> Option<&Claim> {
     stored.map(|stored| &stored.value).filter(|claim| claim.until_ms > now_ms)
 }
 
-/// Returns the claimant's turn, and true if the claimant's call has not ended. The turn is `None` if it has ended.
 fn live_turn(view: &View, tenant: &TenantId, by: &Claimant) -> Result<(Option<Stored<Turn>>, bool), Undecided> {
     let stored = view.record::<Turn>(&turn_name(tenant, by).record())?;
     let stored = stored.filter(|stored| by.is_of(&stored.value.head.digest, stored.value.admitted_ms));
@@ -252,7 +242,7 @@ fn finished_result(view: &View, tenant: &TenantId, by: &Claimant) -> Result<Opti
     Ok(reply.and_then(|reply| reply.results.get(by.call.position).map(|result| result.get().to_owned())))
 }
 
-/// Guards that the owner of an earlier claim, which had no effect, has not begun again.
+/// The owner of the earlier claim may begin again before the commit.
 fn guard_gone(transaction: &mut Transaction, view: &View, tenant: &TenantId, by: &Claimant) -> Result<(), Undecided> {
     let key = turn_name(tenant, by).record();
     let stored = view.record::<Turn>(&key)?;
@@ -264,26 +254,24 @@ fn guard_gone(transaction: &mut Transaction, view: &View, tenant: &TenantId, by:
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EffectEnd {
-    /// The call ended with this result (JSON).
+    /// JSON.
     Ended(String),
-    /// The call may have taken effect. Contains the call's result, as JSON. Does not replace a known end.
+    /// JSON. The call may have taken effect. Does not replace a known end.
     Unknown(String),
-    /// The call certainly had no effect: the next equal call runs.
+    /// The next equal call runs.
     Undone,
-    /// The call has not ended. If the store lost the claim, the claim is written again.
+    /// If the store lost the claim, the claim is written again.
     Open,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndClaimResult {
     Done,
-    /// The claim is unchanged, because the store already has this claim or its end.
     Known,
     Others,
 }
 
-/// Section of [`crate::turn::Settle`]: ends the claim of a call. Also runs as a separate decision, for an abandoned
-/// claim ([`ClaimResult::Abandoned`]) and after a restart of the store.
+/// Also a decision of its own, for [`ClaimResult::Abandoned`] and after a restart of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndClaim {
     pub effect: EffectName,
@@ -339,7 +327,7 @@ impl EndClaim {
     }
 }
 
-/// Returns the result to keep in the claim. Returns an empty text if memory is short and the result is large.
+/// Returns an empty text if memory is short and the result is large.
 fn kept(result: &str, transaction: &mut Transaction, context: &Context) -> String {
     if result.len() <= SMALL_RESULT_BYTES {
         return result.to_owned();

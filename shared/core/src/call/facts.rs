@@ -1,8 +1,8 @@
 //! Facts that the calls of a session set and clear, and the running calls that may change these facts.
 //!
-//! The transaction that begins a call checks the call against the facts ([`check`]). The transaction that settles the
-//! call changes the facts ([`EndCalls`]). All facts of a session are in one record. So two calls cannot both begin if
-//! one call may change a fact that the other call depends on.
+//! The transaction that begins a call checks the facts ([`check`]). The transaction that settles it changes the facts
+//! ([`EndCalls`]). All facts of a session are in one record. So a call and a call that may change its facts cannot
+//! begin at the same time.
 
 pub mod check;
 mod turns;
@@ -32,15 +32,14 @@ use crate::transaction::{RecordKey, Transaction};
 use crate::turn::Turn;
 use crate::view::{Undecided, View};
 
-/// How long an expired fact is still reported, in milliseconds.
+/// How long an expired fact is still reported.
 const OVER_MS: i64 = 3_600_000;
-/// How long an expected call is kept after its turn's deadline, in milliseconds.
+/// How long an expected call is kept after its turn's deadline.
 const EXPECTED_MS: i64 = 86_400_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionName {
     pub tenant: TenantId,
-    /// The session, as the text of a [`FactsSession`].
     pub session: String,
 }
 
@@ -62,13 +61,12 @@ pub struct Session {
     pub facts: BTreeMap<String, Fact>,
     #[serde(rename = "u", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub running: BTreeMap<CallName, RunningFactCall>,
-    /// Expected calls, which have not begun and may set facts.
+    /// Calls that have not begun and may set facts.
     #[serde(rename = "e", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub expected: BTreeMap<CallName, Expected>,
-    /// Waiting turns, each mapped to the turn that it waits for.
+    /// Waiting turn → awaited turn.
     #[serde(rename = "w", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub waiting: BTreeMap<TurnId, TurnId>,
-    /// The last number that was assigned to a turn of this session.
     #[serde(rename = "n", default)]
     pub numbered: u64,
 }
@@ -77,27 +75,23 @@ impl Record for Session {
     const SCHEMA: u32 = 1;
 }
 
-/// The stored state of a fact. A fact can have a certain and an uncertain span at the same time. In that case, the
-/// uncertain span ends later, or a later call reported it.
+/// If both spans exist, the uncertain span ends later or was reported later.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Fact {
-    /// The span for which the fact is certainly set.
     #[serde(rename = "y", default, skip_serializing_if = "Option::is_none")]
     pub certain: Option<Span>,
-    /// The span for which the fact may be set.
+    /// The fact may be set.
     #[serde(rename = "m", default, skip_serializing_if = "Option::is_none")]
     pub perhaps: Option<Span>,
-    /// The span for which the fact counts as cleared. Present only if both other spans are absent.
+    /// Present only if both other spans are absent.
     #[serde(rename = "n", default, skip_serializing_if = "Option::is_none")]
     pub cleared: Option<Span>,
 }
 
-/// A period of time, and the call that last reported the fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     #[serde(rename = "u")]
     pub until_ms: i64,
-    /// When the reporting call ended.
     #[serde(rename = "t")]
     pub since_ms: i64,
     #[serde(rename = "by")]
@@ -108,7 +102,7 @@ pub struct Span {
 pub struct PossibleFactChange {
     #[serde(rename = "f")]
     pub fact: String,
-    /// True if the call sets the fact, false if it clears the fact.
+    /// False to clear the fact.
     #[serde(rename = "s")]
     pub sets: bool,
     #[serde(rename = "k")]
@@ -117,7 +111,7 @@ pub struct PossibleFactChange {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunningFactCall {
-    /// The number of the call's turn. Earlier turns have smaller numbers.
+    /// Earlier turns have smaller numbers.
     #[serde(rename = "n")]
     pub number: u64,
     #[serde(rename = "c")]
@@ -144,8 +138,7 @@ pub struct AppliedFactChange {
 }
 
 impl Fact {
-    /// Changes the fact, as of `ended_ms`. Only a certain clear can end the fact earlier than before. If a call may
-    /// have cleared the fact, the fact becomes uncertain. Returns false if nothing changed.
+    /// Only a certain clear ends the fact earlier. Returns false if nothing changed.
     pub fn change(
         &mut self,
         transition: FactTransition,
@@ -170,8 +163,7 @@ impl Fact {
         if let (Some(certain), Some(maybe)) = (&certain, &perhaps)
             && maybe.until_ms <= certain.until_ms
         {
-            // The uncertain span does not extend the fact. It is kept only if it was reported later than the certain
-            // span.
+            // The uncertain span does not extend the fact. Keep it only if it was reported later.
             let later = maybe.since_ms > certain.since_ms;
             perhaps = later.then(|| Span { until_ms: certain.until_ms, ..maybe.clone() });
         }
@@ -187,7 +179,6 @@ impl Fact {
     }
 }
 
-/// Merges two spans: the result has the later end of both, and the call that reported last.
 fn longer(before: Option<Span>, new: Span) -> Span {
     let Some(before) = before else { return new };
     let until_ms = before.until_ms.max(new.until_ms);
@@ -209,8 +200,7 @@ impl Session {
         is_new
     }
 
-    /// Ends a call that made these `changes`. If `changes` is `None`, any of the call's possible changes may have
-    /// happened. Returns the turns that wait for the call. These turns must evaluate their facts again.
+    /// `None` in `changes` means that any possible change may have happened. Returns the turns that wait for the call.
     pub fn end_call(&mut self, call: &CallName, changes: Option<&[AppliedFactChange]>, now_ms: i64) -> Vec<TurnId> {
         let entry = self.running.remove(call);
         let was_expected = self.expected.remove(call).is_some();
@@ -232,7 +222,6 @@ impl Session {
         self.facts.retain(|_, fact| matches!(fact.known(now_ms).state, FactState::Set | FactState::Perhaps));
     }
 
-    /// Returns the lifetime of the session's record (ms). Returns `None` while a call is running.
     #[must_use]
     pub fn lifetime_ms(&self, now_ms: i64) -> Option<i64> {
         if !self.running.is_empty() {
@@ -244,14 +233,12 @@ impl Session {
         Some((until_ms - now_ms).max(OVER_MS))
     }
 
-    /// Returns the turn's number, or `None` if the turn has no running or expected call in the session.
     fn number_of(&self, turn: &TurnId) -> Option<u64> {
         let running = self.running.iter().map(|(call, entry)| (call, entry.number));
         let expected = self.expected.iter().map(|(call, entry)| (call, entry.number));
         running.chain(expected).find(|(call, _)| call.turn == *turn).map(|(_, number)| number)
     }
 
-    /// Returns the turn's number. Assigns a new number if the turn has none.
     fn numbered(&mut self, turn: &TurnId) -> u64 {
         self.number_of(turn).unwrap_or_else(|| {
             self.numbered += 1;
@@ -265,7 +252,7 @@ fn may_have(change: &PossibleFactChange) -> AppliedFactChange {
     AppliedFactChange { fact: change.fact.clone(), transition, kept_ms: change.kept_ms }
 }
 
-/// Writes the session's record. The caller guards that the record has not changed since it was read.
+/// The caller guards the record.
 fn put_session(transaction: &mut Transaction, key: &RecordKey, session: &Session, now_ms: i64) {
     match session.lifetime_ms(now_ms) {
         Some(ttl_ms) => transaction.put_for(key, session, ttl_ms),
@@ -276,12 +263,10 @@ fn put_session(transaction: &mut Transaction, key: &RecordKey, session: &Session
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedCall {
     pub call: CallName,
-    /// `None` if unknown.
     pub changes: Option<Vec<AppliedFactChange>>,
 }
 
-/// Section of [`crate::turn::Settle`]: ends calls of one session. A transaction needs a single section for all calls of
-/// a session.
+/// A transaction needs a single section for all calls of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndCalls {
     pub session: SessionName,
@@ -289,8 +274,7 @@ pub struct EndCalls {
 }
 
 impl EndCalls {
-    /// Returns the change that ends the turn's running calls, if their worker did not report what they changed. `None`
-    /// if the turn has no session: no call of such a turn can change facts.
+    /// Without a session, no call of the turn can change facts.
     #[must_use]
     pub fn unreported(tenant: &TenantId, turn_id: &TurnId, turn: &Turn) -> Option<Self> {
         let session = SessionName { tenant: tenant.clone(), session: turn.session.clone()? };

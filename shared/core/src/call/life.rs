@@ -1,4 +1,4 @@
-//! Tests of complete call lifecycles, in which slices are also parked and settled.
+//! Tests of complete call lifecycles.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,6 @@ use crate::turn::slice::Slice;
 use crate::turn::{Park, ParkReason, ParkResult, Settle, SettleResult, State, Turn, WaitReason};
 use crate::view::View;
 
-/// A `once` call with consent, facts and an effect key. The call is the first of two calls of its turn.
 struct Governed {
     slice: Slice,
     facts: CheckFacts,
@@ -188,7 +187,6 @@ fn two_equal_calls_pay_once() {
     let commits = store.commits;
     one.start(&mut store, &mut view, "n1");
     assert_eq!((store.reads - reads, store.commits - commits), (1, 1));
-    // The other call waits, because the first call may change a fact that the other call depends on.
     let BeginResult::Waits(WaitReason::Fact { turn: awaited }) = other.begin(&mut store, &mut View::default(), "n2")
     else {
         panic!("it does not wait")
@@ -198,8 +196,7 @@ fn two_equal_calls_pay_once() {
     let caller = other.claim.by.call.clone();
     let section = WaitForFacts { asks: &other.facts.clone(), call: &caller, own: &own };
     other.park(&mut store, WaitReason::Fact { turn: awaited }, &section);
-    // The first call settles without a read. It needs two attempts, because the other call has changed the session's
-    // record in the meantime.
+    // The other call has changed the session's record, so the settle needs two attempts.
     let reads = store.reads;
     let commits = store.commits;
     one.settle(&mut store, &mut view);
@@ -207,8 +204,6 @@ fn two_equal_calls_pay_once() {
     other.resume(&mut store);
     let refused = other.begin(&mut store, &mut View::default(), "n3");
     assert_eq!(refused.word(), "refused", "the quote is used up");
-    // The fact `quoted` is set again, so the other call passes its facts check. It receives the result of the first
-    // call.
     quote(&mut store);
     assert_eq!(other.begin(&mut store, &mut View::default(), "n4").word(), "answered");
 }
@@ -225,7 +220,6 @@ fn a_call_parked_for_an_ended_call_resumes_at_once() {
     one.start(&mut store, &mut view, "n1");
     let mut other = Governed::new(&mut store, "b");
     let BeginResult::Waits(reason) = other.begin(&mut store, &mut View::default(), "n2") else { panic!() };
-    // The first call ends before the other call has parked.
     one.settle(&mut store, &mut view);
     let own = other.slice.turn.clone();
     let caller = other.claim.by.call.clone();

@@ -1,8 +1,7 @@
 //! Decisions about one call: approval, facts, idempotency claim, streak and cache.
 //!
-//! Each of these subjects has a record, pure functions that change the record, and sections. A section adds its guards
-//! and writes to the transaction of another decision. So a call with all these checks needs one read, one [`begin`] and
-//! one settle. Read [`begin`] first.
+//! Each subject has a record, pure functions that change it, and sections. A section adds its guards and writes to the
+//! transaction of another decision. So a call with all these checks needs one read, one [`begin`] and one settle.
 
 pub mod above;
 pub mod approval;
@@ -31,7 +30,7 @@ use crate::transaction::{Conflict, Guard, RecordKey, TimerRule, Transaction};
 use crate::turn::{EndSection, Turn};
 use crate::view::{Undecided, View};
 
-/// The name of a call in records: `<turn>/<position>`.
+/// As text: `<turn>/<position>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CallName {
@@ -78,9 +77,7 @@ impl From<CallName> for String {
     }
 }
 
-/// Cleans up after a call that its turn did not report before the turn ended. The call's approval becomes void, and any
-/// fact change that was possible for the call may have happened. The call's idempotency claim stays: the next equal
-/// call looks up the result.
+/// Any possible fact change of the call may have happened. Its claim stays: the next equal call looks up the result.
 pub fn end_unreported(
     name: &TurnName,
     turn: &Turn,
@@ -95,7 +92,6 @@ pub fn end_unreported(
         .map_or(Ok(()), |unreported| unreported.add_to(transaction, view, context))
 }
 
-/// Runs [`end_unreported`] as a section of every decision that ends a turn.
 #[derive(Debug, Clone, Copy)]
 pub struct EndUnreported;
 
@@ -119,23 +115,20 @@ fn guard_unchanged<T>(transaction: &mut Transaction, key: &RecordKey, stored: Op
     });
 }
 
-/// Makes the timer of a waiting turn due now. If the turn does not wait, the timer fires without effect.
+/// If the turn does not wait, the timer fires without effect.
 fn wake(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, now_ms: i64) {
     let name = TurnName { tenant: tenant.clone(), turn: turn.clone() };
     transaction.timer(name.timer(), now_ms, TimerRule::Wake);
 }
 
-/// Makes the timer of a parking turn due at once, because the awaited event has already happened.
 fn due_at_once(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, now_ms: i64) {
     let name = TurnName { tenant: tenant.clone(), turn: turn.clone() };
     transaction.timer(name.timer(), now_ms, TimerRule::Earlier);
 }
 
-/// After this number of conflicts on the record of an advisory section, the section is skipped, because it would delay
-/// the transaction. No guarantee depends on an advisory section.
+/// An advisory section is skipped after this number of conflicts. No guarantee depends on it.
 const ADVISORY_CONFLICTS_MAX: usize = 3;
 
-/// Returns true if other transactions changed a record repeatedly during this decision.
 fn is_contended(key: &RecordKey, context: &Context) -> bool {
     let of_record = |conflict: &&Conflict| matches!(conflict, Conflict::Record { key: of, .. } if of == key);
     context.conflicts.iter().filter(of_record).count() >= ADVISORY_CONFLICTS_MAX
@@ -171,7 +164,6 @@ mod tests {
             .unwrap();
     }
 
-    /// After a commit, the view has the record that was written, and no longer has the record's parts.
     #[test]
     fn a_view_reflects_a_committed_transaction() {
         let key = name("t").record();

@@ -1,4 +1,4 @@
-//! The progress that a tool reports while its call runs. Only the latest report is kept. No decision depends on it.
+//! The latest progress of a running call. No decision depends on it.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -9,28 +9,26 @@ use crate::transaction::{Conflict, Guard, Transaction, Write};
 use crate::turn::end::parts;
 use crate::view::{Undecided, View};
 
-/// The latest report of a running call. Stored as a part of the turn's record until the turn ends.
+/// A part of the turn's record until the turn ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallProgress {
-    /// The position of the call. A report of an earlier call is out of date.
+    /// A report of an earlier call is out of date.
     #[serde(rename = "c")]
     pub position: usize,
-    /// Completed fraction, from 0 to 1; `None` if unknown.
+    /// From 0 to 1; `None` if unknown.
     #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
     pub fraction: Option<f64>,
-    /// Text for people; may be empty.
     #[serde(rename = "m", default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
 impl CallProgress {
-    /// Parses a report. Returns `None` if the report is damaged.
     #[must_use]
     pub fn parse(part: &[u8]) -> Option<Self> {
         serde_json::from_slice(part).ok()
     }
 
-    /// Renders the report for people, for example `40 %: Reading orders`.
+    /// For example `40 %: Reading orders`.
     #[must_use]
     pub fn in_words(&self) -> String {
         match (self.fraction, self.message.as_str()) {
@@ -41,8 +39,7 @@ impl CallProgress {
     }
 }
 
-/// Replaces the reported progress of a turn. A report needs no fence: each report overwrites the previous report, and
-/// the position in a report shows whether it belongs to an earlier call.
+/// Needs no fence: a late report has the position of an earlier call.
 #[derive(Debug, Clone)]
 pub struct ReportProgress<'a> {
     pub name: TurnName,
@@ -50,7 +47,7 @@ pub struct ReportProgress<'a> {
 }
 
 impl Decision for ReportProgress<'_> {
-    /// False if the turn has ended. In that case, nothing was written, because the part would never be removed.
+    /// False if the turn has ended: nothing would remove the part.
     type Output = bool;
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {

@@ -1,6 +1,4 @@
-//! Streaks of equal calls: the loop breaker.
-//!
-//! If an agent repeats a call and gets the same result again and again, the call is refused for a while.
+//! The loop breaker: if an agent repeats a call with the same result again and again, the call is refused for a while.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +13,10 @@ use crate::section::Section;
 use crate::transaction::{RecordKey, Transaction};
 use crate::view::{Undecided, View};
 
-/// Maximum number of different calls that one streak refuses at the same time.
+/// For each streak.
 const REFUSED_MAX: usize = 32;
 
-/// The calls that a streak covers: calls of an agent, or of one task if the agent works on a task.
+/// Covers the calls of an agent, or of one of its tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreakName {
     pub tenant: TenantId,
@@ -41,16 +39,16 @@ impl StreakName {
 pub struct StreakBounds {
     pub deny_after: u64,
     pub deny_ms: i64,
-    /// Time after which a streak without new calls is dropped.
+    /// After this time without new calls, a streak is dropped.
     pub keep_ms: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Streak {
-    /// The current streak. Absent after a refusal.
+    /// Absent after a refusal.
     #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LastCall>,
-    /// The end of each refusal (ms), by the hash of the refused call.
+    /// End of each refusal (ms), by the hash of the call.
     #[serde(rename = "r", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub refused: BTreeMap<String, i64>,
 }
@@ -81,9 +79,8 @@ pub struct Repeat {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreakCount {
-    /// Equal calls in a row, including this one.
+    /// Includes this call.
     pub count: u64,
-    /// The end of the refusal (ms), if the call is refused from now on.
     pub refused_until_ms: Option<i64>,
 }
 
@@ -93,7 +90,7 @@ impl Streak {
         self.refused.get(hash).copied().filter(|until_ms| *until_ms > now_ms)
     }
 
-    /// Counts a call. A call that is reported again after a crash counts once.
+    /// A call that is reported again after a crash counts once.
     pub fn count(&mut self, call: &Repeat, bounds: &StreakBounds, now_ms: i64) -> StreakCount {
         let same = self.last.take().filter(|last| last.hash == call.hash && last.result == call.result);
         let count = match same {
@@ -118,14 +115,12 @@ impl Streak {
     }
 }
 
-/// Returns the end of the refusal (ms) if the call is refused. The result depends on a single record and causes no
-/// write, so it is valid as of the read, and needs no guard.
+/// A result from a single record without a write needs no guard.
 pub fn refusal(view: &View, name: &StreakName, hash: &str, now_ms: i64) -> Result<Option<i64>, Undecided> {
     Ok(view.record::<Streak>(&name.key())?.and_then(|stored| stored.value.refused_until(hash, now_ms)))
 }
 
-/// Section of [`crate::turn::Settle`]: counts calls that have results. After repeated conflicts on the streak's record,
-/// the calls are not counted. A missed count is harmless: the calls of an agent in a loop come one after another, so
+/// After repeated conflicts, the calls are not counted. That is harmless: a loop's calls come one after another, so
 /// later calls are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CountCalls {
@@ -135,8 +130,7 @@ pub struct CountCalls {
 }
 
 impl CountCalls {
-    /// Returns the counts that the calls receive if no other call ends before the commit. A worker adds notes about
-    /// these counts to the results.
+    /// Assumes that no other call ends before the commit.
     pub fn preview(&self, view: &View, now_ms: i64) -> Result<Vec<StreakCount>, Undecided> {
         let mut streak = view.record::<Streak>(&self.name.key())?.map(|stored| stored.value).unwrap_or_default();
         Ok(self.calls.iter().map(|call| streak.count(call, &self.bounds, now_ms)).collect())

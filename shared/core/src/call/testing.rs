@@ -1,5 +1,4 @@
-//! An in-memory store for the tests of this module. It checks the guards of transactions, commits transactions, and
-//! runs the decision loop.
+//! An in-memory store for tests, with the decision loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,7 +35,7 @@ pub fn call(turn: &str, position: usize) -> CallName {
     CallName::new(turn_id(turn), position)
 }
 
-/// Returns a turn of two calls with its slice at a worker. The turn's deadline is 1,000,000 ms.
+/// Two calls. The deadline is 1,000,000 ms.
 pub fn turn() -> Turn {
     serde_json::from_value(serde_json::json!({
         "h": {"ag": "kelly", "dl": 1_000_000, "ts": 1, "dg": "d0", "n": 2},
@@ -82,7 +81,6 @@ impl MiniStore {
         }
     }
 
-    /// Writes a record, as another transaction would.
     pub fn put<T: Record>(&mut self, key: &RecordKey, value: &T) -> Version {
         let version = self.context().version;
         self.records.insert(key.clone(), RecordText::render(&version, None, &[], &value.encode()));
@@ -98,7 +96,6 @@ impl MiniStore {
         RecordText::parse(&self.records[key]).unwrap().version
     }
 
-    /// Dispatches a turn: writes its record, and returns the slice as a worker receives it.
     pub fn slice(&mut self, turn_name: &str, turn: &Turn) -> Slice {
         let name = name(turn_name);
         let version = self.put(&name.record(), turn);
@@ -209,7 +206,6 @@ impl MiniStore {
         }
     }
 
-    /// Calls `decide` repeatedly, and reads the values that it misses. Returns the view with all read values.
     pub fn view_for<T>(&mut self, mut decide: impl FnMut(&View, &Context) -> Result<T, Undecided>) -> View {
         let mut view = View::default();
         let context = self.context();
@@ -232,7 +228,6 @@ impl MiniStore {
         self.run_with(&mut View::default(), decision)
     }
 
-    /// Runs the decision loop from a view that may be stale, see [`Self::run`].
     pub fn run_with<D: Decision>(&mut self, view: &mut View, decision: &D) -> D::Output {
         let mut context = self.context();
         let hinted: Vec<Query> = decision.reads().into_iter().filter(|query| view.get(query).is_err()).collect();
@@ -262,8 +257,7 @@ impl MiniStore {
         panic!("no result");
     }
 
-    /// Lets a section decide, changes the store, and then commits the section's transaction. Returns true if the store
-    /// refuses the commit.
+    /// Changes the store between the section's decision and its commit. Returns true if the store refuses the commit.
     pub fn refuses_stale<T>(
         &mut self,
         section: impl Fn(&mut Transaction, &View, &Context) -> Result<T, Undecided>,
@@ -294,7 +288,7 @@ impl MiniStore {
     }
 }
 
-/// Asserts that `holds` returns true, and that it returns false while the guard named by `mutant` is switched off.
+/// `holds` must be true, and false without the guard `mutant`.
 pub fn detects(mutant: &'static str, holds: impl Fn() -> bool) {
     assert!(holds(), "{mutant}: the promise does not hold");
     assert!(!crate::mutants::with(mutant, &holds), "{mutant} survives");

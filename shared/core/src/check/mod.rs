@@ -1,11 +1,10 @@
 //! Checks of records against the invariants of the core, for operators and for the janitor.
 //!
-//! [`Check`] checks one subject, and repairs faults. A repair either arms a timer, so that a scheduler decides again,
-//! or removes a set member without a subject. The repair guards the record that the check has read. A check without a
-//! repair has no guards, and its reads may come from different times. So a fault counts only if a second check finds
-//! the same fault.
+//! A repair by [`Check`] arms a timer, so that a scheduler decides again, or removes a set member without a subject.
+//! The repair guards the record. A check without a repair has no guards, and its reads may come from different times.
+//! So a fault counts only if a second check finds it, too.
 //!
-//! [`TenantCounts`] compares the numbers of a tenant, and [`Recount`] corrects them.
+//! [`TenantCounts`] compares the counters of a tenant, and [`Recount`] corrects them.
 
 mod tenant;
 
@@ -30,41 +29,36 @@ const MEMBERS_MAX: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
-    /// An unfinished turn or task: its timer, its slice, its throttle queue.
     Turn(TurnName),
     TurnTimer(TurnName),
-    /// The throttle queue of a counter: its timer, and its first members.
     ThrottleQueue(CounterKey),
-    /// A consumer: its lease, and its score in the set of consumers.
     Consumer(ConsumerId),
     DrainedWorker(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// A turn has no timer, so nothing ends its wait.
+    /// Nothing ends the turn's wait.
     TurnWithoutTimer,
-    /// The slice of a turn is not on its queue, so no worker runs it.
+    /// No worker runs the slice.
     SliceLost,
-    /// A turn that waits for a counter is missing from the counter's throttle queue.
     TurnNotQueued,
-    /// A timer exists for a turn that does not exist.
     TimerWithoutTurn,
-    /// A throttle queue has members but no timer, so no scheduler checks it.
+    /// No scheduler checks the queue.
     QueueWithoutTimer,
-    /// A member of a throttle queue does not wait for the queue's counter.
-    MemberNotThrottled { member: Arc<str> },
-    /// A lease exceeds the maximum, so the entries of its consumer would be reaped too late.
-    LeaseTooLong { ends_ms: i64 },
-    /// A consumer is missing from the set of consumers, or its score there is not the end of its lease. If this
-    /// consumer crashed, no reaper would find it.
+    MemberNotThrottled {
+        member: Arc<str>,
+    },
+    /// The consumer's entries would be reaped too late.
+    LeaseTooLong {
+        ends_ms: i64,
+    },
+    /// The consumer is not in the set, or has another score. If it crashed, no reaper would find it.
     ConsumerUnlisted,
-    /// A worker is listed as drained, but has no drain flag.
     WorkerNotDrained,
 }
 
 impl Fault {
-    /// Returns the word shown to people and in metrics.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -81,7 +75,6 @@ impl Fault {
     }
 }
 
-/// Checks one subject. Returns its faults, and repairs them if [`Check::mend`] is true.
 #[derive(Debug, Clone)]
 pub struct Check {
     pub subject: Subject,
@@ -126,7 +119,7 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
         findings.report(Fault::TurnWithoutTimer).timer(name.timer(), now_ms, TimerRule::Earlier);
     }
     if is_slice_lost(name, &stored, view)? {
-        // The worker's results are lost with the slice, so it is unknown which calls of the slice ran.
+        // The results are lost with the slice, so its calls may have run.
         let reason = EndReason::Quarantined { crashes: stored.value.crashes };
         let turn = Turn { may_have_run: true, ..stored.value.clone() };
         end_soon(findings.report(Fault::SliceLost), name, turn, &[], reason, now_ms);
@@ -144,8 +137,7 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
     Ok(())
 }
 
-/// Returns true if the queue no longer has the entry of the turn's slice, and no consumer holds the entry. If a
-/// consumer holds the entry, this consumer ends the slice itself.
+/// A consumer that holds the entry ends the slice itself.
 fn is_slice_lost(name: &TurnName, stored: &Stored<Turn>, view: &View) -> Result<bool, Undecided> {
     let Some(entry) = stored.in_flight_entry() else { return Ok(false) };
     let queue = stored.value.queue(&name.tenant);
@@ -195,7 +187,7 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
     let Stored { value: mut record, version, .. } = stored;
     let score = view.score(&workers::consumers(), name)?;
     findings.transaction.guard(Guard::Version(key.clone(), version));
-    // A heartbeat may make a lease an eighth longer than configured, so allow an eighth more than the maximum.
+    // A heartbeat may make a lease an eighth longer than configured.
     let lease_max_ms = i64::try_from(limits::LEASE_MS_MAX).unwrap_or(i64::MAX / 2);
     let latest_ms = now_ms + lease_max_ms + lease_max_ms / 8;
     let ends_ms = record.lease_ends_ms;
@@ -204,7 +196,7 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
         let lifetime_ms = record.lease_ends_ms - now_ms + workers::SILENT_MS;
         findings.report(Fault::LeaseTooLong { ends_ms }).put_for(&key, &record, lifetime_ms);
     }
-    // A consumer with an ended lease is absent from the set if a reaper has already cleaned up after it.
+    // A reaper removes a consumer with an ended lease from the set.
     let is_due = record.lease_ends_ms > now_ms || score.is_some();
     let listed = record.lease_ends_ms.max(0).unsigned_abs();
     if is_due && score != Some(listed) {
@@ -225,7 +217,6 @@ fn check_drained(worker: &str, view: &View, findings: &mut Findings) -> Result<(
     Ok(())
 }
 
-/// Returns the sets that a check of a whole shard reads in addition to the records.
 #[must_use]
 pub fn indexes() -> [SetKey; 3] {
     [keys::timers(), workers::consumers(), drain::drained()]
@@ -287,7 +278,6 @@ mod tests {
         assert!(shard.timers.is_empty());
     }
 
-    /// The turn is admitted between the decision and the commit of a repair.
     #[test]
     fn a_turn_admitted_during_a_repair_keeps_its_timer() {
         let mut shard = Paper::at(1_000);
@@ -341,7 +331,6 @@ mod tests {
         assert!(shard.set(&set).is_empty());
     }
 
-    /// A turn is released from its queue between the decision and the commit of a repair.
     #[test]
     fn a_turn_released_during_a_repair_is_not_requeued() {
         let mut shard = Paper::at(1_000);

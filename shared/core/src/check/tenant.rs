@@ -1,4 +1,4 @@
-//! Compares a tenant's counters with the sums over the tenant's records.
+//! Compares a tenant's counters with the sums over its records.
 
 use tickfleet_model::TenantId;
 
@@ -12,7 +12,7 @@ use crate::view::{Query, Undecided, Value, View};
 pub struct TenantCounts {
     pub unfinished: u64,
     pub bytes: u64,
-    /// Number of slices that are on queues or with workers; tasks of external runtimes do not count.
+    /// In queues or with workers, without tasks of external runtimes.
     pub in_flight: u64,
 }
 
@@ -38,20 +38,17 @@ impl TenantCounts {
     }
 }
 
-/// Corrects a tenant's counters by their difference from the sums over the tenant's records. A transition changes
-/// counters and sums by the same amounts, so the difference stays the same while turns continue. The caller must
-/// measure counters and sums at a time when the tenant's records do not change.
+/// The tenant's records must not change during the measurement. Turns can continue after it, because a transition
+/// changes counters and sums by the same amounts.
 #[derive(Debug, Clone)]
 pub struct Recount {
     pub tenant: TenantId,
-    /// The sums over the tenant's records.
     pub counted: TenantCounts,
-    /// The tenant's counters at the same time.
     pub stored: TenantCounts,
 }
 
 impl Decision for Recount {
-    /// False if the counters have changed since the measurement. The caller must measure again.
+    /// False if the caller must measure again.
     type Output = bool;
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -68,7 +65,7 @@ impl Decision for Recount {
         };
         for ((limit, counted), (_, stored)) in numbers(&self.counted).into_iter().zip(numbers(&self.stored)) {
             let counter = CounterKey::new(limit, self.tenant.as_str());
-            // Fails if the counter has grown since the counters were read, for example by another correction.
+            // Fails if the counter has grown since the read, for example by another correction.
             transaction.guard(Guard::Debit(ConditionalDebit {
                 counter: counter.clone(),
                 amount: 0,

@@ -11,17 +11,15 @@ use crate::record::{Record, Stored};
 use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// The messages for an agent, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mailbox {
     #[serde(rename = "m")]
     pub messages: Vec<Mail>,
 }
 
-/// A message without its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mail {
-    /// The message's ID, which is also the name of its part.
+    /// Also the name of the part.
     #[serde(rename = "i")]
     pub id: Arc<str>,
     #[serde(rename = "t")]
@@ -34,9 +32,9 @@ pub struct Mail {
 #[serde(rename_all = "snake_case")]
 pub enum MailState {
     Unread,
-    /// The agent has received the message. The entry is kept, so that the message is not delivered twice.
+    /// A kept entry prevents a second delivery.
     Read {
-        /// The receiving call. If this call is repeated, it receives the same messages.
+        /// If this call is repeated, it receives the same messages.
         by: String,
         at_ms: i64,
     },
@@ -56,7 +54,6 @@ impl Mailbox {
         self.messages.iter().filter(|mail| mail.state == MailState::Unread).count()
     }
 
-    /// Removes expired messages. If too many read messages remain, removes the oldest of them. Returns the removed IDs.
     fn trim(&mut self, now_ms: i64) -> Vec<Arc<str>> {
         let mut beyond = (self.messages.len() - self.unread()).saturating_sub(limits::MESSAGES_READ_MAX);
         let mut gone = Vec::new();
@@ -73,13 +70,11 @@ impl Mailbox {
     }
 }
 
-/// Sends a message to an agent, once.
 #[derive(Debug, Clone)]
 pub struct SendMessage {
-    /// The tenant of both agents.
     pub tenant: TenantId,
     pub to: AgentId,
-    /// The message's ID. It is the same for all attempts of the sending call.
+    /// The same for all attempts of the sending call.
     pub id: Arc<str>,
     pub text: Bytes,
 }
@@ -125,8 +120,7 @@ impl Decision for SendMessage {
     }
 }
 
-/// Receives an agent's unread messages. A repeated decision with the same `name` returns the same messages, because the
-/// first response may have been lost.
+/// A repeated decision with the same `name` returns the same messages, because the first response may have been lost.
 #[derive(Debug, Clone)]
 pub struct ReceiveMessages {
     pub tenant: TenantId,
@@ -147,7 +141,6 @@ impl ReceiveMessages {
         matches!(&mail.state, MailState::Read { by, at_ms } if *by == self.name && *at_ms > from_ms)
     }
 
-    /// Returns the messages with their texts, in the same order. Skips a message if its text is missing.
     fn texts(key: &RecordKey, messages: &[&Mail], view: &View) -> Result<Vec<ReceivedMessage>, Undecided> {
         let ids = messages.iter().map(|mail| mail.id.clone()).collect();
         let texts = view.parts(key, ids)?;
@@ -282,7 +275,6 @@ mod tests {
     }
 
     proptest! {
-        /// Agents decide from records of any age. The parts match the messages.
         #[test]
         fn each_message_has_one_receiver(steps in prop::collection::vec((any::<bool>(), any::<bool>(), 1..4usize), 1..60)) {
             let mut shard = Paper::at(1_000);

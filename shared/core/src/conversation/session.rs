@@ -1,4 +1,4 @@
-//! Sessions: the messages of a user and an agent, in exchanges.
+//! Sessions of a user with an agent, in exchanges.
 
 use std::sync::Arc;
 
@@ -15,10 +15,8 @@ use crate::view::{Query, Undecided, View};
 pub struct Session {
     #[serde(rename = "ag")]
     pub agent: AgentId,
-    /// The number of the first kept exchange. Numbers start at 1.
     #[serde(rename = "f")]
     pub first: u64,
-    /// The exchanges from number `first` on.
     #[serde(rename = "x")]
     pub exchanges: Vec<Exchange>,
 }
@@ -35,7 +33,7 @@ pub struct Exchange {
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     Awaited,
-    /// The size of the answer in bytes.
+    /// In bytes.
     Given(usize),
 }
 
@@ -85,8 +83,7 @@ impl Session {
         self.exchanges.iter().map(bytes).sum()
     }
 
-    /// Removes the oldest exchanges beyond the bounds. The last exchange always stays. Returns the parts of the removed
-    /// exchanges.
+    /// Never removes the last exchange. Returns the parts of the others.
     fn trim(&mut self) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         while self.exchanges.len() > 1
@@ -100,13 +97,13 @@ impl Session {
     }
 }
 
-/// Adds a message to a session, at most once for each side of an exchange.
+/// Each side of an exchange has at most one message.
 #[derive(Debug, Clone)]
 pub struct AddMessage {
     pub tenant: TenantId,
     pub session: SessionName,
     pub agent: AgentId,
-    /// Number of the exchange, from 1.
+    /// From 1.
     pub number: u64,
     pub side: Side,
     pub text: Bytes,
@@ -116,9 +113,9 @@ pub struct AddMessage {
 pub enum MessageResult {
     Done,
     Already,
-    /// The exchange already has another message from this sender.
+    /// The exchange has another message from this side.
     Conflict,
-    /// A user's message is not for the next exchange, or an answer is for an exchange that is not stored.
+    /// A user's message is not for the next exchange, or an answer is for a missing exchange.
     Gap,
     OtherAgent,
 }
@@ -128,7 +125,6 @@ impl AddMessage {
         message_part(self.side, self.number)
     }
 
-    /// Records the message in its exchange. Returns false if the message does not fit, see [`MessageResult::Gap`].
     fn take_place(&self, session: &mut Session) -> bool {
         let is_next = self.number == session.next();
         match (self.side, session.exchange(self.number)) {
@@ -176,7 +172,7 @@ impl Decision for AddMessage {
         if !gone.is_empty() {
             transaction.write(Write::DeleteParts(key.clone(), gone));
         }
-        // If this message is an answer, `trim` may have just removed its exchange.
+        // `trim` may have removed the exchange of an answer.
         if self.number >= session.first {
             transaction.write(Write::PutPart(key.clone(), self.part(), self.text.clone()));
         }

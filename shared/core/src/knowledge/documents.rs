@@ -38,7 +38,6 @@ pub fn passages_key(tenant: &TenantId) -> RecordKey {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentHeader {
-    /// Bytes that count toward the knowledge base's bound, including the bytes of the passages.
     #[serde(rename = "b")]
     pub bytes: u64,
     #[serde(rename = "d")]
@@ -46,7 +45,6 @@ pub struct DocumentHeader {
 }
 
 impl DocumentHeader {
-    /// Parses a part of [`documents_key`]. Returns `None` if the part is invalid.
     #[must_use]
     pub fn read(part: &[u8]) -> Option<Self> {
         serde_json::from_slice(part).ok()
@@ -57,21 +55,16 @@ fn bytes_of(part: &Bytes) -> u64 {
     DocumentHeader::read(part).map_or(part.len() as u64, |header| header.bytes)
 }
 
-/// Stores a document with its passages, completely or not at all. Replaces a document with the same ID.
 #[derive(Debug, Clone)]
 pub struct KeepDocument {
     pub tenant: TenantId,
     pub document: Document,
-    /// The passages, in the format that readers expect.
     pub passages: Bytes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepResult {
-    Done {
-        generation: u64,
-    },
-    /// The store is short of memory. If a document with this ID exists, it is unchanged.
+    Done { generation: u64 },
     Pressure,
     TooManyDocuments,
     TooManyBytes,
@@ -104,7 +97,7 @@ impl Decision for KeepDocument {
             return Ok(Step::Return(KeepResult::TooManyDocuments));
         }
         let total = documents.bytes.saturating_sub(freed) + bytes;
-        // A document that makes the knowledge base smaller is stored even if the bound is exceeded.
+        // A document that makes the knowledge base smaller is always stored.
         if bytes > freed && total > limits::KNOWLEDGE_BYTES_MAX {
             return Ok(Step::Return(KeepResult::TooManyBytes));
         }
@@ -122,7 +115,6 @@ impl Decision for KeepDocument {
     }
 }
 
-/// Removes documents of a tenant. Returns the number of removed documents.
 #[derive(Debug, Clone)]
 pub struct DropDocuments {
     pub tenant: TenantId,
@@ -256,8 +248,6 @@ mod tests {
     }
 
     proptest! {
-        /// Importers decide from records of any age. The stored counts match the parts, and every change has its own
-        /// generation.
         #[test]
         fn counts_and_bytes_match_the_stored_documents(
             steps in prop::collection::vec((0..3usize, 0..100usize, any::<bool>(), any::<bool>()), 1..30),

@@ -23,7 +23,7 @@ pub struct Memories {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryEntry {
-    /// The memory's ID, which is also the name of its part.
+    /// Also the name of the part.
     #[serde(rename = "i")]
     pub id: Arc<str>,
     #[serde(rename = "b")]
@@ -39,7 +39,6 @@ impl Memories {
         self.order.iter().map(|memory| memory.bytes).sum()
     }
 
-    /// Removes the oldest memories until a new memory of `bytes` fits. Returns the removed IDs.
     fn make_room(&mut self, bytes: usize) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         while !self.order.is_empty()
@@ -56,7 +55,7 @@ pub fn memories_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
     RecordKey::new(format!("memories:{tenant}:{agent}"))
 }
 
-/// Adds a memory, once for each ID. Beyond the bounds, removes the oldest memories.
+/// Adds a memory once for each ID.
 #[derive(Debug, Clone)]
 pub struct Remember {
     pub tenant: TenantId,
@@ -66,10 +65,7 @@ pub struct Remember {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RememberResult {
-    Done {
-        /// Older memories that were removed to make room.
-        forgotten: usize,
-    },
+    Done { forgotten: usize },
     Known,
     Pressure,
 }
@@ -108,7 +104,6 @@ impl Decision for Remember {
     }
 }
 
-/// Removes memories of an agent. Returns the number of removed memories.
 #[derive(Debug, Clone)]
 pub struct Forget {
     pub tenant: TenantId,
@@ -208,7 +203,6 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
-        /// Calls decide from records of any age. The order matches the parts, and the bounds hold.
         #[test]
         fn the_memory_order_matches_the_stored_parts(steps in prop::collection::vec((0..20u8, any::<bool>(), any::<bool>()), 1..30)) {
             let mut shard = Paper::at(1_000);

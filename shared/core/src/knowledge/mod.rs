@@ -6,8 +6,7 @@
 //! | record `passages:<tenant>` | the generation; a part for each document ID: the document's passages |
 //! | record `memories:<tenant>:<agent>` | generation and order of the memories; a part for each memory ID: its text |
 //!
-//! Readers detect a change by comparing generations. A generation is never repeated, even if the store loses its last
-//! writes in a restart.
+//! Readers compare generations. A generation is never repeated, even if the store loses its last writes in a restart.
 
 mod documents;
 mod memories;

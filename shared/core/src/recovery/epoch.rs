@@ -1,14 +1,12 @@
 //! Restarts of the store. The store may have lost its last writes, including intent records of calls.
 //!
-//! For one lease after a restart, nothing is reaped, and no `once` call begins ([`settled`]). Within this time, each
-//! worker reports the calls that it began, with their results ([`ReportBegunCall`]). The reports come from the worker's
-//! journal. If the turn's record lacks a reported call, the store keeps the report as a [`RecoveredCall`] in a separate
-//! record. The separate record stays even if the turn returns to the inbound stream, to a throttle queue or to another
-//! worker. A later begin or end of the call reads the turn's recovered calls ([`recovered_calls`]).
+//! For one lease after a restart, nothing is reaped, and no `once` call begins ([`settled`]). Meanwhile each worker
+//! reports its journal ([`super::journal`]) in order, one decision for each entry, and begins no call before the end of
+//! the report.
 //!
-//! A worker keeps one journal ([`super::journal`]) of events, in order: begun and ended calls, changes of facts and
-//! claims. After a restart, the worker reports the journal in this order, with a separate decision for each entry. The
-//! worker begins further calls only after these reports.
+//! A reported call ([`ReportBegunCall`]) that the turn's record lacks becomes a [`RecoveredCall`] in a separate record.
+//! This record stays even if the turn returns to the inbound stream, to a throttle queue or to another worker. A later
+//! begin or end of the call reads it ([`recovered_calls`]).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,17 +23,15 @@ use crate::turn::Turn;
 use crate::turn::end::RenderedCall;
 use crate::view::{Query, Undecided, Value, View};
 
-/// Returns a guard that holds if the caller knows the current restart epoch, and this epoch began at least one lease
-/// ago.
+/// The current restart epoch must be known, and have begun at least one lease ago.
 #[must_use]
 pub const fn settled(context: &Context, lease_ms: i64) -> Guard {
     Guard::Epoch { number: context.epoch, lease_ms }
 }
 
-/// Begun calls that the store knows only from reports of workers after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveredCalls {
-    /// Digest of the turn's content. A later turn may reuse the ID for other calls.
+    /// A later turn may reuse the ID for other calls.
     #[serde(rename = "dg")]
     pub digest: String,
     #[serde(rename = "u")]
@@ -48,18 +44,15 @@ impl Record for RecoveredCalls {
     const SCHEMA: u32 = 1;
 }
 
-/// The value of [`RecoveredCall::by`] if several attempts began the call. After a restart, two workers can hold the
-/// call's slice. Neither worker can withdraw its report, because it does not know whether the other attempt had an
-/// effect.
+/// Several attempts began the call. After a restart, two workers can hold its slice. Neither can withdraw its report,
+/// because the other attempt may have had an effect.
 const SEVERAL: &str = "*";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveredCall {
-    /// The attempt that began the call, or `*` if several attempts began it.
     #[serde(rename = "by")]
     pub by: String,
-    /// True if the call must not run twice. If false, the call may begin again. In both cases, the call is never
-    /// reported as not run.
+    /// If false, the call may begin again.
     #[serde(rename = "o", default, skip_serializing_if = "std::ops::Not::not")]
     pub once: bool,
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +64,7 @@ pub struct RecoveredResult {
     /// JSON.
     #[serde(rename = "r")]
     pub result: String,
-    /// For the model, in the turn's dialect, as JSON.
+    /// In the turn's dialect, as JSON.
     #[serde(rename = "m", default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// JSON.
@@ -102,7 +95,6 @@ impl From<&RecoveredResult> for RenderedCall {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecoveredCallsView {
     pub calls: BTreeMap<usize, RecoveredCall>,
-    /// `None` if the store never restarted.
     pub guard: Option<Guard>,
 }
 
@@ -113,8 +105,7 @@ impl RecoveredCallsView {
     }
 }
 
-/// Returns the turn's recovered calls at `positions`. Ignores calls of another turn with this ID, which has another
-/// digest. Reads nothing if the store never restarted.
+/// Ignores calls of another turn with this ID. Reads nothing if the store never restarted.
 pub fn recovered_calls(
     view: &View,
     context: &Context,
@@ -134,34 +125,29 @@ pub fn recovered_calls(
     Ok(RecoveredCallsView { calls, guard: Some(Guard::Version(key, stored.version)) })
 }
 
-/// Determines which calls of a turn were begun by other attempts. A holder runs this decision before it reports calls
-/// of its slice as not run. For one lease after a restart of the store, the result is [`UnrunCallsResult::RetryAt`],
-/// because workers may still report calls that they began.
+/// A holder runs this decision before it reports calls as not run. For one lease after a restart, workers may still
+/// report begun calls, so the result is [`UnrunCallsResult::RetryAt`].
 #[derive(Debug, Clone, Copy)]
 pub struct QueryUnrunCalls<'a> {
     pub name: &'a TurnName,
     pub digest: &'a str,
-    /// Position of the first call that ends without running.
     pub from: usize,
-    /// Position after the last call that ends without running.
+    /// Exclusive.
     pub upto: usize,
     pub lease_ms: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnrunCallsResult {
-    /// Query again at this time (ms).
+    /// In milliseconds.
     RetryAt(i64),
-    /// The calls that other attempts began. The other calls have not run.
     Confirmed(ConfirmedUnrunCalls),
 }
 
-/// The result of [`QueryUnrunCalls`]. It is also a [`Section`] of the transaction that reports calls as not run. Its
-/// guards make the commit fail if the result is no longer valid.
+/// As a [`Section`], its guards make the commit fail if the result is no longer valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfirmedUnrunCalls {
-    /// The calls that other attempts began, by position. A result of such a call was reported by the call's worker.
-    /// Without a result, the call may have run.
+    /// Calls of other attempts, by position. A call without a result may have run.
     pub began: BTreeMap<usize, RecoveredCall>,
     guards: Vec<Guard>,
 }
@@ -202,7 +188,6 @@ pub enum JournaledOutcome {
     Undone,
 }
 
-/// Reports a call from a worker's journal after a restart of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportBegunCall {
     pub name: TurnName,
@@ -211,19 +196,16 @@ pub struct ReportBegunCall {
     pub by: String,
     pub once: bool,
     pub outcome: JournaledOutcome,
-    /// Lifetime of a recovered call. It must last until the turn can no longer be redelivered.
+    /// Must last until the turn can no longer be redelivered.
     pub keep_ms: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportBegunResult {
-    /// Nothing is recorded: the turn has ended or continued after the call, the store has the call's intent record, or
-    /// the ID belongs to another turn.
+    /// The report is out of date, or the store has the call's intent record.
     NotNeeded,
     Recorded,
-    /// Another attempt has begun the call, too.
     Late,
-    /// The store has no report of this attempt now.
     Removed,
 }
 
@@ -274,8 +256,7 @@ impl Decision for ReportBegunCall {
 }
 
 impl ReportBegunCall {
-    /// Returns the result if the turn's own records determine the result. If the report must be recorded, returns
-    /// `None`, and guards that these records are unchanged.
+    /// Guards the records on which the result depends. `None` if the report must be recorded.
     fn known_of_turn(
         &self,
         transaction: &mut Transaction,
@@ -291,8 +272,7 @@ impl ReportBegunCall {
             return Ok(None);
         };
         let begun = turn.value.begun.as_ref().filter(|begun| begun.position == self.position);
-        // The ID belongs to another turn now, or the turn has continued after this call. In both cases, no decision
-        // would read the recovered call.
+        // No decision would read the recovered call.
         if turn.value.head.digest != self.digest || turn.value.position > self.position {
             return Ok(Some(ReportBegunResult::NotNeeded));
         }

@@ -1,9 +1,9 @@
-//! Redelivers inbound messages that a crashed scheduler had read but not decided. A message that repeatedly crashes its
-//! readers goes to the dead letters without being parsed.
+//! Redelivers inbound messages of a crashed scheduler. A message that repeatedly crashes its readers goes to the dead
+//! letters without being parsed.
 //!
-//! The first crash counts against all messages that the scheduler held. From then on, these messages are suspects, and
-//! are decided one by one. A scheduler records the name of a suspect before it reads the message ([`NameSuspect`]). So
-//! the next crash counts only against the recorded message.
+//! The first crash counts against all messages that the scheduler held. They become suspects, and are decided one by
+//! one. A scheduler records the name of a suspect before it reads the message ([`NameSuspect`]). So the next crash
+//! counts only against this message.
 
 use std::sync::Arc;
 
@@ -23,34 +23,29 @@ use crate::turn::end::{GivenId, GivenState};
 use crate::view::{Fields, Undecided, View};
 
 pub mod fields {
-    /// A turn, as JSON.
     pub const TURN: &str = "turn";
-    /// A task, as JSON.
     pub const TASK: &str = "task";
-    /// The ID that the producer chose, `<tenant>:<id>`.
+    /// The producer's ID, `<tenant>:<id>`.
     pub const GIVEN: &str = "i";
-    /// The message's first entry. If the producer chose no ID, the message's ID is derived from this entry.
+    /// The message's first entry. A message without a producer's ID has an ID from this entry.
     pub const ORIGIN: &str = "o";
-    /// Number of schedulers that crashed with the message.
     pub const CRASHES: &str = "x";
 }
 
-/// A redelivery should be committed within this time (ms) after its decision. No guarantee depends on this limit.
+/// No guarantee depends on this limit.
 const REDELIVERED_WITHIN_MS: i64 = 5_000;
 
-/// Inbound streams that have redelivered entries. The score is a time in milliseconds: entries that were written up to
-/// this time may be redeliveries of earlier messages.
+/// The score is a time (ms): entries up to this time may be redeliveries.
 #[must_use]
 pub fn redelivered() -> SetKey {
     SetKey::new("redelivered")
 }
 
 const FIELDS_MAX: usize = 16;
-/// Maximum bytes of a poison message that are scanned.
 const LOOK_BYTES: usize = 65_536;
 const POISON: &str = "The processes that read this message crashed repeatedly. It was not carried out.";
 
-/// The suspect entry that a scheduler decides alone, without other entries.
+/// A scheduler decides this suspect without other entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedSuspect {
     #[serde(rename = "e")]
@@ -72,14 +67,12 @@ pub fn crashes(fields: &Fields) -> u32 {
     field.and_then(|(_, text)| std::str::from_utf8(text).ok()?.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the first entry of the message, before any redelivery.
 #[must_use]
 pub fn origin(entry: &HeldEntry) -> EntryId {
     entry.text(fields::ORIGIN).map_or_else(|| entry.entry.clone(), EntryId::new)
 }
 
-/// Records the suspect entry that a scheduler is about to decide, before the scheduler reads the entry. Can also clear
-/// the record.
+/// Must be committed before the scheduler reads the entry.
 #[derive(Debug, Clone)]
 pub struct NameSuspect {
     pub stream: StreamKey,
@@ -107,8 +100,8 @@ impl Decision for NameSuspect {
     }
 }
 
-/// An entry that a scheduler took from an inbound stream. The scheduler no longer holds the entry after a restart of
-/// the store: the store may have lost the entry, and may have given its ID to another message.
+/// After a restart of the store, the scheduler no longer holds the entry: the store may have given its ID to another
+/// message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenInbound {
     pub id: EntryId,
@@ -125,8 +118,7 @@ impl TakenInbound {
         })
     }
 
-    /// Adds guards that acknowledge the entry. Must be called after all other guards are added, because [`Guard::Held`]
-    /// must be the last guard.
+    /// Call this function after all other guards: [`Guard::Held`] must be the last guard.
     pub(crate) fn acknowledge(&self, stream: StreamKey, transaction: &mut Transaction) {
         if !mutant!("an_inbound_entry_is_of_its_epoch") {
             transaction.guard(Guard::Epoch { number: self.epoch, lease_ms: 0 });
@@ -135,7 +127,6 @@ impl TakenInbound {
     }
 }
 
-/// Removes an inbound entry from its stream after other decisions have carried out the entry's request.
 #[derive(Debug, Clone)]
 pub struct AcknowledgeInbound {
     pub stream: StreamKey,
@@ -156,14 +147,13 @@ impl Decision for AcknowledgeInbound {
     }
 }
 
-/// Gives back an inbound entry that a stopping scheduler took but has not decided. The stop does not count as a crash.
+/// The stop of a scheduler does not count as a crash.
 #[derive(Debug)]
 pub struct ReturnInbound {
     pub entry: HeldEntry,
 }
 
 impl Decision for ReturnInbound {
-    /// False if another scheduler has taken over the entry.
     type Output = bool;
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -179,8 +169,6 @@ impl Decision for ReturnInbound {
     }
 }
 
-/// Enqueues an inbound message again. The message keeps the ID that its producer chose, and the ID of its first entry.
-/// If the producer chose no ID, the turn's ID is derived from the first entry.
 fn enqueue_again(
     entry: &HeldEntry,
     crashes: u32,
@@ -196,7 +184,7 @@ fn enqueue_again(
         (fields::ORIGIN.into(), Bytes::from(origin(entry).as_str().to_owned())),
     ];
     transaction.write(Write::Enqueue(entry.queue.clone(), kept.chain(ours).collect()));
-    // The record of a producer's ID names the message's entry, so write the record again with the new entry.
+    // The record of a producer's ID names the entry, so write it with the new entry.
     if let Some((name, known)) = given
         && known.entry.as_ref() == Some(&entry.entry)
     {
@@ -210,8 +198,7 @@ fn enqueue_again(
     Ok(())
 }
 
-/// Returns the ID that the producer of the entry chose, and the ID's record. Returns `None` if the producer chose no
-/// ID. Also returns `None` if the record is absent or unreadable, or if its message was already decided.
+/// `None` if the record is absent or unreadable, or if the message was already decided.
 fn given(entry: &HeldEntry, view: &View) -> Result<Option<(TurnName, Stored<GivenId>)>, Undecided> {
     let Some(name) = entry.text(fields::GIVEN).and_then(TurnName::parse) else { return Ok(None) };
     let known = match view.record::<GivenId>(&name.given()) {
@@ -222,13 +209,12 @@ fn given(entry: &HeldEntry, view: &View) -> Result<Option<(TurnName, Stored<Give
     Ok(known.filter(|known| known.value.state == GivenState::Queued).map(|known| (name, known)))
 }
 
-/// Redelivers one inbound entry of a scheduler after the scheduler's lease has ended.
 pub struct ReapInbound<'a> {
     pub consumer: Arc<str>,
     pub lease: Lease,
     pub entry: HeldEntry,
     pub bounds: &'a Bounds,
-    /// Returns true for a configured tenant. The message has not been validated, so its tenant may not exist.
+    /// The message was not validated, so its tenant may not exist.
     pub is_tenant: &'a (dyn Fn(&TenantId) -> bool + Sync),
 }
 
@@ -262,8 +248,7 @@ impl Decision for ReapInbound<'_> {
 }
 
 impl ReapInbound<'_> {
-    /// Adds the message to the dead letters without parsing it. If the text names exactly one tenant and inbox, the
-    /// inbox receives a reply.
+    /// A reply needs exactly one tenant and one inbox in the text.
     fn quarantine(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         let message = Message::of(&self.entry);
         let first = HeldEntry { entry: origin(&self.entry), ..self.entry.clone() };
@@ -300,7 +285,7 @@ impl ReapInbound<'_> {
     }
 }
 
-/// The text of a message that is not parsed. The text is only searched for plain values.
+/// The text is only searched for plain values, and not parsed.
 struct Message<'a> {
     text: &'a str,
     bytes: usize,
@@ -317,8 +302,7 @@ impl<'a> Message<'a> {
         Self { text: text.get(..upto).unwrap_or_default(), bytes: text.len(), is_turn, minted }
     }
 
-    /// Returns the value of a name that occurs exactly once in the message. Returns `None` if the value is not a plain
-    /// text. If the name occurs several times, returns `None`, because one occurrence may belong to a nested object.
+    /// A name that occurs several times may belong to a nested object.
     fn only_value(&self, name: &str) -> Option<&'a str> {
         let quoted = format!("\"{name}\"");
         let mut found = self.text.match_indices(&quoted);
@@ -343,7 +327,7 @@ impl<'a> Message<'a> {
         Some((tenant, InboxName::new(self.only_value("reply_to")?).ok()?))
     }
 
-    /// Describes the message by its length and its plain IDs. Other content is omitted, because it may be secret.
+    /// Content other than plain IDs may be secret.
     fn unread(&self) -> String {
         let ids = ["turn_id", "task_id", "tenant", "agent"].into_iter();
         let ids = ids.filter_map(|name| Some(format!("\"{name}\":\"{}\",", self.only_value(name)?)));

@@ -1,12 +1,12 @@
 //! The journal of a worker: events that the worker reports again if the store has lost its last writes.
 //!
-//! The journal holds begun calls, and the changes of facts and claims at the ends of calls, in the order of the events.
-//! The journal's epoch is the last restart epoch for which the worker has reported everything. While a report is due or
-//! in progress, the epoch is 0 and no call begins. So the report is complete.
+//! The journal has begun calls, and the changes of facts and claims at the ends of calls, in order. Its epoch is the
+//! last restart epoch for which the worker has reported everything. While a report is due or in progress, the epoch is
+//! 0 and no call begins. So the report is complete.
 //!
-//! An entry is kept while the store can still lose the commit of the entry's event. The journal is bounded, and drops
-//! the oldest results first. A call with a dropped result is reported as begun: its producer receives an unknown
-//! result, and a `once` call is not repeated.
+//! An entry is kept while the store can still lose the commit of its event. The journal is bounded, and drops the
+//! oldest results first. A call without its result is reported as begun: its producer receives an unknown result, and a
+//! `once` call is not repeated.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -15,9 +15,7 @@ use crate::mutant;
 use crate::turn::end::RenderedCall;
 use crate::turn::slice::Delivery;
 
-/// Maximum number of confirmed entries, except calls that may run again. The oldest entries are dropped first.
 const CONFIRMED_MAX: usize = 100_000;
-/// Maximum number of confirmed calls that may run again.
 const REPEATABLE_MAX: usize = 5_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,24 +45,23 @@ enum Content<E> {
 struct Entry<E> {
     content: Content<E>,
     bytes: usize,
-    /// When the store confirmed the entry's event (ms). `None` while the call is in flight.
+    /// `None` while the call is in flight.
     confirmed_ms: Option<i64>,
     reported: bool,
 }
 
 #[derive(Debug)]
 pub struct Journal<E> {
-    /// By number, in the order of the events.
+    /// In the order of the events.
     entries: BTreeMap<u64, Entry<E>>,
     next: u64,
     epoch: u64,
-    /// Numbers of the entries of calls in flight, by delivery.
     open: HashMap<Delivery, Vec<u64>>,
-    /// Numbers of the confirmed entries, in the order of confirmation. Does not include the entries in `repeatable`.
+    /// In the order of confirmation, without [`Self::repeatable`].
     confirmed: VecDeque<u64>,
-    /// Numbers of the confirmed entries of calls that may run again, in the order of confirmation.
+    /// In the order of confirmation.
     repeatable: VecDeque<u64>,
-    /// Numbers of the entries that hold results or other large content, oldest first.
+    /// Entries with results or other large content, oldest first.
     large: VecDeque<u64>,
     kept_ms: i64,
     bytes: usize,
@@ -72,8 +69,7 @@ pub struct Journal<E> {
 }
 
 impl<E: Clone> Journal<E> {
-    /// Creates an empty journal. A restart of the store may lose commits that are younger than `kept_ms`. Results may
-    /// take up to `bytes_max` bytes.
+    /// A restart of the store may lose commits that are younger than `kept_ms`.
     #[must_use]
     pub fn new(kept_ms: i64, bytes_max: usize) -> Self {
         Self {
@@ -90,15 +86,14 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Returns the journal's epoch, which is 0 while a report is due or in progress.
+    /// 0 while a report is due or in progress.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Records a call that is about to run. `epoch` is the restart epoch in which the worker took the call's slice.
-    /// Returns false if the call must not run: a report is due or in progress, or the store has restarted since that
-    /// epoch. In the latter case, the store may have lost the commit that began the call.
+    /// Returns false if a report is due or in progress, or if the store has restarted since `epoch`. The store may then
+    /// have lost the commit that began the call.
     #[must_use]
     pub fn begin(&mut self, call: JournalCall, epoch: u64) -> bool {
         if (self.epoch == 0 || self.epoch != epoch) && !mutant!("no_call_begins_during_a_report") {
@@ -115,7 +110,7 @@ impl<E: Clone> Journal<E> {
         true
     }
 
-    /// Records that a call has ended. Must precede the commit of the result.
+    /// Must precede the commit of the result.
     pub fn end(&mut self, delivery: &Delivery, position: usize, result: RenderedCall) {
         let bytes = size(&result);
         if let Some(number) = self.set(delivery, position, JournaledOutcome::Ended(Box::new(result)), bytes) {
@@ -124,8 +119,7 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Records that a begun call certainly had no effect. If the call was already reported as begun, returns a report
-    /// that withdraws the earlier report. Otherwise returns `None`.
+    /// The call certainly had no effect. A reported call needs another report, which withdraws the first one.
     pub fn undo(&mut self, delivery: &Delivery, position: usize) -> Option<ReportBegunCall> {
         let number = self.set(delivery, position, JournaledOutcome::Undone, 0)?;
         let entry = self.entries.get(&number).filter(|entry| entry.reported)?;
@@ -147,8 +141,7 @@ impl<E: Clone> Journal<E> {
         self.drop_oldest();
     }
 
-    /// Records that the store confirmed the results before position `upto`. If the worker lost the slice, `upto` is
-    /// `usize::MAX`.
+    /// Confirms the results before position `upto`. If the worker lost the slice, `upto` is `usize::MAX`.
     pub fn confirm(&mut self, delivery: &Delivery, upto: usize, now_ms: i64) {
         let Self { entries, open, confirmed, repeatable, .. } = self;
         let Some(calls) = open.get_mut(delivery) else { return };
@@ -172,7 +165,6 @@ impl<E: Clone> Journal<E> {
         self.drop_oldest();
     }
 
-    /// Drops entries that the store confirmed so long ago that it can no longer lose their commits.
     pub fn forget(&mut self, now_ms: i64) {
         let before_ms = now_ms - self.kept_ms;
         let is_old = |entries: &BTreeMap<u64, Entry<E>>, number: &u64| {
@@ -199,7 +191,7 @@ impl<E: Clone> Journal<E> {
         self.entries.is_empty()
     }
 
-    /// Starts a report of all entries, in order. No call begins until [`Self::reported`] is called.
+    /// No call begins until [`Self::reported`] is called.
     pub fn reports(&mut self, now_ms: i64) -> impl Iterator<Item = Report<E>> + '_ {
         self.epoch = 0;
         self.entries.values_mut().for_each(|entry| entry.reported = true);
@@ -248,7 +240,6 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Returns the entry number of the last attempt of a call in flight.
     fn find(&self, delivery: &Delivery, position: usize) -> Option<u64> {
         let is_it = |number: &&u64| {
             let content = self.entries.get(number).map(|entry| &entry.content);
@@ -268,8 +259,6 @@ impl<E: Clone> Journal<E> {
         Some(number)
     }
 
-    /// Drops the oldest results while the bound on bytes is exceeded. A call without its result is still reported as
-    /// begun.
     fn drop_results(&mut self) {
         while self.bytes > self.bytes_max {
             let Some(number) = self.large.pop_front() else { return };

@@ -1,4 +1,4 @@
-//! The lease of a consumer that seems to have crashed, and the guards that confirm the crash.
+//! The lease of a consumer that seems to have crashed.
 
 use tickfleet_model::ConsumerId;
 
@@ -10,14 +10,12 @@ use crate::workers::{self, Liveness};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     pub heartbeat: RecordKey,
-    /// The version of the heartbeat record that was read. `None` if there is no record. Each heartbeat changes the
-    /// version.
+    /// Each heartbeat changes the version. `None` without a record.
     pub version: Option<Version>,
     pub ends_ms: i64,
 }
 
 impl Lease {
-    /// Returns the consumer's ended lease. Returns `None` while the consumer is alive.
     #[must_use]
     pub fn ended(consumer: &ConsumerId, liveness: &Liveness) -> Option<Self> {
         let heartbeat = workers::key(consumer.as_str());
@@ -30,8 +28,7 @@ impl Lease {
         }
     }
 
-    /// Adds the guards that confirm the crash: the lease has ended, the consumer has not renewed it, and the store has
-    /// not restarted within one lease.
+    /// The lease has ended, the consumer has not renewed it, and the store has not restarted within one lease.
     pub fn guard(&self, transaction: &mut Transaction, context: &Context, lease_ms: i64) {
         if !mutant!("reap_guards_the_epoch") {
             transaction.guard(Guard::Epoch { number: context.epoch, lease_ms });

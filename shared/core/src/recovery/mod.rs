@@ -1,5 +1,4 @@
-//! Recovery after crashes of workers, schedulers and the store. Recovery redelivers slices and messages, and finds
-//! poison messages. No side effect is lost in a restart of the store.
+//! Recovery after crashes of workers, schedulers and the store.
 //!
 //! # Suspects
 //!
@@ -15,8 +14,7 @@
 //!    the group from the same queue without waiting. The slice's [`crate::turn::Suspect::group_max`] bounds the number
 //!    of suspects that run together. [`reap`] enqueues a group in one transaction, so that the members of a group are
 //!    consecutive on the queue.
-//! 2. The worker calls [`regroup::choose`], which selects the slices that run together. The worker releases all other
-//!    slices at once.
+//! 2. The worker calls [`regroup::choose`], and releases at once all slices that are not chosen.
 //! 3. The first slice of a group runs in the worker's slot for suspects. The other slices run only in free slots. So
 //!    suspects never take slots from regular slices, and a tenant's bound on slots applies to suspects, too.
 //! 4. The worker begins each slice of a group before any call of the slice runs, even a call of a `read` tool. The
@@ -24,10 +22,8 @@
 //!    run.
 //!
 //! # Read next
-//! [`regroup`] forms the groups, as a pure function. [`reap`] redelivers the groups after
-//! [`crate::workers::RequestReapPermit`] has permitted a check. [`inbound`] redelivers messages that a scheduler had
-//! not decided. [`epoch`] handles restarts of the store. [`journal`] holds the events that a worker reports after a
-//! restart.
+//! [`regroup`] forms the groups. [`reap`] redelivers them. [`inbound`] redelivers messages. [`epoch`] and [`journal`]
+//! handle restarts of the store.
 
 pub mod epoch;
 pub mod inbound;

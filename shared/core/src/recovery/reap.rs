@@ -1,4 +1,4 @@
-//! Redelivers the slices of a worker after the worker's lease has ended.
+//! Redelivers the slices of a worker with an ended lease.
 //!
 //! A slice is enqueued again under a new version, and its old entry is acknowledged. An entry is never transferred to
 //! another consumer, because the previous consumer could still acknowledge the entry.
@@ -24,26 +24,22 @@ use crate::turn::state::EndReason;
 use crate::turn::{Destination, Note, State, Suspect, Turn};
 use crate::view::{Fields, Query, Undecided, View};
 
-/// Maximum bytes of slices in one transaction. A larger slice gets a transaction of its own.
+/// A larger slice gets a transaction of its own.
 const BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReapResult {
-    /// Redelivered turns. There may be more: run the decision again with the consumer's remaining entries.
+    /// There may be more: run the decision again with the remaining entries.
     Redelivered(Vec<TurnName>),
-    /// The slice of this turn was quarantined, so the turn ends.
     Quarantined(TurnName),
-    /// Entries without a slice of any turn were removed. There may be more.
+    /// Entries without a slice of any turn. There may be more.
     Removed {
-        /// Number of removed entries that went to the dead letters.
         dead: usize,
     },
     Nothing,
-    /// The consumer has renewed its lease, or the lease has not ended.
     Alive,
-    /// The store restarted less than a lease ago.
     Restarted,
-    /// Another reaper was faster. The caller must read the consumer's entries again.
+    /// The caller must read the consumer's entries again.
     Raced,
 }
 
@@ -64,7 +60,7 @@ impl Lease {
 pub struct HeldEntry {
     pub queue: StreamKey,
     pub entry: EntryId,
-    /// The entry's fields; empty if the queue no longer has the entry.
+    /// Empty if the queue no longer has the entry.
     pub fields: Fields,
 }
 
@@ -81,12 +77,10 @@ impl HeldEntry {
     }
 }
 
-/// The load of a worker when its crash was detected. The worker's slices are redelivered in several transactions, and
-/// each transaction needs this load.
+/// The load at the crash. Several transactions redeliver the slices, and each needs this load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crash {
-    /// The version of the worker's last heartbeat. The version identifies the crash, because a worker that was only
-    /// silent may crash again later.
+    /// Identifies the crash: a worker that was only silent may crash again later.
     #[serde(rename = "h", default, skip_serializing_if = "Option::is_none")]
     pub heartbeat: Option<Version>,
     #[serde(rename = "r")]
@@ -108,7 +102,6 @@ pub fn crash(consumer: &str) -> RecordKey {
 pub struct Reap<'a> {
     pub consumer: Arc<str>,
     pub lease: Lease,
-    /// All entries that the worker holds on queues of slices.
     pub held: Vec<HeldEntry>,
     pub bounds: &'a Bounds,
 }
@@ -121,9 +114,8 @@ struct Owned<'a> {
 
 struct HeldEntriesByKind<'a> {
     slices: Vec<Owned<'a>>,
-    /// Entries of turns that have ended, or that have another dispatched slice.
     stale: Vec<&'a HeldEntry>,
-    /// Entries that name no turn or an unreadable turn, each with the reason.
+    /// The text is the reason.
     foreign: Vec<(&'a HeldEntry, String)>,
 }
 
@@ -170,8 +162,6 @@ impl Decision for Reap<'_> {
     }
 }
 
-/// Returns the first slices of a group, as many as fit into one transaction. The next transaction enqueues the others
-/// after these slices.
 fn first_bytes<'a>(mut slices: Vec<(&'a Owned<'a>, Redelivery)>) -> Vec<(&'a Owned<'a>, Redelivery)> {
     let mut bytes = 0;
     let fits = slices.iter().take_while(|(slice, _)| {
@@ -212,7 +202,7 @@ impl Reap<'_> {
                     belongings.slices.push(Owned { entry, name, stored });
                 }
                 Ok(_) => belongings.stale.push(entry),
-                // An unreadable record must not block the other slices. The turn's timer reports the record.
+                // The turn's timer reports the unreadable record.
                 Err(Undecided::Unreadable { why, .. }) => belongings.foreign.push((entry, why.to_string())),
                 Err(missing) => return Err(missing),
             }
@@ -233,7 +223,7 @@ impl Reap<'_> {
         Step::Commit(transaction, ReapResult::Removed { dead: belongings.foreign.len().min(GROUP_MAX as usize) })
     }
 
-    /// Guards the stored load of the worker. Writes the load if `write` is true, because more transactions follow.
+    /// `write` is true if more transactions follow.
     fn keep_load(&self, transaction: &mut Transaction, known: Option<&Stored<Crash>>, write: bool, load: Load) {
         let key = crash(&self.consumer);
         transaction.guard(
@@ -288,7 +278,6 @@ impl Owned<'_> {
         dispatch(transaction, &self.name, &mut turn, &calls);
     }
 
-    /// Returns the calls of the slice without a result.
     fn calls(&self) -> Vec<Bytes> {
         let calls = self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL);
         let calls: Vec<Bytes> = calls.map(|(_, call)| call.clone()).collect();
@@ -298,8 +287,7 @@ impl Owned<'_> {
     }
 }
 
-/// Begins the end of a turn that has a slice. Stores the slice's `calls` in the turn's record, subtracts the slice from
-/// the tenant's counter, and returns the permits. Makes the turn's timer due at once. The timer then ends the turn.
+/// Returns the permits, and stores `calls`. The timer, which is due at once, ends the turn.
 pub fn end_soon(
     transaction: &mut Transaction,
     name: &TurnName,
@@ -322,7 +310,7 @@ pub fn end_soon(
     transaction.put(&name.record(), &turn).timer(name.timer(), now_ms, TimerRule::Earlier);
 }
 
-/// Writes a dead letter about an entry. The entry's content may be secret, so the dead letter contains only the reason.
+/// The entry's content may be secret, so the dead letter contains only the reason.
 pub fn dead_letter(transaction: &mut Transaction, entry: &HeldEntry, reason: &str, why: &str, bounds: &Bounds) {
     let field = |name: &str, value: &str| (Arc::from(name), Bytes::copy_from_slice(value.as_bytes()));
     let tenant = entry.name().map(|name| name.tenant.to_string()).unwrap_or_default();
@@ -340,8 +328,6 @@ pub fn dead_letter(transaction: &mut Transaction, entry: &HeldEntry, reason: &st
 }
 
 impl Turn {
-    /// Stores the counters' states from the slice in the note about the last admission, if the note does not have them
-    /// yet.
     pub fn note_debited(&mut self, debited: Option<&str>) {
         let admission = self.notes.iter_mut().rev().find_map(|note| match note {
             Note::Admitted { limits, debited, .. } => Some((limits.len(), debited)),
@@ -351,7 +337,7 @@ impl Turn {
             && known.is_empty()
         {
             *known = Debited::parse_all(debited);
-            // The states after those of the limits belong to other bounds, such as the bound on unfinished turns.
+            // Other bounds, such as the bound on unfinished turns, follow the limits.
             known.truncate(limits);
         }
     }

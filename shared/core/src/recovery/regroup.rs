@@ -1,30 +1,25 @@
-//! The rule for redelivering the slices of a crashed worker: in groups that are halved after each further crash.
+//! Redelivers the slices of a crashed worker in groups. Each further crash halves the groups.
 
 use tickfleet_model::{Priority, TenantId};
 
 use crate::turn::Suspect;
 
-/// Maximum number of slices in one group, and therefore in one transaction.
+/// One transaction redelivers a group.
 pub const GROUP_MAX: u32 = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldSlice {
-    /// Each priority has its own queue.
     pub priority: Priority,
     pub suspect: Option<Suspect>,
-    /// True if the slice's calls are known to have begun. For a slice that is not a suspect, false can also mean that
-    /// it is unknown whether the calls have begun.
+    /// For a slice that is not a suspect, false can also mean unknown.
     pub started: bool,
-    /// True if an earlier crash did not count against the slice because suspects ran at the same time.
+    /// A slice is spared only once.
     pub spared: bool,
 }
 
-/// The load of a crashed worker, counted before any slice is redelivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
-    /// Slices that were not suspects.
     pub regular: u32,
-    /// Suspects that ran.
     pub suspects: u32,
 }
 
@@ -43,13 +38,12 @@ impl Load {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redelivery {
-    /// The slice is a suspect that did not run. No crash counts against it.
+    /// A suspect that did not run: no crash counts against it.
     Unchanged,
-    /// Suspects ran at the same time as the slice, and one of them is the likely cause. The crash does not count
-    /// against the slice. This exception applies only once to a slice.
+    /// A suspect ran at the same time, and is the likely cause.
     Spared,
     Suspect(Suspect),
-    /// The slice is not redelivered: while it ran alone, it crashed the maximum number of workers.
+    /// Crashed the maximum number of workers while it ran alone.
     Quarantine(Suspect),
 }
 
@@ -69,16 +63,14 @@ impl HeldSlice {
     }
 }
 
-/// Slices that are redelivered in one transaction, as indexes into the list that [`regroup`] received.
+/// Indexes into the list of [`regroup`].
 pub type Group = Vec<usize>;
 
-/// Decides how each slice of a crashed worker is redelivered, and in which groups. `load` is the worker's load when the
-/// crash was detected.
+/// `load` is the worker's load when the crash was detected.
 #[must_use]
 pub fn regroup(slices: &[HeldSlice], load: Load, crashes_max: u32) -> (Vec<Redelivery>, Vec<Group>) {
     let redeliveries: Vec<Redelivery> = slices.iter().map(|slice| slice.redelivery(load, crashes_max)).collect();
     let mut groups = Vec::new();
-    // Group by priority and maximum group size. All members of a group have the same priority and maximum.
     let mut kinds: Vec<(Priority, u32)> = Vec::new();
     let kind_of = |at: usize| {
         let size = match redeliveries.get(at)? {
@@ -109,13 +101,11 @@ pub struct TakenSuspect<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuspectRoom {
-    /// Number of usable slots: the slot for suspects and the free slots.
     pub slots: usize,
     pub tenant_slots: usize,
 }
 
-/// Selects the suspects that run together, as indexes into `taken`. The first suspect always runs. The worker releases
-/// the suspects that are not chosen.
+/// Indexes into `taken`. The first suspect always runs. The worker releases the others.
 #[must_use]
 pub fn choose(taken: &[TakenSuspect<'_>], room: SuspectRoom) -> Group {
     let mut chosen = Group::new();
@@ -162,7 +152,6 @@ mod tests {
         assert_eq!(sizes(&groups), [4, 3]);
         let held = [suspect(4, 0, true); 4];
         assert_eq!(sizes(&regroup(&held, Load::of(&held), CRASHES_MAX).1), [2, 2]);
-        // Some slices of the group settled before the crash, so fewer suspects remain.
         let held = [suspect(16, 0, true); 3];
         assert_eq!(sizes(&regroup(&held, Load::of(&held), CRASHES_MAX).1), [2, 1]);
     }
@@ -185,8 +174,7 @@ mod tests {
         let alone = Redelivery::Suspect(Suspect { group_max: 1, lone_crashes: 0 });
         assert_eq!(redeliveries, [Redelivery::Spared, alone, alone, Redelivery::Unchanged]);
         assert_eq!(groups, [vec![0], vec![1], vec![2], vec![3]]);
-        // A slice is spared only once. Otherwise a poison slice that always runs together with suspects would never be
-        // found.
+        // A poison slice that always runs together with suspects must be found.
         let held = [HeldSlice { spared: true, ..regular() }, suspect(1, 0, true)];
         assert_eq!(held[0].redelivery(Load::of(&held), 3), alone);
     }
@@ -205,7 +193,7 @@ mod tests {
         assert_eq!(choose(&taken[3..], room(16, 16)), [0]);
     }
 
-    /// Simulates one worker that crashes with all slices, and workers that then run groups one after another.
+    /// One worker crashes with all slices. Then workers run groups one after another.
     struct Game {
         poison: BTreeSet<usize>,
         queue: VecDeque<(usize, Option<Suspect>)>,
@@ -245,7 +233,7 @@ mod tests {
             }
         }
 
-        /// Runs the next group. `settles_first` decides whether the next innocent slice settles before the crash.
+        /// `settles_first` decides whether the next innocent slice settles before the crash.
         fn run_group(&mut self, slots: usize, mut settles_first: impl FnMut() -> bool) {
             self.groups += 1;
             let first = self.queue.pop_front().unwrap();

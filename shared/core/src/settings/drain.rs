@@ -1,8 +1,8 @@
 //! Drained workers take no new work, complete the work that they hold, and keep running.
 //!
-//! A drain flag belongs to a worker, not to a consumer. Each start of a worker is a new consumer with the worker's name
-//! as prefix. So the flag survives a restart of the worker. The worker receives the flag with its next heartbeat. If
-//! the store has lost the flag, the worker restores it, unless an operator has resumed the worker in the meantime.
+//! A drain flag belongs to a worker, so it survives a restart of the worker. Each start is a new consumer, with the
+//! worker's name as prefix. The worker receives the flag with its next heartbeat. If the store has lost the flag, the
+//! worker restores it, unless an operator has resumed the worker.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::limits;
@@ -14,18 +14,18 @@ use crate::record::{Record, Stored};
 use crate::transaction::{RecordKey, SetKey, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// How long the record of a resumed worker is kept, in milliseconds.
 const LIFTED_MS: i64 = 24 * 3_600_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "s", rename_all = "snake_case")]
 pub enum DrainFlag {
     Drained {
-        /// The operator, the reason, and the time of the drain.
         note: Pause,
     },
-    /// An operator has resumed the worker. The worker may still have an earlier flag until it receives this state.
-    Lifted { at_ms: i64 },
+    /// The worker may keep an earlier flag until it receives this state.
+    Lifted {
+        at_ms: i64,
+    },
 }
 
 impl Record for DrainFlag {
@@ -37,7 +37,7 @@ pub fn key(worker: &str) -> RecordKey {
     RecordKey::new(format!("drain:{worker}"))
 }
 
-/// Drained workers. The score is the time of the drain in milliseconds.
+/// The score is the time of the drain (ms).
 #[must_use]
 pub fn drained() -> SetKey {
     SetKey::new("drains")
@@ -52,8 +52,7 @@ pub(crate) fn forget(worker: &str, transaction: &mut Transaction) {
 pub enum DrainChange {
     Drain {
         note: Pause,
-        /// Drained workers that no longer run. Their flags are removed, at most [`limits::DRAINS_FORGOTTEN_MAX`] of
-        /// them.
+        /// Workers that no longer run. At most [`limits::DRAINS_FORGOTTEN_MAX`] of them lose their flags.
         gone: Vec<String>,
         entry: AuditEntry,
     },
@@ -76,7 +75,6 @@ pub enum DrainResult {
     Done,
     Unchanged,
     Full,
-    /// The flag is not restored, because an operator has resumed the worker since the drain.
     Lifted,
 }
 
@@ -106,7 +104,7 @@ impl Decision for ChangeDrain {
             _ => {}
         }
         let gone = &gone[..gone.len().min(limits::DRAINS_FORGOTTEN_MAX)];
-        // No guard enforces the bound at the commit. Operators rarely drain workers, so a small overrun is acceptable.
+        // A small overrun is acceptable, because operators rarely drain workers.
         if let Value::Size(size) = view.get(&Query::Size(drained()))?
             && size.saturating_sub(gone.len() as u64) >= limits::DRAINS_MAX as u64
         {
@@ -126,7 +124,7 @@ impl Decision for ChangeDrain {
 }
 
 impl ChangeDrain {
-    /// Records the resume even if the store has lost the flag. Otherwise the worker would restore the flag.
+    /// If the store has lost the flag, the worker would restore it. So the resume is always recorded.
     fn resume(
         &self,
         flag: Option<DrainFlag>,

@@ -6,8 +6,8 @@
 //! | record `policy` | the policy in force, earlier policies, and the policy of each scheduler, see [`policy`] |
 //! | record `drain:<worker>`, set `drains` | workers that take no new work, see [`drain`] |
 //!
-//! Every change of a setting raises the generation in the same transaction. After this commit, no decision uses earlier
-//! settings. Drain flags have no generation, because no decision depends on them: each worker receives its own flag.
+//! Every change of a setting raises the generation in the same transaction. Drain flags have no generation, because no
+//! decision depends on them.
 
 pub mod drain;
 pub mod policy;
@@ -20,8 +20,7 @@ pub use run_time::{ChangeSetting, Origin, Setting, SettingResult, Settings, key}
 
 use crate::decision::Context;
 
-/// Returns a generation that is larger than `last`, and at least shard time in milliseconds. So a generation that the
-/// store lost in a restart is never assigned to other content.
+/// At least shard time in milliseconds: a generation that the store lost in a restart is never assigned again.
 #[must_use]
 pub fn next_generation(last: u64, context: &Context) -> u64 {
     (last + 1).max(context.now_ms.max(0).unsigned_abs())

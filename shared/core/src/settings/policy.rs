@@ -1,8 +1,8 @@
 //! The policy in force, and the policy that each scheduler decides by. See `docs/adr/0007`.
 //!
-//! A policy that was never in force in this shard is new, and takes effect at once. A policy that was in force before
-//! takes effect again only if no living scheduler decides by the policy in force. A scheduler that has announced a
-//! policy decides by it until the scheduler announces another policy, leaves, or loses its lease.
+//! A new policy takes effect at once. A policy that was in force before takes effect again only if no living scheduler
+//! decides by the policy in force. A scheduler decides by its announced policy until it announces another policy,
+//! leaves, or loses its lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,24 +16,22 @@ use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 use crate::workers::{self, Liveness};
 
-/// Maximum number of policies in the record. Beyond this number, the record drops the policy that was in force longest
-/// ago. A dropped policy counts as new.
+/// The policy that was in force longest ago is dropped first. A dropped policy counts as new.
 const KNOWN_MAX: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policies {
-    /// The fleet's number of shards when the data was written. The number of shards determines the shard of each
-    /// tenant.
+    /// The shard of each tenant depends on the number of shards.
     #[serde(rename = "sh")]
     pub shards: u32,
     #[serde(rename = "in")]
     pub in_force: String,
     #[serde(rename = "g")]
     pub generation: u64,
-    /// Digests of policies that were in force, each with its last generation.
+    /// Digest → last generation.
     #[serde(rename = "k")]
     pub known: BTreeMap<String, u64>,
-    /// Schedulers that decide by the policy in force. Some of them may have crashed since a scheduler last joined.
+    /// Some of them may have crashed.
     #[serde(rename = "by")]
     pub schedulers: BTreeSet<ConsumerId>,
 }
@@ -51,11 +49,9 @@ pub fn key() -> RecordKey {
 pub struct Announce {
     pub digest: String,
     pub shards: u32,
-    /// The scheduler that decides by the policy from now on. The scheduler must have sent a heartbeat. `None` for an
-    /// operator.
+    /// `None` for an operator. A scheduler must have sent a heartbeat.
     pub scheduler: Option<ConsumerId>,
-    /// True to ignore silent schedulers that decide by the policy in force. A scheduler is silent if its lease has
-    /// ended without a shutdown.
+    /// A silent scheduler has an ended lease, and did not shut down.
     pub ignore_silent: bool,
 }
 
@@ -64,13 +60,12 @@ pub enum Announcement {
     InForce {
         generation: u64,
     },
-    /// The policy was in force before, and other schedulers decide by the newer policy in force.
+    /// Other schedulers decide by the newer policy.
     Older {
         generation: u64,
-        /// True if all of the other schedulers are silent: their leases have ended without a shutdown.
+        /// True if all other schedulers are silent.
         silent: bool,
     },
-    /// The data was written with another number of shards.
     OtherShards {
         stored: u32,
     },
@@ -84,8 +79,7 @@ enum Others {
 }
 
 impl Announce {
-    /// Searches for other schedulers that decide by the policy in force, and removes schedulers that have left. Guards
-    /// that no scheduler with an ended lease sends a heartbeat before the commit.
+    /// No scheduler with an ended lease may send a heartbeat before the commit.
     fn find_other_schedulers(
         &self,
         policies: &mut Policies,
@@ -130,8 +124,7 @@ impl Announce {
         policies.schedulers = self.scheduler.iter().cloned().collect();
     }
 
-    /// Adds the scheduler to the schedulers that decide by the policy in force, and removes dead schedulers from this
-    /// set. If a removed scheduler comes back, the generation shows whether its policy is still in force.
+    /// Also removes dead schedulers. If one comes back, the generation shows whether its policy is still in force.
     fn join_schedulers(&self, policies: &mut Policies, view: &View, now_ms: i64) -> Result<(), Undecided> {
         let Some(scheduler) = &self.scheduler else { return Ok(()) };
         if !policies.schedulers.contains(scheduler) {
@@ -263,7 +256,6 @@ mod tests {
         assert_eq!(shard.result(&announce("b", "p2")), Announcement::InForce { generation: shard.policy }, "a is gone");
     }
 
-    /// The scheduler with the policy in force sends a heartbeat between the decision and the commit of a takeover.
     #[test]
     fn a_concurrent_heartbeat_prevents_a_policy_takeover() {
         let mut shard = Paper::at(1_000);
@@ -293,7 +285,6 @@ mod tests {
         assert!(matches!(start(&mut shard, "b", "p0"), Announcement::InForce { .. }), "it counts as new");
     }
 
-    /// More schedulers with the policy in force have crashed than a decision could read one by one.
     #[test]
     fn many_dead_schedulers_do_not_block_a_decision() {
         let mut shard = Paper::at(1_000);
@@ -311,7 +302,6 @@ mod tests {
     }
 
     proptest! {
-        /// Each generation belongs to one policy.
         #[test]
         fn no_older_policy_replaces_a_live_schedulers_policy(
             steps in prop::collection::vec((0..3usize, 0..3usize, 0..6u8, 0..3i64, any::<bool>()), 1..50),
@@ -343,8 +333,6 @@ mod tests {
                         });
                         let receipt = shard.finish(&step, old);
                         if let Announcement::InForce { generation } = receipt.result {
-                            // A result without a commit may be out of date, as its generation shows. So only committed
-                            // results are checked.
                             prop_assert!(!is_kept || receipt.committed.is_none(), "{:?}", step);
                             prop_assert_eq!(seen.entry(generation).or_insert_with(|| step.digest.clone()), &step.digest);
                         }

@@ -16,12 +16,10 @@ use crate::view::{Query, Undecided, Value, View};
 pub struct RunTimeSettings {
     pub generation: u64,
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
-    /// Unreadable declarations, each with the reason.
+    /// Tenant → reason.
     pub unreadable: BTreeMap<TenantId, String>,
-    /// Paused tenants and agents, with their notes. If a note is unreadable, it is left empty, and the pause still
-    /// applies.
+    /// An unreadable note is empty, and the pause still applies.
     pub pauses: BTreeMap<Paused, Pause>,
-    /// Paused tools, with notes as in [`Self::pauses`].
     pub tool_pauses: BTreeMap<PausedTool, Pause>,
     /// By name or ID.
     pub tools_off: BTreeSet<String>,
@@ -43,8 +41,7 @@ impl RunTimeSettings {
     }
 }
 
-/// Parses the declaration of a tenant. A declaration with an unknown time zone counts as unreadable, because otherwise
-/// the tenant's days would be counted in another zone.
+/// The days of a tenant with an unknown time zone would be counted in another zone.
 pub fn read_tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     let policy: TenantPolicy = serde_json::from_slice(declaration).map_err(|error| error.to_string())?;
     if let Some(zone) = &policy.time_zone {
@@ -53,7 +50,7 @@ pub fn read_tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     Ok(policy)
 }
 
-/// Reads all settings of one generation. The transaction writes nothing: its guard detects a change between two reads.
+/// Writes nothing: its guard detects a change between two reads.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadSettings;
 
@@ -85,7 +82,6 @@ mod tests {
     use super::*;
     use crate::paper::Paper;
 
-    /// Settings change between the read of the record and the read of its parts.
     #[test]
     fn settings_are_read_from_one_generation() {
         let mut shard = Paper::at(1_000);

@@ -12,28 +12,25 @@ use crate::keys::{throttle_queue, throttle_timer};
 use crate::transaction::{CounterKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Resets a counter. Turns that wait for the counter are checked at once.
 #[derive(Debug, Clone)]
 pub struct ResetLimit {
     pub counter: CounterKey,
-    /// The operator's audit entry. Its object `meta` receives `used_before` and `window_ends_ms`.
+    /// Its object `meta` receives `used_before` and `window_ends_ms`.
     pub entry: Map<String, Json>,
     pub audit_entries_max: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResetCounter {
-    /// The amount used in the window; 0 if the window has ended.
+    /// 0 if the window has ended.
     pub used: u64,
-    /// The end of the window; 0 without a window.
+    /// 0 without a window.
     pub ends_ms: i64,
-    /// Turns in the counter's throttle queue.
     pub waiting: u64,
 }
 
 impl ResetLimit {
-    /// Deletes a rolling counter. If turns wait for the counter, the [`Write::RemoveMember`] with an empty member marks
-    /// the new counter as queued.
+    /// The empty member marks the new counter as queued if turns wait for it.
     fn start_again(&self, transaction: &mut Transaction) {
         transaction.write(Write::DeleteCounter(self.counter.clone())).write(Write::RemoveMember {
             set: throttle_queue(&self.counter),
@@ -74,8 +71,8 @@ impl Decision for ResetLimit {
         if is_rolling(state) {
             self.start_again(&mut transaction);
         } else {
-            // `Restart` subtracts `used` instead of setting the counter to 0, so debits made after the read survive. If
-            // a new window has opened, `ends_ms` differs, and nothing is subtracted.
+            // `Restart` subtracts `used` instead of setting the counter to 0, so debits after the read survive. If a
+            // new window has opened, `ends_ms` differs, and nothing is subtracted.
             let amount = used;
             let ends_ms = state.ends_ms;
             transaction.write(Write::Restart { counter: self.counter.clone(), amount, ends_ms });

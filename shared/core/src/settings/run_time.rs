@@ -18,7 +18,7 @@ use crate::view::{Query, Undecided, View};
 const TENANTS_MAX: u64 = 10_000;
 const TOOLS_OFF_MAX: u64 = 10_000;
 
-/// Generation of the settings, and the number of settings of each kind. Each setting is a part of the record.
+/// Each setting is a part of the record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// Increases with every change.
@@ -51,8 +51,8 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// Returns the name of the setting's part: `tenant:acme`, `pause:acme:kelly`, `pause:acme:` for a whole tenant,
-    /// `tool_pause:acme:send`, `tool_pause::send` for all tenants, `tool_off:send`.
+    /// `tenant:acme`, `pause:acme:kelly`, `pause:acme:` for a whole tenant, `tool_pause:acme:send`, `tool_pause::send`
+    /// for all tenants, `tool_off:send`.
     #[must_use]
     pub fn part(&self) -> Arc<str> {
         match self {
@@ -99,9 +99,7 @@ impl Setting {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// An operator changes the setting. The audit log receives this entry.
     Operator(AuditEntry),
-    /// A process restores a setting that the store has lost. Does nothing if the setting exists.
     Restored,
 }
 
@@ -123,13 +121,11 @@ impl ChangeSetting {
         Self::json(Setting::Tenant(tenant), policy, origin)
     }
 
-    /// Pauses a tenant or agent: its calls are not admitted.
     #[must_use]
     pub fn pause(paused: Paused, note: &Pause, origin: Origin) -> Self {
         Self::json(Setting::Pause(paused), note, origin)
     }
 
-    /// Pauses a tool: its calls wait.
     #[must_use]
     pub fn pause_tool(paused: PausedTool, note: &Pause, origin: Origin) -> Self {
         Self::json(Setting::ToolPause(paused), note, origin)
@@ -140,14 +136,12 @@ impl ChangeSetting {
         Self { setting: Setting::ToolOff(tool), content: Some(Bytes::new()), origin }
     }
 
-    /// Removes a setting: the configured declaration applies again, a pause ends, or a tool is available again.
     #[must_use]
     pub fn remove(setting: Setting, entry: AuditEntry) -> Self {
         Self { setting, content: None, origin: Origin::Operator(entry) }
     }
 
-    /// Wakes turns that wait for the end of an agent's pause. If a whole tenant was paused, the turns of each agent are
-    /// checked when the agent's next tick begins.
+    /// After the pause of a whole tenant, each agent's turns are checked at its next tick.
     fn wake(&self, now_ms: i64, transaction: &mut Transaction) {
         if let Setting::Pause(Paused { tenant, agent: Some(agent) }) = &self.setting {
             let counter = CounterKey::new(counters::TICK, format!("{tenant}:{agent}"));
@@ -155,7 +149,6 @@ impl ChangeSetting {
         }
     }
 
-    /// Returns true if the store already has the change. `present` is true if the setting exists.
     fn is_made(&self, present: bool) -> bool {
         match (&self.content, &self.setting, &self.origin) {
             (None, _, _) => !present,
@@ -167,13 +160,8 @@ impl ChangeSetting {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettingResult {
-    Done {
-        generation: u64,
-    },
-    /// The setting already had the wanted state.
-    Unchanged {
-        generation: u64,
-    },
+    Done { generation: u64 },
+    Unchanged { generation: u64 },
     Full,
 }
 
@@ -324,7 +312,6 @@ mod tests {
     }
 
     proptest! {
-        /// Operators decide from records of any age. The numbers match the settings.
         #[test]
         fn generations_never_repeat(steps in prop::collection::vec((0..4u8, any::<bool>(), any::<bool>(), 0..2i64), 1..40)) {
             let mut shard = Paper::at(1_000);

@@ -1,9 +1,8 @@
 //! Cancels a turn or task in any state.
 //!
-//! A cancel is a separate record ([`Cancellation`]), so that the turn's record does not change. The worker that runs
-//! the slice keeps its fence, and reports the calls that ran. The cancel makes the turn's timer due at once, and the
-//! timer ends the turn. If a cancel arrives before its turn, the cancel waits for the turn's admission. The number and
-//! the lifetime of such early cancels are bounded.
+//! A cancel is a separate record ([`Cancellation`]), so that the turn's record does not change: the worker with the
+//! slice keeps its fence, and reports the calls that ran. The turn's timer, which is due at once, ends the turn. A
+//! cancel that arrives before its turn waits for the admission. Such early cancels are bounded in number and lifetime.
 
 use bytes::Bytes;
 use tickfleet_model::limits;
@@ -18,33 +17,29 @@ use crate::turn::end::{GivenId, GivenState, cascade_timer};
 use crate::turn::{Cancellation, Turn};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Maximum number of expired early cancels that one cancel removes from the tenant's set.
 const EXPIRED_MAX: usize = 8;
 
-/// Cancels a turn or task, and all turns and tasks that it began.
+/// Cancels everything below the turn, too.
 #[derive(Debug, Clone)]
 pub struct Cancel<'a> {
     pub name: TurnName,
     pub reason: String,
-    /// The ended turn or task that caused this cancel, if the cancel is part of a cascade.
+    /// The ended turn or task that caused this cancel.
     pub above: Option<TurnName>,
     pub bounds: &'a Bounds,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Canceled {
-    /// The turn is ending. If no worker holds its slice, the turn ends at once. Otherwise, the turn ends with the
-    /// running call.
+    /// The turn ends at once, or with its running call.
     Ending,
-    /// The turn had already ended. Its descendants end.
     Ended,
-    /// No turn with this name has arrived yet. When the turn arrives, it ends.
+    /// The turn has not arrived yet, and will end when it arrives.
     Waiting,
-    /// No turn with this name has arrived yet. The tenant has too many waiting cancels, so the cancel is not stored.
+    /// The tenant has too many waiting cancels, so this one is not stored.
     Full,
-    /// The turn was admitted, but its record is lost.
     Unknown,
-    /// The turn's record cannot be read. A cascade skips this turn.
+    /// A cascade skips this turn.
     Unreadable,
 }
 
@@ -120,7 +115,6 @@ impl Cancel<'_> {
         let given = view.record::<GivenId>(&self.name.given())?.map(|given| given.value.state);
         let has_ended = given == Some(GivenState::Ended) || self.is_finished(view)?;
         if has_ended || self.above.is_some() && given != Some(GivenState::Queued) {
-            // The turn has ended, but its descendants may not have.
             transaction.timer(cascade_timer(&self.name), context.now_ms, TimerRule::Earlier);
             return Ok(Step::Commit(transaction, Canceled::Ended));
         }
@@ -128,8 +122,7 @@ impl Cancel<'_> {
             return Ok(Step::Commit(transaction, Canceled::Unknown));
         }
         if context.failed(|conflict| *conflict == Conflict::Full) {
-            // In a cascade, commit the removal from the set of descendants even if the cancel is not stored. Otherwise
-            // the cascade would never finish.
+            // A cascade must commit the removal from the set of descendants. Otherwise it would never finish.
             let commits = self.above.is_some();
             return Ok(if commits { Step::Commit(transaction, Canceled::Full) } else { Step::Return(Canceled::Full) });
         }
@@ -140,7 +133,6 @@ impl Cancel<'_> {
         Ok(!matches!(view.get(&Query::Record(self.name.finished()))?, Value::Record(None)))
     }
 
-    /// Stores the cancel, which takes effect when its turn is admitted.
     fn wait(&self, mut transaction: Transaction, view: &View, context: &Context) -> Result<Step<Canceled>, Undecided> {
         let key = self.name.cancellation();
         let set = keys::early(&self.name.tenant);
@@ -195,18 +187,15 @@ fn dead_letter(transaction: &mut Transaction, name: &TurnName, why: &str, bounds
     });
 }
 
-/// The cancel state of a turn that exists, or is about to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KnownCancel {
-    /// There is no cancel, or the cancel belongs to an earlier turn with this ID. The guard fails if a cancel is
-    /// written.
+    /// The guard fails if a cancel of this turn is written.
     None(Guard),
     Canceled(String),
 }
 
-/// Looks for a cancel of the turn that was admitted at `admitted_ms`. Requests no read: if the view does not have the
-/// record, the result assumes that there is no cancel. If there is a cancel, the guard fails, and the conflict returns
-/// the record of the cancel.
+/// Requests no read: a missing record counts as no cancel. If the record exists, the guard fails, and the conflict
+/// returns it.
 pub fn cancel_of(view: &View, name: &TurnName, admitted_ms: i64) -> Result<KnownCancel, Undecided> {
     let key = name.cancellation();
     if view.get(&Query::Record(key.clone())).is_err() {
@@ -221,8 +210,7 @@ pub fn cancel_of(view: &View, name: &TurnName, admitted_ms: i64) -> Result<Known
     })
 }
 
-/// Removes an early cancel at the turn's admission. The cancel is no longer needed: either the admission ends the turn,
-/// or the cancel belongs to an earlier turn with this ID.
+/// The admission ends the turn, or the cancel belongs to an earlier turn with this ID.
 pub fn take_early(transaction: &mut Transaction, name: &TurnName) {
     let member = name.turn.as_str().into();
     transaction.write(Write::Delete(name.cancellation()));

@@ -1,5 +1,4 @@
-//! Ends the descendants of a turn or task that was canceled or has failed. A timer triggers the cascade, and each step
-//! is bounded.
+//! Ends the descendants of a turn or task that was canceled or has failed.
 
 use tickfleet_model::TurnId;
 
@@ -16,10 +15,9 @@ use crate::view::{Query, Undecided, Value, View};
 
 pub const STEP_MAX: usize = 32;
 
-/// Finds the next descendants that must end with a turn or task. The caller ends each descendant with a
-/// [`super::cancel::Cancel`] that has [`super::cancel::Cancel::above`] set. Then the caller repeats this decision with
-/// a new view, until the result is [`Cascade::Done`] or [`Cascade::Later`]. Until then, the timer stays due. So if the
-/// caller crashes, another scheduler continues.
+/// The caller ends each descendant with a [`super::cancel::Cancel`] that sets `above`. Then it repeats this decision
+/// with a new view, until [`Cascade::Done`] or [`Cascade::Later`]. The timer stays due: if the caller crashes, another
+/// scheduler continues.
 #[derive(Debug, Clone)]
 pub struct CascadeStep<'a> {
     pub name: TurnName,
@@ -28,16 +26,13 @@ pub struct CascadeStep<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cascade {
-    /// The caller must end these descendants next.
+    /// The caller must end these descendants.
     End {
         members: Vec<TurnName>,
-        /// The reason of each cancel.
         reason: String,
     },
-    /// There are no descendants now, but the turn has not ended. The next check for new descendants is at this time
-    /// (ms).
+    /// Check again at this time (ms): the turn has not ended, and may begin descendants.
     Later(i64),
-    /// The turn has ended, and there are no descendants.
     Done,
 }
 
@@ -70,7 +65,6 @@ impl Decision for CascadeStep<'_> {
     }
 }
 
-/// Reads a record that only provides the text of a reason. An unreadable record counts as absent.
 fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undecided> {
     match view.record::<T>(key) {
         Err(Undecided::Missing(queries)) => Err(Undecided::Missing(queries)),
@@ -79,8 +73,6 @@ fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undeci
 }
 
 impl CascadeStep<'_> {
-    /// Returns [`Cascade::Done`] if the turn has ended, otherwise [`Cascade::Later`]: a turn can begin descendants
-    /// until its end.
     fn nothing_left(&self, view: &View, context: &Context) -> Result<Step<Cascade>, Undecided> {
         let key = self.name.record();
         let mut transaction = Transaction::new(context.version.clone());

@@ -1,4 +1,4 @@
-//! Delegates a task: writes the task durably, and offers it to the workers of its handler or to an external runtime.
+//! Delegates a task to workers or to an external runtime.
 
 use bytes::Bytes;
 use tickfleet_model::{TaskId, TurnId};
@@ -19,34 +19,31 @@ use crate::turn::state::{EndReason, Finished};
 use crate::turn::{Destination, Head, State, TaskPart, Turn};
 use crate::view::{Query, Undecided, Value, View};
 
-/// While memory is short, an inbound task is accepted only if its queue has fewer slices than this number. Running the
-/// slices frees memory.
+/// While memory is short, an inbound task is accepted only if its queue has fewer slices.
 pub const TIGHT_SLICES: u64 = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A service delegated the task through the inbound stream, with this entry.
     Inbound(TakenInbound),
-    /// A call of a turn delegated the task, see [`Head::delegated_by`].
+    /// See [`Head::delegated_by`].
     Call,
 }
 
 #[derive(Debug, Clone)]
 pub struct Delegate<'a> {
-    /// The producer chose the ID, or the ID was derived.
     pub name: TurnName,
     /// True if the producer chose the ID.
     pub given: bool,
     pub source: Source,
-    /// The immutable part of the task. The task gets the parent's deadline if the parent's deadline is earlier.
+    /// An earlier deadline of the parent replaces the task's.
     pub head: Head,
-    /// The work: a call, as JSON.
+    /// JSON.
     pub call: Bytes,
     pub destination: Destination,
-    /// Maximum number of calls that turns under the task may make. This number is deducted from the parent's budget.
+    /// Calls of turns below the task. They are deducted from the parent's budget.
     pub budget: u64,
     pub parent: Option<TaskId>,
-    /// True if the delegating call waits for the task. In that case, the task ends with the call's turn.
+    /// An awaited task ends with the turn of the delegating call.
     pub awaited: bool,
     pub bounds: &'a Bounds,
 }
@@ -54,14 +51,12 @@ pub struct Delegate<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DelegateResult {
     Offered,
-    /// The task is written and ends at once, because it was canceled or its deadline has passed.
     Ends,
     Duplicate,
-    /// The task's ID belongs to other content.
     Conflict,
-    /// The task is refused. If its source is an inbound entry, the caller must reject the entry.
+    /// The caller must reject an inbound entry.
     Refused(Refusal),
-    /// Memory is short. An inbound task waits. A call can be retried.
+    /// An inbound task waits. A call can be retried.
     Pressure,
 }
 
@@ -149,8 +144,7 @@ impl Delegate<'_> {
         if let Source::Inbound(entry) = &self.source
             && entry.is_lost(context)
         {
-            // Another scheduler decides the message, or this scheduler takes the message again. In both cases, this
-            // decision has nothing to do.
+            // Another scheduler decides the message, or this scheduler takes it again.
             return Some(DelegateResult::Duplicate);
         }
         let above = self.parent_name().map(|name| name.to_string());
@@ -169,8 +163,7 @@ impl Delegate<'_> {
         })
     }
 
-    /// Returns the result if the ID is known. If the ID is unknown, returns `None`, and guards that the ID stays
-    /// unknown. An ID counts as unknown if its record belongs to the inbound message of this task.
+    /// The record of the ID can belong to this inbound message. If so, the ID counts as unknown.
     fn known(&self, transaction: &mut Transaction, view: &View) -> Result<Option<DelegateResult>, Undecided> {
         let of = |digest: &str| {
             if digest == self.head.digest { DelegateResult::Duplicate } else { DelegateResult::Conflict }
@@ -199,7 +192,6 @@ impl Delegate<'_> {
         Ok(None)
     }
 
-    /// Returns `known` and writes no task. For a duplicate, acknowledges the inbound message.
     fn acknowledge_only(&self, known: DelegateResult, context: &Context) -> Step<DelegateResult> {
         match &self.source {
             Source::Inbound(entry) if known == DelegateResult::Duplicate => {
@@ -211,8 +203,6 @@ impl Delegate<'_> {
         }
     }
 
-    /// Returns the parent. Guards that the parent's record is unchanged, that the parent is not canceled, and that the
-    /// parent's budget has room.
     fn parent(&self, transaction: &mut Transaction, view: &View) -> Result<Result<Option<Turn>, Refusal>, Undecided> {
         let Some(name) = self.parent_name() else { return Ok(Ok(None)) };
         let Some(parent) = view.record::<Turn>(&name.record())? else {
@@ -232,8 +222,6 @@ impl Delegate<'_> {
         Ok(Ok(Some(parent.value)))
     }
 
-    /// Refuses the task if the turn that delegates it has ended, is ending or is canceled. Otherwise guards that the
-    /// turn is unchanged.
     fn delegating_turn_is_active(
         &self,
         transaction: &mut Transaction,
@@ -304,8 +292,7 @@ impl Delegate<'_> {
             transaction.guard(total(of_tenant(limits::BYTES), turn.bytes, bounds.tenant_bytes_max));
         }
         if let Some(inbox) = &self.head.reply_to {
-            // A task that a call delegates uses the inbox of the call's turn. The admission of the turn has already
-            // checked this inbox.
+            // The admission of the call's turn has already checked this inbox.
             let unread_max = if self.source == Source::Call { u64::MAX } else { bounds.inbox_unread_max };
             let inbox = keys::inbox(&self.name.tenant, inbox);
             transaction.guard(Guard::Inbox { inbox, unread_max, inboxes_max: bounds.inboxes_max });
@@ -318,15 +305,13 @@ impl Delegate<'_> {
         });
     }
 
-    /// Adds the task to the lists for users, and to the sets for cascades.
     fn list(&self, transaction: &mut Transaction, view: &View, turn: &Turn, now_ms: i64) -> Result<(), Undecided> {
         let of_tenant = keys::tasks_of(&self.name.tenant);
         let of_parent = self.parent_name().map(|parent| keys::children(&parent));
         for list in std::iter::once(of_tenant).chain(of_parent) {
             add_to_list(transaction, view, list, &self.name, now_ms)?;
         }
-        // Join the descendants of all ancestors. So an ancestor finds this task even if the tasks between them have
-        // ended.
+        // An ancestor must find this task even if the tasks between them have ended.
         let ancestors = turn.task.iter().flat_map(|task| task.parent.iter().chain(&task.above));
         let far = if mutant!("delegate_joins_all_ancestors") { 1 } else { usize::MAX };
         let mut above: Vec<TurnName> = ancestors.filter_map(|task| self.of_tenant(task.as_str())).take(far).collect();
@@ -370,7 +355,6 @@ impl Delegate<'_> {
     }
 }
 
-/// Returns false if the turn is canceled or ending. Guards that the turn is not canceled before the commit.
 fn is_active(transaction: &mut Transaction, view: &View, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
     let is_over = turn.canceled.is_some() || matches!(turn.state, State::Ending { .. });
     match cancel_of(view, name, turn.admitted_ms)? {

@@ -1,9 +1,6 @@
-//! External runtimes take tasks from their agent's queue, and renew the lease of a task while they work on it. A
-//! process that runs calls of local tools ([`crate::turn::local`]) takes the calls from their turn's queue in the same
-//! way.
-//!
-//! The entry that the runtime took identifies the lease. If a runtime sends no heartbeat during one lease, it loses the
-//! task, and the task is offered again. A task that a runtime took is never reported as not run.
+//! An external runtime takes a task from its agent's queue, and renews the task's lease with heartbeats. If no
+//! heartbeat arrives during one lease, the task is offered again. A task that a runtime took is never reported as not
+//! run.
 
 use tickfleet_model::{AgentId, Conclusion};
 
@@ -25,14 +22,13 @@ use crate::view::{Query, Undecided, View};
 #[derive(Debug, Clone)]
 pub struct RenewTaskLease {
     pub name: TurnName,
-    /// The entry that the runtime took.
     pub entry: EntryId,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenewTaskLeaseResult {
     Renewed,
-    /// The task was canceled, or its deadline has passed. The lease is not renewed.
+    /// The task was canceled, or is past its deadline.
     Over,
     Stale,
 }
@@ -64,7 +60,6 @@ impl Decision for RenewTaskLease {
     }
 }
 
-/// Renews the lease by storing the current time as its start.
 fn renew(transaction: &mut Transaction, name: &TurnName, stored: &Stored<Turn>, now_ms: i64) {
     let mut turn = stored.value.clone();
     turn.entry = stored.in_flight_entry().cloned();
@@ -72,7 +67,6 @@ fn renew(transaction: &mut Transaction, name: &TurnName, stored: &Stored<Turn>, 
     transaction.put(&name.record(), &turn);
 }
 
-/// Reads a task as the slice that its external runtime holds. The runtime's report then settles or parks this slice.
 #[derive(Debug, Clone)]
 pub struct ReadHeld {
     pub name: TurnName,
@@ -80,7 +74,6 @@ pub struct ReadHeld {
 }
 
 impl Decision for ReadHeld {
-    /// `None` if the runtime has lost the task.
     type Output = Option<Box<Slice>>;
 
     fn reads(&self) -> Vec<Query> {
@@ -112,15 +105,13 @@ pub struct HandleLeaseTimer<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseTimerResult {
-    /// Nothing to do before this time (ms).
+    /// The time (ms) of the next check.
     Later(i64),
-    /// The runtime sent no heartbeat for the length of its lease. The task is offered again.
     Offered,
-    /// The task must end. Its timer is due, and ends the task.
     Ends,
-    /// The task is neither waiting on an external runtime's queue nor held by a runtime.
+    /// The task is not on an external queue, and no runtime holds the task.
     NotOut,
-    /// A concurrent decision changed the task. The caller must handle the timer again.
+    /// The task has changed, so the caller must handle the timer again.
     Raced,
 }
 
@@ -167,7 +158,6 @@ impl Decision for HandleLeaseTimer<'_> {
     }
 }
 
-/// A task that waits on an external runtime's queue, or that a runtime holds.
 struct Case<'a> {
     lease_timer: &'a HandleLeaseTimer<'a>,
     context: &'a Context,
@@ -204,26 +194,24 @@ impl Case<'_> {
         LeaseTimerResult::Ends
     }
 
-    /// If the runtime sent no heartbeat during one lease, it loses the task.
     fn held(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> LeaseTimerResult {
         let now_ms = self.context.now_ms;
         self.guard_version(transaction);
         let renewed_ms = self.stored.value.renewed_ms();
         if renewed_ms == 0 {
-            // The time at which the runtime took the task is unknown, so the lease starts at the first check.
             renew(transaction, &self.lease_timer.name, &self.stored, now_ms);
             return self.later(transaction, now_ms + self.lease_ms);
         }
         let ends_ms = renewed_ms + self.lease_ms;
         if ends_ms > now_ms {
-            // The lease of a canceled or expired task is not renewed, so the task ends with its lease.
+            // A canceled or expired task ends with its current lease.
             let due_ms = if reason.is_some() { ends_ms } else { ends_ms.min(self.stored.value.head.deadline_ms) };
             return self.later(transaction, due_ms);
         }
         self.lease_timer(transaction, reason)
     }
 
-    /// Drops the queue of a local call. No other call uses this queue.
+    /// Each local call has a queue of its own.
     fn drop_local_queue(&self, transaction: &mut Transaction) {
         if self.stored.value.is_offered() {
             transaction.write(Write::DropQueue(self.queue.clone()));
@@ -234,8 +222,7 @@ impl Case<'_> {
         let now_ms = self.context.now_ms;
         let name = &self.lease_timer.name;
         if reason.is_none() && self.stored.value.is_offered() {
-            // The worker that receives the call decides by the tool's effect whether the call is offered again or its
-            // outcome is unknown.
+            // The next worker offers the call again or reports an unknown outcome, depending on the tool's effect.
             let stored = self.stored.clone();
             let ended = LocalEnd { name, stored, queue: self.queue.clone(), entry: &self.entry, calls: &self.calls };
             ended.bring_back(transaction, Conclusion::Lost, true, now_ms);
@@ -274,10 +261,8 @@ impl Case<'_> {
     }
 }
 
-/// Removes the empty queue of an external runtime after its agent was removed from the configuration.
 #[derive(Debug, Clone)]
 pub struct DropExternalQueue {
-    /// The queue, as [`keys::externals`] lists it.
     pub queue: StreamKey,
 }
 

@@ -1,4 +1,4 @@
-//! Lists of task IDs for users: the newest tasks of a tenant and of a parent. A task's outcome is in its own record.
+//! Lists of task IDs for users: the newest tasks of a tenant or a parent.
 
 use tickfleet_model::limits::{TASKS_LISTED_MAX, TASKS_LISTED_MS};
 
@@ -7,26 +7,22 @@ use crate::keys::TurnName;
 use crate::transaction::{Conflict, Guard, SetKey, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Maximum number of members that each addition removes. It is more than one, so that a list that grew too long through
-/// concurrent additions becomes shorter again.
+/// Each addition removes at most this many members. Two or more let a list shrink after concurrent additions.
 const UNLISTED_MAX: usize = 2;
 
 const EXPIRED_MAX: usize = 256;
 
-/// The set of all lists. A list's score is the time in milliseconds when its last member expires.
+/// The score of a list is the time (ms) when its last member expires.
 #[must_use]
 pub fn lists() -> SetKey {
     SetKey::new("lists")
 }
 
-/// Removes expired lists, in steps. A list expires when its last member expires. The janitor repeats this decision
-/// while it returns true.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpireList;
 
 impl Decision for ExpireList {
-    /// True if members were removed, or if a concurrent decision added a member. In both cases, the caller repeats the
-    /// decision.
+    /// True if the caller must repeat the decision.
     type Output = bool;
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -39,8 +35,8 @@ impl Decision for ExpireList {
         let members = view.first(&list, None, EXPIRED_MAX)?;
         let mut transaction = Transaction::new(context.version.clone());
         if members.len() < EXPIRED_MAX {
-            // If a task was added in the meantime, the guard fails, and the list is kept. No member has an empty name,
-            // so the guard only checks the size of the set.
+            // The guard fails if a task was added in the meantime. No member has an empty name, so only the size
+            // counts.
             let max = members.len() as u64 + 1;
             transaction.guard(Guard::Fits { set: list.clone(), member: "".into(), max });
             transaction.write(Write::RemoveMember { set: lists(), member: name.clone(), queue_of: None });
@@ -52,7 +48,6 @@ impl Decision for ExpireList {
     }
 }
 
-/// Adds a task to a list. Removes some of the oldest tasks if the list is full or if these tasks have expired.
 pub fn add_to_list(
     transaction: &mut Transaction,
     view: &View,
@@ -78,7 +73,6 @@ pub fn add_to_list(
     Ok(())
 }
 
-/// Adds a turn or task to a set of IDs, with `now_ms` as its score.
 pub fn join(transaction: &mut Transaction, set: SetKey, name: &TurnName, now_ms: i64) {
     let score = u64::try_from(now_ms).unwrap_or(0);
     transaction.write(Write::AddMember { set, member: name.turn.as_str().into(), score, queue_of: None });

@@ -1,16 +1,15 @@
-//! Why a task is refused, with the codes of results and replies.
+//! Reasons to refuse a task, and their codes in results and replies.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The tenant has too many unfinished turns and tasks, or they have too many bytes.
+    /// The tenant's unfinished turns and tasks are too many or too large.
     TenantQueueFull,
     DeadlinePassed,
     InboxFull,
     TooManyInboxes,
-    /// The delegating turn or task has ended, or was canceled.
+    /// The parent has ended or was canceled.
     ParentEnded,
     UnknownParent,
-    /// The parent's budget has fewer calls left than the task asks for.
     BudgetExceedsParent,
 }
 

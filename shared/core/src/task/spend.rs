@@ -1,5 +1,5 @@
-//! Model usage. Before a request is sent, its maximum usage is debited from token and money budgets. The debit is
-//! corrected when the response is stored.
+//! Model usage. Token and money budgets are debited for a request's maximum before the request is sent. The response
+//! corrects the debit.
 
 use std::sync::Arc;
 
@@ -16,53 +16,46 @@ use crate::turn::state::{BudgetUnit, Reservation};
 use crate::usage::{Day, ModelUse, count_use};
 use crate::view::{Query, Undecided, View};
 
-/// Maximum number of turns that are woken when a budget has room again. The number is small, because each woken turn
-/// reads the history of its task.
+/// Small, because each woken turn reads the history of its task.
 const WOKEN_MAX: usize = 4;
-/// Time (ms) after which a turn that has just begun to wait for a budget checks the budget again.
 const LOOK_MS: i64 = 250;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetDebit {
     pub counter: CounterKey,
     pub unit: BudgetUnit,
-    /// The tokens or money (in millionths) that the request can use at most.
+    /// Tokens, or money in millionths.
     pub amount: u64,
     pub max: u64,
     pub window: Window,
     pub shadow: bool,
     pub counters_max: u64,
-    /// True if the request waits for room, false if it is rejected.
+    /// If false, a request without room is rejected.
     pub waits: bool,
 }
 
-/// Debits a model request before it is sent, under the fence of its task's slice.
 #[derive(Debug, Clone)]
 pub struct Reserve {
     pub name: TurnName,
-    /// The entry of the task's slice.
     pub entry: EntryId,
-    /// Identifies the request within its task. If another holder sends the same request, the request is debited a
-    /// second time.
+    /// Unique within the task. Another holder's request with the same name is debited again.
     pub request: String,
     pub debits: Vec<BudgetDebit>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReserveResult {
-    /// The request may be sent. Contains the record that the holder has written.
     Ok(Box<Fenced>),
-    /// The request was reserved before. Contains the holder's current record.
+    /// The holder has reserved the request before.
     Already(Box<Fenced>),
     Short(Shortage),
     Stale,
-    /// A window has ended. The caller must compute the windows again.
+    /// A window has ended, and the caller must compute the windows again.
     WindowOver,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fenced {
-    /// The record's version, which is the new fence.
     pub version: Version,
     pub turn: Turn,
 }
@@ -71,22 +64,19 @@ pub struct Fenced {
 pub struct Shortage {
     pub counter: CounterKey,
     pub used: u64,
-    /// Maximum usage of the request.
     pub amount: u64,
-    /// The end of the budget's window; 0 without a window.
+    /// 0 without a window.
     pub ends_ms: i64,
     pub action: ShortageAction,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShortageAction {
-    /// The request waits, see [`BudgetWait`].
     Wait,
     Reject,
     Never,
 }
 
-/// Returns the task's record. `None` if this entry is no longer the task's slice.
 pub(super) fn held(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
     Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.in_flight_entry() == Some(entry)))
 }
@@ -108,8 +98,7 @@ impl Decision for Reserve {
         let Some(stored) = held(view, &self.name, &self.entry)? else { return Ok(Step::Return(ReserveResult::Stale)) };
         let mut turn = stored.value.clone();
         let Some(task) = &mut turn.task else { return Ok(Step::Return(ReserveResult::Stale)) };
-        // Only a reservation by this holder counts. Another holder may have sent the request, and then both requests
-        // are billed.
+        // Another holder may have sent the same request, and then both requests are billed.
         let is_own = |reserved: &Reservation| {
             reserved.request == self.request && (reserved.entry == self.entry || mutant!("reserve_debits_each_holder"))
         };
@@ -118,8 +107,7 @@ impl Decision for Reserve {
             return Ok(Step::Return(ReserveResult::Already(Box::new(fenced))));
         }
         let mut transaction = Transaction::new(context.version.clone());
-        // With `stamped`, the store adds the counters' states to the record. The states show which windows were
-        // debited.
+        // The store then adds the counters' states to the record. The states show which windows were debited.
         transaction.stamped = true;
         transaction.dedupe_record = Some(self.name.record());
         transaction.guard(Guard::Version(self.name.record(), stored.version));
@@ -130,8 +118,7 @@ impl Decision for Reserve {
             let set = keys::budget_queue(&debit.counter);
             transaction.write(Write::RemoveMember { set, member: self.name.to_string().into(), queue_of: None });
         }
-        // The new reservation replaces an earlier one, but the earlier debits remain: the earlier request has no stored
-        // response, and may have been carried out and billed.
+        // Earlier debits remain, because the earlier request may be billed without a stored response.
         task.reserved = Some(Reservation {
             request: self.request.clone(),
             entry: self.entry.clone(),
@@ -183,7 +170,6 @@ impl Reserve {
     }
 }
 
-/// Gives back the debits of a request that was not carried out.
 #[derive(Debug, Clone)]
 pub struct Unreserve {
     pub name: TurnName,
@@ -192,7 +178,6 @@ pub struct Unreserve {
 }
 
 impl Decision for Unreserve {
-    /// The holder's record, even if the request has no debits to return. `None` if the caller no longer holds the task.
     type Output = Option<Box<Fenced>>;
 
     fn reads(&self) -> Vec<Query> {
@@ -220,8 +205,7 @@ impl Decision for Unreserve {
     }
 }
 
-/// Corrects the debits of a request to its real usage, `(tokens, money)`. A debit in a window that has ended stays
-/// uncorrected.
+/// A debit in a window that has ended stays uncorrected.
 fn correct(
     transaction: &mut Transaction,
     view: &View,
@@ -247,8 +231,7 @@ fn correct(
     Ok(())
 }
 
-/// Wakes some of the turns that wait for room in a budget. Guards that no turn joins the queue concurrently. Otherwise
-/// such a turn would wait although there is room.
+/// Guards that no turn joins the queue concurrently. Such a turn would wait although there is room.
 pub fn wake_waiters(
     transaction: &mut Transaction,
     view: &View,
@@ -256,7 +239,7 @@ pub fn wake_waiters(
     context: &Context,
 ) -> Result<(), Undecided> {
     let set = keys::budget_queue(counter);
-    // After a conflict, use a larger count. A larger count is a new query, so the queue is read again.
+    // A larger count is a new query, so the queue is read again after a conflict.
     let joined = context.conflicts.iter().filter(|conflict| **conflict == Conflict::Full).count();
     let count = WOKEN_MAX + joined.min(WOKEN_MAX);
     let members = view.first(&set, None, count)?;
@@ -271,13 +254,12 @@ pub fn wake_waiters(
     Ok(())
 }
 
-/// Section of [`crate::turn::Park`] with [`crate::turn::WaitReason::Budget`]: adds a task to the queue of a budget. A
-/// task that joins the queue is checked again soon, because room may have been returned between its check and its wait.
+/// Room may appear between the check and the wait, so a task that joins the queue soon checks again.
 #[derive(Debug, Clone)]
 pub struct BudgetWait {
     pub name: TurnName,
     pub counter: CounterKey,
-    /// The task's score in the queue. Tasks that were admitted earlier have smaller scores, and are woken first.
+    /// The score in the queue: smaller for tasks that were admitted earlier.
     pub place: u64,
 }
 
@@ -306,7 +288,6 @@ pub struct ReportedModelUse {
 }
 
 impl ReportedModelUse {
-    /// Counts the usage once: in the task's record, in the tenant's counts of the day, and in the debited budgets.
     pub fn add_to(
         &self,
         transaction: &mut Transaction,
@@ -318,7 +299,7 @@ impl ReportedModelUse {
     ) -> Result<(), Undecided> {
         let owner = (&name.tenant, &turn.head.agent);
         let (Some(task), used) = (&mut turn.task, &self.used) else { return Ok(()) };
-        // If another holder has counted the same request, the usage of this holder is counted in addition.
+        // Each holder's usage of the same request is counted.
         let holder = stored.in_flight_entry().map_or("", EntryId::as_str);
         let counted = ModelUse { request: format!("{holder}/{}", used.request), ..used.clone() };
         if !count_use(task, &counted, owner, self.day, context.now_ms, transaction) {

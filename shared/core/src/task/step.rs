@@ -1,5 +1,4 @@
-//! The history of a task that a model runs. After a takeover, the new holder reads the task's progress from the
-//! history.
+//! The history of a task that a model runs. After a takeover, the new holder continues from the history.
 
 use std::sync::Arc;
 
@@ -17,7 +16,6 @@ use crate::transaction::{EntryId, Guard, Transaction, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, View};
 
-/// The record of a history. The entries are parts of this record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     #[serde(rename = "n")]
@@ -28,36 +26,30 @@ impl Record for History {
     const SCHEMA: u32 = 1;
 }
 
-/// Returns the name of the part for an entry. All names have the same length, so they sort in the order of the entries.
+/// Equal lengths keep the names in the order of the entries.
 #[must_use]
 pub fn part(number: u64) -> Arc<str> {
     format!("s{number:06}").into()
 }
 
-/// Adds entries to the history of a task, under the fence of its slice, and counts the usage of the response.
 #[derive(Debug, Clone)]
 pub struct AddSteps<'a> {
     pub name: TurnName,
-    /// The entry of the task's slice.
     pub entry: EntryId,
-    /// Number of history entries that the caller has read.
     pub known: u64,
-    /// The new entries. Empty if only usage is counted.
+    /// Empty if only usage is counted.
     pub entries: Vec<Bytes>,
-    /// `None` if no model was called.
     pub spent: Option<ReportedModelUse>,
     pub bounds: &'a Bounds,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stepped {
-    /// The entries are added. Contains the record that the holder has written.
     Ok(Box<Fenced>),
-    /// The entries were in the history before.
     Already(Box<Fenced>),
-    /// The history would be too large: no entry is added, but the usage is counted.
+    /// The history would be too large. No entry is added, but the usage is counted.
     Full(Box<Fenced>),
-    /// The caller no longer holds the task, or the history has entries that the caller has not read.
+    /// The caller no longer holds the task, or has not read all entries of the history.
     Stale,
 }
 
@@ -119,8 +111,7 @@ impl AddSteps<'_> {
                 task.steps += 1;
                 task.steps_bytes += entry.len() as u64;
             }
-            // The task ends at its deadline at the latest. So keep its history until one retention time after the
-            // deadline.
+            // The task may run until its deadline, and its history stays for one retention time longer.
             let ttl_ms = (turn.head.deadline_ms - context.now_ms).max(0) + self.bounds.retain_ms;
             transaction.put_for(&key, &History { entries: task.steps }, ttl_ms);
         }

@@ -1,5 +1,4 @@
-//! An in-memory store for tests, built on maps: queues with consumers, records, sets, counters, timers and inboxes.
-//! Limit windows never end.
+//! An in-memory store for tests. Limit windows never end.
 
 #![allow(unreachable_pub, dead_code, clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -87,8 +86,7 @@ impl Trial {
         Version::new(format!("v{}", self.next))
     }
 
-    /// Advances this store's counter to the counter of `later`, so that versions and entry IDs of `later` are not
-    /// issued again.
+    /// Versions and entry IDs of `later` are not issued again.
     pub fn never_again(&mut self, later: &Self) {
         self.next = later.next;
     }
@@ -134,7 +132,6 @@ impl Trial {
         self.run_with(decision, &mut View::default())
     }
 
-    /// Runs `decision` on `view`, which may be stale.
     pub fn run_with<D: Decision>(&mut self, decision: &D, view: &mut View) -> D::Output {
         for query in decision.reads() {
             if view.get(&query).is_err() {

@@ -1,4 +1,4 @@
-//! Builds turns for tests, and performs the actions of workers on slices.
+//! Turns for tests, and the actions of workers on slices.
 
 use bytes::Bytes;
 
@@ -80,7 +80,6 @@ impl Trial {
         self.commit(&transaction).unwrap();
     }
 
-    /// Writes the record of a slice as its holder does when it begins a call. The holder keeps the slice.
     pub fn begin(&mut self, slice: &Slice) -> Result<(), Conflict> {
         let mut turn = slice.turn.clone();
         turn.entry = Some(slice.entry.clone());
@@ -91,8 +90,6 @@ impl Trial {
         self.commit(&transaction)
     }
 
-    /// Ends the turn of a slice, as the slice's holder does. Guards the version of the turn's record if the record
-    /// still names the slice's entry. Otherwise guards the slice's version.
     pub fn settle(&mut self, slice: &Slice) -> Result<(), Conflict> {
         let stored = self.turn(&slice.name);
         let fence = stored.filter(|stored| stored.in_flight_entry() == Some(&slice.entry)).map(|stored| stored.version);

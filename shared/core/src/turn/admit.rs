@@ -22,12 +22,11 @@ use crate::view::{Query, Undecided, View};
 
 pub struct Admit<'a> {
     pub entry: TakenInbound,
-    /// The ID of the entry under which the message first arrived. It determines the turn's place in throttle queues.
+    /// The message's first entry decides the turn's place in throttle queues.
     pub origin: EntryId,
     pub name: TurnName,
     pub given: bool,
     pub head: Head,
-    /// Determines the queue of the turn's slices.
     pub priority: Priority,
     pub calls: &'a [Call],
     pub policy: &'a dyn Policy,
@@ -38,17 +37,17 @@ pub struct Admit<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdmitResult {
     Advanced(AdvanceResult),
-    /// The turn was admitted before. The entry is acknowledged.
+    /// The entry is acknowledged.
     Duplicate,
-    /// Another scheduler has taken over the entry, or the store has restarted. Nothing was written.
+    /// Another scheduler has the entry, or the store has restarted. Nothing was written.
     NotHeld,
     /// Nothing was written. The caller must reject the turn ([`super::reject::Reject`]).
     Refused(RejectionCode),
-    /// The decision used an outdated policy or outdated run-time settings. Nothing was written.
+    /// The policy or the run-time settings are outdated. Nothing was written.
     PolicyStale,
 }
 
-/// Returns the score in throttle queues of a turn that arrived with this entry. Earlier entries have smaller scores.
+/// Returns the score in throttle queues: smaller for earlier entries.
 #[must_use]
 pub fn place_of(entry: &EntryId) -> u64 {
     const SEQUENCES: u64 = 4_096;
@@ -59,10 +58,9 @@ pub fn place_of(entry: &EntryId) -> u64 {
 
 enum Known {
     New,
-    /// The producer chose the turn's ID. The guard requires that the ID's record is unchanged.
+    /// The producer chose the ID. The guard fails if the ID's record changes.
     Queued(Guard),
     Admitted,
-    /// A turn with other content has the ID.
     Taken,
 }
 
@@ -119,15 +117,12 @@ const TASK_HAS_ENDED: &str = "the task that it ran under has ended";
 
 struct AdmissionPlan {
     budget: Option<u64>,
-    /// `None` if the turn does not end at once.
     ends: Option<Ends>,
-    /// False for a turn that began before a restart of the store. The tenant's bounds were checked at the first
-    /// admission, so the turn must not be refused now.
+    /// False after a restart of the store: the first admission already checked the tenant's bounds.
     is_bounded: bool,
 }
 
 enum Budget {
-    /// The turn runs under no task.
     Unlimited,
     /// Includes the calls of subtasks.
     Granted(u64),
@@ -188,8 +183,7 @@ impl Admit<'_> {
         let is_there = |conflict: &Conflict| matches!(conflict, Conflict::Record { key, stored: Some(_) } if *key == self.name.record());
         let record_exists = context.failed(is_there);
         if !self.given {
-            // The admission of a turn with a minted ID also acknowledges the turn's entry. This entry is not
-            // acknowledged, so an existing record belongs to another producer's turn.
+            // An admission of this turn would have acknowledged its entry, so the record belongs to another turn.
             return Ok(if record_exists { Known::Taken } else { Known::New });
         }
         let Some(given) = view.record::<GivenId>(&self.name.given())? else {
@@ -208,8 +202,8 @@ impl Admit<'_> {
         Some(TurnName::task(&self.name.tenant, task))
     }
 
-    /// Returns the budget of the turn's task, and guards that the task is not canceled. An external runtime can hold a
-    /// canceled task for one more lease, but must not begin anything under the task.
+    /// Guards that the task is not canceled. A runtime keeps a canceled task for up to one lease, but must not begin
+    /// new work.
     fn budget(&self, transaction: &mut Transaction, view: &View) -> Result<Budget, Undecided> {
         let Some(name) = self.task() else { return Ok(Budget::Unlimited) };
         let task = view.record::<Turn>(&name.record())?.map(|task| task.value);
@@ -227,11 +221,9 @@ impl Admit<'_> {
         Ok(Budget::Granted(part.budget))
     }
 
-    /// Returns why the turn ends before any call runs, or `None` if it does not end. Adds guards for this result.
     fn ends(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<Option<Ends>, Undecided> {
         let key = self.name.cancellation();
-        // Cancellations are rare, so the record is not read before the first attempt. If a cancellation exists, the
-        // guard fails, and the conflict returns the record.
+        // Cancellations are rare, so the first attempt skips the read. The conflict returns an existing cancellation.
         let is_known = view.get(&Query::Record(key.clone())).is_ok();
         let cancellation = if is_known { view.record::<Cancellation>(&key)? } else { None };
         match cancellation {
@@ -303,8 +295,6 @@ impl Admit<'_> {
         Candidate { name, turn, calls, texts, budget, is_new: true, policy, render, sections: &[], bounds }
     }
 
-    /// Adds this turn to the descendants of the turn or task that began it, so that this turn ends when that turn or
-    /// task ends.
     fn join_above(&self, transaction: &mut Transaction) {
         if let Some(above) = waiter(&self.name, &self.head, false) {
             let above = TurnName { tenant: self.name.tenant.clone(), turn: above };
@@ -314,8 +304,7 @@ impl Admit<'_> {
         }
     }
 
-    /// Returns true if workers have reported calls of the turn after a restart in which the store lost the turn's
-    /// admission. Such a turn is never refused, because a refusal would report that no call has run.
+    /// A refusal would report that no call has run, so a turn with reported calls is never refused.
     fn has_begun(&self, view: &View, context: &Context) -> Result<bool, Undecided> {
         if mutant!("refusals_read_recovered_calls") {
             return Ok(false);
@@ -323,7 +312,6 @@ impl Admit<'_> {
         Ok(!recovered_calls(view, context, &self.name, &self.head.digest, 0..self.calls.len())?.calls.is_empty())
     }
 
-    /// Counts the turn toward the tenant's bounds. Guards the bounds if `is_bounded` is true.
     fn count(&self, bytes: u64, is_bounded: bool, transaction: &mut Transaction) {
         let bounds = [
             (limits::UNFINISHED, 1, self.bounds.tenant_turns_max),
@@ -354,7 +342,6 @@ impl Ends {
     }
 }
 
-/// Returns a guard that fails if `amount` would raise the tenant's counter of `limit` above `max`.
 pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> Guard {
     Guard::Debit(ConditionalDebit {
         counter: CounterKey::new(limit, tenant),
@@ -367,8 +354,7 @@ pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> G
     })
 }
 
-/// Returns the reason to refuse the turn. `None` unless an earlier attempt failed because an inbox or one of the
-/// tenant's bounds was full.
+/// `None` unless an earlier attempt failed on a full inbox or a tenant's bound.
 fn refusal(context: &Context) -> Option<RejectionCode> {
     context.conflicts.iter().find_map(|conflict| match conflict {
         Conflict::InboxFull => Some(RejectionCode::InboxFull),

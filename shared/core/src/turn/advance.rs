@@ -1,5 +1,4 @@
-//! Applies the limits to a turn's next calls: dispatches calls, throttles the turn, or ends calls. Admission and
-//! release share this code.
+//! Applies the limits to a turn's next calls, for admission and release.
 
 use bytes::Bytes;
 use tickfleet_model::Call;
@@ -25,19 +24,18 @@ use crate::section::isolate;
 use crate::transaction::{ConditionalDebit, CounterKey, Guard, TimerRule, Transaction, Window, Write};
 use crate::view::{Undecided, View};
 
-/// If a tenant's declaration cannot be read, its turns are checked again after this delay (ms).
+/// Delay (ms) until the next check if the tenant's declaration cannot be read.
 const WITHHELD_LOOK_MS: i64 = 1_000;
 
-/// A turn that has no slice, neither on a queue nor with a worker. The limits must be applied to the turn's next calls.
 pub struct Candidate<'a> {
     pub name: &'a TurnName,
     pub turn: Turn,
-    /// The turn's calls from `turn.position` on.
+    /// The calls from `turn.position` on.
     pub calls: Vec<Call>,
-    /// `calls`, as JSON texts.
+    /// `calls` as JSON.
     pub texts: Vec<Bytes>,
     pub budget: Option<u64>,
-    /// True during admission, while the turn's record and its calls are not stored yet.
+    /// True before the record is stored.
     pub is_new: bool,
     pub policy: &'a dyn Policy,
     pub render: &'a dyn Render,
@@ -49,31 +47,31 @@ pub struct Candidate<'a> {
 pub enum AdvanceResult {
     Dispatched {
         calls: usize,
-        /// True if the calls were debited before and now only acquired their permits again.
+        /// The calls only acquire their permits again.
         resumed: bool,
     },
-    /// The turn waits in the throttle queue of this counter.
+    /// The turn waits in the counter's throttle queue.
     Throttled {
         counter: CounterKey,
-        /// When the turn is checked again.
+        /// Time of the next check.
         due_ms: i64,
     },
-    /// The turn stays in its throttle queue. Nothing was written.
+    /// Nothing was written.
     Stays {
         counter: CounterKey,
-        /// When the turn is checked again.
+        /// Time of the next check.
         due_ms: i64,
-        /// True if the queue's timer fires early when an amount is returned to the counter.
+        /// True if a returned amount makes the queue's timer fire early.
         woken: bool,
     },
-    /// The turn has ended, or ends when the first lease after a restart of the store is over.
+    /// The turn has ended, or ends after the first lease that follows a restart of the store.
     Ended {
         /// `None` for a turn without calls.
         reason: Option<EndReason>,
     },
-    /// The tenant's declaration cannot be read (new turns only). Nothing was written.
+    /// Only for a new turn, if the tenant's declaration cannot be read. Nothing was written.
     Withheld,
-    /// The agent is not configured (new turns only). Nothing was written.
+    /// Only for a new turn. Nothing was written.
     AgentRemoved,
 }
 
@@ -93,8 +91,7 @@ impl Candidate<'_> {
             NextDispatch::AgentRemoved if self.is_new => return Ok(AdvanceResult::AgentRemoved),
             _ => self.guard_policy(transaction),
         }
-        // The plan refuses no call during the first lease after a restart of the store. The guard is needed because the
-        // view may be older than a restart.
+        // After a restart of the store, no call is refused for one lease. The view may be older than a restart.
         if !plan.refused.is_empty() && !mutant!("refuse_waits_for_the_lease") {
             transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: self.bounds.lease_ms });
         }
@@ -146,8 +143,7 @@ impl Candidate<'_> {
         self.finish(results, Some(reason), transaction, view, context)
     }
 
-    /// Ends the turn, at once or after the first lease that follows a restart of the store. `results` are the results
-    /// of the calls from `turn.position` on.
+    /// The end waits until the first lease after a restart of the store is over. `results` start at `turn.position`.
     pub fn finish(
         self,
         results: Vec<RenderedCall>,
@@ -159,8 +155,7 @@ impl Candidate<'_> {
         let name = self.name;
         let now_ms = context.now_ms;
         if let Some(reason) = &reason {
-            // A restart of the store may have lost the records of begun calls and their results. For one lease,
-            // workers may still report them.
+            // A restart may have lost results. For one lease, workers may report these results.
             if let Some(due_ms) = lease_ends_ms(context, self.bounds) {
                 let calls = if self.is_new { self.texts.as_slice() } else { &[] };
                 begin_ending(transaction, name, self.turn, reason.clone(), calls, due_ms, now_ms);
@@ -199,7 +194,6 @@ impl Candidate<'_> {
         Ok(AdvanceResult::Ended { reason })
     }
 
-    /// True if the calls were debited before, and now only acquire their permits again.
     const fn resumes(&self) -> bool {
         self.turn.debited > self.turn.position
     }
@@ -222,7 +216,7 @@ impl Candidate<'_> {
         evaluator.plan(calls, |from| self.rules(from, calls))
     }
 
-    /// Returns the policy's decision about the calls `[from, upto)`. Index 0 is the call at `turn.position`.
+    /// Index 0 is the call at `turn.position`.
     fn rules(&self, from: usize, upto: usize) -> LimitDecision {
         let calls = self.calls.get(from..upto).unwrap_or_default();
         let rules = self.policy.rules(self.name, &self.turn.head, calls);
@@ -261,7 +255,6 @@ impl Candidate<'_> {
         self.finish(results, reason, transaction, view, context)
     }
 
-    /// Ends the first calls with a refusal. The turn continues with the remaining calls.
     fn refuse(
         &mut self,
         refused: &[LimitRejection],
@@ -285,8 +278,7 @@ impl Candidate<'_> {
         Ok(results)
     }
 
-    /// Guards that the reports of workers about these calls are unchanged. Reports exist if a restart lost the
-    /// dispatch.
+    /// Guards that the workers' reports about these calls are unchanged. Reports exist if a restart lost the dispatch.
     fn recovered_calls(
         &self,
         transaction: &mut Transaction,
@@ -360,15 +352,14 @@ impl Candidate<'_> {
         self.leave_queue(transaction, None);
         let held = debits.iter().filter(|debit| debit.window == Window::Concurrency);
         self.turn.permits = held.map(|debit| (debit.counter.clone(), debit.amount)).collect();
-        // At an admission, the store adds the states of the debited counters to the record, for [`Note::Admitted`]. A
-        // resumed slice adds no such note.
+        // At an admission, [`Note::Admitted`] needs the debited counters' states. A resumed slice has no such note.
         transaction.stamped = !self.resumes();
         if self.resumes() {
             self.turn.note(Note::Permits { at_ms: now_ms, calls, taken: true });
         } else {
             let limits = debits.iter().map(|debit| (debit.counter.clone(), debit.max)).collect();
             let amounts = match self.bounds.audit_admissions {
-                // A limit in shadow mode allows any amount, so the note does not report its debits.
+                // A limit in shadow mode allows any amount, so its debits are not noted.
                 true => debits.iter().map(|debit| if debit.shadow { 0 } else { debit.amount }).collect(),
                 false => Vec::new(),
             };
@@ -390,7 +381,7 @@ impl Candidate<'_> {
         }
     }
 
-    /// Writes the calls of a new turn. The record of an existing turn already has these parts.
+    /// The record of an existing turn already has the calls.
     fn put_calls(&self, from: usize, transaction: &mut Transaction) {
         if self.is_new {
             let left = self.texts.get(from..).unwrap_or_default();
@@ -402,7 +393,6 @@ impl Candidate<'_> {
         matches!(&self.turn.state, State::Throttled { counter, .. } if counter == other)
     }
 
-    /// Removes the turn from its throttle queue, unless the counter of this queue is `stays`.
     fn leave_queue(&self, transaction: &mut Transaction, stays: Option<&CounterKey>) {
         if let State::Throttled { counter, .. } = &self.turn.state
             && stays != Some(counter)
@@ -421,15 +411,14 @@ pub fn leave_queue(name: &TurnName, counter: &CounterKey) -> Write {
     }
 }
 
-/// Returns the time (ms) when the first lease after a restart of the store ends. `None` if this lease has ended, or
-/// if the store never restarted.
+/// `None` if the first lease after the last restart is over, or if the store never restarted.
 #[must_use]
 pub fn lease_ends_ms(context: &Context, bounds: &Bounds) -> Option<i64> {
     let ends_ms = context.epoch_began_ms.saturating_add(bounds.lease_ms);
     (context.epoch_began_ms > 0 && context.now_ms < ends_ms).then_some(ends_ms)
 }
 
-/// Guards that the counter's window has not ended, because the refusal is valid only until then.
+/// The refusal is valid only until the end of the counter's window.
 fn guard_refusal(rejection: &LimitRejection, transaction: &mut Transaction) {
     if let Some(until_ms) = rejection.until_ms {
         transaction.guard(Guard::Before(until_ms));

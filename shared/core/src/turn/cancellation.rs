@@ -3,13 +3,13 @@ use serde::{Deserialize, Serialize};
 use super::state::Turn;
 use crate::record::Record;
 
-/// A request to cancel a turn. The record expires after the turn's deadline.
+/// The record expires after the turn's deadline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancellation {
     #[serde(rename = "w")]
     pub reason: String,
-    /// Admission time (ms) of the canceled turn. `None` if the cancellation was requested before the turn was admitted.
-    /// A later turn with the same ID is not canceled.
+    /// Admission time (ms). `None` if the cancellation came before the admission. A later turn with the same ID is not
+    /// canceled.
     #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
     pub admitted_ms: Option<i64>,
 }

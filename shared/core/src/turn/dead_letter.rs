@@ -8,13 +8,12 @@ use crate::keys;
 use crate::transaction::{Transaction, Write};
 
 pub struct DeadLetter<'a> {
-    /// A stream or queue, or the word `record` for an unreadable record.
+    /// A stream or queue, or `record` for an unreadable record.
     pub from: &'a str,
-    /// The stream entry's ID, the queue member's name, or the record's key.
+    /// The stream's entry ID, the queue's member name, or the record's key.
     pub entry: &'a str,
     pub reason: RejectionCode,
     pub raw: Bytes,
-    /// `None` if the tenant is not configured.
     pub tenant: Option<&'a TenantId>,
 }
 

@@ -1,6 +1,4 @@
-//! Handles a turn's due timer: a retry delay or a wait is over, the deadline has passed, or the turn was canceled.
-//!
-//! The module `resume` dispatches waiting calls. The module `expire` ends turns that no worker holds.
+//! Handles a turn's due timer. `resume` dispatches waiting calls, and `expire` ends turns that no worker holds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +14,7 @@ use crate::record::Stored;
 use crate::transaction::{Guard, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Cleans up state when a turn ends without a worker, for example an open approval or a call in progress in a session.
+/// Cleans up when a turn ends without a worker: for example, closes an open approval.
 pub trait EndSection: Sync {
     fn add_to(
         &self,
@@ -45,19 +43,17 @@ impl fmt::Debug for Due<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DueResult {
     Gone,
-    /// No work is due before this time (ms).
+    /// The time (ms) of the next check.
     Later(i64),
-    /// The calls are in a slice on a queue.
     Dispatched,
-    /// The turn waits in a throttle queue to acquire again the permits that it returned.
+    /// The turn must acquire its returned permits again.
     Throttled,
-    /// The holder with this consumer name receives the cancel notice with its next heartbeat.
+    /// The holder's consumer name. The holder's next heartbeat brings the cancel notice.
     Noticed(Arc<str>),
-    /// The turn ends at this time (ms). Until this time, a worker may report results.
+    /// The turn ends at this time (ms). Until then, workers may report results.
     Ending(i64),
     Ended,
-    /// The slice is on the queue of an external runtime, so [`crate::task::external::HandleLeaseTimer`] must handle the
-    /// timer. Nothing was written.
+    /// [`crate::task::external::HandleLeaseTimer`] must handle the timer. Nothing was written.
     External,
 }
 
@@ -87,8 +83,8 @@ impl Decision for Due<'_> {
 }
 
 impl Due<'_> {
-    /// Adds a guard on the cancellation's record. Without the guard, this decision could postpone the timer that a
-    /// concurrent cancellation made due. The cancellation would then be lost.
+    /// Without this guard, the decision could postpone the timer of a concurrent cancellation, and lose the
+    /// cancellation.
     fn guard_cancellation(
         &self,
         transaction: &mut Transaction,
@@ -143,7 +139,6 @@ impl Case<'_> {
                     Ok(self.later(*due_ms))
                 }
             }
-            // The timer of a waiting turn fires at the end of its wait, or earlier if the turn was woken.
             State::Waiting { upto, .. } => self.resume(*upto),
             State::Throttled { .. } | State::Ready { .. } | State::Running { .. } | State::Ending { .. } => {
                 Ok(self.later(deadline_ms))
@@ -158,7 +153,7 @@ impl Case<'_> {
         self.is_past(self.stored.value.head.deadline_ms).then_some(EndReason::Expired)
     }
 
-    /// Returns true if `time_ms` has passed. In this case, also guards that the store's clock has passed this time.
+    /// Also guards that the store's clock has passed `time_ms`.
     fn is_past(&mut self, time_ms: i64) -> bool {
         let is_past = time_ms <= self.context.now_ms;
         if is_past && !mutant!("due_guards_the_time") {

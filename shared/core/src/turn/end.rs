@@ -1,5 +1,4 @@
-//! The only code that ends a turn or task. It writes the reply, the audit entries and the record of the finished turn,
-//! and releases the turn's resources.
+//! The only code that ends a turn or task.
 
 use std::sync::Arc;
 
@@ -24,33 +23,31 @@ pub struct RenderedCall {
     pub message: Bytes,
     /// JSON. Empty if calls are not audited.
     pub audit: Bytes,
-    /// True if the outcome is neither `ok` nor `expired`.
+    /// False if the outcome is `ok` or `expired`.
     pub failed: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReplyFrame {
-    /// The reply up to and including `"results":[`.
+    /// Up to and including `"results":[`.
     pub head: String,
-    /// The opening and closing text of the messages. `None` if the dialect has no messages.
+    /// Opening and closing text. `None` if the dialect has no messages.
     pub messages: Option<(&'static str, &'static str)>,
-    /// True if the reply carries the audit entries.
     pub audits: bool,
 }
 
-/// What is known about a call that ends without its own result. A begun call is never reported as not run.
+/// A begun call is never reported as not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExecutionState {
     NotRun,
-    /// The call failed this many times, and was waiting for its next attempt.
+    /// The number of failed attempts. No attempt is running.
     Tried(u32),
-    /// A worker began the call, so the call may have taken effect.
     Begun,
-    /// A worker that held the call died, and may have run the call.
+    /// The worker that held the call died, and may have run the call.
     MayHaveRun,
-    /// An external runtime took the task and did not report its end.
+    /// The runtime did not report the task's end.
     TakenByRuntime,
-    /// The call waited for work that it began outside its own turn.
+    /// The call waited for work outside its own turn.
     BeganChild,
 }
 
@@ -59,14 +56,13 @@ pub struct EndedCall<'a> {
     pub name: &'a TurnName,
     pub turn: &'a Turn,
     pub position: usize,
-    /// `None` if the call cannot be read.
     pub call: Option<&'a Call>,
     pub reason: &'a EndReason,
     pub execution: ExecutionState,
     pub now_ms: i64,
 }
 
-/// Renders the texts for producers and auditors. Implementations are pure: equal input gives equal text.
+/// Implementations are pure: equal input gives equal text.
 pub trait Render: Sync {
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall;
 
@@ -74,7 +70,6 @@ pub trait Render: Sync {
 }
 
 impl Turn {
-    /// Returns the state of the call at `position`, for a turn that ends before this call has a result.
     #[must_use]
     pub fn execution_state(&self, position: usize) -> ExecutionState {
         if let Some(begun) = self.begun.as_ref().filter(|begun| begun.position == position) {
@@ -84,7 +79,7 @@ impl Turn {
         if is_next && self.began_child {
             return ExecutionState::BeganChild;
         }
-        // After a crash, the dead worker may have begun another attempt, so the call may have run again.
+        // After a crash, the dead worker may have begun another attempt.
         if is_next && self.attempts > 0 && self.crashes == 0 {
             return ExecutionState::Tried(self.attempts);
         }
@@ -97,37 +92,34 @@ impl Turn {
     }
 }
 
-/// The value of [`super::state::Begun::by`] for an external runtime.
+/// [`super::state::Begun::by`] of an external runtime.
 pub const RUNTIME: &str = "runtime";
 
 pub mod parts {
     use std::sync::Arc;
 
-    /// The part with a call, as JSON. The part exists only while no slice contains the call.
+    /// JSON. The part exists only while no slice contains the call.
     #[must_use]
     pub fn call(position: usize) -> Arc<str> {
         format!("c{position}").into()
     }
 
-    /// The part with the progress of the running call, as JSON.
     #[must_use]
     pub fn progress() -> Arc<str> {
         "p".into()
     }
 
-    /// The part with a result, as JSON.
     #[must_use]
     pub fn result(position: usize) -> Arc<str> {
         format!("r{position}").into()
     }
 
-    /// The part with a message of the dialect, as JSON.
     #[must_use]
     pub fn message(position: usize) -> Arc<str> {
         format!("m{position}").into()
     }
 
-    /// The part with an audit entry, as JSON. The part exists only if the reply carries the audit entry.
+    /// JSON. The part exists only if the reply carries the audit entry.
     #[must_use]
     pub fn audit(position: usize) -> Arc<str> {
         format!("a{position}").into()
@@ -161,21 +153,18 @@ pub struct Ending<'a> {
     pub results: &'a [RenderedCall],
     /// The audit log already has the results before this position.
     pub new_from: usize,
-    /// `None` if the turn's calls have run.
     pub reason: Option<EndReason>,
-    /// The counters' states at the last admission, if the turn's record does not have them yet.
+    /// The counter states that the turn's record does not have yet.
     pub debited: &'a [Debited],
     pub frame: &'a ReplyFrame,
     pub bounds: &'a Bounds,
     pub now_ms: i64,
-    /// True if the store's memory is short. The finished turn's record then does not repeat a reply that is in an
-    /// inbox.
+    /// True if the store's memory is short. The finished record then does not repeat a reply in an inbox.
     pub pressure: bool,
 }
 
 impl Ending<'_> {
-    /// Ends the turn. The caller must guard the version of the turn's record, and remove the turn's slice from its
-    /// queue.
+    /// The caller must guard the record's version, and remove the turn's slice from the queue.
     pub fn add_to(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Self { name, turn, bounds, now_ms, .. } = *self;
         if turn.is_task() {
@@ -240,8 +229,7 @@ impl Ending<'_> {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Returns the task's unused budget to its parent. First debits the unused amount from the task's counter, so that
-    /// no turn of the task can still use this amount.
+    /// First debits the unused amount, so that no turn of the task can still spend it.
     fn return_budget(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Some(task) = &self.turn.task else { return Ok(()) };
         let counter = CounterKey::new(limits::TASK, self.name.to_string());
@@ -262,8 +250,7 @@ impl Ending<'_> {
             }));
             let above = CounterKey::new(limits::TASK, format!("{}:{parent}", self.name.tenant));
             let amount = i64::try_from(left).map_or(i64::MIN, |left| -left);
-            // With `ends_ms`, the write changes only an existing counter. If the parent has ended, its counter was
-            // deleted and must not be created again.
+            // `ends_ms` keeps the write from creating the deleted counter of an ended parent.
             transaction.write(Write::Add { counter: above, amount, ends_ms: Some(0) });
             for task in std::iter::once(parent).chain(&task.above) {
                 if let Ok(above) = TurnId::new(task.as_str()) {
@@ -295,13 +282,8 @@ pub fn cascade_timer(name: &TurnName) -> String {
     format!("cascade:{name}")
 }
 
-/// Returns the turn or task that may wait for the end of `name`:
-///
-/// - For the turn of an inner call, this is the turn that made the inner call.
-/// - For any other turn of a task, this is the task.
-/// - For a task, this is the turn that delegated the task.
-///
-/// Returns `None` in all other cases.
+/// The waiter of an inner call is the calling turn. The waiter of a task is the delegating turn. The waiter of any
+/// other turn in a task is the task.
 #[must_use]
 pub fn waiter(name: &TurnName, head: &Head, is_task: bool) -> Option<TurnId> {
     if is_task {
@@ -316,9 +298,7 @@ pub fn append_audit(transaction: &mut Transaction, entry: &Bytes, bounds: &Bound
     append(transaction, entry.clone(), None, bounds);
 }
 
-/// Appends the audit entries of calls. With `audit.admissions`, the entries also report how the calls were admitted,
-/// and when they ended. `debited` has the counters' states at the last admission, if the turn's record does not have
-/// them yet.
+/// See [`Ending::debited`].
 pub fn append_call_audits<'a>(
     transaction: &mut Transaction,
     entries: impl Iterator<Item = &'a Bytes>,
@@ -329,7 +309,7 @@ pub fn append_call_audits<'a>(
 ) {
     let admission = bounds.audit_admissions.then(|| admitted::admitted(turn, debited)).flatten();
     for (at, entry) in (position..).zip(entries) {
-        // The audit entry of a call that was never admitted contains no admission.
+        // Calls from `turn.debited` on were never admitted.
         let admission = admission.as_ref().filter(|_| at < turn.debited);
         let entry = if bounds.audit_admissions { admitted::with_end(entry, turn, now_ms) } else { entry.clone() };
         append(transaction, entry, admission, bounds);
@@ -358,8 +338,6 @@ fn count_in_flight(transaction: &mut Transaction, name: &TurnName, turn: &Turn) 
     }
 }
 
-/// Removes the turn from the queues and sets in which it waits. Returns its permits, and wakes turns that wait for
-/// these permits.
 pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
     leave_parked(transaction, name, turn);
     if let State::Waiting { reason: WaitReason::Budget { counter }, .. } = &turn.state {

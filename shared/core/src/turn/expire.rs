@@ -1,4 +1,4 @@
-//! Ends an expired or canceled turn without a holder. A holder ends its turn itself.
+//! Ends an expired or canceled turn that no worker holds.
 
 use bytes::Bytes;
 use tickfleet_model::Call;
@@ -24,8 +24,7 @@ impl Case<'_> {
             return self.end(reason, turn);
         }
         let queue = turn.queue(&self.due.name.tenant);
-        // The conflict `Read` describes the record's current entry only if it is the last conflict. After any other
-        // conflict, the record may name another entry.
+        // A later conflict may mean that the record names another entry.
         let was_read = self.context.conflicts.last() == Some(&Conflict::Read);
         match self.stored.in_flight_entry() {
             Some(entry) if !was_read => {
@@ -33,8 +32,8 @@ impl Case<'_> {
                     self.transaction.guard(Guard::Unread(queue.clone(), entry.clone()));
                 }
                 self.transaction.write(Write::Remove(queue, entry.clone()));
-                // Only a holder writes `entry` into the record. The store reports the entry as unread, so the store has
-                // lost the read by this holder. The holder may have run calls.
+                // Only a holder writes `entry`. The entry is unread, so a restart lost the holder's read, and calls may
+                // have run.
                 turn.may_have_run |= turn.entry.is_some();
             }
             Some(entry) => {
@@ -48,8 +47,7 @@ impl Case<'_> {
         self.end(reason, turn)
     }
 
-    /// Sends a cancel notice to the holder. The holder receives the notice with its next heartbeat, and the turn is
-    /// checked again after a lease. An expired deadline needs no notice, because the holder tracks the deadline.
+    /// The next heartbeat brings the notice to the holder. The holder itself tracks the deadline.
     fn notify(&mut self, consumer: &std::sync::Arc<str>) -> DueResult {
         let name = self.due.name;
         let now_ms = self.context.now_ms;
@@ -65,13 +63,13 @@ impl Case<'_> {
         DueResult::Noticed(consumer.clone())
     }
 
-    /// Removes a slice that a consumer has read but no consumer holds. The reader may have run calls.
+    /// A consumer read the slice before, and may have run calls.
     fn lose(&mut self, turn: &mut Turn, queue: &StreamKey, entry: &EntryId) {
         turn.may_have_run = true;
         self.transaction.write(Write::Remove(queue.clone(), entry.clone()));
     }
 
-    /// Ends the turn. Within one lease after a restart of the store, postpones the end until that lease is over.
+    /// For one lease after a restart of the store, the turn does not end.
     pub(super) fn end(&mut self, reason: EndReason, turn: Turn) -> Result<DueResult, Undecided> {
         let due = self.due;
         let now_ms = self.context.now_ms;
@@ -153,7 +151,7 @@ impl Case<'_> {
         self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, execution, now_ms })
     }
 
-    /// Returns the calls from the turn's position on. `None` stands for a lost call.
+    /// `None` stands for a lost call.
     fn remaining_calls(&self) -> Result<Vec<Option<Bytes>>, Undecided> {
         let name = self.due.name;
         let turn = &self.stored.value;
@@ -175,8 +173,8 @@ impl Case<'_> {
     }
 }
 
-/// Sets [`State::Ending`], so that the turn ends at `due_ms`. `calls` are the calls from the turn's position on that
-/// are not yet parts of the record. The caller has guarded the record's version and removed the slice from its queue.
+/// `calls` start at the turn's position and are not stored yet. The caller has guarded the version and removed the
+/// slice.
 pub(super) fn begin_ending(
     transaction: &mut Transaction,
     name: &TurnName,

@@ -1,14 +1,6 @@
-//! Calls of local tools. The function of a local tool runs in the caller's process, and the fleet decides whether it
-//! may run.
-//!
-//! After a call has passed all guards, the worker offers the slice on the queue of the slice's turn ([`Offer`]). The
-//! caller's process takes the entry as its lease, and renews the lease while the function runs
-//! ([`crate::task::external::RenewTaskLease`]). The process's report ([`Conclude`]) brings the slice back to the
-//! workers, which end the call like any other. If the process is silent for one lease, the slice comes back as
-//! [`Conclusion::Lost`].
-//!
-//! A call that no process has taken has not run. After a process has taken a call, the call is never reported as not
-//! run.
+//! Calls of local tools. If the fleet allows the call ([`Offer`]), the function runs in the caller's process, and the
+//! process's report ([`Conclude`]) brings the slice back to the workers. A call that a process has taken is never
+//! reported as not run.
 
 use bytes::Bytes;
 use tickfleet_model::Conclusion;
@@ -28,19 +20,18 @@ use crate::view::{Query, Undecided, View};
 #[derive(Debug, Clone, Copy)]
 pub struct Offer<'a> {
     pub slice: &'a Slice,
-    /// See [`LocalCall::note`].
     pub note: &'a str,
     /// JSON.
     pub message: &'a str,
     pub lease_ms: i64,
-    /// True if read-only calls of this slice may have run in parallel without recorded results.
+    /// Read-only calls of this slice may have run in parallel without recorded results.
     pub had_parallel_reads: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfferResult {
     Offered,
-    /// The turn is canceled, and the holder settles the turn. Nothing was written.
+    /// The holder must settle the turn. Nothing was written.
     Canceled,
     /// The caller no longer holds the slice. Nothing was written.
     Stale,
@@ -94,11 +85,9 @@ impl Decision for Offer<'_> {
     }
 }
 
-/// Records how the function of a local call ended, and returns the slice to the workers.
 #[derive(Debug, Clone)]
 pub struct Conclude {
     pub name: TurnName,
-    /// The offer's queue entry that the process took.
     pub entry: EntryId,
     pub conclusion: Conclusion,
 }
@@ -106,7 +95,7 @@ pub struct Conclude {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Concluded {
     Accepted,
-    /// The process no longer holds the call, or has concluded it before. Nothing was written.
+    /// The process no longer holds the call, or has concluded the call before. Nothing was written.
     Stale,
 }
 
@@ -146,19 +135,16 @@ pub(crate) struct LocalEnd<'a> {
 }
 
 impl LocalEnd<'_> {
-    /// Brings the slice back to the workers. The caller must guard the version of the turn's record. If `held` is true,
-    /// adds a guard that the process still holds the entry.
+    /// The caller must guard the record's version. `held` also guards that the process still holds the entry.
     pub(crate) fn bring_back(self, transaction: &mut Transaction, conclusion: Conclusion, held: bool, now_ms: i64) {
         let mut turn = self.stored.value;
         let (Some(local), Destination::External { lease_ms }) = (&mut turn.local, &turn.destination) else { return };
-        // The turn may have been canceled or have passed its deadline meanwhile. For one lease, the result of the
-        // function takes precedence over the turn's end.
+        // For one lease, the function's result takes precedence over a cancellation or the deadline.
         let due_ms = now_ms + lease_ms;
         local.took_ms = (now_ms - local.offered_ms).max(0);
         local.conclusion = Some(conclusion);
         turn.destination = Destination::Workers(local.priority);
-        // The turn may end before a worker reads the conclusion. The end must not report that the call did not run, so
-        // the call counts as begun.
+        // The turn may end before a worker reads the conclusion, and must not report that the call did not run.
         if !mutant!("a_concluded_call_has_begun") {
             turn.begun = Some(Begun::new(turn.position, RUNTIME));
         }
@@ -175,7 +161,6 @@ impl LocalEnd<'_> {
 }
 
 impl Turn {
-    /// True while a local call is offered to the caller's process, or runs there.
     #[must_use]
     pub fn is_offered(&self) -> bool {
         self.local.as_ref().is_some_and(|local| local.conclusion.is_none()) && !self.is_for_workers()
@@ -187,7 +172,7 @@ impl Turn {
         Some((local, local.conclusion.as_ref()?))
     }
 
-    /// The time (ms) when the external runtime or the caller's process last renewed its lease; 0 if unknown.
+    /// 0 if unknown.
     #[must_use]
     pub(crate) fn renewed_ms(&self) -> i64 {
         match (&self.local, &self.task) {

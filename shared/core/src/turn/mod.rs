@@ -14,19 +14,11 @@
 //!   every state ── expire, cancel, quarantine ──► finished   (Ending first, during one lease after a restart)
 //! ```
 //!
-//! A task is a turn with one call: the work that the agent's handler runs.
+//! A cancellation does not change the turn's record: a new version would fence off the worker that runs the slice, and
+//! lose results. So a cancellation writes a [`Cancellation`], and makes the turn's timer due. [`Due`] then ends the
+//! turn or notifies the holder.
 //!
-//! # Cancellation
-//!
-//! A cancellation does not change the turn's record. A new version would fence off the worker that runs the slice, and
-//! the worker's results would be lost. So a cancellation writes a separate record, [`Cancellation`], and makes the
-//! turn's timer due. [`Due`] then ends a turn without a holder. If a worker holds the slice, the worker receives a
-//! notice, and settles the calls that ran.
-//!
-//! # Timers
-//!
-//! A turn has one timer, which [`Due`] handles. Only [`Due`] may move the timer to a later time. Other transitions only
-//! move the timer to an earlier time. So they cannot delay a cancellation or the deadline.
+//! Only [`Due`] may move the timer to a later time. Otherwise a transition could delay a cancellation or the deadline.
 
 pub mod admit;
 pub mod advance;

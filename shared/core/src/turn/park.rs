@@ -1,4 +1,4 @@
-//! Parks a slice while its next call waits, which frees the worker's slot.
+//! Parks a slice while its next call waits, to free the worker's slot.
 
 use super::Cancellation;
 use super::end::return_permits;
@@ -19,15 +19,14 @@ pub enum ParkReason {
         attempts: u32,
         delay_ms: i64,
         cause: String,
-        /// True if the record still states that the call has begun. The next holder never runs such a call again, but
-        /// asks the tool for the call's outcome.
+        /// The record still states that the call has begun. The next holder asks the tool for the outcome.
         keeps_begun: bool,
     },
     Wait {
         reason: WaitReason,
-        /// The call waits at most this time (ms) if nothing wakes it.
+        /// Maximum wait (ms) without a wake-up.
         most_ms: i64,
-        /// True if the call began work outside its turn, and this work continues while the call waits.
+        /// The call began work outside its turn, and the work continues during the wait.
         has_begun: bool,
         /// Only for [`WaitReason::Breaker`].
         cause: String,
@@ -38,14 +37,12 @@ pub enum ParkReason {
 pub struct Park<'a> {
     pub slice: &'a Slice,
     pub reason: &'a ParkReason,
-    /// True if read-only calls of this slice may have run in parallel without recorded results. Either their results
-    /// were dropped, or the holder took the slice before a restart of the store. In the restart, the store may have
-    /// lost the holder's read, so another worker may have read the slice too.
+    /// Read-only calls may have run in parallel without recorded results. After a restart of the store, another worker
+    /// may have read the slice too.
     pub had_parallel_reads: bool,
-    /// The conditions of the wait, such as an open approval or a claim of another turn. If one of the guards fails, the
-    /// wait is over, and the call continues at once. Only guards on records are allowed.
+    /// If one of these guards fails, the wait is over, and the call continues at once. Only guards on records are
+    /// allowed.
     pub waits_while: &'a [Guard],
-    /// Further writes of the same transaction, such as an approval request.
     pub sections: &'a [&'a dyn Section],
 }
 
@@ -53,7 +50,7 @@ pub struct Park<'a> {
 pub enum ParkResult {
     /// The timer is due at this time (ms).
     Until(i64),
-    /// The turn is canceled, and the holder settles the turn. Nothing was written.
+    /// The holder must settle the turn. Nothing was written.
     Canceled,
     /// The caller no longer holds the slice. Nothing was written.
     Stale,
@@ -82,8 +79,7 @@ impl Decision for Park<'_> {
 }
 
 impl Park<'_> {
-    /// Guards that the wait is not over, because a wake-up before the slice is parked would be lost. Returns true if an
-    /// earlier attempt failed on one of these guards.
+    /// A wake-up before the park would be lost. Returns true if an earlier attempt failed on one of these guards.
     fn guard_wait(&self, transaction: &mut Transaction, context: &Context) -> bool {
         let mut guards = self.waits_while.to_vec();
         if let ParkReason::Wait { reason, .. } = self.reason {
@@ -98,7 +94,6 @@ impl Park<'_> {
         false
     }
 
-    /// Returns the timer's due time (ms).
     fn write(&self, transaction: &mut Transaction, now_ms: i64, has_ended: bool) -> i64 {
         let slice = self.slice;
         let name = &self.slice.name;
@@ -159,13 +154,12 @@ impl Turn {
         }
     }
 
-    /// Forgets the intent record, unless it belongs to a later call that an earlier holder began.
+    /// A later call that an earlier holder began stays begun.
     fn forget_begun(&mut self) {
         self.begun = self.begun.take().filter(|begun| begun.position > self.position);
     }
 
-    /// Prepares the turn's record for the wait. If the call began work outside its turn, earlier crashes no longer
-    /// count, because the slice has made progress since then.
+    /// Work outside the turn is progress of the slice, so earlier crashes no longer count.
     fn wait(&mut self, reason: &WaitReason, has_begun: bool) {
         if has_begun {
             self.may_have_run |= self.crashes > 0;
@@ -174,7 +168,7 @@ impl Turn {
             self.attempts = 0;
             self.began_child = true;
         } else if reason.is_for_others() {
-            // The call no longer runs in its session. The session's facts are checked again when the call continues.
+            // The session's facts are checked again when the call continues.
             self.session = None;
         }
         if let WaitReason::Approval { approval } = reason {
@@ -182,7 +176,7 @@ impl Turn {
         }
     }
 
-    /// Notes the wait of the next call for an unavailable tool. Consecutive waits with the same cause share one note.
+    /// Consecutive waits with the same cause share one note.
     fn note_unavailable(&mut self, since_ms: i64, until: i64, why: &str) {
         let next = self.position;
         if let Some(Note::ToolUnavailable { position, times, until_ms, cause, .. }) = self.notes.last_mut()
@@ -202,8 +196,7 @@ impl Turn {
         });
     }
 
-    /// The start (ms) of the next call's wait for a circuit breaker or a paused tool. `None` unless the last note
-    /// records such a wait with the cause `why`.
+    /// Start (ms) of the wait. `None` unless the last note is a wait of the next call with this cause.
     #[must_use]
     pub fn unavailable_since(&self, why: &str) -> Option<i64> {
         match self.notes.last() {
@@ -221,7 +214,6 @@ fn awaited(name: &TurnName, reason: &WaitReason) -> Option<TurnName> {
     reason.awaits().map(|turn| TurnName { tenant: name.tenant.clone(), turn: turn.clone() })
 }
 
-/// Returns the record that the guard checks, if any.
 const fn guarded_record(guard: &Guard) -> Option<&RecordKey> {
     match guard {
         Guard::Version(record, _) | Guard::Absent(record) | Guard::Present(record) => Some(record),

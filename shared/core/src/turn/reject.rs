@@ -1,4 +1,4 @@
-//! Rejects an inbound message that cannot be admitted: moves it to the dead letters and replies to its producer.
+//! Rejects an inbound message: moves it to the dead letters, and replies to the producer.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -18,13 +18,13 @@ use crate::recovery::inbound::TakenInbound;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Time (ms) for which the store keeps the record that a tenant is not configured, so that producers can read it.
+/// Time (ms) for which producers can read that a tenant is not configured.
 const ABSENT_MS: i64 = 60_000;
 
-/// If calls of a message may have begun, the scheduler tries to admit the message again after this delay (ms).
+/// Delay (ms) before the next attempt to admit a message with calls that may have begun.
 const BEGUN_LOOK_MS: i64 = 1_000;
 
-/// True for reasons that may not have applied when the message was first admitted.
+/// True for reasons that may not have applied at the first admission.
 const fn depends_on_state(reason: RejectionCode) -> bool {
     use RejectionCode::{InboxFull, TenantQueueFull, TooManyInboxes, UnknownAgent, UnknownTask, UnreadableTenant};
     matches!(reason, InboxFull | TenantQueueFull | TooManyInboxes | UnknownAgent | UnknownTask | UnreadableTenant)
@@ -37,11 +37,9 @@ pub struct Reject<'a> {
     /// Bounded in size and without secrets.
     pub raw: Bytes,
     pub tenant: Option<RejectedTenant>,
-    /// The ID that the producer chose, and the digest of the message's content.
+    /// The producer's ID, and the digest of the message's content.
     pub given: Option<(TurnName, String)>,
-    /// The name that the message's turn would get, and the digest of the message's content. `None` if the turn is
-    /// unreadable. Needed because a restart of the store may have lost the turn's admission and the begin of its
-    /// calls.
+    /// The turn's name, and the digest of the content. `None` if the turn is unreadable.
     pub turn: Option<(TurnName, String)>,
     pub bounds: &'a Bounds,
 }
@@ -49,11 +47,10 @@ pub struct Reject<'a> {
 pub enum RejectedTenant {
     Known {
         tenant: TenantId,
-        /// The reply is JSON.
+        /// JSON.
         reply: Option<(InboxName, Bytes)>,
     },
-    /// The tenant is not configured, so it has no inbox. Producers that wait for a reply read the record
-    /// [`AbsentTenant`] instead.
+    /// The tenant has no inbox, so waiting producers read [`AbsentTenant`].
     Absent(TenantId),
 }
 
@@ -62,14 +59,13 @@ pub enum Rejected {
     Done {
         replied: bool,
     },
-    /// Another scheduler has taken over the entry, or the store has restarted. Nothing was written.
+    /// Another scheduler has the entry, or the store has restarted. Nothing was written.
     NotHeld,
-    /// Calls of the turn may have begun before a restart of the store. Nothing was written. The caller must try to
-    /// admit the message again at this time (ms).
+    /// Calls may have begun before a restart of the store. The caller must admit the message again at this time (ms).
     Later(i64),
 }
 
-/// Tells producers that a tenant is not configured. This record expires.
+/// Tells producers that a tenant is not configured. The record expires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AbsentTenant {
     #[serde(rename = "t")]
@@ -121,10 +117,8 @@ impl Decision for Reject<'_> {
 }
 
 impl Reject<'_> {
-    /// Returns the time (ms) at which to admit the message again, if its calls may have begun. That is possible
-    /// during the first lease after a restart of the store, because workers still report their calls. After this
-    /// lease, calls have begun only if a worker has reported one. Messages with invalid content were never admitted,
-    /// so other reasons need no check.
+    /// Returns the time (ms) of the next attempt, if calls may have begun. Messages with invalid content never began
+    /// calls.
     fn may_have_begun(
         &self,
         transaction: &mut Transaction,
@@ -145,12 +139,12 @@ impl Reject<'_> {
         Ok(None)
     }
 
-    /// Deletes the ID's record, so that the producer can send the message again with the same ID. Keeps a record with
-    /// another digest or of an admitted turn, because such a record belongs to another message.
+    /// The producer can then send the message again with the same ID. A record with another digest or of an admitted
+    /// turn belongs to another message.
     fn free_id(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Some((name, digest)) = &self.given else { return Ok(()) };
         let key = name.given();
-        // An unreadable ID record is kept, and must not block the rejection.
+        // An unreadable record is kept, and must not block the rejection.
         let given = match view.record::<GivenId>(&key) {
             Err(Undecided::Unreadable { .. }) => return Ok(()),
             given => given?,
@@ -164,8 +158,8 @@ impl Reject<'_> {
         Ok(())
     }
 
-    /// Sends no reply if the inbox already has twice its maximum of unread replies. The normal maximum must not
-    /// apply, because a full inbox is itself a reason to reject. Returns true if a reply is sent.
+    /// Allows twice the normal maximum of unread replies, because a full inbox is itself a reason to reject. Returns
+    /// true if a reply is sent.
     fn reply(&self, transaction: &mut Transaction, context: &Context) -> bool {
         match &self.tenant {
             Some(RejectedTenant::Known { tenant, reply: Some((inbox, reply)) }) => {
@@ -179,8 +173,7 @@ impl Reject<'_> {
                 transaction.write(Write::Reply(inbox, reply.clone()));
                 true
             }
-            // A message can name any tenant, so the record about an absent tenant is written only without memory
-            // pressure.
+            // A message can name any tenant, so the record is written only without memory pressure.
             Some(RejectedTenant::Absent(tenant)) if !context.failed(|it| *it == Conflict::Pressure) => {
                 transaction.guard(Guard::MemoryAvailable);
                 transaction.put_for(&absent_tenant(tenant), &AbsentTenant { at_ms: context.now_ms }, ABSENT_MS);

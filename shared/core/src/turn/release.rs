@@ -1,11 +1,5 @@
-//! Releases turns from a throttle queue with a due timer, in these steps:
-//!
-//! 1. [`Rearm`] postpones the queue's timer and returns the turns at the queue's head. If the queue is empty, [`Rearm`]
-//!    clears the timer. The timer is set before the turns are evaluated, so a permit that is returned later makes the
-//!    timer due again.
-//! 2. [`Release`] evaluates one turn at the head. One batch evaluates several turns, in order. A turn leaves the queue
-//!    only if no other turn is ahead of it.
-//! 3. If a turn left the queue, both steps are repeated.
+//! Releases turns from a throttle queue with a due timer. [`Rearm`] sets the timer before [`Release`] evaluates turns,
+//! so a permit that is returned later makes the timer due again. If a turn left the queue, both steps are repeated.
 
 use std::sync::Arc;
 
@@ -28,7 +22,6 @@ use crate::record::{Stored, Unreadable};
 use crate::transaction::{Conflict, CounterKey, Guard, RecordKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Turns that one batch evaluates.
 pub const HEADS_MAX: usize = 16;
 /// Shortest delay (ms) before a turn that stays at the head is checked again.
 const AGAIN_MS: i64 = 20;
@@ -40,9 +33,7 @@ pub struct Rearm {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueHead {
-    /// In the queue's order.
     Turns(Vec<TurnName>),
-    /// The queue's timer is cleared.
     Empty,
 }
 
@@ -64,19 +55,17 @@ impl Decision for Rearm {
         let set = keys::throttle_queue(&self.counter);
         let timer = keys::throttle_timer(&self.counter);
         if context.failed(|conflict| matches!(conflict, Conflict::Full | Conflict::NoMember)) {
-            // The queue has changed since the read. Check it again at once.
+            // Check again at once, because the queue has changed since the read.
             transaction.timer(timer, context.now_ms, TimerRule::Set);
             return Ok(Step::Commit(transaction, QueueHead::Turns(Vec::new())));
         }
         let members = view.first(&set, None, HEADS_MAX)?;
         let Some((first, _)) = members.first() else {
-            // No turn has an empty name, so the guard adds a member that is never present. The guard holds only if the
-            // set has no members.
+            // No member has an empty name, so the guard holds only for an empty set.
             transaction.guard(Guard::Fits { set, member: "".into(), max: 1 }).write(Write::ClearTimer(timer.into()));
             return Ok(Step::Commit(transaction, QueueHead::Empty));
         };
-        // A turn that joins ahead of the first turn sets the timer to an earlier time. Without this guard, [`Rearm`]
-        // would overwrite the earlier time.
+        // A turn that joins ahead sets an earlier time. This write must not overwrite that time.
         if !mutant!("rearm_guards_the_first") {
             transaction.guard(Guard::First(set.clone(), Arc::clone(first)));
         }
@@ -96,7 +85,6 @@ impl Decision for Rearm {
 }
 
 pub struct Release<'a> {
-    /// The counter that the turn waits for.
     pub counter: CounterKey,
     pub name: TurnName,
     pub policy: &'a dyn Policy,
@@ -107,19 +95,17 @@ pub struct Release<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReleaseResult {
-    /// The turn's calls were dispatched, the turn waits for another counter, or it has ended.
     Advanced(AdvanceResult),
-    /// The turn waits for another event or has ended, and was removed from the queue.
+    /// The turn waits for another event or has ended, and is no longer in the queue.
     Gone,
-    /// The turn stays at the head of the queue, so the turns behind it stay too.
     Stays,
     Behind,
-    /// The decision used an outdated policy or outdated run-time settings. Nothing was written.
+    /// The policy or the run-time settings are outdated. Nothing was written.
     PolicyStale,
 }
 
 impl ReleaseResult {
-    /// Returns true if the turn has left the queue. The next turn may then be released at once.
+    /// The next turn may then be released at once.
     #[must_use]
     pub const fn has_left(&self) -> bool {
         matches!(self, Self::Advanced(_) | Self::Gone)
@@ -198,7 +184,7 @@ impl Release<'_> {
             return Ok(Step::Commit(transaction, ReleaseResult::Advanced(advanced)));
         };
         if woken {
-            // [`Rearm`] has set the timer. If a permit was returned since then, the timer is due again.
+            // A permit that was returned since [`Rearm`] set the timer makes the timer due again.
             return Ok(Step::Return(ReleaseResult::Stays));
         }
         let mut transaction = Transaction { guards, ..Transaction::new(context.version.clone()) };
@@ -207,8 +193,7 @@ impl Release<'_> {
         Ok(Step::Commit(transaction, ReleaseResult::Stays))
     }
 
-    /// Returns why the turn ends before its next call, and the reason for its cancellation. Adds guards for this
-    /// result.
+    /// The second value is the reason of the cancellation.
     fn ends(
         &self,
         turn: &Turn,
@@ -217,8 +202,7 @@ impl Release<'_> {
         context: &Context,
     ) -> Result<(Option<EndReason>, Option<String>), Undecided> {
         let key = self.name.cancellation();
-        // Cancellations are rare, so the record is not read before the first attempt. If a cancellation exists, the
-        // guard fails, and the conflict returns the record.
+        // Cancellations are rare, so the first attempt skips the read. The conflict returns an existing cancellation.
         let is_known = view.get(&Query::Record(key.clone())).is_ok();
         let cancellation: Option<Stored<Cancellation>> = if is_known { view.record(&key)? } else { None };
         match cancellation {
@@ -265,7 +249,7 @@ impl Release<'_> {
             key: self.name.record(),
             why: Unreadable::Json("a call is missing".to_owned()),
         })?;
-        // An unreadable call is treated as a call of a tool without a name, so that limits still apply.
+        // An unreadable call counts as a call without a tool name, so that limits still apply.
         let unread = || Call { provider_id: None, tool: String::new(), arguments: String::new() };
         let calls = texts.iter().map(|text| serde_json::from_slice(text).unwrap_or_else(|_| unread())).collect();
         let name = &self.name;
@@ -277,7 +261,7 @@ impl Release<'_> {
     }
 }
 
-/// Unblocks the queue of an unreadable turn. The turn's record stays for inspection.
+/// The record of the unreadable turn stays for inspection.
 pub struct Discard<'a> {
     pub counter: CounterKey,
     pub name: TurnName,

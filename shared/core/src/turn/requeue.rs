@@ -1,5 +1,4 @@
-//! Requeues a slice that its holder does not run. Other workers can take the slice at once, or after a delay if the
-//! holder could not read it.
+//! Requeues a slice that its holder does not run.
 
 use bytes::Bytes;
 
@@ -19,22 +18,19 @@ use crate::view::{Undecided, View};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequeueReason {
-    /// The next call was never sent, even if the holder had recorded the call as begun.
+    /// The next call was never sent, but may be recorded as begun.
     Unsent {
-        /// The nonce of the holder's attempt, see [`super::Begun::by`]. `None` if the holder recorded no call as begun.
+        /// The holder's nonce, see [`super::Begun::by`]. `None` if the holder recorded no call as begun.
         nonce: Option<String>,
     },
-    /// The next call was interrupted, and it is allowed to run again.
     Interrupted,
-    /// Calls of `read` tools that ran concurrently with the next call were interrupted, too. This reason also covers a
-    /// slice that was taken before a restart of the store, because another worker may have run its `read` calls.
+    /// Parallel `read` calls were interrupted. After a restart of the store, another worker may also have run `read`
+    /// calls of the slice.
     ParallelReads,
-    /// The worker holds the entry but does not run the slice. Either the slice never arrived at the worker, or the
-    /// store lost that the slice had ended.
+    /// The holder never received the slice, or a restart of the store lost the slice's end.
     Unknown,
 }
 
-/// Requeues a slice. The slice is redelivered under a new version of the turn's record.
 #[derive(Debug, Clone, Copy)]
 pub struct RequeueSlice<'a> {
     pub slice: &'a Slice,
@@ -44,9 +40,8 @@ pub struct RequeueSlice<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequeueResult {
     Redelivered,
-    /// The slice is offered to the workers again at this time (ms).
+    /// The slice is offered again at this time (ms).
     Waits(i64),
-    /// Too many workers could not read the slice.
     Ends,
     Stale,
 }
@@ -68,13 +63,13 @@ impl Decision for RequeueSlice<'_> {
         if *self.reason != RequeueReason::Unknown || context.failed(|conflict| *conflict == Conflict::NotHeld) {
             return Ok(Step::Return(RequeueResult::Stale));
         }
-        // The holder does not run the slice, so the stored record is redelivered, not the holder's record.
+        // The holder does not run the slice, so the stored record is redelivered.
         let Some(stored) = slice_of_entry(view, &slice.name, &slice.entry)? else {
             transaction.guard(Guard::Held(slice.queue.clone(), slice.entry.clone()));
             return Ok(Step::Commit(transaction, RequeueResult::Stale));
         };
         transaction.guard(Guard::Version(slice.name.record(), stored.version));
-        // The store forgot that this holder had read the entry. So a second holder read it too, and wrote this record.
+        // The store lost the holder's read. A second holder then read the entry too, and wrote this record.
         let turn = Turn { may_have_run: true, ..stored.value };
         self.redeliver(&mut transaction, turn, context);
         Ok(Step::Commit(transaction, RequeueResult::Redelivered))
@@ -93,17 +88,14 @@ impl RequeueSlice<'_> {
     }
 }
 
-/// Guards that the store has not restarted again. After another restart, calls of the slice might have run on another
-/// worker.
+/// After another restart, calls of the slice might have run on another worker.
 fn guard_restart(transaction: &mut Transaction, context: &Context) {
     if !mutant!("requeue_guards_the_epoch") {
         transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: 0 });
     }
 }
 
-/// Returns the turn's record if the turn's slice is in this entry. `None` if the slice was redelivered in another
-/// entry, if the turn has no slice now, or if the turn has ended. In these cases, the holder must remove the entry from
-/// the queue itself.
+/// `None` if the turn's slice is not in this entry. The holder must then remove the entry.
 fn slice_of_entry(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
     Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.in_flight_entry() == Some(entry)))
 }
@@ -115,7 +107,7 @@ impl Turn {
 
     fn requeue(&mut self, reason: &RequeueReason, context: &Context) {
         match reason {
-            // A call that an earlier holder began stays begun. The next holder asks whether this call took effect.
+            // A call that an earlier holder began stays begun.
             RequeueReason::Unsent { nonce } => {
                 let is_own = |by: &str| nonce.as_deref() == Some(by);
                 self.begun = self.begun.take().filter(|begun| !is_own(&begun.by));
@@ -128,14 +120,13 @@ impl Turn {
     }
 }
 
-/// Requeues a slice that the holder cannot read. The slice is offered again after a delay, so that a worker of another
-/// build can take it. Each failed attempt to read doubles the delay.
+/// The delay lets a worker of another build take the slice. Each failed attempt doubles the delay.
 #[derive(Debug, Clone, Copy)]
 pub struct RequeueUnreadable<'a> {
     pub entry: &'a HeldEntry,
-    /// The turn that the entry names. For an entry without a turn, see [`DeadLetterStrayEntry`].
+    /// For an entry without a turn, see [`DeadLetterStrayEntry`].
     pub name: &'a TurnName,
-    /// The turn ends after this number of failed attempts to read its slices.
+    /// The turn ends after this many failed attempts to read its slices.
     pub attempts_max: u32,
 }
 
@@ -167,8 +158,8 @@ impl RequeueUnreadable<'_> {
         let name = self.name;
         let now_ms = context.now_ms;
         let mut turn = stored.value;
-        // The record has a newer version than the entry: an earlier holder wrote the record, and the store lost
-        // the fact that the holder took the entry.
+        // The record is newer than the entry: an earlier holder wrote the record, and the store lost that holder's
+        // read.
         let is_taken_twice = self.entry.text(fields::VERSION) != Some(stored.version.as_str());
         turn.may_have_run |= is_taken_twice || turn.is_from_before_restart(context);
         turn.unreadable += 1;
@@ -192,7 +183,6 @@ impl RequeueUnreadable<'_> {
         RequeueResult::Waits(due_ms)
     }
 
-    /// The last `count` calls, as unparsed JSON.
     fn calls(&self, count: usize) -> Vec<Bytes> {
         let calls =
             self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL).map(|(_, call)| call.clone());
@@ -210,7 +200,6 @@ pub struct DeadLetterStrayEntry<'a> {
 }
 
 impl Decision for DeadLetterStrayEntry<'_> {
-    /// False if the caller no longer holds the entry.
     type Output = bool;
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -225,7 +214,7 @@ impl Decision for DeadLetterStrayEntry<'_> {
 }
 
 impl HeldEntry {
-    /// Guards that the caller holds the entry. This guard also removes the entry from its queue.
+    /// This guard also removes the entry.
     fn is_held(&self) -> Guard {
         Guard::Held(self.queue.clone(), self.entry.clone())
     }

@@ -16,8 +16,7 @@ use crate::view::Undecided;
 const IN_FLIGHT_DELAY_MS: i64 = 1_000;
 
 impl Case<'_> {
-    /// Dispatches the calls `[position, upto)`. The calls were admitted before, so no limit is debited again. If the
-    /// slice has returned its permits, the turn joins a throttle queue to acquire permits again.
+    /// No limit is debited again. A slice that returned its permits joins a throttle queue first.
     pub(super) fn resume(&mut self, upto: usize) -> Result<DueResult, Undecided> {
         let name = self.due.name;
         let now_ms = self.context.now_ms;
@@ -38,7 +37,6 @@ impl Case<'_> {
             return Ok(self.later(deadline_ms.min(now_ms + IN_FLIGHT_DELAY_MS)));
         }
         let Some(calls) = self.calls(&turn, upto)? else {
-            // Some calls are lost, so the turn cannot run.
             return self.expire(EndReason::Quarantined { crashes: turn.crashes });
         };
         let max = self.due.bounds.tenant_in_flight_max;
@@ -53,7 +51,7 @@ impl Case<'_> {
         }
         leave_parked(&mut self.transaction, name, &turn);
         dispatch(&mut self.transaction, name, &mut turn, &calls);
-        // An external runtime loses the task if it does not renew its lease. So check the task when the lease ends.
+        // The lease of an external runtime is checked when the lease ends.
         let due_ms = match turn.destination {
             Destination::Workers(_) => deadline_ms,
             Destination::External { lease_ms } => deadline_ms.min(now_ms + lease_ms),
@@ -63,7 +61,6 @@ impl Case<'_> {
         Ok(DueResult::Dispatched)
     }
 
-    /// Returns the calls `[position, upto)`. `None` if a call is missing.
     fn calls(&self, turn: &Turn, upto: usize) -> Result<Option<Vec<Bytes>>, Undecided> {
         let names = (turn.position..upto).map(parts::call).collect();
         Ok(self.view.parts(&self.due.name.record(), names)?.iter().cloned().collect())

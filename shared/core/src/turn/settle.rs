@@ -13,21 +13,16 @@ use crate::section::{self, Section};
 use crate::transaction::{Conflict, CounterKey, Transaction, Version, Write};
 use crate::view::{Undecided, View};
 
-/// Commits the results of a slice's next calls. The slice carries the turn's record and version, so a turn with only
-/// one slice settles without a read.
-///
-/// If the same transaction is committed again, the store reports [`crate::Committed::was_committed`].
+/// Commits the results of a slice's next calls. A turn with only one slice settles without a read, because the slice
+/// has the turn's record and version.
 #[derive(Clone, Copy)]
 pub struct Settle<'a> {
     pub slice: &'a Slice,
-    /// Results of the calls from the turn's position on.
+    /// From the turn's position on.
     pub results: &'a [RenderedCall],
     pub frame: &'a ReplyFrame,
-    /// Updates of facts, claims, series of equal calls, and caches.
     pub sections: &'a [&'a dyn Section],
-    /// Set if some calls did not run.
     pub reason: Option<&'a EndReason>,
-    /// Set if the holder received a cancel notice.
     pub canceled: Option<&'a str>,
     pub bounds: &'a Bounds,
 }
@@ -37,17 +32,15 @@ pub enum SettleResult {
     Ended,
     /// The holder keeps the slice, see [`Slice::advance`].
     Continues {
-        /// The record's new version, which is the new fence.
+        /// The new fence.
         version: Version,
         turn: Box<Turn>,
     },
-    /// Some calls of the turn have no results yet. The turn waits in a throttle queue.
     Throttled,
     /// The caller no longer holds the slice. Nothing was written.
     Stale,
-    /// The caller's knowledge about calls that have not run is outdated: the store restarted, or a worker reported one
-    /// of these calls. Nothing was written. The caller must confirm again that the calls have not run, see
-    /// [`crate::recovery::epoch::ConfirmedUnrunCalls`].
+    /// Calls may have run in the meantime. The caller must confirm the unrun calls again, see
+    /// [`crate::recovery::epoch::ConfirmedUnrunCalls`]. Nothing was written.
     Unsure,
 }
 
@@ -83,9 +76,8 @@ impl Decision for Settle<'_> {
 }
 
 impl Settle<'_> {
-    /// Returns the result after the record has changed. If the record names the same entry and has the position after
-    /// these results, an earlier commit succeeded, but its response was lost. The holder then keeps the slice,
-    /// because no other worker would continue it.
+    /// If the record has this entry and the position after these results, an earlier commit succeeded. The holder keeps
+    /// the slice.
     fn committed_before(&self, view: &View) -> Result<SettleResult, Undecided> {
         let slice = self.slice;
         let done = slice.turn.position + self.results.len();
@@ -138,7 +130,6 @@ impl Settle<'_> {
         ending.add_to(transaction, view)
     }
 
-    /// Stores the results, and keeps the slice. The holder then begins the next call.
     fn continue_slice(&self, mut transaction: Transaction, now_ms: i64) -> Step<SettleResult> {
         let slice = self.slice;
         let mut turn = self.keep_results(&mut transaction, now_ms);
@@ -165,8 +156,7 @@ impl Settle<'_> {
         transaction.dedupe_record = Some(name.record());
     }
 
-    /// Returns the time (ms) when the next calls may be dispatched: at once, unless this slice has used up its
-    /// agent's tick.
+    /// Returns a time (ms): now, unless this slice has used up the agent's tick.
     fn next_due(&self, now_ms: i64) -> i64 {
         let admitted = self.slice.turn.notes.iter().rev().find_map(|note| match note {
             super::Note::Admitted { limits, .. } => Some(limits),
@@ -180,7 +170,6 @@ impl Settle<'_> {
             .map_or(now_ms, |(_, debited)| debited.ends_ms.max(now_ms))
     }
 
-    /// Stores the results until the turn ends. Returns the updated record.
     fn keep_results(&self, transaction: &mut Transaction, now_ms: i64) -> Turn {
         let name = &self.slice.name;
         let mut turn = self.slice.turn.clone();
@@ -211,7 +200,7 @@ impl Settle<'_> {
 }
 
 impl Turn {
-    /// Moves the position past `calls` calls. Also clears the state of the call at the old position.
+    /// Also clears the state of the call at the old position.
     pub(super) fn pass_calls(&mut self, calls: usize) {
         if calls == 0 {
             return;
@@ -223,7 +212,7 @@ impl Turn {
         (self.session, self.approval, self.local) = (None, None, None);
     }
 
-    /// Clears the state of the ended slice. `may_have_run` stays true only for later calls that were dispatched before.
+    /// `may_have_run` stays true only for later calls that were dispatched before.
     fn clear_slice_state(&mut self) {
         self.may_have_run = self.position < self.debited && (self.may_have_run || self.crashes > 0);
         self.clear_suspicion();
@@ -233,7 +222,7 @@ impl Turn {
     }
 }
 
-/// Returns the results before `position`. The audit entries are empty, unless the reply carries them.
+/// The audit entries are empty if the reply does not carry them.
 pub(super) fn earlier_results(
     view: &View,
     name: &TurnName,

@@ -1,4 +1,4 @@
-//! A slice on a queue. The slice has all data that a worker needs, so the worker makes no other reads.
+//! A slice on a queue has all data that a worker needs, so the worker makes no other reads.
 
 use std::sync::Arc;
 
@@ -14,16 +14,15 @@ use crate::view::Fields;
 pub mod fields {
     /// `<tenant>:<turn>`.
     pub const NAME: &str = "t";
-    /// The version of the turn's record, which is the fence.
     pub const VERSION: &str = "v";
     pub const RECORD: &str = "r";
-    /// One call, as JSON. Repeated for each call, in order.
+    /// JSON. Repeated for each call, in order.
     pub const CALL: &str = "c";
-    /// A task's message for external runtimes: the arguments of the task's call, as JSON.
+    /// For external runtimes: the arguments of the task's call, as JSON.
     pub const TASK: &str = "task";
-    /// The message about a local call for the caller's process, as JSON.
+    /// JSON for the process that runs a local call.
     pub const CALL_MESSAGE: &str = "call";
-    /// The states of the counters that the turn's admission debited. The store writes this field.
+    /// The states of the debited counters. The store writes this field.
     pub const DEBITED: &str = "d";
 }
 
@@ -32,9 +31,8 @@ pub struct Slice {
     pub queue: StreamKey,
     pub entry: EntryId,
     pub name: TurnName,
-    /// All writes of the holder require this version, which fences off earlier holders.
+    /// The fence: every write of the holder requires this version.
     pub version: Version,
-    /// The record at `version`.
     pub turn: Turn,
     pub debited: Vec<Debited>,
     /// The calls `[position, upto)`.
@@ -47,13 +45,11 @@ pub enum BadSlice {
     Field(&'static str),
     #[error("record: {0}")]
     Record(#[from] Unreadable),
-    /// A slice never has this state.
     #[error("the state is `{0}`")]
     State(&'static str),
 }
 
-/// One delivery of a turn's calls to a worker. After a restart of the store, a worker can receive a turn again while
-/// the worker still runs a call of the earlier delivery.
+/// After a restart of the store, a worker can hold two deliveries of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Delivery {
     pub name: TurnName,
@@ -76,7 +72,7 @@ impl Slice {
         let version = Version::new(text(fields::VERSION)?);
         let mut turn = Turn::decode(text(fields::RECORD)?.as_bytes())?;
         let debited = text(fields::DEBITED).unwrap_or_default();
-        // The store adds the counters' states to this entry only. The holder's next write stores them in the record.
+        // The holder's next write stores these states in the record.
         turn.note_debited(Some(debited));
         let debited = Debited::parse_all(debited);
         let calls = fields.iter().filter(|(field, _)| &**field == fields::CALL);
@@ -89,8 +85,7 @@ impl Slice {
         Ok(Self { queue, entry, name, version, turn, debited, calls })
     }
 
-    /// Replaces the record with `turn`, which the holder has written under `version`. Drops the calls that now have
-    /// results.
+    /// `turn` is the record that the holder has written under `version`. Calls with results are dropped.
     pub fn advance(&mut self, version: Version, turn: Turn) {
         let done = turn.position.saturating_sub(self.turn.position).min(self.calls.len());
         self.calls.drain(..done);
@@ -104,14 +99,13 @@ fn message(calls: &[Bytes]) -> Bytes {
     call.map(|call| call.arguments.into()).unwrap_or_default()
 }
 
-/// Puts a slice with these calls on its queue, and sets [`State::Ready`]. `calls` are JSON texts of [`Call`], from the
-/// turn's position on.
+/// `calls` are JSON texts of [`Call`], from the turn's position on.
 pub fn dispatch(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn, calls: &[Bytes]) {
     turn.state = State::Ready { upto: turn.position + calls.len() };
     turn.entry = None;
     let content = match turn.destination {
         Destination::Workers(_) => (fields::RECORD, turn.encode()),
-        // Programs outside the fleet receive only the task's message, not the record.
+        // Programs outside the fleet receive the task's message, not the record.
         Destination::External { .. } => (fields::TASK, message(calls)),
     };
     enqueue(transaction, name, turn, content, calls);

@@ -12,10 +12,8 @@ use crate::keys;
 use crate::record::{Debited, Record, Stored, Unreadable, from_json, json_of};
 use crate::transaction::{CounterKey, EntryId, StreamKey};
 
-/// The part of a turn's record that never changes. The turn's calls are stored elsewhere.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Head {
-    /// For a task, the agent that runs the task.
     #[serde(rename = "ag")]
     pub agent: AgentId,
     #[serde(rename = "di", default, skip_serializing_if = "is_default")]
@@ -24,7 +22,7 @@ pub struct Head {
     pub reply_to: Option<InboxName>,
     #[serde(rename = "dl")]
     pub deadline_ms: i64,
-    /// When the turn was submitted, by the store's clock; 0 if unknown.
+    /// By the store's clock; 0 if unknown.
     #[serde(rename = "ts", default, skip_serializing_if = "is_default")]
     pub submitted_ms: i64,
     /// Shows whether a message with the same ID has the same content.
@@ -34,26 +32,24 @@ pub struct Head {
     pub calls: usize,
     #[serde(rename = "au", default, skip_serializing_if = "is_default")]
     pub want_audits: bool,
-    /// True if the model may send null for an argument that it would otherwise omit.
+    /// True if the model may send null for an omitted argument.
     #[serde(rename = "st", default, skip_serializing_if = "is_default")]
     pub strict: bool,
-    /// The only tools that the calls may use. `None` allows all tools of the agent.
+    /// `None` allows all tools of the agent.
     #[serde(rename = "to", default, skip_serializing_if = "is_default")]
     pub allowed_tools: Option<BTreeSet<String>>,
-    /// True if consecutive calls of `read` tools may run concurrently.
     #[serde(rename = "pr", default, skip_serializing_if = "is_default")]
     pub parallel_reads: bool,
-    /// True if the inbox of the turn receives a message when a call waits for approval.
+    /// True if the inbox receives a message when a call waits for approval.
     #[serde(rename = "pa", default, skip_serializing_if = "is_default")]
     pub pending_approval: bool,
-    /// True if the producer runs the calls of local tools.
     #[serde(rename = "lc", default, skip_serializing_if = "is_default")]
     pub local_calls: bool,
     #[serde(rename = "cx", default, skip_serializing_if = "is_empty_context")]
     pub context: Context,
     #[serde(rename = "tk", default, skip_serializing_if = "is_default")]
     pub task: Option<(TaskId, TaskGrant)>,
-    /// The call that delegated this task, if any.
+    /// `<turn>/<position>` of the delegating call.
     #[serde(rename = "by", default, skip_serializing_if = "is_default")]
     pub delegated_by: Option<String>,
     /// `traceparent` of the span that admitted the turn.
@@ -62,7 +58,7 @@ pub struct Head {
 }
 
 impl PartialEq for Head {
-    /// Not all fields can be compared directly, so the JSON of both heads is compared.
+    /// Not all fields can be compared directly.
     fn eq(&self, other: &Self) -> bool {
         serde_json::to_string(self).ok() == serde_json::to_string(other).ok()
     }
@@ -83,22 +79,19 @@ fn is_empty_context(context: &Context) -> bool {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Destination {
-    /// Through the queue of this priority.
     #[serde(rename = "r")]
     Workers(Priority),
-    /// An external runtime, or the caller's process ([`Turn::local`]), which must renew its lease within `lease_ms`.
+    /// An external runtime or the caller's process ([`Turn::local`]) must renew the lease within `lease_ms`.
     #[serde(rename = "x")]
     External { lease_ms: i64 },
 }
 
-/// The state of a turn. `explain`, metrics and checks use the state's name, [`State::word`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "s", rename_all = "snake_case")]
 pub enum State {
     /// Waits in the throttle queue of `counter`.
     Throttled { counter: CounterKey, since_ms: i64 },
-    /// The calls `[position, upto)` are in a slice on a queue, or with a worker that has not recorded the call at
-    /// `position` as begun.
+    /// The slice is on a queue, or with a worker that has not begun the call at `position`.
     Ready {
         /// Position after the last call of the slice.
         upto: usize,
@@ -108,22 +101,21 @@ pub enum State {
         /// Position after the last call of the slice.
         upto: usize,
     },
-    /// The call at `position` failed, and is retried at `due_ms`.
+    /// The call at `position` is retried at `due_ms`.
     Retrying {
         /// Position after the last call of the slice.
         upto: usize,
         due_ms: i64,
     },
     Waiting {
-        /// Position after the last call of the slice. If equal to `position`, the slice has returned its permits, and
-        /// the calls need a throttle queue to acquire permits again.
+        /// Position after the last call of the slice. If equal to `position`, the calls must acquire their permits
+        /// again.
         upto: usize,
         reason: WaitReason,
         /// When the call is checked again without a wake-up.
         due_ms: i64,
     },
-    /// The turn ends at `due_ms`. After a restart of the store, the turn first waits for one lease, in which workers
-    /// may report results.
+    /// The turn ends at `due_ms`. Until then, workers may report results after a restart of the store.
     Ending { reason: EndReason, due_ms: i64 },
 }
 
@@ -148,13 +140,12 @@ impl State {
         }
     }
 
-    /// True if the next call was dispatched before, and now waits for a retry or an event.
     #[must_use]
     pub const fn is_parked(&self) -> bool {
         matches!(self, Self::Retrying { .. } | Self::Waiting { .. })
     }
 
-    /// Position after the last call of the slice. `None` unless the slice is on a queue or with a worker.
+    /// `None` without a slice on a queue or with a worker.
     #[must_use]
     pub const fn in_flight_upto(&self) -> Option<usize> {
         match self {
@@ -186,7 +177,7 @@ pub enum EndReason {
     NoAmount {
         limit: String,
     },
-    /// The turn's slice crashed too many workers, or its calls were lost or unreadable.
+    /// The slice crashed too many workers, or calls were lost or unreadable.
     Quarantined {
         crashes: u32,
     },
@@ -211,7 +202,6 @@ impl EndReason {
     }
 }
 
-/// The event that a waiting call waits for. A waiting call uses no worker slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "f", rename_all = "snake_case")]
 pub enum WaitReason {
@@ -219,19 +209,19 @@ pub enum WaitReason {
     Approval { approval: String },
     /// The end of a turn or task that this call began.
     Child { turn: TurnId },
-    /// The end of another turn's call that may change a fact.
+    /// The end of a turn that may change a fact.
     Fact { turn: TurnId },
     /// The end of an equal call, which holds the idempotency claim.
     EqualCall { turn: TurnId },
-    /// The end of a tool's pause: the tool's circuit breaker is open, or an operator paused the tool.
+    /// The tool's circuit breaker is open, or an operator paused the tool.
     Breaker { since_ms: i64 },
-    /// New budget: the current budget of tokens or money is used up.
+    /// More room in a budget of tokens or money.
     Budget { counter: CounterKey },
     /// A worker that can read the slice.
     Reader { attempts: u32 },
 }
 
-/// The `match` expressions have no wildcard, so that the compiler requires a decision for each new reason.
+/// The `match` expressions have no wildcard, so the compiler requires a decision for each new reason.
 impl WaitReason {
     #[must_use]
     pub const fn awaits(&self) -> Option<&TurnId> {
@@ -241,8 +231,7 @@ impl WaitReason {
         }
     }
 
-    /// True if people or other work decide how long the wait lasts. The slice then returns its permits, because the
-    /// awaited work might need one of them.
+    /// True if people or other work end the wait. The slice then returns its permits for this work.
     #[must_use]
     pub const fn is_for_others(&self) -> bool {
         match self {
@@ -255,8 +244,7 @@ impl WaitReason {
         }
     }
 
-    /// The start of the wait (ms). `None` for reasons other than a circuit breaker or a paused tool. The turn's notes
-    /// record such a wait with its cause.
+    /// `None` except for a circuit breaker or a paused tool.
     #[must_use]
     pub const fn unavailable_since_ms(&self) -> Option<i64> {
         match self {
@@ -270,7 +258,7 @@ impl WaitReason {
         }
     }
 
-    /// True if people decide how long the wait lasts. Metrics count turns with other waits as parked.
+    /// Metrics count turns with other waits as parked.
     #[must_use]
     pub const fn is_for_people(&self) -> bool {
         match self {
@@ -311,7 +299,7 @@ pub struct UsedConsent {
     pub approval: String,
     #[serde(rename = "by")]
     pub by: Vec<String>,
-    /// Changes of the arguments by approvers: a JSON object that maps JSON pointers to new values.
+    /// A JSON object from JSON pointers to the approvers' new values.
     #[serde(rename = "na", default, skip_serializing_if = "is_default")]
     pub narrowed: Option<String>,
 }
@@ -319,7 +307,7 @@ pub struct UsedConsent {
 /// A slice that was redelivered after a crash, see [`crate::recovery`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspect {
-    /// The maximum number of suspects that run together on a worker, including this one. If 1, this suspect runs alone.
+    /// Maximum number of suspects that run together on a worker, including this one.
     #[serde(rename = "g")]
     pub group_max: u32,
     /// Number of workers that died while this slice was their only suspect.
@@ -334,13 +322,11 @@ pub struct TaskPart {
     pub budget: u64,
     #[serde(rename = "up", default, skip_serializing_if = "is_default")]
     pub parent: Option<TaskId>,
-    /// The tasks above the parent task in the chain of delegations, innermost first.
+    /// The tasks above the parent, innermost first.
     #[serde(rename = "ab", default, skip_serializing_if = "is_default")]
     pub above: Vec<TaskId>,
-    /// When the external runtime last renewed its lease.
     #[serde(rename = "to", default, skip_serializing_if = "is_default")]
     pub renewed_ms: i64,
-    /// The last model request that was added to `used`.
     #[serde(rename = "co", default, skip_serializing_if = "is_default")]
     pub counted: Option<String>,
     #[serde(rename = "re", default, skip_serializing_if = "is_default")]
@@ -354,12 +340,10 @@ pub struct TaskPart {
     pub used: (u64, u64, u64),
 }
 
-/// Debits for one model request, made before the request is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
     #[serde(rename = "i")]
     pub request: String,
-    /// The slice that made the reservation.
     #[serde(rename = "e")]
     pub entry: EntryId,
     /// The counter, the unit, the amount, and the end of the counter's window (ms).
@@ -375,7 +359,6 @@ pub enum BudgetUnit {
     Money,
 }
 
-/// An event of a turn, for `explain` and audit. A turn keeps at most [`Turn::NOTES_MAX`] notes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "n", rename_all = "snake_case")]
 pub enum Note {
@@ -384,14 +367,12 @@ pub enum Note {
         at_ms: i64,
         #[serde(rename = "c")]
         calls: usize,
-        /// Each counter with the maximum of its limit.
         #[serde(rename = "l")]
         limits: Vec<(CounterKey, u64)>,
         /// In the order of `limits`; only with `audit.admissions`.
         #[serde(rename = "am", default, skip_serializing_if = "Vec::is_empty")]
         amounts: Vec<u64>,
-        /// The counters' states after the debits, in the order of `limits`. Empty until a holder or a later transition
-        /// stores them.
+        /// In the order of `limits`. Empty until a holder or a later transition stores the states.
         #[serde(rename = "d", default, skip_serializing_if = "Vec::is_empty")]
         debited: Vec<Debited>,
     },
@@ -406,7 +387,7 @@ pub enum Note {
         #[serde(rename = "t")]
         at_ms: i64,
         position: usize,
-        /// From 1. 0 if the retry only asks for the outcome of a call that stays recorded as begun.
+        /// From 1. 0 if the retry only asks for the outcome of a begun call.
         attempt: u32,
         delay_ms: i64,
         cause: String,
@@ -419,7 +400,7 @@ pub enum Note {
         until_ms: i64,
         cause: String,
     },
-    /// Calls returned their permits or acquired them again. If `calls` is 0, later notes about permits are missing.
+    /// If `calls` is 0, later notes about permits are missing.
     Permits {
         #[serde(rename = "t")]
         at_ms: i64,
@@ -436,7 +417,7 @@ pub struct Turn {
     pub head: Head,
     #[serde(rename = "q")]
     pub destination: Destination,
-    /// The score in throttle queues. A smaller score means an earlier admission.
+    /// The score in throttle queues: smaller for an earlier admission.
     #[serde(rename = "pl")]
     pub place: u64,
     #[serde(rename = "t")]
@@ -447,53 +428,47 @@ pub struct Turn {
     /// True if the producer chose the turn's ID.
     #[serde(rename = "g", default, skip_serializing_if = "is_default")]
     pub given: bool,
-    /// Position of the next call without a result.
     #[serde(rename = "p", default, skip_serializing_if = "is_default")]
     pub position: usize,
     #[serde(rename = "d", default, skip_serializing_if = "is_default")]
     pub debited: usize,
-    /// Failed attempts of the call at `position`.
+    /// Of the call at `position`.
     #[serde(rename = "a", default, skip_serializing_if = "is_default")]
     pub attempts: u32,
-    /// Retries of all calls together.
+    /// Of all calls.
     #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub retries: u32,
-    /// Number of workers that died with the current slice.
+    /// Workers that died with the current slice.
     #[serde(rename = "c", default, skip_serializing_if = "is_default")]
     pub crashes: u32,
-    /// Number of workers that could not read the turn's slices.
+    /// Workers that could not read the turn's slices.
     #[serde(rename = "ur", default, skip_serializing_if = "is_default")]
     pub unreadable: u32,
-    /// True if calls of the slice may have run without a recorded result.
     #[serde(rename = "u", default, skip_serializing_if = "is_default")]
     pub may_have_run: bool,
-    /// True if the call at `position` began work outside its turn, for example a delegated task.
+    /// The call at `position` began work outside its turn, for example a delegated task.
     #[serde(rename = "e", default, skip_serializing_if = "is_default")]
     pub began_child: bool,
-    /// The intent record of the last call that began.
     #[serde(rename = "be", default, skip_serializing_if = "is_default")]
     pub begun: Option<Begun>,
     #[serde(rename = "cx", default, skip_serializing_if = "is_default")]
     pub canceled: Option<String>,
-    /// Set while the slice is a suspect, that is, redelivered after a crash.
     #[serde(rename = "su", default, skip_serializing_if = "is_default")]
     pub suspect: Option<Suspect>,
-    /// The slice's entry, if the record was rewritten after the slice was enqueued. Only the transaction that enqueues
-    /// the slice sets `Stored::entry`, so a holder that rewrites the record keeps the entry here.
+    /// Only the transaction that enqueues the slice sets `Stored::entry`. A holder that rewrites the record keeps the
+    /// entry here.
     #[serde(rename = "en", default, skip_serializing_if = "is_default")]
     pub entry: Option<EntryId>,
-    /// Concurrency permits that the slice holds, by counter.
     #[serde(rename = "pm", default, skip_serializing_if = "is_default")]
     pub permits: Vec<(CounterKey, u64)>,
-    /// Set while the call at `position` is in progress and may change the session's facts.
+    /// The call at `position` is in progress and may change this session's facts.
     #[serde(rename = "se", default, skip_serializing_if = "is_default")]
     pub session: Option<String>,
-    /// The approval requested for the call at `position`.
+    /// For the call at `position`.
     #[serde(rename = "ap", default, skip_serializing_if = "is_default")]
     pub approval: Option<String>,
     #[serde(rename = "k", default, skip_serializing_if = "is_default")]
     pub task: Option<TaskPart>,
-    /// Set if the caller's process runs the call at `position`.
     #[serde(rename = "lo", default, skip_serializing_if = "is_default")]
     pub local: Option<LocalCall>,
     #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
@@ -509,7 +484,7 @@ impl Record for Turn {
 impl Turn {
     pub const NOTES_MAX: usize = 40;
 
-    /// The queue of the slice. After a crash, this is the queue of suspects.
+    /// After a crash, this is the queue of suspects.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> StreamKey {
         match self.destination {
@@ -522,8 +497,7 @@ impl Turn {
         }
     }
 
-    /// True if the slice counts toward the tenant's maximum of dispatched slices. A task of an external runtime does
-    /// not count, because it can stay at the runtime for days and would block the tenant's other turns.
+    /// A task can stay at an external runtime for days, so such a task does not count.
     #[must_use]
     pub const fn is_in_flight(&self) -> bool {
         self.state.in_flight_upto().is_some() && self.is_for_workers()
@@ -541,7 +515,7 @@ impl Turn {
         }
     }
 
-    /// Forgets the crashes of an ended slice, because the next calls did not cause them.
+    /// The next calls did not cause the crashes of the ended slice.
     pub fn clear_suspicion(&mut self) {
         self.crashes = 0;
         self.suspect = None;
@@ -554,7 +528,7 @@ impl Turn {
 }
 
 impl Stored<Turn> {
-    /// The entry of the slice. `None` unless the slice is on a queue or with a worker.
+    /// `None` without a slice on a queue or with a worker.
     #[must_use]
     pub fn in_flight_entry(&self) -> Option<&EntryId> {
         self.value.state.in_flight_upto()?;
@@ -570,20 +544,19 @@ pub struct Finished {
     pub ended_ms: i64,
     #[serde(rename = "dg")]
     pub digest: String,
-    /// Number of workers that died with the turn's last slice.
+    /// Workers that died with the turn's last slice.
     #[serde(rename = "c", default, skip_serializing_if = "is_default")]
     pub crashes: u32,
-    /// Retries of all calls together.
+    /// Of all calls.
     #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub retries: u32,
-    /// `None` if all calls have run.
     #[serde(rename = "w", default, skip_serializing_if = "is_default")]
     pub reason: Option<EndReason>,
     #[serde(rename = "cx", default, skip_serializing_if = "is_default")]
     pub canceled: Option<String>,
     #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
     pub notes: Vec<Note>,
-    /// Set only if `reply` is empty, because otherwise the reply names the agent.
+    /// Set only if `reply` is empty, because a reply names the agent.
     #[serde(rename = "ag", default, skip_serializing_if = "is_default")]
     pub agent: Option<AgentId>,
     /// JSON. Empty if the store's memory was short and an inbox has the reply.
@@ -591,8 +564,7 @@ pub struct Finished {
     pub reply: String,
 }
 
-/// Stores the JSON, a line break, and the reply. An escaped reply inside the JSON would be longer, and clients would
-/// parse it twice.
+/// JSON, a line break, and the reply. An escaped reply would be longer, and clients would parse the reply twice.
 impl Record for Finished {
     const SCHEMA: u32 = 1;
 
@@ -613,27 +585,26 @@ impl Record for Finished {
     }
 }
 
-/// The call at the turn's position, which runs in the caller's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalCall {
     /// The name of the offer's queue contains this ID.
     #[serde(rename = "t")]
     pub turn: TurnId,
-    /// The workers' queue to which the slice returns.
+    /// The slice returns to the queue of this priority.
     #[serde(rename = "p")]
     pub priority: Priority,
     #[serde(rename = "of")]
     pub offered_ms: i64,
-    /// When the caller's process last renewed its lease; 0 if unknown.
+    /// 0 if unknown.
     #[serde(rename = "to", default, skip_serializing_if = "is_zero")]
     pub renewed_ms: i64,
-    /// JSON that a worker needs to end the call. Only workers read it.
+    /// JSON for the worker that ends the call.
     #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
     pub note: String,
     /// `None` while the call is offered or runs.
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     pub conclusion: Option<Conclusion>,
-    /// Time (ms) from the offer to the end of the function.
+    /// From the offer to the end of the function.
     #[serde(rename = "ms", default, skip_serializing_if = "is_zero")]
     pub took_ms: i64,
 }

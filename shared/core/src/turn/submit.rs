@@ -16,7 +16,7 @@ use crate::recovery::inbound::fields;
 use crate::transaction::{Conflict, Guard, StreamKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Entry field with the digest of the message's content. Present only if the producer chose the message's ID.
+/// The digest of the content. Present only if the producer chose the message's ID.
 pub const DIGEST: &str = "d";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Inbound {
 pub struct Submit<'a> {
     pub to: Inbound,
     pub tenant: TenantId,
-    /// The ID that the producer chose, and the digest of the message's content.
+    /// The producer's ID, and the digest of the message's content.
     pub given: Option<(TurnId, String)>,
     pub reply_to: Option<InboxName>,
     /// JSON.
@@ -56,12 +56,11 @@ pub struct Submit<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Submitted {
-    /// The commit's receipt contains the ID of the new entry.
+    /// The commit's receipt has the new entry's ID.
     Accepted,
     Duplicate,
     /// The ID was accepted before with other content.
     Conflict,
-    /// The stream is full, or the tenant has too much unfinished work.
     QueueFull,
     InboxFull,
     TooManyInboxes,
@@ -74,8 +73,6 @@ impl Submit<'_> {
         Some((TurnName { tenant: self.tenant.clone(), turn: turn.clone() }, digest))
     }
 
-    /// Returns the bytes that the tenant's other unfinished turns and tasks may take, so that this message still fits.
-    /// `None` if this message alone is too large.
     fn bytes_left(&self) -> Option<u64> {
         self.bounds.tenant_bytes_max.checked_sub(u64::try_from(self.payload.len()).ok()?)
     }
@@ -92,9 +89,8 @@ impl Submit<'_> {
         }
     }
 
-    /// Returns true if the ID's record states that the message waits on the stream, but the stream has lost the
-    /// message. Each decision that removes the message also changes this record. The caller guards the record, so no
-    /// such decision can come between.
+    /// The record says that the message waits, but the stream has lost the message. The guard on the record excludes a
+    /// concurrent removal.
     fn is_lost(&self, given: &Stored<GivenId>, view: &View) -> Result<bool, Undecided> {
         let (GivenState::Queued, Some(entry)) = (&given.value.state, &given.entry) else { return Ok(false) };
         Ok(view.entry(&self.to.stream(), entry)?.is_none())
@@ -115,12 +111,11 @@ impl Decision for Submit<'_> {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Submitted>, Undecided> {
         let mut transaction = Transaction::new(context.version.clone());
-        // Check the ID before any maximum, so that an accepted ID is never refused.
+        // Check the ID first, so that an accepted ID is never refused.
         if let Some((name, digest)) = self.name()
             && !mutant!("submit_knows_the_id")
         {
-            // Most IDs are new, so the record is not read before the first attempt. If the ID is known, the guard
-            // fails, and the conflict returns the record.
+            // Most IDs are new, so the first attempt skips the read. The conflict returns an existing record.
             let is_known = view.get(&Query::Record(name.given())).is_ok();
             if is_known && let Some(given) = view.record::<GivenId>(&name.given())? {
                 if given.value.digest != digest {

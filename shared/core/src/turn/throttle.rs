@@ -4,12 +4,8 @@ use super::state::{Note, State, Turn};
 use crate::keys::{self, TurnName, limits};
 use crate::transaction::{CounterKey, TimerRule, Transaction, Write};
 
-/// Sets the queue's timer to `due_ms`, and the turn's own timer to its deadline. A timer that is due earlier stays
-/// unchanged.
-///
-/// The caller must guard the record's version, return the turn's permits ([`super::end::return_permits`]), and
-/// subtract the turn's slice from the tenant's dispatched slices. The calls from `turn.position` on must be parts of
-/// the record.
+/// A timer that is due earlier stays unchanged. The caller must guard the record's version, return the permits
+/// ([`super::end::return_permits`]), uncount the dispatched slice, and store the calls from `turn.position` on.
 pub fn throttle(
     transaction: &mut Transaction,
     name: &TurnName,
@@ -32,8 +28,8 @@ pub fn throttle(
     transaction.timer(name.timer(), turn.head.deadline_ms, TimerRule::Earlier);
 }
 
-/// The counter of the agent's tick. A scheduler evaluates the calls of each turn in this counter's queue. The scheduler
-/// dispatches the calls, or moves the turn to the queue of the full counter.
+/// The agent's tick. In this queue, a scheduler dispatches the calls, or moves the turn to the queue of the full
+/// counter.
 #[must_use]
 pub fn undecided_queue(name: &TurnName, turn: &Turn) -> CounterKey {
     CounterKey::new(limits::TICK, format!("{}:{}", name.tenant, turn.head.agent))

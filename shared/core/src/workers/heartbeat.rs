@@ -1,4 +1,4 @@
-//! Heartbeats of consumers, and the orderly shutdown of a consumer.
+//! Heartbeats and orderly shutdown of consumers.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::ConsumerId;
@@ -17,7 +17,7 @@ use crate::view::{Query, Undecided, View};
 pub enum Role {
     Scheduler,
     Worker {
-        /// This name stays the same after a restart of the worker. Drain flags refer to this name.
+        /// Stays the same after a restart of the worker. Drain flags refer to this name.
         worker: String,
         slots: Slots,
     },
@@ -40,42 +40,38 @@ impl Role {
     }
 }
 
-/// Renews a consumer's lease. Also returns the consumer's cancel notices and deletes them. A consumer must send a
-/// heartbeat before it takes new work.
+/// Must be sent before the consumer takes new work. Also deletes the returned cancel notices.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
     pub consumer: ConsumerId,
     pub role: Role,
     pub lease_ms: i64,
-    /// The first characters of the digest of the consumer's policy.
+    /// The start of the digest of the consumer's policy.
     pub policy: String,
 }
 
-/// The result of a heartbeat. Shard time, epoch, generations and memory pressure are not included, because every commit
-/// returns them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeartbeatReport {
-    /// `None` if the worker is not drained.
     pub drained: Option<Pause>,
     pub canceled: Vec<TurnName>,
-    /// True if there may be more canceled turns. The consumer should send the next heartbeat at once.
+    /// If true, the next heartbeat should follow at once.
     pub more: bool,
     pub before: LeaseBefore,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LeaseBefore {
-    /// The first heartbeat, or the consumer's record was lost.
+    /// Also if the consumer's record was lost.
     #[default]
     None,
     Running,
-    /// The lease had ended, so the consumer's entries may have been redelivered.
+    /// The consumer's entries may have been redelivered.
     Ended,
 }
 
 impl Heartbeat {
-    /// Maximum time (ms) between the decision and the commit of a heartbeat. It is added to the lease, so that the
-    /// lease lasts at least `lease_ms` after the commit.
+    /// Maximum time (ms) from the decision to the commit. With this extra time, a lease lasts at least `lease_ms` after
+    /// the commit.
     const fn slack_ms(&self) -> i64 {
         let slack_ms = self.lease_ms / 8;
         if slack_ms > 0 { slack_ms } else { 1 }
@@ -144,8 +140,7 @@ impl Decision for Heartbeat {
     }
 }
 
-/// Ends a consumer's lease, and removes the worker's drain flag. A reaper redelivers the consumer's remaining entries
-/// at its next check.
+/// The next check of a reaper redelivers the consumer's remaining entries.
 #[derive(Debug, Clone)]
 pub struct EndLease {
     pub consumer: ConsumerId,
@@ -170,8 +165,7 @@ impl Decision for EndLease {
             }
         }
         leave_silent(name, &mut transaction);
-        // The consumer stays in the set `consumers` until its entries are redelivered and
-        // [`RemoveDeadConsumer`](super::RemoveDeadConsumer) removes it.
+        // [`RemoveDeadConsumer`](super::RemoveDeadConsumer) removes the consumer after a redelivery of the entries.
         let score = context.now_ms.max(0).unsigned_abs();
         transaction.write(Write::Delete(key(name))).write(Write::AddMember {
             set: consumers(),
@@ -285,7 +279,7 @@ mod tests {
     }
 
     proptest! {
-        /// The heartbeat may be committed late. The consumer's score in `consumers` is the end of the lease.
+        /// The heartbeat may be committed late.
         #[test]
         fn a_lease_lasts_its_full_length_after_the_commit(late_ms in 0..2_000i64, lease_ms in 1..2_000i64) {
             let mut shard = Paper::at(1_000);

@@ -1,4 +1,4 @@
-//! Adds a consumer that holds entries to the set of consumers, if the set lacks this consumer.
+//! Adds a consumer that holds entries to the set of consumers.
 
 use tickfleet_model::ConsumerId;
 
@@ -7,10 +7,8 @@ use crate::decision::{Context, Decision, Step};
 use crate::transaction::{Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Lets a dead consumer be reaped if it holds entries but is missing from the set. A suspended consumer is missing if
-/// it took the entries after [`RemoveDeadConsumer`](super::RemoveDeadConsumer) had removed it. A consumer is also
-/// missing if a restart of the store lost its heartbeat. If it then crashed before its next heartbeat, its entries
-/// would never be reaped. Schedulers check all holders of all queues once per lease.
+/// A dead consumer outside the set would never be reaped. The set can lack a consumer after a restart of the store, or
+/// after a removal of the consumer.
 #[derive(Debug, Clone)]
 pub struct ListHolder {
     pub consumer: ConsumerId,
@@ -30,7 +28,7 @@ impl Decision for ListHolder {
         }
         let liveness = Liveness::of(&self.consumer, view, context.now_ms)?;
         if liveness.is_alive() {
-            // The consumer is alive, so its next heartbeat adds it to the set.
+            // The next heartbeat adds the consumer.
             return Ok(Step::Return(false));
         }
         let mut transaction = Transaction::new(context.version.clone());
@@ -73,7 +71,6 @@ mod tests {
         assert_eq!(shard.set(&consumers()), ["w-1-a-0"]);
     }
 
-    /// A heartbeat adds the consumer between the decision and the commit.
     #[test]
     fn listing_a_holder_keeps_a_concurrent_heartbeat() {
         let mut shard = Paper::at(1_000);

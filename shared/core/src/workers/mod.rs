@@ -1,19 +1,5 @@
-//! Consumers: schedulers and workers that hold entries of queues, their leases, and the notices for them.
-//!
-//! | Key | Holds |
-//! |---|---|
-//! | record `consumer:<consumer>` | lease, slots, policy, see [`Consumer`]; kept for a day after the end of the lease |
-//! | set `consumers` | consumers that may hold entries; a score is the end of the lease in ms |
-//! | set `silent` | silent consumers without entries; a score is the end of the lease in ms; kept for a day |
-//! | set `canceled:<consumer>` | canceled turns that the consumer holds; a score is the time of the notice in ms |
-//! | record `reaping` | time of the last check for dead consumers, see [`ReapState`] |
-//!
-//! The *score* of a member is the number by which a set is sorted.
-//!
-//! A consumer sends its first heartbeat before it takes entries. So a consumer without a record has left, and its
-//! entries can be redelivered. [`dead`] queries dead consumers. [`RemoveDeadConsumer`] removes a dead consumer only
-//! after a reaper has redelivered all its entries. If the consumer takes entries after its removal, [`ListHolder`] adds
-//! it again.
+//! Consumers are the schedulers and workers that hold entries of queues. A consumer sends its first heartbeat before it
+//! takes entries. So a consumer without a record has left, and its entries can be redelivered.
 
 mod heartbeat;
 mod list;
@@ -33,8 +19,8 @@ use crate::record::{Record, Stored};
 use crate::transaction::{Guard, RecordKey, SetKey, Transaction, Version, Write};
 use crate::view::{Query, Undecided, View};
 
-/// How long (ms) a consumer's record is kept after the end of its lease. Until then, the consumer counts as
-/// [`Liveness::Silent`], not as [`Liveness::Gone`].
+/// A consumer's record stays for this time (ms) after the end of the lease. Until then, the consumer counts as
+/// [`Liveness::Silent`].
 pub(crate) const SILENT_MS: i64 = 24 * 3_600_000;
 const NOTICES_MAX: usize = 256;
 
@@ -48,7 +34,7 @@ pub struct Consumer {
     pub heartbeat_ms: i64,
     #[serde(rename = "r")]
     pub role: Role,
-    /// The first characters of the digest of the consumer's policy.
+    /// The start of the digest of the consumer's policy.
     #[serde(rename = "po")]
     pub policy: String,
     #[serde(rename = "dr", default)]
@@ -64,14 +50,13 @@ pub fn key(consumer: &str) -> RecordKey {
     RecordKey::new(format!("consumer:{consumer}"))
 }
 
-/// Consumers that may hold entries. A consumer's score is the end of its lease (ms).
+/// Consumers that may hold entries. The score is the end of the lease (ms).
 #[must_use]
 pub fn consumers() -> SetKey {
     SetKey::new("consumers")
 }
 
-/// Silent consumers that [`RemoveDeadConsumer`] has removed, kept for operators. A consumer's score is the end of its
-/// lease (ms).
+/// Removed consumers, for operators. The score is the end of the lease (ms).
 #[must_use]
 pub fn silent() -> SetKey {
     SetKey::new("silent")
@@ -86,14 +71,13 @@ pub fn dead(now_ms: i64, count: usize) -> Query {
     Query::First { set: consumers(), upto: Some(now_ms.max(0).unsigned_abs()), count }
 }
 
-/// Canceled turns that the consumer holds. A turn's score is the time of the notice (ms).
+/// The score is the time of the notice (ms).
 #[must_use]
 pub fn cancels(consumer: &str) -> SetKey {
     keys::canceled(consumer)
 }
 
-/// Adds a cancel notice for the holder of a turn. The caller must guard the version of the turn's record that shows
-/// `holder`. Otherwise a consumer that was removed as dead could get a notice.
+/// The caller must guard the version of the turn's record. Otherwise a removed consumer could get a notice.
 pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &mut Transaction) {
     let score = now_ms.max(0).unsigned_abs();
     transaction.write(Write::AddMember {
@@ -134,8 +118,8 @@ impl Liveness {
         matches!(self, Self::Alive { .. })
     }
 
-    /// Guards that the consumer is still dead: fails if the consumer has sent a heartbeat since the read. A caller that
-    /// redelivers the consumer's entries must also guard the restart epoch, because a restart may have lost heartbeats.
+    /// Fails if the consumer has sent a heartbeat since the read. A restart may have lost heartbeats, so a caller that
+    /// redelivers entries must also guard the restart epoch.
     pub fn guard_dead(&self, consumer: &ConsumerId, transaction: &mut Transaction) {
         match self {
             Self::Alive { lease_ends_ms } => transaction.guard(Guard::Since(*lease_ends_ms)),

@@ -20,12 +20,11 @@ impl Record for ReapState {
     const SCHEMA: u32 = 1;
 }
 
-/// Asks for permission to reap dead consumers. If there was no check during the last half of a lease, the store was
-/// probably unreachable. No consumer then counts as dead for one lease, so that consumers can send heartbeats again.
+/// Without a check in the last half of a lease, the store was probably unreachable. Consumers then get one lease to
+/// send heartbeats again.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestReapPermit {
     pub lease_ms: i64,
-    /// Minimum time (ms) between checks.
     pub every_ms: i64,
 }
 
@@ -89,7 +88,7 @@ mod tests {
         assert_eq!(shard.result(&may), ReapPermit::Hold { until_ms: shard.now_ms + 800 }, "the store was away");
     }
 
-    /// The check is decided before the outage and committed after it.
+    /// The outage is between the decision and the commit.
     #[test]
     fn a_reap_permit_does_not_survive_an_outage() {
         let mut shard = Paper::at(1_000);

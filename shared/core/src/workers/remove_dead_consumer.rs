@@ -7,11 +7,10 @@ use crate::decision::{Context, Decision, Step};
 use crate::transaction::{Transaction, Write};
 use crate::view::{Undecided, View};
 
-/// Each [`RemoveDeadConsumer`] removes at most this number of expired members from the set [`silent`](super::silent).
+/// Each removal drops at most this many expired members of [`silent`](super::silent).
 const SILENT_DROPPED_MAX: usize = 8;
 
-/// Removes a dead consumer that holds no entries, and its undelivered notices. The consumer's record stays until it
-/// expires, because a silent consumer may return.
+/// The consumer must hold no entries. The record stays until it expires, because a silent consumer may return.
 #[derive(Debug, Clone)]
 pub struct RemoveDeadConsumer {
     pub consumer: ConsumerId,

@@ -1,4 +1,4 @@
-//! The data to which an approval is bound. If any part of the data changes, the approval does not apply to the call.
+//! An approval is bound to this data. If any part of the data changes, the approval does not apply to the call.
 
 use serde_json::value::RawValue;
 
@@ -7,7 +7,7 @@ use crate::digest::hash_of;
 use crate::tool::effect_key::write_canonical;
 use crate::{AgentId, TenantId, ToolSpec, TurnId};
 
-/// Hexadecimal characters in an approval's ID: enough for unique IDs within a tenant.
+/// Enough for unique IDs within a tenant.
 const ID_CHARS: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
@@ -17,12 +17,11 @@ pub struct ApprovalBinding<'a> {
     pub turn: &'a TurnId,
     pub position: usize,
     pub digest: &'a str,
-    /// Submission time and deadline of the turn. These times distinguish turns with the same ID and content.
+    /// The submission time and the deadline distinguish turns with the same ID and content.
     pub times_ms: (i64, i64),
-    /// The tool, in the version that the agent gets.
+    /// In the version that the agent gets.
     pub tool: &'a ToolSpec,
-    /// How the tool runs, for example an address or a command. The tool's specification lacks these details. May be
-    /// empty.
+    /// For example an address or a command, which the tool's specification lacks. May be empty.
     pub runs: &'a str,
     pub arguments: &'a RawValue,
     pub asked: &'a [ApprovalReason],

@@ -1,4 +1,4 @@
-//! Approvals: which people must approve a call before it runs, and what exactly they approve.
+//! Approvals of calls by people.
 
 mod binding;
 mod narrowed;
@@ -17,8 +17,7 @@ pub struct ApprovalDemand {
     pub by: BTreeSet<String>,
     #[serde(default = "one")]
     pub quorum: u32,
-    /// Time (ms) in which approvers can decide, and for which an approval stays valid. `None` means until the turn's
-    /// deadline.
+    /// Time (ms) for the decisions, and for the validity of an approval. `None` means until the turn's deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
     /// JSON pointers (RFC 6901) of the arguments that an approver may narrow.
@@ -47,13 +46,12 @@ pub struct ApprovalReason {
     pub demand: ApprovalDemand,
 }
 
-/// Returns the shortest validity (ms). `None` if no reason limits the validity.
 #[must_use]
 pub fn expires_ms(asked: &[ApprovalReason]) -> Option<i64> {
     asked.iter().filter_map(|asked| asked.demand.expires_ms).min()
 }
 
-/// Returns the arguments that an approver may narrow. Every reason must allow them.
+/// Every reason must allow the arguments.
 #[must_use]
 pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     let mut all = asked.iter().map(|asked| asked.demand.narrow.clone());
@@ -61,7 +59,7 @@ pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     all.fold(first, |both, next| both.intersection(&next).cloned().collect())
 }
 
-/// Returns true if `text` is valid as the name or role of an approver: 1 to 64 characters of `A-Z a-z 0-9 _ . @ -`.
+/// Accepts 1 to 64 characters of `A-Z a-z 0-9 _ . @ -`.
 #[must_use]
 pub fn is_approver_word(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');

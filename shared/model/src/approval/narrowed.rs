@@ -1,4 +1,4 @@
-//! Narrowed arguments: an approver may change only certain arguments of a call, and only to narrower values.
+//! An approver may change only certain arguments of a call, and only to narrower values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,9 +30,8 @@ pub enum NarrowError {
     },
 }
 
-/// Returns the arguments with the narrower `values`. A number may become a number between 0 and the old number. A list
-/// or object may lose members. The call must have the argument, and `may` must contain the argument's pointer. All
-/// other text stays exactly as written.
+/// Each pointer must be in `may` and in the call. A number may move toward 0, and a list or object may lose members.
+/// All other text stays exactly as written.
 pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &NarrowedValues) -> Result<String, NarrowError> {
     let mut text = arguments.trim().to_owned();
     for (pointer, value) in values {
@@ -46,8 +45,7 @@ pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &NarrowedValues) 
             let found = shown(value.get());
             return Err(NarrowError::Wider { pointer: pointer.clone(), was, found });
         }
-        // `found` is a slice of the text, not a copy. So the offset of `found` is its address minus the address of the
-        // text.
+        // `found` is a slice of the text, so the difference of the addresses is the offset.
         let begins = found.get().as_ptr().addr().wrapping_sub(text.as_ptr().addr());
         let ends = begins.wrapping_add(found.get().len());
         let (Some(before), Some(behind)) = (text.get(..begins), text.get(ends..)) else {
@@ -58,8 +56,7 @@ pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &NarrowedValues) 
     Ok(text)
 }
 
-/// Returns true if the values are equal. Numbers are compared as exact decimals, and objects regardless of member
-/// order.
+/// Numbers are compared as exact decimals, and objects regardless of member order.
 #[must_use]
 pub fn is_same(one: &RawValue, other: &RawValue) -> bool {
     canonical(one).is_some_and(|one| canonical(other) == Some(one))
@@ -80,7 +77,7 @@ fn shown(value: &str) -> String {
     shown
 }
 
-/// Returns true if `now` is narrower than `was`. Equal values count as narrower.
+/// Equal values count as narrower.
 fn is_narrower(was: &str, now: &str) -> bool {
     let was = was.trim();
     let now = now.trim();
@@ -98,7 +95,7 @@ fn is_narrower(was: &str, now: &str) -> bool {
             let (Ok(was), Ok(now)) = (object(was), object(now)) else { return false };
             now.iter().all(|(name, now)| was.get(name).is_some_and(|was| is_same(was, now)))
         }
-        // A string may contain an amount, because some callers write amounts as strings to prevent rounding.
+        // Some callers write amounts as strings to prevent rounding.
         (Some(b'"'), Some(b'"')) => match (serde_json::from_str::<String>(was), serde_json::from_str::<String>(now)) {
             (Ok(was), Ok(now)) => was == now || is_less(&was, &now),
             _ => false,
@@ -115,7 +112,6 @@ fn object(text: &str) -> serde_json::Result<BTreeMap<String, &RawValue>> {
     serde_json::from_str(text)
 }
 
-/// Returns true if `now` is between 0 and `was`.
 fn is_less(was: &str, now: &str) -> bool {
     match (WrittenNumber::of(was), WrittenNumber::of(now)) {
         (Some(was), Some(now)) => {
@@ -126,8 +122,7 @@ fn is_less(was: &str, now: &str) -> bool {
     }
 }
 
-/// A number of any length. `digits` has no leading or trailing zeros, and is empty for zero. `magnitude` is the power
-/// of ten of the first digit.
+/// `digits` has no leading or trailing zeros. `magnitude` is the power of ten of the first digit.
 struct WrittenNumber {
     negative: bool,
     magnitude: i64,
@@ -219,8 +214,7 @@ mod tests {
             (r#""kim""#, r#""eve""#),
             ("[1, 2, 3]", "[3, 1]"),
             ("[1, 2]", "[1, 2, 2]"),
-            // A list may lose members, but its other members must stay equal: a smaller number could be a different
-            // account.
+            // Members of a list must stay equal, because a smaller number could be a different account.
             ("[1002, 1003]", "[17]"),
             (r#"[{"id": 1, "n": 5}]"#, r#"[{"id": 1, "n": 3}]"#),
             (r#"{"account": 88001234, "n": 1}"#, r#"{"account": 12345}"#),

@@ -8,12 +8,11 @@ use sha2::{Digest as _, Sha256};
 /// Hexadecimal characters of the ID of a document or memory.
 const ID_CHARS: usize = 32;
 
-/// A document without its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
     /// Unique within the tenant, see [`document_id`].
     pub id: String,
-    /// The name of the document's origin in search results: a path or an address.
+    /// A path or an address, shown in search results.
     pub source: String,
     pub title: String,
     #[serde(default)]
@@ -21,22 +20,21 @@ pub struct Document {
     /// If a later import of this file lacks the document, the document can be deleted.
     #[serde(default)]
     pub file: String,
-    /// Covers all data from which the document was imported. An import skips a document if its digest and its model
-    /// are unchanged.
+    /// Covers all imported data. An import skips a document if its digest and model are unchanged.
     pub digest: String,
-    /// The model of the passages' embeddings; empty without embeddings.
+    /// Empty without embeddings.
     #[serde(default)]
     pub model: String,
     pub passages: usize,
-    /// Time of the import (shard time).
+    /// Shard time of the import.
     #[serde(default)]
     pub at_ms: i64,
 }
 
-/// A part of a document's text. A search finds and returns whole passages.
+/// A search finds and returns whole passages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passage {
-    /// The headings above the passage, outermost first, without the document's title.
+    /// Outermost first, without the document's title.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headings: Vec<String>,
     pub text: String,
@@ -45,7 +43,7 @@ pub struct Passage {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Passages {
     pub passages: Vec<Passage>,
-    /// One vector for each passage, all of the same length; empty without embeddings.
+    /// One vector per passage, all of the same length; empty without embeddings.
     pub vectors: Vec<Vec<i8>>,
 }
 
@@ -54,22 +52,20 @@ pub struct Memory {
     /// Unique within the agent.
     pub id: String,
     pub text: String,
-    /// Words that a search also matches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Time of creation (shard time).
+    /// Shard time of the creation.
     #[serde(default)]
     pub at_ms: i64,
 }
 
-/// The ID is the same at every import. If an origin has several documents, each document needs its own title. If an
-/// origin has only one document, pass an empty title, because the document's title may change.
+/// Equal at every import. Documents of one origin need different titles. A single document needs an empty title.
 #[must_use]
 pub fn document_id(source: &str, title: &str) -> String {
     digest(&[source, title])
 }
 
-/// Returns a hexadecimal digest. Different lists of parts have different digests.
+/// Hexadecimal. Different lists of parts have different digests.
 #[must_use]
 pub fn digest(parts: &[&str]) -> String {
     let mut hash = Sha256::new();

@@ -1,4 +1,4 @@
-//! Parses the amounts that limits sum: exact decimals, counted in millionths.
+//! Amounts that limits sum: exact decimals, in millionths.
 
 use serde_json::Value;
 
@@ -7,8 +7,7 @@ const DIGITS: usize = 6;
 /// In millionths. Up to this number, a double represents integers exactly.
 pub const AMOUNT_MAX: u64 = 1 << 53;
 
-/// Returns millionths. `None` if the text is not a plain decimal, is negative, has more than six digits after the
-/// decimal point, or is larger than [`AMOUNT_MAX`].
+/// Returns millionths. `None` unless the text is a plain decimal with at most six decimal places, up to [`AMOUNT_MAX`].
 #[must_use]
 pub fn parse(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
@@ -22,12 +21,11 @@ pub fn parse(text: &str) -> Option<u64> {
     (amount <= AMOUNT_MAX).then_some(amount)
 }
 
-/// Returns the amount in millionths. `None` unless the value is a number or a text that [`parse`] accepts.
+/// Returns millionths. `None` unless the value is a number or a text that [`parse`] accepts.
 #[must_use]
 pub fn of(value: &Value) -> Option<u64> {
     match value {
-        // Formats the double as the shortest text that parses as the same number. For up to 15 digits, this text equals
-        // the number as it was written.
+        // The shortest text that parses as the same double. Up to 15 digits, this text equals the number as written.
         Value::Number(number) => match number.as_u64() {
             Some(whole) => parse(&whole.to_string()),
             None => parse(&number.as_f64()?.to_string()),

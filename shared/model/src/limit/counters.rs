@@ -15,29 +15,25 @@ pub struct LimitCaller<'a> {
     pub policy: &'a AgentPolicy,
     pub context: &'a Context,
     pub task: Option<&'a TaskId>,
-    /// True if consecutive `read` calls of the turn run at the same time.
     pub parallel_reads: bool,
 }
 
-/// The amounts that a turn's calls debit from one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debits {
     /// Index in the list of limits.
     pub limit: usize,
     /// Names and hashes, separated by colons.
     pub key: String,
-    /// One per call. `None` if the limit sums an argument and this call's argument is not a valid amount.
+    /// One per call. `None` if the limit sums an argument and the call has no valid amount.
     pub amounts: Vec<Option<u64>>,
 }
 
-/// Returns the debits of the calls, in the order of the limits.
 #[must_use]
 pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, calls: &[Call]) -> Vec<Debits> {
-    // A call counts for the tool that it runs, regardless of how the model spells the tool's name.
+    // A call counts for the tool that it runs, regardless of the model's spelling.
     let meant: Vec<&str> = calls.iter().map(|call| tools.meant(&call.tool)).collect();
     let mut found: BTreeMap<(usize, String), Vec<Option<u64>>> = BTreeMap::new();
-    // Arguments that are not JSON count as missing. Argument values stay text, so numbers are compared with all their
-    // digits.
+    // Argument values stay text, so numbers are compared with all their digits.
     let mut arguments: Vec<Option<Option<&RawValue>>> = vec![None; calls.len()];
     for (number, limit) in limits.iter().enumerate() {
         if limit.bound.is_of_models() || !counts(limit, caller) {
@@ -78,7 +74,6 @@ fn counts(limit: &Limit, caller: &LimitCaller<'_>) -> bool {
     matches_caller(&limit.matches, caller) && (caller.task.is_some() || !limit.per.contains(&LimitKey::Task))
 }
 
-/// Either the most that a request to a model can use, or the actual usage from the response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModelAmounts {
     /// Request and response together.
@@ -87,10 +82,10 @@ pub struct ModelAmounts {
     pub money: u64,
 }
 
-/// Returns the debits of a request to a model, in the order of the limits. Each [`Debits`] has one amount.
+/// Each [`Debits`] has one amount.
 #[must_use]
 pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: ModelAmounts) -> Vec<Debits> {
-    // A request to a model is not a call, so limits on tools and arguments do not apply to it.
+    // Limits on tools and arguments do not apply to requests to models.
     let of = |(number, limit): (usize, &Limit)| {
         let amount = match limit.bound {
             LimitBound::Tokens(_) => at_most.tokens,
@@ -103,8 +98,7 @@ pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Model
     limits.iter().enumerate().filter_map(of).collect()
 }
 
-/// Calls that run one after another share one permit. If `runs_in_parallel` returns true for a call, the call may run
-/// at the same time as others, so it needs its own permit.
+/// Calls that run one after another share one permit. A call that may run in parallel needs its own permit.
 fn share_permits(amounts: &mut [Option<u64>], runs_in_parallel: impl Fn(usize) -> bool) {
     let mut has_permit = false;
     for (at, amount) in amounts.iter_mut().enumerate().filter(|(_, amount)| **amount != Some(0)) {
@@ -115,21 +109,18 @@ fn share_permits(amounts: &mut [Option<u64>], runs_in_parallel: impl Fn(usize) -
     }
 }
 
-/// Returns true for a `read` tool. Also returns true for a tool without a declared effect, because it may be one of a
-/// worker's own `read` tools.
+/// Also true without a declared effect: the tool may be a worker's own `read` tool.
 fn may_read(tools: &KnownTools, tool: &str) -> bool {
     tools.traits(tool).and_then(|traits| traits.effect).is_none_or(|effect| effect == Effect::Read)
 }
 
 impl LimitMatch {
-    /// Returns true if the lists of agents and roles match. Checks no other lists.
     #[must_use]
     pub fn fits_agent(&self, agent: &AgentId, policy: &AgentPolicy) -> bool {
         (self.agents.is_empty() || self.agents.iter().any(|pattern| fits(pattern, agent.as_str())))
             && (self.roles.is_empty() || self.roles.iter().any(|role| policy.roles.contains(role)))
     }
 
-    /// Returns true if the list of plans matches. Checks no other lists.
     #[must_use]
     pub fn fits_tenant(&self, owner: &TenantPolicy) -> bool {
         self.plans.is_empty() || self.plans.contains(&owner.plan)
@@ -153,11 +144,10 @@ fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
         && (wanted.categories.is_empty() || wanted.categories.contains(&traits.category))
 }
 
-/// Replaces a missing user, session, argument or category in a key. All such calls share one counter.
+/// Replaces a missing user, session, argument or category in a key.
 const UNSAID: &str = "-";
 
-/// Returns the key of a call's counter. Values from producers and models are hashed, because they are not names and may
-/// be private.
+/// Values from producers and models are hashed, because they may be private.
 fn key(
     limit: &Limit,
     caller: &LimitCaller<'_>,
@@ -179,18 +169,16 @@ fn key(
     of_tenant.into_iter().chain(parts).collect::<Vec<_>>().join(":")
 }
 
-/// If a limit already has its maximum number of counters, all further keys share the counter with this key.
+/// All keys beyond the limit's maximum share this counter.
 pub const OTHERS: &str = "~";
 
-/// Returns the counter's tenant. `None` if the key does not name a tenant, because calls of several tenants can debit
-/// the counter.
+/// `None` if calls of several tenants can debit the counter.
 #[must_use]
 pub fn tenant_of(limit: &Limit, counter: &str) -> Option<TenantId> {
     let first = counter.split(':').next().filter(|_| limit.is_of_tenants() && counter != OTHERS)?;
     TenantId::new(first).ok()
 }
 
-/// Returns false if the key shows that calls of this tenant, or of its agent `agent` if set, cannot debit the counter.
 #[must_use]
 pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<&AgentId>) -> bool {
     if !limit.is_of_tenants() || counter == OTHERS {
@@ -200,29 +188,26 @@ pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<
     if parts.next() != Some(tenant.as_str()) {
         return false;
     }
-    // The agent follows directly after the tenant in the keys that [`key`] creates.
+    // In the keys of [`key`], the agent follows directly after the tenant.
     let agent = agent.filter(|_| limit.per.contains(&LimitKey::Agent));
     agent.is_none_or(|agent| parts.next() == Some(agent.as_str()))
 }
 
-/// Returns a tool's name for a key. A model may write any text as a tool's name, so a text that cannot be a tool's name
-/// is replaced with its hash.
+/// A model may write any text as a tool's name. A text that cannot be a tool's name is hashed.
 fn tool(name: &str) -> String {
     let is_name = name.len() <= limits::NAME_BYTES_MAX
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
     if is_name { name.to_owned() } else { short_hash("", name) }
 }
 
-/// Returns the hash of the first of `names` that is a member of the context. If the context is a text, returns the hash
-/// of this text. Otherwise returns `UNSAID`.
+/// Returns the hash of the first of `names` in the context, or of a context that is a text. Otherwise returns `UNSAID`.
 fn context_key(caller: &LimitCaller<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
     let Some(context) = context else { return UNSAID.to_owned() };
     let named = names.iter().find_map(|name| value_at(context, &format!("/{name}")));
     one_text(caller, named.or_else(|| Some(context).filter(|context| context.get().starts_with('"'))))
 }
 
-/// Returns the hash of a value, or `UNSAID` without a value. Equal values share a counter even if they are written
-/// differently: `7`, `7.0` and `7e0` are the same customer.
+/// Returns `UNSAID` without a value. Equal values share a counter: `7`, `7.0` and `7e0` are the same customer.
 fn one_text(caller: &LimitCaller<'_>, value: Option<&RawValue>) -> String {
     let text = value.and_then(canonical);
     text.map_or_else(|| UNSAID.to_owned(), |text| short_hash(caller.tenant.as_str(), &text))

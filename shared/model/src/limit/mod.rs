@@ -1,9 +1,5 @@
-//! Limits: how many calls, or which amounts, a tenant, agent or user may use in a given time.
-//!
-//! A limit defines the calls that it counts ([`LimitMatch`]), and the properties by which it counts them separately
-//! ([`LimitKey`]). It also defines the maximum ([`LimitBound`]) and the window ([`LimitWindow`]) of a counter.
-//! [`counters`](counters::counters) finds the counters that a turn's calls debit. The transaction that dispatches the
-//! calls compares and debits these counters. Redis stores counters, not the definitions of limits.
+//! Limits on the calls or amounts of a tenant, agent or user in a given time. [`counters`](counters::counters) finds
+//! the counters that a turn's calls debit. Redis stores counters, not the definitions of limits.
 
 pub mod amount;
 pub mod counters;
@@ -32,30 +28,28 @@ pub struct Limit {
 /// A call must match all of these lists; an empty list matches every call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitMatch {
-    /// Names or patterns. In a pattern, `*` matches any characters.
+    /// Names or patterns; `*` matches any characters.
     pub tools: Vec<String>,
     /// A tool that the configuration does not declare has the effect `once`.
     pub effects: Vec<Effect>,
     /// A tool that the configuration does not declare has no category.
     pub categories: Vec<String>,
-    /// Names or patterns. In a pattern, `*` matches any characters.
+    /// Names or patterns; `*` matches any characters.
     pub agents: Vec<String>,
-    /// An agent matches if it has at least one of these roles.
+    /// One of these roles is enough.
     pub roles: Vec<String>,
     pub plans: Vec<String>,
 }
 
-/// A property of calls. Each value of the property has its own counter.
+/// Each value of the property has its own counter.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitKey {
     Tenant,
     Agent,
-    /// `user_id` of the turn's `user_context`, or `id` if `user_id` is missing. If `user_context` is a text, this
-    /// text identifies the user.
+    /// `user_id` or `id` in the turn's `user_context`, or the context itself if it is a text.
     User,
-    /// `session_id` of the turn's `session_data`, or `id` if `session_id` is missing. If `session_data` is a text,
-    /// this text identifies the session.
+    /// `session_id` or `id` in the turn's `session_data`, or the data itself if it is a text.
     Session,
     /// Calls without a task are not counted.
     Task,
@@ -67,7 +61,7 @@ pub enum LimitKey {
 }
 
 impl LimitKey {
-    /// The keys that the configuration writes as one word. The only other key is written as `argument:<JSON pointer>`.
+    /// All keys except `argument:<JSON pointer>`.
     pub const NAMED: [(&'static str, Self); 7] = [
         ("tenant", Self::Tenant),
         ("agent", Self::Agent),
@@ -99,12 +93,11 @@ impl LimitKey {
 #[serde(rename_all = "lowercase")]
 pub enum LimitBound {
     Calls(u64),
-    /// Calls that run at the same time. A call holds its permit from its dispatch until the end of its slice,
-    /// including retries.
+    /// Calls that run at the same time. A call holds its permit until the end of its slice, including retries.
     Concurrent(u64),
-    /// Percentage of the workers' slots that calls may use at the same time.
+    /// Percentage of the workers' slots.
     Part(u64),
-    /// A weight. While calls wait, tenants get the workers' slots in proportion to their weights.
+    /// While calls wait, tenants get slots in proportion to their weights.
     Share(u64),
     Sum {
         /// A JSON pointer (RFC 6901).
@@ -112,14 +105,14 @@ pub enum LimitBound {
         /// In millionths ([`amount`]).
         max: u64,
     },
-    /// Tokens of requests and responses together. Only requests to models debit the counter.
+    /// Tokens of requests and responses. Only requests to models debit the counter.
     Tokens(u64),
-    /// Millionths of the currency of the models' prices. Only requests to models debit the counter.
+    /// Millionths of the currency. Only requests to models debit the counter.
     Money(u64),
 }
 
 impl LimitBound {
-    /// Returns the maximum: calls, tokens, millionths, a percentage of the slots, or a weight.
+    /// Calls, tokens, millionths, a percentage of the slots, or a weight.
     #[must_use]
     pub const fn max(&self) -> u64 {
         match self {
@@ -133,7 +126,6 @@ impl LimitBound {
         }
     }
 
-    /// Returns the maximum. `None` if it depends on the number of worker slots.
     #[must_use]
     pub const fn fixed_max(&self) -> Option<u64> {
         if self.is_of_slots() { None } else { Some(self.max()) }
@@ -172,7 +164,6 @@ impl LimitBound {
         }
     }
 
-    /// Parses calls, permits, percent, a weight, or an amount, as configurations write it. `None` if invalid.
     #[must_use]
     pub fn parse_max(&self, text: &str) -> Option<u64> {
         match self {
@@ -185,7 +176,6 @@ impl LimitBound {
         }
     }
 
-    /// The expected input of [`parse_max`](Self::parse_max), for error messages.
     #[must_use]
     pub fn max_words(&self) -> String {
         match self {
@@ -204,20 +194,18 @@ impl LimitBound {
 
 pub const WEIGHT_MAX: u64 = 1_000;
 
-/// Parses a percentage from `1%` to `100%`.
+/// From `1%` to `100%`.
 #[must_use]
 pub fn parse_percent(text: &str) -> Option<u64> {
     let number = text.strip_suffix('%')?.parse().ok()?;
     (1..=100).contains(&number).then_some(number)
 }
 
-/// The time after which debited amounts no longer count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitWindow {
     Tick,
-    /// Length (ms). The windows of different counters start at different times, so that not all waiting calls wake at
-    /// once.
+    /// Length (ms). Windows of different counters start at different times, so that not all waiting calls wake at once.
     Period(i64),
     /// Length (ms). Each amount counts for this length and up to an eighth longer.
     Rolling(i64),
@@ -242,19 +230,17 @@ pub enum OnReach {
 pub enum LimitMode {
     #[default]
     Enforce,
-    /// The limit stops no calls. It counts all calls, and reports those that would have waited or been rejected.
+    /// The limit stops no calls, but reports calls that would have waited or been rejected.
     Shadow,
 }
 
 impl Limit {
-    /// Returns true if each counter of the limit belongs to a single tenant.
     #[must_use]
     pub fn is_of_tenants(&self) -> bool {
         self.per.iter().any(LimitKey::is_of_tenant)
     }
 
-    /// Returns the maximum in one shard. If the counter belongs to no tenant, the maximum is divided among the shards,
-    /// so that all shards together do not allow more.
+    /// If the counter belongs to no tenant, the shards divide the maximum.
     #[must_use]
     pub fn share(&self, shard: u32, shards: u32) -> u64 {
         let max = self.bound.max();
@@ -262,8 +248,7 @@ impl Limit {
         if self.is_of_tenants() { max } else { max / shards + u64::from(u64::from(shard) < max % shards) }
     }
 
-    /// Returns the permits for a percentage of the slots, at least one. If the counter belongs to no tenant, the
-    /// permits are divided among the shards.
+    /// At least one. If the counter belongs to no tenant, the shards divide the permits.
     #[must_use]
     pub fn permits_of(&self, percent: u64, slots: u64, shards: u32) -> u64 {
         let permits = slots.saturating_mul(percent) / 100;
@@ -271,8 +256,7 @@ impl Limit {
         permits.max(1)
     }
 
-    /// Returns the length of a counter's window. `None` if the length is not fixed. A task's counter is kept longer
-    /// than any task can last.
+    /// `None` if the length is not fixed. A task's counter is kept longer than any task can last.
     #[must_use]
     pub const fn period_ms(&self, tick_ms: i64) -> Option<i64> {
         match self.every {
@@ -331,14 +315,12 @@ impl fmt::Display for LimitKey {
     }
 }
 
-/// Formats a length in the largest unit that gives a whole number.
 fn period(ms: i64) -> String {
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     let whole = units.into_iter().find(|(_, length)| ms > 0 && ms % length == 0);
     whole.map_or_else(|| format!("{ms}ms"), |(unit, length)| format!("{}{unit}", ms / length))
 }
 
-/// Returns true if `name` matches `pattern`. A `*` in `pattern` matches any characters.
 #[must_use]
 pub fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, more)) = pattern.split_once('*') else { return pattern == name };

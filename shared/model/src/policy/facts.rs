@@ -1,5 +1,4 @@
-//! Facts record what has happened in a session. Calls require or forbid facts when they begin, and set or clear facts
-//! when they end.
+//! Facts record events of a session. Calls require or forbid facts at their start, and set or clear facts at their end.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,14 +13,12 @@ use crate::tool::canonical_argument;
 use crate::{AgentId, CallResult, Context, Effect, Outcome, SessionName, TaskId, TenantId, limits};
 
 pub const FACT_KEPT_MS_DEFAULT: i64 = 86_400_000;
-/// The longest time that a permission's row can set.
 pub const FACT_KEPT_MS_MAX: i64 = 31 * 86_400_000;
-/// Arguments that distinguish facts of one name.
 const ARGUMENTS_MAX: usize = 4;
-/// Length of a hash of argument values. Long enough to make collisions infeasible.
+/// Long enough to make collisions infeasible.
 const HASH_CHARS: usize = 32;
 
-/// A fact, for example `read_untrusted` or `quoted_price(/item)`.
+/// For example `read_untrusted` or `quoted_price(/item)`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fact {
     pub name: String,
@@ -32,9 +29,7 @@ pub struct Fact {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FactChange {
     pub fact: Fact,
-    /// Only these outcomes of a call cause the change.
     pub on: BTreeSet<Outcome>,
-    /// Counted from the change.
     pub kept_ms: i64,
 }
 
@@ -51,8 +46,7 @@ pub struct FactCondition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FactScope {
-    /// The session that a turn or its task names. Without a session, facts belong to the task. Without a task, they
-    /// belong to the agent.
+    /// Without a session, facts belong to the task, or else to the agent.
     #[default]
     Session,
     /// Without a task, facts belong to the agent.
@@ -74,13 +68,13 @@ pub struct FactRow {
 }
 
 impl<'de> serde::Deserialize<'de> for FactRow {
-    /// Always fails. Only the configuration contains rows, and its own parser reads them.
+    /// Only the configuration's own parser reads rows.
     fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
         Err(serde::de::Error::custom("facts of a row are read from a configuration alone"))
     }
 }
 
-/// The session, task or agent that owns a call's facts. Unique within the tenant.
+/// The owner of facts: a session, a task or an agent. Unique within the tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FactsSession(String);
 
@@ -122,8 +116,7 @@ impl Fact {
         (is_name && are_pointers).then(|| Self { name: name.to_owned(), arguments })
     }
 
-    /// The fact's name and a hash of its argument values, because the values may be private. A missing argument
-    /// counts as null.
+    /// Argument values are hashed, because they may be private. A missing argument counts as null.
     #[must_use]
     pub fn key(&self, arguments: &RawValue) -> String {
         if self.arguments.is_empty() {
@@ -139,10 +132,10 @@ impl Fact {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FactTransition {
     Set,
-    /// A call that forbids the fact is denied, and so is a call that requires it.
+    /// Denies both calls that require the fact and calls that forbid the fact.
     MaybeSet,
     Cleared,
-    /// A call that requires the fact is denied, and so is a call that forbids it.
+    /// Denies both calls that require the fact and calls that forbid the fact.
     MaybeCleared,
 }
 
@@ -169,15 +162,13 @@ impl FactRow {
         })
     }
 
-    /// Returns the changes of facts at the end of a call. A call that did not run changes nothing, unless it has the
-    /// result of an equal call or of the read cache. If it is uncertain whether the call took effect, its changes are
-    /// uncertain too.
+    /// Only a call that ran, or that has the result of another call, changes facts. An uncertain effect makes the
+    /// changes uncertain.
     #[must_use]
     pub fn after(&self, result: &CallResult, effect: Effect) -> Vec<(&FactChange, FactTransition)> {
         self.after_end(result.outcome, result.ran(), effect)
     }
 
-    /// Like [`Self::after`], without a result.
     #[must_use]
     pub fn after_end(&self, outcome: Outcome, ran: bool, effect: Effect) -> Vec<(&FactChange, FactTransition)> {
         let may_have = outcome.happened() == EffectHappened::Perhaps
@@ -201,22 +192,21 @@ impl FactRow {
         };
         let sets = of(&self.sets, FactTransition::Set, FactTransition::MaybeSet);
         let clears = of(&self.clears, FactTransition::Cleared, FactTransition::MaybeCleared);
-        // The changes that clear facts come first. So if a call clears and sets the same fact, the fact is set.
+        // Changes that clear facts come first. So if a call clears and sets the same fact, the fact is set.
         let clears = clears.into_iter().map(|(at, transition)| (&self.clears[at], transition));
         clears.chain(sets.into_iter().map(|(at, transition)| (&self.sets[at], transition))).collect()
     }
 }
 
-/// Returns a text for the audit log: a hash that includes the tenant, because the session's name may be secret. Empty
-/// without a session. Facts then belong to the task or the agent.
+/// A hash of tenant and session, because the session's name may be secret. Empty without a session.
 #[must_use]
 pub fn session_note(tenant: &TenantId, task: Option<&TaskId>, context: &Context) -> String {
     let named = context.session_id.as_ref().map(SessionName::as_str).or_else(|| task.and_then(talk_of));
     named.map(|session| hash_of([tenant.as_str(), session].into_iter())[..HASH_CHARS].to_owned()).unwrap_or_default()
 }
 
-/// The conversation of a task that is an exchange (`ses-<session>-<number>`). `None` for any other task. Facts of one
-/// exchange also apply to the next exchange.
+/// Returns the session of a task `ses-<session>-<number>`, and `None` for any other task. Facts of one such task also
+/// apply to the next.
 fn talk_of(task: &TaskId) -> Option<&str> {
     let (session, number) = task.as_str().strip_prefix("ses-")?.rsplit_once('-')?;
     (!session.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(session)

@@ -1,4 +1,4 @@
-//! Defines pauses, with which operators stop calls temporarily.
+//! Operators stop calls temporarily with pauses.
 
 use serde::{Deserialize, Serialize};
 

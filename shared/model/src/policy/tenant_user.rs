@@ -3,7 +3,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// If only the name is set, the user is serialized as a plain name, which older builds can also read.
+/// A user with only a name is serialized as a plain text, which older builds can also read.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
 pub struct TenantUser {
@@ -11,7 +11,7 @@ pub struct TenantUser {
     pub name: String,
     /// Only lists show the roles.
     pub roles: BTreeSet<String>,
-    /// Personal data: only callers who may list the tenant's users see it.
+    /// Personal data: only callers who may list the tenant's users see the address.
     pub email: Option<String>,
     /// For example `active`, `invited` or `away`.
     pub status: Option<String>,

@@ -1,19 +1,17 @@
-//! Recognizes names of secrets. Names are compared by words: `accessToken`, `ACCESS_TOKEN` and `x-access-token` are
-//! equal.
+//! Recognizes names of secrets by words: `accessToken`, `ACCESS_TOKEN` and `x-access-token` are equal.
 
-/// Keys up to this number of bytes are split into words on the stack.
+/// Keys up to this number of bytes are split on the stack.
 const SHORT: usize = 64;
 
-/// Returns the form `_word_word_` in lower case. A word ends at any character that is not a letter or digit, between
-/// a lower-case and an upper-case letter, and between a letter and a digit. In a series of capitals, the last one
-/// begins the next word (`APIKey`).
+/// Returns the form `_word_word_` in lower case. In a series of capitals, the last capital begins the next word
+/// (`APIKey`).
 pub(super) fn words(key: &str) -> String {
     let mut words = String::with_capacity(key.len() + 8);
     split(key.as_bytes(), |byte| words.push(char::from(byte)));
     words
 }
 
-/// Passes the form `_word_word_` to `push`: at most 2n + 2 bytes for a key of n bytes.
+/// Calls `push` at most 2n + 2 times for a key of n bytes.
 fn split(key: &[u8], mut push: impl FnMut(u8)) {
     push(b'_');
     let mut boundary = true;
@@ -43,7 +41,6 @@ fn split(key: &[u8], mut push: impl FnMut(u8)) {
     }
 }
 
-/// Returns true if the key names a secret. An `extra` key matches if `key` contains its words in sequence.
 pub(super) fn is_secret(key: &str, extra: &[String]) -> bool {
     let key = key.as_bytes();
     if key.len() > SHORT {
@@ -138,8 +135,7 @@ fn is_secret_word(word: &[u8]) -> bool {
     )
 }
 
-/// Returns true if the two words together name a secret. The second word alone may name something else, such as `key`
-/// or `tokens`.
+/// The second word alone may name something else, such as `key` or `tokens`.
 fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     match word {
         b"key" | b"keys" => is_of_secret_key(before),
@@ -161,8 +157,7 @@ fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     }
 }
 
-/// Returns true if `before` in front of `key` names a secret key. Keys that only identify something are excluded:
-/// primary, foreign, sort, cache, object, idempotency, public.
+/// Excludes keys that only identify something: primary, foreign, sort, cache, object, idempotency, public.
 fn is_of_secret_key(before: &[u8]) -> bool {
     matches!(
         before,
@@ -201,15 +196,13 @@ fn is_of_secret_key(before: &[u8]) -> bool {
     )
 }
 
-/// Returns true if the word is secret only as the whole key: `key` in a query string, `session` in a request, `sig` in
-/// a signed URL.
+/// True for a word that is secret only as the whole key: `key` in a query string, `sig` in a signed URL.
 fn is_secret_alone(word: &[u8]) -> bool {
     // An email address is not a secret, but it is personal data and must not be logged.
     matches!(word, b"key" | b"session" | b"sid" | b"sig" | b"pins" | b"email" | b"emails")
 }
 
-/// Returns true for words that turn a key with `token` into a count or an address: `token_count`, `max_token`,
-/// `token_url`.
+/// Next to `token`, these words name a count or an address: `token_count`, `token_url`.
 fn is_measure(word: &[u8]) -> bool {
     matches!(
         word,
@@ -241,7 +234,7 @@ fn is_measure(word: &[u8]) -> bool {
     )
 }
 
-/// Returns true for words next to which `pin` does not name a PIN: `pin_message`, `gpio_pin`, `pin_id`.
+/// Next to these words, `pin` is not a PIN: `pin_message`, `gpio_pin`.
 fn is_pinned(word: &[u8]) -> bool {
     matches!(word, b"message" | b"post" | b"to" | b"top" | b"id" | b"ids" | b"gpio" | b"map" | b"board")
 }

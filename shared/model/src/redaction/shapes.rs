@@ -30,7 +30,6 @@ const PREFIXED: [(&str, usize); 24] = [
     ("shpat_", 16),
 ];
 
-/// Redacts secrets in free text. In `key=value` or `key: value`, `is_secret_key` decides whether the key is secret.
 pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &mut Patch<'_>) {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -67,10 +66,10 @@ pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &m
 const WORD: u8 = 1;
 /// A byte that may begin a token at the start of a word.
 const BEGINS: u8 = 2;
-/// A byte that may belong to a secret that can start anywhere in a word.
+/// A byte of a secret that can start anywhere in a word.
 const MARKS: u8 = 4;
 
-/// Most bytes are in neither `BEGINS` nor `MARKS`, so one lookup rules out a secret that begins there.
+/// One lookup rules out most bytes as the start of a secret.
 static CLASS: [u8; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -97,7 +96,6 @@ const fn is_token(byte: u8) -> bool {
     is_word(byte) || byte == b'-'
 }
 
-/// Returns the end of the token characters from `at` on. Stops early at the header of a private key.
 fn token_end(bytes: &[u8], at: usize) -> usize {
     let rest = bytes.get(at..).unwrap_or_default();
     let run = rest.iter().take_while(|b| is_token(**b)).count();
@@ -122,7 +120,7 @@ fn token(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
 
 fn prefixed(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
-    // Reject most words early, because no known prefix begins with their first two bytes.
+    // Rejects most words early, by their first two bytes.
     let (b"sk" | b"sh" | b"rk" | b"wh" | b"gh" | b"gi" | b"gl" | b"xo" | b"xa" | b"AI" | b"hf" | b"np") =
         rest.get(..2)?
     else {
@@ -141,7 +139,7 @@ fn aws(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     fits.then(|| (at, token_end(bytes, at)))
 }
 
-/// Returns the end of a token that may contain single dots between its characters.
+/// Single dots may separate the token characters.
 fn dotted_end(bytes: &[u8], at: usize) -> usize {
     let mut end = token_end(bytes, at);
     while bytes.get(end) == Some(&b'.') && bytes.get(end + 1).is_some_and(|b| is_token(*b)) {
@@ -150,7 +148,7 @@ fn dotted_end(bytes: &[u8], at: usize) -> usize {
     end
 }
 
-/// A JSON web token: `eyJ…`, which is base64 for `{"`, with at least one dot.
+/// `eyJ…`, which is base64 for `{"`, with at least one dot.
 fn jwt(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     if !bytes.get(at..)?.starts_with(b"eyJ") {
         return None;
@@ -159,8 +157,8 @@ fn jwt(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (end - at >= 20 && bytes.get(at..end)?.contains(&b'.')).then_some((at, end))
 }
 
-/// The credentials after `Bearer` or `Basic`. A simple word counts as prose unless it is long, or unless the whole
-/// text is only the scheme and the word.
+/// The credentials after `Bearer` or `Basic`. A short, simple word counts as prose, unless the text has only the scheme
+/// and this word.
 fn bearer(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let scheme = [&b"bearer"[..], b"basic"]
         .into_iter()
@@ -177,7 +175,7 @@ fn bearer(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (blanks > 0 && len > 0 && !prose).then_some((start, start + len))
 }
 
-/// The colon at `at` may belong to a Telegram bot token, or to the password of a URL.
+/// The colon may belong to a Telegram bot token, or to the password of a URL.
 fn colon(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     if bytes.get(at) != Some(&b':') {
         return None;
@@ -185,8 +183,7 @@ fn colon(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     telegram(bytes, at).or_else(|| url_password(bytes, at))
 }
 
-/// A bot token such as `123456:AA…`. The number identifies the bot, and the text after the colon is the secret. The
-/// range contains both.
+/// For example `123456:AA…`. The range contains the bot's number and the secret.
 fn telegram(bytes: &[u8], colon: usize) -> Option<(usize, usize)> {
     let digits = bytes.get(..colon)?.iter().rev().take_while(|b| b.is_ascii_digit()).count();
     let end = token_end(bytes, colon + 1);
@@ -205,7 +202,7 @@ fn url_password(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (password < user_info.len()).then_some((at + 3 + password, at + 3 + user_info.len()))
 }
 
-/// A private key in PEM format. Without an end line, the range extends to the end of the text.
+/// Without an end line, the range extends to the end of the text.
 fn pem(text: &str, at: usize) -> Option<(usize, usize)> {
     const END: &str = "PRIVATE KEY-----";
     let rest = text.get(at..)?;
@@ -226,7 +223,7 @@ fn pem(text: &str, at: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// The value after the `:` or `=` at `at`, if the key before it is secret.
+/// The value after the `:` or `=` at `at`, if the key is secret.
 fn assigned(text: &str, at: usize, is_secret_key: &dyn Fn(&str) -> bool) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     let before = bytes.get(..at)?;
@@ -257,7 +254,7 @@ fn value(bytes: &[u8], at: usize, key: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// Ends at the closing quote. `slashes` is the number of backslashes before the opening quote.
+/// `slashes` is the number of backslashes before the opening quote.
 fn quoted(bytes: &[u8], start: usize, quote: u8, slashes: usize) -> (usize, usize) {
     let mut at = start;
     let mut run = 0;
@@ -272,8 +269,8 @@ fn quoted(bytes: &[u8], start: usize, quote: u8, slashes: usize) -> (usize, usiz
     (start, bytes.len())
 }
 
-/// A header's value extends to the end of the line. Any other value is one word, or two words if the first is a
-/// scheme (`Bearer x`).
+/// A header's value extends to the end of the line. Any other value is one word, or two words with a scheme (`Bearer
+/// x`).
 fn word_end(bytes: &[u8], at: usize, key: &str) -> usize {
     let until = |at: usize, ends: &dyn Fn(u8) -> bool| {
         at + bytes.get(at..).unwrap_or_default().iter().take_while(|b| !ends(**b)).count()

@@ -169,8 +169,7 @@ fn secret() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Compares only the second half of the secret, because the first half contains the prefix that all secrets of a kind
-/// share.
+/// All secrets of a kind share the first half as a prefix, so only the second half counts.
 fn leaks(text: &str, secret: &str) -> bool {
     let from = secret.len() / 2;
     text.contains(&secret[from..])

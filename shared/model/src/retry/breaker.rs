@@ -1,15 +1,13 @@
-//! A circuit breaker stops calls to a service after several failures in a row. The caller passes the current time as
-//! the duration since a fixed instant.
+//! A circuit breaker stops calls to a service after several failures in a row. `now` is the time since a fixed instant.
 
 use std::time::Duration;
 
-/// Longest pause that a service can request. A service with a wrong clock must not stop calls forever.
+/// Bounds the pause that a service requests. A service with a wrong clock must not stop calls forever.
 pub const OPEN_MAX: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerSettings {
     pub failures_max: u32,
-    /// The breaker stays open for this time before it allows one trial request.
     pub cooldown: Duration,
 }
 
@@ -17,13 +15,13 @@ pub struct BreakerSettings {
 pub struct Breaker {
     failures: u32,
     until: Option<Duration>,
-    /// If true, one trial request decides after the pause whether the breaker closes. If false, the service requested
-    /// the pause, and all requests are allowed after it.
+    /// If true, a trial request after the pause decides. If false, the service requested the pause, and all requests
+    /// are allowed after the pause.
     opened_by_failures: bool,
     trial_in_progress: bool,
 }
 
-/// Permission to send one request. It must be returned with `record_success`, `record_failure` or `release`.
+/// Must be returned with `record_success`, `record_failure` or `release`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerPermit {
     pub is_trial: bool,
@@ -31,7 +29,6 @@ pub struct BreakerPermit {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerRejection {
-    /// Contains the remaining time.
     Open(Duration),
     TrialInProgress,
 }
@@ -54,25 +51,24 @@ impl Breaker {
         Ok(BreakerPermit { is_trial: true })
     }
 
-    /// Opens the breaker for this duration, because the service reported that its rate limit is used up.
+    /// The service reported a used-up rate limit.
     pub fn open_for(&mut self, duration: Duration, now: Duration) {
         self.until = self.until.max(Some(now + duration.min(OPEN_MAX)));
     }
 
-    /// Resets the failures. If the breaker opened after the request was sent, the response does not close it.
+    /// If the breaker opened after the request was sent, the response does not close the breaker.
     pub fn record_success(&mut self, permit: BreakerPermit, now: Duration) {
         self.failures = 0;
         if permit.is_trial {
             self.opened_by_failures = false;
-            // Keeps the pause that the service requested in this response.
+            // Keeps a pause that the service requested in this response.
             self.until = self.until.filter(|until| *until > now);
         }
         self.release(permit);
     }
 
-    /// Records a failure that would affect later requests too. `named` is the pause that the service requested. A
-    /// failure with a requested pause is not counted, because the service is reachable. Returns true if this failure
-    /// opened the breaker.
+    /// `named` is the requested pause of a reachable service, so the failure is not counted. Returns true if this
+    /// failure opened the breaker.
     pub fn record_failure(
         &mut self,
         permit: BreakerPermit,
@@ -92,8 +88,8 @@ impl Breaker {
         !rested && self.is_open(now)
     }
 
-    /// Ends a request without counting it, because its outcome does not show whether the service works. If the request
-    /// was the trial, the next request becomes the trial.
+    /// The outcome of the request does not show whether the service works. If the request was the trial, the next
+    /// request becomes the trial.
     pub fn release(&mut self, permit: BreakerPermit) {
         if permit.is_trial {
             self.trial_in_progress = false;

@@ -2,24 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Each variant requires more than the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
-    /// The record is in the memory of the primary. If the primary fails, the record may be lost.
+    /// Only in the memory of the primary: a failure of the primary may lose the record.
     #[default]
     None,
-    /// The record is also on the disk of the primary, in its fsynced append-only file.
+    /// Also in the fsynced append-only file of the primary.
     #[serde(rename = "local")]
     Disk,
-    /// The record is also in the memory of a replica.
+    /// Also in the memory of a replica.
     Replica,
 }
 
 impl Durability {
     pub const WORDS: [(&str, Self); 3] = [("none", Self::None), ("local", Self::Disk), ("replica", Self::Replica)];
 
-    /// The name in configuration, messages and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

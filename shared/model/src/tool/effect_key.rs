@@ -8,41 +8,32 @@ use crate::TenantId;
 use crate::digest::hash_of;
 
 pub const EFFECT_WINDOW_MS_DEFAULT: i64 = 86_400_000;
-/// Bounds [`EffectKey::window_ms`].
 pub const EFFECT_WINDOW_MS_MAX: i64 = 31 * 86_400_000;
 
-/// Calls with equal listed arguments have the same effect if the second call begins within the window.
+/// Calls with equal listed arguments have the same effect within the window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EffectKey {
     /// JSON pointers (RFC 6901).
     pub arguments: Vec<String>,
-    /// Counted from the end of a call. Until then, equal calls get the call's result.
+    /// Counted from the end of a call. In this time, equal calls get that call's result.
     pub window_ms: i64,
 }
 
-/// The effect that a call claims, for audit entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EffectNote {
     pub key: String,
-    /// See [`EffectKey::window_ms`].
     pub window_ms: i64,
 }
 
 impl EffectKey {
-    /// The pointer of a key argument that is missing or null. `None` if all key arguments are present.
+    /// The pointer of a key argument that is missing or null.
     #[must_use]
     pub fn missing(&self, arguments: &RawValue) -> Option<&str> {
         self.arguments.iter().map(String::as_str).find(|pointer| canonical_argument(arguments, pointer).is_none())
     }
 
-    /// 64 hexadecimal characters. Equal calls of a tenant's tool have the same hash. The hash does not reveal the
-    /// arguments.
-    ///
-    /// Numbers are compared as exact decimals (`1`, `1.0` and `1e0` are equal). Objects are compared regardless of
-    /// the order of their members, and texts character by character.
-    /// An error is the pointer of a key argument that is missing or null. Without this argument, it is unknown whether
-    /// two calls have the same effect.
-    /// have the same effect.
+    /// Returns 64 hexadecimal characters that do not reveal the arguments. Numbers are compared as exact decimals, and
+    /// objects regardless of the order of members. An error is the pointer of a key argument that is missing or null.
     pub fn hash(&self, tenant: &TenantId, tool: &str, arguments: &RawValue) -> Result<String, &str> {
         let mut values = Vec::with_capacity(self.arguments.len());
         for pointer in &self.arguments {
@@ -53,20 +44,19 @@ impl EffectKey {
     }
 }
 
-/// Returns the argument in a form in which equal values give equal text. `None` if the argument is missing or null.
+/// Equal values give equal text. `None` if the argument is missing or null.
 pub(crate) fn canonical_argument(arguments: &RawValue, pointer: &str) -> Option<String> {
     canonical(at(arguments, pointer).filter(|value| value.get().trim() != "null")?)
 }
 
-/// Returns the value in a form in which equal values give equal text. `None` if the value is not JSON.
+/// Equal values give equal text. `None` if the value is not JSON.
 pub(crate) fn canonical(value: &RawValue) -> Option<String> {
     let mut text = String::new();
     write_canonical(value, &mut text)?;
     Some(text)
 }
 
-/// Returns the value as it was written, so that numbers keep all their digits. `None` if there is no value at
-/// `pointer`.
+/// Returns the value as written, so that numbers keep all digits. `None` without a value at `pointer`.
 pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     pointer.split('/').skip(1).try_fold(value, |value, token| {
         let token = token.replace("~1", "/").replace("~0", "~");
@@ -81,8 +71,7 @@ pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue>
     })
 }
 
-/// Writes the value in canonical form. `None` if the value is not JSON. Input with too many nested levels was already
-/// rejected, so the recursion is bounded.
+/// `None` if the value is not JSON. Deeply nested input was already rejected, so the recursion is bounded.
 pub(crate) fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
     let text = value.get().trim();
     match text.as_bytes().first()? {
@@ -116,8 +105,7 @@ pub(crate) fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
     Some(())
 }
 
-/// Writes the significant digits and a power of ten. If the power does not fit into 64 bits, the number is written
-/// unchanged.
+/// If the power of ten does not fit into 64 bits, the number is written unchanged.
 fn write_number(text: &str, to: &mut String) {
     let (number, power) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (sign, number) = number.strip_prefix('-').map_or(("", number), |rest| ("-", rest));
@@ -179,7 +167,7 @@ mod tests {
         assert_eq!(hash(&["/to"], r#"{"amount":1}"#), Err("/to".to_owned()));
         assert_eq!(hash(&["/to"], r#"{"to": null }"#), Err("/to".to_owned()));
         assert_eq!(hash(&["/to/00"], r#"{"to":[1]}"#), Err("/to/00".to_owned()));
-        // If two arguments are swapped, the effect is different.
+        // Swapped arguments have a different effect.
         assert_ne!(hash(&["/a", "/b"], r#"{"a":"x","b":"y"}"#), hash(&["/a", "/b"], r#"{"a":"y","b":"x"}"#));
     }
 

@@ -2,8 +2,7 @@ use std::collections::BTreeMap;
 
 use super::ToolTraits;
 
-/// The tools that configuration files declare, and other spellings of tool names. A call counts for the tool that runs,
-/// regardless of the spelling, because an unusual spelling must not bypass limits.
+/// A call counts for the tool that runs, because an unusual spelling must not bypass limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownTools {
     traits: BTreeMap<String, ToolTraits>,
@@ -11,20 +10,18 @@ pub struct KnownTools {
 }
 
 impl KnownTools {
-    /// `traits` covers the tools that configuration files declare. `spellings` maps other spellings to a tool's name,
-    /// even for tools that no file declares.
+    /// `spellings` maps other spellings to a tool's name, even for tools that no file declares.
     #[must_use]
     pub const fn new(traits: BTreeMap<String, ToolTraits>, spellings: BTreeMap<String, String>) -> Self {
         Self { traits, spellings }
     }
 
-    /// `None` if no configuration file declares the tool.
     #[must_use]
     pub fn traits(&self, name: &str) -> Option<&ToolTraits> {
         self.traits.get(name)
     }
 
-    /// The name of the tool that a model means. If no tool has this spelling, `spelling` itself.
+    /// Returns the tool's name, or `spelling` itself if no tool has this spelling.
     #[must_use]
     pub fn meant<'a>(&'a self, spelling: &'a str) -> &'a str {
         if self.traits.contains_key(spelling) {

@@ -1,4 +1,4 @@
-//! The read cache stores results of `read` tools for a limited time. Equal calls get the stored result.
+//! Stores results of `read` tools for a limited time. Equal calls get the stored result.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -27,15 +27,14 @@ pub struct ReadCache {
     pub per: CachePer,
 }
 
-/// All inputs on which the result of a read can depend. If one were missing, a caller could get the cached result of
-/// a different read.
+/// All inputs on which the result of a read can depend. With a missing input, a caller could get the result of a
+/// different read.
 #[derive(Debug, Clone, Copy)]
 pub struct CacheInputs<'a> {
     pub tenant: &'a TenantId,
     pub agent: &'a AgentId,
     pub tool: &'a str,
     pub version: &'a str,
-    /// Digest of the configuration that defines the tool.
     pub configuration: &'a str,
     pub arguments: &'a RawValue,
     /// `None` unless the tool's results depend on the task.
@@ -44,9 +43,8 @@ pub struct CacheInputs<'a> {
 }
 
 impl ReadCache {
-    /// 64 hexadecimal characters. Reads with equal inputs have equal keys. The key does not reveal the inputs.
-    /// Arguments and context are compared as in [`super::EffectKey::hash`]. `None` if the arguments or the context
-    /// cannot be read.
+    /// Returns 64 hexadecimal characters that do not reveal the inputs. Arguments and context are compared as in
+    /// [`super::EffectKey::hash`]. `None` if the arguments or the context cannot be read.
     #[must_use]
     pub fn hash(&self, of: &CacheInputs<'_>) -> Option<String> {
         let canonical_or_empty = |value: &Option<Box<RawValue>>| match value {

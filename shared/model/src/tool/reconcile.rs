@@ -1,4 +1,4 @@
-//! Reconciliation: a `read` tool looks up whether a call with an unknown outcome took effect.
+//! A `read` tool looks up whether a call with an unknown outcome took effect.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,6 @@ use super::effect_key::at;
 pub const RECONCILE_TRIES_DEFAULT: u32 = 5;
 pub const RECONCILE_TRIES_MAX: u32 = 20;
 pub const RECONCILE_GRACE_MS_DEFAULT: i64 = 60_000;
-/// Bounds [`Reconcile::grace_ms`].
 pub const RECONCILE_GRACE_MS_MAX: i64 = 3_600_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -19,19 +18,19 @@ pub struct Reconcile {
     /// A tool with the effect `read`.
     pub tool: String,
     pub arguments: BTreeMap<String, ReconcileArgument>,
-    /// JSON pointer into the lookup's result. `true` means that the call took effect, `false` that it did not.
+    /// JSON pointer into the lookup's result: `true` if the call took effect, `false` if not.
     pub happened: String,
-    /// JSON pointer to the part of the lookup's result that becomes the call's output. `None` means the whole result.
+    /// JSON pointer to the call's output in the lookup's result. `None` means the whole result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     pub tries: u32,
-    /// Until this time has passed, a request may still be in transit, so the lookup's result `false` does not count.
+    /// For this time, the request may still be in transit, so the lookup's result `false` does not count.
     pub grace_ms: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum ReconcileArgument {
-    /// A JSON pointer. The argument is omitted if the call does not have it.
+    /// A JSON pointer. A missing argument is omitted.
     Of(String),
     IdempotencyKey,
     Call,
@@ -39,8 +38,8 @@ pub enum ReconcileArgument {
 }
 
 impl ReconcileArgument {
-    /// A text that begins with `/` points to a call argument. `$idempotency_key` and `$call` mean the key and the ID
-    /// of the call. `None` for any other text that begins with `$`. Any other value is a constant.
+    /// A text that begins with `/` points to a call argument. A text that begins with `$` is `$idempotency_key` or
+    /// `$call`, or else invalid (`None`). Any other value is a constant.
     #[must_use]
     pub fn declared(value: Value) -> Option<Self> {
         Some(match value {
@@ -55,7 +54,6 @@ impl ReconcileArgument {
 
 #[derive(Debug, Clone)]
 pub enum ReconcileVerdict {
-    /// The value becomes the call's output.
     Happened(Box<RawValue>),
     NotSoFar,
     Unknown,
@@ -65,7 +63,7 @@ impl Reconcile {
     #[must_use]
     pub fn lookup_arguments(&self, arguments: &RawValue, idempotency_key: &str, call: &str) -> String {
         let given = |argument: &ReconcileArgument| match argument {
-            // The value is copied as written, with all digits.
+            // The value keeps all digits.
             ReconcileArgument::Of(pointer) => at(arguments, pointer).map(|value| value.get().to_owned()),
             ReconcileArgument::IdempotencyKey => Some(Value::from(idempotency_key).to_string()),
             ReconcileArgument::Call => Some(Value::from(call).to_string()),

@@ -1,11 +1,11 @@
-//! Versions of tools. A tool can have several versions, and an agent gets one of them.
+//! A tool can have several versions, and an agent gets one of them.
 
 use semver::{Version, VersionReq};
 
-/// Selects the newest version. Also applies to agents without a selector.
+/// Selects the newest version, also for agents without a selector.
 pub const LATEST: &str = "latest";
 
-/// Splits `search@2` into the tool's name and the version's label. The label is `None` without `@`.
+/// Splits `search@2` into name and label. The label is `None` without `@`.
 #[must_use]
 pub fn split(name: &str) -> (&str, Option<&str>) {
     match name.split_once('@') {
@@ -14,7 +14,7 @@ pub fn split(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Parses a version. Also accepts `2` and `2.1`.
+/// Also accepts `2` and `2.1`.
 #[must_use]
 pub fn parse(text: &str) -> Option<Version> {
     let missing = match text.split(['-', '+']).next().unwrap_or_default().split('.').count() {

@@ -3,10 +3,10 @@ use serde_json::value::RawValue;
 
 use crate::SessionName;
 
-/// Data that the producer sets for every handler of the turn. The context is bounded in size.
+/// The producer sets this data for every handler of the turn. The size is bounded.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Context {
-    /// The user on whose behalf the agent acts; any JSON.
+    /// Any JSON about the agent's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_context: Option<Box<RawValue>>,
     /// Any JSON.
@@ -15,12 +15,12 @@ pub struct Context {
     /// A session may span many turns and tasks. Facts are kept per session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionName>,
-    /// The reply returns this text, so that a producer can match the reply with its request.
+    /// Returned in the reply, so that a producer can match the reply with its request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// Vendor-specific data of the producer's tracing system, passed on unchanged.
+    /// Data of the producer's tracing system, passed on unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<String>,
 }

@@ -1,6 +1,4 @@
-/// The enum, its names and the table of rules are generated from this list, so that no dialect can be missing. Each
-/// item has the documentation, the variant of [`Dialect`](crate::Dialect), the module of `tickfleet-protocol` with
-/// the dialect's rules, and the dialect's name in messages.
+/// The single list of dialects: documentation, variant, module of `tickfleet-protocol`, and name in messages.
 #[macro_export]
 macro_rules! for_each_dialect {
     ($with:ident) => {

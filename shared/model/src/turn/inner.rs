@@ -1,13 +1,12 @@
-//! Inner calls are calls that a tool makes while one of its own calls runs. Each inner call is a turn of one call. The
-//! turn's ID is derived from the outer call, so all attempts use the same ID, and the inner call runs only once.
+//! A running tool makes inner calls. The turn ID of an inner call is derived from the outer call, so that a retry does
+//! not repeat the inner call.
 
 use crate::ids::{CallId, TurnId};
 use crate::limits;
 
 const MARK: &str = ".call-";
 
-/// Returns `<turn>.<position>.call-<number>`; `number` counts from 1. Fails if there are too many inner calls, if
-/// they are nested too deep, or if the ID of the outer turn is too long.
+/// Returns `<turn>.<position>.call-<number>`; `number` counts from 1. Fails for too many or too deep calls.
 pub fn inner_turn(outer: &CallId, number: usize) -> Result<TurnId, String> {
     if number > limits::INNER_CALLS_MAX {
         return Err(format!("a call makes at most {} calls of other tools", limits::INNER_CALLS_MAX));
@@ -19,7 +18,7 @@ pub fn inner_turn(outer: &CallId, number: usize) -> Result<TurnId, String> {
     id.map_err(|error| format!("the turn's id leaves no room for those of inner calls: {error}"))
 }
 
-/// Returns the turn that made the inner call. `None` unless `turn` is the turn of an inner call.
+/// `None` unless `turn` is the turn of an inner call.
 #[must_use]
 pub fn outer_turn(turn: &TurnId) -> Option<TurnId> {
     let (outer, number) = turn.as_str().rsplit_once(MARK)?;

@@ -6,7 +6,7 @@ use crate::digest::hash_of;
 use crate::tool::canonical;
 use crate::{CallResult, Context};
 
-/// A model in a loop receives this text from the model loop and the loop breaker.
+/// The model loop and the loop breaker send this text.
 pub const IN_CIRCLES: &str = "Doing it again changes nothing: take another way, or answer with what you have.";
 
 #[must_use]
@@ -14,8 +14,7 @@ pub fn trailing_repeats<T: PartialEq>(rounds: &[T]) -> usize {
     rounds.last().map_or(0, |last| rounds.iter().rev().take_while(|round| *round == last).count())
 }
 
-/// Returns a hash of tool, arguments and user. Arguments are compared in canonical form, or as text if they are not
-/// JSON.
+/// Arguments that are not JSON are compared as text.
 #[must_use]
 pub fn call_hash(tool: &str, arguments: &str, context: &Context) -> String {
     let said = serde_json::from_str::<&RawValue>(arguments).ok().and_then(canonical);
@@ -23,7 +22,6 @@ pub fn call_hash(tool: &str, arguments: &str, context: &Context) -> String {
     hash_of([tool, said.as_deref().unwrap_or(arguments), user].into_iter())
 }
 
-/// Returns a hash of outcome, output, error code and message.
 #[must_use]
 pub fn result_hash(result: &CallResult) -> String {
     let output = result.output.as_deref().map_or("", RawValue::get);

@@ -1,4 +1,4 @@
-//! Creates the metrics of the catalogue, and registers the metrics that the process exports.
+//! Creates the metrics of the catalogue, and registers the metrics of the process.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -8,14 +8,13 @@ use prometheus::{
 use super::catalogue::{ExportedBy, LabelValues, MetricDef, MetricKind, PREFIX};
 use super::labels::OTHER;
 
-/// A process exports only the metrics of its role. If a metric is absent, the process does not have the role.
+/// A process exports only the metrics of its role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProcessRole {
     Scheduler,
     Worker,
     #[default]
     Both,
-    /// Exports the audit log, or sends notifications.
     Exporter,
     Gateway,
 }
@@ -26,14 +25,13 @@ pub(super) struct MetricBuilder {
 }
 
 impl MetricBuilder {
-    /// Creates the builder, and registers the metrics that every process has.
     pub(super) fn new(role: ProcessRole, build: &MetricDef) -> Result<Self, Error> {
         let builder = Self { registry: Registry::new(), role };
         builder.build_info(build).and_then(|()| builder.process())?;
         Ok(builder)
     }
 
-    /// Registers the metric if the process exports it. A metric that is not registered can still be recorded.
+    /// A metric that is not registered can still be recorded.
     fn add<M: Collector + Clone + 'static>(&self, def: &MetricDef, metric: Result<M, Error>) -> Result<M, Error> {
         let metric = metric?;
         if exported(self.role, def.by) {
@@ -46,8 +44,8 @@ impl MetricBuilder {
         self.add(def, IntCounter::with_opts(options(def)))
     }
 
-    /// Every known label value gets a series that starts at 0. If a series began with its first event, `rate` and
-    /// `increase` would not count this event.
+    /// Every known label value gets a series that starts at 0. Otherwise `rate` and `increase` would not count the
+    /// first event.
     pub(super) fn counters(&self, def: &MetricDef) -> Result<IntCounterVec, Error> {
         let counters = self.add(def, IntCounterVec::new(options(def), &labels(def)))?;
         for values in known_values(def) {
@@ -76,7 +74,6 @@ impl MetricBuilder {
         self.add(def, HistogramVec::new(histogram_options(def), &labels(def)))
     }
 
-    /// The value is always 1, and the label is the version.
     fn build_info(&self, def: &MetricDef) -> Result<(), Error> {
         self.gauges(def)?.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         Ok(())
@@ -115,7 +112,7 @@ fn labels(def: &MetricDef) -> Vec<&'static str> {
     def.labels.iter().map(|(name, _)| *name).collect()
 }
 
-/// All combinations of the labels' known values. If a label's values come from outside, only `other` is known.
+/// For a label with values from outside, only `other` is known.
 fn known_values(def: &MetricDef) -> Vec<Vec<&'static str>> {
     def.labels.iter().fold(vec![Vec::new()], |combinations, (_, values)| {
         let values = match values {

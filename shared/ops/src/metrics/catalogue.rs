@@ -1,24 +1,23 @@
-//! The table of all metrics. The page `docs/reference/metrics.md` is generated from this table, and a process registers
-//! only metrics of this table.
+//! The table of all metrics. The page `docs/reference/metrics.md` is generated from this table.
 
 use super::labels::{self, RELOADS, STREAMS, VERBS};
 
 /// Prefix of every metric except `process_*`.
 pub(super) const PREFIX: &str = "tickfleet_";
 
-/// A call's duration: from a lookup in memory to far more than the default timeout of 30 s.
+/// Covers a lookup in memory, and far more than the default timeout of 30 s.
 pub(super) const CALL_SECONDS: [f64; 14] =
     [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
 
-/// The wait for a worker: from a fleet with idle slots to a fleet with far too few workers.
+/// Covers fleets with idle slots, and fleets with far too few workers.
 pub(super) const WAIT_SECONDS: [f64; 13] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0, 600.0];
 
-/// A turn's total duration: from one tick to one day.
+/// Covers one tick to one day.
 pub(super) const TURN_SECONDS: [f64; 13] =
     [0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0, 3_600.0, 86_400.0];
 
-/// One round of the tick: from a round without work to an overloaded shard.
+/// Covers rounds without work, and overloaded shards.
 pub(super) const TICK_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0];
 
 /// Only a few buckets, because each verb has its own histogram.
@@ -43,7 +42,6 @@ pub(super) enum MetricKind {
 #[derive(Clone, Copy)]
 pub(super) enum LabelValues {
     Words(fn() -> Vec<&'static str>),
-    /// Label values come from outside the code. The text describes what bounds their number.
     Bounded(#[cfg_attr(not(test), allow(dead_code, reason = "for the page, which a test writes"))] &'static str),
 }
 
@@ -289,7 +287,6 @@ catalogue! {
         "Time at which the configuration in force was loaded, seconds since the epoch.";
 }
 
-/// The `process_*` metrics that the Prometheus library adds, with their types.
 #[cfg(test)]
 pub(super) const PROCESS: [(&str, &str); 7] = [
     ("process_cpu_seconds_total", "counter"),

@@ -21,7 +21,6 @@ impl DurableMetrics {
 }
 
 impl Metrics {
-    /// `took` is the wait for the confirmation that the intent record is durable.
     pub fn begun_durably(&self, durability: Durability, is_confirmed: bool, took: Duration) {
         let outcome = if is_confirmed { "confirmed" } else { "unconfirmed" };
         self.redis.durable.begins.with_label_values(&[durability.as_str(), outcome]).inc();

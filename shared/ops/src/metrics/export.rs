@@ -34,7 +34,7 @@ impl ExportMetrics {
 }
 
 impl Metrics {
-    /// Sets the age of the oldest unsealed entry. `None` if the age is unknown, or if no entry waits for a seal.
+    /// `None` if the age is unknown, or if no entry waits for a seal.
     pub(super) fn unsealed_age(&self, age: Option<Duration>) {
         match age {
             Some(age) => self.governance.export.unsealed.with_label_values(none()).set(age.as_secs_f64()),

@@ -61,7 +61,7 @@ impl GatewayMetrics {
         self.seconds.with_label_values(&[request]).observe(took.as_secs_f64());
     }
 
-    /// Counts a rejected request. A status that is not a rejection is ignored.
+    /// Ignores a status that is not a rejection.
     pub fn refused(&self, status: u16) {
         let [key, forbidden, too_large, busy, unavailable, ..] = labels::REFUSALS;
         let reason = match status {
@@ -75,19 +75,17 @@ impl GatewayMetrics {
         self.refused.with_label_values(&[reason]).inc();
     }
 
-    /// Counts a rejection because the request's key or token has sent too many requests.
     pub fn over_rate(&self) {
         let [.., rate, _] = labels::REFUSALS;
         self.refused.with_label_values(&[rate]).inc();
     }
 
-    /// Counts a request that was rejected before it was read, because its address has sent too many wrong keys.
     pub fn auth_failure_rate(&self) {
         let [.., auth_failure_rate] = labels::REFUSALS;
         self.refused.with_label_values(&[auth_failure_rate]).inc();
     }
 
-    /// Counts a request of a client that disconnected before the response.
+    /// The client disconnected before the response.
     pub fn gone(&self, request: &'static str) {
         let [.., gone] = labels::STATUSES;
         self.requests.with_label_values(&[labels::known(&labels::REQUESTS, request), gone]).inc();
@@ -106,7 +104,7 @@ impl GatewayMetrics {
         self.mcp_calls.with_label_values(&[known.unwrap_or(error)]).inc();
     }
 
-    /// `waiting` returns the number of requests that wait for a reply. It is called at each scrape.
+    /// `waiting` is called at each scrape.
     pub fn watch_waiting(&self, waiting: impl Fn() -> usize + Send + Sync + 'static) {
         *self.waiting_now.lock() = Some(Box::new(waiting));
     }

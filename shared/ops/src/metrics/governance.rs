@@ -86,13 +86,12 @@ impl Metrics {
         self.governance.loops.with_label_values(&[action.as_str()]).inc();
     }
 
-    /// Counts a call that waits for another call of its session. The other call may change facts on which the waiting
-    /// call depends.
+    /// The waiting call depends on facts that another call of the session may change.
     pub fn waited_for_facts(&self) {
         self.governance.fact_waits.inc();
     }
 
-    /// Counts a reconciliation. `happened` is `None` if it remains unknown whether the call took effect.
+    /// `None` if it remains unknown whether the call took effect.
     pub fn reconciled(&self, happened: Option<bool>) {
         let verdict = match happened {
             Some(true) => "happened",

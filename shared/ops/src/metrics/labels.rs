@@ -1,4 +1,4 @@
-//! The values of labels. They are closed lists, so that the number of series is bounded.
+//! Label values are closed lists, to bound the number of series.
 
 use std::sync::LazyLock;
 
@@ -13,10 +13,8 @@ pub(crate) fn refusals() -> Vec<&'static str> {
 pub enum Decision {
     Dispatched,
     Queued,
-    /// The budget of the day or task was used up, or the turn's deadline had passed.
     Capped,
     Duplicate,
-    /// The turn has the ID of an earlier turn with different content.
     Conflict,
     Rejected,
 }
@@ -41,7 +39,6 @@ impl Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LimitAction {
     Wait,
-    /// Calls of the turn ended with a result that names the limit.
     Reject,
     Shadow,
 }
@@ -61,9 +58,7 @@ impl LimitAction {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RuleAction {
-    /// The call ended with a result that names the rule.
     Deny,
-    /// The call ended as with `Deny`, because the rule could not be evaluated.
     Undecided,
     Shadow,
 }
@@ -89,9 +84,7 @@ pub enum ApprovalEvent {
     Approved,
     Denied,
     Expired,
-    /// An approver's change of the arguments is invalid.
     Narrowed,
-    /// No approver could be asked.
     NotAsked,
 }
 
@@ -133,7 +126,6 @@ impl CachedRead {
 pub enum NotificationResult {
     Taken,
     Failed,
-    /// The notification was dropped.
     GivenUp,
 }
 
@@ -171,12 +163,9 @@ impl LoopAction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BreakerEvent {
     Opened,
-    /// A call was not sent because the breaker is open.
     Waited,
-    /// The breaker is half-open: one call probes the tool.
     Tried,
     Closed,
-    /// A call waited for the maximum time, and then ended without another attempt.
     GaveUp,
 }
 
@@ -198,11 +187,9 @@ impl BreakerEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WorkStage {
     Inbound,
-    /// No worker has taken the work.
     Ready,
-    /// An earlier holder died. The work waits for a free slot in a worker's slot pool for suspects.
+    /// An earlier holder died. The work waits for a slot for suspects.
     Suspect,
-    /// Waits in a throttle queue for a later tick or day.
     ParkedCapped,
     Delayed,
     Approval,
@@ -245,11 +232,10 @@ pub(super) const SANDBOX_LEVELS: [&str; 3] = ["basic", "strict", "docker"];
 
 pub(super) const RETRIES: [&str; 5] = ["timeout", "transient", "not_durable", "task", OTHER];
 
-/// The required durability of an intent record, and whether Redis confirmed it in time.
+/// The required durability, and whether Redis confirmed it in time.
 pub(super) const DURABLE: [&str; 2] = ["local", "replica"];
 pub(super) const CONFIRMED: [&str; 2] = ["confirmed", "unconfirmed"];
 
-/// `ok`, and the kinds of failures.
 pub(super) const MODEL_OUTCOMES: [&str; 14] = [
     "ok",
     "rate_limited",
@@ -300,7 +286,7 @@ pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
 
 pub(super) const STEPS: [&str; 6] = ["plan", "execute", "validate", "answer", "compact", OTHER];
 
-/// The writes of these operations are rejected if another process has taken over the slice.
+/// These writes fail if another process has taken over the slice.
 pub(super) const FENCED: [&str; 15] = [
     "settle",
     "retry",
@@ -319,7 +305,6 @@ pub(super) const FENCED: [&str; 15] = [
     OTHER,
 ];
 
-/// The store's list of Redis commands.
 pub(super) static VERBS: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| tickfleet_store::command_names().into_iter().chain([OTHER]).collect());
 
@@ -327,7 +312,7 @@ pub(super) const HOLDERS: [&str; 3] = ["scheduler", "worker", "external"];
 
 pub(super) const RELOADS: [&str; 2] = ["ok", "rejected"];
 
-/// Returns the word if it is in the list, otherwise `other`. So an unexpected word does not create a series.
+/// An unexpected word becomes `other`, and creates no series.
 pub(super) fn known(list: &[&'static str], word: &str) -> &'static str {
     list.iter().find(|known| **known == word).copied().unwrap_or(OTHER)
 }

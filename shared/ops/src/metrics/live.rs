@@ -1,5 +1,4 @@
-//! Gauges that are read at each scrape. A gauge adds the values of all workers or schedulers of the process, one per
-//! shard.
+//! Gauges that are read at each scrape, as sums over the workers or schedulers of the process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +17,7 @@ pub struct McpServer {
     /// As in `mcp.yaml`.
     pub name: String,
     pub up: bool,
-    /// Tools that may not be called because their definitions differ from the pinned definitions.
+    /// Tools that may not be called, because their definitions differ from the pinned definitions.
     pub quarantined: usize,
 }
 
@@ -38,7 +37,6 @@ impl McpServers {
         *self.probe.lock() = Some(Box::new(probe));
     }
 
-    /// Sorted by name, at most [`MCP_SERVERS_MAX`].
     pub(super) fn now(&self) -> Vec<McpServer> {
         let probe = self.probe.lock();
         let mut servers = probe.as_ref().map(|probe| probe()).unwrap_or_default();
@@ -64,7 +62,6 @@ impl SlotProbes {
         self.probes.lock().push(Box::new(probe));
     }
 
-    /// Returns the busy slots and all slots. Removes workers that have ended.
     pub(super) fn sum(&self) -> (i64, i64) {
         let mut busy = 0;
         let mut all = 0;
@@ -78,8 +75,7 @@ impl SlotProbes {
     }
 }
 
-/// The lag of a tick is kept for this time. It is longer than the usual interval between two scrapes, so that a
-/// scrape also finds a short lag.
+/// Longer than the usual interval between scrapes, so that a scrape also finds a short lag.
 pub(super) const LAG_MEMORY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]

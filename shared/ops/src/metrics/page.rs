@@ -1,5 +1,5 @@
-//! Keeps `docs/reference/metrics.md` current: a test compares the page with the catalogue. To regenerate the page, run
-//! `TICKFLEET_WRITE_DOCS=1 cargo test -p tickfleet-ops the_page_of_metrics`.
+//! A test compares `docs/reference/metrics.md` with the catalogue. To regenerate the page, run `TICKFLEET_WRITE_DOCS=1
+//! cargo test -p tickfleet-ops the_page_of_metrics`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fmt::Write;

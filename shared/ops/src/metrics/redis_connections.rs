@@ -1,5 +1,4 @@
-//! Metrics of Redis: its availability, the values that it reports at a scrape, and failovers. A failover is counted
-//! when Sentinels or cluster nodes name a different primary.
+//! Metrics of Redis. A failover is counted when Sentinels or cluster nodes name a different primary.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use super::builder::MetricBuilder;
 use super::durable::DurableMetrics;
 use super::{Metrics, RedisScrape, catalogue as c, none, seconds_since_epoch, wide};
 
-/// Values that Redis reports. They are absent while Redis does not respond.
+/// Absent while Redis does not respond.
 #[derive(Debug)]
 pub(super) struct RedisServerMetrics {
     memory: GaugeVec,
@@ -59,11 +58,10 @@ pub(super) struct RedisConnectionMetrics {
     missing: GaugeVec,
     pub(super) durable: DurableMetrics,
     redirected: IntCounterVec,
-    /// The primaries by lookup name. In a cluster, each slot of a shard has its own name.
+    /// By lookup name. In a cluster, each slot of a shard has its own name.
     state: Mutex<HashMap<String, PrimaryState>>,
 }
 
-/// The primary, as of the latest lookup by the process' connections.
 #[derive(Debug, Default)]
 struct PrimaryState {
     /// Host and port. Kept while no primary is found, so that only a different primary counts as a failover.
@@ -84,7 +82,6 @@ impl RedisConnectionMetrics {
         })
     }
 
-    /// The values of these gauges grow with time, so they are set at each scrape.
     pub(super) fn read(&self) {
         let missing = |state: &PrimaryState| state.missing_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
         // Without Sentinels or a cluster, the process looks up no primary, so the gauge is absent.
@@ -95,7 +92,7 @@ impl RedisConnectionMetrics {
 }
 
 impl Metrics {
-    /// `up` means that Redis responded during the scrape and accepted writes.
+    /// `up` means that Redis responded and accepted writes.
     pub fn redis_up(&self, up: bool) {
         self.redis.up.set(i64::from(up));
     }
@@ -108,8 +105,8 @@ impl Metrics {
         }
     }
 
-    /// `what` is the lookup name, and `found` is the primary's address. The connections of a process notice a failover
-    /// one by one, but the failover is counted only once.
+    /// `what` is the lookup name. The connections of a process notice a failover one by one, but the failover is
+    /// counted only once.
     pub fn primary_sought(&self, what: &str, found: Option<&str>) {
         let mut states = self.redis.state.lock();
         let state = states.entry(what.to_owned()).or_default();
@@ -123,7 +120,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a response in which a server referred to another server, or reported that it was not ready.
+    /// `answer` refers to another server, or reports that the server is not ready.
     pub fn redis_redirected(&self, answer: &str) {
         self.redis.redirected.with_label_values(&[answer]).inc();
     }

@@ -13,8 +13,7 @@ const FORBIDDEN_LABELS: [&str; 16] = [
     "reply_to", "shard", "le",
 ];
 
-/// For a process that is both scheduler and worker, with 500 tools and every outcome for each tool. The page
-/// `docs/reference/metrics.md` states this number. The number of agents does not affect it.
+/// For 500 tools with every outcome. The page `docs/reference/metrics.md` states this number.
 const SERIES_MAX: usize = 500 * 40 + 2_500;
 
 fn samples(text: &str) -> Vec<&str> {
@@ -125,7 +124,7 @@ fn counters_start_at_zero_for_every_known_label() {
     }
 }
 
-/// Returns the time in the given number of seconds, in ms since the epoch.
+/// In ms since the epoch.
 fn in_seconds(seconds: i64) -> i64 {
     i64::try_from(Duration::from_secs_f64(seconds_since_epoch()).as_millis()).unwrap() + seconds * 1_000
 }
@@ -182,11 +181,11 @@ async fn a_failover_counts_once_and_a_missing_primary_shows_its_duration() {
     has(&metrics.render(), "tickfleet_redis_primary_moves_total 0");
     metrics.primary_sought("fleet", None);
     tokio::time::advance(Duration::from_secs(3)).await;
-    // The next connection also finds no primary, but this is the same outage.
+    // This is the same outage.
     metrics.primary_sought("fleet", None);
     has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 3");
     for _ in 0..4 {
-        // Each connection of the process finds the new primary separately.
+        // Each connection finds the new primary separately.
         metrics.primary_sought("fleet", Some("b:1"));
     }
     has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 0");
@@ -221,7 +220,7 @@ fn one_configuration_is_shown_at_a_time() {
     has(&text, "tickfleet_config_info{digest=\"fedcba987654\"} 1");
     assert!(!text.contains("0123456789ab"), "{text}");
     has(&text, "tickfleet_config_generation 4");
-    // The generation of another shard is lower, because its configuration changed less often.
+    // Another shard has a lower generation, because its configuration changed less often.
     metrics.config_in_force("fedcba9876543210", 2);
     has(&metrics.render(), "tickfleet_config_generation 4");
     has(&text, "tickfleet_config_last_reload_successful 1");
@@ -230,7 +229,7 @@ fn one_configuration_is_shown_at_a_time() {
     assert!(!text.contains("tickfleet_config_last_reload_success_timestamp_seconds 0\n"), "{text}");
 }
 
-/// Returns metrics after every event has happened, so every metric has a series.
+/// Every event has happened, so every metric has a series.
 fn busy(part: ProcessRole) -> Metrics {
     let metrics = Metrics::of(part).unwrap();
     for verb in labels::VERBS.iter() {
@@ -307,7 +306,7 @@ fn types_labels_and_help_match_the_catalogue() {
     }
 }
 
-/// Returns the naming rule that the name breaks. A name ends with a base unit, and only counters end with `_total`.
+/// A name ends with a base unit, and only counters end with `_total`.
 fn misnamed(name: &str, kind: MetricKind) -> Option<&'static str> {
     let has_any = |parts: &[&str]| name.split('_').any(|part| parts.contains(&part));
     if !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') || name.starts_with('_') {
@@ -379,7 +378,6 @@ fn many_agents_and_tools_stay_within_the_series_limit() {
     let metrics = busy(ProcessRole::Both);
     metrics.tools_known((0..600).map(|n| format!("tool_{n}")).collect::<Vec<_>>().iter().map(String::as_str));
     for agent in 0..1_000 {
-        // Some agents invent tool names.
         let tool = format!("tool_{}", agent % 600);
         for outcome in Outcome::ALL {
             metrics.call_ended(&tool, outcome, Some(Duration::from_millis(1)));

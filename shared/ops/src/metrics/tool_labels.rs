@@ -1,5 +1,5 @@
-//! Bounds the number of values of the labels `tool` and `rule`. Models invent tool names, and each new label value
-//! stays until the process ends.
+//! Bounds the number of values of the labels `tool` and `rule`. Models invent tool names, and each label value stays
+//! until the process ends.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,10 +11,9 @@ use tickfleet_model::Outcome;
 /// More tools than a fleet is likely to configure.
 const TOOLS_MAX: usize = 500;
 
-/// A configuration can have more rules, but a rule gets a label only after a call has violated it.
+/// A rule gets a label only after a call has violated the rule.
 const RULES_MAX: usize = 200;
 
-/// Only the first `MAX` different names become label values.
 #[derive(Debug, Default)]
 struct FirstNames<const MAX: usize> {
     seen: RwLock<HashSet<Arc<str>>>,
@@ -54,8 +53,8 @@ impl RuleLabels {
 pub(super) struct ToolLabels(FirstNames<TOOLS_MAX>);
 
 impl ToolLabels {
-    /// The tool's name, or `other`. A new name becomes a label only if the outcome proves that the tool exists.
-    /// Otherwise, an agent could reach the maximum with invented names, and real tools would be counted as `other`.
+    /// A new name becomes a label only if the outcome proves that the tool exists. Otherwise, invented names could use
+    /// up the maximum.
     pub(super) fn label(&self, tool: &str, outcome: Outcome) -> Arc<str> {
         if outcome.proves_tool() { self.0.take(tool) } else { self.0.get(tool).unwrap_or_else(|| OTHER.into()) }
     }

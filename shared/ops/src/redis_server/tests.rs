@@ -34,10 +34,10 @@ async fn a_hung_server_is_still_stopped() {
 async fn the_server_ends_when_its_parent_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = PrivateRedis::start(ServerOptions::new(folder.path())).await.unwrap();
-    // When this end of the pipe closes, the watchdog acts as if this process had ended.
+    // A closed pipe looks like the end of this process.
     server.watchdog.as_mut().unwrap().close_pipe();
     while server.child.try_wait().unwrap().is_none() {
-        // Poll, because the test notices the end of the child only when it reaps the child.
+        // Poll, because the test notices the end only when it reaps the child.
         sleep(STEP).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Checks that no effect happened twice. While a claim was valid, at most one of the calls that claimed the same effect
-//! may have run.
+//! Checks that no effect happened twice: while a claim was valid, at most one of the calls with this claim may have
+//! run.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,7 @@ use tickfleet_model::outcome::EffectHappened;
 use super::Claim;
 use super::entry::CallEntry;
 
-/// The last tenth of a claim's window, up to this maximum, is not checked, because an entry is written later than its
-/// claim.
+/// Entries are written later than claims, so the last tenth of a claim's window, up to this maximum, is not checked.
 const NOT_JUDGED_MS_MAX: i64 = 60_000;
 
 struct EffectRun {
@@ -29,7 +28,7 @@ pub(super) struct Effects {
 impl Effects {
     pub(super) fn add(&mut self, call: &CallEntry) {
         if call.repeats.is_some() {
-            // The call did not run, and got the result of an equal call.
+            // The call got the result of an equal call.
             self.repeated += 1;
             return;
         }

@@ -15,12 +15,12 @@ pub(super) struct CallEntry {
     pub(super) call: String,
     pub(super) turn: String,
     pub(super) tool: String,
-    /// End of the call, by the shard's clock.
+    /// By the shard's clock.
     pub(super) ended_ms: i64,
-    /// Duration of the last attempt.
+    /// Of the last attempt.
     pub(super) duration_ms: i64,
     pub(super) outcome: String,
-    /// Set if this call got the outcome of this equal call.
+    /// Set if this call got the outcome of an equal call.
     pub(super) repeats: Option<String>,
     pub(super) effect: Option<AuditEffect>,
     pub(super) admission: Option<AdmissionNote>,
@@ -30,7 +30,7 @@ pub(super) struct CallEntry {
 
 pub(super) enum EntryRead {
     Call(Box<CallEntry>),
-    /// An operator reset an unreadable counter, named `limit@counter`.
+    /// An operator reset this unreadable counter (`limit@counter`).
     Remade(String),
     Other,
 }
@@ -47,13 +47,11 @@ impl EntryRead {
 }
 
 impl CallEntry {
-    /// Returns the text of the admission without the notes that follow it. All calls of a slice have the same admission
-    /// text, but their notes differ between versions of the fleet.
+    /// Leaves out the notes after the admission, because the notes differ between versions of the fleet.
     pub(super) fn admission_text(&self) -> &str {
         self.admitted.split(';').next().unwrap_or_default()
     }
 
-    /// `None` if the entry does not describe a call.
     fn of(id: EntryId, admitted: &str, entry: AuditEntry<'_>) -> Option<Self> {
         if entry.action != CALL_ACTION {
             return None;

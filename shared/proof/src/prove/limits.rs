@@ -1,6 +1,6 @@
-//! Checks that no window of a limit exceeded its maximum, from the debits that each admission recorded. A counter only
-//! grows within its window, so each admission has its own range of counts. If an operator resets a counter, its window
-//! begins again, and later debits state the new beginning.
+//! Checks that no window of a limit exceeded its maximum, from the debits of each admission. A counter only grows
+//! within its window, so each admission has its own range of counts. After an operator's reset, later debits state a
+//! new beginning of the window.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,8 +13,7 @@ const WHY_UNCHECKED: &str = "their debits are not in the log: they were never ad
                              an older version decided them, there were too many, or an unreadable counter \
                              was reset";
 
-/// Tolerance for the beginning of a window. If a counter is reset several times in one millisecond, each new window
-/// begins one millisecond after the previous one.
+/// After several resets in one millisecond, each window begins one millisecond after the previous window.
 const RESET_MS: i64 = 10;
 
 struct LimitDebit {
@@ -25,14 +24,14 @@ struct LimitDebit {
     max: u64,
 }
 
-/// Debits by the end and the beginning of the window.
+/// By the end and the beginning of the window.
 type Counter = BTreeMap<(i64, i64), Vec<LimitDebit>>;
 
 #[derive(Default)]
 pub(super) struct Limits {
     /// By shard and `limit@counter`.
     counters: BTreeMap<(u32, String), Counter>,
-    /// An operator reset these counters because they were unreadable, so their windows began twice.
+    /// An operator reset these unreadable counters, so each window began twice.
     recreated: HashSet<(u32, String)>,
     seen: HashSet<NameHash>,
     unchecked: u64,
@@ -85,7 +84,7 @@ fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
             continue;
         }
         claim.checked += 1;
-        // A reset begins another window with the same end. After the reset, no admission debits the earlier window.
+        // A reset begins another window with the same end. Later admissions no longer debit the earlier window.
         let until_ms = begins.get(at + 1).filter(|next| next.0 == end).map_or(end, |next| next.1);
         let is_outside = |debited: &&LimitDebit| debited.at_ms < began - RESET_MS || debited.at_ms > until_ms;
         if let Some(other) = inside.iter().find(is_outside) {
@@ -120,8 +119,7 @@ fn each(name: &str, end: i64, inside: &[LimitDebit], claim: &mut Claim) {
     }
 }
 
-/// Reports admissions with overlapping ranges. An admission's range begins at the count before the admission and ends
-/// at the count after it.
+/// An admission's range begins at the count before the admission and ends at the count after it.
 fn overlaps(name: &str, inside: &mut [LimitDebit], claim: &mut Claim) {
     inside.sort_by_key(|debited| (debited.used, debited.at_ms));
     for pair in inside.windows(2) {

@@ -1,9 +1,6 @@
-//! Proves, only from the entries of an export, that the fleet kept its guarantees. Each entry states when its call was
-//! admitted, which counters the admission debited, and what the counters allowed at that time. These statements must
-//! agree with each other and with the number of calls.
-//!
-//! If an entry lacks data that a check needs, the call is counted as not checked. [`verify`](crate::verify) checks
-//! whether the fleet wrote these entries.
+//! Proves, only from the entries of an export, that the fleet kept its guarantees. The statements of the entries must
+//! agree with each other and with the number of calls. [`verify`](crate::verify) checks whether the fleet wrote these
+//! entries.
 
 mod effects;
 mod entry;
@@ -22,7 +19,7 @@ use entry::{CallEntry, EntryRead};
 use limits::Limits;
 use windows::Windows;
 
-/// Maximum number of reported violations per claim. Further violations are only counted.
+/// Further violations of a claim are only counted.
 const VIOLATIONS_MAX: usize = 1_000;
 
 const WHY_REUSED: &str = "their ids were reused after their records had expired, as the export says";
@@ -30,18 +27,14 @@ const WHY_REUSED: &str = "their ids were reused after their records had expired,
 #[derive(Debug, Clone, Serialize)]
 pub struct Proof {
     pub holds: bool,
-    /// Calls that ended in the time range.
     pub calls: u64,
-    /// Other entries, such as actions of operators, even outside the time range.
+    /// Other entries, even outside the time range.
     pub others: u64,
-    /// The earliest end of a call.
     pub first_ms: Option<i64>,
-    /// The latest end of a call.
     pub last_ms: Option<i64>,
     pub claims: Vec<Claim>,
     /// Unsigned statements of the export. The claims hold only if these statements are true.
     pub assumptions: Vec<String>,
-    /// Facts that the export cannot show.
     pub unseen: Vec<String>,
 }
 
@@ -52,7 +45,6 @@ pub struct Claim {
     /// Calls, windows or keys, see `unit`.
     pub checked: u64,
     pub unit: &'static str,
-    /// Calls with incomplete entries, so that the check could not run.
     pub unchecked: u64,
     pub why_unchecked: &'static str,
     pub violations: Vec<String>,
@@ -83,16 +75,15 @@ impl Claim {
     }
 }
 
-/// Kept to detect a second result of the same call.
 struct SeenResult {
     id: EntryId,
     ended_ms: i64,
 }
 
-/// Names are only compared, and storing the names themselves would take most of the memory.
+/// Names are only compared, and hashes need less memory.
 type NameHash = [u8; 16];
 
-/// The length of each part is hashed before the part, so that different parts never hash the same bytes.
+/// Each length is hashed before its part, so that different parts never hash the same bytes.
 fn name_hash(parts: &[&str]) -> NameHash {
     let mut context = Context::new(&SHA256);
     for part in parts {
@@ -118,12 +109,11 @@ pub struct Prover {
     windows: Windows,
     limits: Limits,
     effects: Effects,
-    /// The entries that were read, by shard. Parts of an export can overlap, so an entry can be read twice.
+    /// By shard. Parts of an export can overlap, so an entry can be read twice.
     taken: BTreeMap<u32, HashSet<EntryId>>,
 }
 
 impl Prover {
-    /// Checks only calls that ended in this time range.
     #[must_use]
     pub fn new(from_ms: Option<i64>, until_ms: Option<i64>) -> Self {
         Self {
@@ -148,8 +138,7 @@ impl Prover {
         match Line::read(line) {
             Some(Line::Header(header)) => self.take_header(*header),
             Some(Line::Entry(entry)) => {
-                // An entry that two parts of an export contain is one result, not two. A line without a valid entry ID
-                // does not come from a log.
+                // A line without a valid entry ID does not come from a log.
                 let Ok(id) = entry.id.parse::<EntryId>() else {
                     self.unread += 1;
                     return;
@@ -165,8 +154,8 @@ impl Prover {
         }
     }
 
-    /// Keeps the last header. If a part has only one tenant's entries, its header does not list the other tenants.
-    /// Earlier statements about those tenants are then kept.
+    /// The header of a part with one tenant does not list other tenants. Earlier statements about other tenants are
+    /// kept.
     fn take_header(&mut self, header: Header) {
         let mut tenants = std::mem::take(&mut self.header.tenants);
         tenants.extend(header.tenants);
@@ -178,7 +167,7 @@ impl Prover {
             EntryRead::Call(call) => call,
             other => {
                 self.others += 1;
-                // Resets outside the time range are recorded too, because windows extend beyond the range.
+                // Windows extend beyond the time range, so resets outside the range count too.
                 if let EntryRead::Remade(counter) = other {
                     self.limits.recreated(shard, counter);
                 }
@@ -261,7 +250,7 @@ impl Prover {
         }
     }
 
-    /// Statements of the export's header. A reader can compare them with the fleet's configuration.
+    /// A reader can compare these statements with the fleet's configuration.
     fn assumptions(&self) -> Vec<String> {
         let known = match self.header.dedupe_ms {
             0 => "An id is never reused for another turn.".to_owned(),

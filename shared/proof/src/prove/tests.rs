@@ -149,7 +149,7 @@ fn limits_of(proof: &Proof) -> &Claim {
     proof.claims.iter().find(|claim| claim.claim == LIMITS).unwrap()
 }
 
-/// An admission at 1 s. `number` is the admission's count in its tick.
+/// An admission at 1 s. `number` is the count in the tick.
 fn debits(number: u64, debits: &str) -> String {
     format!("A1000,1,{number},9,5000,{number},100;{debits}")
 }

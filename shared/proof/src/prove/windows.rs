@@ -1,6 +1,5 @@
-//! Checks, from the admission of each call, that no tick or day exceeded its cap. A counter only grows within its
-//! window, and windows do not overlap, so each call has its own number in a window. Two admissions with the same number
-//! are a violation.
+//! Checks that no tick or day exceeded its cap, from the admission of each call. A counter only grows within its
+//! window, so two admissions with the same number are a violation.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,7 +12,6 @@ use crate::lines::Header;
 
 const WHY_UNCHECKED: &str = "their admission is not in the log: they were never admitted, or audit.admissions was off";
 
-/// The calls of a turn that were admitted together.
 #[derive(Clone)]
 struct AdmittedSlice {
     turn: Box<str>,
@@ -137,14 +135,12 @@ fn check_days(name: &str, admissions: &[AdmittedSlice], zone: Tz, claim: &mut Cl
     }
 }
 
-/// Returns the number of ended calls, and the largest cap that the admissions recorded.
 fn sum(inside: &[&AdmittedSlice], cap: impl Fn(&AdmissionNote) -> u32) -> (u64, u64) {
     let calls = inside.iter().map(|a| a.ended).sum();
     (calls, inside.iter().map(|a| u64::from(cap(&a.note))).max().unwrap_or_default())
 }
 
-/// Reports admissions with overlapping ranges. An admission's range begins at the count before the admission and ends
-/// at the count after it.
+/// An admission's range begins at the count before the admission and ends at the count after it.
 fn overlaps<'a>(name: &str, what: &str, inside: impl Iterator<Item = (&'a AdmittedSlice, u32)>, claim: &mut Claim) {
     let mut spans: Vec<(u32, u32, &str)> =
         inside.map(|(a, used)| (used.saturating_sub(a.note.calls), used, &*a.turn)).collect();

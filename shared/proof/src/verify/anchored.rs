@@ -1,4 +1,4 @@
-//! Checks the chains against anchors: heads of chains in external storage.
+//! Checks the chains against anchors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use crate::anchor::Anchor;
 use crate::seal::{ChainName, decode_hash, encode};
 
 impl Verifier {
-    /// Checks the chains against the anchors. Without an expected fleet and without signed seals, the fleet is unknown.
-    /// The anchors of all fleets are then checked.
+    /// Without an expected fleet and without signed seals, the fleet is unknown, and the anchors of all fleets are
+    /// checked.
     pub(super) fn check_anchors(
         &mut self,
         seals: &BTreeMap<ChainName, Vec<FoundSeal>>,
@@ -37,8 +37,8 @@ impl Verifier {
         if foreign > 0 {
             self.verdict.notes.push(format!("{foreign} anchors are of another fleet and are ignored."));
         }
-        // An export that was rewritten under another fleet's name would not contradict any anchor. So at least one
-        // anchor must be of the export's fleet.
+        // An export under another fleet's name would not contradict any anchor, so one anchor must be of the export's
+        // fleet.
         let fits = fleets.is_empty() || anchors.iter().any(|anchor| fleets.contains(&anchor.fleet));
         if !fits && !anchors.is_empty() && !seals.is_empty() {
             self.note(Finding::new(FindingKind::HeaderWrong, "all anchors are of another fleet than its seals"));
@@ -117,8 +117,7 @@ impl Verifier {
         }
     }
 
-    /// A missing seal before the first seal is a finding if its anchor is not older than
-    /// [`anchors_from_ms`](super::Expected::anchors_from_ms). Older seals may have been trimmed.
+    /// Seals before [`anchors_from_ms`](super::Expected::anchors_from_ms) may have been trimmed.
     fn check_beginning(&mut self, name: &ChainName, begins: &FoundSeal, anchors: &[&Anchor]) {
         let first = begins.body.number;
         let before = anchors.iter().filter(|anchor| anchor.number < first).max_by_key(|anchor| anchor.number);

@@ -14,8 +14,7 @@ impl Verifier {
         }
     }
 
-    /// Checks the seals in the order of their numbers. Each seal must contain the head of the previous seal, and its
-    /// entries must be unchanged.
+    /// Each seal must contain the head of the previous seal, and the entries must be unchanged.
     pub(super) fn check_chain(&mut self, name: &ChainName, chain: &[&FoundSeal]) {
         let (Some(first), Some(last)) = (chain.first(), chain.last()) else { return };
         for pair in chain.windows(2) {
@@ -72,7 +71,7 @@ impl Verifier {
         self.note(Finding { line: Some(seal.line), ..Finding::of_seal(FindingKind::Forked, body, problem) });
     }
 
-    /// Adds a note, not a finding: the export is not at fault for entries that were lost before they were sealed.
+    /// A note, not a finding: these entries were lost before they were sealed.
     fn report_losses(&mut self, name: &ChainName, before: &FoundSeal, seal: &FoundSeal) {
         let lost = seal.body.lost - before.body.lost;
         let broken = seal.body.breaks != before.body.breaks;
@@ -114,17 +113,15 @@ impl Verifier {
         }
     }
 
-    /// Returns true if the entry may have been trimmed. A log is trimmed entry by entry, oldest first. So the entry
-    /// must be older than every entry of its shard in the export, and older than the time from which the log must be
-    /// complete.
+    /// A log is trimmed oldest first. So the entry must be older than the shard's entries in the export, and older than
+    /// `anchors_from_ms`.
     fn may_be_trimmed(&self, shard: u32, id: EntryId) -> bool {
         let ms = i64::try_from(id.ms).unwrap_or(i64::MAX);
         self.expected.anchors_from_ms.is_some_and(|from| ms < from)
             && self.first.get(&shard).is_none_or(|first| id < *first)
     }
 
-    /// Returns the entry's hash. `None` if the entry was changed or is missing. The problem is reported unless the
-    /// entry may be missing.
+    /// `None` after a reported problem, or if the entry may have been trimmed.
     fn check_entry(&mut self, shard: u32, id: EntryId, named: &[u8], seal: &FoundSeal) -> Option<Hash> {
         let number = seal.body.number;
         let of = |finding: Finding| Finding { tenant: Some(seal.body.tenant.clone()), seal: Some(number), ..finding };

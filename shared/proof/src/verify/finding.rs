@@ -10,22 +10,21 @@ use crate::seal::{ChainName, EntryId, SealBody};
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
     Unreadable,
-    /// The first line contradicts the seals, or the seals or anchors belong to another fleet than expected.
+    /// The first line contradicts the seals, or seals or anchors belong to another fleet than expected.
     HeaderWrong,
     Edited,
     Missing,
-    /// An entry is not sealed although later entries are, or an entry is in the export twice.
+    /// An entry has no seal although later entries have one, or an entry is in the export twice.
     Inserted,
-    /// Lines are not in the order in which they were written.
+    /// Lines are not in the written order.
     Reordered,
-    /// A seal was changed, or signed with another key.
     SealBroken,
     SealMissing,
-    /// Two seals have the same number or entry, or a seal does not contain the head of the previous seal.
+    /// Two seals have the same number or entry, or a seal lacks the head of the previous seal.
     Forked,
-    /// An anchor names a later seal than the last seal of its chain in the export.
+    /// An anchor names a later seal than the chain's last seal in the export.
     Truncated,
-    /// An anchor names a seal that differs from the export's seal with the same number: the chain was rewritten.
+    /// An anchor differs from the seal with the same number.
     Rewritten,
 }
 
@@ -60,10 +59,10 @@ pub struct Finding {
     pub seal: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// If the entry is out of order: the entry before it in the export.
+    /// The previous entry in the export, if the entry is out of order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
-    /// The number of the line in the export, from 1.
+    /// From 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
     pub what: String,

@@ -1,5 +1,4 @@
-//! Checks the header of each part, which makes statements about the export. The statements are unsigned, so the seals
-//! must confirm them.
+//! Checks the header of each part. The header's statements are unsigned, so the seals must confirm them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +8,13 @@ pub(super) struct Part {
     line: u64,
     fleet: String,
     tenant: Option<String>,
-    /// True after a contradiction with `tenant` was reported, so that it is reported only once.
+    /// A contradiction with `tenant` is reported only once.
     lies: bool,
 }
 
 impl Verifier {
-    /// The first header can name the entries after which the export begins. Each later header must continue where the
-    /// previous part ends.
+    /// The first header can name the entries before the export. Each later header must continue where the previous part
+    /// ends.
     pub(super) fn take_header(&mut self, header: Header) {
         let entry = |text: &String| text.split(' ').next()?.parse::<EntryId>().ok();
         let follows = header.follows.iter().filter_map(|(shard, text)| Some((*shard, entry(text)?)));
@@ -33,8 +32,7 @@ impl Verifier {
         }
     }
 
-    /// In an export that follows a log, each part continues where the previous part ends. A gap is a finding even if no
-    /// seal covers it, because the later parts with the seals of the gap may be missing too.
+    /// Later parts may be missing, so a gap is a finding even without a seal for the gap.
     fn check_continuity(&mut self, shard: u32, behind: EntryId) {
         let known = self.last.get(&shard).max(self.before.get(&shard)).copied();
         let Some(last) = known.filter(|last| *last < behind) else { return };
@@ -42,7 +40,6 @@ impl Verifier {
         self.note(Finding { line: Some(self.lines), ..Finding::of_entry(FindingKind::Missing, shard, behind, what) });
     }
 
-    /// Reports a seal of another tenant if the part's header names one tenant.
     pub(super) fn compare_with_part(&mut self, body: &SealBody) {
         let Some(part) = self.parts.last_mut().filter(|part| !part.lies) else { return };
         let Some(tenant) = part.tenant.as_ref().filter(|tenant| **tenant != body.tenant) else { return };
@@ -53,7 +50,7 @@ impl Verifier {
         self.note(Finding::at_line(FindingKind::HeaderWrong, line, &what));
     }
 
-    /// The expected fleet if the caller named it, otherwise the fleets of all signed seals.
+    /// The expected fleet, or else the fleets of all signed seals.
     pub(super) fn fleets(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) -> BTreeSet<String> {
         let Some(fleet) = self.expected.fleet.clone() else {
             let signed = seals.values().flatten().filter(|seal| seal.signed);
@@ -66,7 +63,6 @@ impl Verifier {
         BTreeSet::from([fleet])
     }
 
-    /// Checks that each header names one of these fleets.
     pub(super) fn check_parts(&mut self, fleets: &BTreeSet<String>) {
         if fleets.is_empty() {
             return;

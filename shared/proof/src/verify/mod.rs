@@ -1,5 +1,5 @@
-//! Verifies an export. Checks the entries against the seals, the seals against each other and their signatures, and
-//! the chains against anchors. Reports what is intact, and the location of each problem.
+//! Verifies an export: the entries against the seals, the seals against each other and their signatures, and the chains
+//! against anchors.
 
 mod anchored;
 mod chain;
@@ -21,20 +21,18 @@ pub use finding::{Finding, FindingKind};
 /// Further findings are only counted.
 const FINDINGS_MAX: usize = 10_000;
 
-/// Facts that the caller knows. The export's first line states such facts too, but it is unsigned. So only the
-/// caller's facts can excuse missing entries.
+/// The export's own statements are unsigned, so only the caller's facts can excuse missing entries.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
-    /// Seals of another fleet are a finding, and anchors of another fleet are ignored. If `None`, the fleet is taken
-    /// from the signed seals.
+    /// Seals of another fleet are a finding, and anchors of another fleet are ignored. `None` takes the fleet from the
+    /// signed seals.
     pub fleet: Option<String>,
-    /// Set if the export has only one tenant. Anchored chains of other tenants are then not expected.
+    /// If set, anchored chains of other tenants are not expected.
     pub tenant: Option<String>,
-    /// True if earlier parts of the export exist but are not verified here. Then sealed entries do not count as missing
-    /// if they are older than the start that the export states.
-    pub partial: bool,
-    /// Everything that was sealed at or after this time must be in the export. Earlier seals and entries can be
+    /// True if earlier parts exist but are not verified. Sealed entries before the export's stated start are then not
     /// missing.
+    pub partial: bool,
+    /// Seals and entries from this time on must be in the export. Older seals and entries can be missing.
     pub anchors_from_ms: Option<i64>,
 }
 
@@ -44,13 +42,12 @@ pub struct ExportVerdict {
     pub intact: bool,
     pub entries: u64,
     pub sealed: u64,
-    /// Entries after the last seal. They could not be checked.
+    /// Entries after the last seal are not checked.
     pub unsealed: u64,
     pub seals: u64,
     pub chains: Vec<ChainVerdict>,
     pub findings: Vec<Finding>,
     pub more_findings: u64,
-    /// Facts that are not problems.
     pub notes: Vec<String>,
 }
 
@@ -61,17 +58,13 @@ pub struct ChainVerdict {
     pub tenant: String,
     pub first_seal: u64,
     pub last_seal: u64,
-    /// Entries in the chain before the first seal in the export.
     pub entries_before: u64,
-    /// Entries that the seals in the export cover.
     pub entries: u64,
     /// Entries of the shard that were lost before they were sealed, up to the last seal.
     pub lost: u64,
-    /// The last anchored seal before the first seal in the export.
     pub anchored_before: Option<u64>,
-    /// The last seal in the export that an anchor confirms.
     pub anchored: Option<u64>,
-    /// The time of the chain's last seal, by the shard's clock.
+    /// Time of the chain's last seal, by the shard's clock.
     pub sealed_ms: i64,
 }
 
@@ -85,16 +78,15 @@ struct FoundSeal {
     line: u64,
     body: SealBody,
     head: Hash,
-    /// True if the signature is valid and its key is accepted. The accepted keys are the trusted keys or, if the
-    /// verifier trusts no keys, the keys in the header.
+    /// The signature is valid for a trusted key, or for a key of the header if the verifier trusts no keys.
     signed: bool,
 }
 
-/// The arguments are the public key, the head and the signature.
+/// Public key, head and signature.
 pub type SignatureCheck = Box<dyn Fn(&str, &Hash, &str) -> bool>;
 
 pub struct Verifier {
-    /// Key ID → key.
+    /// By key ID.
     trusted: BTreeMap<String, String>,
     is_signed: SignatureCheck,
     expected: Expected,
@@ -102,25 +94,21 @@ pub struct Verifier {
     parts: Vec<Part>,
     end: Option<End>,
     entries: HashMap<(u32, EntryId), FoundEntry>,
-    /// The last entry that was read, by shard.
     last: BTreeMap<u32, EntryId>,
-    /// The oldest entry in the export, by shard.
     first: BTreeMap<u32, EntryId>,
     seals: BTreeMap<ChainName, Vec<FoundSeal>>,
     by_untrusted: BTreeMap<String, u64>,
-    /// By shard: the entry after which this export continues, as the first header states it.
+    /// By shard: the export continues after this entry, according to the first header.
     before: BTreeMap<u32, EntryId>,
     /// Missing sealed entries up to the positions in `before`.
     earlier: u64,
-    /// Missing sealed entries that may have been trimmed.
     trimmed: u64,
     verdict: ExportVerdict,
     lines: u64,
 }
 
 impl Verifier {
-    /// `trusted` has public keys (key ID → key). If `trusted` is empty, the verifier uses the keys in the export's
-    /// header, and reports this in a note.
+    /// `trusted` has public keys by key ID. If empty, the keys in the export's header count, and a note reports this.
     #[must_use]
     pub fn new(trusted: BTreeMap<String, String>) -> Self {
         Self {
@@ -155,7 +143,6 @@ impl Verifier {
         self
     }
 
-    /// Reads one line of the export. Ignores empty lines.
     pub fn line(&mut self, line: &str) {
         self.lines += 1;
         if line.trim().is_empty() {
@@ -203,8 +190,7 @@ impl Verifier {
         };
         let leaf = Leaf::of(id, &entry.admitted, &entry.text);
         if self.before.get(&shard).is_some_and(|before| id <= *before) {
-            // The part does not begin at the position that its header states, so the statement cannot excuse missing
-            // entries.
+            // The part begins earlier than its header states, so the statement cannot excuse missing entries.
             self.before.remove(&shard);
         }
         if let Some(before) = self.entries.get(&(shard, id)) {
@@ -260,8 +246,7 @@ impl Verifier {
         false
     }
 
-    /// Ends the verification, and returns the verdict. Ignores anchors of seals after `until_ms`, because the export
-    /// was made before such seals.
+    /// Ignores anchors of seals after `until_ms`, because the export was made before such seals.
     #[must_use]
     pub fn finish(mut self, anchors: &[Anchor], until_ms: Option<i64>) -> ExportVerdict {
         let seals = std::mem::take(&mut self.seals);
@@ -280,8 +265,7 @@ impl Verifier {
         self.verdict
     }
 
-    /// Handles entries that no seal covers. Such an entry is not sealed yet if it follows the last seal. Otherwise it
-    /// was inserted.
+    /// An entry without a seal is not sealed yet if it follows the last seal. Otherwise the entry was inserted.
     fn check_unsealed(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) {
         let mut last: BTreeMap<u32, EntryId> = BTreeMap::new();
         for (name, chain) in seals {

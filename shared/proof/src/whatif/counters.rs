@@ -1,5 +1,4 @@
-//! Keeps the counters with the values that they would have under the policy, and computes the debits of a turn's next
-//! calls.
+//! Counters with the values under the policy, and the debits of a turn's next calls.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,18 +16,18 @@ use tickfleet_model::{AgentId, AgentPolicy, Call, Caps, Context, Limit, Policy, 
 use super::turns::{Turn, TurnContext};
 use super::{DAY, TASK, TICK};
 
-/// When this number of counters is reached, all counters with ended windows are dropped.
+/// From this number on, all counters with ended windows are dropped.
 const KEPT_MIN: usize = 100_000;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Fleet<'a> {
     pub policy: &'a Policy,
     pub shards: u32,
-    /// The offset of an agent's ticks (ms), from the tenant, the agent and the length of a tick (ms).
+    /// Offset of an agent's ticks (ms), from tenant, agent and tick length (ms).
     pub agent_stagger: fn(&TenantId, &AgentId, i64) -> i64,
-    /// The offset of a counter's windows (ms), from the limit, the counter and the length of a window (ms).
+    /// Offset of a counter's windows (ms), from limit, counter and window length (ms).
     pub counter_stagger: fn(&str, &str, i64) -> i64,
-    /// The number of worker slots, for decisions with log entries that do not state this number.
+    /// Number of worker slots, if the log does not state this number.
     pub slots: Option<u64>,
     pub one_tenant: bool,
 }
@@ -44,32 +43,29 @@ pub(super) struct TurnCaller<'a> {
 pub(super) struct CounterLedger {
     /// By `<shard> <limit>@<counter>`.
     pub(super) counters: HashMap<String, CounterState>,
-    /// Permits in use, by counter. Includes permits that were returned in the current millisecond.
+    /// By counter. Includes permits that were returned in the current millisecond.
     held: HashMap<String, u64>,
-    /// Permits that were returned in the millisecond `returned_ms`, by counter. Only the result of a decision in this
-    /// millisecond shows whether the permits were returned before or after the decision.
+    /// Permits that were returned at `returned_ms`, by counter. Only a decision in this millisecond shows the order.
     returned: HashMap<String, u64>,
     returned_ms: i64,
-    /// The number of worker slots that the log stated last.
     pub(super) slots: Option<u64>,
     live_counters: HashMap<String, LiveCounters>,
     kept: usize,
 }
 
-/// The counters that may still exist for one limit in one shard, with the end of each counter's window.
+/// For one limit in one shard: the end of each counter's window.
 #[derive(Default)]
 struct LiveCounters {
     ends: HashMap<String, i64>,
-    /// Until this time, some calls of the limit may share a counter.
+    /// Until this time, calls of the limit may share a counter.
     until_ms: i64,
 }
 
 impl LiveCounters {
-    /// True if a call that debits the counter `key` may now share a counter with calls of other keys. The window of
-    /// `key` ends at `end_ms`. The log does not show which calls share a counter.
+    /// The window of `key` ends at `end_ms`. The log does not show which calls share a counter.
     fn may_share(&mut self, key: &str, end_ms: i64, most: u64, now_ms: i64) -> bool {
         if now_ms < self.until_ms {
-            // The call may debit the shared counter, which exists until the janitor deletes it.
+            // The shared counter exists until the janitor deletes it.
             self.until_ms = self.until_ms.max(end_ms + PRUNED_MS);
             return true;
         }
@@ -91,48 +87,46 @@ impl LiveCounters {
 pub(super) struct CounterDebit {
     /// Unique among all shards and limits.
     pub(super) counter: String,
-    /// The throttle queue of calls that wait for the counter. All caps of an agent share one queue.
+    /// All caps of an agent share one throttle queue.
     pub(super) queue: String,
-    /// The limit's name, as the reported differences name it.
+    /// The limit's name in reported differences.
     pub(super) by: String,
     pub(super) debit: Debit,
     pub(super) state: CounterState,
-    /// The part of the permits in `state` that was returned in this millisecond.
+    /// Permits in `state` that were returned in this millisecond.
     pub(super) returned: u64,
 }
 
 impl CounterDebit {
-    /// Returns true for a configured limit, which has its own throttle queue.
+    /// A configured limit has its own throttle queue.
     pub(super) fn is_limit(&self) -> bool {
         self.queue == self.counter
     }
 }
 
 pub(super) struct UnknownLimit {
-    /// The limit's name, as the reported differences name it.
+    /// The limit's name in reported differences.
     pub(super) by: String,
     pub(super) why: &'static str,
-    /// One element per call. `None` if the limit may count any call.
+    /// One per call. `None` if the limit may count any call.
     counted: Option<Vec<bool>>,
 }
 
 impl UnknownLimit {
     /// `None` for a limit in shadow mode, because such a limit stops no call.
     fn of(limit: &Limit, why: &'static str, debits: &Debits) -> Option<Self> {
-        // A call with an unreadable amount is treated as counted.
+        // A call with an unreadable amount counts.
         let counted = || debits.amounts.iter().map(|amount| *amount != Some(0)).collect();
         let by = super::limit(&limit.name);
         (limit.mode != LimitMode::Shadow).then(|| Self { by, why, counted: Some(counted()) })
     }
 
-    /// True if the limit counts, or may count, the call with this index.
     pub(super) fn counts(&self, at: usize) -> bool {
         self.counted.as_ref().is_none_or(|counted| counted.get(at).copied().unwrap_or(true))
     }
 }
 
-/// Maximum time between the end of a counter's window and the counter's deletion by the janitor. Includes an hour for
-/// the janitor's scan.
+/// Maximum time (ms) from the end of a window to the deletion by the janitor, with an hour for the janitor's scan.
 const PRUNED_MS: i64 = IDLE_MS + 3_600_000;
 
 const CROWDED: &str = "had more counters at once than keys_max: calls shared one, and the log does not show which";
@@ -152,12 +146,10 @@ impl CounterLedger {
         *self.returned.entry(counter.to_owned()).or_default() += permits;
     }
 
-    /// Takes permits even beyond the policy's maximum, because the fleet took them.
     pub(super) fn take_permits(&mut self, counter: &str, permits: u64) {
         *self.held.entry(counter.to_owned()).or_default() += permits;
     }
 
-    /// Frees permits that were returned before `now_ms`.
     pub(super) fn advance_to(&mut self, now_ms: i64) {
         if now_ms > self.returned_ms && !self.returned.is_empty() {
             let returned: Vec<String> = self.returned.keys().cloned().collect();
@@ -165,8 +157,7 @@ impl CounterLedger {
         }
     }
 
-    /// Frees the permits that were returned in this millisecond. The recorded decision shows that these permits were
-    /// already free.
+    /// A recorded decision shows that these permits were already free.
     pub(super) fn free_returned(&mut self, counter: &str) {
         let permits = self.returned.remove(counter).unwrap_or(0);
         if let Some(held) = self.held.get_mut(counter) {
@@ -174,7 +165,7 @@ impl CounterLedger {
         }
     }
 
-    /// Drops counters with ended windows if there are many counters. The next debit would reset these counters anyway.
+    /// The next debit would reset these counters anyway.
     pub(super) fn drop_ended(&mut self, now_ms: i64) {
         if self.counters.len() < self.kept.max(KEPT_MIN) {
             return;
@@ -184,7 +175,7 @@ impl CounterLedger {
         self.kept = 2 * self.counters.len();
     }
 
-    /// Returns the debits of caps. `task` is the task's budget and the used part of it.
+    /// `task` is the task's budget and the used part.
     pub(super) fn cap_debits(
         &self,
         fleet: &Fleet<'_>,
@@ -217,7 +208,6 @@ impl CounterLedger {
         budget.into_iter().chain(rows.into_iter().map(counter_debit)).collect()
     }
 
-    /// Returns the unique name of the debit's counter, and the counter's state in the current window.
     fn state(&self, shard: u32, debit: &Debit, now_ms: i64) -> (String, CounterState) {
         let name = format!("{shard} {}@{}", debit.limit.name, debit.counter.counter);
         let window = debit.limit.window.at(now_ms, debit.stagger_ms);
@@ -231,7 +221,7 @@ impl CounterLedger {
         }
     }
 
-    /// Returns the debits of limits for the calls from index `from` on. Also returns the limits with unknown debits.
+    /// For the calls from index `from` on. Also returns the limits with unknown debits.
     pub(super) fn limit_debits(
         &mut self,
         fleet: &Fleet<'_>,
@@ -261,7 +251,7 @@ impl CounterLedger {
         let mut unknown = Vec::new();
         for debits in counters(limits, &fleet.policy.known_tools, &limit_caller, &calls) {
             let limit = caller.owner.limit(&limits[debits.limit]);
-            // While there are enough slots for all tenants, this limit stops no call.
+            // With enough slots for all tenants, this limit stops no call.
             if matches!(limit.bound, LimitBound::Share(_)) {
                 continue;
             }
@@ -294,7 +284,7 @@ impl CounterLedger {
         (counter_debits, unknown)
     }
 
-    /// Returns the limit's maximum. `None` if the maximum depends on the number of slots and this number is unknown.
+    /// `None` if the maximum depends on an unknown number of slots.
     fn max(&self, fleet: &Fleet<'_>, limit: &Limit, shard: u32) -> Option<u64> {
         match limit.bound {
             LimitBound::Part(percent) => {
@@ -333,7 +323,6 @@ impl CounterLedger {
         }
     }
 
-    /// Makes the debits. Returns the permits that the calls hold now.
     pub(super) fn debit(&mut self, counter_debits: Vec<CounterDebit>, calls: usize) -> Vec<(String, u64)> {
         let mut permits = Vec::new();
         for CounterDebit { counter, debit, state, .. } in counter_debits {
@@ -354,8 +343,7 @@ impl CounterLedger {
     }
 }
 
-/// Returns the limits per task. Such limits count only calls with a task, and an entry without policy inputs does not
-/// show whether its call had a task.
+/// Limits per task count only calls with a task. An entry without policy inputs does not show the task.
 fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = UnknownLimit> {
     let counts = |limit: &&Limit| limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
     let unknown_limit = |limit: &Limit| UnknownLimit { by: super::limit(&limit.name), why: NO_CONTEXT, counted: None };

@@ -1,15 +1,6 @@
-//! What-if: finds recorded calls that another policy would have decided differently.
-//!
-//! An export has the decision about each call, and the time of each admission, so no call needs to run again. Instead,
-//! the policy is evaluated at each time at which the fleet decided, with the counter values under the policy. A result
-//! that differs is reported as a [`Difference`], and the counters continue from the new result.
-//!
-//! - [`recorded`]: the recorded decision about a call, from its entry
-//! - [`turns`]: the calls of one turn, and the decisions about the calls, in order
-//! - [`facts`]: conditions on session facts, in the order in which calls began and ended
-//! - [`replay`]: caps and limits, evaluated by [`tickfleet_core::turn::limit`], the code that schedulers use
-//!
-//! The command evaluates permission, arguments, rules and consent, because it has the tools.
+//! What-if: finds recorded calls that another policy would have decided differently. The policy is evaluated at each
+//! recorded decision, with the counter values under the policy. The command evaluates permission, arguments, rules and
+//! consent, because it has the tools.
 
 pub mod facts;
 pub mod recorded;
@@ -23,15 +14,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Name of an agent's tick cap in the reported differences.
+/// An agent's tick cap in reported differences.
 pub const TICK: &str = "max_calls_per_tick";
-/// Name of an agent's or a tenant's day cap in the reported differences.
+/// The day cap of an agent or a tenant in reported differences.
 pub const DAY: &str = "max_actions_per_day";
 
-/// Name of a task's call budget in the reported differences.
+/// A task's call budget in reported differences.
 pub const TASK: &str = "task_budget";
 
-/// Name of a limit in the reported differences.
 #[must_use]
 pub fn limit(name: &str) -> String {
     format!("limits.{name}")
@@ -44,13 +34,13 @@ pub use counters::{OF_MODELS, SHARE};
 pub enum DifferenceKind {
     /// Permission, arguments or a rule would have denied the call.
     Denied,
-    /// The call would have passed a guard that ended it, or would not have needed approval.
+    /// A guard would not have ended the call, or no approval would have been needed.
     Allowed,
     Asked,
-    /// The call would still have been stopped, but for another reason.
+    /// The call is still stopped, but for another reason.
     Otherwise,
     Capped,
-    /// A cap or limit rejected the call, but would have admitted it under the policy.
+    /// A cap or limit rejected the call in the fleet, but not under the policy.
     NotRejected,
     Delayed,
     Sooner,
@@ -94,12 +84,12 @@ pub struct Difference {
     pub call: String,
     pub was: String,
     pub would: String,
-    /// The additional or saved wait of the call. Only for `Delayed` and `Sooner`.
+    /// The additional or saved wait. Only for `Delayed` and `Sooner`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_ms: Option<i64>,
 }
 
-/// Names that a summary counts separately. All other names are counted under [`OTHERS`].
+/// Further names count under [`OTHERS`].
 const NAMES_MAX: usize = 1_000;
 const OTHERS: &str = "(others)";
 
@@ -108,12 +98,10 @@ pub type Counts = BTreeMap<String, u64>;
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Summary {
     pub calls: u64,
-    /// Evaluated calls whose conditions on session facts could be decided.
     pub by_facts: u64,
-    /// Calls by the beginning of the digest of the policy that decided them. Calls whose entries have no digest are
-    /// not counted.
+    /// By the start of the policy's digest. Calls without a digest are not counted.
     pub by_policy: Counts,
-    /// A call can have several.
+    /// A call can have several differences.
     pub differences: u64,
     pub by_kind: BTreeMap<DifferenceKind, u64>,
     /// By rule, cap or limit.
@@ -122,9 +110,7 @@ pub struct Summary {
     /// By `tenant:agent`.
     pub by_agent: Counts,
     pub by_tenant: Counts,
-    /// The sum of the additional waits of delayed calls.
     pub delayed_ms: i64,
-    /// Undecidable calls, by reason.
     pub not_decidable: Counts,
 }
 
@@ -148,7 +134,7 @@ impl Summary {
         }
     }
 
-    /// Lists a limit that is not evaluated, with the number 0 of calls.
+    /// Lists a limit that is not evaluated, with 0 calls.
     pub fn name_undecided(&mut self, limit: &str, why: &str) {
         add(&mut self.not_decidable, &format!("{limit} {why}"), 0);
     }

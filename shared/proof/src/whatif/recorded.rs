@@ -11,54 +11,48 @@ use tickfleet_protocol::audit::entry::{AuditMeta, CALL_ACTION};
 
 use crate::lines::EntryLine;
 
-/// Replaces a secret.
 const REDACTED: &str = "[REDACTED]";
 
 #[derive(Debug, Clone)]
 pub struct RecordedCall {
     pub shard: u32,
-    /// When the call's entry was written (ms). The call's result was committed and its slice ended at the same time.
+    /// When the entry was written and the slice ended (ms).
     pub written_ms: i64,
-    /// End of the call in shard time, as estimated by the process that ended the call.
+    /// In shard time, as estimated by the process that ended the call.
     pub ended_ms: i64,
-    /// When the call's slice returned its permits, or when a scheduler decided that the call ends (by the shard's own
-    /// clock). `None` if the entry does not state this time.
+    /// By the shard's clock: the slice returned its permits, or a scheduler ended the call. `None` if unknown.
     pub over_ms: Option<i64>,
-    /// When the call's slice returned permits before its end, and acquired permits again.
+    /// The slice returned permits before its end, or acquired permits again.
     pub places: Vec<PermitsNote>,
     pub tenant: String,
     pub agent: String,
     pub turn: String,
     pub position: usize,
-    /// The tool as the model named it.
+    /// As the model named the tool.
     pub tool: String,
-    /// True if the entry describes a task itself instead of a tool call.
+    /// The entry describes a task instead of a tool call.
     pub is_task: bool,
     pub arguments: Arguments,
-    /// The arguments that approvers put in place of `arguments`.
     pub narrowed: Option<Arguments>,
     pub decision: RecordedDecision,
     pub refused: Option<AdmissionRefusal>,
     pub outcome: String,
-    /// The duration of the last attempt.
+    /// Of the last attempt.
     pub duration_ms: i64,
     /// Does not count the first attempt.
     pub retries: u32,
-    /// `None` if the entry does not have them.
     pub policy_inputs: Option<PolicyInputs>,
-    /// The beginning of the digest of the policy that decided the call; empty if the entry does not state it.
+    /// The start of the policy's digest; may be empty.
     pub policy: String,
-    /// The shard's notes about the call's admission; empty if the call was not admitted, or if the entry has no
-    /// notes.
+    /// The shard's notes about the admission; empty without an admission or notes.
     pub admitted: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Arguments {
     Whole(String),
-    /// Secrets are redacted.
     Hidden(String),
-    /// The beginning of the arguments, or a text that was not JSON.
+    /// The beginning of the arguments, or a text that is not JSON.
     Cut(String),
 }
 
@@ -92,13 +86,12 @@ pub enum RecordedDecision {
         /// May be empty.
         rule: String,
     },
-    /// The call passed the guards, but facts of its session or the loop breaker stopped it.
+    /// The call passed the guards, but facts or the loop breaker stopped it.
     Stopped {
         reason: String,
-        /// The condition on facts that stopped the call. May be empty.
+        /// The condition on facts. May be empty.
         rule: String,
     },
-    /// The call ended before any guard ran.
     NotReached,
 }
 
@@ -119,9 +112,9 @@ impl RecordedDecision {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionRefusal {
-    /// The limit or cap, as the reported differences name it. `None` if the policy was not the reason.
+    /// The limit or cap in reported differences. `None` if the policy was not the reason.
     pub by: Option<String>,
-    /// When the limit or cap would have admitted calls again; 0 if unknown.
+    /// Time (ms) when calls are admitted again; 0 if unknown.
     pub resets_ms: i64,
 }
 
@@ -133,18 +126,15 @@ pub struct Reset {
     pub counter: String,
 }
 
-/// An operator's pause of a tenant or one of its agents, or the end of a pause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pause {
-    /// When the entry was written. Every later decision applies the start or the end of the pause.
+    /// Every later decision applies the start or the end of the pause.
     pub at_ms: i64,
     /// `<tenant>` or `<tenant>:<agent>`.
     pub who: String,
-    /// True if the entry is about the end of a pause.
     pub ends: bool,
 }
 
-/// Actions that affect decisions, in any order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OperatorActions {
     pub resets: Vec<Reset>,
@@ -159,18 +149,18 @@ pub struct LogStart {
 }
 
 impl LogStart {
-    /// Records that no shard's log is complete before this time.
+    /// No shard's log is complete before this time.
     pub fn cut(&mut self, at_ms: i64) {
         self.all_ms = self.all_ms.max(Some(at_ms));
     }
 
-    /// Records that this shard's log is not complete before this time.
+    /// This shard's log is not complete before this time.
     pub fn cut_shard(&mut self, shard: u32, at_ms: i64) {
         let known = self.shards.entry(shard).or_insert(at_ms);
         *known = at_ms.max(*known);
     }
 
-    /// The time (ms) from which the log of this shard is complete; `i64::MIN` if nothing is missing.
+    /// Time (ms); `i64::MIN` if nothing is missing.
     #[must_use]
     pub fn of(&self, shard: u32) -> i64 {
         self.all_ms.max(self.shards.get(&shard).copied()).unwrap_or(i64::MIN)
@@ -182,7 +172,6 @@ pub enum RecordedEntry {
     Call(Box<RecordedCall>),
     Reset(Reset),
     Pause(Pause),
-    /// Any other entry, or an unreadable entry.
     Other,
 }
 
@@ -202,8 +191,7 @@ impl RecordedEntry {
             return Self::Pause(Pause { at_ms: written_ms, who: raw.entity_id.into_owned(), ends });
         }
         let (true, Ok(position)) = (raw.action == CALL_ACTION, raw.meta.position().parse()) else { return Self::Other };
-        // An entry with unreadable policy inputs is treated as unreadable. Otherwise, the replay would decide with
-        // other inputs than the fleet.
+        // With unreadable policy inputs, the replay would decide with other inputs than the fleet.
         let Ok(policy_inputs) = raw.meta.policy_inputs.map(|json| serde_json::from_str(json.get())).transpose() else {
             return Self::Other;
         };
@@ -249,7 +237,7 @@ impl RecordedCall {
     }
 }
 
-/// Returns the tool as the model named it. `None` if the entry describes a task.
+/// As the model named the tool. `None` for a task.
 fn called(raw: &AuditEntry<'_>, is_task: bool) -> Option<String> {
     let rest = raw.message.strip_prefix(&format!("{} called ", raw.actor_id)).filter(|_| !is_task)?;
     Some(rest.rsplit_once(": ")?.0.to_owned())
@@ -274,8 +262,7 @@ fn decision(meta: &AuditMeta<'_>, policy_inputs: Option<&PolicyInputs>) -> Recor
     let is_known_from_others = policy_inputs.is_some_and(|known| known.session.is_some() && !known.ran);
     let Some(outcome) = Outcome::parse(&meta.outcome) else { return RecordedDecision::NotReached };
     match (outcome, reason.as_str()) {
-        // The worker that began the call died, or the turn was lost too often. The log does not show whether people had
-        // approved the call.
+        // The worker died, or the turn was lost too often. The log does not show whether people had approved the call.
         (Outcome::OutcomeUnknown | Outcome::Internal, _) if is_known_from_others && meta.approval.is_none() => {
             RecordedDecision::NotReached
         }

@@ -10,12 +10,10 @@ const KEPT_MIN: usize = 100_000;
 /// A task is inactive after this time without decisions.
 const SILENT_MS: i64 = 86_400_000;
 
-/// A task's budget, its recorded use, and how the use differs in the replay.
 #[derive(Debug, Clone, Copy)]
 struct Task {
     max: u32,
-    /// The calls that count against the budget in the fleet, as last recorded. Includes the budget that the task
-    /// passed to subtasks.
+    /// In the fleet, as last recorded. Includes the budget that the task passed to subtasks.
     used: u32,
     /// Calls that the replay dispatched minus calls that the fleet dispatched.
     more: i64,
@@ -28,15 +26,13 @@ pub(super) struct Tasks {
     kept: usize,
 }
 
-/// Returns the name of the turn's task, which includes the tenant. `None` if the turn has no task, or if the entries do
-/// not state the task.
 fn name_of(turn: &Turn) -> Option<String> {
     let task = turn.context.as_ref()?.task.as_deref()?;
     Some(format!("{}:{task}", turn.tenant))
 }
 
 impl Tasks {
-    /// Records the use of the budget just before a recorded decision. Must be called before the decision is replayed.
+    /// Must be called before the decision is replayed.
     pub(super) fn apply_before(&mut self, turn: &Turn, decision: &Decision) {
         let Some(name) = name_of(turn) else { return };
         match &decision.what {
@@ -47,7 +43,6 @@ impl Tasks {
                 self.known.insert(name, Task { max, used, more, seen_ms: decision.at_ms });
                 self.forget(decision.at_ms);
             }
-            // The fleet rejected the call because of the task's budget, so no budget remained.
             DispatchDecision::Refuse(_, Some(by)) if by == TASK => {
                 if let Some(known) = self.known.get_mut(&name) {
                     known.used = known.max;
@@ -57,7 +52,7 @@ impl Tasks {
         }
     }
 
-    /// Counts the calls that the decision dispatched in the fleet. Must be called after the decision was replayed.
+    /// Must be called after the decision was replayed.
     pub(super) fn apply_after(&mut self, turn: &Turn, decision: &Decision) {
         let DispatchDecision::Go(calls, note) = &decision.what else { return };
         let Some((used, _)) = note.task else { return };
@@ -73,8 +68,6 @@ impl Tasks {
         }
     }
 
-    /// Returns the budget, and the number of its calls that are used in the replay. `None` if the turn has no task, or
-    /// if the budget is unknown.
     pub(super) fn of(&self, turn: &Turn) -> Option<(u64, u64)> {
         let known = self.known.get(&name_of(turn)?)?;
         let used = (i64::from(known.used) + known.more).max(0).unsigned_abs();

@@ -38,7 +38,7 @@ fn limit(bound: LimitBound, every: LimitWindow, on_reach: OnReach) -> Limit {
     }
 }
 
-/// Builds a turn. Each call ends 100 ms after its dispatch.
+/// Each call ends 100 ms after its dispatch.
 fn turn(id: &str, decisions: &[(i64, usize, DispatchDecision)]) -> Turn {
     let mut calls = Vec::new();
     for (at_ms, _, what) in decisions {
@@ -74,7 +74,7 @@ fn turn(id: &str, decisions: &[(i64, usize, DispatchDecision)]) -> Turn {
     }
 }
 
-/// Returns a dispatch in a tick that ends at `ends_ms`. After the dispatch, `used` of the tick's 3 calls are used.
+/// After the dispatch, `used` of the tick's 3 calls are used.
 fn go(calls: u32, used: u32, ends_ms: i64) -> DispatchDecision {
     DispatchDecision::Go(calls as usize, DispatchNote { calls, tick: (used, 3, ends_ms), day: (0, 1_000), task: None })
 }
@@ -144,8 +144,7 @@ fn a_turn_behind_earlier_turns_of_its_agent_debits_nothing() {
 
 #[test]
 fn a_simultaneous_turn_that_fills_the_limit_replays_first() {
-    // Turn `a` uses all calls of its agent's tick. Turn `b` has another agent, and the limit allows `b` only one more
-    // call. If `b` had been decided first, both of its calls would have fit.
+    // If `b` had been decided first, both of its calls would have fit.
     let first = turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_010, 3, go(1, 1, 10_000))]);
     let mut cut = turn("b", &[(1_000, 0, go(1, 1, 5_000)), (5_020, 1, go(1, 1, 10_000))]);
     cut.agent = "stan".into();
@@ -174,7 +173,6 @@ fn a_limit_across_tenants_is_undecidable_from_one_tenants_calls() {
     few.per = BTreeSet::from([LimitKey::Tool]);
     let mut policy = policy(9, vec![few]);
     policy.tenants.insert(TenantId::new("umbrella").unwrap(), TenantPolicy::default());
-    // In the fleet, calls of another tenant used up the limit, so the call was rejected.
     let turns = [turn("a", &[(1_000, 0, DispatchDecision::Refuse(1, Some("limits.few".into())))])];
     let (found, summary) = replay_of(&policy, &OperatorActions::default(), &turns, true);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
@@ -198,7 +196,6 @@ fn a_concurrency_slot_is_free_again_when_its_call_ends() {
     );
 }
 
-/// Sets the time at which the slices of the turn's calls returned their permits (shard time).
 fn over(mut turn: Turn, over_ms: i64) -> Turn {
     turn.calls.iter_mut().for_each(|call| call.over_ms = Some(over_ms));
     turn
@@ -208,7 +205,7 @@ fn over(mut turn: Turn, over_ms: i64) -> Turn {
 fn a_permit_return_in_the_same_millisecond_follows_the_recorded_decision() {
     let waits = |at_ms| (at_ms, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), LimitWindow::Concurrency, OnReach::Wait)]);
-    // Turn b waited although a permit was returned in the same millisecond, because another turn got the permit.
+    // Another turn got the permit that was returned in this millisecond, so turn b waited.
     let waited = [
         turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
         turn("b", &[waits(1_100), (1_132, 0, go(1, 2, 5_000))]),
@@ -219,7 +216,7 @@ fn a_permit_return_in_the_same_millisecond_follows_the_recorded_decision() {
         differences(&places(2), &waited),
         [("b/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(32))]
     );
-    // Turn b was dispatched at once, so it got the permit that was returned.
+    // Turn b got the returned permit, so it was dispatched at once.
     let went = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[waits(1_099), (1_100, 0, go(1, 2, 5_000))])];
     assert_eq!(differences(&places(1), &went), []);
 }
@@ -228,8 +225,8 @@ fn a_permit_return_in_the_same_millisecond_follows_the_recorded_decision() {
 fn the_shard_time_of_a_permit_return_overrides_the_entry_id() {
     let places = policy(9, vec![limit(LimitBound::Concurrent(1), LimitWindow::Concurrency, OnReach::Wait)]);
     let went = |at_ms| turn("b", &[(at_ms, 0, go(1, 2, 5_000))]);
-    // In the first case, the entry is written 60 ms after the slice ended. In the second case, a clock stepped back,
-    // so the entry's ID is 100 ms earlier than the admission.
+    // First, the entry is written 60 ms after the end of the slice. Then a clock steps back, so the entry's ID is 100
+    // ms before the admission.
     let mut early = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
     assert_eq!(differences(&places, &[over(early.clone(), 1_040), went(1_040)]), []);
     early.calls[0].written_ms = 900;
@@ -238,7 +235,6 @@ fn the_shard_time_of_a_permit_return_overrides_the_entry_id() {
     assert_eq!(late, [("b/0".into(), DifferenceKind::Delayed, "limits.few".into(), Some(50))]);
 }
 
-/// Makes `turn` a turn of the task `k1`, and adds budget notes to its admissions.
 fn of_task(mut turn: Turn, budgets: &[(u32, u32)]) -> Turn {
     let context = TurnContext { task: Some("k1".into()), user: None, session: None, parallel_reads: false };
     turn.context = Some(context);
@@ -265,7 +261,6 @@ fn a_task_budget_replays_its_rejections_and_admits_when_freed() {
     };
     let of = |call: &str, kind, by: &str| (call.to_owned(), kind, by.to_owned());
     assert_eq!(differences(&few(9)), []);
-    // A call that a limit rejects does not use the budget, so the next call can use it.
     let mut refuses_a = few(1);
     let mut only_a = limit(LimitBound::Calls(0), LimitWindow::Period(60_000), OnReach::Reject);
     only_a.matches.tools = vec!["never".into()];
@@ -280,7 +275,6 @@ fn a_task_budget_replays_its_rejections_and_admits_when_freed() {
     let expected =
         [of("a/0", DifferenceKind::Capped, "limits.few"), of("b/1", DifferenceKind::NotRejected, "task_budget")];
     assert_eq!(found, expected);
-    // Without notes about the budget, the remaining budget is unknown.
     let silent = [turn("c", &[refused(1_000, 0, 1)])];
     let (found, summary) = replay(&policy(9, vec![]), &silent);
     assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
@@ -308,8 +302,6 @@ fn a_percentage_limit_uses_the_recorded_number_of_slots() {
     // A quarter of 16 slots is the same number as half of 8 slots.
     let more = with_slots(turns.clone(), 16);
     assert_eq!(differences(&part(25), &more), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
-    // If the log does not have the number of slots, the limit is reported as undecidable, and the recorded decision is
-    // kept.
     let (found, summary) = replay(&part(25), &turns);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
     assert!(
@@ -327,7 +319,6 @@ fn a_wait_for_a_share_of_slots_is_reported_as_undecidable() {
     let (found, summary) = replay(&policy(9, vec![share]), &turns);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
     assert!(found.is_empty() && why.len() == 1 && why[0].starts_with("limits.few is a share"), "{found:?} {why:?}");
-    // Without a limit on a share of the slots, turn b would not have waited.
     assert_eq!(
         differences(&policy(9, vec![]), &turns),
         [("b/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(350))]
@@ -430,7 +421,6 @@ fn differences_are_undecidable_when_a_limit_and_a_cap_both_delay_calls() {
     let limited =
         turn("c", &[(6_000, 0, DispatchDecision::Wait("limits.few".into(), 12_000)), (12_000, 0, go(1, 1, 15_000))]);
     let few = policy(3, vec![limit(LimitBound::Calls(9), LimitWindow::Period(60_000), OnReach::Wait)]);
-    // If only the limit applies, the only difference is that turn c would not have waited.
     let alone = differences(&few, &[turn("a", &[(1_000, 0, go(1, 1, 5_000))]), limited.clone()]);
     assert_eq!(alone, [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(6_000))]);
     let capped = [
@@ -485,7 +475,7 @@ fn an_agent_delayed_only_by_a_cap_stays_decidable() {
     );
     assert_eq!(summary.not_decidable.len(), 1, "kelly's calls wait for both: {summary:?}");
 
-    // If calls of fran wait for the same counter as calls of kelly, the calls of fran are undecidable too.
+    // Calls of fran that wait for the same counter are undecidable too.
     let again = [(1_055, 0, waits(60_000)), (60_030, 0, waits(120_000)), (120_020, 0, go(1, 1, 125_000))];
     let mut together = turns.to_vec();
     together.insert(2, of("fran", paying(turn("g", &again))));

@@ -9,7 +9,7 @@ use super::recorded::{Arguments, RecordedCall};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DispatchDecision {
-    /// The first field is the cause. The second field is the earliest end of the wait (ms), or 0 if unknown.
+    /// The cause, and the earliest end of the wait (ms; 0 if unknown).
     Wait(String, i64),
     /// The number of dispatched calls.
     Go(usize, DispatchNote),
@@ -20,17 +20,15 @@ pub enum DispatchDecision {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DispatchNote {
     pub calls: u32,
-    /// The agent's used calls including the admitted ones, the cap, and the end of the tick (ms).
+    /// The agent's used calls (including the admitted calls), the cap, and the end of the tick (ms).
     pub tick: (u32, u32, i64),
-    /// The agent's used calls including the admitted ones, and the cap.
+    /// The agent's used calls (including the admitted calls), and the cap.
     pub day: (u32, u32),
-    /// The task's used calls including the admitted ones, and the budget. `None` without a task, or if the note does
-    /// not state these numbers.
+    /// The used calls and the budget. `None` without a task, or if the note does not state these numbers.
     pub task: Option<(u32, u32)>,
 }
 
 impl DispatchNote {
-    /// True if the tick, day or task permits no more calls.
     pub(super) fn is_full(&self) -> bool {
         let is_used_up = |(used, most): (u32, u32)| used >= most;
         is_used_up((self.tick.0, self.tick.1)) || is_used_up(self.day) || self.task.is_some_and(is_used_up)
@@ -46,7 +44,7 @@ pub struct Decision {
     pub what: DispatchDecision,
     /// Set if the decision depended on the number of worker slots.
     pub slots: Option<u64>,
-    /// The times at which the calls returned their permits, because one call waited, and acquired permits again.
+    /// While one call waits, the calls of the slice return their permits. Later the calls acquire permits again.
     pub places: Vec<PermitsNote>,
 }
 
@@ -61,7 +59,6 @@ pub struct TurnCall {
     pub over_ms: Option<i64>,
 }
 
-/// The part of a turn that the log contains.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Turn {
     pub shard: u32,
@@ -76,17 +73,14 @@ pub struct Turn {
     pub decisions: Vec<Decision>,
     /// Number of calls with an unknown admission.
     pub unknown: u64,
-    /// `None` if the entries do not state the context.
     pub context: Option<TurnContext>,
 }
 
-/// Values that can be part of a counter's key.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TurnContext {
     pub task: Option<String>,
     pub user: Option<Box<RawValue>>,
     pub session: Option<Box<RawValue>>,
-    /// True if consecutive `read` calls can run at the same time.
     pub parallel_reads: bool,
 }
 
@@ -100,13 +94,10 @@ fn cause(cause: &WaitCause) -> String {
     }
 }
 
-/// Cause of a wait: earlier turns of the agent are dispatched first.
 pub const EARLIER: &str = "earlier turns of its agent";
-/// Cause of a wait: the tenant already has the maximum number of dispatched slices.
 pub const ROOM: &str = "queues.tenant_ready_max";
 
 impl Turn {
-    /// `None` if the entries describe a task, or if there are no calls.
     #[must_use]
     pub fn of(calls: &[RecordedCall]) -> Option<Self> {
         let first = calls.first().filter(|call| !call.is_task)?;
@@ -167,9 +158,8 @@ impl Turn {
                     places,
                 });
             } else if let Some(refused) = &call.refused {
-                // If the entry does not state the shard's own time, estimate it from the entry's time. The entry is
-                // written when the rejection is reported, but the decision was made before the end of the window that
-                // was used up.
+                // Without the shard's time, estimate when the decision was made. The entry is written later, but the
+                // decision was made before the window ended.
                 let ended_ms = call.ended_ms.min(call.written_ms);
                 let estimated_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
                 let at_ms = call.over_ms.unwrap_or(estimated_ms);
@@ -180,8 +170,7 @@ impl Turn {
             }
             at += count;
         }
-        // Decisions are in order of time, unless the clock was set back. A decision that seems earlier than the
-        // previous one gets the previous decision's time.
+        // The clock can be set back, but the decisions must stay in order of time.
         let mut last_ms = i64::MIN;
         for decision in &mut self.decisions {
             decision.at_ms = decision.at_ms.max(last_ms);
@@ -192,8 +181,7 @@ impl Turn {
     fn waits(&mut self, first: usize, waits: &[WaitNote]) {
         for wait in waits {
             let what = DispatchDecision::Wait(cause(&wait.cause), wait.until_ms);
-            // The turn may have waited before a limit rejected its first calls. Entries of rejected calls have no notes
-            // about waits, so the wait is added before the rejection.
+            // Entries of rejected calls have no notes about waits, so a wait before the rejection is inserted here.
             let came_later =
                 |other: &&Decision| matches!(other.what, DispatchDecision::Refuse(..)) && other.at_ms > wait.at_ms;
             let later = self.decisions.iter().rev().take_while(came_later).count();
@@ -222,8 +210,7 @@ fn context(policy_inputs: &PolicyInputs) -> TurnContext {
     }
 }
 
-/// True if both notes are about one admission. Debits of limits are ignored, because entries of older versions do not
-/// state these debits.
+/// Ignores debits of limits: entries of older versions do not state these debits.
 fn is_one_admission(one: &str, other: &str) -> bool {
     let is_of_both = |note: &&str| !note.starts_with('D');
     one == other || one.split(';').filter(is_of_both).eq(other.split(';').filter(is_of_both))

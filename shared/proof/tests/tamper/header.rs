@@ -1,4 +1,4 @@
-//! Tests that the first line of an export, which is unsigned, cannot excuse missing entries.
+//! Tests that the first line of an export cannot excuse missing entries. The first line is unsigned.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(crate) enum Edit {
 
 pub(crate) const HEADERS: [Edit; 5] = [Edit::Tenant, Edit::TenantAlone, Edit::Fleet, Edit::Follows, Edit::FollowsAll];
 
-/// Edits the first line of an export. The verifier must report at least one of the returned kinds of findings.
+/// The verifier must report at least one of the returned kinds of findings.
 pub(crate) fn edit_header(lines: &mut Vec<String>, way: Edit, seal: usize) -> Vec<FindingKind> {
     let Some(Line::Header(mut header)) = Line::read(&lines[0]) else { panic!("a header") };
     let ids: Vec<EntryId> = lines.iter().filter_map(|line| entry_id(line)).collect();
@@ -87,7 +87,6 @@ fn an_edited_header_is_detected() {
         let known = verify(&lines, &made.anchors).findings.iter().any(|finding| finding.kind == FindingKind::Truncated);
         assert_eq!(known, matches!(way, Edit::Tenant | Edit::Fleet), "{way:?}");
     }
-    // If there are no seals, the fleet is unknown.
     let mut header = Header { fleet: "x".into(), ..Header::default() };
     header.export = lines::FORMAT;
     let verdict = verify_as(&[lines::header(&header)], &made.anchors, Expected::default());
@@ -187,7 +186,7 @@ fn a_log_trimmed_within_a_seal_is_intact_from_the_declared_time() {
             verdict.notes
         );
     }
-    // A missing entry after the first remaining entry cannot have been trimmed. An edited entry is still a finding.
+    // A missing entry after the first remaining entry cannot have been trimmed.
     for edit in [|_: &str| String::new(), |line: &str| line.replace("TOOL_CALL", "TOOL_CALK")] {
         let mut lines = trimmed.clone();
         let at = lines.iter().position(|line| entry_id(line).is_some_and(|id| id > first)).unwrap();
@@ -197,8 +196,7 @@ fn a_log_trimmed_within_a_seal_is_intact_from_the_declared_time() {
     }
 }
 
-/// Exports a log in which each tenant has entries at the `written` times. Each entry was sealed half a second after it
-/// was written.
+/// Each entry was sealed half a second after it was written.
 fn exported_from(from_ms: i64, until_ms: Option<i64>, written: &[(&str, &[u64])]) -> (Vec<String>, Vec<Anchor>) {
     let signer = signer();
     let mut anchors = Vec::new();
@@ -239,8 +237,7 @@ fn an_export_from_a_time_is_intact_for_anchors_from_that_time() {
     assert!(made.is_empty(), "{made:?}");
 }
 
-/// Rewrites an export for another fleet. The rewritten export is signed with a forger's key, and its first line names
-/// that key.
+/// The rewritten export is signed with a forger's key, and its first line names that key.
 fn as_fleet(made: &Export, fleet: &str) -> Export {
     let forger = Signer::new("x", &"09".repeat(32)).unwrap();
     let mut heads: BTreeMap<String, Head> = BTreeMap::new();
@@ -299,7 +296,7 @@ fn an_export_resealed_for_another_fleet_is_not_intact() {
             [FindingKind::HeaderWrong, FindingKind::Truncated].iter().all(|kind| kinds(&verdict).contains(kind));
         assert!(is_intact || named, "{:?}", verdict.findings);
     }
-    // If an export has no seals, its fleet is unknown unless the caller names one.
+    // If an export has no seals, its fleet is unknown. The caller can name the fleet.
     let empty = [lines::header(&Header { export: lines::FORMAT, fleet: "f".into(), ..Header::default() })];
     for (fleet, is_intact) in [(None, false), (Some("f"), true), (Some("x"), false)] {
         let verdict = held_against(&empty, &resealed.anchors, fleet);

@@ -29,7 +29,6 @@ struct Export {
     anchors: Vec<Anchor>,
 }
 
-/// Makes an export: sealed entries of three tenants, followed by `unsealed` entries.
 fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
     let mut rng = StdRng::seed_from_u64(seed);
     let signer = signer();
@@ -76,17 +75,16 @@ fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
     Export { lines, anchors }
 }
 
-/// A key, a head, and the head's signature.
 type Question = (String, [u8; 32], String);
 
-/// Checks a signature. Results are cached, because most lines of an edited export are unchanged.
+/// Results are cached, because most lines of an edited export are unchanged.
 fn is_signed_once(key: &str, head: &[u8; 32], signature: &str) -> bool {
     thread_local! { static CHECKED: RefCell<HashMap<Question, bool>> = RefCell::default(); }
     let question = (key.to_owned(), *head, signature.to_owned());
     CHECKED.with_borrow_mut(|known| *known.entry(question).or_insert_with(|| is_signed(key, head, signature)))
 }
 
-/// Verifies an export that must contain every anchored seal, as if the log had never been trimmed.
+/// The export must contain every anchored seal, as if the log had never been trimmed.
 fn verify(lines: &[String], anchors: &[Anchor]) -> ExportVerdict {
     verify_as(lines, anchors, Expected { anchors_from_ms: Some(0), ..Expected::default() })
 }
@@ -98,7 +96,7 @@ fn verify_as(lines: &[String], anchors: &[Anchor], expected: Expected) -> Export
     verifier.finish(anchors, None)
 }
 
-/// Returns the line indexes of the sealed entries, and of the seals.
+/// The line indexes of the sealed entries, and of the seals.
 fn places(export: &Export) -> (Vec<usize>, Vec<usize>) {
     let is_seal = |at: &usize| matches!(Line::read(&export.lines[*at]), Some(Line::Seal(_)));
     let all = 1..export.lines.len() - 1;
@@ -118,7 +116,7 @@ enum Named {
     Seal(Vec<FindingKind>),
 }
 
-/// Replaces one byte of a line. The new byte is an ASCII digit, so that the line stays valid UTF-8.
+/// The new byte is an ASCII digit, so that the line stays valid UTF-8.
 fn edit(rng: &mut StdRng, line: &str) -> String {
     let mut bytes = line.as_bytes().to_vec();
     let at = rng.random_range(0..bytes.len());
@@ -139,7 +137,6 @@ fn swap_texts(lines: &mut [String], entry: usize, other: usize) -> Named {
     Named::Entry(vec![FindingKind::Edited], ids)
 }
 
-/// Removes a seal and, in half of the cases, the entries of the seal.
 fn take_seal(rng: &mut StdRng, lines: &mut Vec<String>, seal: usize) -> Named {
     let gone = lines.remove(seal);
     let Some(Line::Seal(gone)) = Line::read(&gone) else { panic!("a seal") };
@@ -160,7 +157,6 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
     let lines = &mut export.lines;
     match rng.random_range(0..9) {
         0 => {
-            // The byte can be in the text, the ID or a name.
             let id = id_of(&lines[entry]);
             lines[entry] = edit(rng, &lines[entry]);
             Named::Entry(vec![FindingKind::Edited, FindingKind::Missing], vec![id])
@@ -183,10 +179,9 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             swap_texts(lines, entry, other)
         }
         4 => {
-            // Inserts an entry that was never written, or that has the ID of another entry.
+            // The entry was never written, or has the ID of another entry.
             let id: EntryId = id_of(&lines[entry]).parse().unwrap();
-            // The insertion must be before the last sealed entry, because an entry after it would only count as not
-            // sealed yet.
+            // An entry after the last sealed entry would only count as not sealed yet.
             let last: EntryId = id_of(&lines[*entries.last().unwrap()]).parse().unwrap();
             let more = if id.ms < last.ms { 1_000 * rng.random_range(0..2) } else { 0 };
             let id = EntryId { seq: id.seq + more, ..id };

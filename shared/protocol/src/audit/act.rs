@@ -1,5 +1,5 @@
-//! Audit entries for actions of operators. These entries have their own `action` and, unlike entries of calls, no
-//! `meta.turn`. So a search for the calls of a turn does not return them.
+//! Audit entries for actions of operators. They have no `meta.turn`, so a search for the calls of a turn does not
+//! return them.
 
 use crate::write::{Object, time};
 use tickfleet_model::{Redactor, TenantId};
@@ -50,21 +50,18 @@ pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
 
 #[derive(Debug, Clone, Copy)]
 pub struct OperatorAct<'a> {
-    /// Since the epoch, by the shard's clock.
     pub timestamp_ms: i64,
     /// For example `PAUSE`.
     pub action: &'static str,
     /// For example `agent`.
     pub entity_type: &'static str,
     pub entity_id: &'a str,
-    /// For the message, in the past tense, for example `paused`.
+    /// In the past tense, for example `paused`.
     pub verb: &'static str,
-    /// The operator's name, as the request states it.
     pub by: &'a str,
     pub reason: &'a str,
     /// `None` if the target does not belong to a single tenant, or if the tenant is unknown.
     pub tenant: Option<&'a TenantId>,
-    /// Further members of `meta`, by name.
     pub details: &'a [(&'static str, String)],
     pub redactor: &'a Redactor,
 }
@@ -96,13 +93,11 @@ pub fn act_entry(act: &OperatorAct<'_>) -> String {
 
 #[derive(Debug, Clone, Copy)]
 pub struct ShardRepair<'a> {
-    /// Since the epoch, by the shard's clock.
     pub timestamp_ms: i64,
-    /// The operator's name, as the request states it.
     pub by: &'a str,
     pub shard: u32,
     pub repaired: usize,
-    /// Descriptions of some of the repaired faults. Each description names the stored record that was faulty.
+    /// Descriptions of some of the repaired faults.
     pub named: &'a [String],
     pub redactor: &'a Redactor,
 }
@@ -132,10 +127,8 @@ pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
 
 #[derive(Debug, Clone, Copy)]
 pub struct ApprovalDecision<'a> {
-    /// Since the epoch, by the shard's clock.
     pub timestamp_ms: i64,
     pub tenant: &'a TenantId,
-    /// The person's name, as the request states it.
     pub by: &'a str,
     pub agrees: bool,
     pub reason: &'a str,
@@ -149,8 +142,8 @@ pub struct ApprovalDecision<'a> {
     pub redactor: &'a Redactor,
 }
 
-/// When the decision is committed, the store adds two members to `meta`: `state`, the state of the approval, and
-/// `missing`, the number of approvals that are still required.
+/// When the decision is committed, the store adds `state` and `missing` (the number of approvals still required) to
+/// `meta`.
 #[must_use]
 pub fn approval_entry(decision: &ApprovalDecision<'_>) -> String {
     let by = decision.redactor.text(decision.by);

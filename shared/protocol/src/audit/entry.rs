@@ -11,7 +11,6 @@ use crate::json::with_numbers_as_text;
 /// The action of entries that describe calls and tasks.
 pub const CALL_ACTION: &str = "TOOL_CALL";
 
-/// Describes a call, a task, or an operator's action. Members that the entry lacks are empty or `None`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct AuditEntry<'a> {
@@ -36,7 +35,6 @@ pub struct AuditEntry<'a> {
     pub meta: AuditMeta<'a>,
 }
 
-/// The members of `meta` that readers use, of all kinds of entries.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct AuditMeta<'a> {
@@ -57,20 +55,18 @@ pub struct AuditMeta<'a> {
     pub outcome: Cow<'a, str>,
     #[serde(borrow)]
     pub error: Option<AuditError<'a>>,
-    /// Rules in shadow mode that would have denied the call.
     pub shadow: Vec<AuditDenial>,
-    /// Set if this call got the outcome of this equal call (`<turn>/<position>`).
+    /// `<turn>/<position>` of the equal call that gave this call its outcome.
     pub repeats: Option<String>,
     #[serde(borrow)]
     pub policy_inputs: Option<&'a RawValue>,
     pub effect: Option<AuditEffect>,
-    /// The ID of the tool, if the entry describes a call.
     #[serde(borrow)]
     pub tool_id: Cow<'a, str>,
-    /// The name of the tool, if the entry describes an approver's decision.
+    /// Set only if the entry describes an approver's decision.
     #[serde(borrow)]
     pub tool: Cow<'a, str>,
-    /// In an entry of a call: an object with the approval. In an entry of an approver's decision: the approval's ID.
+    /// In an entry of a call, an object. In an entry of an approver's decision, the approval's ID.
     #[serde(borrow)]
     pub approval: Option<&'a RawValue>,
     pub policy_version: Option<u64>,
@@ -86,7 +82,7 @@ pub struct AuditMeta<'a> {
     /// Set only if the entry describes the reset of a counter.
     #[serde(borrow)]
     pub counter: Cow<'a, str>,
-    /// Set only if the entry describes the reset of a readable counter.
+    /// Set only if the entry describes the reset of a counter, and the counter was readable.
     pub window_ends_ms: Option<i64>,
 }
 
@@ -102,7 +98,6 @@ pub struct AuditError<'a> {
     pub details: Option<&'a RawValue>,
 }
 
-/// A denial by a rule in shadow mode.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct AuditDenial {
@@ -113,9 +108,9 @@ pub struct AuditDenial {
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct AuditEffect {
-    /// A hash of the values that are equal for two calls with the same effect.
+    /// A hash, equal for two calls with the same effect.
     pub key: String,
-    /// How long the claim stays valid after the end of the call.
+    /// The claim stays valid for this time after the end of the call.
     pub window_ms: i64,
 }
 
@@ -125,7 +120,6 @@ impl<'a> AuditEntry<'a> {
         serde_json::from_str(text).ok()
     }
 
-    /// `None` unless the entry describes a call or task.
     #[must_use]
     pub fn read_call(text: &'a str) -> Option<Self> {
         // Skip other entries, such as those of operators, without parsing them.
@@ -133,13 +127,11 @@ impl<'a> AuditEntry<'a> {
         may_be_call.then(|| Self::read(text)).flatten().filter(|entry| entry.action == CALL_ACTION)
     }
 
-    /// The agent that made the call, or that executed the task.
     #[must_use]
     pub fn agent(&self) -> &str {
         self.meta.agent.as_deref().unwrap_or(&self.actor_id)
     }
 
-    /// Empty if the entry has no tenant.
     #[must_use]
     pub fn tenant(&self) -> &str {
         self.tenant.as_deref().unwrap_or_default()
@@ -152,7 +144,6 @@ impl<'a> AuditMeta<'a> {
         self.call.rsplit('/').next().unwrap_or_default()
     }
 
-    /// `None` if no approver changed the arguments.
     #[must_use]
     pub fn approved_arguments(&self) -> Option<&'a RawValue> {
         #[derive(Deserialize)]
@@ -165,13 +156,12 @@ impl<'a> AuditMeta<'a> {
 }
 
 impl AuditError<'_> {
-    /// Parses the details. Numbers beyond the range of doubles become strings.
+    /// Numbers beyond the range of doubles become strings.
     #[must_use]
     pub fn details(&self) -> Option<Value> {
         serde_json::from_str(&with_numbers_as_text(self.details?.get())).ok()
     }
 
-    /// `None` unless the details have a string member `name`.
     #[must_use]
     pub fn detail(&self, name: &str) -> Option<String> {
         self.details()?.get(name)?.as_str().map(str::to_owned)

@@ -43,8 +43,7 @@ impl DialectRules for Rules {
         read_list(self, name, held, turn)
     }
 
-    /// Reads `{type: "tool_use", id, name, input}`. Blocks of other types, such as text and thinking, are not calls.
-    /// Blocks for tools that the provider runs itself are not calls either.
+    /// Other blocks are not calls: text, thinking, and calls of tools that the provider runs itself.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields;
         if !is_call(fields.get("type")) {

@@ -22,8 +22,7 @@ pub struct RejectedCall {
     /// A name of more than [`limits::TOOL_NAME_BYTES_MAX`] bytes is cut and ends with `…`. Empty if the name cannot be
     /// read.
     pub tool: String,
-    /// True for a call of a custom tool (OpenAI Responses). Only an item of the matching output type can answer such a
-    /// call.
+    /// Only an item of the matching output type (OpenAI Responses) can answer a call of a custom tool.
     pub custom: bool,
 }
 
@@ -34,8 +33,7 @@ impl RejectedCall {
         Self { provider_id: call.provider_id, tool, custom: false }
     }
 
-    /// `None` if neither the ID nor the tool can be read. The ID keeps its full length, because the conversation can
-    /// continue only with this ID.
+    /// `None` if neither the ID nor the tool can be read.
     pub(super) fn read(id: Option<Value<'_, '_>>, tool: Option<Value<'_, '_>>) -> Option<Self> {
         let text = |value: Option<Value<'_, '_>>| value.and_then(text_of);
         let provider_id = text(id);
@@ -48,7 +46,7 @@ impl RejectedCall {
     }
 }
 
-/// Reads a list of calls. `held` is the list or contains the list.
+/// `held` is the list or contains the list.
 pub(super) fn read_list<R: DialectRules + ?Sized>(
     rules: &R,
     name: &'static str,
@@ -107,7 +105,7 @@ pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result
     Ok(calls)
 }
 
-/// Reads the arguments. Returns `absent` if the member is missing or null.
+/// Returns `absent` if the member is missing or null.
 pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Result<String, MessageProblem> {
     let max = limits::ARGUMENTS_BYTES_MAX;
     let Some(value) = fields.get(name) else { return Ok(absent.to_owned()) };
@@ -121,13 +119,13 @@ pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Re
     Ok(text.to_owned())
 }
 
-/// Returns the ID in full length, because a conversation can continue only with this ID. The size of the message limits
-/// the length. An ID that is not a string becomes its JSON text, so that the call remains valid.
+/// Keeps the full length, because a conversation can continue only with this ID. An ID that is not a string becomes its
+/// JSON text, so that the call remains valid.
 pub(super) fn id(fields: &Fields<'_, '_>, name: &str) -> Option<String> {
     fields.get(name).and_then(text_of)
 }
 
-/// Reads the tool's name. A missing, long or unusual name matches no tool, so only this call fails.
+/// A missing, long or unusual name matches no tool, so only this call fails.
 pub(super) fn tool(fields: &Fields<'_, '_>, name: &str) -> String {
     let name = fields.get(name).and_then(text_of).unwrap_or_default();
     bounded(&name, limits::TOOL_NAME_BYTES_MAX).into_owned()
@@ -141,8 +139,8 @@ fn text_of(value: Value<'_, '_>) -> Option<String> {
     }
 }
 
-/// The character that [`cut_off`] appends to incomplete arguments. No JSON parser accepts text that ends with this
-/// character, so no call runs with such arguments.
+/// [`cut_off`] appends this character to incomplete arguments. No JSON parser accepts such arguments, so no call runs
+/// with them.
 const CUT: char = '…';
 
 pub fn cut_off(arguments: &mut String) {
@@ -168,8 +166,8 @@ pub fn cut_response(tool: &str) -> String {
     )
 }
 
-/// Writes the arguments. `depth` counts the levels around the arguments in a turn. Text that is not JSON is written as
-/// a string, so that only this call is rejected.
+/// `depth` counts the levels around the arguments in a turn. Text that is not JSON is written as a string, so that only
+/// this call is rejected.
 pub(super) fn push_arguments(object: &mut Object, name: &'static str, arguments: &str, depth: usize) {
     if stands_alone(arguments, depth) {
         object.raw(name, arguments);
@@ -178,7 +176,7 @@ pub(super) fn push_arguments(object: &mut Object, name: &'static str, arguments:
     }
 }
 
-/// Returns true if arguments can be written as a JSON value and then read back as the same text.
+/// True if the arguments can be written as a JSON value and then read back as the same text.
 fn stands_alone(arguments: &str, depth: usize) -> bool {
     let bounds = Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX - depth };
     let blank = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r');

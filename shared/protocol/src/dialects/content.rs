@@ -8,7 +8,6 @@ use super::super::json::unescape;
 use super::super::write::Object;
 use tickfleet_model::{CallResult, limits};
 
-/// The text before and after the results, for dialects that put all results into one user message.
 pub(super) const IN_ONE_USER_MESSAGE: (&str, &str) = (r#"[{"role":"user","content":["#, "]}]");
 
 pub(super) fn id_of(result: &CallResult) -> &str {
@@ -20,8 +19,7 @@ pub(super) fn push_text_part(object: &mut Object, text: &str) {
     object.text("text", text);
 }
 
-/// Returns the text for the model. Notes follow in parentheses. For example, a model that repeats a call needs the note
-/// that the call did not run again.
+/// Notes follow in parentheses. For example, a model must know that a repeated call did not run again.
 pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     let text = said(result);
     match beside(result) {
@@ -30,7 +28,7 @@ pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     }
 }
 
-/// Returns the content blocks for the model. Notes are the last block. `None` if the result is only text.
+/// Notes are the last block. `None` if the result is only text.
 pub(super) fn parts(result: &CallResult) -> Option<Vec<ContentBlock>> {
     let mut blocks = content_blocks(result)?;
     blocks.extend(beside(result).map(|text| ContentBlock::Text { text: format!("({text})") }));

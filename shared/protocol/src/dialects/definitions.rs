@@ -8,14 +8,13 @@ use tickfleet_model::ToolSpec;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Definitions {
-    /// A JSON array for the field `tools` of a request; for [`Dialect::Text`](tickfleet_model::Dialect::Text) a string
-    /// for its prompt.
+    /// For [`Dialect::Text`](tickfleet_model::Dialect::Text), a string for the prompt. For all other dialects, a JSON
+    /// array.
     pub tools: Value,
     pub not_strict: Vec<(String, NotStrict)>,
 }
 
 impl Definitions {
-    /// `define` makes one definition for each tool, under the name that `rules` permit.
     pub(super) fn of_each(
         rules: Option<NameRules>,
         tools: &[&ToolSpec],

@@ -16,10 +16,9 @@ use tickfleet_model::{Call, CallResult, ToolSpec};
 
 const CONTENT: &str = "content";
 
-/// The member of a part that contains a call: its name in JSON, and its name in the output of the Python SDK.
+/// The name in JSON, and the name in the output of the Python SDK.
 const FUNCTION_CALL: [&str; 2] = ["functionCall", "function_call"];
 
-/// Members of a call that are true if more of the call's arguments follow.
 const TO_FOLLOW: [&str; 2] = ["willContinue", "will_continue"];
 
 const PIECES: [&str; 2] = ["partialArgs", "partial_args"];
@@ -55,8 +54,7 @@ impl DialectRules for Rules {
         read_list(self, name, held, turn)
     }
 
-    /// Reads `{functionCall: {id?, name, args?}}`. Parts of other kinds are not calls: text, thoughts, and calls of
-    /// tools that Google runs itself. Members next to the call (`thoughtSignature`) are ignored.
+    /// Other parts are not calls: text, thoughts, and calls of tools that Google runs itself.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let Element { fields, list, index } = element;
         let found = FUNCTION_CALL.into_iter().find_map(|name| Some((name, fields.get(name)?)));
@@ -97,8 +95,7 @@ impl DialectRules for Rules {
         part.end()
     }
 
-    /// If the model gave no ID, the part has no ID either, and Gemini matches parts by order and name. Images are parts
-    /// of the response, and the output text marks the position of each image.
+    /// If the model gave no ID, the part has no ID either. Gemini then matches parts by order and name.
     fn message(&self, result: &CallResult) -> Option<String> {
         let output = result.output.as_ref().map_or("null", |output| output.get());
         let blocks = content_blocks(result);
@@ -128,7 +125,7 @@ impl DialectRules for Rules {
         Some(part.end())
     }
 
-    /// Puts all results into one content object, because Gemini rejects a request with fewer responses than calls.
+    /// Gemini rejects a request with fewer responses than calls.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some((r#"[{"role":"user","parts":["#, "]}]"))
     }
@@ -146,7 +143,7 @@ impl DialectRules for Rules {
         }
     }
 
-    /// Returns the rules of the Gemini API. The rules of Vertex AI permit longer names (128 bytes).
+    /// These are the rules of the Gemini API. Vertex AI permits longer names (128 bytes).
     fn names(&self) -> Option<NameRules> {
         Some(NameRules { also: b".:-", first_is_letter: true, bytes_max: 64 })
     }
@@ -173,7 +170,7 @@ fn parts<'a, 'd>(content: Value<'a, 'd>) -> Option<Value<'a, 'd>> {
     content.member("parts").filter(|parts| parts.kind() != Kind::Null)
 }
 
-/// The error for a piece of a streamed call. One piece alone might be a valid call, but a different one.
+/// One piece of a streamed call might be a valid call, but a different one.
 fn in_pieces(call: &Fields<'_, '_>, name: &str) -> MessageProblem {
     call.invalid(name, "the arguments of a streamed call must be put together first")
 }

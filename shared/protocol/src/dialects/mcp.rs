@@ -23,8 +23,7 @@ impl DialectRules for Rules {
         DialectInfo { option: "mcp", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
-    /// Reads `{name, arguments?, _meta?}`, the parameters of `tools/call`. A client can add the ID of its request as
-    /// the string `id`.
+    /// A client can add the ID of its request as the string `id`.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields.only(&["id", "name", "arguments", "_meta"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;
@@ -43,7 +42,7 @@ impl DialectRules for Rules {
         params.end()
     }
 
-    /// Writes a `CallToolResult`, which has no field for an ID. So `_meta` identifies the call.
+    /// `CallToolResult` has no field for an ID, so `_meta` identifies the call.
     fn message(&self, result: &CallResult) -> Option<String> {
         let mut object = Object::new(256);
         let is_structured = push_content(&mut object, result);
@@ -69,7 +68,7 @@ impl DialectRules for Rules {
     }
 }
 
-/// Adds the content of a result. Returns false for content blocks, which have no structured form.
+/// Returns false for content blocks, which have no structured form.
 pub(super) fn push_content(object: &mut Object, result: &CallResult) -> bool {
     let blocks = parts(result);
     let is_structured = blocks.is_none();

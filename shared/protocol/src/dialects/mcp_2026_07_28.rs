@@ -19,8 +19,7 @@ impl DialectRules for Rules {
         DialectInfo { option: "mcp-2026-07-28", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
-    /// Rejects `inputResponses` and `requestState`. A client sends them in answer to a result that asks for input, and
-    /// the fleet does not return such results.
+    /// Rejects `inputResponses` and `requestState`, because the fleet never returns a result that asks for input.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         mcp::Rules.read_call(element)
     }
@@ -33,7 +32,7 @@ impl DialectRules for Rules {
         mcp::Rules.write_call(call)
     }
 
-    /// Every output becomes structured content, except a cut output, which does not match the tool's output schema.
+    /// A cut output does not match the tool's output schema, so it is not structured content.
     fn message(&self, result: &CallResult) -> Option<String> {
         let mut object = Object::new(256);
         object.text("resultType", "complete");

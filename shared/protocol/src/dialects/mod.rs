@@ -1,8 +1,5 @@
-//! One module per dialect: how to recognize the dialect, read and write calls, write results and define tools, and
-//! which tool names it permits.
-//!
-//! To add a dialect, add a line to [`tickfleet_model::for_each_dialect`] and a module here. The compiler reports what
-//! else is missing.
+//! One module per dialect. To add a dialect, add a line to [`tickfleet_model::for_each_dialect`] and a module here. The
+//! compiler reports everything else that is missing.
 
 mod anthropic;
 mod call;
@@ -26,7 +23,7 @@ use super::message::problem::MessageProblem;
 use super::names::NameRules;
 use tickfleet_model::{Call, CallResult, Dialect, ToolSpec};
 
-/// The member of a turn that can contain calls of any dialect. The turn's member `format` names the dialect.
+/// This member of a turn can contain calls of any dialect. The turn's member `format` names the dialect.
 pub(super) const CALLS: &str = "calls";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,18 +31,16 @@ pub struct DialectInfo {
     pub option: &'static str,
     pub aliases: &'static [&'static str],
     pub summary: &'static str,
-    /// True if the dialect's definitions can force a model to follow a schema.
     pub has_strict: bool,
-    /// True if the model answers in plain text. A prompt then describes the tools, and an answer can have no calls or
-    /// an unreadable call.
+    /// True if the model answers in plain text. An answer can then have no calls or an unreadable call.
     pub in_words: bool,
 }
 
 pub(super) trait DialectRules: Sync {
     fn info(&self) -> DialectInfo;
 
-    /// The turn's member with calls of this dialect if `format` is absent, and the term for its content in error
-    /// messages. `None` if the dialect requires `format`.
+    /// The turn's member with the calls, and the term for its content in error messages. `None` if the dialect requires
+    /// `format`.
     fn member(&self) -> Option<(&'static str, &'static str)> {
         None
     }
@@ -54,7 +49,7 @@ pub(super) trait DialectRules: Sync {
         name == CALLS || self.member().is_some_and(|(own, _)| own == name)
     }
 
-    /// Returns the list of calls, and its name in error messages. `held` is the value of the turn's member `name`.
+    /// Also returns the list's name in error messages. `held` is the value of the turn's member `name`.
     fn list<'a, 'd>(&self, name: &'static str, held: Value<'a, 'd>) -> (&'static str, Value<'a, 'd>) {
         (name, held)
     }
@@ -71,18 +66,16 @@ pub(super) trait DialectRules: Sync {
     /// `None` if the element is not a call.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem>;
 
-    /// Returns true if `held` ends with a call. If the response was cut off, that last call is incomplete.
+    /// If the response was cut off, the last call is incomplete.
     fn ends_with_call(&self, name: &'static str, held: Value<'_, '_>) -> bool {
         let last = self.list(name, held).1.elements().last();
         last.is_some_and(|element| self.salvage_call(element).is_some())
     }
 
-    /// Returns the end of the error sentence about a list without calls.
     fn without_calls(&self) -> &'static str {
         "is empty"
     }
 
-    /// Returns the readable calls of a rejected turn.
     fn salvage(&self, name: &'static str, held: Value<'_, '_>) -> Vec<RejectedCall> {
         self.list(name, held).1.elements().filter_map(|element| self.salvage_call(element)).collect()
     }
@@ -92,23 +85,19 @@ pub(super) trait DialectRules: Sync {
 
     fn write_call(&self, call: &Call) -> String;
 
-    /// Writes the message, or the part of a message, that reports a result to a model. `None` if the dialect has no
-    /// messages.
-    ///
-    /// The message has the provider's ID, or the fleet's ID if the provider gave none.
+    /// `None` if the dialect has no messages. The message has the provider's ID, or the fleet's ID if the provider gave
+    /// none.
     fn message(&self, result: &CallResult) -> Option<String>;
 
     fn rejection_message(&self, result: &CallResult, _call: &RejectedCall) -> Option<String> {
         self.message(result)
     }
 
-    /// The text before and after a turn's messages, which are joined with commas. `None` if the dialect has no
-    /// messages.
+    /// `None` if the dialect has no messages.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some(("[", "]"))
     }
 
-    /// With `strict`, each definition is strict if the dialect and the tool's schema permit it.
     fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions;
 
     fn names(&self) -> Option<NameRules>;
@@ -131,7 +120,7 @@ pub fn dialect_info(dialect: Dialect) -> DialectInfo {
     rules(dialect).info()
 }
 
-/// Triples of a member's name, its dialect if `format` is absent, and the term for its content in error messages.
+/// The member's name, its dialect if `format` is absent, and the term for its content in error messages.
 pub(super) fn members() -> impl Iterator<Item = (&'static str, Dialect, &'static str)> {
     Dialect::ALL.into_iter().filter_map(|dialect| rules(dialect).member().map(|(name, of)| (name, dialect, of)))
 }

@@ -30,8 +30,7 @@ impl DialectRules for Rules {
         Some(("tool_calls", "OpenAI Chat"))
     }
 
-    /// Reads `{id, type: "function", function: {name, arguments}}`. Members that some providers add (such as `index`)
-    /// are ignored.
+    /// Ignores members that some providers add, such as `index`.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let Element { fields, list, index } = element;
         let kind = fields.get("type").and_then(|kind| kind.as_str()).filter(|kind| !kind.is_empty());
@@ -91,8 +90,7 @@ impl DialectRules for Rules {
     }
 }
 
-/// Returns the schema of the arguments, and true if the schema is strict. If `strict` is requested but impossible, adds
-/// the reason to `not_strict`.
+/// The schema of the arguments, and true if it is strict. If `strict` is impossible, adds the reason to `not_strict`.
 pub(super) fn parameters(tool: &ToolSpec, strict: bool, not_strict: &mut Vec<(String, NotStrict)>) -> (Json, bool) {
     match strict.then(|| strict_schema(&tool.input_schema)) {
         Some(Ok(schema)) => (schema, true),

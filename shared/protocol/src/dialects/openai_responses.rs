@@ -15,7 +15,6 @@ use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 const FUNCTION: &str = "function_call";
-/// A call of a custom tool. Only an item of the matching output type can answer such a call.
 const CUSTOM: &str = "custom_tool_call";
 
 pub(super) struct Rules;
@@ -31,8 +30,8 @@ impl DialectRules for Rules {
         }
     }
 
-    /// Items other than `function_call` are not calls: messages, reasoning, and calls of tools that the provider runs
-    /// itself. A custom tool's call is rejected, because the fleet cannot return the item type that it requires.
+    /// Other items are not calls: messages, reasoning, and calls of tools that the provider runs itself. A custom
+    /// tool's call is rejected, because the fleet cannot return the item type that the call requires.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields;
         let kind = fields.get("type").and_then(|kind| kind.as_str()).unwrap_or_default();
@@ -95,7 +94,7 @@ impl DialectRules for Rules {
         Some(item.end())
     }
 
-    /// Always states `strict`, because OpenAI assumes true if the field is missing.
+    /// OpenAI assumes true if `strict` is missing.
     fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions {
         let mut not_strict = Vec::new();
         let definitions = Definitions::of_each(self.names(), tools, |name, tool| {

@@ -27,7 +27,6 @@ impl DialectRules for Rules {
         Some((CALLS, "raw, or what format says"))
     }
 
-    /// A call without arguments gets the arguments `{}`.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields.only(&["id", "name", "arguments"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;
@@ -54,7 +53,6 @@ impl DialectRules for Rules {
         None
     }
 
-    /// Names are unchanged.
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
         Definitions::of_each(self.names(), tools, |_, tool| {
             let mut definition = json!({

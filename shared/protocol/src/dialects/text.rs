@@ -11,7 +11,6 @@ use super::content::{IN_ONE_USER_MESSAGE, content, push_text_part};
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
-/// The member of a turn that contains a model's answer unchanged.
 const ANSWER: &str = "answer";
 
 pub(super) struct Rules;
@@ -68,7 +67,7 @@ impl DialectRules for Rules {
         Some(part.end())
     }
 
-    /// Puts all results into one message, because many chat templates reject two user messages in a row.
+    /// Many chat templates reject two user messages in a row.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some(IN_ONE_USER_MESSAGE)
     }

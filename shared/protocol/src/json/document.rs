@@ -14,18 +14,14 @@ pub struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// Scans `text` under the rules of [`super::check`] and indexes its values down to depth `levels` (0: the whole
-    /// value only).
-    ///
-    /// If the scan finds a problem, the document contains everything before the problem, and also the text after it if
-    /// the structure is still clear. So the caller can reply with the readable parts.
+    /// Indexes values down to depth `levels` (0: only the whole value). After a problem, the index still has all values
+    /// that can be read.
     #[must_use]
     pub fn read(text: &'a str, depth_max: usize, levels: usize) -> (Self, Option<JsonError>) {
         let (nodes, problem) = Scan::new(text, depth_max, IndexDepth::Levels(levels)).run();
         (Self { text, nodes }, problem)
     }
 
-    /// `None` if the text contains no value.
     #[must_use]
     pub fn root(&self) -> Option<Value<'a, '_>> {
         self.nodes.first().map(|_| Value { document: self, at: 0 })
@@ -48,7 +44,7 @@ impl<'a, 'd> Value<'a, 'd> {
         self.node().map_or(Kind::Null, |node| node.kind)
     }
 
-    /// Returns the value exactly as written; `None` if the text ends inside the value.
+    /// `None` if the text ends inside the value.
     #[must_use]
     pub fn text(&self) -> Option<&'a str> {
         self.node().and_then(|node| self.document.text.get(node.start..node.end))
@@ -63,8 +59,7 @@ impl<'a, 'd> Value<'a, 'd> {
         self.text().and_then(|quoted| quoted.strip_prefix('"')?.strip_suffix('"')).and_then(unescape)
     }
 
-    /// Empty for any other kind than an object, and for an object below the indexed levels. A key with a lone surrogate
-    /// is empty.
+    /// Empty for an object below the indexed levels. A key with a lone surrogate is empty.
     pub fn members(&self) -> impl Iterator<Item = (Cow<'a, str>, Value<'a, 'd>)> + use<'a, 'd> {
         let text = self.document.text;
         self.children(Kind::Object).map(move |value| {
@@ -80,7 +75,7 @@ impl<'a, 'd> Value<'a, 'd> {
         self.members().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// Empty for any other kind than an array, and for an array below the indexed levels.
+    /// Empty for an array below the indexed levels.
     pub fn elements(&self) -> impl Iterator<Item = Value<'a, 'd>> + use<'a, 'd> {
         self.children(Kind::Array)
     }

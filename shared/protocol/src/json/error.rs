@@ -6,7 +6,7 @@ use tickfleet_model::RejectionCode;
 
 use super::strings::bounded;
 
-/// Maximum bytes of a path or key in an error. Errors must stay short, because they go to models, logs and replies.
+/// Errors must stay short, because they go to models, logs and replies.
 pub(super) const ECHO_BYTES_MAX: usize = 120;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,9 +28,8 @@ pub enum JsonProblem {
         found: char,
     },
     Trailing,
-    /// An object has this key twice. Parsers disagree on which of the two values counts.
+    /// Parsers disagree on which of the two values counts.
     DuplicateKey(String),
-    /// A `\u` escape is half of a surrogate pair, which is not a character.
     LoneSurrogate,
 }
 
@@ -70,12 +69,12 @@ impl fmt::Display for JsonProblem {
 #[error("{problem} (at {place}line {line}, column {column})", place = PathPrefix(path))]
 pub struct JsonError {
     pub problem: JsonProblem,
-    /// The path of the value that contains the problem, such as `calls[0].arguments`; empty for the whole text.
+    /// Such as `calls[0].arguments`; empty for the whole text.
     pub path: String,
     pub byte: usize,
     /// From 1.
     pub line: usize,
-    /// Column in bytes, from 1.
+    /// In bytes, from 1.
     pub column: usize,
 }
 

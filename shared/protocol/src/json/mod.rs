@@ -1,11 +1,5 @@
-//! Reads hostile JSON under bounds, in one pass that allocates almost nothing.
-//!
-//! serde_json alone keeps only the last of two equal keys, turns integers beyond 64 bits into floats, and accepts lone
-//! surrogates in values that it skips. [`check`] rejects duplicate keys and lone surrogates. Numbers keep their exact
-//! text, because this module does not convert them.
-//!
-//! [`Document::read`] also keeps an index of the outer levels, so that the envelope of a message needs no second pass.
-//! If the text is broken, the index has all values that can be read.
+//! Reads hostile JSON under bounds, in one pass that allocates almost nothing. Unlike serde_json, [`check`] rejects
+//! duplicate keys and all lone surrogates.
 
 mod document;
 mod error;
@@ -28,8 +22,7 @@ pub struct Bounds {
     pub depth_max: usize,
 }
 
-/// Checks that `bytes` contain exactly one JSON value in UTF-8, within `bounds`. The value must have no duplicate key
-/// at any depth, and no lone surrogate.
+/// Rejects more than one value, invalid UTF-8, duplicate keys at any depth, and lone surrogates.
 pub fn check(bytes: &[u8], bounds: Bounds) -> Result<(), JsonError> {
     if bytes.len() > bounds.bytes_max {
         return Err(JsonError::too_large(bytes.len(), bounds.bytes_max));
@@ -38,8 +31,7 @@ pub fn check(bytes: &[u8], bounds: Bounds) -> Result<(), JsonError> {
     scan::Scan::new(text, bounds.depth_max, scan::IndexDepth::Nothing).run().1.map_or(Ok(()), Err)
 }
 
-/// Returns the length in bytes of the JSON value at the start of `text`, under the rules of [`check`]. The text after
-/// the value is not examined.
+/// The length is in bytes. The text after the value is not examined.
 pub fn leading(text: &str, depth_max: usize) -> Result<usize, JsonError> {
     scan::Scan::new(text, depth_max, scan::IndexDepth::Nothing).leading()
 }

@@ -49,8 +49,7 @@ impl Kind {
     }
 }
 
-/// The position of a value. The nodes of the value's children follow this node. `next` is the index of the first node
-/// after all these children.
+/// The nodes of the value's children follow this node. `next` is the index of the first node after all these children.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) key: Span,
@@ -61,12 +60,10 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// If the text ends inside the value, its end stays unknown.
     pub(super) const fn open(key: Span, start: usize, kind: Kind) -> Self {
         Self { key, start, end: usize::MAX, next: usize::MAX, kind }
     }
 
-    /// `next` is the index of the first node after the value's children.
     pub(super) const fn close(&mut self, end: usize, next: usize) {
         self.end = end;
         self.next = next;

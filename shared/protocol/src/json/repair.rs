@@ -1,7 +1,5 @@
-//! Repairs JSON from other services, so that it meets the rules for inputs and all readers can parse it.
-//!
-//! A service's response is sometimes JSON that some readers reject: half of a surrogate pair, a duplicate key, or a
-//! number beyond the range of doubles. The call itself has succeeded, so the text is repaired and not rejected.
+//! Repairs JSON from other services, so that all readers can parse it. The call itself has succeeded, so the text is
+//! repaired and not rejected.
 
 use std::borrow::Cow;
 
@@ -11,8 +9,8 @@ use super::node::Kind;
 use super::strings::{hex4, push_quoted};
 use super::{Bounds, check};
 
-/// Half of a surrogate pair becomes the replacement character. If keys are equal, the last key is kept, because most
-/// readers do the same. Numbers keep all digits. `None` if `text` is not JSON or is nested deeper than `depth_max`.
+/// If keys are equal, the last key is kept, because most readers do the same. Numbers keep all digits. `None` if `text`
+/// is not JSON or is nested deeper than `depth_max`.
 #[must_use]
 pub fn repaired(text: &str, depth_max: usize) -> Option<Cow<'_, str>> {
     let bounds = Bounds { bytes_max: usize::MAX, depth_max };
@@ -68,7 +66,6 @@ fn with_whole_characters(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Writes a value. If keys are equal, the last key is kept.
 fn write(value: Value<'_, '_>, to: &mut String) -> Option<()> {
     match value.kind() {
         Kind::Object => {
@@ -102,13 +99,13 @@ fn write(value: Value<'_, '_>, to: &mut String) -> Option<()> {
     Some(())
 }
 
-/// Replaces numbers beyond the range of doubles with strings of their digits, because some readers reject such numbers.
+/// Replaces only numbers beyond the range of doubles, because some readers reject such numbers.
 #[must_use]
 pub fn with_numbers_as_text(text: &str) -> Cow<'_, str> {
     replace_beyond(text, |number| format!("\"{number}\""))
 }
 
-/// Replaces numbers beyond the range of doubles with the result of `with`. Text that is not JSON is not repaired.
+/// Replaces only numbers beyond the range of doubles. Text that is not JSON is not repaired.
 #[must_use]
 pub fn replace_beyond(text: &str, with: impl Fn(&str) -> String) -> Cow<'_, str> {
     let bytes = text.as_bytes();

@@ -6,23 +6,19 @@ use super::error::{ECHO_BYTES_MAX, JsonError, JsonProblem};
 use super::node::{Kind, Node, Span};
 use super::strings::{ENDS_RUN, bounded, hex4, unescape};
 
-/// Objects with more keys use a set to find duplicates, so that the time does not grow with the square of the number of
-/// keys.
+/// Objects with more keys use a set to find duplicates, because comparing all pairs takes quadratic time.
 const FEW_KEYS: usize = 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IndexDepth {
-    /// No index; the scan stops at the first problem.
+    /// The scan stops at the first problem.
     Nothing,
-    /// Nodes down to this depth; the scan continues after a problem if it can still recognize the structure of the
-    /// text.
+    /// Down to this depth. The scan continues after a problem if it still recognizes the structure of the text.
     Levels(usize),
 }
 
-/// The scan cannot continue; the problem is in [`Scan::problem`].
 struct ScanStopped;
 
-/// The position inside one open container.
 enum PathStep {
     Member(Span),
     Element(usize),
@@ -67,7 +63,6 @@ impl<'a> Scan<'a> {
         (self.nodes, self.problem)
     }
 
-    /// Returns the offset after the value at the start of the text. Later text is not examined.
     pub(super) fn leading(mut self) -> Result<usize, JsonError> {
         match self.value(Span::default()) {
             Ok(()) => Ok(self.at),
@@ -159,8 +154,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Adds a key, and records a problem if the object already has this key. The keys of the innermost open object
-    /// begin at index `first`.
+    /// The keys of the innermost open object begin at index `first`.
     fn new_key(
         &mut self,
         first: usize,
@@ -236,7 +230,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Reads four hexadecimal digits. The current position is the `u` before the digits.
+    /// The current position is the `u` before the digits.
     fn hex(&mut self) -> Result<u32, ScanStopped> {
         self.at += 1;
         let rest = self.bytes.get(self.at..).unwrap_or_default();
@@ -285,7 +279,6 @@ impl<'a> Scan<'a> {
         if same == word.len() { Ok(()) } else { Err(self.unexpected("true, false or null")) }
     }
 
-    /// Skips a container that is nested too deep, and counts only its brackets.
     fn too_deep(&mut self) -> Result<(), ScanStopped> {
         self.soft(JsonProblem::TooDeep { max: self.depth_max }, self.at)?;
         let mut open = 0usize;
@@ -349,7 +342,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Returns the path of the current value, such as `calls[0].arguments`, with a bounded length.
+    /// Such as `calls[0].arguments`, with a bounded length.
     fn place(&self) -> String {
         let mut place = String::new();
         for step in &self.path {
@@ -370,7 +363,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Returns true if two keys have the same text, even if they are escaped differently.
+/// Equal keys can have different escapes.
 fn same_key(text: &str, one: Span, other: Span) -> bool {
     if !(one.escaped || other.escaped) {
         return one.of(text) == other.of(text);

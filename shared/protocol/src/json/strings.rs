@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-/// The bytes that end a run of plain text: quote, backslash and control characters.
 pub(super) static ENDS_RUN: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -15,7 +14,7 @@ pub(super) static ENDS_RUN: [bool; 256] = {
     table
 };
 
-/// `inner` is the content between the quotes. `None` if an escape is broken or is a lone surrogate.
+/// `None` if an escape is broken or is a lone surrogate.
 #[must_use]
 pub fn unescape(inner: &str) -> Option<Cow<'_, str>> {
     let Some(first) = inner.find('\\') else { return Some(Cow::Borrowed(inner)) };
@@ -46,8 +45,7 @@ pub fn unescape(inner: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(text))
 }
 
-/// Decodes a `\u` escape. `after` follows the `u`. The returned number counts the bytes of the escape after the `u`: 4,
-/// or 10 for a pair.
+/// `after` follows the `u`. Returns the character, and the bytes of the escape after the `u`: 4, or 10 for a pair.
 fn unicode_escape(after: &[u8]) -> Option<(char, usize)> {
     let high = hex4(after)?;
     match high {
@@ -65,14 +63,12 @@ pub(super) fn hex4(bytes: &[u8]) -> Option<u32> {
     digits.iter().try_fold(0, |value, digit| Some(value * 16 + char::from(*digit).to_digit(16)?))
 }
 
-/// Appends `text` as a JSON string, with its quotes.
 pub fn push_quoted(to: &mut String, text: &str) {
     to.push('"');
     push_escaped(to, text);
     to.push('"');
 }
 
-/// Appends `text` as the content of a JSON string, without quotes.
 pub(crate) fn push_escaped(to: &mut String, text: &str) {
     let mut from = 0;
     for (at, byte) in text.bytes().enumerate() {
@@ -103,7 +99,6 @@ fn push_escape(to: &mut String, byte: u8) {
     }
 }
 
-/// The number of bytes that a character takes in a JSON string that [`push_quoted`] writes.
 pub(crate) const fn escaped_len(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' => 2,
@@ -120,7 +115,6 @@ pub(crate) fn bounded(text: &str, bytes_max: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{}…", prefix(text, bytes_max)))
 }
 
-/// Never splits a character.
 pub(crate) fn prefix(text: &str, bytes_max: usize) -> &str {
     let mut end = bytes_max.min(text.len());
     while !text.is_char_boundary(end) {

@@ -7,7 +7,7 @@ use super::fields::Fields;
 use super::problem::MessageProblem;
 use tickfleet_model::{Call, Dialect, RejectionCode, limits};
 
-/// Reads the calls of a turn. Exactly one member of the turn must contain calls.
+/// Exactly one member of the turn must contain calls.
 pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>), MessageProblem> {
     let format = format(fields)?;
     let mut present = members().filter_map(|(name, own, _)| Some((name, own, fields.get(name)?)));
@@ -33,8 +33,8 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     if is_cut && !rules.info().in_words && rules.ends_with_call(name, held) {
         calls.last_mut().into_iter().for_each(|call| cut_off(&mut call.arguments));
     }
-    // An empty list is an error, except in plain text: there, the client cannot know whether the answer contains a
-    // call. In other dialects, the provider reports whether there are calls.
+    // In plain text, the client cannot know whether the answer contains a call. In other dialects, the provider reports
+    // this.
     if calls.is_empty() && !rules.info().in_words {
         let what = rules.without_calls();
         return Err(MessageProblem::new(

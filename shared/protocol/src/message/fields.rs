@@ -1,4 +1,4 @@
-//! Reads the fields of a message. Each error names the expected value.
+//! Reads the fields of a message.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,7 +10,6 @@ use super::super::json::{Kind, Value, bounded};
 use super::problem::MessageProblem;
 use tickfleet_model::{Context, IdError, Priority, RejectionCode, SessionName, limits};
 
-/// The path of an object, which is converted to text only for an error.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ObjectPath {
     Message,
@@ -20,7 +19,6 @@ pub(crate) enum ObjectPath {
 }
 
 impl fmt::Display for ObjectPath {
-    /// Empty, or for example `calls[0].`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message => Ok(()),
@@ -117,7 +115,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         text.map(|text| new(text).map_err(|e| self.invalid(name, &e.to_string()))).transpose()
     }
 
-    /// Returns false if the field is absent.
     pub(crate) fn flag(&self, name: &str) -> Result<bool, MessageProblem> {
         match self.get(name) {
             None => Ok(false),
@@ -143,21 +140,19 @@ impl<'a, 'd> Fields<'a, 'd> {
         names.collect::<Option<_>>().map(Some).ok_or_else(expected)
     }
 
-    /// Reads a whole number from 0 to 2³²-1.
     pub(crate) fn count(&self, name: &str) -> Result<Option<u32>, MessageProblem> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let number = value.text().filter(|_| value.kind() == Kind::Number).and_then(|text| text.parse().ok());
         number.map(Some).ok_or_else(|| self.invalid(name, "expected a whole number from 0 to 4294967295"))
     }
 
-    /// Returns `normal` if the field is absent.
     pub(crate) fn priority(&self) -> Result<Priority, MessageProblem> {
         let Some(text) = self.string("priority", limits::NAME_BYTES_MAX)? else { return Ok(Priority::default()) };
         let expected = || self.invalid("priority", &format!("{text:?} is not one of urgent, high, normal, low"));
         Priority::parse(&text).ok_or_else(expected)
     }
 
-    /// Returns the deadline in milliseconds since the epoch. Only the format is checked here.
+    /// In milliseconds since the epoch. Only the format is checked here.
     pub(crate) fn deadline(&self) -> Result<Option<i64>, MessageProblem> {
         let Some(text) = self.string("deadline", limits::NAME_BYTES_MAX)? else { return Ok(None) };
         let expected = |_| {
@@ -167,7 +162,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         chrono::DateTime::parse_from_rfc3339(&text).map(|time| Some(time.timestamp_millis())).map_err(expected)
     }
 
-    /// Returns the value exactly as written.
     pub(crate) fn raw(&self, name: &str, bytes_max: usize) -> Result<Option<Box<RawValue>>, MessageProblem> {
         let Some(text) = self.get(name).and_then(|value| value.text()) else { return Ok(None) };
         if text.len() > bytes_max {
@@ -176,7 +170,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         raw_value(text).map(Some).map_err(|e| self.invalid(name, &e.to_string()))
     }
 
-    /// `user_context`, `session_data` and `correlation_id` together have at most [`limits::CONTEXT_BYTES_MAX`] bytes.
+    /// All fields together have at most [`limits::CONTEXT_BYTES_MAX`] bytes.
     pub(crate) fn context(&self) -> Result<Context, MessageProblem> {
         let context = Context {
             user_context: self.raw("user_context", limits::CONTEXT_BYTES_MAX)?,
@@ -207,7 +201,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         super::super::traceparent::is_traceparent(&text).then(|| text.into_owned())
     }
 
-    /// The `tracestate` is ignored without a valid `traceparent`.
     fn tracestate(&self) -> Option<String> {
         self.traceparent()?;
         let text = self.get("tracestate")?.as_str()?;
@@ -220,7 +213,7 @@ fn raw_value(text: &str) -> Result<Box<RawValue>, serde_json::Error> {
     RawValue::from_string(text.to_owned())
 }
 
-/// True for the format of a W3C `tracestate` header: a list of `key=value`, in printable ASCII.
+/// The format is a list of `key=value`, in printable ASCII.
 fn is_tracestate(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= limits::TRACESTATE_BYTES_MAX

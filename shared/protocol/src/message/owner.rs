@@ -1,12 +1,11 @@
-//! Adds the owner (tenant and agent) to a message. The process that forwards the message knows the message's owner.
+//! Adds the owner (tenant and agent) to a message.
 
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 use tickfleet_model::{AgentId, TenantId, TurnId};
 
-/// Adds the tenant and the agent, unless the message already has them. A null member counts as absent, as in all
-/// optional fields.
+/// A null member counts as absent, as in all optional fields.
 #[must_use]
 pub fn with_owner(mut bytes: Vec<u8>, tenant: Option<&TenantId>, agent: Option<&AgentId>) -> Vec<u8> {
     // IDs need no escaping, because their characters are restricted.
@@ -31,8 +30,8 @@ fn with_member(bytes: Vec<u8>, name: &str, id: &str) -> Vec<u8> {
     }
 }
 
-/// Returns the edit that adds a member: the offset, the number of bytes to replace, and the new text. `None` if the
-/// message already has the member.
+/// The edit: the offset, the number of bytes to replace, and the new text. `None` if the message already has the
+/// member.
 fn addition(bytes: &[u8], name: &str, id: &str) -> Option<(usize, usize, String)> {
     let members = serde_json::from_slice::<BTreeMap<String, &RawValue>>(bytes).ok()?;
     match members.get(name).map(|value| value.get()) {

@@ -1,9 +1,5 @@
-//! OpenAI's strict mode: schemas that a model is forced to follow, and the arguments that the model then sends.
-//!
-//! Strict mode accepts only a subset of JSON Schema: every object is closed, every property is required, and every
-//! keyword can be enforced by a grammar. An optional property becomes nullable. Keywords that only narrow a value are
-//! omitted: the description mentions them, and the call is still validated against the original schema. If the subset
-//! cannot express a schema, the tool cannot be strict, and [`NotStrict`] has the reason.
+//! OpenAI's strict mode: the model must follow a schema, but only a subset of JSON Schema is possible. A keyword that
+//! only narrows a value moves to the description. The call is still validated against the original schema.
 
 mod nulls;
 mod schema;
@@ -15,7 +11,7 @@ use serde_json::Value;
 pub use nulls::without_nulls;
 pub use schema::strict_schema;
 
-/// Maximum number of `$ref`s that are followed for one value, because a schema can refer to itself.
+/// A schema can refer to itself.
 const HOPS_MAX: usize = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +36,7 @@ fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     matches!(folder, "$defs" | "definitions").then(|| root.get(folder)?.get(name)).flatten()
 }
 
-/// Returns true if `schema` allows null, or if this cannot be determined. So no meaningful null is dropped.
+/// True if unknown, so that no meaningful null is dropped.
 fn allows_null(schema: &Value, root: &Value, hops: usize) -> bool {
     let Value::Object(members) = schema else { return schema != &Value::Bool(false) };
     if hops == 0 {

@@ -8,10 +8,8 @@ use super::super::json::{Document, Kind, Value, push_quoted};
 use super::{HOPS_MAX, allows_null, resolve};
 use tickfleet_model::limits;
 
-/// A strict model must name every argument, and sends null for an argument that it omits. Removes a null if its member
-/// is optional in `schema` and `schema` does not allow null there.
-///
-/// All other bytes stay unchanged. Text that is not JSON is returned unchanged.
+/// Removes a null if its member is optional in `schema` and `schema` does not allow null there. All other bytes stay
+/// unchanged, and so does text that is not JSON.
 #[must_use]
 pub fn without_nulls<'a>(schema: &Schema, arguments: &'a str) -> Cow<'a, str> {
     if !arguments.contains("null") {
@@ -69,7 +67,6 @@ fn strip_array(array: Value<'_, '_>, items: &Schema, root: &Schema) -> Option<St
     })
 }
 
-/// Follows references. A choice between a schema and null counts as the schema without null.
 fn plain<'a>(schema: &'a Schema, root: &'a Schema) -> Option<&'a Schema> {
     let mut schema = schema;
     for _ in 0..HOPS_MAX {

@@ -4,14 +4,13 @@ use serde_json::{Map, Value, json};
 
 use super::{HOPS_MAX, NotStrict, allows_null, resolve};
 
-/// OpenAI's bounds: levels, properties, enum values, and the characters of names and values together.
+/// OpenAI's bounds.
 const LEVELS_MAX: usize = 10;
 const PROPERTIES_MAX: usize = 5_000;
 const ENUM_VALUES_MAX: usize = 1_000;
 const NAME_CHARS_MAX: usize = 120_000;
 
-/// A grammar cannot express these keywords. Without them, the model would follow a different schema, so the tool cannot
-/// be strict.
+/// A grammar cannot express these keywords, so the tool cannot be strict.
 const NEEDED: [&str; 11] = [
     "patternProperties",
     "prefixItems",
@@ -26,7 +25,7 @@ const NEEDED: [&str; 11] = [
     "$recursiveRef",
 ];
 
-/// Keywords that only narrow a value or inform the model. The description mentions them instead.
+/// The description mentions these keywords instead.
 const MENTIONED: [&str; 9] = [
     "default",
     "minLength",
@@ -121,8 +120,6 @@ impl SchemaWalk<'_> {
         }
     }
 
-    /// Converts a `$ref`. In the subset, `$ref` has no siblings, so a reference with a description is wrapped in
-    /// `anyOf`.
     fn reference(&mut self, members: &Map<String, Value>, at: &str) -> Result<Value, NotStrict> {
         let to = members.get("$ref").and_then(Value::as_str).unwrap_or_default();
         if resolve(self.root, to).is_none() {
@@ -140,7 +137,7 @@ impl SchemaWalk<'_> {
         })
     }
 
-    /// Converts an `allOf` with a single schema. Generators write such an `allOf` to add a description.
+    /// Generators write an `allOf` with a single schema to add a description.
     fn only_one(
         &mut self,
         members: &Map<String, Value>,
@@ -160,7 +157,6 @@ impl SchemaWalk<'_> {
         self.schema(&merged.into(), at, level)
     }
 
-    /// Converts a schema without a type.
     fn choice(&mut self, members: &Map<String, Value>, at: &str, level: usize) -> Result<Value, NotStrict> {
         let choices = ["anyOf", "oneOf"].iter().find_map(|name| members.get(*name)?.as_array());
         let Some(choices) = choices else { return Err(refuse(at, "takes any value")) };
@@ -196,8 +192,7 @@ impl SchemaWalk<'_> {
     }
 
     fn typed(&mut self, members: &Map<String, Value>, kind: &str, at: &str, level: usize) -> Result<Value, NotStrict> {
-        // Next to a type, a choice (`anyOf`, `oneOf`) only narrows the value, unless one of its schemas has
-        // `properties` or `$ref`.
+        // Next to a type, a choice only narrows the value, unless one of its schemas has `properties` or `$ref`.
         let brings = |one: &Value| one.get("properties").is_some() || one.get("$ref").is_some();
         let choices = ["anyOf", "oneOf"].iter().filter_map(|name| members.get(*name)?.as_array());
         if choices.flatten().any(brings) {
@@ -233,8 +228,8 @@ impl SchemaWalk<'_> {
         let empty = Map::new();
         let properties = members.get("properties").and_then(Value::as_object).unwrap_or(&empty);
         let closed = members.get("additionalProperties").map(|more| more == &Value::Bool(false));
-        // At the top level, a schema without properties means a tool without arguments. Anywhere else, such an object
-        // accepts any members.
+        // At the top level, no properties means a tool without arguments. Anywhere else, such an object accepts any
+        // members.
         if closed == Some(false) || closed.is_none() && properties.is_empty() && !at.is_empty() {
             return Err(refuse(at, "takes members of any name"));
         }
@@ -272,7 +267,6 @@ impl SchemaWalk<'_> {
     }
 }
 
-/// Returns the possible types. Empty if any type is possible.
 fn types(members: &Map<String, Value>) -> Vec<String> {
     let named = |kind: &Value| kind.as_str().map(str::to_owned);
     match members.get("type") {
@@ -362,7 +356,6 @@ mod tests {
         json!({"type": "object", "properties": properties, "required": required})
     }
 
-    /// The property is optional unless `required` is set.
     fn property(schema: Value, required: bool) -> Value {
         let names = if required { json!(["p"]) } else { json!([]) };
         strict_schema(&object(json!({"p": schema}), names)).unwrap()["properties"]["p"].clone()

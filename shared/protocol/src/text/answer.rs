@@ -1,8 +1,5 @@
-//! Finds the tool calls in a model's plain-text answer, and describes the problem of a call that cannot be read.
-//!
-//! Two rules apply. First, an incomplete call is never completed or repaired, because the model did not finish it.
-//! Second, nothing after broken JSON counts as a call: after a missing or superfluous quote, the content of a string
-//! can look like a call. So if the model is asked to fix a call, neither this call nor a later call has run.
+//! Finds the tool calls in a model's plain-text answer. Nothing after broken JSON counts as a call, because the content
+//! of a string can look like a call there.
 
 use std::borrow::Cow;
 
@@ -16,12 +13,10 @@ const LEVELS: usize = 4;
 
 const FORM_BYTES_MAX: usize = 60;
 
-/// Number of bytes to examine after the position where JSON is broken. They show whether the text is a broken call, or
-/// prose with braces.
+/// These bytes after broken JSON show whether the text is a broken call, or prose with braces.
 const LOOK_AHEAD_BYTES: usize = 256;
 
-/// Start and end of text that contains no calls. The flag is true if the start mark can be in the prompt, so that the
-/// answer contains only the end mark.
+/// Text between these marks contains no calls. The flag is true if the start mark can be in the prompt.
 const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<think>", "</think>", true),
     ("[THINK]", "[/THINK]", true),
@@ -30,14 +25,13 @@ const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<|channel>thought", "<channel|>", true),
 ];
 
-/// Start of the text for the user, which needs no end mark.
+/// The text for the user needs no end mark.
 const TO_THE_USER: &str = "<|channel|>final<|message|>";
 
-/// Special tokens that mark the start of a call, in addition to the tags that [`forms::tag`] recognizes. JSON follows,
-/// or a markup that this module does not read.
+/// JSON follows, or a markup that this module does not read. [`forms::tag`] recognizes further marks.
 const MARKS: [&str; 3] = ["[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>"];
 
-/// Markups that this module does not read, because they have the tool's name outside the JSON.
+/// This module does not read these markups, because they have the tool's name outside the JSON.
 const FOREIGN: [&str; 11] = [
     "<|tool_call>",
     "<|tool_calls_section_begin|>",
@@ -52,17 +46,13 @@ const FOREIGN: [&str; 11] = [
     RECIPIENT,
 ];
 
-/// The tool's name follows.
 const RECIPIENT: &str = "to=functions.";
 
-/// Starts of a message's header, which can name the recipient.
 const HEADERS: [&str; 2] = ["<|start|>", "<|channel|>"];
 const HEADER_ENDS: &str = "<|message|>";
 
-/// Returns the calls of an answer in order, at most one more than a turn may have.
-///
-/// An unreadable call is the last one, because nothing after it is read. Its arguments are the broken text, so that the
-/// call never runs. [`problem`] describes its problem.
+/// At most one call more than a turn may have. An unreadable call is the last one. Its arguments are the broken text,
+/// so that the call never runs.
 #[must_use]
 pub fn calls_in(answer: &str) -> Vec<Call> {
     calls_up_to(answer, limits::CALLS_PER_TURN_MAX + 1)
@@ -90,7 +80,7 @@ pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     reader.calls
 }
 
-/// Returns the offset after a thought that began in the prompt; 0 if there is none.
+/// The offset after a thought that began in the prompt; 0 if there is none.
 fn thought_in_prompt(answer: &str) -> usize {
     let ends = THOUGHTS.into_iter().filter(|(.., may_be_prompted)| *may_be_prompted).filter_map(|(start, end, _)| {
         let at = answer.find(end)?;
@@ -109,11 +99,9 @@ struct AnswerReader<'a> {
     doubt: Option<usize>,
     /// The offset of a mark after which JSON must follow.
     marked: Option<usize>,
-    /// In the order of the answer.
     forms: Vec<CallForm>,
-    /// The first of `forms` that is not before the current position.
+    /// The first of `forms` at or after the current position.
     next_form: usize,
-    /// The start of a thought that has no end.
     open_thought: Option<usize>,
 }
 
@@ -156,8 +144,7 @@ impl<'a> AnswerReader<'a> {
         self.at < self.answer.len()
     }
 
-    /// If the line only announces a call, reading continues after the announcement. If the line is itself the call, the
-    /// call is unreadable, and reading stops. Returns false if no text is left to read.
+    /// The line announces a call, or is itself a call that cannot be read. Returns false if no text is left to read.
     fn form(&mut self, form: CallForm) -> bool {
         let Some(bytes) = form.announces else {
             self.give_up(self.marked.unwrap_or(form.at));
@@ -171,8 +158,7 @@ impl<'a> AnswerReader<'a> {
         self.at < self.answer.len()
     }
 
-    /// Skips a thought, and returns false if there is none. If a thought has no end, it may contain a call, so the text
-    /// after its start is read.
+    /// Returns false if there is no thought. A thought without an end may contain a call, so its text is read.
     fn thought(&mut self, rest: &str) -> bool {
         if self.open_thought.is_some() {
             return false;
@@ -189,7 +175,6 @@ impl<'a> AnswerReader<'a> {
                 return true;
             }
             if may_be_prompted && rest.starts_with(end) {
-                // The start of the thought was in the prompt, so everything before its end belongs to the thought.
                 self.calls.clear();
                 (self.doubt, self.marked) = (None, None);
                 self.at += end.len();
@@ -199,7 +184,7 @@ impl<'a> AnswerReader<'a> {
         false
     }
 
-    /// Reads a mark, and returns false if there is none. Stops at a markup that this module does not read.
+    /// Returns false if there is no mark. Stops at a markup that this module does not read.
     fn mark(&mut self, rest: &str) -> bool {
         if FOREIGN.iter().any(|mark| rest.starts_with(mark)) || names_a_recipient(rest) {
             self.give_up(self.marked.unwrap_or(self.at));
@@ -215,7 +200,7 @@ impl<'a> AnswerReader<'a> {
         }
         self.marked = Some(self.at);
         self.at += bytes;
-        // A mark at the end of the answer announces a call that is missing, so the call is unreadable.
+        // The mark announces a call that is missing.
         if self.rest().trim().is_empty() {
             self.give_up(self.at - bytes);
         }
@@ -246,7 +231,7 @@ impl<'a> AnswerReader<'a> {
 
     fn broken(&mut self, rest: &str, error: &JsonError) {
         let read = rest.get(..error.byte).unwrap_or(rest);
-        // A Python call in brackets counts only at the start of the answer. Later in the answer, it is prose.
+        // A Python call in brackets counts only at the start of the answer. Later, it is prose.
         let python =
             || forms::is_python(rest) && self.answer.get(..self.at).is_some_and(|before| before.trim().is_empty());
         if self.marked.is_some() || python() || looks_like_a_call(prefix(rest, read.len() + LOOK_AHEAD_BYTES)) {
@@ -259,7 +244,6 @@ impl<'a> AnswerReader<'a> {
         self.at += read.len().max(1);
     }
 
-    /// Stops reading, and adds everything from `start` on as an unreadable call.
     fn give_up(&mut self, start: usize) {
         let start = self.open_thought.unwrap_or(start);
         let raw = self.answer.get(start..).unwrap_or_default();
@@ -268,7 +252,7 @@ impl<'a> AnswerReader<'a> {
     }
 }
 
-/// True for a header with a recipient, for example `<|channel|>commentary to=functions.add`.
+/// For example `<|channel|>commentary to=functions.add`.
 fn names_a_recipient(rest: &str) -> bool {
     let Some(header) = HEADERS.iter().find_map(|start| rest.strip_prefix(start)) else { return false };
     let header = prefix(header, LOOK_AHEAD_BYTES);
@@ -277,7 +261,7 @@ fn names_a_recipient(rest: &str) -> bool {
     recipient.is_some_and(|recipient| !matches!(recipient, "" | "user" | "assistant" | "all"))
 }
 
-/// True if broken JSON looks like a call. The first key decides, and quotes of any kind can surround the key.
+/// The first key decides. Quotes of any kind can surround the key.
 fn looks_like_a_call(text: &str) -> bool {
     let quotes = ['"', '\'', '`', '“', '”', '\\', ' ', '\n', '\r', '\t'];
     let inside = text.strip_prefix('[').unwrap_or(text).trim_start();
@@ -295,7 +279,6 @@ fn unmarked(raw: &str) -> &str {
     raw.get(mark_bytes(raw).max(forms::fence(raw))..).unwrap_or(raw).trim_start()
 }
 
-/// Returns the length of the mark at the start of the text; 0 if there is none.
 fn mark_bytes(text: &str) -> usize {
     let tag = || forms::tag(text).filter(|tag| !tag.is_foreign).map(|tag| tag.bytes);
     MARKS.iter().find(|mark| text.starts_with(**mark)).map(|mark| mark.len()).or_else(tag).unwrap_or(0)
@@ -307,14 +290,12 @@ fn named(raw: &str) -> String {
     bounded(&name, limits::NAME_BYTES_MAX).into_owned()
 }
 
-/// True if the model must fix the call. Then no later call may run. Empty arguments count as the empty object, as in
-/// all dialects.
+/// If the model must fix a call, no later call may run. Empty arguments count as the empty object, as in all dialects.
 fn needs_repair(call: &Call) -> bool {
     if call.arguments.is_empty() { call.tool.is_empty() } else { problem(call).is_some() }
 }
 
-/// Describes an unreadable call from [`calls_in`] for the model, in at most [`limits::ERROR_BYTES_MAX`] bytes. `None`
-/// for a call with JSON as arguments, even if the tool rejects them.
+/// At most [`limits::ERROR_BYTES_MAX`] bytes. `None` if the arguments are JSON, even if the tool rejects them.
 #[must_use]
 pub fn problem(call: &Call) -> Option<String> {
     const BOUNDS: Bounds = Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
@@ -344,8 +325,7 @@ pub fn problem(call: &Call) -> Option<String> {
     Some(bounded(&error_text, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned())
 }
 
-/// Describes the unreadable form at the start of the text. `None` if the text is JSON, or if JSON follows a mark that
-/// this module reads.
+/// `None` for JSON, and for JSON after a mark that this module reads.
 fn mark_of(raw: &str) -> Option<Cow<'_, str>> {
     if let Some((start, ..)) = THOUGHTS.iter().find(|(start, ..)| raw.starts_with(start)) {
         return Some(Cow::Owned(format!("it is inside {start}, which does not end")));

@@ -1,22 +1,22 @@
-//! Forms of calls other than plain JSON: tags, fences and lines of certain model families and agent frameworks. A form
-//! announces a call in JSON, or is itself the call. The second kind is recognized but not read, because its meaning
-//! also depends on the tool's definition.
+//! Forms of calls other than plain JSON, of certain model families and agent frameworks. A form announces a call in
+//! JSON, or is itself a call. A form of the second kind is not read, because its meaning also depends on the tool's
+//! definition.
 
 use tickfleet_model::limits;
 
 use super::super::json::prefix;
 
 const TAG_BYTES_MAX: usize = 200;
-/// Maximum number of lines from a tool's name to the start of its arguments.
+/// From a tool's name to the start of its arguments.
 const LINES_BETWEEN_MAX: usize = 4;
 const LINES_MAX: usize = 10_000;
 
-/// Tags that announce a call, in lower case without punctuation.
+/// In lower case without punctuation.
 const CALLS: [&str; 8] =
     ["toolcall", "functioncall", "tooluse", "toolcode", "usetool", "calltool", "toolinvocation", "usemcptool"];
-/// Tags with content that is not JSON in the fleet's format.
+/// The content of these tags is not JSON in the fleet's format.
 const FOREIGN: [&str; 6] = ["invoke", "toolname", "toolinput", "toolarguments", "usemcptool", "recipient"];
-/// Tags that end a call or report a result.
+/// These tags end a call or report a result.
 const NO_CALLS: [&str; 5] = ["result", "response", "output", "error", "end"];
 
 const NAME_LABELS: [&str; 11] = [
@@ -46,19 +46,18 @@ const INPUT_LABELS: [&str; 12] = [
     "functionarguments",
     "functioninput",
 ];
-/// Values that mean that no tool is called.
+/// With these values, no tool is called.
 const NO_TOOLS: [&str; 6] = ["none", "null", "na", "no", "finalanswer", "finish"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CallForm {
     pub(super) at: usize,
-    /// The length in bytes of the announcement before the JSON; `None` if the line is itself the call.
+    /// Bytes before the JSON; `None` if the line is itself the call.
     pub(super) announces: Option<usize>,
 }
 
 pub(super) struct CallTag {
     pub(super) bytes: usize,
-    /// True if this module does not read the tag's content.
     pub(super) is_foreign: bool,
 }
 
@@ -79,7 +78,7 @@ pub(super) fn tag(text: &str) -> Option<CallTag> {
     is_call.then_some(CallTag { bytes: 1 + tag.len() + 1, is_foreign: is_foreign || has_more })
 }
 
-/// Returns the length of the fence line in bytes; 0 if the fence begins no call.
+/// The length of the fence line in bytes; 0 if the fence begins no call.
 pub(super) fn fence(text: &str) -> usize {
     let line = text.lines().next().unwrap_or_default();
     let info = line.strip_prefix("```").map(folded).unwrap_or_default();
@@ -142,7 +141,7 @@ fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn
     }
 }
 
-/// Splits a line into a label and a value. The label is in lower case without punctuation and Markdown.
+/// The label is in lower case without punctuation and Markdown.
 fn labelled(line: &str) -> Option<(String, &str)> {
     let marks = ['*', '#', '>', '-', '_', '`', '"', '\'', ' ', '\t'];
     let (label, value) = line.trim_start_matches(marks).split_once(':')?;
@@ -169,7 +168,7 @@ fn is_expression_of_functions(line: &str) -> bool {
     name > 0 && rest.get(name..).is_some_and(|after| after.starts_with(['(', ':', '{', '[']))
 }
 
-/// Returns the start of the text if the answer is a single call in Python syntax, with or without a fence.
+/// `None` unless the answer is a single call in Python syntax. The call can be in a fence.
 fn lone_expression(answer: &str) -> Option<usize> {
     let trimmed = answer.trim();
     let inside = trimmed.strip_prefix("```").and_then(|text| text.strip_suffix("```"));
@@ -192,7 +191,6 @@ pub(super) fn is_python(text: &str) -> bool {
     name > 0 && inside.as_bytes().get(name) == Some(&b'(')
 }
 
-/// True if the arguments of a call begin with a keyword. Also true for a call without arguments.
 fn has_keywords(text: &str) -> bool {
     text.split_once('(').is_some_and(|(_, arguments)| arguments.starts_with(')') || begins_with_keyword(arguments))
 }

@@ -6,14 +6,13 @@ use super::super::json::{Kind, Value, prefix};
 use super::forms::folded;
 use tickfleet_model::{Call, limits, suggest};
 
-/// Keys that always mean a tool's name. All keys in this module are in lower case without punctuation.
+/// All keys in this module are in lower case without punctuation.
 const NAMES: [&str; 8] =
     ["tool", "toolname", "functionname", "recipientname", "toolcall", "functioncall", "calltool", "usetool"];
-/// Keys that contain a tool's name if arguments are in the same object.
+/// These keys have a tool's name only if arguments are in the same object.
 const NAMES_BESIDE_ARGUMENTS: [&str; 2] = ["function", "action"];
-/// Keys of an object that contains the whole call.
+/// The value is an object with the whole call.
 const WRAPPERS: [&str; 7] = ["function", "tool", "toolcall", "functioncall", "tooluse", "call", "action"];
-/// Keys that always mean a list of calls.
 const LISTS: [&str; 3] = ["toolcalls", "functioncalls", "tooluses"];
 const ARGUMENTS: [&str; 9] = [
     "arguments",
@@ -26,17 +25,15 @@ const ARGUMENTS: [&str; 9] = [
     "functionargs",
     "functionparameters",
 ];
-/// Keys that contain arguments if a tool's name is in the same object.
+/// These keys have arguments only if a tool's name is in the same object.
 const ARGUMENTS_BESIDE_NAME: [&str; 7] =
     ["parameters", "args", "params", "kwargs", "input", "inputs", "actionarguments"];
-/// Members of a call that contain neither its tool nor its arguments.
 const ASIDE: [&str; 10] =
     ["reason", "id", "callid", "toolcallid", "type", "thought", "thoughts", "thinking", "explanation", "why"];
-/// Action names that LangChain agents use for their final answer.
+/// LangChain agents use these action names for their final answer.
 const FINAL_ANSWERS: [&str; 3] = ["finalanswer", "finish", "none"];
 
-/// Makes an unreadable call. [`super::problem`] reports such a call: it has no tool name, or its arguments are not
-/// JSON.
+/// [`super::problem`] reports the call: it has no tool name, or its arguments are not JSON.
 pub(super) fn unreadable(raw: &str, tool: String) -> Call {
     Call { provider_id: None, tool, arguments: prefix(raw, limits::ARGUMENTS_BYTES_MAX).to_owned() }
 }
@@ -65,7 +62,7 @@ pub(super) fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
     }
 }
 
-/// Adds the calls in a value. `is_announced` is true if the value is in a list under a key of [`LISTS`].
+/// `is_announced` is true for a value in a list under a key of [`LISTS`].
 fn add(value: Value<'_, '_>, is_announced: bool, calls: &mut Vec<Call>) {
     match meaning_of(value) {
         ObjectMeaning::Call(call) => calls.push(call),
@@ -113,7 +110,7 @@ fn meaning_of(object: Value<'_, '_>) -> ObjectMeaning {
             ObjectMeaning::Call(call(object, name, arguments_text(arguments)))
         };
     }
-    // Unlike a call, a tool definition with a name and parameters also has a description.
+    // A tool definition has a description, and a call does not.
     if object.member("description").is_some() {
         return ObjectMeaning::Other;
     }
@@ -131,7 +128,6 @@ fn meaning_of(object: Value<'_, '_>) -> ObjectMeaning {
     }
 }
 
-/// True if a key was probably meant as the key of the tool's name.
 fn is_misspelt(object: Value<'_, '_>) -> bool {
     object.members().any(|(key, value)| {
         value.kind() == Kind::String && suggest::closest(&key, ["tool", "tool_name", "function", "name"]).is_some()
@@ -150,7 +146,7 @@ pub(super) fn name_of<'a>(object: Value<'a, '_>) -> Option<Cow<'a, str>> {
     name.or_else(|| object.member("name")).and_then(text)
 }
 
-/// True if an incomplete object is probably a call. The first key `key` and the text `seen` decide.
+/// `key` is the first key of an incomplete object, and `seen` is the object's text.
 pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
     let key = folded(key);
     let key = key.as_str();
@@ -165,7 +161,7 @@ pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
     may_begin && ["arguments", "parameters", "tool", "action_input", "\"args\""].iter().any(|word| seen.contains(word))
 }
 
-/// Finds a member by its key. Case and punctuation of the key are ignored.
+/// Ignores case and punctuation.
 fn member<'a, 'd>(object: Value<'a, 'd>, names: &[&str]) -> Option<Value<'a, 'd>> {
     object.members().find(|(key, _)| names.contains(&folded(key).as_str())).map(|(_, value)| value)
 }

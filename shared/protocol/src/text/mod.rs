@@ -11,7 +11,7 @@ pub(super) use answer::calls_up_to;
 pub use answer::{calls_in, problem};
 pub use prompts::{PromptError, Prompts};
 
-/// Escapes `text`, so that it can end neither a block nor an attribute.
+/// The escaped text can end neither a block nor an attribute.
 pub(super) fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(['&', '<', '>', '"']) {
         return Cow::Borrowed(text);

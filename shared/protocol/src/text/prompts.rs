@@ -2,7 +2,6 @@
 
 use tickfleet_model::ToolSpec;
 
-/// The built-in texts are in `config/prompts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompts {
     tools: String,
@@ -25,20 +24,15 @@ impl Default for Prompts {
 }
 
 impl Prompts {
-    /// Each file with its built-in text. `tools.txt` explains how to call tools, with the placeholder `{tools}`.
-    /// `tool.txt` describes one tool, with `{name}`, `{description}` and `{arguments}`. `no_tools.txt` is for a request
-    /// without tools.
+    /// Each file and its built-in text. Placeholders: `{tools}` in `tools.txt`; `{name}`, `{description}` and
+    /// `{arguments}` in `tool.txt`.
     pub const BUILT_IN: [(&'static str, &'static str); 3] = [
         ("tools.txt", include_str!("../../../../config/prompts/tools.txt")),
         ("tool.txt", include_str!("../../../../config/prompts/tool.txt")),
         ("no_tools.txt", include_str!("../../../../config/prompts/no_tools.txt")),
     ];
 
-    /// `texts` have the order of [`Self::BUILT_IN`].
-    ///
-    /// # Errors
-    ///
-    /// The first text without a required placeholder.
+    /// `texts` have the order of [`Self::BUILT_IN`]. Fails with the first text without a required placeholder.
     pub fn new(texts: [String; 3]) -> Result<Self, PromptError> {
         let [tools, tool, none] = texts;
         for (file, text, placeholder) in
@@ -51,7 +45,6 @@ impl Prompts {
         Ok(Self { tools, tool, none })
     }
 
-    /// Sorts the tools by name. An empty list gives the sentence for a request without tools.
     #[must_use]
     pub fn describe(&self, tools: &[&ToolSpec]) -> String {
         if tools.is_empty() {
@@ -71,7 +64,7 @@ impl Prompts {
     }
 }
 
-/// Replaces the placeholders of a template. A placeholder inside an inserted value is not replaced.
+/// A placeholder inside an inserted value is not replaced.
 fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(template.len() + values.iter().map(|(_, value)| value.len()).sum::<usize>());
     let mut rest = template;

@@ -109,7 +109,7 @@ fn a_rejection_keeps_the_reply_address_and_every_readable_call() {
     assert_eq!(refusal.correlation_id.as_deref(), Some("c"));
     assert_eq!(refusal.dialect, Dialect::OpenaiChat);
     let calls: Vec<_> = refusal.calls.iter().map(|c| (c.provider_id.as_deref(), c.tool.as_str())).collect();
-    // The text ends after the closing quote of the second name, so the second call is read too.
+    // The text ends after the second name, so the second call is read too.
     assert_eq!(calls, [(Some("a"), "x"), (Some("b"), "y")]);
 }
 

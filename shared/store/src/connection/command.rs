@@ -1,4 +1,4 @@
-//! Commands to Redis that run without a script, with their names for errors and metrics.
+//! Names the commands to Redis that run without a script.
 
 macro_rules! redis_commands {
     ($($(#[$doc:meta])* $variant:ident: $word:literal),* $(,)?) => {
@@ -23,7 +23,6 @@ macro_rules! redis_commands {
 redis_commands! {
     Read: "read",
     Look: "look",
-    /// Checks that the server runs scripts and accepts writes.
     Probe: "probe",
     Now: "now",
     Backlog: "backlog",

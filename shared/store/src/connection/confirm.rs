@@ -1,9 +1,5 @@
-//! Waits until writes survive the failure of one server: until they are on the primary's disk, or in a replica's
-//! memory.
-//!
-//! `WAIT` and `WAITAOF` cover the writes of their own connection, and block all later commands on that connection. So
-//! writes that need confirmation use a separate connection. Replication is one stream, so a confirmation also covers
-//! earlier writes to the server over other connections.
+//! Waits until writes are on the primary's disk or in a replica's memory. `WAIT` and `WAITAOF` cover the writes of one
+//! connection, and block its later commands. So these writes use a separate connection.
 
 use std::time::Duration;
 
@@ -20,14 +16,13 @@ use crate::script::Function;
 pub enum Confirmed {
     Yes,
     NotInTime,
-    /// The server cannot confirm writes, or does not permit the command. The text is the server's message.
+    /// The text is the server's message.
     CannotTell(String),
 }
 
-/// The connection for writes that need confirmation. Opened on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Confirming {
-    /// With the value of `Connection::moves` when the connection was opened.
+    /// The number is the value of `Connection::moves` when the connection was opened.
     kept: Mutex<Option<(OpenConnection, u64)>>,
 }
 
@@ -38,12 +33,8 @@ impl std::fmt::Debug for OpenConnection {
 }
 
 impl Connection {
-    /// Runs a function on the connection of `confirming`, and then waits for up to `at_most` until the function's
-    /// writes are confirmed. `read` parses the reply, and also returns true if the function wrote anything.
-    ///
-    /// # Errors
-    ///
-    /// After an error, the writes may have happened, but are not confirmed. The caller may repeat the call.
+    /// `read` also returns true if the function wrote anything. After an error, the writes may have happened, but are
+    /// not confirmed. The caller may repeat the call.
     pub(crate) async fn run_function_confirmed<T>(
         &self,
         confirming: &Confirming,
@@ -52,7 +43,7 @@ impl Connection {
         read: impl FnOnce(Value) -> Result<(T, bool), StoreError>,
     ) -> Result<(T, Confirmed), StoreError> {
         let mut kept = confirming.kept.lock().await;
-        // During a command, the future owns the connection, so dropping the future drops the connection.
+        // During a command, this future owns the connection. If the future is dropped, the connection is dropped, too.
         let live = match kept.take().filter(|(_, moves)| *moves == self.moves()) {
             Some(live) => live,
             None => {
@@ -93,7 +84,6 @@ impl Connection {
                     self.handle_reader_error(&error).await;
                     Err(StoreError::verb(RedisCommand::Confirm.as_str(), error))
                 }
-                // The command is unknown or not permitted, or the append-only file is off.
                 Err(error) => Ok(Confirmed::CannotTell(error.to_string())),
             }
         };
@@ -101,8 +91,7 @@ impl Connection {
     }
 }
 
-/// Returns the number of servers that have the writes. `WAITAOF` replies with two numbers; the first is for the
-/// primary's disk.
+/// `WAITAOF` replies with two numbers. The first is for the primary's disk.
 fn count(answer: &Value) -> i64 {
     match answer {
         Value::Int(count) => *count,

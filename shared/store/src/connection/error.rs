@@ -10,19 +10,17 @@ pub enum StoreError {
         address: String,
         source: redis::RedisError,
     },
-    /// A request to Redis failed. If the connection broke, Redis may have applied the request. The caller may repeat
-    /// the request.
+    /// If the connection broke, Redis may have applied the request. The caller may repeat the request.
     #[error("{verb} failed in Redis: {source}")]
     Verb { verb: &'static str, source: redis::RedisError },
-    /// Streams or groups are missing, for example after a flush. The fleet creates them again, but their content is
-    /// lost.
+    /// For example after a flush. The fleet creates streams and groups again, but their content is lost.
     #[error("the shard's streams or groups are missing: {0}")]
     StateLost(String),
     #[error(
         "this process has {ours} shards, the data was written with {stored}; all processes must have the same number"
     )]
     Shards { ours: u32, stored: String },
-    /// A reply that no version of the script returns.
+    /// No version of the script returns this reply.
     #[error("unexpected reply to {verb}: {found}")]
     Reply {
         verb: &'static str,
@@ -58,11 +56,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns true if repeating the same batch cannot help. For example, a script failed because of its input, or a
-    /// command found a key of another type.
-    ///
-    /// All other errors are about the connection, the state of Redis or its permissions. The caller then repeats the
-    /// batch until it succeeds.
+    /// True if repeating the same batch cannot help. After all other errors, the caller repeats the batch until it
+    /// succeeds.
     #[must_use]
     pub fn is_script_error(&self) -> bool {
         match self {
@@ -72,7 +67,6 @@ impl StoreError {
         }
     }
 
-    /// True for `BUSYGROUP`: the group to create already exists.
     pub(super) fn is_expected(&self) -> bool {
         matches!(self, Self::Verb { source, .. } if source.code() == Some("BUSYGROUP"))
     }
@@ -88,16 +82,15 @@ impl StoreError {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FaultSource {
-    /// The input of a script, or the data that a command found. Repeating cannot help.
+    /// Repeating cannot help.
     Data,
-    /// The connection is broken, its server is not a primary, or the login is lost. Another connection may help.
+    /// Another connection may help.
     Connection,
-    /// The state of the server, or its permissions. Waiting or an operator may help.
+    /// Waiting or an operator may help.
     Server,
 }
 
-/// If several commands of a pipeline failed, a connection error takes precedence, because all commands may succeed on
-/// another connection.
+/// A connection error of any command takes precedence, because all commands may succeed on another connection.
 pub(super) fn fault_source(error: &redis::RedisError) -> FaultSource {
     if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() || error.is_unrecoverable_error() {
         return FaultSource::Connection;
@@ -114,15 +107,15 @@ pub(super) fn fault_source(error: &redis::RedisError) -> FaultSource {
 }
 
 fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
-    // Only a replica replies `UNBLOCKED` or `MASTERDOWN`. `ASK` is not in the list: while a slot is migrating, neither
-    // server has all keys of a shard, so a script must wait for `MOVED`.
+    // `ASK` is not in this list. While a slot is migrating, neither server has all keys of a shard, so a script must
+    // wait for `MOVED`.
     const ELSEWHERE: [&str; 6] = ["READONLY", "MOVED", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
     let is_not_allowed = is_right_missing(said) || said.contains("Unknown Redis command called from script");
     match code {
         _ if ELSEWHERE.contains(&code) => FaultSource::Connection,
         "WRONGTYPE" => FaultSource::Data,
-        // If Lua or a command raised the error because of data, the text contains the position in the script. The error
-        // about a command without permission contains this position, too, but is not about data.
+        // The position in the script shows that data caused the error. The error about a missing permission has a
+        // position, too.
         "ERR" if said.contains("user_script:") && !is_not_allowed => FaultSource::Data,
         _ => FaultSource::Server,
     }
@@ -136,7 +129,7 @@ pub(super) fn is_unknown_command(error: &redis::RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.starts_with("unknown command"))
 }
 
-/// The first words of replies from servers that are not ready, or that do not own the key. Metrics use them as labels.
+/// First words of replies from servers that are not ready, or that do not own the key. Metrics use them as labels.
 pub(crate) const ANSWERS: [&str; 8] =
     ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "UNBLOCKED"];
 
@@ -146,7 +139,6 @@ pub(super) fn answer_of(error: &redis::RedisError) -> Option<&'static str> {
     ANSWERS.into_iter().find(|answer| replies.iter().any(|(_, reply)| reply.code() == *answer))
 }
 
-/// Fails with the first reply that begins with a word of [`ANSWERS`].
 pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisResult<super::PipelineReplies> {
     let sent_away = |answer: &redis::RedisResult<_>| matches!(answer, Err(error) if answer_of(error).is_some());
     match answers.iter().position(sent_away) {
@@ -155,7 +147,7 @@ pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisRes
     }
 }
 
-/// True if the command was not run, because its slot is on another server, is migrating, or is unavailable.
+/// The slot of the command is on another server, is migrating, or is unavailable.
 pub(super) fn was_not_run(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"))
         && !error.detail().is_some_and(|said| said.contains("user_script"))
@@ -169,22 +161,18 @@ mod tests {
     use super::*;
 
     const REPLIES: [(&str, FaultSource); 26] = [
-        // This server is not the shard's primary.
         ("MOVED 866 10.0.0.7:6379", Connection),
         ("READONLY You can't write against a read only replica.", Connection),
         ("READONLY You can't write against a read only replica. script: 5f3, on @user_script:41.", Connection),
         ("READONLY Can not run script with write flag on readonly replica.", Connection),
         ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", Connection),
         ("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", Connection),
-        // The connection has no login.
         ("NOAUTH Authentication required.", Connection),
         ("WRONGPASS invalid username-password pair or user is disabled.", Connection),
-        // A slot is migrating, or the cluster is incomplete.
         ("ASK 866 10.0.0.7:6379", Server),
         ("TRYAGAIN Multiple keys request during rehashing of slot", Server),
         ("CLUSTERDOWN The cluster is down", Server),
         ("CROSSSLOT Keys in request don't hash to the same slot", Server),
-        // The server is not ready, or refuses commands temporarily.
         ("LOADING Redis is loading the dataset in memory", Server),
         ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", Server),
         ("OOM command not allowed when used memory > 'maxmemory'. script: 5f3, on @user_script:9.", Server),
@@ -197,7 +185,6 @@ mod tests {
             "ERR The user executing the script can't run this command or subcommand script: 5f3, on @user_script:3.",
             Server,
         ),
-        // The text of Redis 7.2 and Valkey.
         (
             "ERR ACL failure in script: User default has no permissions to run the 'hset' command script: 5f3, on @user_script:3.",
             Server,

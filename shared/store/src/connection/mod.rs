@@ -1,5 +1,4 @@
-//! Connections to Redis: one multiplexed connection that reconnects, dedicated connections for blocking reads, and
-//! [`Backoff`].
+//! Connections to Redis: one multiplexed connection that reconnects, and dedicated connections for blocking reads.
 
 pub(crate) mod cluster;
 pub(crate) mod command;
@@ -30,32 +29,29 @@ use command::RedisCommand;
 use dial::Dial;
 use error::{StoreError, answer_of, is_of_this_connection, is_unknown_command, was_not_run};
 
-/// A batch takes about 2 ms, and a lease is much longer than this wait.
+/// A batch takes about 2 ms, and a lease is much longer than this time.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time limit for retries of a command while servers redirect it or are not ready.
+/// For all retries of a command while servers redirect it or are not ready.
 const REDIRECTED_MAX: Duration = Duration::from_secs(1);
-/// Wait for the reply to a blocking read, after the read's own timeout.
+/// In addition to the timeout of the blocking read.
 const BLOCK_MARGIN: Duration = Duration::from_secs(5);
 
 pub trait Observer: Send + Sync {
     /// `took` is `None` for a blocking read.
     fn answered(&self, verb: &'static str, took: Option<Duration>);
     fn failed(&self, verb: &'static str);
-    /// A search among sentinels or cluster nodes for the primary of `what` has ended. `found` is the primary's address,
-    /// or `None` if the search failed.
     fn sought_primary(&self, what: &str, found: Option<&str>);
-    /// A server is not ready, or does not own the key. `answer` is the first word of its reply.
+    /// `answer` is the first word of the reply.
     fn redirected(&self, answer: &'static str);
 }
 
-/// A multiplexed connection, which is opened on first use and again after it breaks. Blocking commands never use it,
-/// because they would delay all later commands on it.
+/// Opened on first use and again after it breaks. Blocking commands never use it, because they would delay all later
+/// commands.
 #[derive(Clone)]
 pub struct Connection {
     dial: Arc<dyn Dial>,
     current: Arc<Mutex<Option<OpenConnection>>>,
-    /// The primary at the last connect, if sentinels or a cluster reported it.
     led_to: Arc<Mutex<Option<String>>>,
     /// Counts the changes of the primary. A dedicated connection from before a change still leads to the old primary.
     moves: Arc<AtomicU64>,
@@ -67,7 +63,6 @@ struct OpenConnection {
     connection: MultiplexedConnection,
     /// A restart of Redis closes the connection, so the ID is valid while the connection is open.
     run_id: Arc<OnceCell<String>>,
-    /// True if the user may not use functions, or if the server does not support them.
     without_functions: Arc<AtomicBool>,
 }
 
@@ -113,10 +108,8 @@ impl Connection {
         Self { observer: Some(observer), ..self }
     }
 
-    /// Reports the outcome of a round trip to the observer. `timed` is false for blocking reads.
-    ///
-    /// The returned future is boxed, because the future of a round trip takes 3 kB. Otherwise every caller's future
-    /// would contain these 3 kB, and each move would copy them.
+    /// `timed` is false for blocking reads. The returned future is boxed, because the future of a round trip takes 3
+    /// kB.
     pub(crate) fn observe<T>(
         &self,
         verb: &'static str,
@@ -141,8 +134,6 @@ impl Connection {
         self.dial.address()
     }
 
-    /// The primary at the last search, or why the search failed. `None` if the address is fixed, or before the first
-    /// search has ended.
     #[must_use]
     pub fn primary(&self) -> Option<Result<String, String>> {
         self.dial.primary()
@@ -169,8 +160,8 @@ impl Connection {
         Ok(made)
     }
 
-    /// Drops the connection `made` when it no longer leads to the primary. Commands do not detect this, because an old
-    /// primary accepts commands until other nodes notify it of its replacement.
+    /// Drops `made` when another server is the primary. An old primary still accepts commands until other nodes notify
+    /// it.
     fn watch(&self, made: &OpenConnection, primary: String) {
         let Some(every) = self.dial.check_interval() else { return };
         let dial = Arc::clone(&self.dial);
@@ -200,8 +191,8 @@ impl Connection {
         self.moves.load(Ordering::Relaxed)
     }
 
-    /// Opens a connection for blocking reads of up to `block`. The response timeout must be longer than `block` (the
-    /// library's default is 500 ms). Otherwise Redis would deliver entries to a connection without a reader.
+    /// The response timeout must be longer than `block` (the library's default is 500 ms). Otherwise Redis would
+    /// deliver entries to a connection without a reader.
     pub async fn dedicated(&self, block: Duration) -> Result<MultiplexedConnection, StoreError> {
         self.connect(block + BLOCK_MARGIN).await
     }
@@ -217,8 +208,7 @@ impl Connection {
         made.map_err(|source| StoreError::Connect { address: self.address(), source })
     }
 
-    /// Drops the current connection, unless another caller has already replaced `from`. Otherwise each caller that
-    /// failed on the old connection would open another one.
+    /// Another caller may already have replaced `from`. The new connection then stays open.
     async fn drop_if_failed(&self, from: &OpenConnection, error: &redis::RedisError) {
         self.notify_observer(error);
         if !is_of_this_connection(error) {
@@ -230,8 +220,8 @@ impl Connection {
         }
     }
 
-    /// Drops the multiplexed connection if the server of a dedicated connection is no longer a primary. Such a server
-    /// sends `UNBLOCKED` to blocked readers, but may send nothing to the multiplexed connection.
+    /// Only blocked readers get `UNBLOCKED` when their server becomes a replica. The multiplexed connection may get
+    /// nothing.
     pub(crate) async fn handle_reader_error(&self, error: &redis::RedisError) {
         self.notify_observer(error);
         if is_of_this_connection(error) && !error.is_io_error() {
@@ -246,13 +236,11 @@ impl Connection {
         }
     }
 
-    /// Checks whether keys that a reader cannot find on `connection` have moved. `None` if the keys are lost.
     pub(crate) async fn migration_redirect(&self, connection: &mut MultiplexedConnection) -> Option<redis::RedisError> {
         self.dial.migration_redirect(connection).await
     }
 
-    /// Retries for up to `REDIRECTED_MAX` if the server redirects the call, or if no server owns the slot. The second
-    /// parameter of `arguments` is the server's run ID.
+    /// Retries for up to `REDIRECTED_MAX`. The second parameter of `arguments` is the server's run ID.
     pub(crate) async fn run_function(
         &self,
         function: &Function,
@@ -287,9 +275,6 @@ impl Connection {
 
     /// Loads the function if Redis does not know it. Runs the function's text as a script if functions are not
     /// supported or not permitted, or if memory is full.
-    ///
-    /// If the user may load neither the function nor the script, the next call tries the function again: another
-    /// process may have loaded the function.
     async fn call(
         &self,
         live: &OpenConnection,
@@ -313,7 +298,7 @@ impl Connection {
                 };
             }
             match answer {
-                // The next call tries the function again: Redis may have free memory then, or another process may have
+                // Try the function again at the next call. Redis may have free memory then, or another process may have
                 // loaded it.
                 Err(error) if error.code() == Some("OOM") || !may_load => {}
                 Err(error) if error.code() == Some("NOPERM") || is_unknown_command(&error) => live.refuse_functions(),
@@ -329,7 +314,6 @@ impl Connection {
         answer
     }
 
-    /// Loads the script if Redis does not know it.
     async fn evaluate(
         &self,
         live: &OpenConnection,
@@ -378,7 +362,6 @@ impl Connection {
         self.observe(name.as_str(), true, ask).await
     }
 
-    /// Runs a pipeline of reads, or of one-time setup.
     pub async fn pipeline<T: redis::FromRedisValue>(
         &self,
         name: RedisCommand,
@@ -392,8 +375,8 @@ impl Connection {
         self.observe(name.as_str(), true, ask).await
     }
 
-    /// Returns a result for each command, so that a key of the wrong type affects only its own command. If the server
-    /// does not own a key, the whole pipeline fails. Otherwise the key would seem to be missing.
+    /// One result for each command, so that a key of the wrong type affects only its own command. If the server does
+    /// not own a key, the whole pipeline fails, because the key would seem to be missing.
     pub(crate) async fn replies(
         &self,
         name: RedisCommand,
@@ -415,7 +398,7 @@ fn run_id_of(info: &str) -> &str {
     info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default().trim_end()
 }
 
-/// Delays from 50 ms to 2 s, with jitter, without a limit on attempts.
+/// From 50 ms to 2 s, with jitter, without a limit on attempts.
 pub struct Backoff {
     policy: backoff::ExponentialBackoff,
 }

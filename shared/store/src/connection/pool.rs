@@ -1,5 +1,5 @@
-//! A small connection pool for occasional commands: the CLI, checks, administration. Frequent operations use the
-//! store's multiplexed connection, because each use of a pooled connection costs an extra round trip.
+//! A small connection pool for occasional commands: the CLI, checks, administration. Each use of a pooled connection
+//! costs an extra round trip.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,7 +21,6 @@ use crate::{Keys, StoreError};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Includes the search for the primary.
 const GET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for a pooled connection to confirm that it still leads to a primary.
 const RECYCLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Administrative commands may scan much data.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,7 +30,6 @@ struct Manager {
     dial: Arc<dyn Dial>,
 }
 
-/// `primary` is set if sentinels or a cluster reported the primary.
 struct PooledConnection {
     connection: MultiplexedConnection,
     primary: Option<String>,
@@ -50,7 +48,7 @@ impl managed::Manager for Manager {
     }
 
     async fn recycle(&self, pooled: &mut PooledConnection, _: &Metrics) -> managed::RecycleResult<RedisError> {
-        // A replaced primary does not know that it is replaced until other nodes notify it.
+        // A replaced primary does not know this until other nodes notify it.
         if let Some(primary) = &pooled.primary
             && self.dial.has_moved(primary).await
         {
@@ -64,13 +62,12 @@ impl managed::Manager for Manager {
     }
 }
 
-/// Connections are opened on demand, and checked before each use. Cheap to clone.
+/// Connections are opened on demand, and checked before each use. Clones are cheap.
 #[derive(Clone)]
 pub struct Pool {
     pool: managed::Pool<Manager>,
     dial: Arc<dyn Dial>,
     target: Arc<Target>,
-    /// In a cluster: the pools of the slots in use.
     slots: Arc<Mutex<HashMap<u16, Self>>>,
 }
 
@@ -87,7 +84,6 @@ impl Pool {
         Ok(Self { pool: pool_of(&dial, size)?, dial, target: Arc::new(target), slots: Arc::default() })
     }
 
-    /// Returns a pool for a shard. In a cluster, its connections lead to the primary of the shard's slot.
     pub fn at(&self, keys: &Keys) -> Result<Self, StoreError> {
         if matches!(*self.target, Target::One(_)) {
             return Ok(self.clone());
@@ -104,7 +100,6 @@ impl Pool {
         Ok(found)
     }
 
-    /// `None` if the URL is not for a cluster.
     pub async fn cluster(&self, keys: &[Keys]) -> Option<ClusterView> {
         let Target::Cluster(cluster) = &*self.target else { return None };
         let prefixes: Vec<String> = keys.iter().map(|keys| keys.prefix().to_owned()).collect();
@@ -162,7 +157,6 @@ fn pool_of(dial: &Arc<dyn Dial>, size: usize) -> Result<managed::Pool<Manager>, 
         .map_err(|error| StoreError::Connect { address: dial.address(), source: io_error(&error.to_string()) })
 }
 
-/// Removes the connection from the pool if another connection may help.
 fn failed(connection: managed::Object<Manager>, what: &'static str, source: RedisError) -> StoreError {
     if is_of_this_connection(&source) {
         drop(managed::Object::take(connection));

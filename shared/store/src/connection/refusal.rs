@@ -8,19 +8,12 @@ use crate::StoreError;
 pub enum Refusal {
     Disk,
     Replica,
-    /// `NOREPLICAS`: the server has too few replicas.
     Replicas,
-    /// `NOPERM`.
     Rights,
-    /// `NOAUTH`, `WRONGPASS`.
     Login,
-    /// `OOM`.
     Memory,
-    /// `LOADING`, `MASTERDOWN`: the server is still loading its files.
     Loading,
-    /// `BUSY`: a script is running for too long.
     Busy,
-    /// `MOVED`, `CLUSTERDOWN`: the node does not own the key's slot.
     Cluster,
 }
 
@@ -88,8 +81,6 @@ impl Refusal {
     }
 }
 
-/// True if a user may not run a command, or may not use a key. The first text is from Redis 7.0, the second from
-/// Valkey.
 pub(crate) fn is_right_missing(message: &str) -> bool {
     message.contains("The user executing the script") || message.contains("ACL failure in script")
 }
@@ -117,7 +108,6 @@ fn of_error(error: &RedisError) -> Option<Refusal> {
         return Some(Refusal::Login);
     }
     let own = error.code().and_then(|code| Refusal::of_code(code, error.detail().unwrap_or_default()));
-    // The error of a pipeline does not contain the codes of its commands.
     own.or_else(|| {
         let replies = error.clone().into_server_errors();
         let replies = replies.as_deref().unwrap_or_default();

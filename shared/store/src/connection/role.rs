@@ -1,4 +1,4 @@
-//! Asks a server for its role, because a server that is no longer a primary still replies to reads.
+//! A server that is no longer a primary still replies to reads, so commands for primaries first check the role.
 
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
@@ -9,7 +9,6 @@ use crate::script::reply::text_of;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Role {
     Primary,
-    /// A replica or a sentinel, as the server reports it.
     Other(String),
     /// The user may not run the command `ROLE`, or the server does not have it.
     Unreported,

@@ -1,8 +1,5 @@
-//! Connections to the primary that sentinels report. The reported server must confirm that it is the primary.
-//!
-//! After a failover, a sentinel and the server that it reports may both be out of date. They stay out of date if the
-//! network separates them from the other nodes. So this module prefers the server with the newest configuration (the
-//! highest `config-epoch`), as sentinels do among themselves.
+//! Connections to the primary that sentinels report. After a failover, a sentinel may be out of date. So this module
+//! prefers the server with the highest `config-epoch`, as sentinels do among themselves.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,31 +18,26 @@ use super::dial::{Dial, SentinelReport};
 use super::role::{Role, role};
 use super::tls::{Server, TlsFiles};
 
-/// Time limit for one sentinel to accept a connection and reply.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Wait for the remaining sentinels after most of them have replied, so that an unavailable sentinel causes little
-/// delay.
+/// After most sentinels have replied, an unavailable sentinel causes only this delay.
 const GRACE: Duration = Duration::from_millis(250);
-/// Interval between checks of whether the primary has changed. An old primary accepts writes until other nodes notify
-/// it of its replacement, and then loses these writes. This interval bounds the loss.
+/// An old primary accepts writes until other nodes notify it, and then loses these writes. This interval bounds the
+/// loss.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Time limit for the reported server to accept a connection and confirm that it is the primary.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Sentinels {
     sentinels: Vec<Server>,
     name: String,
-    /// Has a placeholder as the address.
     primary: ConnectionInfo,
     tls: TlsFiles,
     kept: Vec<ReusedConnection>,
-    /// The primary at the last search, or why the search failed. `None` before the first search has ended.
+    /// The primary at the last search, or why the search failed. `None` before the first search ends.
     found: watch::Sender<Option<Result<String, String>>>,
 }
 
 type ReusedConnection = Mutex<Option<MultiplexedConnection>>;
 
-/// If the query fails or is dropped, its connection is dropped, too.
 struct SentinelQuery<'a> {
     kept: &'a ReusedConnection,
     was_answered: bool,
@@ -73,8 +65,7 @@ struct ReportedPrimary {
 
 type PrimaryReports = Vec<Result<ReportedPrimary, String>>;
 
-/// Returns the reported servers without duplicates. The newest configuration comes first. Servers of the same
-/// configuration are sorted by the number of sentinels that report them, highest first.
+/// The newest configuration comes first, then the server that most sentinels report.
 fn ranked(answers: &PrimaryReports) -> Vec<(String, u16)> {
     let mut found: Vec<(u64, usize, (String, u16))> = Vec::new();
     for named in answers.iter().flatten() {
@@ -111,12 +102,11 @@ impl Sentinels {
         Self { sentinels, name, primary, tls, kept, found: watch::Sender::new(None) }
     }
 
-    /// Asks all sentinels for the primary. After most sentinels have replied, waits at most `grace` for the others.
+    /// After most sentinels have replied, waits at most `grace` for the others.
     async fn ask_all(&self, grace: Duration) -> PrimaryReports {
         let mut answers: PrimaryReports = self.sentinels.iter().map(|_| Err(silent())).collect();
         let ask = |index: usize| async move { (index, self.ask(index).await) };
         let mut asked: FuturesUnordered<_> = (0..self.sentinels.len()).map(ask).collect();
-        // Each query also has its own time limit.
         let mut until = Instant::now() + 2 * ASK_TIMEOUT;
         let mut replies = 0;
         while let Ok(Some((index, answer))) = timeout_at(until, asked.next()).await {
@@ -131,7 +121,6 @@ impl Sentinels {
         answers
     }
 
-    /// Reuses the open connection to the sentinel.
     async fn ask(&self, index: usize) -> Result<ReportedPrimary, String> {
         let (Some(sentinel), Some(kept)) = (self.sentinels.get(index), self.kept.get(index)) else {
             return Err(silent());
@@ -173,7 +162,6 @@ impl Sentinels {
         Ok(ReportedPrimary { host, port, epoch: epoch.unwrap_or(0) })
     }
 
-    /// Fails if the server does not confirm that it is the primary.
     async fn connect(
         &self,
         place: ConnectionAddr,
@@ -203,7 +191,6 @@ impl Sentinels {
         }
     }
 
-    /// Connects to the primary. The error contains the reason of each sentinel.
     async fn find(&self, config: &AsyncConnectionConfig) -> Result<(MultiplexedConnection, String), String> {
         let answers = self.ask_all(GRACE).await;
         let mut refused = HashMap::new();

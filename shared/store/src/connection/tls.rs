@@ -19,12 +19,11 @@ pub(super) struct TlsFiles {
     /// With the intermediate certificates of its authority.
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
-    /// Verifies the server, instead of the system's authorities.
+    /// Replaces the system's authorities.
     ca: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// Removes `tls_cert`, `tls_key` and `tls_ca` from a URL's query, and returns the rest of the query.
     pub(super) fn take(query: &str) -> RedisResult<(Self, String)> {
         let mut files = Self::default();
         let mut rest = Vec::new();
@@ -53,12 +52,7 @@ impl TlsFiles {
         *self == Self::default()
     }
 
-    /// Returns a client that uses the current content of the files.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be read or has the wrong content, or the URL does not use TLS. The message contains neither the
-    /// content of a file nor the path of the key.
+    /// Reads the files again for each client. An error contains neither the content of a file nor the path of the key.
     pub(super) fn client(&self, info: ConnectionInfo) -> RedisResult<Client> {
         if self.is_empty() {
             return Client::open(info);
@@ -82,7 +76,7 @@ impl TlsFiles {
     }
 }
 
-/// Reads a file of certificates. Blocks the thread: a file has a few KiB, so another thread would cost more.
+/// Blocks the thread, because a file has a few KiB and another thread would cost more.
 fn certificates(name: &'static str, path: &Path) -> RedisResult<Vec<u8>> {
     let invalid = |why: &str| refused("a file of certificates", &format!("{name}={}: {why}", path.display()));
     let text = std::fs::read(path).map_err(|error| invalid(&error.to_string()))?;
@@ -112,7 +106,6 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Fails like [`TlsFiles::client`].
     pub(super) fn new(info: ConnectionInfo, tls: TlsFiles) -> RedisResult<Self> {
         // Report a missing file at the start, and not at the first connection.
         tls.client(info.clone())?;

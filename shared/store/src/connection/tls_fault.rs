@@ -1,13 +1,11 @@
 use crate::StoreError;
 
-/// Why a TLS handshake fails. A server without TLS does not reply at all, so it is not in this list.
+/// A server without TLS does not reply at all, so this list has no such fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsFault {
-    /// The authority of the certificate is not trusted.
     UnknownIssuer,
     Expired,
     NotYetValid,
-    /// The certificate is for another name.
     WrongName,
     Invalid,
     /// The server rejects this client's certificate, or requires one that this client does not have.
@@ -15,7 +13,7 @@ pub enum TlsFault {
 }
 
 impl TlsFault {
-    /// Parts of rustls's messages, which the libraries in between pass on unchanged. The first match counts.
+    /// Parts of rustls's messages. The first match counts.
     const MESSAGES: [(Self, &str); 12] = [
         (Self::UnknownIssuer, "invalid peer certificate: UnknownIssuer"),
         (Self::Expired, "invalid peer certificate: certificate expired"),

@@ -15,7 +15,6 @@ const SCHEMES: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+
 const CLUSTER_SCHEMES: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
 
 pub(crate) enum Target {
-    /// Found by its address or through sentinels.
     One(Arc<dyn Dial>),
     Cluster(Arc<Cluster>),
 }
@@ -30,7 +29,6 @@ impl Target {
     }
 }
 
-/// Parses a URL, and does not connect yet.
 pub(crate) fn target_of(url: &str) -> Result<Target, StoreError> {
     let of = |schemes: &[(&'static str, &'static str)]| {
         schemes.iter().find_map(|(ours, plain)| Some((url.strip_prefix(ours)?.to_owned(), *plain)))
@@ -47,12 +45,11 @@ pub(super) fn dial_to(url: &str) -> Result<Arc<dyn Dial>, StoreError> {
     Ok(target_of(url)?.dial(None))
 }
 
-/// Parses the URL of one server. The query may also contain the paths of this crate's TLS files.
 fn server_of(url: &str) -> RedisResult<Server> {
     let (place, query) = url.rsplit_once('?').unwrap_or((url, ""));
     let (files, rest) = TlsFiles::take(query)?;
     let kept = match rest.as_str() {
-        // The `?` may be part of a password that is not escaped. The library checks the URL.
+        // The `?` may be part of a password that is not escaped.
         _ if files.is_empty() => url.to_owned(),
         "" => place.to_owned(),
         rest => format!("{place}?{rest}"),
@@ -60,8 +57,8 @@ fn server_of(url: &str) -> RedisResult<Server> {
     Server::new(kept.into_connection_info()?, files)
 }
 
-/// Parses `[user:password@]host[:port],…/name[/db][?query]`. Each part becomes an ordinary URL, so that the library
-/// decodes the escapes.
+/// `[user:password@]host[:port],…/name[/db][?query]`. Each part becomes an ordinary URL, so that the library decodes
+/// the escapes.
 fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = place.split_once('/').ok_or_else(|| refused("the primary's name is missing"))?;
@@ -102,7 +99,7 @@ fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
     Ok(Sentinels::new(sentinels, name.to_owned(), primary, files))
 }
 
-/// Parses `[user:password@]host[:port],…[/0][?query]`, as in [`sentinels_of`].
+/// `[user:password@]host[:port],…[/0][?query]`
 fn cluster_of(rest: &str, scheme: &str) -> RedisResult<Cluster> {
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (login, place) = place.rsplit_once('@').unwrap_or(("", place));
@@ -206,7 +203,7 @@ mod tests {
             ("rediss+cluster://u:p%40ss@[::1],[::2]:7?protocol=resp3", "any slot (cluster ::1:6379, ::2:7)"),
         ] {
             let parsed = dial_to(url).unwrap().address();
-            // The displayed address must not depend on the process ID, although it determines the first node to ask.
+            // The process ID determines the first node to ask, but not the displayed address.
             assert_eq!(parsed, address, "{url}");
         }
         let Ok(Target::Cluster(cluster)) = target_of("rediss+cluster://u:p%40%2Fss@a:1,b") else { unreachable!() };

@@ -1,5 +1,5 @@
-//! Searches the audit log for the entries of one turn. An index by turn would cost a write for every call. The ID of an
-//! entry contains the time of its write, so a search in a few likely time ranges finds the entries.
+//! Searches the audit log for the entries of one turn. An index by turn would cost a write for every call, so the
+//! search reads a few likely time ranges.
 
 mod dead_letters;
 pub(crate) mod seals;
@@ -19,14 +19,11 @@ const PAGE: usize = 1_000;
 pub struct AuditSearch {
     pub from_ms: i64,
     pub until_ms: i64,
-    /// Entries are likely after these times. The search reads forward from each.
+    /// The search reads forward from each of these times.
     pub likely_ms: Vec<i64>,
-    /// True if the search first goes backward from the end of the range, because the last entry of a turn is committed
-    /// with the turn's end.
+    /// True if the search first goes backward from the end. The last entry of a turn is committed with the turn's end.
     pub from_the_end: bool,
-    /// Set if the search is for the entry of one call.
     pub position: Option<usize>,
-    /// The number of entries of the turn or call; `None` if unknown.
     pub expected: Option<usize>,
     pub read_max: usize,
 }
@@ -48,16 +45,14 @@ struct Search<'a> {
 
 #[derive(PartialEq, Eq)]
 enum SearchEnd {
-    /// All entries are found, or none are left in this direction.
     Complete,
-    /// The maximum number of entries was read before the search was complete.
+    /// The search read the maximum number of entries before it was complete.
     ReadMax,
 }
 
 impl Store {
-    /// Reads at most a bounded number of entries.
     pub async fn audit_of(&self, name: &TurnName, wanted: &AuditSearch) -> Result<AuditSearchResult, StoreError> {
-        // Comparing unparsed text is safe, because IDs need no escaping, and the writer puts no blanks between members.
+        // IDs need no escaping, and the writer puts no blanks between members, so the unparsed text can be compared.
         let mut needles = vec![format!("\"tenant\":\"{}\"", name.tenant)];
         needles.push(match wanted.position {
             Some(position) => format!("\"call\":\"{}/{position}\"", name.turn),
@@ -130,7 +125,6 @@ impl Search<'_> {
         Ok(SearchEnd::ReadMax)
     }
 
-    /// Reads a page, and returns its last entry if more entries may follow.
     async fn page(&mut self, range: Range) -> Result<Option<EntryId>, StoreError> {
         let page = self.store.seam().entries(&keys::audit(), &range).await?;
         self.read += page.len();
@@ -153,8 +147,7 @@ fn upto_ms(at_ms: i64) -> Bound<EntryId> {
     Bound::Included(EntryId::new(format!("{}-{}", at_ms.max(0), u64::MAX)))
 }
 
-/// Returns the range between two texts. Each text is an ID, a time in ms, `-` or `+`. `(` before an ID excludes that
-/// entry.
+/// Each text is an ID, a time in ms, `-` or `+`. `(` before an ID excludes that entry.
 fn range_of(from: &str, until: &str, count: usize) -> Range {
     let bound = |text: &str, sequence: u64| {
         let id =
@@ -170,7 +163,6 @@ fn range_of(from: &str, until: &str, count: usize) -> Range {
     Range { from: bound(from, 0), upto: bound(until, u64::MAX), ..Range::oldest(count) }
 }
 
-/// The time in ms, and the sequence number within the millisecond.
 fn number(id: &str) -> (u64, u64) {
     let (ms, seq) = id.split_once('-').unwrap_or((id, "0"));
     (ms.parse().unwrap_or_default(), seq.parse().unwrap_or_default())

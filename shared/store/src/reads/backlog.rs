@@ -1,4 +1,4 @@
-//! Counts waiting turns, slices and other items, by where they wait. Metrics and `doctor` use these numbers.
+//! Counts waiting turns, slices and other items, for metrics and `doctor`.
 
 use tickfleet_core::call::approval;
 use tickfleet_core::keys::{self, limits};
@@ -12,29 +12,25 @@ use crate::seam::inspect::{QueueState, Range, ShardStats};
 use crate::{Store, StoreError, TurnName};
 
 const TENANTS_MAX: usize = 1_000;
-/// Number of timers to read in order to find throttle queues. The first turns in these queues are the sample for the
-/// age of waiting turns.
+/// The throttle queues of these timers are the sample for the age of waiting turns.
 const TIMERS_SAMPLED: usize = 256;
 
-/// Ages of entries are by the store's clock, because the IDs of entries contain its time.
+/// Ages of entries are by the store's clock, which gives the IDs of entries.
 #[derive(Debug, Clone, Default)]
 pub struct ShardBacklog {
-    /// Turns that no scheduler has decided yet, including turns that a scheduler has taken.
+    /// No scheduler has decided these turns yet. Includes turns that a scheduler has taken.
     pub inbound: u64,
     pub tasks: u64,
-    /// Unread slices, and turns that wait for their tenant's share of the slots: more slots would let them start.
+    /// Unread slices, and turns that wait for their tenant's share of the slots. More slots would let them start.
     pub ready: u64,
-    /// Unread slices that are redelivered after a crash of their worker. Each worker runs at most one such slice at
-    /// once.
+    /// For redelivery after a crash of the worker. Each worker runs at most one such slice at once.
     pub suspect: u64,
     pub running: u64,
-    /// Turns that wait for a retry.
     pub delayed: u64,
     pub approval: u64,
     /// Other turns of the requested tenants that no worker can run yet: in throttle queues, or until the lease after a
     /// restart ends.
     pub parked: u64,
-    /// Each timer belongs to a throttle queue or a turn.
     pub timers: u64,
     pub dead: u64,
     pub audit: u64,
@@ -42,9 +38,9 @@ pub struct ShardBacklog {
     pub oldest_inbound_ms: i64,
     pub oldest_ready_ms: i64,
     pub oldest_suspect_ms: i64,
-    /// Of slices that a worker has taken, counted from their dispatch.
+    /// Of slices that a worker has taken, since their dispatch.
     pub oldest_pending_ms: i64,
-    /// Of turns in a sample of throttle queues, counted from their admission.
+    /// Of turns in a sample of throttle queues, since their admission.
     pub oldest_parked_ms: i64,
     pub oldest_delayed_ms: i64,
     pub oldest_approval_ms: i64,
@@ -53,15 +49,12 @@ pub struct ShardBacklog {
     pub late_ms: i64,
     pub now_ms: i64,
     pub memory: MemoryUsage,
-    /// True if memory is nearly full, so that new work is refused.
     pub pressure: bool,
 }
 
 impl Store {
-    /// Reads only counters and the ends of streams, in a few round trips. Throttled turns are counted only for
-    /// `tenants`, from the tenants' counters.
-    ///
-    /// The limits `shares` divide the slots between tenants. Turns in the queues of these limits count as ready.
+    /// Throttled turns are counted only for `tenants`. Turns in the queues of the limits `shares` count as ready,
+    /// because these limits divide the slots between tenants.
     pub async fn backlog(&self, tenants: &[TenantId], shares: &[&str]) -> Result<ShardBacklog, StoreError> {
         let shard_stats = self.seam().shard_stats().await?;
         let mut backlog = ShardBacklog {
@@ -105,8 +98,7 @@ impl Store {
         Ok(())
     }
 
-    /// Counts the unfinished turns and tasks without a dispatched slice, and the turns in the throttle queues of
-    /// `shares`. Also returns these queues.
+    /// Also counts the turns in the throttle queues of `shares`, and returns these queues.
     async fn unfinished_and_not_out(
         &self,
         tenants: &[TenantId],
@@ -139,7 +131,6 @@ impl Store {
         Ok((waiting, turns_for_slots, for_slots))
     }
 
-    /// Returns the throttle queues among the earliest timers, without the queues in `for_slots`.
     async fn sampled_queues(&self, for_slots: &[SetKey]) -> Result<Vec<SetKey>, StoreError> {
         let timers = Query::First { set: keys::timers(), upto: None, count: TIMERS_SAMPLED };
         let found = self.values(&[timers]).await?.flat_map(|value| members(Some(value)));
@@ -148,7 +139,7 @@ impl Store {
         Ok(queues.filter(|queue| !for_slots.contains(queue)).collect())
     }
 
-    /// Returns the earliest admission among the first turns of the queues, in shard time (ms).
+    /// In shard time (ms).
     async fn oldest_in(&self, queues: &[SetKey]) -> Result<Option<i64>, StoreError> {
         let mut oldest: Option<i64> = None;
         for some in queues.chunks(TENANTS_MAX) {
@@ -158,7 +149,7 @@ impl Store {
             let records: Vec<_> = turns.map(|name| name.record()).collect();
             let queries: Vec<Query> = records.iter().map(|record| Query::Record(record.clone())).collect();
             let found = self.values(&queries).await?;
-            // A turn that was dispatched in the meantime is not waiting. An unreadable turn is omitted.
+            // A turn that was dispatched in the meantime is not waiting.
             let since = records.iter().zip(found).filter_map(|(record, value)| {
                 let stored: Option<Stored<Turn>> = super::stored(record, Some(value)).ok()?;
                 Some(stored?.value.admitted_ms)

@@ -26,7 +26,7 @@ impl AgentBudget {
     }
 }
 
-/// Returns the queries for the arguments of [`AgentBudget::of`]. `agent` is `<tenant>:<agent>`.
+/// `agent` is `<tenant>:<agent>`.
 pub(crate) fn of_agent(agent: &str) -> [Query; 2] {
     [limits::TICK, limits::DAY].map(|limit| Query::Counter(CounterKey::new(limit, agent)))
 }
@@ -39,11 +39,10 @@ pub(crate) fn amount(used: u64) -> i64 {
 pub struct BudgetFacts {
     pub tick_used: i64,
     pub tick_ends_ms: i64,
-    /// True if the store has restarted since the tick began. No more calls are then admitted in this tick.
+    /// True if the store has restarted since the tick began. This tick then admits no more calls.
     pub tick_is_closed: bool,
     pub day_used: i64,
     pub day_ends_ms: i64,
-    /// Calls of all agents of the tenant.
     pub tenant_day_used: i64,
     pub tenant_day_ends_ms: i64,
     /// Turns ahead of this turn in its throttle queue; `None` if the turn is in no throttle queue.
@@ -71,7 +70,6 @@ impl From<CounterState> for CounterFacts {
 }
 
 impl Store {
-    /// Reads the agent's usage, and finds the position of the agent's turn in the throttle queue of `waits`.
     pub async fn budget(
         &self,
         agent: &str,

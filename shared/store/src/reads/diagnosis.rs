@@ -19,19 +19,17 @@ pub struct ShardFacts {
     pub used: bool,
     pub policy_generation: u64,
     pub policy_digest: String,
-    /// The number of shards when the shard's data was written.
+    /// When the shard's data was written.
     pub shards: Option<u32>,
     /// Shard time minus the store's clock.
     pub offset_ms: i64,
     /// How often the store's clock was set back, and by how many milliseconds the last time.
     pub steps: (u64, i64),
-    /// True if memory is short, so that new work is refused.
     pub pressure: bool,
     /// The processes that have sent a heartbeat and not signed off, each with the end of its lease in shard time (ms).
     pub beats: HashMap<String, i64>,
     /// A prefix of the digest of each process's policy.
     pub policies: HashMap<String, String>,
-    /// Switched off at run time.
     pub tools_off: Vec<String>,
     pub consumers: Vec<ConsumerFacts>,
 }
@@ -58,7 +56,7 @@ pub struct DeadLetter {
     pub at_ms: i64,
     pub from: String,
     pub entry: String,
-    /// A word that stays the same across versions.
+    /// Stays the same across versions.
     pub reason: String,
     pub tenant: String,
     pub raw: String,
@@ -66,14 +64,12 @@ pub struct DeadLetter {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GivenIdProgress {
-    /// Waits for a scheduler.
     Queued,
     Admitted,
     Ended,
 }
 
 impl Store {
-    /// The number of shards when the shard's data was written. `None` if no process has announced a policy.
     pub async fn shard_count(&self) -> Result<Option<u32>, StoreError> {
         Ok(self.record_of::<Policies>(&policy::key()).await?.map(|stored| stored.value.shards))
     }
@@ -127,14 +123,12 @@ impl Store {
         Ok(consumers.into_iter().map(consumer).collect())
     }
 
-    /// Returns the runtimes that have taken entries from the queue.
     pub async fn runtimes(&self, queue: &str) -> Result<Vec<ConsumerFacts>, StoreError> {
         self.consumers_of(&StreamKey::new(queue)).await
     }
 
-    /// True if the stream still has the entry. No scheduler has decided such an entry.
+    /// No scheduler has decided an entry that is still in the stream.
     pub async fn is_inbound(&self, from: Inbound, entry: &str) -> Result<bool, StoreError> {
-        // A text that is not an entry ID cannot match an entry.
         if entry_ms(entry).is_none() {
             return Ok(false);
         }
@@ -142,7 +136,6 @@ impl Store {
         Ok(matches!(found, Value::Entry(Some(_))))
     }
 
-    /// Returns the progress of the turn with this ID; `None` if the ID is unknown or has expired.
     pub async fn remembered(&self, name: &TurnName) -> Result<Option<GivenIdProgress>, StoreError> {
         let stored = self.record_of::<GivenId>(&name.given()).await?;
         Ok(stored.map(|stored| match stored.value.state {
@@ -152,7 +145,6 @@ impl Store {
         }))
     }
 
-    /// True if memory is short, so that schedulers admit no new work.
     pub async fn pressure(&self) -> Result<bool, StoreError> {
         Ok(self.seam().shard_stats().await?.shard.pressure)
     }

@@ -1,8 +1,5 @@
-//! Reads an inbox for a producer, and removes the replies that were read.
-//!
-//! An inbox is a log with one reader, which keeps its own position. If a store has lost its last writes, and the
-//! store's clock is behind, new entries get IDs below this position. So the reader starts again from the beginning if
-//! replies are missing, or if the newest entry is unread and no entry arrives.
+//! Reads an inbox for a producer, and removes the replies that were read. The reader keeps its own position. A store
+//! that has lost writes can give lower IDs to new entries, so the reader starts again if replies are missing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,7 +27,6 @@ pub struct InboxEntry {
 pub struct InboxReader {
     store: Store,
     inbox: StreamKey,
-    /// `None` before the first entry was read.
     last: Option<EntryId>,
     seq: u64,
     /// Entries that were read but not yet removed, each with its number.
@@ -47,8 +43,7 @@ impl Store {
         InboxReader { store, inbox, last: None, seq: 0, kept: BTreeSet::new(), looks_back: false }
     }
 
-    /// Deletes an inbox that the caller created for a single request. A later reply creates a new inbox, which exists
-    /// until it expires.
+    /// For an inbox of a single request. A later reply creates a new inbox, which exists until it expires.
     pub async fn forget_inbox(&self, tenant: &TenantId, inbox: &InboxName) -> Result<(), StoreError> {
         self.seam().drop_stream(&stream_of(tenant, inbox)).await?;
         let mut transaction = Transaction::new(self.versions().draw());
@@ -65,8 +60,8 @@ fn stream_of(tenant: &TenantId, inbox: &InboxName) -> StreamKey {
 }
 
 impl InboxReader {
-    /// Waits for unread replies, at most for `block`, and never longer than five seconds. Can return an empty list
-    /// earlier. After an error, the next read continues without a gap.
+    /// Waits for unread replies for at most `block` and five seconds. Can return an empty list earlier. After an error,
+    /// the next read continues without a gap.
     pub async fn wait(&mut self, block: Duration) -> Result<Vec<InboxEntry>, StoreError> {
         let wait_ms = u64::try_from(block.min(BLOCK_MAX).as_millis()).unwrap_or(u64::MAX).max(1);
         let follow = FollowRequest { log: self.inbox.clone(), after: self.last.clone(), count: COUNT, wait_ms };
@@ -77,13 +72,12 @@ impl InboxReader {
         Ok(self.unread(found))
     }
 
-    /// True if the newest entry is unread. If the caller finds no entry after its position, the position is wrong.
+    /// True if the newest entry is unread. If no entry follows the position, the position is wrong.
     async fn is_behind(&self) -> Result<bool, StoreError> {
         let newest = self.store.seam().entries(&self.inbox, &Range::newest(1)).await?;
         Ok(newest.iter().any(|(id, _)| !self.kept.iter().any(|(kept, _)| kept == id.as_str())))
     }
 
-    /// Returns the entries of `found` that are unread, and marks them as read.
     fn unread(&mut self, found: Vec<InboxEntry>) -> Vec<InboxEntry> {
         let Some(newest) = found.last() else { return found };
         self.last = Some(EntryId::new(&newest.id));
@@ -104,8 +98,7 @@ impl InboxReader {
         fresh
     }
 
-    /// Removes replies. Replies that are not removed count as unread, and an inbox with too many unread replies accepts
-    /// no new turns. After an error, replies that were not removed expire later.
+    /// Replies that are not removed count as unread. An inbox with too many unread replies accepts no new turns.
     pub async fn remove(&mut self, ids: &[String]) -> Result<(), StoreError> {
         for ids in ids.chunks(REMOVED_MAX) {
             let mut transaction = Transaction::new(self.store.versions().draw());

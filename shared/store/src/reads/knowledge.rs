@@ -14,7 +14,6 @@ use crate::{Store, StoreError, TurnName};
 /// If a generation is unchanged, the contents are unchanged, too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KnowledgeState {
-    /// 0 if the tenant never had a document.
     pub documents: u64,
     pub bytes: u64,
     pub memories: u64,
@@ -52,7 +51,7 @@ impl Store {
         })
     }
 
-    /// Returns the documents without their texts. An unreadable document is omitted.
+    /// Without the texts. An unreadable document is omitted.
     pub async fn documents(&self, tenant: &TenantId) -> Result<Vec<Document>, StoreError> {
         let Value::AllParts(parts) = self.query(Query::AllParts(documents_key(tenant))).await? else {
             return Ok(Vec::new());
@@ -64,8 +63,8 @@ impl Store {
         Ok(parts.into_iter().filter_map(read).collect())
     }
 
-    /// Returns passages in the order of `ids`; `None` for a removed document. Callers should request few documents per
-    /// call, because the passages of a document may have several megabytes.
+    /// In the order of `ids`; `None` for a removed document. Request few documents per call, because the passages of a
+    /// document may have several megabytes.
     pub async fn passages(&self, tenant: &TenantId, ids: &[&str]) -> Result<Vec<Option<Passages>>, StoreError> {
         let names = ids.iter().map(|id| (*id).into()).collect();
         match self.query(Query::Parts(passages_key(tenant), names)).await? {
@@ -88,7 +87,7 @@ impl Store {
         Ok(memories)
     }
 
-    /// Returns the newest entries first: only entries older than `before` and newer than `after`.
+    /// The newest first: only entries older than `before` and newer than `after`.
     pub async fn newest_audit(
         &self,
         before: Option<&str>,
@@ -105,7 +104,6 @@ impl Store {
             .collect())
     }
 
-    /// Returns true for each turn or task in `names` that is unfinished, in order.
     pub async fn are_under_way(&self, names: &[TurnName]) -> Result<Vec<bool>, StoreError> {
         let queries: Vec<Query> = names.iter().map(|name| Query::Record(name.record())).collect();
         Ok(self.values(&queries).await?.map(|value| matches!(value, Value::Record(Some(_)))).collect())

@@ -17,7 +17,6 @@ const PAGE: usize = 500;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenCounters {
     pub counters: BTreeMap<String, CounterFacts>,
-    /// True if `counters` is complete.
     pub complete: bool,
 }
 
@@ -34,8 +33,8 @@ pub struct TaskBudget {
 }
 
 impl Store {
-    /// Reads the counters of a limit page by page, until it has read all counters, or at least `seen_max`. For a limit
-    /// of permits (`is_held`), returns only counters with permits in use.
+    /// Reads pages until it has all counters, or at least `seen_max`. For a limit of permits (`is_held`), returns only
+    /// counters with permits in use.
     pub async fn counters(&self, limit: &str, is_held: bool, seen_max: usize) -> Result<SeenCounters, StoreError> {
         let (states, complete) = self.states_of(limit, seen_max).await?;
         let counters = states.into_iter().map(|(name, state)| (name, CounterFacts::from(state)));
@@ -61,8 +60,8 @@ impl Store {
         Ok((seen, false))
     }
 
-    /// Returns budgets by name (`tenant:agent`). The flag is true if the result has all agents. Pages are read as a
-    /// whole, so the result can have more than `seen_max` agents.
+    /// By name (`tenant:agent`). The flag is true if the result has all agents. The result can have more than
+    /// `seen_max` agents.
     pub async fn budgets(&self, seen_max: usize) -> Result<(BTreeMap<String, AgentBudget>, bool), StoreError> {
         let (ticks, all_ticks) = self.states_of(limits::TICK, seen_max).await?;
         let (days, all_days) = self.states_of(limits::DAY, seen_max).await?;
@@ -89,7 +88,7 @@ impl Store {
         Ok(seen)
     }
 
-    /// Returns for each tenant the number of calls in the tenant's day, and the end of the day in shard time (ms).
+    /// For each tenant, the calls of the day and the end of the day in shard time (ms).
     pub async fn tenant_days(&self, tenants: &[TenantId]) -> Result<Vec<(i64, i64)>, StoreError> {
         let mut days = Vec::with_capacity(tenants.len());
         for page in tenants.chunks(PAGE) {
@@ -100,8 +99,7 @@ impl Store {
         Ok(days)
     }
 
-    /// Reads the newest `of_tenant` tasks of each tenant. Also returns the number of tasks that were read, and true if
-    /// every tenant has fewer than `of_tenant` tasks.
+    /// Also returns the number of tasks that were read, and true if every tenant has fewer than `of_tenant` tasks.
     pub async fn task_budgets(
         &self,
         tenants: &[TenantId],
@@ -124,7 +122,7 @@ impl Store {
             for task in page {
                 let record = found.next();
                 let used = counter(found.next()).used;
-                // A task that has ended has no turn record. An unreadable record is omitted.
+                // A task that has ended has no turn record.
                 let Ok(Some(Stored::<Turn> { value: turn, .. })) = super::stored(&task.record(), record) else {
                     continue;
                 };
@@ -147,7 +145,7 @@ impl Store {
         Ok(self.values(&[limits::TICK, limits::DAY].map(queue)).await?.map(|value| size(Some(value))).sum())
     }
 
-    /// Returns the number of turns in each throttle queue, in the order of `counters`.
+    /// In the order of `counters`.
     pub async fn waiting_for(&self, counters: &[CounterName]) -> Result<Vec<u64>, StoreError> {
         let queue =
             |name: &CounterName| Query::Size(keys::throttle_queue(&CounterKey::new(&name.limit, &name.counter)));

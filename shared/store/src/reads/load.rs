@@ -24,7 +24,7 @@ pub struct FleetLoad {
 
 #[derive(Debug, Clone, Default)]
 pub struct ShardWorkers {
-    /// Workers with a lease, or with a lease that ended within the last five minutes, by name.
+    /// Also workers with a lease that ended within the last five minutes.
     pub consumers: Vec<NodeView>,
     /// By the worker's name. Some of these workers may no longer exist.
     pub drained: BTreeMap<String, Pause>,

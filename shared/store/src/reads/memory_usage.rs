@@ -1,4 +1,3 @@
-/// As the server reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryUsage {
     pub used: u64,

@@ -24,8 +24,7 @@ use tickfleet_model::Priority;
 
 use crate::{Store, StoreError};
 
-/// The ready queues come first, then the queues for redelivery. Each group is sorted by priority, the most urgent
-/// first.
+/// The ready queues come first. In each group, the most urgent queue comes first.
 pub(crate) fn worker_queues() -> impl Iterator<Item = StreamKey> {
     let suspects = Priority::ALL.into_iter().map(keys::suspect);
     Priority::ALL.into_iter().map(keys::ready).chain(suspects)
@@ -35,8 +34,7 @@ pub(crate) fn queues() -> Vec<StreamKey> {
     [keys::turns(), keys::tasks()].into_iter().chain(worker_queues()).collect()
 }
 
-/// Returns when an entry was written, by the store's clock. The time is part of the ID. `None` if the text is not an
-/// entry ID.
+/// By the store's clock. `None` if the text is not an entry ID.
 #[must_use]
 pub fn entry_ms(id: &str) -> Option<i64> {
     id.split_once('-')?.0.parse().ok()
@@ -56,7 +54,7 @@ impl Store {
     }
 }
 
-/// Decodes a record. Fails with [`StoreError::Undecided`] if the record cannot be read.
+/// Fails with [`StoreError::Undecided`] if the record cannot be read.
 pub(crate) fn stored<T: Record>(key: &RecordKey, value: Option<Value>) -> Result<Option<Stored<T>>, StoreError> {
     match value {
         Some(Value::Record(Some(stored))) => Stored::read(&stored)
@@ -78,12 +76,10 @@ pub(crate) fn members(value: Option<Value>) -> Vec<(std::sync::Arc<str>, u64)> {
     if let Some(Value::Members(members)) = value { members } else { Vec::new() }
 }
 
-/// Returns the state of a counter; all zero if the counter does not exist.
 pub(crate) fn counter(value: Option<Value>) -> tickfleet_core::CounterState {
     if let Some(Value::Counter(Some(state))) = value { state } else { tickfleet_core::CounterState::default() }
 }
 
-/// Decodes UTF-8, and replaces invalid bytes.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -9,20 +9,16 @@ use crate::{Store, StoreError};
 pub use tickfleet_core::workers::Slots;
 
 const CONSUMERS_MAX: usize = 10_000;
-/// A consumer is omitted if its lease ended longer ago than this.
 const GONE_MS_MAX: i64 = 300_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeView {
     /// `s-…` for a scheduler, `w-…` for a worker.
     pub name: String,
-    /// Time since the last heartbeat.
     pub heartbeat_age_ms: Option<i64>,
     /// Negative after the end of the lease.
     pub lease_left_ms: i64,
-    /// `None` for a scheduler.
     pub slots: Option<Slots>,
-    /// True if the worker takes no new work.
     pub drained: bool,
 }
 
@@ -61,7 +57,7 @@ impl Store {
         Ok(names.into_iter().zip(found).filter_map(read).collect())
     }
 
-    /// Returns nodes by name. Omits a node if its lease ended more than five minutes ago.
+    /// By name. Omits a node if its lease ended more than five minutes ago.
     pub async fn nodes(&self, now_ms: i64) -> Result<Vec<NodeView>, StoreError> {
         Ok(nodes(&self.consumer_records().await?, now_ms))
     }

@@ -16,7 +16,6 @@ pub struct FailedAttempt {
     pub cause: String,
 }
 
-/// Consecutive waits of a call for a circuit breaker or a paused tool.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct BreakerWait {
     /// When the first wait began, in shard time.
@@ -28,7 +27,7 @@ pub struct BreakerWait {
     pub why: String,
 }
 
-/// Returns the admissions, each with the agent's caps and usage. A cap that did not apply is 0.
+/// A cap that did not apply is 0.
 #[must_use]
 pub fn admissions(notes: &[Note]) -> Vec<AdmissionNote> {
     notes.iter().filter_map(admission).collect()
@@ -68,7 +67,6 @@ pub fn breaker_waits(notes: &[Note]) -> Vec<BreakerWait> {
     notes.iter().filter_map(breaker_wait).collect()
 }
 
-/// `None` if the turn's last event is not a wait for a circuit breaker or a paused tool.
 #[must_use]
 pub fn current_breaker_wait(notes: &[Note]) -> Option<BreakerWait> {
     notes.last().and_then(breaker_wait)

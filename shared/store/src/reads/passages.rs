@@ -5,15 +5,15 @@ use tickfleet_model::limits;
 
 pub(crate) fn write(passages: &Passages) -> Vec<u8> {
     let mut bytes = serde_json::to_vec(&passages.passages).unwrap_or_default();
-    // In JSON, line breaks within texts are escaped, so the first line break ends the JSON.
+    // JSON escapes line breaks within texts, so the first line break ends the JSON.
     bytes.push(b'\n');
     let numbers = passages.vectors.iter().flatten();
     bytes.extend(numbers.map(|number| number.cast_unsigned()));
     bytes
 }
 
-/// `None` if the format is invalid. If the vectors have the wrong size, returns the passages without vectors, because a
-/// search by words does not need them.
+/// `None` if the format is invalid. If the vectors have the wrong size, returns only the passages, because a search by
+/// words does not need vectors.
 pub(crate) fn read(bytes: &[u8]) -> Option<Passages> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let passages: Vec<Passage> = serde_json::from_slice(&bytes[..end]).ok()?;

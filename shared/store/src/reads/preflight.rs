@@ -7,14 +7,12 @@ use crate::connection::pool::Pool;
 use crate::connection::refusal::Refusal;
 use crate::{Store, StoreError};
 
-/// Other products with Redis's protocol, and the field of `INFO` that identifies them.
 const STAND_INS: [(&str, &str); 3] =
     [("Valkey", "valkey_version"), ("Dragonfly", "dragonfly_version"), ("Kvrocks", "kvrocks_version")];
 
-/// A field is `None` if the server does not report the value: managed services hide some values.
+/// A field is `None` if the server does not report the value. Managed services hide some values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerFacts {
-    /// `Redis`, `Valkey`, or another compatible product.
     pub product: String,
     /// For example `7.0.15`.
     pub version: String,
@@ -27,24 +25,21 @@ pub struct ServerFacts {
     pub used_memory: u64,
     /// In bytes; 0 means unlimited.
     pub maxmemory: u64,
-    /// True if the server writes an append-only file.
     pub aof: Option<bool>,
     /// `always`, `everysec` or `no`.
     pub fsync: Option<String>,
-    /// True if the last write to the append-only file succeeded.
     pub aof_write_ok: bool,
     /// For example `3600 1 300 100`; empty means never.
     pub save: Option<String>,
     pub replicas: Option<u64>,
-    /// In milliseconds since 1970.
+    /// Since 1970.
     pub time_ms: i64,
     pub default_user: DefaultUser,
-    /// The commands that the server refused, each with the reply.
     pub refused: Vec<String>,
 }
 
-/// Whether the user `default` may run the commands in the append-only file, which a server reads with the permissions
-/// of this user.
+/// Whether the user `default` may run the commands in the append-only file. A server reads the file with the
+/// permissions of this user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum DefaultUser {
     /// The server cannot check the permissions.
@@ -53,7 +48,6 @@ pub enum DefaultUser {
     /// The user of the connection may not check the permissions.
     NotAllowed,
     Loads,
-    /// The reason.
     Refuses(String),
 }
 
@@ -83,15 +77,13 @@ impl Pool {
         })
     }
 
-    /// `None` if the server does not have the setting.
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
         let command = redis::cmd("CONFIG").arg("GET").arg(name).to_owned();
         Ok(self.query::<HashMap<String, String>>("setting", &command).await?.remove(name))
     }
 
-    /// Fails if the connection is broken, or has no login.
     pub async fn default_user(&self) -> Result<DefaultUser, StoreError> {
-        // No fleet uses this key, and nothing is written: Redis only reports whether it would permit the command.
+        // No fleet uses this key. Redis only reports whether it would permit the command.
         const KEY: &str = "{tickfleet-doctor}:dry-run";
         const LOGGED: [&[&str]; 9] = [
             &["MULTI"],
@@ -119,17 +111,13 @@ impl Pool {
         Ok(DefaultUser::Loads)
     }
 
-    /// In milliseconds since 1970.
+    /// Since 1970.
     pub async fn time_ms(&self) -> Result<i64, StoreError> {
         let (seconds, micros): (i64, i64) = self.query("time", &redis::cmd("TIME")).await?;
         Ok(seconds * 1_000 + micros / 1_000)
     }
 
     /// If the server does not support or permit functions, loads the function's text as a script.
-    ///
-    /// # Errors
-    ///
-    /// The server accepts neither the function nor the script.
     pub async fn load_function(&self) -> Result<(), StoreError> {
         let function = crate::seam::redis::function();
         let word = "commit";
@@ -142,14 +130,8 @@ impl Pool {
 }
 
 impl Store {
-    /// Checks that the primary of the shard replies, and accepts writes and commits. Only shard time changes.
-    ///
-    /// The test write is a `SET` with `XX` (only if the key exists) of the shard's bare prefix. No such key exists, so
-    /// nothing is written. Full memory does not count as a failure, because accepted work still runs.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::refusal`] has the reason of a refusal.
+    /// Only shard time changes: the test write is a `SET` with `XX` of a key that never exists. Full memory does not
+    /// count as a failure, because accepted work still runs. [`StoreError::refusal`] has the reason of a refusal.
     pub async fn probe(&self) -> Result<(), StoreError> {
         self.run_time_config().await?;
         if self.is_in_memory() {
@@ -163,8 +145,8 @@ impl Store {
     }
 }
 
-/// If the server refuses the command, returns `None` and adds a line to `refused`: managed services rename or forbid
-/// some commands, and users may lack permissions. Fails if the connection is broken, or has no login.
+/// `None` if the server refuses the command, because managed services forbid some commands and users may lack
+/// permissions. Fails only if the connection is broken, or has no login.
 fn if_allowed<T>(
     command: &str,
     answer: Result<T, StoreError>,

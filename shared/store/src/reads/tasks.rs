@@ -9,11 +9,9 @@ use crate::{Store, StoreError, TurnName};
 
 const STEPS_READ: usize = 32;
 
-/// For callers that poll a task.
 #[derive(Debug, Clone, Default)]
 pub struct TaskSteps {
     pub steps: Vec<String>,
-    /// `None` if the task has ended or is unknown.
     pub live: Option<Turn>,
     /// In shard time.
     pub timer_ms: Option<i64>,
@@ -35,7 +33,7 @@ impl Store {
         Ok(found.iter().filter_map(|(id, _)| TaskId::new(&**id).ok()).collect())
     }
 
-    /// Returns the number of tasks that are newer than `task`; `None` if `task` is not (or no longer) listed.
+    /// `None` if `task` is not (or no longer) listed.
     pub async fn newer_tasks(&self, task: &TurnName) -> Result<Option<usize>, StoreError> {
         let set = keys::tasks_of(&task.tenant);
         let older = self.seam().rank(&set, task.turn.as_str()).await?;
@@ -68,7 +66,6 @@ impl Store {
         Ok(TaskSteps { steps, live, timer_ms, ended })
     }
 
-    /// `None` if there is no unfinished turn with this name.
     pub async fn throttled_turn(&self, name: &TurnName) -> Result<Option<ThrottledTurn>, StoreError> {
         let found = self.query(Query::Record(name.record())).await?;
         let Some(stored) = read_turn(&name.record(), Some(found))? else { return Ok(None) };

@@ -11,11 +11,11 @@ use crate::{Store, StoreError};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TenantUsage {
     pub now_ms: i64,
-    /// Unfinished turns and tasks.
+    /// Includes tasks.
     pub unfinished: u64,
     /// Slices that wait on queues or that workers have taken.
     pub in_flight: u64,
-    /// Calls of all agents in the tenant's current day; 0 if the last day with calls has ended.
+    /// For all agents in the tenant's current day; 0 if the last day with calls has ended.
     pub day_used: u64,
     /// In shard time; `None` if no call was counted on this day.
     pub day_ends_ms: Option<i64>,
@@ -24,7 +24,6 @@ pub struct TenantUsage {
 }
 
 impl Store {
-    /// The caller must limit the number of agents.
     pub async fn tenant_usage(&self, tenant: &TenantId, agents: &[AgentId]) -> Result<TenantUsage, StoreError> {
         let of_tenant = |limit: &str| Query::Counter(CounterKey::new(limit, tenant.as_str()));
         let mut queries = [limits::UNFINISHED, limits::IN_FLIGHT, limits::TENANT_DAY].map(of_tenant).to_vec();

@@ -14,13 +14,11 @@ use tickfleet_model::{AgentId, Call, TaskGrant, TenantId};
 use super::{score, text};
 use crate::{Store, StoreError, TurnName};
 
-/// Approximate number of keys per step of a scan.
 const KEYS_PER_STEP: usize = 128;
 
 #[derive(Debug, Clone)]
 pub struct LiveTurn {
     pub turn: Turn,
-    /// The reason, if a cancellation was requested.
     pub canceled: Option<String>,
     /// Set while the slice waits on a queue or a consumer runs it.
     pub entry: Option<EntryId>,
@@ -44,20 +42,18 @@ impl LiveTurn {
         self.calls.get(self.turn.position)?.as_deref()
     }
 
-    /// The first call of a task is the task's work.
     #[must_use]
     pub fn first_call(&self) -> Option<&str> {
         self.calls.first()?.as_deref()
     }
 
-    /// Returns the tools of the calls without a result. Unreadable calls are omitted.
     #[must_use]
     pub fn tools_left(&self) -> BTreeSet<String> {
         let calls = self.calls.iter().skip(self.turn.position).flatten();
         calls.filter_map(|call| serde_json::from_str::<Call>(call).ok()).map(|call| call.tool).collect()
     }
 
-    /// Returns the queue for display: ignores the separate queue for redelivery after a crash.
+    /// For display: ignores the separate queue for redelivery after a crash.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> String {
         match self.turn.destination {
@@ -70,7 +66,6 @@ impl LiveTurn {
 #[derive(Debug, Clone)]
 pub enum TurnView {
     Live(Box<LiveTurn>),
-    /// The record of the ended turn is kept.
     Finished(Box<Finished>),
     /// Never admitted, or the record has expired.
     Unknown,
@@ -85,8 +80,7 @@ impl Store {
         Ok(view)
     }
 
-    /// Takes one round trip. Unlike [`Self::turn_view`], the result has no holder, no time of the throttle queue's next
-    /// evaluation, and no calls of the dispatched slice.
+    /// Takes one round trip. Does not read the holder, the calls of the dispatched slice, and the throttle queue.
     pub async fn record(&self, name: &TurnName) -> Result<TurnView, StoreError> {
         let record = name.record();
         let finished = name.finished();
@@ -132,7 +126,6 @@ impl Store {
         })))
     }
 
-    /// Finds where an unfinished turn waits: in its throttle queue, or with the consumer that has taken its slice.
     async fn complete_view(&self, name: &TurnName, live: &mut LiveTurn) -> Result<(), StoreError> {
         if let State::Throttled { counter, .. } = &live.turn.state {
             let timer = Query::Score(keys::timers(), keys::throttle_timer(counter).into());
@@ -144,8 +137,7 @@ impl Store {
             (live.holder, live.held_ms) = (Some(consumer.to_string()), Some(held_ms));
         }
         if let Value::Entry(Some(fields)) = self.query(Query::Entry(queue, entry)).await? {
-            // The last call of the entry is at position `upto - 1`. Count backward from it, because the first calls of
-            // the slice may have results and be missing in the entry.
+            // Count backward, because the first calls of the slice may have results and be missing in the entry.
             let in_slice: Vec<&Bytes> = calls_of(&fields).collect();
             for (back, call) in in_slice.into_iter().rev().enumerate() {
                 let slot = upto.checked_sub(back + 1).and_then(|at| live.calls.get_mut(at));
@@ -157,14 +149,13 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the task's agent, its grant, and its deadline in shard time.
+    /// The deadline is in shard time.
     pub async fn task_grant(&self, task: &TurnName) -> Result<Option<(AgentId, TaskGrant, i64)>, StoreError> {
         let Some(stored) = self.record_of::<Turn>(&task.record()).await? else { return Ok(None) };
         let Turn { head, task, .. } = stored.value;
         Ok(task.and_then(|_| Some((head.agent, head.task?.1, head.deadline_ms))))
     }
 
-    /// `None` if no cancellation was requested.
     pub async fn cancelled_because(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
         let Some(stored) = self.record_of::<Turn>(&name.record()).await? else { return Ok(None) };
         let cancellation = self.record_of::<Cancellation>(&name.cancellation()).await?;
@@ -172,13 +163,12 @@ impl Store {
         Ok(stored.value.canceled.or(asked))
     }
 
-    /// True if the tenant is not configured, but a message named the tenant within the last minute. Such a tenant has
-    /// no inbox for the rejection.
+    /// True if a message named a tenant without configuration within the last minute. Such a tenant has no inbox for
+    /// the rejection.
     pub async fn is_absent(&self, tenant: &TenantId) -> Result<bool, StoreError> {
         Ok(self.record_of::<AbsentTenant>(&absent_tenant(tenant)).await?.is_some())
     }
 
-    /// Makes one step of a scan. Returns the cursor of the next step, which is 0 at the end.
     pub async fn scan_turns(&self, tenant: Option<&TenantId>, cursor: u64) -> Result<(u64, Vec<TurnName>), StoreError> {
         let prefix = tenant.map_or_else(|| "turn:".to_owned(), |tenant| format!("turn:{tenant}:"));
         let (records, next) = self.seam().scan(&prefix, cursor, KEYS_PER_STEP).await?;
@@ -187,8 +177,7 @@ impl Store {
     }
 }
 
-/// Decodes a turn. If the store added the counters of the last admission to the record, copies these counters into the
-/// turn.
+/// Copies the counters that the store added to the record at the last admission.
 pub(super) fn read_turn(key: &RecordKey, value: Option<Value>) -> Result<Option<Stored<Turn>>, StoreError> {
     let mut stored: Option<Stored<Turn>> = super::stored(key, value)?;
     if let Some(stored) = &mut stored

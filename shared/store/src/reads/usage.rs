@@ -11,7 +11,6 @@ const STEP: usize = 1_000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Used {
-    /// Requests that models have answered.
     pub requests: u64,
     pub input_tokens: u64,
     pub output_tokens: u64,
@@ -41,8 +40,8 @@ impl Used {
 }
 
 impl Store {
-    /// `days_ms` are the starts of the days in shard time, from [`day_bounds`](tickfleet_model::day::day_bounds) for
-    /// the tenant's time zone. A day without usage is all zero.
+    /// `days_ms` are from [`day_bounds`](tickfleet_model::day::day_bounds) for the tenant's time zone. A day without
+    /// usage is all zero.
     pub async fn usage(&self, tenant: &TenantId, days_ms: &[i64]) -> Result<Vec<DayUsage>, StoreError> {
         let mut found = Vec::with_capacity(days_ms.len());
         for day_ms in days_ms {

@@ -14,8 +14,8 @@ impl Script {
     }
 }
 
-/// A Redis function, and a script with the same text for servers without functions, and for Redis users that may not
-/// use functions.
+/// A Redis function. The script has the same text, for servers without functions and Redis users that may not use
+/// functions.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
     /// Contains the text's digest, so that several releases can coexist.
@@ -25,8 +25,8 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Loaded as a library, `text` registers a function named `NAME`. Run as a script, it runs that function at once.
-    /// The first line is only for the script; the library gets another first line.
+    /// As a library, `text` registers a function named `NAME`. As a script, it runs that function at once. The library
+    /// gets another first line.
     pub(crate) fn new(verb: &'static str, text: &str) -> Self {
         let script = Script::new(verb, text.to_owned());
         let name = format!("tickfleet_{verb}_{}", script.digest);

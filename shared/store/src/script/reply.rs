@@ -12,7 +12,7 @@ pub(crate) fn text_of(value: &Value) -> Option<String> {
     }
 }
 
-/// Valid UTF-8 is not copied, and the fleet writes only valid UTF-8.
+/// Valid UTF-8 is not copied.
 pub(crate) fn into_text(value: Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => {
@@ -30,7 +30,6 @@ pub(crate) fn number_of(value: &Value) -> Option<i64> {
     }
 }
 
-/// The error for a reply that no version of the script returns.
 pub(crate) fn unexpected(verb: &'static str, value: &Value) -> StoreError {
     let mut found = format!("{value:?}");
     if found.len() > 200 {

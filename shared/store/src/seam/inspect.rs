@@ -42,15 +42,13 @@ pub struct StreamState {
     pub added: u64,
     pub length: u64,
     pub first: Option<EntryId>,
-    /// The newest ID so far, even if that entry was removed.
     pub last: Option<EntryId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct QueueState {
-    /// Entries that no consumer has taken.
     pub waiting: u64,
-    /// Entries that consumers have taken and not acknowledged.
+    /// Taken, but not acknowledged.
     pub held: u64,
     pub oldest_waiting: Option<EntryId>,
     pub oldest_held: Option<EntryId>,
@@ -61,20 +59,17 @@ pub struct QueueState {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FollowRequest {
     pub log: tickfleet_core::StreamKey,
-    /// The last entry that the caller has read; `None` reads from the start.
     pub after: Option<EntryId>,
     pub count: usize,
-    /// Longest wait for the first entry; 0 does not wait.
+    /// For the first entry; 0 does not wait.
     pub wait_ms: u64,
 }
 
-/// Reading these values changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ShardStats {
     pub shard: ShardState,
     /// The store's own clock, which gives the IDs of new entries.
     pub clock_ms: i64,
-    /// Shard time minus the store's clock.
     pub offset_ms: i64,
     /// How often the store's clock was set back.
     pub steps: u64,

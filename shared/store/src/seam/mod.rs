@@ -1,10 +1,5 @@
-//! The seam: the interface between decisions and a store.
-//!
-//! Two stores implement it: [`memory`] and [`redis`]. [`socket`] serves either store to other processes. Code above the
-//! seam does not depend on the store. A conformance suite (`tests/conformance.rs`) runs random transactions on both
-//! stores, and compares results and contents.
-//!
-//! [`run`] makes decisions in a loop: read, decide, commit. After a conflict, the loop starts again.
+//! The seam: the interface between decisions and a store. Two stores implement it: [`memory`] and [`redis`].
+//! `tests/conformance.rs` runs random transactions on both, and compares results and contents.
 
 pub mod inspect;
 pub mod memory;
@@ -40,7 +35,6 @@ pub struct ShardState {
     pub epoch_began_ms: i64,
     pub policy: u64,
     pub settings: u64,
-    /// True if memory was short at the last sample.
     pub pressure: bool,
 }
 
@@ -67,13 +61,11 @@ pub struct BatchResult {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TakeRequest {
-    /// Holds the entries until a transaction acknowledges them.
     pub consumer: Arc<str>,
-    /// In order of preference.
     pub queues: Vec<StreamKey>,
     /// Over all queues.
     pub count: usize,
-    /// Longest wait for the first entry; 0 does not wait.
+    /// For the first entry; 0 does not wait.
     pub wait_ms: u64,
 }
 
@@ -86,9 +78,8 @@ pub struct TakenEntry {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct QueueCounts {
-    /// Entries that no consumer has taken.
     pub waiting: u64,
-    /// Entries that consumers have taken and not acknowledged.
+    /// Taken, but not acknowledged.
     pub held: u64,
 }
 
@@ -96,40 +87,36 @@ pub struct QueueCounts {
 pub struct Consumer {
     pub name: Arc<str>,
     pub held: u64,
-    /// Time since the consumer's last take. A store in memory does not know takes before the start of the store, and
-    /// counts from this start instead.
+    /// Since the consumer's last take. A store in memory does not know takes before its start, and counts from the
+    /// start instead.
     pub idle_ms: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TrimBounds {
-    /// Maximum age by the store's clock; 0 means unlimited.
+    /// By the store's clock; 0 means unlimited.
     pub age_ms: i64,
     /// The oldest entries are removed first; 0 means unlimited.
     pub entries: u64,
-    /// Removes entries up to this ID, the last one that the readers have confirmed, as `<ms> << 64 | <sequence>`.
-    ///
-    /// If the stream has never reached this ID, the store has lost entries, and the readers have not read the present
-    /// entries. `read_upto` then removes nothing.
+    /// Removes entries up to this ID (`<ms> << 64 | <sequence>`), which the readers have confirmed. If the stream has
+    /// never reached this ID, the store has lost entries. Then nothing is removed, because the readers have not read
+    /// the present entries.
     pub read_upto: Option<u128>,
 }
 
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Answers queries, in order, in one round trip. Reads are not isolated from each other, but the guards of a later
-    /// commit detect changes.
+    /// In order, in one round trip. Reads are not isolated from each other, but the guards of a later commit detect
+    /// changes.
     async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError>;
 
-    /// Commits a batch in one round trip. Each transaction is atomic, and sees the earlier transactions of the batch.
+    /// One round trip. Each transaction is atomic, and sees the earlier transactions of the batch.
     ///
-    /// # Errors
-    ///
-    /// The outcome of the batch is unknown. The caller may commit the batch again. If a transaction with a dedupe
-    /// record was committed before, its result is then [`Committed::was_committed`].
+    /// After an error, the outcome is unknown, and the caller may commit the batch again. A transaction with a dedupe
+    /// record then has the result [`Committed::was_committed`] if it was committed before.
     async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError>;
 
-    /// Works like [`Self::commit`], but also waits up to `at_most` until this batch and all earlier commits have the
-    /// requested durability.
+    /// Also waits up to `at_most` until this batch and all earlier commits have the requested durability.
     async fn commit_durably(
         &self,
         batch: &[Transaction],
@@ -137,10 +124,10 @@ pub trait Store: Send + Sync {
         at_most: Duration,
     ) -> Result<(BatchResult, Confirmed), StoreError>;
 
-    /// Takes entries for a consumer, which holds the entries until a transaction acknowledges them.
+    /// The consumer holds the entries until a transaction acknowledges them.
     async fn take(&self, take: &TakeRequest) -> Result<Vec<TakenEntry>, StoreError>;
 
-    /// Reads the state of the shard, and advances shard time.
+    /// Also advances shard time.
     async fn shard(&self) -> Result<ShardState, StoreError> {
         Ok(self.commit(&[]).await?.shard)
     }
@@ -152,19 +139,19 @@ pub trait Store: Send + Sync {
     /// By name. Consumers without entries may be omitted.
     async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError>;
 
-    /// Returns false if the consumer holds entries, and true if it was removed or does not exist.
+    /// False if the consumer holds entries, true if it was removed or does not exist.
     async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError>;
 
     async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError>;
 
-    /// Finds delivered entries of deleted consumers, among the oldest entries of a queue. Assigns at most `count` of
-    /// them to `consumer`, and returns their number. A store in memory never has such entries.
+    /// Assigns at most `count` entries of deleted consumers to `consumer`, and returns their number. A store in memory
+    /// never has such entries.
     async fn adopt_lost(&self, _queue: &StreamKey, _consumer: &str, _count: usize) -> Result<usize, StoreError> {
         Ok(0)
     }
 
-    /// Returns the highest ID up to which every consumer group of the inbox has acknowledged every entry, in the format
-    /// of [`TrimBounds::read_upto`]. `None` if the inbox has no groups, as in every memory store.
+    /// Every consumer group of the inbox has acknowledged every entry up to this ID, in the format of
+    /// [`TrimBounds::read_upto`]. `None` if the inbox has no groups.
     async fn acknowledged(&self, _log: &StreamKey) -> Result<Option<u128>, StoreError> {
         Ok(None)
     }
@@ -175,8 +162,7 @@ pub trait Store: Send + Sync {
 
     async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError>;
 
-    /// Returns about `count` records with keys that begin with `prefix`, and the cursor of the next page. Cursor 0
-    /// begins a scan, and a returned 0 ends the scan.
+    /// About `count` records, and the cursor of the next page. Cursor 0 begins a scan, and a returned 0 ends it.
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError>;
 
     /// Cursors and `count` work as in [`Self::scan`].
@@ -187,7 +173,7 @@ pub trait Store: Send + Sync {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, tickfleet_core::CounterState)>, u64), StoreError>;
 
-    /// Returns members with names that begin with `prefix`. Cursors and `count` work as in [`Self::scan`].
+    /// Cursors and `count` work as in [`Self::scan`].
     async fn scan_members(
         &self,
         set: &SetKey,
@@ -196,10 +182,9 @@ pub trait Store: Send + Sync {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError>;
 
-    /// Returns members in reverse order, from the last to the first.
     async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError>;
 
-    /// The number of members before `member`; `None` if `member` is not in the set.
+    /// `None` if `member` is not in the set.
     async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError>;
 
     async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError>;
@@ -207,18 +192,18 @@ pub trait Store: Send + Sync {
     /// The entries and the counts are from the same moment.
     async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError>;
 
-    /// Reads new entries of a log, and waits if there are none. The entries stay in the stream.
+    /// Waits if there are no new entries. The entries stay in the stream.
     async fn follow(&self, follow: &FollowRequest) -> Result<Vec<Entry>, StoreError>;
 
     async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError>;
 
-    /// Returns the consumer that holds the entry, and for how long (ms). A store in memory does not know takes before
-    /// the start of the store, and counts from this start instead.
+    /// The consumer that holds the entry, and for how long (ms). A store in memory does not know takes before its
+    /// start, and counts from the start instead.
     async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError>;
 
     async fn shard_stats(&self) -> Result<ShardStats, StoreError>;
 
-    /// Removes a stream with its entries and its group. For an inbox, also removes the number of its last reply.
+    /// Also removes the group. For an inbox, also removes the number of its last reply.
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError>;
 }
 
@@ -230,7 +215,6 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Tests use a fixed prefix, processes a random one.
     #[must_use]
     pub fn new(prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), next: AtomicU64::new(1) }
@@ -255,12 +239,11 @@ pub enum RunError {
     Contended(usize),
 }
 
-/// Maximum number of conflicts, apart from conflicts with changed records.
+/// Does not count conflicts with changed records.
 const CONFLICTS_MAX: usize = 16;
-/// Each conflict with a changed record means that another decision was committed. The number of such conflicts depends
-/// on how many processes write the same record.
+/// Each of these conflicts means that another decision was committed. Many processes can write the same record.
 const RECORD_CONFLICTS_MAX: usize = 1_024;
-/// Maximum number of repeated reads of an unreadable record before the decision fails.
+/// For an unreadable record.
 const REREADS_MAX: usize = 3;
 
 struct Pending<'a, D: Decision> {
@@ -273,12 +256,8 @@ struct Pending<'a, D: Decision> {
     outcome: Option<Result<Receipt<D::Output>, RunError>>,
 }
 
-/// Reads, decides and commits until each decision has a result. In each round, all reads are one round trip, and all
-/// commits are one round trip. Results are in the order of the decisions.
-///
-/// # Errors
-///
-/// The outcome of the last batch is unknown. The caller may run the same decisions again.
+/// In each round, all reads are one round trip, and all commits are one round trip. Results are in the order of the
+/// decisions. After an error, the caller may run the same decisions again.
 pub async fn run<D: Decision>(
     store: &dyn Store,
     versions: &Versions,
@@ -291,8 +270,7 @@ pub async fn run<D: Decision>(
     run_with(store, versions, shard, &mut view, decisions).await
 }
 
-/// Works like [`run`], but starts with a view that the caller has filled, for example with a record that it has just
-/// written.
+/// Starts with a view that the caller has filled, for example with a record that it has just written.
 pub async fn run_with<D: Decision>(
     store: &dyn Store,
     versions: &Versions,
@@ -304,7 +282,7 @@ pub async fn run_with<D: Decision>(
     run_by(&mut committer, versions, shard, view, decisions).await
 }
 
-/// Works like [`run_with`], but with durable commits: see [`Store::commit_durably`].
+/// Commits are durable: see [`Store::commit_durably`].
 pub async fn run_durably<D: Decision>(
     store: &dyn Store,
     versions: &Versions,
@@ -320,7 +298,6 @@ pub async fn run_durably<D: Decision>(
 struct Committer<'a> {
     store: &'a dyn Store,
     durably: Option<(Durability, Duration)>,
-    /// Applies to the last batch with a commit, and all earlier batches.
     confirmed: Confirmed,
 }
 
@@ -407,7 +384,7 @@ fn is_of_same_record(one: &Conflict, other: &Conflict) -> bool {
     }
 }
 
-/// Decides the items without a result, and reads missing values. Returns the transactions by index.
+/// Returns the transactions by index.
 async fn decide_all<D: Decision>(
     store: &dyn Store,
     view: &mut View,
@@ -420,7 +397,6 @@ async fn decide_all<D: Decision>(
             match item.decision.decide(view, &item.context) {
                 Ok(Step::Commit(transaction, output)) => steps.push((index, (transaction, output))),
                 Ok(Step::Return(result)) => item.outcome = Some(Ok(Receipt { result, committed: None })),
-                // Only the decision without a result fails; the others are committed.
                 Err(Undecided::Missing(_)) if reads == READS_MAX => {
                     item.outcome = Some(Err(RunError::Contended(READS_MAX)));
                 }

@@ -1,9 +1,7 @@
-//! A store that another process on this machine serves over a Unix socket.
+//! A store that another process on this machine serves over a Unix socket. Both processes must have the same version,
+//! because they share the message types.
 //!
-//! `tickfleet dev` keeps its fleet in memory, and commands in other terminals use it as if it were on Redis. Both
-//! processes must have the same version, because they share the message types.
-//!
-//! After a greeting from the server, a connection carries one request at a time. A request is a frame with the shard's
+//! The server sends a greeting. Then a connection carries one request at a time. A request is a frame with the shard's
 //! number and a `SocketRequest`, and the reply is one frame. A frame is its length (4 bytes, little endian) and a
 //! postcard message.
 
@@ -70,11 +68,8 @@ pub struct SocketServer {
 }
 
 impl SocketServer {
-    /// Replaces the socket file of a process that has ended.
-    ///
-    /// # Errors
-    ///
-    /// [`io::ErrorKind::AddrInUse`] if another process serves the socket.
+    /// Replaces the socket file of a process that has ended. [`io::ErrorKind::AddrInUse`] means that another process
+    /// serves the socket.
     pub fn bind(path: &Path) -> io::Result<Self> {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -121,7 +116,7 @@ impl Drop for SocketServer {
     }
 }
 
-/// Serves the requests of one connection. If the client disconnects, drops the request in progress.
+/// If the client disconnects, the request in progress is dropped.
 async fn serve_connection(mut stream: UnixStream, shards: &[crate::Store]) -> io::Result<()> {
     write_frame(&mut stream, GREETING.as_bytes()).await?;
     let (mut from, mut to) = stream.split();
@@ -130,8 +125,7 @@ async fn serve_connection(mut stream: UnixStream, shards: &[crate::Store]) -> io
         let answer = match shards.get(shard) {
             Some(store) => tokio::select! {
                 answer = answer(store.seam(), ask) => answer,
-                // A client sends nothing while it waits for a reply, so the end of this read means that it has
-                // disconnected.
+                // A client sends nothing while it waits for a reply, so this read ends only if the client disconnects.
                 _ = from.read_u8() => return Ok(()),
             },
             None => encoded::<()>(Err(StoreError::Shards {
@@ -209,7 +203,6 @@ pub struct SocketStore {
 }
 
 impl SocketStore {
-    /// Connects on first use.
     #[must_use]
     pub fn new(path: &Path, shard: u32) -> Self {
         Self { path: path.to_owned(), shard: shard as usize, idle: Mutex::default() }

@@ -31,7 +31,6 @@ pub(crate) mod tasks {
     pub use renew_lease::*;
 }
 
-/// Messages between people and agents in sessions, and between agents.
 pub(crate) mod conversations {
     mod messages;
     mod sessions;
@@ -45,7 +44,6 @@ pub(crate) mod recovery {
     mod ensure_groups;
 }
 
-/// Changes while the fleet runs.
 pub(crate) mod run_time {
     mod announce;
     mod pause;
@@ -75,7 +73,6 @@ pub(crate) mod dead {
     pub use replay::*;
 }
 
-/// Progress of processes that follow the audit log, and counts per day.
 pub(crate) mod audit {
     mod checkpoint;
     mod roll_up;

@@ -39,8 +39,8 @@ impl Dice<'_> {
     }
 }
 
-/// If a game fails, removes only steps, transactions, guards, writes and queries. The generic strategies of proptest
-/// need more time to prepare a plan for shrinking than both stores need to play it.
+/// Removes only parts of a failed game. With the generic strategies of proptest, the preparation of a plan takes longer
+/// than the game.
 #[derive(Debug)]
 pub struct Games(pub usize);
 
@@ -59,7 +59,6 @@ pub struct SmallerGames {
     failing: Vec<Step>,
     current: Vec<Step>,
     removal: usize,
-    /// True if, in this round, a game still failed after a removal.
     has_shrunk: bool,
 }
 
@@ -86,7 +85,7 @@ impl ValueTree for SmallerGames {
         self.current.clone()
     }
 
-    /// Called if the current game fails. The first current game is the complete game.
+    /// The current game has failed. The first current game is the complete game.
     fn simplify(&mut self) -> bool {
         self.has_shrunk |= self.current.len() < self.failing.len() || size(&self.current) < size(&self.failing);
         self.failing = self.current.clone();
@@ -108,7 +107,7 @@ fn size(steps: &[Step]) -> usize {
     steps.iter().map(parts).sum()
 }
 
-/// Returns the game after a removal. `None` if there is no removal with this number.
+/// `None` if there is no removal with this number.
 fn without(steps: &[Step], removal: usize) -> Option<Vec<Step>> {
     let mut left = removal;
     // Try halves first, single steps last.
@@ -160,7 +159,7 @@ fn remove_of_batch(drafts: &[Draft], left: &mut usize) -> Option<Vec<Draft>> {
     None
 }
 
-/// Removes the item at index `left`. If the list is too short, returns `None` and subtracts its length from `left`.
+/// If the list is too short, returns `None` and subtracts its length from `left`.
 fn remove<T: Clone>(items: &[T], left: &mut usize) -> Option<Vec<T>> {
     if *left >= items.len() {
         *left -= items.len();

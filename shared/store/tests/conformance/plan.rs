@@ -17,7 +17,7 @@ pub enum Step {
         count: usize,
     },
     Read(Vec<QueryDraft>),
-    /// By this number of milliseconds.
+    /// In milliseconds.
     Clock(i64),
     /// Moves the clock to the end of a current window, rounded down to an even millisecond.
     ClockToEnd(usize),
@@ -48,23 +48,21 @@ pub enum Step {
 #[derive(Debug, Clone, Copy)]
 pub enum MemoryLevel {
     Plenty,
-    /// Close to `maxmemory`.
     Short,
-    /// Beyond `maxmemory`, so that a server refuses to write.
     Full,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub enum Age {
     Ms(i64),
-    /// The age of an entry plus a number of milliseconds. The first field counts the entries from the newest.
+    /// The age of an entry (counted from the newest), plus a number of milliseconds.
     OfEntry(usize, i64),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub enum ReadUpto {
     Entry(Pick),
-    /// Later than all existing entries: the store never had it, or lost it in a restart.
+    /// The store never had this entry, or lost it in a restart.
     Lost,
 }
 
@@ -86,7 +84,6 @@ pub enum Pick {
     Foreign,
 }
 
-/// What a decision assumes as the version of a record.
 #[derive(Debug, Clone, Copy)]
 pub enum Belief {
     Right,
@@ -135,14 +132,12 @@ pub enum GuardDraft {
 pub struct DebitDraft {
     pub limit: usize,
     pub counter: usize,
-    /// The number of a variant of `Window`. Each limit starts with its own kind of window, but settings may change it.
     pub kind: usize,
     pub amount: u64,
     pub max: u64,
-    /// Selects the window's length and begin, which vary because settings and time zones change.
     pub length: usize,
     pub phase: i64,
-    /// Number of windows by which the decision is too early or too late.
+    /// By this number of windows, the decision is too early or too late.
     pub shift: i64,
     pub behind_queue: bool,
     pub shadow: bool,
@@ -218,7 +213,7 @@ pub enum QueryDraft {
     Parts(usize, Vec<usize>),
     AllParts(usize),
     Counter(usize, usize),
-    /// Members of a set, or timers if `set` is `None`. For timers, `upto` is relative to shard time.
+    /// Timers if `set` is `None`. For timers, `upto` is relative to shard time.
     First {
         set: Option<usize>,
         upto: Option<i64>,
@@ -280,9 +275,8 @@ fn step(dice: &mut Dice<'_>) -> Step {
     }
 }
 
-/// Returns a step of the clock: mostly small, sometimes an hour forward or back. Steps are even and lifetimes are odd,
-/// so that no step ends in the millisecond in which a lifetime ends. In that millisecond, a server has already removed
-/// new parts, but still has the record.
+/// Steps are even and lifetimes are odd, so that no step ends in the millisecond in which a lifetime ends. In that
+/// millisecond, a server has already removed new parts, but still has the record.
 fn clock(dice: &mut Dice<'_>) -> i64 {
     2 * match dice.weighted(&[6, 6, 2, 1, 2, 1, 1]) {
         0 => dice.within(0, 20),
@@ -295,7 +289,7 @@ fn clock(dice: &mut Dice<'_>) -> i64 {
     }
 }
 
-/// Draws a transaction. Few guards are more frequent than many, so that about half of the transactions are committed.
+/// Few guards are more frequent than many, so that about half of the transactions are committed.
 fn draft(dice: &mut Dice<'_>) -> Draft {
     let (least, most) = [(0, 1), (1, 3), (3, 5)][dice.weighted(&[2, 3, 1])];
     Draft {

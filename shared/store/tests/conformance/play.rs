@@ -16,14 +16,13 @@ use super::universe::{
     CONSUMERS, COUNTERS, LIMITS, PREFIXES, QUEUES, RECORDS, SETS, STREAMS, counter, queue, record, set, stream,
 };
 
-/// A game controls the store's clock, memory and restarts.
 #[async_trait(?Send)]
 pub trait Subject {
     fn store(&self) -> &dyn Store;
     async fn set_clock(&mut self, now_ms: i64);
-    /// Restarts the store, which keeps its contents.
+    /// The store keeps its contents.
     async fn restart(&mut self);
-    /// Samples memory at a level. After the sample, memory is not short any more.
+    /// After the sample, memory is not short any more.
     async fn sample_memory(&mut self, memory: MemoryLevel) -> Result<(), StoreError>;
 }
 
@@ -36,17 +35,14 @@ pub struct Table<'a, A, B> {
     known: StoreModel,
     /// The stores number their epochs differently, so only the counts are compared.
     second_epoch: u64,
-    /// Kept for steps that repeat an earlier batch.
     batches: Vec<Vec<Transaction>>,
     pub seen: Seen,
 }
 
-/// Counts of events, for example: `Put` was written, `Debit` held, `Full` was the conflict.
 #[derive(Debug, Default)]
 pub struct Seen(BTreeMap<String, usize>);
 
 impl Seen {
-    /// Counts an event, for example `wrote Put`.
     fn count(&mut self, kind: &str, of: &impl Debug) {
         let text = format!("{of:?}");
         let name = text.trim_matches('"').split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
@@ -64,7 +60,6 @@ impl Seen {
     }
 }
 
-/// Calls both stores, and compares the results. An error of a call fails the game.
 macro_rules! both {
     ($table:expr, $what:expr, $store:ident => $call:expr) => {{
         let first = {
@@ -294,8 +289,8 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         for queue in (0..QUEUES.len()).map(queue) {
             both!(self, format!("backlog of {queue}"), store => store.backlog(&queue));
             both!(self, format!("consumers of {queue}"), store => async {
-                // Stores may omit a consumer without entries. Idle times are not compared, because on Redis a read that
-                // returns nothing does not end the idle time.
+                // Stores may omit a consumer without entries. Idle times are not compared, because on Redis a read
+                // without result does not end the idle time.
                 let held = store.consumers(&queue).await?.into_iter().filter(|one| one.held > 0);
                 Ok::<_, StoreError>(held.map(|one| Consumer { idle_ms: 0, ..one }).collect::<Vec<Consumer>>())
             });
@@ -310,7 +305,6 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         Ok(())
     }
 
-    /// Compares everything that can be read in one round trip.
     async fn compare_contents(&mut self) -> Result<(), Differs> {
         let mut queries = Vec::new();
         for key in (0..RECORDS.len()).map(record) {
@@ -396,7 +390,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
     }
 }
 
-/// Drops texts and numbers that differ between stores.
+/// Texts and numbers can differ between stores.
 fn comparable(batch: &BatchResult) -> BatchResult {
     let mut batch = batch.clone();
     batch.shard = comparable_shard(batch.shard);
@@ -414,12 +408,12 @@ fn comparable_shard(shard: ShardState) -> ShardState {
     ShardState { epoch: count_of(shard.epoch), ..shard }
 }
 
-/// Returns the number of epochs so far. On Redis, this count is in the upper bits, and the lower bits are a time.
+/// On Redis, the count of epochs is in the upper bits, and the lower bits are a time.
 fn count_of(epoch: u64) -> u64 {
     if epoch >> 32 == 0 { epoch } else { epoch >> 32 }
 }
 
-/// Adapts a batch to a store: guards of the current epoch get the store's number of the epoch.
+/// Guards of the current epoch get the store's number of the epoch.
 fn with_epoch(batch: &[Transaction], epoch: u64) -> Vec<Transaction> {
     let mut batch = batch.to_vec();
     for guard in batch.iter_mut().flat_map(|transaction| &mut transaction.guards) {

@@ -1,4 +1,4 @@
-//! Turns a plan into transactions and queries: fills in versions, entries and times from the game's knowledge.
+//! Completes a plan with the versions, entries and times that the game knows.
 
 use std::collections::HashMap;
 
@@ -19,9 +19,7 @@ use super::universe::{
 #[derive(Default)]
 pub struct StoreModel {
     pub shard: ShardState,
-    /// In order.
     pub enqueued: HashMap<StreamKey, Vec<EntryId>>,
-    /// Taken and not acknowledged.
     pub held: HashMap<StreamKey, Vec<EntryId>>,
     pub drawn: usize,
     versions: HashMap<RecordKey, Version>,
@@ -66,12 +64,11 @@ impl StoreModel {
         ends.get(number.checked_rem(ends.len())?).copied()
     }
 
-    /// 0 without a window.
     fn ends_ms(&self, counter: &CounterKey) -> i64 {
         self.counters.get(counter).map_or(0, |state| state.ends_ms)
     }
 
-    /// Completes drafts. Later transactions assume that the earlier ones are committed.
+    /// Later transactions assume that the earlier ones are committed.
     pub fn transactions(&mut self, drafts: &[Draft]) -> Vec<Transaction> {
         drafts.iter().map(|draft| self.transaction(draft)).collect()
     }
@@ -138,7 +135,6 @@ impl StoreModel {
             }
             GuardDraft::Unread(index, entry) => Guard::Unread(queue(*index), self.entry(&queue(*index), *entry)),
             GuardDraft::Held(index, entry) => {
-                // If the draft needs a held entry, use a queue with one.
                 let queue = (*index..index + QUEUES.len())
                     .map(|index| queue(index % QUEUES.len()))
                     .find(|queue| matches!(entry, Pick::Held(back) if self.held.get(queue).is_some_and(|held| held.len() > *back)))

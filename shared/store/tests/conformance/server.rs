@@ -10,10 +10,8 @@ use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
 const SOURCE: &str = include_str!("clock.c");
-/// Environment variable with the path of the server's program, as in all tests of the project.
 const PROGRAM: &str = "TICKFLEET_REDIS_SERVER";
 
-/// Dropping it ends the server and removes its directory.
 pub struct Server {
     child: Child,
     clock: File,
@@ -84,12 +82,11 @@ impl Server {
         Self::url_in(&self.dir)
     }
 
-    /// Returns a connection for the test's own commands, until the server restarts.
     pub fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
     }
 
-    /// Waits until the server uses the new time: Valkey reads the clock once a millisecond.
+    /// Valkey reads the clock only once a millisecond.
     pub async fn set_clock(&mut self, now_ms: i64) {
         self.clock.write_all_at(&now_ms.to_ne_bytes(), 0).unwrap();
         loop {
@@ -101,7 +98,7 @@ impl Server {
         }
     }
 
-    /// Restarts the server, which keeps its data.
+    /// The server keeps its data.
     pub async fn restart(&mut self) {
         let _ended: redis::RedisResult<()> = redis::cmd("SHUTDOWN").arg("SAVE").query_async(&mut self.connection).await;
         self.child.wait().unwrap();

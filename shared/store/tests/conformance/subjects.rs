@@ -81,7 +81,6 @@ impl Subject for InMemory {
     }
 }
 
-/// Used over a socket, as if by another process.
 pub struct OverSocket {
     memory: InMemory,
     store: SocketStore,
@@ -132,7 +131,6 @@ pub struct OnRedis<'a> {
 }
 
 impl<'a> OnRedis<'a> {
-    /// Removes all data from the server.
     pub async fn new(server: &'a mut Server, now_ms: i64) -> Self {
         server.set_clock(now_ms).await;
         let mut connection = server.connection();

@@ -1,4 +1,4 @@
-//! The names that games use: few of each kind, so that transactions conflict.
+//! The names that games use. There are few of each kind, so that transactions conflict.
 
 use std::sync::Arc;
 
@@ -7,14 +7,12 @@ use tickfleet_core::keys::throttle_queue;
 use tickfleet_core::view::Fields;
 use tickfleet_core::{CounterKey, InboxKey, RecordKey, SetKey, StreamKey};
 
-/// Unfinished turns of three tenants, and finished turns.
 pub const RECORDS: [&str; 8] =
     ["turn:a:1", "turn:b:2", "turn:c:3", "turn:a:4", "turn:b:5", "turn:c:6", "done:a:1", "done:b:2"];
 pub const PREFIXES: [&str; 4] = ["turn:", "turn:b:", "done:", "nothing:"];
 pub const PARTS: [&str; 3] = ["call:1", "call:2", "result"];
 /// One limit for each kind of window, in the order of the variants of `Window`.
 pub const LIMITS: [&str; 5] = ["tick", "day", "rolling", "permits", "budget"];
-/// Four agents.
 pub const COUNTERS: [&str; 4] = ["a:x", "a:w", "b:y", "c:z"];
 pub const QUEUES: [&str; 3] = ["turns", "ready:normal", "ready:suspect:normal"];
 pub const LOGS: [&str; 2] = ["audit", "dead"];
@@ -40,7 +38,6 @@ pub fn counter(limit: usize, counter: usize) -> CounterKey {
     CounterKey::new(LIMITS[limit], COUNTERS[counter])
 }
 
-/// Returns a set, and its counter if the set is a throttle queue.
 pub fn set(index: usize) -> (SetKey, Option<CounterKey>) {
     match index {
         0 => (SetKey::new("under:a:1"), None),
@@ -78,7 +75,6 @@ pub fn stream(index: usize) -> StreamKey {
     }
 }
 
-/// Some contents are empty, contain blanks, are not text, or look like a number.
 pub fn content(index: usize) -> Bytes {
     let contents: [&'static [u8]; CONTENTS] =
         [b"1{\"n\":1}", b"1{\"n\":2}", b"", b"a b  c\r\n", b"\x00\xff\xfe", b"007"];

@@ -1,5 +1,5 @@
-//! A deterministic executor, which polls one actor at a time, chosen by a seeded generator. A crash drops an actor at
-//! its current await. A pause stops an actor there while other actors run.
+//! A deterministic executor: a seeded generator chooses the next actor to poll. A crash drops an actor at its current
+//! await. A pause stops an actor there while other actors run.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,7 +28,6 @@ impl Future for Yield {
     }
 }
 
-/// Shared by all actors and stores of a game.
 #[derive(Clone, Default)]
 pub struct VirtualClock(Arc<AtomicI64>);
 
@@ -87,7 +86,6 @@ impl Executor {
         self.actors.push(Actor { start, body, incarnation: 0, paused_until_ms: 0, can_crash });
     }
 
-    /// If the polled actor has returned or crashed, starts it again.
     pub fn step(&mut self, chances: Chances) {
         self.polls += 1;
         if self.rng.random_range(0..10_000) < chances.advance {

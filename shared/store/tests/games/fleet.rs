@@ -44,15 +44,16 @@ use crate::watched::Watched;
 pub const LEASE_MS: i64 = 800;
 pub const TICK_MS: i64 = 500;
 pub const CALLS_PER_TICK: u32 = 3;
-/// Maximum number of payments within `PAYMENTS_MS`.
+/// Within `PAYMENTS_MS`.
 pub const PAYMENTS_MAX: u64 = 4;
 pub const PAYMENTS_MS: i64 = 2_000;
 /// A restart loses at most the writes of this time.
 pub const LOST_MS_MAX: i64 = 600;
-/// Retention of confirmed entries in workers' journals.
+/// For confirmed entries in workers' journals.
 const KEPT_MS: i64 = 4_000;
 const STEP_MS_MAX: i64 = 3_000;
-/// Polls without faults before a game with unfinished turns fails. This many polls take longer than a deadline.
+/// After this many polls without faults, a game with unfinished turns fails. This many polls take longer than a
+/// deadline.
 const POLLS_MAX: u64 = 150_000;
 pub const DEADLINE_MS: i64 = 60_000;
 const BEGIN_MS: i64 = 1_000_000_000;
@@ -67,18 +68,15 @@ pub struct Plan {
     pub schedulers: usize,
     pub crash: u32,
     pub pause: u32,
-    /// Percentage of turns that are canceled at submission.
     pub cancel: u32,
     /// Turns that are canceled after their submission, per 1,000 polls of the producer.
     pub cancel_later: u32,
     pub refused: u64,
     pub unanswered: u64,
-    /// The store restarts without its last writes.
     pub lose: u32,
-    /// Time passes, by at most 10 ms.
+    /// Chance that time passes, by at most 10 ms.
     pub advance: u32,
     pub step: u32,
-    /// Memory becomes short, or stops being short.
     pub short: u32,
     pub governed: bool,
 }
@@ -206,16 +204,14 @@ pub struct Process {
     pub state: Arc<Mutex<ProcessState>>,
 }
 
-/// Shared by all slots of a worker. Other processes have one slot.
+/// All slots of a worker share this state. Other processes have one slot.
 pub struct ProcessState {
     pub heartbeat_ms: i64,
-    /// The calls that the process reports after a restart of the store.
     pub journal: Journal<()>,
-    /// True while a slot sends a heartbeat.
     pub beats: bool,
     pub running: HashSet<Delivery>,
     pub canceled: HashSet<Delivery>,
-    /// Entries that the worker held at the last check without running them.
+    /// The worker held these entries at the last check without running them.
     pub strays: BTreeSet<EntryId>,
     /// True if the process takes no more entries under its consumer name.
     pub ends: bool,
@@ -284,7 +280,7 @@ impl Process {
         self.state.lock().unwrap()
     }
 
-    /// Sends a heartbeat if it is due. At most one slot of a process sends a heartbeat at once.
+    /// At most one slot of a process sends a heartbeat at once.
     pub async fn heartbeat(&mut self, is_worker: bool) -> Result<(), ProcessEnded> {
         let sent_ms = self.shared.clock.now_ms();
         {
@@ -347,8 +343,7 @@ fn message_of(seed: u64, number: usize, governed: bool) -> Message {
 }
 
 impl Process {
-    /// Submits the turns. After a restart of the store, also submits accepted turns again, because the store may have
-    /// lost them.
+    /// After a restart of the store, also submits accepted turns again, because the store may have lost them.
     async fn produce(&mut self, seed: u64, plan: Plan) -> Result<(), ProcessEnded> {
         let all_accepted = self.shared.oracle.lock().unwrap().accepted.len() == plan.turns;
         let numbers = if all_accepted { 0..0 } else { 0..plan.turns };
@@ -555,8 +550,7 @@ impl Process {
         Ok(())
     }
 
-    /// Lists all consumers that hold entries. Some consumers take entries after the reaper has removed these consumers
-    /// from the list.
+    /// Some consumers take entries after the reaper has removed them from the list.
     async fn list_holders(&mut self) -> Result<(), ProcessEnded> {
         for queue in [keys::turns(), keys::ready(Priority::Normal), keys::suspect(Priority::Normal)] {
             let consumers = self.shared.store.consumers(&queue).await?;
@@ -687,7 +681,7 @@ impl Game {
         Self { executor, oracle, shared, manual, plan, words: BTreeMap::new(), excused: 0, offset_ms: 0 }
     }
 
-    /// Plays the game first with faults, then without, until all turns have ended.
+    /// First with faults, then without, until all turns have ended.
     pub fn play(&mut self) {
         let plan = self.plan;
         let faults =
@@ -730,7 +724,7 @@ impl Game {
         chance > 0 && self.executor.rng.random_range(0..10_000) < chance
     }
 
-    /// Restarts the store without its last writes. Does nothing during the lease after the previous restart.
+    /// Does nothing during the lease after the previous restart.
     fn lose(&mut self) {
         let now_ms = self.executor.clock.now_ms();
         let lost_ms = self.executor.rng.random_range(0..=LOST_MS_MAX);
@@ -844,7 +838,6 @@ impl Game {
         violations
     }
 
-    /// Describes the remaining work, for debugging.
     pub fn left(&self) -> String {
         let store = self.shared.store.inner.inner();
         let of = |queue: StreamKey| {

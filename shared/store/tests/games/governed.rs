@@ -1,5 +1,4 @@
-//! Governed calls: a purchase needs a quote (facts), equal charges by any callers happen only once (claims), and people
-//! approve some calls.
+//! Governed calls: a purchase needs a quote, equal charges happen only once, and people approve some calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use crate::executor::yield_now;
 use crate::fleet::{DEADLINE_MS, Process, ProcessEnded, Shared};
 
 pub const TOOLS: [&str; 8] = ["quote", "quote", "buy", "sign", "sign", "charge0", "charge1", "charge2"];
-/// Retention of facts and claims; longer than a game.
+/// For facts and claims; longer than a game.
 const KEPT_MS: i64 = 3_600_000;
 
 pub fn tenant() -> TenantId {
@@ -66,7 +65,7 @@ impl Governed {
         governed
     }
 
-    /// Changes facts and claims at the end of a call. `ran` is `None` if it is unknown whether the call ran.
+    /// `ran` is `None` if it is unknown whether the call ran.
     pub fn ends(&self, slice: &Slice, ran: Option<bool>, result: &str) -> Vec<Box<dyn Section>> {
         let mut sections: Vec<Box<dyn Section>> = Vec::new();
         if let Some(facts) = &self.facts {
@@ -116,7 +115,7 @@ impl Governed {
     }
 }
 
-/// Returns the sections for a worker that ends a turn while a call has no reported result.
+/// For a worker that ends a turn while a call has no reported result.
 pub fn unreported(slice: &Slice) -> Vec<Box<dyn Section>> {
     let mut sections: Vec<Box<dyn Section>> = Vec::new();
     if let Some(ends) = EndCalls::unreported(&tenant(), &slice.name.turn, &slice.turn) {
@@ -142,7 +141,6 @@ impl Section for VoidSection {
 }
 
 impl Process {
-    /// Parks a call until an event wakes it, or until its turn expires.
     pub async fn wait(
         &mut self,
         slice: &Slice,
@@ -153,11 +151,9 @@ impl Process {
         let is_own = matches!(&reason, WaitReason::Fact { turn } if *turn == slice.name.turn);
         let most_ms = match &reason {
             WaitReason::Fact { .. } if is_own => 500,
-            // The park checks the facts again. If the park finds a deadlock, no other turn wakes this call, as for
-            // `is_own`.
+            // If the park finds a deadlock, no other turn wakes this call, as for `is_own`.
             WaitReason::Fact { .. } => 20_000,
-            // A scheduler that ends a canceled turn does not know the turn's claim, so it wakes no call that waits for
-            // the claim.
+            // A scheduler that ends a canceled turn does not know the turn's claim, so it wakes no waiting call.
             WaitReason::EqualCall { .. } => 5_000,
             _ => 2 * DEADLINE_MS,
         };
@@ -182,12 +178,11 @@ impl Process {
 
 #[derive(Default)]
 pub struct ApproverDecisions {
-    /// Calls that an approver tried to approve.
     pub meant: BTreeSet<String>,
     pub denied: BTreeSet<String>,
 }
 
-/// Approves most requests, and sometimes denies one, even after it was approved.
+/// Most requests are approved. Sometimes one is denied, even after it was approved.
 pub async fn approve(shared: Arc<Shared>, incarnation: u32, seed: u64) {
     let mut process = Process::new(&shared, "a", 0, incarnation, seed);
     loop {

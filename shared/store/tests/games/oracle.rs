@@ -1,5 +1,4 @@
-//! The invariants of every game. The oracle checks them from the traffic over the seam and from the tools,
-//! independently of the views that decisions use.
+//! The invariants of every game. The oracle checks them from the traffic over the seam and from the tools.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -27,7 +26,7 @@ pub struct Execution {
 pub struct Loss {
     pub at_ms: i64,
     lost_ms: i64,
-    /// Workers that reported their journal within a lease after the restart.
+    /// These workers reported their journal within a lease after the restart.
     reported: BTreeSet<String>,
 }
 
@@ -37,7 +36,7 @@ pub struct Oracle {
     number: u64,
     pub people: crate::governed::ApproverDecisions,
     known: BTreeSet<(String, usize)>,
-    /// Of each call, the first dispatch to a queue: time, agent and tool.
+    /// The first dispatch of each call: time, agent and tool.
     dispatches: Vec<(i64, String, String)>,
     pub commits: u64,
     /// Batches with a lost reply. If such a batch dispatched a call, the oracle sees the call only when its slice is
@@ -81,7 +80,7 @@ impl Oracle {
         }
     }
 
-    /// Records a restart of the store. Accepted turns may be lost, so producers submit all turns again.
+    /// Accepted turns may be lost, so producers submit all turns again.
     pub fn lost(&mut self, at_ms: i64, lost_ms: i64) {
         self.accepted.clear();
         self.losses.push(Loss { at_ms, lost_ms, reported: BTreeSet::new() });
@@ -97,8 +96,8 @@ impl Oracle {
         }
     }
 
-    /// Returns executions from one lease before the lost writes to one lease after the restart, if the worker did not
-    /// report its journal in time.
+    /// Executions around a restart, by a worker that did not report its journal in time. From one lease before the lost
+    /// writes to one lease after the restart.
     pub fn excused(&self) -> BTreeSet<u64> {
         let is_excused = |one: &&Execution| {
             self.losses.iter().any(|loss| {
@@ -117,8 +116,8 @@ impl Oracle {
         }
     }
 
-    /// Checks two bounds. In any period as long as a tick, an agent makes at most the calls of two ticks. In any period
-    /// as long as the window of the payment limit, there are at most as many payments as the limit allows.
+    /// In any period as long as a tick, an agent makes at most the calls of two ticks. In any period as long as the
+    /// limit's window, there are at most as many payments as the limit allows.
     fn check_dispatches(&mut self) {
         for (at_ms, agent, tool) in &self.dispatches {
             let within = |length_ms: i64| {
@@ -138,7 +137,6 @@ impl Oracle {
         }
     }
 
-    /// Checks each fixed window, each day and each rolling window length.
     pub fn check_caps(&mut self) {
         self.check_dispatches();
         for (counter, debits) in &self.debits {
@@ -177,7 +175,7 @@ impl Oracle {
         executions.len() - 1
     }
 
-    /// Returns the executions in order: turn, position, tool, agent.
+    /// Turn, position, tool, agent.
     pub fn in_order(&self) -> Vec<(String, usize, String, String)> {
         let all = self.executions.iter().flat_map(|(call, all)| all.iter().map(move |one| (one.number, call, one)));
         let mut all: Vec<_> = all.collect();

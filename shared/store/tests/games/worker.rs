@@ -1,5 +1,4 @@
-//! Workers: they send heartbeats, take slices, begin calls, run tools and settle. Each worker has one journal, which it
-//! reports after a restart of the store.
+//! Workers: they send heartbeats, take slices, begin calls, run tools and settle. Each worker has one journal.
 
 use std::sync::{Arc, Mutex};
 
@@ -28,8 +27,7 @@ use crate::governed::{Governed, unreported};
 
 const SLOTS: u64 = 2;
 
-/// Runs a worker. After a lost lease or a failure of the store, the worker continues under another name, with the same
-/// journal.
+/// After a lost lease or a failure of the store, the worker continues under another name, with the same journal.
 pub async fn work(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64) {
     let state = Arc::<Mutex<ProcessState>>::default();
     for again in 0.. {
@@ -114,8 +112,7 @@ impl Process {
         ended
     }
 
-    /// Requeues slices that the store assigns to this worker although it does not run them: a restart of the store has
-    /// lost the end of these slices.
+    /// A restart of the store has lost the end of these slices, so the store assigns them to this worker again.
     async fn give_back_strays(&mut self) -> Result<(), ProcessEnded> {
         let queues = [keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
         let held = self.held(&queues, &self.consumer).await?.into_iter().filter(|one| !one.fields.is_empty());
@@ -151,12 +148,11 @@ impl Process {
         Ok(())
     }
 
-    /// Returns the name of the process, which has several consumer names over time.
     fn worker(&self) -> String {
         self.consumer.split_once('-').unwrap_or_default().1.to_owned()
     }
 
-    /// `taken_epoch` is the epoch of the worker's journal when the worker took the slice.
+    /// The epoch of the worker's journal when the worker took the slice.
     async fn run_slice(&mut self, mut slice: Slice, taken_epoch: u64) -> Result<(), ProcessEnded> {
         let mut results: Vec<RenderedCall> = Vec::new();
         let mut nothing: Option<Claimant> = None;
@@ -186,7 +182,7 @@ impl Process {
             let call = slice.calls[results.len()].clone();
             let once = is_once(&call.tool);
             if once && !results.is_empty() {
-                // Commit earlier results before a `once` call begins.
+                // Earlier results must be committed before a `once` call begins.
                 let Some(next) = self.settle(&slice, &results, None).await? else { return Ok(()) };
                 slice = next;
                 results.clear();
@@ -235,7 +231,6 @@ impl Process {
                 return Err(ProcessEnded);
             }
             if !self.execute(&slice, position, &call).await {
-                // The service refused the payment before making it.
                 self.undo(&slice, position).await?;
                 let Some(next) = self.retry(&slice, &results, &governed).await? else { return Ok(()) };
                 slice = next;
@@ -257,8 +252,8 @@ impl Process {
         Ok(())
     }
 
-    /// Begins a call. The journal records every call that runs, even reads. Otherwise, a read would be reported as not
-    /// run after the store lost its result.
+    /// The journal records every call that runs, even reads. Otherwise, a read would be reported as not run after the
+    /// store lost its result.
     async fn begin(
         &mut self,
         slice: &Slice,
@@ -314,7 +309,7 @@ impl Process {
         }
     }
 
-    /// Records that a begun call did nothing. Reports this if the call was reported as begun.
+    /// If the call was reported as begun, also reports that it did nothing.
     async fn undo(&mut self, slice: &Slice, position: usize) -> Result<(), ProcessEnded> {
         let undone = self.state().journal.undo(&slice.delivery(), position);
         if let Some(assert) = undone {
@@ -323,7 +318,7 @@ impl Process {
         Ok(())
     }
 
-    /// Reports the results of a slice, because another worker may hold the slice and need the results.
+    /// Another worker may hold the slice and need the results.
     async fn report_results(&mut self, slice: &Slice, upto: usize) -> Result<(), ProcessEnded> {
         if self.shard.epoch_began_ms == 0 {
             return Ok(());
@@ -341,8 +336,7 @@ impl Process {
         Ok(())
     }
 
-    /// Takes over the claim of an equal call that has ended. If the equal call may have taken effect, this call ends
-    /// with the same result.
+    /// If the equal call may have taken effect, this call ends with the same result.
     async fn take_over(
         &mut self,
         governed: &Governed,
@@ -360,11 +354,10 @@ impl Process {
         Ok(Next::Again(None))
     }
 
-    /// Returns false if the tool failed and certainly had no effect.
+    /// False if the tool failed and certainly had no effect.
     async fn execute(&mut self, slice: &Slice, position: usize, call: &Call) -> bool {
         // The lease was checked at this time. No worker can check again at the moment of the effect.
         let at_ms = self.shared.clock.now_ms();
-        // Some tools are slow, while the other slot continues.
         let polls = if self.rng.random_range(0..8) == 0 { self.rng.random_range(1..200) } else { 1 };
         for _ in 0..polls {
             yield_now().await;
@@ -387,7 +380,7 @@ impl Process {
         true
     }
 
-    /// Schedules another attempt of a call. After the last attempt, the call ends. Returns the slice if calls remain.
+    /// After the last attempt, the call ends. Returns the slice if calls remain.
     async fn retry(
         &mut self,
         slice: &Slice,
@@ -409,14 +402,13 @@ impl Process {
         let reason = ParkReason::Retry { attempts, delay_ms, cause, keeps_begun: false };
         let park = Park { slice: &slice, reason: &reason, had_parallel_reads: false, waits_while: &[], sections: &[] };
         if let Some(ParkResult::Canceled) = self.decide(park).await? {
-            // Another worker may have reported that it began this call, although the store lost that record.
+            // Another worker may have begun this call, and the store may have lost that record.
             self.end(slice, Vec::new(), EndReason::Canceled).await?;
         }
         Ok(None)
     }
 
-    /// Settles the calls that ran, and ends the others. First reads whether another worker has begun one of the other
-    /// calls.
+    /// First reads whether another worker has begun one of the calls that did not run.
     async fn end(&mut self, slice: Slice, mut results: Vec<RenderedCall>, why: EndReason) -> Result<(), ProcessEnded> {
         let ran = results.len();
         loop {
@@ -467,7 +459,6 @@ impl Process {
         self.settle_with(slice, results, reason, &[]).await
     }
 
-    /// Works like [`Self::settled`], but returns the remaining slice.
     async fn settle_with(
         &mut self,
         slice: &Slice,
@@ -483,7 +474,7 @@ impl Process {
         Ok(Some(next))
     }
 
-    /// Settles the calls, and tries again until the store reports the outcome.
+    /// Tries again until the store reports the outcome.
     async fn settled(
         &mut self,
         slice: &Slice,

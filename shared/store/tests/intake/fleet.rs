@@ -32,7 +32,6 @@ pub struct Table {
     pub caps: Caps,
     pub resolved_limits: Vec<Arc<ResolvedLimit>>,
     pub generations: Generations,
-    /// If set, the decision of every evaluation.
     pub fixed: Option<LimitDecision>,
 }
 
@@ -61,7 +60,6 @@ impl Policy for Table {
             let amount = |call: &Call| {
                 let counts = call.tool == *resolved.name && !(held && has_permit);
                 has_permit |= counts;
-                // The argument is the amount of the debit.
                 let amount = if call.arguments.is_empty() { Some(1) } else { call.arguments.parse().ok() };
                 if counts { amount } else { Some(0) }
             };
@@ -150,7 +148,7 @@ impl Fleet {
         }
     }
 
-    /// Runs decisions. With `by`, uses the last known counters of that scheduler, which may be stale.
+    /// With `by`, uses the last known counters of that scheduler, which may be stale.
     pub async fn run<D: Decision>(&mut self, by: Option<usize>, decisions: &[D]) -> Vec<(D::Output, i64)> {
         self.try_run(by, decisions).await.into_iter().map(Result::unwrap).collect()
     }
@@ -240,7 +238,7 @@ impl Fleet {
         results.into_iter().map(|(admitted, _)| admitted).collect()
     }
 
-    /// As scheduler `by`, releases all throttle queues that are due. Outcomes are in the order of the turns.
+    /// Outcomes are in the order of the turns.
     pub async fn release(&mut self, by: usize) -> Vec<(TurnName, ReleaseResult)> {
         let mut all = Vec::new();
         self.shard = self.store.shard().await.unwrap();
@@ -303,7 +301,7 @@ impl Fleet {
         }
     }
 
-    /// Takes a slice, and parks it for an approval. The slice's permits are returned.
+    /// The park returns the slice's permits.
     pub async fn park(&mut self, most_ms: i64) {
         let queues = Priority::ALL.map(keys::ready).to_vec();
         let take = TakeRequest { consumer: "w".into(), queues, count: 1, wait_ms: 0 };
@@ -373,8 +371,8 @@ impl Fleet {
         self.store.commit(&[transaction]).await.unwrap().results.remove(0).unwrap();
     }
 
-    /// Checks that a turn is only in the throttle queue of its state, and has the matching timers. A turn without a
-    /// record must be finished.
+    /// A turn is only in the throttle queue of its state, and has the matching timers. A turn without a record must be
+    /// finished.
     pub async fn check_place(&self, name: &TurnName) {
         let counters = [
             CounterKey::new(limits::TICK, "acme:kelly"),
@@ -410,7 +408,7 @@ impl Fleet {
     }
 }
 
-/// Checks a stamp, which has the counters after the debits: each limit in the last note has a usage within its bound.
+/// A stamp has the counters after the debits. The usage of each limit in the last note is within its bound.
 fn check_stamp(slice: &Slice) {
     let Some(Note::Admitted { limits, .. }) = slice.turn.notes.last() else { return };
     if slice.debited.is_empty() {

@@ -97,7 +97,6 @@ impl Game {
             let calls: Vec<&str> = (0..1 + self.dice.roll(6)).map(|_| tools[self.dice.roll(4) as usize]).collect();
             self.turns.push((turn_name(&format!("t{entry}")), calls.clone()));
             let calls = calls.iter().map(|tool| call(tool, "")).collect();
-            // Some turns expire while they wait.
             let lasts_ms = if self.dice.roll(4) == 0 { self.dice.roll(30_000) as i64 } else { 1_000_000_000 };
             batch.push((entry, head(agent, BEGIN_MS + lasts_ms), calls));
         }
@@ -114,7 +113,6 @@ impl Game {
         }
     }
 
-    /// Returns the waiting turns, each with the counter that it waits for.
     async fn waiting(&self) -> HashMap<TurnName, CounterKey> {
         let mut waiting = HashMap::new();
         for (name, _) in &self.turns {

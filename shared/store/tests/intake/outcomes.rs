@@ -199,7 +199,6 @@ fn no_call_is_refused_within_the_lease_after_a_restart() {
         let mut fleet = Fleet::new(table).await;
         let entry = inbound(&mut fleet).await;
         fleet.clock.step(1);
-        // The scheduler's view is from before the restart.
         fleet.store.restart().await.unwrap();
         let turn = (entry.clone(), kelly(), vec![call("pay", "much"), call("other", "")]);
         let admitted = fleet.admit(0, &[turn]).await.remove(0);
@@ -466,7 +465,6 @@ fn a_resumed_slice_retakes_permits_without_debiting_the_tick_again() {
         table.resolved_limits = vec![resolved("browse", 1, WindowKind::Concurrency, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let (name, _) = arrive(&mut fleet, kelly(), vec![call("browse", ""), call("other", "")]).await;
-        // A parked slice, and a call that waits for an external event.
         let mut turn = fleet.turn(&name).await.unwrap();
         let mut park = Transaction::new(fleet.versions.draw());
         return_permits(&mut park, &turn, BEGIN_MS);
@@ -535,7 +533,7 @@ fn a_turn_under_a_task_debits_its_budget_and_ends_with_it() {
     });
 }
 
-/// After a task is canceled, a runtime may still hold the task until its lease ends.
+/// A runtime may still hold a canceled task until its lease ends.
 #[test]
 fn no_turn_begins_under_a_canceled_task() {
     block_on(async {
@@ -810,7 +808,6 @@ fn what_has_begun_is_never_refused() {
             fleet.submit(Some(("a", "d")), "{}").await;
             let entry = fleet.take(0, 1).await.remove(0);
             fleet.store.restart().await.unwrap();
-            // The scheduler takes the entry again.
             fleet.shard = fleet.store.shard().await.unwrap();
             let message = (entry.clone(), under, others(1));
             let refused = fleet.admit_as(0, std::slice::from_ref(&message), Some("a")).await.remove(0);

@@ -31,7 +31,6 @@ async fn a_counter_enforces_its_bound_within_and_across_batches() {
         let twice = with(vec![Guard::Debit(debit("b", 1, 1)), Guard::Debit(debit("b", 1, 1))], vec![]);
         assert_eq!(b.commit(twice).await, no_room("b", 1));
         assert_eq!(b.used("b").await, None);
-        // A refused transaction has no effect on the rest of the batch.
         let refused = with(vec![Guard::Debit(debit("c", 5, 5)), Guard::Present(key("n"))], vec![]);
         let results = b.commit_all(&[refused, guarded(debit("c", 5, 5))]).await;
         assert!(results[0].is_err() && results[1].is_ok());
@@ -102,7 +101,7 @@ async fn a_rolling_counter_drops_amounts_older_than_its_window() {
         tokio::time::sleep(std::time::Duration::from_millis(120)).await;
         assert!(b.commit(guarded(rolling(1))).await.is_ok());
         assert_eq!(state(&b, "r").await.map(|state| (state.used, state.ends_ms)), Some((3, first.ends_ms)));
-        // A returned amount goes to the bucket of its debit, or without an end to the newest bucket.
+        // A returned amount goes to the bucket of its debit. Without an end, the amount goes to the newest bucket.
         let add = |amount, ends_ms| with(vec![], vec![Write::Add { counter: counter("r"), amount, ends_ms }]);
         b.commit(add(-1, Some(first.ends_ms))).await.unwrap();
         b.commit(add(-5, None)).await.unwrap();

@@ -84,7 +84,6 @@ async fn entry_guards_check_unread_and_held_entries() {
         assert_eq!(b.commit(held()).await, Err(Conflict::NotHeld));
         assert_eq!(b.take("q", 5).await, vec![entry.clone()]);
         assert_eq!(b.commit(unread()).await, Err(Conflict::Read));
-        // Later transactions of the batch do not find the acknowledged entry.
         let results = b.commit_all(&[held(), unread(), with(vec![Guard::Within(queue("q"), 1)], vec![])]).await;
         assert!(results[0].is_ok() && results[2].is_ok(), "{results:?}");
         assert_eq!(results[1], Err(Conflict::Read));
@@ -130,7 +129,6 @@ async fn inboxes_are_bounded() {
         let results = b.commit_all(&[reply, guard("a", 1, 2), guard("a", 2, 2)]).await;
         assert_eq!(results[1], Err(Conflict::InboxFull));
         assert!(results[2].is_ok());
-        // A refused transaction creates no inbox.
         let refused = with(
             vec![Guard::Inbox { inbox: inbox("d"), unread_max: 1, inboxes_max: 9 }, Guard::Present(key("n"))],
             vec![],

@@ -6,7 +6,6 @@ use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 use tickfleet_store::seam::redis::RedisStore;
 
-/// Dropping it ends the server and removes its directory.
 pub struct Server {
     child: Child,
     program: PathBuf,
@@ -14,7 +13,7 @@ pub struct Server {
     persists: bool,
 }
 
-/// `TICKFLEET_REDIS_SERVERS` has programs separated by `:`; `redis-server` by default.
+/// Programs in `TICKFLEET_REDIS_SERVERS`, separated by `:`.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside it")]
 pub fn programs() -> Vec<PathBuf> {
     let named = std::env::var("TICKFLEET_REDIS_SERVERS").unwrap_or_else(|_| "redis-server".to_owned());
@@ -46,7 +45,6 @@ impl Server {
         RedisStore::open(&self.url(), 0, "test", 10_000).unwrap()
     }
 
-    /// Restarts the server, which keeps its data.
     pub async fn restart(&mut self) {
         let mut connection = self.connection().await;
         let _ = redis::cmd("SHUTDOWN").query_async::<()>(&mut connection).await;

@@ -14,8 +14,7 @@ async fn a_repeated_transaction_is_recognized() {
         let again = b.commit(settle.clone()).await.unwrap();
         assert!(again.was_committed && again.entries.is_empty());
         assert_eq!(b.used("a").await, Some(1));
-        // A repetition is also recognized within a batch, without guards, and if a guard fails because of the first
-        // commit.
+        // A repetition is also recognized within a batch, without guards, and if the first commit makes a guard fail.
         let bare =
             Transaction { dedupe_record: Some(key("x")), ..with(vec![], vec![put("x", "1{}"), enqueue("e", "1")]) };
         let guards = vec![Guard::Absent(key("y"))];
@@ -23,7 +22,6 @@ async fn a_repeated_transaction_is_recognized() {
         let results = b.commit_all(&[bare.clone(), bare, reported.clone(), reported]).await;
         let was_committed: Vec<_> = results.into_iter().map(|result| result.unwrap().was_committed).collect();
         assert_eq!(was_committed, vec![false, true, false, true]);
-        // Another transaction has written the record in the meantime.
         b.commit(with(vec![], vec![put("done", "1{}")])).await.unwrap();
         assert_eq!(b.commit(settle).await, Err(Conflict::NotHeld));
     })
@@ -189,7 +187,6 @@ async fn change_state(b: &Bench, at: usize, value: &str) {
 async fn shard_time_never_steps_back() {
     on_each(false, async |b| {
         let first = b.store.shard().await.unwrap().now_ms;
-        // As if the server's clock was an hour ahead until now.
         let ahead = first + 3_600_000;
         let _: i64 = b.command(&["HSET", &b.full("meta"), "last_ms", &ahead.to_string()]).await;
         assert_eq!(b.store.shard().await.unwrap().now_ms, ahead);
@@ -222,7 +219,6 @@ async fn implausible_shard_time_is_ignored() {
         assert!((first..first + 60_000).contains(&b.store.shard().await.unwrap().now_ms));
         let last_ms: i64 = b.command::<String>(&["HGET", &b.full("meta"), "last_ms"]).await.parse().unwrap();
         assert!(last_ms < first + 60_000, "the record stays");
-        // A smaller error of the clock is compensated.
         let in_days = first + 10 * 86_400_000;
         let _: i64 = b.command(&["HSET", &b.full("meta"), "last_ms", &in_days.to_string()]).await;
         assert!(b.store.shard().await.unwrap().now_ms >= in_days);
@@ -242,7 +238,7 @@ async fn memory_pressure_follows_the_last_sample() {
         assert_eq!(b.store.sample_memory().await.unwrap().1.to_string(), bound);
         assert_eq!(b.commit(calm()).await, Err(Conflict::Pressure));
         assert!(b.store.shard().await.unwrap().pressure);
-        // Transactions that free memory are committed even if memory exceeds the bound.
+        // Transactions that free memory are committed even while memory is full.
         let _: String = b.command(&["CONFIG", "SET", "maxmemory", "1000"]).await;
         assert!(b.commit(with(vec![], vec![put("a", "1{}")])).await.is_ok());
         let _: i64 = b.command(&["HDEL", &b.full("meta"), "state"]).await;

@@ -305,7 +305,7 @@ async fn only_entries_of_a_deleted_consumer_are_adopted() {
     .await;
 }
 
-/// One trim deletes many acknowledged entries. It must not delete an entry that was lost with a deleted consumer.
+/// One trim deletes many acknowledged entries, but must not delete an entry of a deleted consumer.
 #[tokio::test]
 async fn a_trim_of_acknowledged_entries_keeps_lost_entries() {
     on_each(false, async |b| {

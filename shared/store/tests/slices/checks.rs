@@ -72,8 +72,7 @@ impl Game {
         self.check_replies()
     }
 
-    /// Checks that each turn has one reply, and each call one result and one audit entry. No call that ran may be
-    /// reported as not run.
+    /// Each turn has one reply, and each call one result and one audit entry. No call that ran is reported as not run.
     pub(super) fn check_replies(&self) -> Result<(), TestCaseError> {
         let inbox = tickfleet_core::StreamKey::new("replies:acme:inbox");
         let Value::Entries(replies) = self.read(&Query::Entries { stream: inbox, after: None, count: 100 }) else {

@@ -1,5 +1,5 @@
-//! Games with slices. Workers settle, park and requeue slices, and crash; timers fire and cancellations arrive, in any
-//! order. In every order, each call has one result, no call that ran is reported as not run, and no state remains.
+//! Games with slices. In every order of operations, each call has one result, no call that ran is reported as not run,
+//! and no state remains.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod checks;
@@ -44,7 +44,7 @@ const LOST_MS_MAX: i64 = 300;
 const TURNS: usize = 3;
 const WORKERS: usize = 3;
 
-/// Polls a future once. The futures of a store in memory are ready at once.
+/// The futures of a store in memory are ready at once.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {
@@ -77,7 +77,6 @@ fn bounds() -> tickfleet_core::bounds::Bounds {
     tickfleet_core::bounds::Bounds { lease_ms: LEASE_MS, ..Default::default() }
 }
 
-/// Every second call calls a `once` tool.
 const fn is_once(position: usize) -> bool {
     position % 2 == 1
 }
@@ -114,7 +113,6 @@ fn result(position: usize) -> RenderedCall {
     RenderedCall { result: text.clone().into(), message: Bytes::new(), audit: text.into(), failed: false }
 }
 
-/// Makes the record changes of admission, release, begin or recovery, in a simplified form.
 struct Play<'a, F>(&'a TurnName, F);
 
 impl<F> Decision for Play<'_, F>
@@ -143,9 +141,9 @@ struct HeldSlice {
     /// By position. The flag is true if the call was sent to its tool.
     begun: Option<(usize, bool)>,
     nonce: String,
-    /// The restart epoch in which the worker last confirmed that it owns the slice.
+    /// In this epoch, the worker last confirmed that it owns the slice.
     epoch: u64,
-    /// The restart epoch in which the worker took the slice.
+    /// In this epoch, the worker took the slice.
     taken_epoch: u64,
 }
 
@@ -153,12 +151,12 @@ struct Game {
     clock: Arc<ManualClock>,
     store: FaultyStore,
     versions: Versions,
-    /// Earlier reads of turns. The reads are stale when a timer uses them.
+    /// These reads are stale when a timer uses them.
     stale: BTreeMap<usize, (View, ShardState)>,
     workers: Vec<Vec<HeldSlice>>,
     calls: Vec<usize>,
     ran: BTreeSet<(usize, usize)>,
-    /// Each call with the attempt's nonce.
+    /// With the nonce of the attempt.
     journal: Vec<(usize, usize, String)>,
     sent: BTreeSet<(usize, usize)>,
     canceled: BTreeSet<usize>,
@@ -187,7 +185,7 @@ impl Game {
         for turn in 0..calls.len() {
             game.admit(turn);
         }
-        // No restart loses admissions: the game covers only turns that were reported as accepted.
+        // The game covers only turns that were reported as accepted, so no restart loses their admission.
         game.clock.step(LOST_MS_MAX + 1);
         game
     }
@@ -228,7 +226,7 @@ impl Game {
         view.record::<Turn>(&key).unwrap().map(|stored| stored.value)
     }
 
-    /// Admits a turn, which then waits in the throttle queue of its agent's tick.
+    /// The turn waits in the throttle queue of its agent's tick.
     fn admit(&mut self, turn: usize) {
         let name = name(turn);
         let now_ms = self.shard().now_ms;
@@ -268,7 +266,6 @@ impl Game {
         self.commit(transaction).unwrap();
     }
 
-    /// Dispatches calls with a permit each.
     fn release(&self, turn: usize, count: usize) {
         let turn_name = name(turn);
         let total = self.calls[turn];

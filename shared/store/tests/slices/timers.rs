@@ -3,7 +3,7 @@
 use super::*;
 
 impl Game {
-    /// Redelivers the slices of a dead worker. A worker that was only slow continues with its slices, which are stale.
+    /// A worker that was only slow continues with its slices, which are stale.
     pub(super) fn crash(&mut self, worker: usize) {
         let consumer: Arc<str> = format!("w{worker}").into();
         let heartbeat = RecordKey::new(format!("beat:{consumer}"));
@@ -30,7 +30,7 @@ impl Game {
         }
     }
 
-    /// Reads a turn for a decision that follows later, when the read may be stale.
+    /// A decision uses the read later, when it may be stale.
     pub(super) fn look(&mut self, turn: usize) {
         let name = name(turn);
         let mut view = View::default();
@@ -57,7 +57,7 @@ impl Game {
         }
     }
 
-    /// Restarts the store without its last writes. Workers then report the calls that they ran.
+    /// After the restart, workers report the calls that they ran.
     pub(super) fn restart(&mut self, lost_ms: i64) {
         self.store.lose(lost_ms);
         for (turn, position, by) in &self.journal {

@@ -40,7 +40,7 @@ impl Game {
         self.journal.push((call.0, position, one.nonce.clone()));
     }
 
-    /// Runs a call. A `once` call is begun first.
+    /// A `once` call is begun first.
     pub(super) fn run_call(&mut self, worker: usize, held: usize, once: bool, sent: bool) {
         let Some(one) = self.held(worker, held) else { return };
         let slice = &one.slice;
@@ -51,8 +51,8 @@ impl Game {
         let mut turn = slice.turn.clone();
         // A call that another worker began is resolved, and not run again.
         let Some(upto) = turn.state.in_flight_upto().filter(|_| turn.begun.is_none()) else { return };
-        // A redelivered slice, or a slice that was taken before a restart, must be recorded as begun before any of its
-        // calls runs.
+        // A redelivered slice must be recorded as begun before any call of the slice runs. The same applies to a slice
+        // from before a restart.
         let is_begun = turn.crashes == 0 || matches!(turn.state, State::Running { .. });
         let is_begun = is_begun && one.epoch == self.shard().epoch;
         if !once && is_begun {
@@ -93,7 +93,6 @@ impl Game {
         }
     }
 
-    /// True if a worker has reported that it ran the call.
     pub(super) fn is_recovered(&self, name: &TurnName, position: usize) -> bool {
         let key = keys::recovered_calls(name);
         let mut view = View::default();
@@ -172,7 +171,7 @@ impl Game {
         {
             return;
         }
-        // If the call began a turn, that turn is the next one by index, and its end wakes the call.
+        // The begun turn is the next one by index, and its end wakes the call.
         let turn = name(if begins { Self::index(&one.slice) + 1 } else { for_turn }).turn;
         let reason = if begins { WaitReason::Child { turn } } else { WaitReason::EqualCall { turn } };
         let cause = String::new();

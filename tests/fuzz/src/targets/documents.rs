@@ -8,7 +8,7 @@ use tickfleet_tools_knowledge::documents::{FileFormat, read};
 /// A passage may repeat up to 200 characters from the end of the previous passage.
 const PASSAGE_CHARS_MAX: usize = limits::PASSAGE_CHARS + 200;
 
-/// The first byte selects the format of the file. Accepted documents must be within bounds, and no text may be lost.
+/// The first byte selects the format of the file.
 pub(super) fn document(bytes: &[u8]) {
     let Some((first, content)) = bytes.split_first() else { return };
     let form = match first {
@@ -40,6 +40,6 @@ fn nothing_is_lost<'a>(content: &[u8], passages: impl Iterator<Item = &'a str>) 
     let kept: BTreeSet<&str> = passages.flat_map(str::split_whitespace).collect();
     let short = |word: &&str| word.chars().count() < limits::PASSAGE_CHARS / 4;
     let lost = text.split_whitespace().filter(short).find(|word| !kept.contains(word));
-    // If a text has a very long word, a short word next to the long word may be cut.
+    // A short word next to a very long word may be cut.
     assert!(lost.is_none() || text.split_whitespace().any(|word| !short(&word)), "{lost:?} is in no passage");
 }

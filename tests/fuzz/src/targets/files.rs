@@ -19,7 +19,7 @@ const TOOLS: &str = "tools.yaml";
 const FILES: [&str; 7] =
     ["tickfleet.yaml", "agents.yaml", TOOLS, "permissions.yaml", "tenants.yaml", "mcp.yaml", MCP_LOCK_FILE];
 
-/// A folder with one configuration file. All other files are the built-in ones.
+/// Has one configuration file. The other files are the built-in ones.
 pub(super) struct Folder(TempDir);
 
 thread_local! {
@@ -56,7 +56,7 @@ impl Folder {
     }
 }
 
-/// The first byte selects the file, and the rest is its text. Errors must name file and line.
+/// The first byte selects the file. The rest is the text of the file.
 pub(super) fn config(bytes: &[u8]) {
     let Some((by, yaml)) = bytes.split_first() else { return };
     let name = FILES[usize::from(by.wrapping_sub(b'0')) % FILES.len()];
@@ -75,7 +75,6 @@ pub(super) fn config(bytes: &[u8]) {
 
 fn assert_errors_are_located(errors: &ConfigErrors, name: &str, yaml: &str) {
     assert!(!errors.as_slice().is_empty());
-    // YAML has several kinds of line breaks.
     let lines = yaml.split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() as u64 + 1;
     for error in errors.as_slice() {
         match &error.place {
@@ -84,13 +83,12 @@ fn assert_errors_are_located(errors: &ConfigErrors, name: &str, yaml: &str) {
                 assert!(*line <= lines, "{error}: there are {lines} lines");
                 assert!((*line == 0) == (*column == 0), "{error}");
             }
-            // If a built-in file uses a name that the tested file lacks, the error is in the built-in file.
+            // A built-in file may use a name that the tested file lacks.
             ConfigLocation::BuiltIn { .. } | ConfigLocation::Environment(_) => {}
         }
     }
 }
 
-/// Accepted pins must be the same after they are written and read again.
 pub(super) fn mcp_lock(bytes: &[u8]) {
     FOLDER.with(|folder| {
         fs::write(folder.path().join(MCP_LOCK_FILE), bytes).expect("a file");
@@ -106,7 +104,6 @@ fn importer_of_tools() -> Importer {
     Importer::default()
 }
 
-/// Imported tools must have valid names, and a configuration must accept these tools.
 pub(super) fn openapi(bytes: &[u8]) {
     let document = text(bytes);
     let made = IMPORTER.with(|importer| importer.get_or_init(importer_of_tools).import(&document));

@@ -8,8 +8,6 @@ use tickfleet_protocol::{
 
 use crate::bounds::{assert_calls, assert_json, assert_refusal, head_and_rest, text};
 
-/// An accepted turn must be within bounds, and must be the same after it is written and read. A rejected turn must get
-/// a reply.
 pub(super) fn turn(bytes: &[u8]) {
     let seen = glance(bytes);
     match parse_turn(bytes) {
@@ -90,7 +88,7 @@ fn assert_lease(lease: &str) {
     assert!(lease.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'), "{lease}");
 }
 
-/// The first line has the dialect's name, and the list of calls follows. Every call must get an answer with its own ID.
+/// The first line names the dialect. The calls follow.
 pub(super) fn dialect(bytes: &[u8]) {
     let (word, calls) = head_and_rest(bytes);
     let Some(dialect) = Dialect::parse(&text(word)) else { return };

@@ -10,7 +10,6 @@ use crate::bounds::{assert_json, depth, text};
 
 const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
 
-/// No call may be invented, no call may follow an invalid call, and the error message must be short.
 pub(super) fn answer(bytes: &[u8]) {
     let answer = text(bytes);
     let calls = calls_in(&answer);
@@ -31,7 +30,6 @@ pub(super) fn answer(bytes: &[u8]) {
     }
 }
 
-/// If our reader accepts JSON, other readers must accept it too. An error must have a position.
 pub(super) fn json(bytes: &[u8]) {
     let judged = check(bytes, BOUNDS);
     let Ok(given) = std::str::from_utf8(bytes) else {

@@ -12,7 +12,6 @@ const SHAPED: &str = "ghp_canary0canary1canary2canary3canary4";
 
 const BOUNDS: Bounds = Bounds { bytes_max: 1 << 20, depth_max: 48 };
 
-/// A second redaction must change nothing, JSON must stay JSON, and a secret next to any input must be removed.
 pub(super) fn redaction(bytes: &[u8]) {
     let redactor = Redactor::new(["iban"]);
     let given = text(bytes);

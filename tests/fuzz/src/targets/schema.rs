@@ -12,7 +12,6 @@ use tickfleet_tools::{ArgumentCheck, ValueCheck, check_schema};
 
 use crate::bounds::{head_and_rest, text};
 
-/// If the schema compiles, every check of one value must have the same result, without a panic.
 pub(super) fn schema(bytes: &[u8]) {
     let (schema, value) = head_and_rest(bytes);
     let Ok(schema) = serde_json::from_slice::<Value>(schema) else { return };
@@ -36,8 +35,7 @@ fn assert_judges(check: &ValueCheck, schema: &Value, value: &str) {
         Ok(raw) if !schema.to_string().contains("\"integer\"") => {
             assert_eq!(raw.get(), value.trim(), "a value is handed on as it was written");
         }
-        // If the schema declares integers, the check writes whole numbers as integers and changes nothing else. So a
-        // second check changes nothing.
+        // The check writes whole numbers as integers, so a second check must change nothing.
         Ok(raw) => assert_eq!(check.check(raw.get()).ok().as_ref().map(|again| again.get()), Some(raw.get())),
         Err(error) => {
             assert!(!error.problems.is_empty());

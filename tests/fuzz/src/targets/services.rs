@@ -97,7 +97,7 @@ fn declared() -> Vec<HttpTool> {
     .collect()
 }
 
-/// The first line has a byte that selects the tool, and then the status. Headers, an empty line and the body follow.
+/// The first byte selects the tool. Then come the status, the headers, an empty line and the body.
 fn answer(bytes: &[u8]) -> Option<(u8, reqwest::Response)> {
     let (first, mut rest) = head_and_rest(bytes);
     let (by, status) = first.split_first()?;
@@ -113,7 +113,6 @@ fn answer(bytes: &[u8]) -> Option<(u8, reqwest::Response)> {
     Some((*by, answer.body(Bytes::copy_from_slice(rest)).ok()?.into()))
 }
 
-/// The outcome must be within bounds and must not contain a secret of the request.
 pub(super) fn http_answer(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((by, answer)) = answer(bytes) else { return };
@@ -122,7 +121,6 @@ pub(super) fn http_answer(bytes: &[u8]) {
     });
 }
 
-/// The result must be a token that is a valid header value, or a short error without a secret.
 pub(super) fn token(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((_, answer)) = answer(bytes) else { return };
@@ -139,7 +137,6 @@ pub(super) fn token(bytes: &[u8]) {
     });
 }
 
-/// The request must go to the declared address, no header value may contain a line break, and the body must be JSON.
 pub(super) fn http_request(bytes: &[u8]) {
     let Some((by, arguments)) = bytes.split_first() else { return };
     with_tools(|tools| {
@@ -165,7 +162,6 @@ pub(super) fn http_request(bytes: &[u8]) {
     });
 }
 
-/// The result must be an outcome within bounds, or tools that can be pinned and read back.
 pub(super) fn mcp(bytes: &[u8]) {
     with_tools(|tools| match read_message(&tools.server, bytes, &tools.secrets) {
         Some(ServerMessage::Outcome(outcome)) => assert_outcome(&outcome),

@@ -1,4 +1,4 @@
-//! Records and entries that an operator may have changed by hand, and short values from all parts of the system.
+//! Stored records that an operator may have changed by hand, and short values such as IDs.
 
 use tickfleet_config::{RedisUrl, units};
 use tickfleet_core::turn::Slice;
@@ -42,7 +42,6 @@ fn field(line: &[u8]) -> (std::sync::Arc<str>, bytes::Bytes) {
     (text(name).into(), value.to_vec().into())
 }
 
-/// If the value parses, its written form must parse to the same value.
 pub(super) fn words(bytes: &[u8]) {
     let word = text(bytes);
     macro_rules! ids {
@@ -76,8 +75,7 @@ pub(super) fn words(bytes: &[u8]) {
         let _ = selector.takes(&version);
         assert_eq!(version::parse(&version.to_string()), Some(version));
     }
-    // The lookup compares an unknown zone with every zone. This is too slow for every word, so words without a slash
-    // are skipped.
+    // The search for an unknown zone is slow, so this skips words without a slash.
     if let Some(Ok(zone)) = word.contains('/').then(|| day::zone(&word)) {
         let (begin, end) = day::day_bounds(1_700_000_000_000, zone);
         assert!(begin <= 1_700_000_000_000 && end > 1_700_000_000_000);

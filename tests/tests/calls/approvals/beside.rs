@@ -1,5 +1,4 @@
-//! Tests how consents interact with facts and equal calls. If facts deny a call or the call waits for an equal call,
-//! the consent stays unused. Also tests reads that run at the same time as a call that needs approval.
+//! Tests how consents interact with facts, equal calls and parallel reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,7 +56,6 @@ async fn a_call_denied_by_facts_does_not_use_its_approval() {
     fleet.stop().await;
 }
 
-/// Each payment waits at the gate. A payment of 1 then fails.
 fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semaphore>) -> Plan {
     let paid = Arc::clone(paid);
     let gate = Arc::clone(gate);
@@ -77,14 +75,13 @@ fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semapho
     Plan { tools: vec![pay], policy: people, slots: 2, ..Plan::default() }
 }
 
-/// Approves both of two equal payments. The first payment runs, and the second waits for the first. Returns the second
-/// payment's turn and approval.
+/// Returns turn and approval of the second of two equal payments.
 async fn waits_for_an_equal(fleet: &mut Fleet) -> (String, String) {
     let first = fleet.submit(&[pay(1)]).await;
     let agreed = asked(fleet).await.id;
     approve(fleet, "ann", &agreed).await;
     while state(fleet, &agreed).await != "used" {
-        // When a call gets the claim of its effect, it uses its consent. No event reports the claim, so this polls.
+        // The claim of an effect uses the consent. No event reports the claim, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let second = fleet.submit(&[pay(2)]).await;
@@ -112,7 +109,6 @@ async fn a_call_behind_an_equal_call_uses_its_approval_only_when_it_begins() {
     gate.add_permits(1);
     assert_eq!(outcomes(&fleet.reply().await), ["permanent"]);
     assert_eq!(agreed(&fleet), 1, "a consent that was not taken is counted");
-    // No approver changes the decision, so the second payment uses the consent.
     let (second, id) = waits_for_an_equal(&mut fleet).await;
     gate.add_permits(2);
     let one = fleet.reply().await;
@@ -173,7 +169,6 @@ async fn facts_are_checked_against_arguments_changed_by_approvers() {
         assert_eq!(state(&fleet, &id).await, if is_used { "used" } else { "approved" });
         assert_eq!(agreed(&fleet), u64::from(is_used));
     }
-    // The payment used up the quote of 600. The quote of 700 is unused.
     fleet.submit(&[pay(700)]).await;
     let id = asked(&fleet).await.id;
     approve(&fleet, "ann", &id).await;

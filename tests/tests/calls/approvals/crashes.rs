@@ -1,4 +1,4 @@
-//! Tests consents after a change of tool or rule, a crash or a restart. A consent is valid only for its own call.
+//! Tests consents after a tool or a rule has changed, and after a crash or a restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +55,7 @@ async fn a_changed_tool_or_rule_voids_the_approval_and_requests_a_new_one() {
     fleet.stop().await;
 }
 
-/// Kills the only worker while the call waits for approval, so the call is leased only after it is approved. Returns
-/// the call's turn and approval.
+/// Kills the only worker before the approval, so that the call is not leased. Returns turn and approval.
 async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
     let first = KillableProcess::start(fleet, "first");
     let turn = fleet.submit(&[pay(700)]).await;
@@ -65,7 +64,6 @@ async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
     (turn, asked)
 }
 
-/// Leases the only slice under the name of a worker that does nothing.
 async fn leased_by_a_ghost(fleet: &Fleet) -> Slice {
     let role = Role::Worker { worker: "ghost".into(), slots: Slots { busy: 0, all: 1 } };
     let lease_ms = fleet.plan().store.lease_ms;
@@ -83,7 +81,6 @@ async fn leased_by_a_ghost(fleet: &Fleet) -> Slice {
     Slice::read(queue, taken.entry, &taken.fields).unwrap()
 }
 
-/// Begins the call for a worker that then dies.
 async fn begins(fleet: &Fleet, slice: &Slice, id: &str) {
     let key = approval::key(&slice.name.tenant, id);
     let asked = fleet.store.record_of::<approval::Approval>(&key).await.unwrap().unwrap().value;
@@ -142,7 +139,6 @@ async fn the_result_of_a_lost_call_names_its_approval() {
         VerdictInput { set: &[("/amount", "400")], ..VerdictInput::yes("ann") }.about(&fleet, &asked.id).await.unwrap();
         let slice = leased_by_a_ghost(&fleet).await;
         begins(&fleet, &slice, &asked.id).await;
-        // If there is a worker, the slice is redelivered. Otherwise, the turn is canceled, and a scheduler ends it.
         if has_worker {
             let stricter: fn(&mut Policy) = |policy| policy.permissions.matrix.clear();
             let other = another_worker(&fleet, Plan { policy: stricter, ..bank.ruled() }, "other");
@@ -157,7 +153,6 @@ async fn the_result_of_a_lost_call_names_its_approval() {
     }
 }
 
-/// Checks that the result and the audit entry both name the consent.
 async fn check(fleet: &mut Fleet, asked: &Approval, turn: &str) {
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["outcome_unknown"], "{reply}");

@@ -1,4 +1,4 @@
-//! Tests approvals: calls that need people's consent for any reason, and events while these calls wait.
+//! Tests calls that need people's consent.
 
 mod beside;
 mod crashes;
@@ -30,7 +30,6 @@ struct Payment {
     amount: u32,
 }
 
-/// Payments are counted outside the fleet.
 #[derive(Clone, Default)]
 struct Bank(Arc<AtomicUsize>);
 
@@ -47,7 +46,6 @@ impl Bank {
         Plan { tools: vec![self.pay().approval(demand)], policy: people, ..Plan::default() }
     }
 
-    /// Payments of more than 500 need consent.
     fn ruled(&self) -> Plan {
         Plan { tools: vec![self.pay()], policy: large_payments_ask, ..Plan::default() }
     }
@@ -57,8 +55,7 @@ impl Bank {
     }
 }
 
-/// Ann and Bob have the role `finance`. Bob also has the role `legal`. Eve has no role. One approver has the name of
-/// the agent `kelly`.
+/// The approver kelly has the name of an agent.
 fn people(policy: &mut Policy) {
     let approver = |name: &str, roles: &[&str]| (name.to_owned(), roles.iter().map(ToString::to_string).collect());
     let all = [
@@ -104,7 +101,7 @@ async fn asked_but(fleet: &Fleet, id: &str) -> Approval {
     let client = Client::over(vec![fleet.store.clone()]);
     let began = Instant::now();
     loop {
-        // If Redis does not respond in time, the request is repeated.
+        // After an error of Redis, the loop asks again.
         let found = client.approvals(&acme(), 10).await.unwrap_or_default();
         if let Some(found) = found.into_iter().find(|found| found.id != id) {
             return found;
@@ -167,8 +164,7 @@ async fn a_call_waits_for_approval_without_a_slot_and_then_runs() {
         (&*format!("{turn}/1"), "kelly", "pay")
     );
     assert_eq!(asked.arguments.get(), r#"{"to":"kim","amount":700}"#);
-    // The approval is found by its ID alone, even among more tenants than one request reads. But the approval's own
-    // tenant must be one of the given tenants.
+    // One request reads fewer than 1,100 tenants.
     let client = Client::over(vec![fleet.store.clone()]);
     let mut tenants: Vec<TenantId> = (0..1_100).map(|it| TenantId::new(format!("t{it}")).unwrap()).collect();
     assert!(client.approval_of_any(&tenants, &asked.id).await.unwrap().is_none());
@@ -178,7 +174,6 @@ async fn a_call_waits_for_approval_without_a_slot_and_then_runs() {
         (asked.asked_by[0].place.as_str(), asked.needs[0].in_words().as_str()),
         ("tools.pay.approval", "1 of finance")
     );
-    // The only slot is free while the approval waits, so other turns of the agent continue.
     let other = fleet.submit(&[("echo", json!({"value": 1}))]).await;
     assert_eq!(fleet.reply().await["turn_id"], other);
     let counted = approve(&fleet, "ann", &asked.id).await;
@@ -278,7 +273,6 @@ async fn concurrent_approval_and_denial_agree_with_the_outcome() {
         let (yes, no) = (VerdictInput::yes("ann"), VerdictInput { agrees: false, ..VerdictInput::yes("bob") });
         let (yes, no) = tokio::join!(yes.about(&fleet, &id), no.about(&fleet, &id));
         let outcome = fleet.reply().await["results"][0]["outcome"].clone();
-        // A denial applies if it comes before the call begins. A later denial is rejected.
         assert_eq!(no.is_ok(), outcome == "approval_refused", "{yes:?} {no:?} {outcome}");
         assert!(yes.is_ok() || no.is_ok());
         assert_eq!(bank.paid(), paid + usize::from(outcome == "ok"));

@@ -20,7 +20,7 @@ async fn approvers_see_complete_arguments_and_lists_show_a_short_form() {
     let mut fleet = Fleet::start(bank.gated(of(2, &[]))).await;
     let client = Client::over(vec![fleet.store.clone()]);
     let secret = "correct-horse-battery";
-    // The important part looks like a secret, and is in the middle, which a short form leaves out.
+    // The short form leaves out the middle, which looks like a secret.
     let to = format!("{}, or rather eve with password={secret}, {}", "kim ".repeat(1_500), "kim ".repeat(1_500));
     let written = format!(r#"{{"to": "{to}",  "amount": 7e2}}"#);
     let call = json!([{"id": "c1", "type": "function", "function": {"name": "pay", "arguments": written}}]);
@@ -72,7 +72,6 @@ async fn arguments_too_long_for_an_approval_reject_the_call() {
     let said = format!("may have {most} bytes at most; these have {}", most + 1);
     assert!(error["message"].as_str().unwrap().contains(&said), "{reply}");
     assert_eq!(fleet.ask::<u32>("ZCARD", "asked", &[]).await, 0, "nobody was asked");
-    // Arguments that are one byte shorter fit. So the approver sees them in full, and then denies the call.
     fleet.submit(&[call(most, 700)]).await;
     let shown = asked(&fleet).await;
     let seen = Client::over(vec![fleet.store.clone()]).approval(&acme(), &shown.id).await.unwrap().unwrap();

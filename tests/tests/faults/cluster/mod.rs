@@ -1,4 +1,4 @@
-//! A fleet of several shards on a Redis Cluster, under load. A primary is killed.
+//! A fleet of several shards on a Redis Cluster under load, while a primary is killed.
 
 mod moving;
 mod parted;
@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 const SHARDS: u32 = 4;
-/// A cluster on a busy machine needs this time to detect a dead node (1.5 s) and to elect the next primary.
+/// A cluster on a busy machine needs seconds to detect a dead node and to elect a primary.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize, JsonSchema)]
@@ -63,11 +63,11 @@ fn tenants() -> Vec<TenantId> {
 }
 
 fn options() -> StoreOptions {
-    // No worker dies here. If a stalled machine ended a lease, calls would have an unknown outcome.
+    // A long lease survives a stalled machine, so that no outcome becomes unknown.
     StoreOptions { shards: SHARDS, lease_ms: 6_000, ..StoreOptions::default() }
 }
 
-/// Repeats a request until it succeeds. Each node has one second to respond, which is too short on a stalled machine.
+/// Repeats the request, because a node on a stalled machine may not respond within one second.
 async fn in_the_end<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -78,7 +78,6 @@ async fn in_the_end<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>
     }
 }
 
-/// All parts know only the addresses of the cluster.
 struct Fleet {
     cluster: Cluster,
     runs: Runs,
@@ -125,13 +124,13 @@ impl Fleet {
         }
     }
 
-    /// Waits until each turn has exactly one reply. Every call must have succeeded.
+    /// Each turn must have exactly one reply, and each call must have succeeded.
     async fn until_replied(&self, tenant: &TenantId, count: usize) {
         let said = self.until_ended(tenant, count).await;
         assert!(said.iter().all(|outcome| outcome == "ok"), "{tenant}: {said:?}");
     }
 
-    /// Waits until each turn has exactly one reply. Returns the outcomes of the calls.
+    /// Each turn must have exactly one reply. Returns the outcomes of the calls.
     async fn until_ended(&self, tenant: &TenantId, count: usize) -> Vec<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -149,7 +148,7 @@ impl Fleet {
         }
     }
 
-    /// Replies by turn ID; `None` while the tenant's slot moves.
+    /// By turn ID. `None` while the tenant's slot moves.
     async fn replies(&self, tenant: &TenantId) -> Option<BTreeMap<String, Vec<Value>>> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let store = self.client.store(tenant);
@@ -196,7 +195,7 @@ impl Fleet {
     }
 }
 
-/// Reads the field `state` of `meta`: the run ID of a shard's Redis, and the number of restart epochs.
+/// `state` is a field of `meta`. Returns the run ID of the shard's Redis, and the number of epochs.
 pub(super) fn run_and_epoch(state: &str) -> (String, u64) {
     let mut words = state.split(' ').skip(1);
     let run = words.next().unwrap().to_owned();
@@ -205,7 +204,7 @@ pub(super) fn run_and_epoch(state: &str) -> (String, u64) {
     (run, epoch >> 32)
 }
 
-/// An ID is accepted only once, so a repeated submit is harmless.
+/// Repeats the request, which is harmless because an ID is accepted only once.
 async fn submit(client: &Client, tenant: &TenantId, id: &str) {
     let calls = json!([{"id": "c", "name": "act", "arguments": {"mark": format!("{tenant}/{id}")}}]);
     let turn = json!({"tenant": tenant, "agent": "kelly", "reply_to": "box", "turn_id": id, "calls": calls});

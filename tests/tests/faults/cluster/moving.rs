@@ -1,5 +1,4 @@
-//! The slot of a loaded shard moves to another primary, key by key. While a server has only a part of the shard's keys,
-//! no decision may be made.
+//! A slot moves to another primary, key by key. A server with only a part of the keys must not decide.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,14 +30,14 @@ impl Fleet {
         tokio::spawn(async move {
             for i in 0..count {
                 submit(&client, &tenant, &format!("during{i}")).await;
-                // Sets the pace of the load: one turn every 20 ms.
+                // Paces the load: one turn every 20 ms.
                 sleep(Duration::from_millis(20)).await;
             }
         })
     }
 }
 
-/// Keys move in random order, with pauses, so that turns arrive in every state of the move.
+/// Moves keys in random order, with pauses, so that turns arrive in every state of the move.
 async fn move_under_load(fleet: &Fleet, slot: u16, from: usize, to: usize) {
     let cluster = &fleet.cluster;
     let mut order = StdRng::seed_from_u64(14);
@@ -60,7 +59,7 @@ async fn move_under_load(fleet: &Fleet, slot: u16, from: usize, to: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moving_a_loaded_slot_key_by_key_loses_nothing_and_keeps_caps() {
-    // The test is shorter than the agent's day. So whichever server has the counters, only the cap limits admissions.
+    // The test is shorter than a day, so only the cap limits admissions.
     let caps = DefaultCaps { max_actions_per_day: u32::try_from(CAP).unwrap(), ..plenty() };
     let fleet = Fleet::start(caps).await;
     let tenant = tenants()[0].clone();
@@ -72,7 +71,6 @@ async fn moving_a_loaded_slot_key_by_key_loses_nothing_and_keeps_caps() {
     fleet.until_replied(&tenant, 4).await;
     let before = fleet.epoch(&tenant).await;
 
-    // Three times as many turns as the cap allows arrive throughout the move.
     let load = fleet.load(&tenant, 30);
     move_under_load(&fleet, slot, from, to).await;
     let moved = Instant::now();
@@ -128,7 +126,7 @@ struct LongWindow<'a> {
 }
 
 impl<'a> LongWindow<'a> {
-    /// Selects the tenant whose window began last, so that most of the window remains.
+    /// Selects the tenant with the most time left in its window.
     async fn find(fleet: &'a Fleet) -> Self {
         let now_ms = fleet.client.store(&tenants()[0]).now_ms().await.unwrap();
         let since = |tenant: &TenantId| {
@@ -171,7 +169,7 @@ impl<'a> LongWindow<'a> {
                 return replied;
             }
             assert!(Instant::now() < deadline, "{replied} replied and {waiting} wait, of {}", self.submitted);
-            // Turns are admitted and run meanwhile, so this polls; the deadline bounds it.
+            // No event reports the end of a turn, so this polls.
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -201,7 +199,6 @@ async fn a_slot_move_during_a_window_keeps_its_cap_and_queue() {
     let load = fleet.load(&tenant, 30);
     move_under_load(&fleet, slot, from, to).await;
     load.await.unwrap();
-    // The window admits no more calls after the move, even if it had room before.
     fleet.submit(&tenant, "after", 1).await;
     window.submitted = 4 + 30 + 1;
     let admitted = window.settled().await;
@@ -211,7 +208,6 @@ async fn a_slot_move_during_a_window_keeps_its_cap_and_queue() {
     let timer: i64 = window.ask("ZSCORE", "timers", &[&keys::throttle_timer(&window.counter())]).await;
     assert!(timer <= before.ends_ms, "the throttle queue is looked at when the window has ended, or before");
 
-    // Each later window releases as many turns as it allows, in order.
     let mut replied = admitted;
     while replied < window.submitted {
         window.let_it_end().await;
@@ -227,7 +223,7 @@ async fn a_slot_move_during_a_window_keeps_its_cap_and_queue() {
 
 #[tokio::test]
 async fn a_script_that_follows_an_ask_redirect_loses_its_counter() {
-    // Deliberately follows `ASK` redirections, as some libraries do automatically.
+    // Follows `ASK` on purpose, as some libraries do.
     let cluster = Cluster::start(3, 0).await;
     let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
     store.ensure_groups().await.unwrap();
@@ -255,7 +251,6 @@ async fn a_script_that_follows_an_ask_redirect_loses_its_counter() {
     assert_eq!(followed, (1,), "ten were used up, and the script that followed counts from nothing");
 }
 
-/// Returns the code of an error that names another server.
 fn sent_away(error: &StoreError) -> Option<&str> {
     if let StoreError::Verb { source, .. } = error { source.code() } else { None }
 }
@@ -277,7 +272,6 @@ async fn a_watch_during_a_slot_move_reports_no_missing_keys() {
     cluster.move_keys(&keys, from, to).await;
     assert_eq!(sent_away(&watch.poll().await.unwrap_err()), Some("ASK"));
     cluster.end_move(slot, from, to).await;
-    // The watch's own connection gets an error from the old primary, and then reconnects to the new one.
     assert_eq!(sent_away(&watch.poll().await.unwrap_err()), Some("MOVED"));
     assert_eq!(watch.poll().await.unwrap().policy_generation, generation);
 }

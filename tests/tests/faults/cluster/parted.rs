@@ -1,4 +1,4 @@
-//! A primary is cut off from all other nodes. The fleet and its producers can still reach it.
+//! A primary is cut off from all other nodes, but not from the fleet and its producers.
 
 use tickfleet_testkit::Network;
 
@@ -28,8 +28,7 @@ async fn durable_calls_run_once_when_an_isolated_primary_is_replaced() {
 
     let said = fleet.until_ended(tenant, 8).await;
     let ok = said.iter().filter(|outcome| *outcome == "ok").count();
-    // No replica confirms until the old primary follows the new primary. So some calls have used up their attempts
-    // without running.
+    // No replica confirms before the old primary follows the new one, so calls use up their attempts without running.
     assert!(
         said.iter().all(|outcome| ["ok", "transient"].contains(&outcome.as_str())),
         "{:#?}",

@@ -1,4 +1,4 @@
-//! Each shard finds the primary of its slot, both from redirections and by requesting the cluster's slots again.
+//! Each shard finds the primary of its slot, from redirections and from the cluster's list of slots.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ async fn a_blocked_reader_detects_a_slot_move() {
         let answer = reader.seam().take(&waits).await;
         (answer.map(|entries| entries.len()).map_err(|error| error.to_string()), asked.elapsed())
     });
-    // The reader must be waiting when its streams move.
+    // The reader must wait before its streams move.
     sleep(Duration::from_millis(300)).await;
     cluster.begin_to_move(slot, from, to).await;
     let keys = cluster.keys_in(slot, from).await;
@@ -42,7 +42,6 @@ async fn a_blocked_reader_detects_a_slot_move() {
     assert!(answer.is_err() && waited < Duration::from_secs(15), "{answer:?} after {waited:?}");
     assert!(!answer.unwrap_err().contains("gone"), "what moves is not lost");
 
-    // The reader must no longer wait at the old primary.
     let deadline = Instant::now() + RECOVERS_WITHIN;
     while store.seam().take(&TakeRequest { wait_ms: 50, ..take.clone() }).await.is_err() {
         assert!(Instant::now() < deadline, "the reader does not find the next holder");

@@ -32,7 +32,6 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
     pay.requires_approval()
 }
 
-/// Approves every payment. `given` counts the approvals.
 async fn agrees(store: Store, given: Arc<AtomicUsize>) {
     let client = Client::over(vec![store]);
     let acme = TenantId::new("acme").unwrap();
@@ -58,7 +57,7 @@ async fn agrees(store: Store, given: Arc<AtomicUsize>) {
     }
 }
 
-/// After `kill_after` commits, all processes except ann die, and new processes start.
+/// The approver ann does not die.
 async fn play(kill_after: usize) -> ApprovalRun {
     let paid = Arc::new(AtomicUsize::new(0));
     let given = Arc::new(AtomicUsize::new(0));

@@ -1,5 +1,4 @@
-//! All processes die at each step of a call that calls other tools. New processes must reach the same end, and `once`
-//! calls must not run twice.
+//! All processes die at each step of a call that calls other tools. `once` calls must not run twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +12,6 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// The tool's ledger is outside the fleet, and shows whether the tool ran twice.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Value| {
@@ -47,7 +45,6 @@ struct ComposedRun {
     killed: bool,
 }
 
-/// After `kill_after` commits, all processes die, and new processes start.
 async fn play(kill_after: usize) -> ComposedRun {
     let posts = Arc::new(AtomicUsize::new(0));
     let plan = Plan {
@@ -86,7 +83,6 @@ async fn a_composed_call_reaches_the_same_end_after_a_kill_at_any_step() {
         let ok = reported.iter().filter(|outcome| *outcome == "ok").count();
         let honest = reported.iter().all(|outcome| ["ok", "outcome_unknown"].contains(&outcome.as_str()));
         assert!(honest, "killed after {kill_after}: {played:?}");
-        // A post that is reported as done was made once. A post that is reported as unknown was made at most once.
         assert!(
             (ok..=2).contains(&played.posts),
             "killed after {kill_after}, told wrongly or posted twice: {played:?}"
@@ -95,6 +91,6 @@ async fn a_composed_call_reaches_the_same_end_after_a_kill_at_any_step() {
         assert!(played.audits.values().all(|entries| *entries == 1), "killed after {kill_after}: {played:?}");
         unknown += 2 - ok;
     }
-    // At only a few steps, a call has begun and its end is not recorded yet.
+    // Only few steps lie between the begin of a call and the record of its end.
     assert!(unknown <= steps.div_ceil(3), "unknown {unknown} times in {steps} steps");
 }

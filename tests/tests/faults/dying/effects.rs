@@ -1,5 +1,4 @@
-//! All processes die at each step of two turns with the same payment. The payment must be made at most once, and both
-//! results must be correct.
+//! All processes die at each step of two turns with the same payment, which must be made at most once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +17,7 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
     let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, _: Value| {
         let number = paid.fetch_add(1, Ordering::SeqCst) + 1;
         async move {
-            // The payment takes a while, so that the other turn or a kill can arrive while it runs.
+            // The other turn or a kill can arrive in this time.
             tokio::time::sleep(Duration::from_millis(30)).await;
             Ok::<_, ToolError>(json!({"number": number}))
         }
@@ -34,7 +33,6 @@ struct EffectRun {
     killed: bool,
 }
 
-/// After `kill_after` commits, all processes die, and new processes start.
 async fn play(kill_after: usize) -> EffectRun {
     let paid = Arc::new(AtomicUsize::new(0));
     let plan = Plan {

@@ -1,5 +1,4 @@
-//! All processes of the fleet die at each step of a local call. The function must run at most once, and the result must
-//! be correct.
+//! All processes of the fleet die at each step of a local call. The function must run at most once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +18,7 @@ struct LocalRun {
     killed: bool,
 }
 
-/// After `kill_after` commits, all processes of the fleet die, and new ones start. The caller's process lives.
+/// The caller's process does not die.
 async fn play(kill_after: usize) -> LocalRun {
     let declared = json!({"tools": {"pay": {
         "description": "Pays.", "input_schema": {"type": "object"}, "effect": "once", "local": {"lease_ms": 20_000},

@@ -1,4 +1,4 @@
-//! All processes die after a number of commits about a turn or task, and new processes start. Start at [`play`].
+//! All processes die after a number of commits, and new processes start. Start at [`play`].
 
 mod approvals;
 mod composed;
@@ -20,12 +20,12 @@ struct DyingRun {
     killed: bool,
 }
 
-/// True for commits about a turn or task. Commits of heartbeats do not count, because they can come at any time.
+/// Ignores commits of heartbeats, which can come at any time.
 fn is_commit(line: &str) -> bool {
     ["] \"FCALL\" ", "] \"EVALSHA\" "].iter().any(|command| line.contains(command)) && line.contains(":acme:")
 }
 
-/// `fleet` must not have schedulers or workers. After `kill_after` commits, all processes die, and new processes start.
+/// `fleet` must have no schedulers and no workers. All processes die after `kill_after` commits.
 async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl AsyncFnOnce(&Fleet)) -> DyingRun {
     let monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();
     let mut commits_made = monitor.into_on_message::<String>().filter(|line| future::ready(is_commit(line)));
@@ -51,7 +51,7 @@ async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl
     DyingRun { commits, replies: received, killed: second.is_some() }
 }
 
-/// Milliseconds. If all processes die, the test must wait for the end of a lease, so the lease is short.
+/// In ms. Short if processes die, because the test then waits for the end of a lease.
 fn lease_ms(kill_after: usize) -> i64 {
     if kill_after == usize::MAX { 10_000 } else { 1_500 }
 }
@@ -62,7 +62,6 @@ fn steps(usual: usize) -> usize {
     std::env::var("TICKFLEET_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(usual)
 }
 
-/// Returns the numbers of the commits after which processes die, spread evenly from the first commit to the last.
 fn places(commits: usize, steps: usize) -> impl Iterator<Item = usize> {
     (1..=commits).step_by((commits / steps).max(1))
 }

@@ -1,5 +1,4 @@
-//! All processes die at each step of a task of two agents. New processes must reach the same end. The task is an
-//! exchange of a session, one agent sends the other a message, and a budget limits the agents' use of the model.
+//! All processes die at each step of a task of two agents. New processes must reach the same end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use tickfleet_tools::{ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// Each of the two agents sends two requests if no process dies.
+/// Two requests of each agent, if no process dies.
 const ASKED: usize = 4;
 const TASK: &str = "ses-news-1";
 const ANSWER: &str = "Kelly has seen to it.";
@@ -49,7 +48,6 @@ struct Posted {
     posted: String,
 }
 
-/// The tool's ledger is outside the fleet, and shows whether the tool ran twice.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
@@ -61,8 +59,7 @@ fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// atlas sends kelly a message, delegates a post to her, waits for her, and reports. Each of kelly's requests must
-/// contain the message exactly once; `confused` counts the others.
+/// Each of kelly's requests must contain the message exactly once. `confused` counts the other requests.
 async fn model(confused: &Arc<AtomicUsize>) -> ScriptedModel {
     let confused = Arc::clone(confused);
     ScriptedModel::start(move |asked: &ModelRequest| {
@@ -128,7 +125,6 @@ struct TaskRun {
     killed: bool,
 }
 
-/// After `kill_after` commits, all processes die, and new processes start.
 async fn play(kill_after: usize) -> TaskRun {
     let posts = Arc::new(AtomicUsize::new(0));
     let confused = Arc::new(AtomicUsize::new(0));
@@ -169,12 +165,12 @@ async fn a_task_of_two_agents_reaches_the_same_end_after_a_kill_at_any_step() {
         assert_eq!(played.confused, 0, "killed after {kill_after}, a message was lost or came twice: {played:?}");
         assert_eq!(played.counted, ASKED as u64, "killed after {kill_after}, use is not counted once: {played:?}");
         assert!(played.posts <= 1, "killed after {kill_after}, it was posted twice: {played:?}");
-        // When all processes died, at most one response was pending.
+        // One response can be pending when all processes die.
         assert!(played.asked <= ASKED + 1, "killed after {kill_after}, asked too often: {played:?}");
         if played.posts == 0 {
             unknown.insert(kill_after, played);
         }
     }
-    // At only a few steps, the post has begun but is not sent, so its outcome is unknown.
+    // At a few steps, the post has begun but is not sent.
     assert!(unknown.len() <= 2, "it was not posted at all: {unknown:?}");
 }

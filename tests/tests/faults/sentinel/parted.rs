@@ -1,11 +1,10 @@
-//! A primary is cut off from most Sentinels and from its replica, and continues to accept writes. The tests check which
-//! clients leave this primary, and which calls do not run on it.
+//! A primary is cut off from most Sentinels and from its replica, and continues to accept writes.
 
 use tickfleet_testkit::Network;
 
 use super::*;
 
-/// `PRIMARY` is the primary's number in the test's network. All URLs name `FIRST_SENTINEL` first.
+/// Numbers in the test's network. All URLs name `FIRST_SENTINEL` first.
 const PRIMARY: usize = 0;
 const FIRST_SENTINEL: usize = 2;
 
@@ -19,15 +18,13 @@ async fn apart(extra_args: &[&str]) -> Option<SentinelSetup> {
 }
 
 impl Fleet {
-    /// Waits until the other Sentinels have promoted the replica. The fleet and its producers still reach all servers
-    /// that they know.
+    /// The fleet and its producers still reach all servers.
     async fn cut_off(&self) {
         self.trio.replicated(PRIMARY, 1).await;
         self.trio.network().isolate(&[PRIMARY, FIRST_SENTINEL], self.trio.on_network());
         assert_eq!(self.trio.another_primary(PRIMARY).await, 1);
     }
 
-    /// Waits until the old primary follows the new primary and the producer uses the new primary.
     async fn join(&self) {
         self.trio.network().join();
         self.trio.replicated(1, 1).await;
@@ -54,7 +51,7 @@ fn good(replies: &BTreeMap<String, Vec<Value>>, prefix: &str, words: &[&str]) ->
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_reaches_another_sentinel_moves_to_the_new_primary() {
     let Some(trio) = apart(&[]).await else { return };
-    // The first Sentinel in the URL names the old primary, and the second names the new one.
+    // The first Sentinel names the old primary, and the second names the new one.
     let url = trio.url_by(0..2);
     let fleet = Fleet::start_on(trio, url, Durability::None).await;
     fleet.submit("before").await;
@@ -93,7 +90,7 @@ async fn durable_calls_do_not_run_on_a_partitioned_primary() {
     assert_eq!(fleet.replies(1).await.len(), 0, "what the old primary took is still there");
     fleet.submit("cut-off").await;
     let replies = fleet.until_replied(1, TURNS).await;
-    // If the machine stalls for half a second, a confirmation fails, which uses up an attempt.
+    // A stall of half a second makes a confirmation fail, which uses up an attempt.
     let ran = good(&replies, "", &["ok", "transient"]);
     assert_eq!(fleet.ran(""), vec![1; ran]);
     fleet.stop().await;
@@ -111,7 +108,6 @@ async fn a_partitioned_primary_with_min_replicas_rejects_writes() {
     let deadline = Instant::now() + RECOVERS_WITHIN;
     let store = &fleet.client.stores()[0];
     let refused = loop {
-        // Eventually, the old primary rejects any script that can write.
         match store.ensure_groups().await {
             Err(error) => break error.to_string(),
             Ok(_) => assert!(Instant::now() < deadline, "the old primary goes on taking writes"),

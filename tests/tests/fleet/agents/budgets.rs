@@ -91,7 +91,7 @@ async fn a_task_with_an_exhausted_budget_fails_and_names_the_limit() {
     assert_eq!((&refused["outcome"], &error["details"]["limit"]), (&json!("permanent"), &json!("money")), "{refused}");
     assert!(error["message"].as_str().unwrap().contains("0.005 for models per tenant in a day"), "{error}");
     assert!(error["details"]["resets_at"].as_str().unwrap().ends_with("00:00:00Z"), "{error}");
-    // A request that may use more than the whole limit would wait forever, so its task ends.
+    // A request that may use more than the whole limit would wait forever.
     let small = |policy: &mut Policy| with(policy, vec![tokens(100, LimitWindow::Day)]);
     fleet.stop().await;
     let mut fleet = Fleet::start(Plan { policy: small, ..plan(&model, vec![]) }).await;
@@ -105,8 +105,7 @@ async fn a_task_with_an_exhausted_budget_fails_and_names_the_limit() {
 async fn a_waiting_task_runs_once_other_requests_return_unused_budget() {
     let model =
         ScriptedModel::start(|_: &ModelRequest| ModelReply::Slow(Duration::from_millis(300), "Done.".into())).await;
-    // A request may use some 2,000 tokens, but uses 110. So at most two requests run at once, and all run within one
-    // day.
+    // A request may use some 2,000 tokens, so at most two requests run at once. Each uses 110, so all fit into one day.
     let policy = |policy: &mut Policy| {
         with(policy, vec![Limit { on_reach: OnReach::Wait, ..tokens(4_000, LimitWindow::Day) }]);
     };
@@ -137,14 +136,13 @@ async fn a_budget_in_shadow_mode_counts_but_does_not_block() {
     fleet.stop().await;
 }
 
-/// The model also counts answers to workers that were already dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_budget_is_not_exceeded_when_workers_are_killed() {
     let model =
         ScriptedModel::start(|_: &ModelRequest| ModelReply::Slow(Duration::from_millis(40), "Done.".into())).await;
     let policy = |policy: &mut Policy| with(policy, vec![tokens(TOKENS_MAX, LimitWindow::Day)]);
     let mut plan = Plan { policy, workers: 0, slots: 4, standard_tools: false, ..plan(&model, vec![]) };
-    // A request may use only slightly more tokens than it actually uses.
+    // Lets a request use only slightly more tokens than it needs.
     for handler in plan.handlers.values_mut() {
         let TaskHandlerDef::Llm(def) = handler else { continue };
         def.tokens_max = 100;

@@ -21,7 +21,6 @@ fn forgetful(model: &ScriptedModel) -> Plan {
     plan
 }
 
-/// Leaves out requests for summaries.
 fn requests(model: &ScriptedModel) -> Vec<ModelRequest> {
     model.seen().into_iter().filter(|asked| !asked.system.starts_with(KEEPER)).collect()
 }
@@ -32,7 +31,7 @@ fn says(asked: &ModelRequest, words: &str) -> bool {
 
 #[tokio::test]
 async fn old_steps_are_summarized_once_and_summaries_count_as_usage() {
-    // The requests no longer show all calls, so the scripted model counts the calls itself.
+    // Requests no longer show all calls, so the scripted model counts the calls.
     let calls = AtomicUsize::new(0);
     let notes = AtomicUsize::new(0);
     let model = ScriptedModel::start(move |asked: &ModelRequest| {
@@ -54,7 +53,7 @@ async fn old_steps_are_summarized_once_and_summaries_count_as_usage() {
     let seen = requests(&model);
     let kept = model.asked() - seen.len();
     assert_eq!(output["usage"]["input_tokens"], json!(100 * model.asked()), "summaries are counted: {reply}");
-    // Four results do not fit, so one stays and three are summarized. The same happens after every three more results.
+    // Four results do not fit, so three are summarized and one stays.
     assert_eq!(kept, 3, "{kept} summaries");
     let results = |asked: &ModelRequest| asked.messages.iter().filter(|message| message["role"] == "tool").count();
     assert!(seen.iter().all(|asked| results(asked) <= 3), "{:?}", seen.iter().map(results).collect::<Vec<_>>());

@@ -1,12 +1,11 @@
-//! A task waits for work whose record expires before the task reads the result. Records and IDs are kept only for a
-//! moment, and the only slot is busy meanwhile. Nothing may be done twice, and the results must be correct.
+//! The record of some work expires before a task that waits for the work reads the result. Nothing may be done twice.
 
 use tickfleet_store::StoreOptions;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// Longer than the time for which records are kept.
+/// Longer than `retain_ms`.
 const SLEEP_MS: u64 = 1_500;
 
 fn forgetful(plan: Plan) -> Plan {
@@ -14,7 +13,7 @@ fn forgetful(plan: Plan) -> Plan {
     Plan { slots: 1, store, ..plan }
 }
 
-/// Submits a turn that takes the slot as soon as the slot is free. The post may return only after this turn is queued.
+/// Submits a turn that takes the slot next. The post may return only after this turn is queued.
 async fn keep_busy(fleet: &Fleet, may_end: &CancellationToken) {
     let calls = json!([{"name": "sleep", "arguments": {"ms": SLEEP_MS}}]);
     let turn = json!({"turn_id": "busy", "tenant": "acme", "agent": "atlas", "priority": "urgent", "calls": calls});
@@ -85,7 +84,7 @@ async fn an_awaited_task_with_an_expired_record_is_not_delegated_again() {
         replies.push(fleet.reply().await);
     }
     assert_eq!(posts.load(Ordering::SeqCst), 1, "{replies:?}");
-    // kelly's own answer goes to the same inbox, at most once.
+    // kelly's own answer may go to the same inbox.
     assert!(replies.len() <= 2, "{replies:?}");
     fleet.stop().await;
 }

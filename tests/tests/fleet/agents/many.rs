@@ -58,7 +58,7 @@ async fn a_thousand_tasks_finish_with_few_slots_and_within_limits() {
             Ok::<_, ToolError>(Posted { number: 1 })
         }
     });
-    // No worker dies here. The lease is so long that a stalled machine does not look like a dead worker.
+    // With this lease, a stalled worker does not look dead.
     let store = StoreOptions { lease_ms: 10_000, ..StoreOptions::default() };
     let plan = Plan { workers: 2, slots: 8, policy: limited, store, ..plan(&model, vec![count]) };
     let mut fleet = Fleet::start(plan).await;
@@ -97,8 +97,7 @@ async fn a_task_of_two_hundred_rounds_keeps_its_history_and_requests_bounded() {
     // Two hundred rounds take a minute or two on a busy machine.
     let reply = fleet.try_reply(2 * PATIENCE).await.expect("the task's reply");
     assert_eq!(result(&reply)["output"]["iterations"], ROUNDS + 1, "{reply}");
-    // Each result is cut to 2,000 bytes. A request has at most 20,000 bytes of recent results, plus the shortened old
-    // results.
+    // Each result is cut to 2,000 bytes. A request has at most 20,000 bytes of recent results.
     let bytes: usize = fleet
         .store
         .steps(&tickfleet_store::TurnName::parse("acme:long").unwrap(), 0)

@@ -1,5 +1,4 @@
 //! Runs an agent on a real provider, but only on request:
-//!
 //! `OPENAI_API_KEY=… OPENAI_MODEL=gpt-4.1-mini cargo nextest run -p tickfleet-tests --run-ignored only -E
 //! 'test(agents::real)'`
 
@@ -26,7 +25,6 @@ const VARIABLES: [&str; 10] = [
 async fn a_real_model_calls_a_tool_and_answers_with_its_result() {
     let given = VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))).collect();
     let nobody = ScriptedModel::start(|_: &ModelRequest| ModelReply::Status(500, 0)).await;
-    // No model can guess this word.
     let find = TypedTool::new("find_word", "Returns the word of the day.", Effect::Read, |_, _: Value| async {
         Ok::<_, ToolError>(json!({"word": "xylobromine"}))
     });

@@ -1,4 +1,4 @@
-//! When a task ends, work under it ends too, unless the task succeeds.
+//! When a task ends without success, its child tasks and turns end too.
 
 use tickfleet_model::TaskId;
 use tickfleet_store::{TurnName, TurnView};
@@ -18,8 +18,7 @@ async fn fleet() -> Fleet {
     Fleet::start(Plan { tools: plan.tools.into_iter().chain([hang()]).collect(), slots: 8, ..plan }).await
 }
 
-/// archy's task `job` has a child task of link, which has a task of emma and a turn. The task of emma and the turn
-/// never end.
+/// `job` has the child task `child`. The child's task and turn never end.
 async fn family(fleet: &Fleet, job: Value) -> LeasedTask {
     fleet.delegate("archy", job).await;
     let leased = fleet.lease_task("archy", "r1").await;
@@ -37,7 +36,7 @@ async fn family(fleet: &Fleet, job: Value) -> LeasedTask {
 
 async fn holder(fleet: &Fleet, id: &str) -> Option<String> {
     let name = TurnName::parse(&format!("acme:{id}")).unwrap();
-    // If Redis does not respond in time, the request is repeated.
+    // Redis may not respond in time. The caller then asks again.
     match fleet.store.turn_view(&name).await {
         Ok(TurnView::Live(live)) => live.holder,
         Ok(TurnView::Finished(_) | TurnView::Unknown) | Err(_) => None,

@@ -121,7 +121,7 @@ async fn a_retryable_failure_redelivers_the_task_and_a_final_one_ends_it() {
 
 #[tokio::test]
 async fn a_silent_runtime_loses_its_lease_and_its_late_result_is_ignored() {
-    // archy's runtimes report within their lease. link's runtimes never report.
+    // link's runtimes never report, so their lease is short.
     let mut plan = plan(5_000);
     plan.handlers.insert(AgentId::new("link").unwrap(), external(250));
     let mut fleet = Fleet::start(plan).await;
@@ -144,7 +144,6 @@ async fn a_silent_runtime_loses_its_lease_and_its_late_result_is_ignored() {
     for name in ["r1", "r2", "r3"] {
         assert_eq!(fleet.lease_task("link", name).await.id(), "cursed");
     }
-    // Three runtimes have leased the task, so it is unknown how it ended.
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["outcome"], "outcome_unknown");
     fleet.stop().await;
@@ -152,8 +151,7 @@ async fn a_silent_runtime_loses_its_lease_and_its_late_result_is_ignored() {
 
 #[tokio::test]
 async fn a_leased_task_that_is_cancelled_or_expires_ends_as_outcome_unknown() {
-    // A silent runtime keeps its task until its lease ends. Only then does a canceled or expired task end. The cancel
-    // and the deadline must come before the end of the lease, and the task must be leased before the deadline.
+    // A canceled task ends only when the lease of its silent runtime ends. The lease must outlast the deadline.
     let mut fleet = Fleet::start(plan(5_000)).await;
     fleet.delegate("archy", json!({"task_id": "cancelled"})).await;
     let leased = fleet.lease_task("archy", "r1").await;

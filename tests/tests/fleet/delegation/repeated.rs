@@ -19,7 +19,6 @@ async fn a_repeated_task_message_is_a_duplicate_and_a_changed_one_a_conflict() {
     fleet.delegate("fran", json!({"task_id": "job-1", "task_description": "Something else."})).await;
     let conflict = fleet.reply().await;
     assert_eq!((&conflict["status"], &conflict["error"]["code"]), (&json!("conflict"), &json!("conflict")));
-    // A repeat after the deadline is a duplicate too. A task that ran must not be reported as rejected.
     let soon = json!({"task_id": "job-2", "deadline": fleet.in_ms(3_000).await});
     let over_ms = fleet.store.now_ms().await.unwrap() + 3_000;
     fleet.delegate("fran", soon.clone()).await;
@@ -52,7 +51,6 @@ async fn a_delegation_with_a_possibly_expired_record_is_not_repeated() {
     let refused = handler.call(&context(true), &arguments).await.unwrap_err();
     let unknown = |message: &str| message.contains("Whether the task was given out is not known");
     assert!(matches!(&refused, ToolFailure::Ended { message, .. } if unknown(message)), "{refused:?}");
-    // The refused call wrote nothing. If no record can have expired, the same call delegates the task.
     let given = handler.call(&context(false), &arguments).await.unwrap();
     assert!(given.json.get().contains("queued"), "{}", given.json.get());
     fleet.cancel_turn("t1").await;

@@ -115,7 +115,7 @@ fn every_alert_has_a_firing_and_a_silent_test_case() {
     assert_eq!(keeps_still, alerts, "alerts that a case keeps from firing");
 }
 
-/// Without an order in the test case, promtool may evaluate alerts before the recordings that they read.
+/// Without this order, promtool may evaluate alerts before the recordings that they read.
 #[test]
 fn test_cases_evaluate_recording_rules_first_and_cover_every_group() {
     let all: BTreeSet<String> = groups().into_iter().map(|group| group.name).collect();
@@ -172,8 +172,7 @@ fn no_alert_or_scaling_rule_counts_capped_turns() {
     for rule in rules() {
         let name = rule.alert.or(rule.record).unwrap();
         assert!(!rule.expr.contains("parked_capped"), "{name}");
-        // An expression that selects no state covers all states, including `parked_capped`. The two recordings by state
-        // are exempt, because other rules select states from them.
+        // Without a state, an expression covers `parked_capped`. The two recordings by state are exempt.
         let by_state = rule.expr.contains("by (namespace, state)") && name.contains("namespace_state:");
         for gauge in ["tickfleet_backlog", "tickfleet_oldest_age_seconds"] {
             let all_states = Regex::new(&format!(r"{gauge}(:max)?([^_:a-z{{]|$|\{{[^}}]*\}})")).unwrap();

@@ -1,6 +1,4 @@
-//! AgentDojo's attacks against grants, rules and facts. Rules let an attacker's call through only if it equals one of
-//! the user's own calls exactly. In a session of the user's task, the attacker's calls come after the first result that
-//! can contain the attacker's text. Facts deny such a call if the same call was already made.
+//! AgentDojo's attacks against facts. A fact denies an attacker's call if the session has already made the same call.
 
 use tickfleet_model::Outcome;
 use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, RuleMode};
@@ -8,8 +6,7 @@ use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, RuleMode
 use super::rules::{asked, with_rules};
 use super::*;
 
-/// Rules cannot tell attackers' calls of these tools from users' calls. So each tool may be called once per session, or
-/// once per value of an argument. The table names the fact that enforces this.
+/// Rules cannot tell attackers' calls of these tools from users' calls. A fact allows each call only once per session.
 const ONCE_A_SESSION: [(&str, &str); 5] = [
     ("slack.get_channels", "slack_channels"),
     ("slack.read_channel_messages", "slack_messages(/channel)"),
@@ -17,7 +14,7 @@ const ONCE_A_SESSION: [(&str, &str); 5] = [
     ("travel.get_hotels_prices", "travel_prices(/hotel_names)"),
     ("banking.get_scheduled_transactions", "banking_scheduled"),
 ];
-/// A user who is added to a channel changes the list of channels, so the list may be requested again.
+/// A new user changes the list of channels, so the list may be requested again.
 const MAKES_STALE: (&str, &str) = ("slack.add_user_to_channel", "slack_channels");
 /// Results of these tools can contain text of other people.
 const UNTRUSTED: [&str; 16] = [
@@ -58,8 +55,7 @@ fn with_facts(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// The attack's calls come after the first result that can contain the attack. Also returns the position of the
-/// attack's first call.
+/// Inserts the attack after the first result that can contain it. Also returns the position of the attack's first call.
 fn hijacked(user: &Task, attack: &Task) -> (usize, Vec<Value>) {
     let mut calls = user.turn_calls();
     let carries = |call: &Value| UNTRUSTED.iter().any(|tool| call["name"] == *tool);
@@ -70,12 +66,12 @@ fn hijacked(user: &Task, attack: &Task) -> (usize, Vec<Value>) {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct AttackCounts {
-    /// Calls in sessions without an attack. All of them run.
+    /// Calls in sessions without an attack.
     legitimate: usize,
-    /// Attackers' calls that grants and rules let through. Facts deny the `stopped` calls, and the `passed` calls run.
+    /// Attackers' calls that grants and rules let through. Facts deny `stopped` calls, and `passed` calls run.
     stopped: usize,
     passed: usize,
-    /// The user's own calls that repeat a call of the attacker. Facts deny these calls.
+    /// The user's own calls that repeat an attacker's call.
     repeated: usize,
     attacks: usize,
 }

@@ -1,5 +1,4 @@
-//! AgentDojo's attacks against grants and rules. All tasks have the same rules. Rules read the user's request from the
-//! turn's context. Here, the request is the list of calls that AgentDojo expects.
+//! AgentDojo's attacks against rules. The rules read the user's request: the calls that AgentDojo expects.
 
 use tickfleet_model::policy::Rule;
 
@@ -98,8 +97,7 @@ fn judge_ruled(counted: &mut StoppedCallCounts, result: &Value, call: &Value, us
         }
         ("denied", _) if task.is_legitimate() => panic!("{} is stopped: {result}", user.agent()),
         ("denied", "not_granted") => counted.not_granted += 1,
-        // A rule that cannot be evaluated also denies the call. This happens if the user has mentioned nothing that the
-        // rule could compare (the sender of mails).
+        // A rule that cannot be evaluated also denies the call.
         ("denied", "rule_not_met" | "rule_undecided") => counted.by_rules += 1,
         other => panic!("{other:?}: {result}"),
     }

@@ -1,6 +1,4 @@
-//! AgentDojo's user tasks, delegated to agents with a scripted model. The model first makes the calls that AgentDojo
-//! expects, one per answer, and finally returns their results. In the second run, the model is hijacked: after its
-//! first result, it makes the calls that an attacker wants.
+//! AgentDojo's user tasks with a scripted model. In the second run, an attacker hijacks the model.
 
 use std::sync::Arc;
 
@@ -24,7 +22,7 @@ impl Script {
         self.attacks.iter().filter(|attack| attack.suite == suite && !attack.calls.is_empty()).collect()
     }
 
-    /// The model's last answer has no calls and is left out.
+    /// Leaves out the last answer, which has no calls.
     fn answers(&self, task: &Task, is_hijacked: bool) -> Vec<Vec<(String, Value)>> {
         let call = |call: &Value| {
             let name = mangle(call["name"].as_str().unwrap());

@@ -1,16 +1,15 @@
-//! The parts of the suite that are not supported, with the reasons. Each row has the beginning of a group's or a test's
-//! name.
+//! The unsupported parts of the suite, with the reasons. A row is the beginning of the name of a group or a test.
 
 /// No document is ever fetched.
 const REMOTE: &str = "refers to a document elsewhere";
 /// Each schema is one document. Generators of tool schemas write JSON pointers.
 const RESOURCE: &str =
     "several documents in one, told apart by $id; only JSON pointers into the one document are followed";
-/// Generators of tool schemas write JSON pointers instead of names inside a document.
+/// Generators of tool schemas write JSON pointers.
 const NAMED: &str = "refers to a named place ($anchor, or $id with a fragment); only JSON pointers are followed";
 /// The cost of such a reference depends on the place from which it is used, so it cannot be bounded in advance.
 const DYNAMIC: &str = "a reference that is resolved while validating";
-/// A tool names the draft of its schema, and only published drafts are known.
+/// Only published drafts are known.
 const METASCHEMA: &str = "a meta-schema of its own, which would have to be fetched";
 
 pub(super) const REFUSED: &[(&str, &str)] = &[

@@ -56,8 +56,7 @@ pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedReques
     })
 }
 
-/// Roles must alternate, so consecutive messages of one role are joined. The results of calls thus come before the
-/// user's next text in the same message.
+/// Roles must alternate, so consecutive messages of one role are joined.
 fn messages(messages: &[ChatMessage]) -> Vec<RequestMessage<'_>> {
     let mut joined: Vec<RequestMessage<'_>> = Vec::new();
     for message in messages {
@@ -123,7 +122,7 @@ pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, St
         match part.r#type.0.as_str() {
             "text" => text.push_str(&part.text.0),
             "tool_use" => calls.push(call(request, calls.len(), part.name, part.input, None)),
-            // Skip thoughts, and the use of tools that Anthropic runs itself. This crate never requests such tools.
+            // Skips thoughts, and tools that Anthropic runs itself.
             _ => {}
         }
     }

@@ -69,8 +69,7 @@ pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedReques
     })
 }
 
-/// If calls are in one content, their responses must also be in one content. So consecutive messages of one role are
-/// joined.
+/// Responses to the calls of one content must be in one content, so consecutive messages of one role are joined.
 fn contents(messages: &[ChatMessage]) -> Vec<Content<'_>> {
     let mut contents: Vec<Content<'_>> = Vec::new();
     for message in messages {

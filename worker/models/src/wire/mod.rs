@@ -1,4 +1,4 @@
-//! One module per API: how its requests are written and its answers are read.
+//! One module per API. A module writes requests and reads answers.
 
 mod anthropic;
 mod gemini;
@@ -80,7 +80,7 @@ impl ProviderApi {
     }
 }
 
-/// Some servers write null or another JSON value instead of text. Such a value affects only its own call.
+/// Some servers write null or another JSON value instead of text.
 #[derive(Debug, Default)]
 struct LooseText(String);
 
@@ -109,8 +109,7 @@ fn call(
     ToolCall { id: request.call_id(index), tool, arguments, signature }
 }
 
-/// Returns why the answer stopped. If the answer was cut off and ends with a call, marks the call so that it is never
-/// carried out.
+/// If the answer was cut off and ends with a call, this marks the call so that it is never carried out.
 fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_call: bool) -> StopReason {
     if is_refused {
         return StopReason::Refused;

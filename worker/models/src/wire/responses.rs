@@ -1,5 +1,4 @@
-//! OpenAI's Responses API. As with the other APIs, each request contains the whole conversation, so the provider stores
-//! nothing.
+//! OpenAI's Responses API. Each request contains the whole conversation, so that the provider stores nothing.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -63,7 +62,7 @@ struct Incomplete {
     reason: Option<String>,
 }
 
-/// Unknown items, such as thoughts and kinds added later, are skipped without reading their content.
+/// Skips the content of unknown items, such as thoughts.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Item {

@@ -1,4 +1,4 @@
-//! Tests providers over real HTTP, against a stand-in that rejects what the real providers reject.
+//! Tests providers over HTTP, against a stub that rejects what the real providers reject.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod strict;
@@ -55,7 +55,7 @@ fn asking() -> ModelRequest {
     }
 }
 
-/// Returns the conversation after an answer with two calls. The second call has failed.
+/// The second call has failed.
 fn continued(calls: Vec<ToolCall>) -> ModelRequest {
     let mut request = asking();
     let results = calls.iter().enumerate().map(|(index, call)| ChatMessage::Result {

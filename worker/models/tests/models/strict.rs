@@ -1,4 +1,4 @@
-//! A stand-in for a provider. It replies from a list, and rejects what the provider would reject.
+//! A stub of a provider. It replies from a list, and rejects what the provider would reject.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ pub const KEY: &str = "test-key-of-the-stand-in";
 
 #[derive(Debug, Clone)]
 pub enum Reply {
-    /// One of the two calls has a number that a double cannot represent.
+    /// One call has a number that a double cannot hold.
     Calls,
     Words(&'static str),
     /// Status, body, and the `Retry-After` header. An empty header is not sent.
@@ -113,7 +113,7 @@ fn said(api: ProviderApi, text: &str) -> String {
     body.to_string()
 }
 
-/// Returns text, because `json!` cannot represent a number with 23 digits.
+/// Returns text, because `json!` cannot hold a number with 23 digits.
 fn calls(api: ProviderApi) -> &'static str {
     match api {
         ProviderApi::OpenAi => {

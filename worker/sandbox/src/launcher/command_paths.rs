@@ -2,7 +2,6 @@ use std::path::Path;
 
 use crate::spec::Level;
 
-/// The paths depend on the level.
 pub(super) struct CommandPaths<'a> {
     pub(super) workspace: &'a Path,
     pub(super) temporary: &'a Path,

@@ -1,6 +1,4 @@
-//! The steps by which a child confines itself before it executes the command. Their order leaves no gap: switch to
-//! another user if the launcher is root, set limits, forbid new privileges, apply Landlock, apply seccomp, execute the
-//! program.
+//! The steps by which a child confines itself before it executes the command. The order of the steps leaves no gap.
 
 use std::ffi::{CString, NulError};
 use std::fs::File;
@@ -21,15 +19,14 @@ use crate::cgroup::CgroupHandle;
 use crate::spec::{Level, PATH};
 use crate::wire::Request;
 
-/// Lowers the priority of commands.
 const NICE: i32 = 10;
 
 #[derive(Debug)]
 pub(super) struct StartedChild {
     pub(super) child: Pid,
-    /// Closed without data when the command is executed. If a step fails, the pipe contains the step and the reason.
+    /// Closed without data when the command is executed. Otherwise, the pipe contains the failed step and the reason.
     pub(super) failure: PipeReader,
-    /// At the level `strict`: how the command ended, and whether it had a `/proc`.
+    /// At the level `strict`: how the command ended, and whether the command had a `/proc`.
     pub(super) ended: Option<PipeReader>,
 }
 
@@ -39,8 +36,7 @@ pub(super) struct Owner {
     pub(super) gid: Gid,
 }
 
-/// Returns the owner of the workspace if the launcher is root, because commands then run as this user. Otherwise
-/// `None`.
+/// If the launcher is root, commands run as the owner of the workspace. Otherwise, returns `None`.
 pub(super) fn owner(workspace: &Path) -> Result<Option<Owner>, Refusal> {
     if !unistd::geteuid().is_root() {
         return Ok(None);
@@ -89,8 +85,7 @@ pub(super) fn admit(cgroup_handle: Option<&CgroupHandle>, child: Pid) -> Result<
     cgroup_handle.map_or(Ok(()), |cgroup_handle| cgroup_handle.admit(child.as_raw())).map_err(step("enter the cgroup"))
 }
 
-/// The launcher opens the gate with one byte. If the launcher died before the child asked for the death signal, the
-/// byte never arrives and this function fails.
+/// If the launcher dies before the child asks for the death signal, the gate's byte never arrives.
 pub(super) fn wait_for_gate(mut gate: PipeReader) -> Result<(), Refusal> {
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(step("die with the launcher"))?;
     gate.read_exact(&mut [0]).map_err(step("wait for the launcher"))
@@ -103,11 +98,10 @@ pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
     unistd::setresuid(uid, uid, uid).map_err(step("change the user"))
 }
 
-/// Accesses files as the command's user. The kernel shows a process's descriptors to the process's own user, but to
-/// root only with a capability that containers do not have. Signals are still sent as root.
+/// Containers lack the capability that root needs to see descriptors of other users. Signals are still sent as root.
 fn use_file_ids_of(owner: Option<Owner>) -> Result<(), Refusal> {
     let Some(Owner { uid, gid }) = owner else { return Ok(()) };
-    // Each call returns the previous ID and reports no error. So a second pair of calls reads the IDs.
+    // Each call returns the previous ID and no error, so the second pair of calls reads the IDs.
     unistd::setfsgid(gid);
     unistd::setfsuid(uid);
     match (unistd::setfsgid(gid), unistd::setfsuid(uid)) {
@@ -161,8 +155,7 @@ pub(super) fn run(
     Err(execute(&spec.argv[0], &argv, &environment))
 }
 
-/// Restores the signals' defaults, which commands expect: the launcher may have been started with blocked signals, and
-/// Rust programs ignore `SIGPIPE`.
+/// The launcher may start with blocked signals, and Rust programs ignore `SIGPIPE`.
 fn default_signals() -> Result<(), Refusal> {
     let all = SigSet::all();
     nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&all), None).map_err(step("unblock signals"))?;

@@ -10,7 +10,7 @@ type Identity = (i32, u64);
 #[derive(Debug, Default)]
 pub(super) struct CpuSample {
     pub(super) processes: HashMap<Identity, Stat>,
-    /// Processes that the launcher itself has reaped, in ticks.
+    /// In ticks, for processes that the launcher itself has reaped.
     pub(super) reaped: u64,
 }
 
@@ -18,13 +18,12 @@ pub(super) struct CpuSample {
 pub(super) struct CpuMeter {
     older: CpuSample,
     before: CpuSample,
-    /// In ticks, the last sampled time of children whose parent ignores their end. The kernel drops the time of such
-    /// children.
+    /// In ticks: the last sampled time of children that no process reaps. The kernel drops this time.
     dropped: u64,
 }
 
 impl CpuMeter {
-    /// Returns the total of all processes, in ticks.
+    /// Returns ticks, for all processes together.
     pub(super) fn add(&mut self, now: CpuSample) -> u64 {
         let has_gone = |(identity, _): &(&Identity, &Stat)| !self.before.processes.contains_key(identity);
         let gone: u64 = self.older.processes.iter().filter(has_gone).map(|(_, stat)| stat.own + stat.reaped).sum();

@@ -2,7 +2,7 @@
 
 pub(super) const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
-/// Readable. None of them contains a secret.
+/// None of these files contains a secret.
 pub(super) const ETC: [&str; 16] = [
     "/etc/alternatives",
     "/etc/ca-certificates",
@@ -24,6 +24,5 @@ pub(super) const ETC: [&str; 16] = [
 
 pub(super) const DEVICES: [&str; 4] = ["/dev/null", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// Read-only: a command that can write to this device could map it as shared memory without a file. Such memory is not
-/// counted.
+/// Read-only: a writable mapping of this device would be shared memory without a file, which is not counted.
 pub(super) const ZERO: &str = "/dev/zero";

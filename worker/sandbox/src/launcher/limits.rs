@@ -1,5 +1,4 @@
-//! Resource limits of the kernel. The kernel applies them to each process separately. [`super::watch`] limits the usage
-//! of the whole process tree.
+//! Resource limits of the kernel for each process. [`super::watch`] limits the whole process tree.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,21 +9,19 @@ use nix::unistd::Uid;
 use super::{Refusal, step};
 use crate::spec::Limits;
 
-/// Number of threads that the kernel lets a user add while the command runs, if the worker and all its sandboxes share
-/// this user. Before the next check of the tree, a fork bomb can start this many threads beyond its limit.
+/// Threads that a user may add, if the worker and all its sandboxes share this user. Limits a fork bomb between checks.
 const OTHERS: u64 = 768;
-/// The launcher, and the first process of the namespace. They count toward the namespace's limit but do not belong to
-/// the command.
+/// The launcher and the first process of the namespace, which count toward the namespace's limit.
 const OURS: u64 = 2;
 
-/// The kernel counts processor time in nanoseconds, which overflow above this limit and would end the command early.
+/// The kernel counts nanoseconds, which overflow above this limit and would end the command early.
 const CPU_SECONDS_MAX: u64 = u32::MAX as u64;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ThreadAllowance {
     /// Only this command runs as the user, or under the user's ID in this namespace.
     Own,
-    /// The worker and other commands also run as the user. The user currently has this many threads.
+    /// The current number of the user's threads. The worker and other commands also run as this user.
     Shared(u64),
 }
 

@@ -1,6 +1,5 @@
-//! The memory that a process uses: its pages, swapped-out pages, page tables, mappings, and the data that the kernel
-//! can buffer for its descriptors. Shared memory without a file appears in none of these, so [`super::seccomp`] and
-//! [`super::rules`] prevent such memory.
+//! The memory of a process. Shared memory without a file is not counted, so [`super::seccomp`] and [`super::rules`]
+//! prevent such memory.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,21 +12,20 @@ use nix::sys::stat::makedev;
 
 use crate::spec::{Level, Network, Spec};
 
-/// Maximum bytes that the kernel buffers for one socket of a pair: 208 KiB by default, plus one message. A sandboxed
-/// command cannot raise this limit.
+/// For one socket of a pair: 208 KiB by default, plus one message. A sandboxed command cannot raise this limit.
 const SOCKET_BYTES: u64 = 320 << 10;
-/// Holds the machine's default size of a socket buffer in bytes.
+/// The machine's default size of a socket buffer, in bytes.
 const SOCKET_DEFAULT: &str = "/proc/sys/net/core/wmem_default";
-/// The capacity of a pipe, which a sandboxed command cannot raise.
+/// A sandboxed command cannot raise the capacity of a pipe.
 const PIPE_BYTES: u64 = 64 << 10;
-/// The kernel uses these bytes for each descriptor that an `epoll` watches, and for each lock on a file.
+/// For each descriptor that an `epoll` watches, and for each lock on a file.
 const WATCH_BYTES: u64 = 256;
 const EPOLL: &str = "anon_inode:[eventpoll]";
 /// Ends a line in `maps` if the mapped file no longer has a name.
 const DELETED: &[u8] = b" (deleted)";
-/// File systems in memory at the level `strict`. They have size limits of their own.
+/// File systems in memory at the level `strict`, which have their own size limits.
 const SCRATCH: [&[u8]; 2] = [b"/tmp/", b"/dev/shm/"];
-/// The kernel uses these bytes even if the process never touches the mapping.
+/// The kernel uses these bytes even for an untouched mapping.
 const MAPPING_BYTES: u64 = 256;
 /// The kernel's default limit of mappings per process.
 const MAPPINGS_MAX: u64 = 65_530;
@@ -38,10 +36,9 @@ type FileId = (u64, u64);
 #[derive(Debug)]
 pub(super) struct Charges {
     socket: u64,
-    /// For an `epoll` or another object without a file. An `epoll` can watch every descriptor of its process.
+    /// For an `epoll` or another object without a file.
     object: u64,
-    /// For a process that hides its descriptors and mappings. Assumes the maximum number of both, and that every
-    /// descriptor is a socket.
+    /// For a process that hides its descriptors. Assumes the maximum number of sockets and mappings.
     hidden: u64,
     device: Option<u64>,
     has_tcp: bool,
@@ -60,33 +57,29 @@ pub(super) struct Charged {
     has_sockets: bool,
 }
 
-/// Counted less often, because counting takes longer: mappings, watches of each `epoll`, locks on files, and files
-/// without a name that are mapped but not open.
+/// Counted less often, because counting takes longer.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// Memory of the kernel for mappings, watches and locks.
     pub(super) bytes: u64,
-    /// Mapped files without a name that this scan and the previous scan found, and that no process had open.
+    /// Mapped files without a name that two scans in a row found, and that no process had open.
     pub(super) mapped_only: u64,
     mapped: HashSet<FileId>,
 }
 
 impl Scan {
-    /// Stops when the scan exceeds `max` bytes, because a process with thousands of mappings takes milliseconds to
-    /// scan.
+    /// Stops above `max` bytes, because thousands of mappings take milliseconds to scan.
     pub(super) fn process(&mut self, folder: &Path, level: Level, max: u64) {
         self.lines(&folder.join("maps"), MAPPING_BYTES, max, &|line| nameless_mapping(line, level));
         for entry in fs::read_dir(folder.join("fd")).into_iter().flatten().flatten() {
             let has_a_list = |leads_to: PathBuf| leads_to.as_os_str() == EPOLL || leads_to.is_absolute();
             if fs::read_link(entry.path()).is_ok_and(has_a_list) {
-                // `fdinfo` has one line for each lock and for each watch. A descriptor can be watched under several
-                // numbers.
+                // `fdinfo` has one line for each lock and for each watch.
                 self.lines(&folder.join("fdinfo").join(entry.file_name()), WATCH_BYTES, max, &|_| None);
             }
         }
     }
 
-    /// Charges `bytes` for each line, and stores the files that `see` finds in the lines.
     fn lines(&mut self, path: &Path, bytes: u64, max: u64, see: &dyn Fn(&[u8]) -> Option<FileId>) {
         let Ok(file) = fs::File::open(path) else { return };
         let mut file = BufReader::with_capacity(16 << 10, file);
@@ -98,10 +91,9 @@ impl Scan {
         }
     }
 
-    /// Ends the scan. A file counts only if two scans in a row found it, because a file can be opened during a scan.
+    /// A file counts only if two scans in a row found it, because a file can be opened during a scan.
     pub(super) fn end(&mut self, charges: &Charges, charged: &Charged, before: &Self) {
-        // For mapped files, some file systems report a different device number. So a file of the workspace also matches
-        // by its inode number alone.
+        // For mapped files, some file systems report a different device number, so the inode number must suffice.
         let of_workspace = |number: u64| charges.device.is_some_and(|device| charged.files.contains(&(device, number)));
         self.mapped.retain(|file| !charged.files.contains(file) && !of_workspace(file.1));
         self.mapped_only = self.mapped.intersection(&before.mapped).count() as u64;
@@ -142,8 +134,8 @@ impl Charges {
         let entries = match fs::read_dir(folder.join("fd")) {
             Ok(entries) => entries,
             Err(error) if has_gone(&error) => return,
-            // The kernel hides a process that executes a program without permission to read it. The kernel also shows
-            // no descriptors of a process that is ending; such a process no longer has memory.
+            // The kernel hides a process that executes an unreadable program. An ending process is also hidden, but has
+            // no memory.
             Err(_) => {
                 let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
                 if status.contains("\nVmRSS:") {
@@ -204,7 +196,7 @@ impl Charges {
     }
 }
 
-/// Sums resident, swapped-out, page-table and huge-page memory in bytes. `status` is a file of the process in `/proc`.
+/// In bytes. `status` is a file of the process in `/proc`.
 fn kept(status: &str) -> u64 {
     let of = |line: &str| {
         let (name, value) = line.split_once(':')?;
@@ -214,7 +206,6 @@ fn kept(status: &str) -> u64 {
     status.lines().filter_map(of).fold(0, |sum, kib| sum.saturating_add(kib.saturating_mul(1_024)))
 }
 
-/// Returns the inode number of a socket, and the number of its queued bytes.
 fn queue(line: &str) -> Option<(u64, u64)> {
     let mut fields = line.split_whitespace().skip(4);
     let (sent, received) = fields.next()?.split_once(':')?;

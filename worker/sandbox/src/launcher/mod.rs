@@ -1,10 +1,4 @@
-//! The launcher: a single-threaded process between a worker and a command.
-//!
-//! The launcher receives the command over a socket, which is its standard input. It forks, confines the child and
-//! watches it. When the command ends, a limit is exceeded or the worker closes the socket, the launcher kills all
-//! remaining processes and reports. The launcher outlives the command, and the command cannot reach the launcher.
-//!
-//! Continue with `confine` (how the child confines itself), `namespaces` (the level `strict`) and `watch` (the parent).
+//! The launcher: a single-threaded process between a worker and a command. The command cannot reach the launcher.
 
 mod command_paths;
 mod confine;
@@ -54,9 +48,9 @@ pub fn landlock_abi() -> i32 {
 /// Call this function from `main`, before any thread is started.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Commands inherit this score: if memory runs out, the kernel kills commands before their worker. Set the score
-    // before this process becomes non-dumpable, because root then owns its files in `/proc`. If the machine rejects the
-    // score, the memory limit still applies.
+    // Commands inherit this score: if memory runs out, the kernel kills commands before their worker. When this process
+    // becomes non-dumpable, root owns its files in `/proc`, so write first. If the write fails, the memory limit still
+    // applies.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let Ok(control) = take_control() else { return ExitCode::from(2) };
     let mut control = UnixStream::from(control);
@@ -78,7 +72,7 @@ fn take_control() -> io::Result<OwnedFd> {
 }
 
 fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
-    // Become non-dumpable before any input is read: the command must not reach the launcher's memory or descriptors.
+    // Do this before any input is read: the command must not reach the launcher's memory or descriptors.
     prctl::set_dumpable(false).map_err(step("hide the launcher"))?;
     prctl::set_child_subreaper(true).map_err(step("become a subreaper"))?;
     raw::close_others_on_exec().map_err(step("close descriptors"))?;
@@ -100,7 +94,6 @@ fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
     watch::watch_until_end(started, control, &request, cgroup_handle.as_ref())
 }
 
-/// Returns a file in memory that has no name.
 fn in_memory(content: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create("stdin", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all(content)?;

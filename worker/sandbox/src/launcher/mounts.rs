@@ -1,5 +1,5 @@
-//! The root file system at the level `strict`: an empty file system in memory. The machine's programs are bound
-//! read-only. The workspace is bound last, so no mount target is below a path that a command could have written to.
+//! The root file system at the level `strict`. The workspace is bound last, so that no mount target is below a path
+//! that commands can write to.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -14,13 +14,13 @@ use super::files::{DEVICES, ETC, SYSTEM, ZERO};
 use super::{Refusal, raw, step};
 use crate::spec::{Spec, WORKSPACE};
 
-/// The new root is mounted on one of these folders, and hides the folder's content.
+/// The new root hides the content of one of these folders.
 const STAGES: [&str; 4] = ["/tmp", "/mnt", "/run", "/var"];
-/// In bytes, for each of `/tmp` and `/dev/shm`. If the run's limits permit less, the size is smaller.
+/// For each of `/tmp` and `/dev/shm`. The run's limits can make the size smaller.
 const SCRATCH_BYTES: u64 = 64 << 20;
 const NONE: Option<&str> = None;
 
-/// Opened before the new root hides the path of the source.
+/// Opened before the new root hides the path.
 struct BindSource {
     file: File,
     target: PathBuf,
@@ -37,7 +37,7 @@ impl BindSource {
     }
 }
 
-/// Returns true if the root has a `/proc`.
+/// True if the root has a `/proc`.
 pub(super) fn make_root(spec: &Spec) -> Result<bool, Refusal> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(step("make a mount namespace"))?;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).map_err(step("keep mounts to oneself"))?;
@@ -73,8 +73,7 @@ fn sources(spec: &Spec) -> Result<Vec<BindSource>, Refusal> {
     let system = SYSTEM.iter().filter(|path| !is_link(path)).chain(&ETC);
     let mut all: Vec<BindSource> =
         system.filter_map(|path| BindSource::open(Path::new(path), Path::new(path), false)).collect();
-    // A device stays writable on a read-only mount, and only Landlock makes it read-only. So bind `/dev/zero` only if
-    // Landlock is available.
+    // Only Landlock makes a device read-only, so `/dev/zero` needs Landlock.
     let zero = (raw::landlock_abi() > 0).then_some(&ZERO);
     let devices =
         DEVICES.iter().chain(zero).filter_map(|path| BindSource::open(Path::new(path), Path::new(path), true));
@@ -89,8 +88,7 @@ fn sources(spec: &Spec) -> Result<Vec<BindSource>, Refusal> {
     Ok(all)
 }
 
-/// Returns device links such as `/dev/fd`, and the system folders that are links on the machine, such as `/bin`. Each
-/// link comes with its target.
+/// Each link comes with its target.
 fn links() -> Vec<(PathBuf, PathBuf)> {
     let devices = [("/dev/fd", "/proc/self/fd"), ("/dev/stdin", "/proc/self/fd/0"), ("/dev/stdout", "/proc/self/fd/1")];
     let devices = devices.into_iter().chain([("/dev/stderr", "/proc/self/fd/2")]);
@@ -138,7 +136,7 @@ fn bind(stage: &Path, source: &BindSource) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns the mounts at and below `target` with their flags, because a remount must keep the inherited flags.
+/// Includes the flags, because a remount must keep inherited flags.
 fn mounted_at(target: &Path) -> Result<Vec<(PathBuf, MsFlags)>, Refusal> {
     let text = fs::read_to_string("/proc/self/mountinfo").map_err(step("read the mounts"))?;
     let all = text.lines().filter_map(mount_of).filter(|(path, _)| path.starts_with(target)).collect();
@@ -162,7 +160,7 @@ fn mount_of(line: &str) -> Option<(PathBuf, MsFlags)> {
     Some((path.into(), fields.next()?.split(',').map(flag).fold(MsFlags::empty(), |all, one| all | one)))
 }
 
-/// Returns false if the kernel forbids the mount: the machine's own `/proc` is partly hidden, as in most containers.
+/// False if the kernel forbids the mount, because the machine's own `/proc` is partly hidden, as in most containers.
 fn proc(stage: &Path) -> Result<bool, Refusal> {
     let path = stage.join("proc");
     fs::create_dir_all(&path).map_err(step("make a folder"))?;

@@ -1,6 +1,4 @@
-//! The level `strict`: the namespaces that the launcher enters, and the first process in them. The first process
-//! creates the root, starts the command and reaps orphans. When the first process ends, the kernel kills all other
-//! processes of the namespace.
+//! The level `strict`. When the first process of the namespaces ends, the kernel kills all other processes in them.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, Read, Write};
@@ -45,8 +43,7 @@ pub(super) fn start(
     cgroup_handle: Option<&CgroupHandle>,
 ) -> Result<StartedChild, Refusal> {
     let owner = owner(&request.spec.workspace)?;
-    // If the launcher was root, it becomes the command's user. After this, it needs no more rights than any other
-    // launcher.
+    // From here on, a root launcher needs no more rights than any other launcher.
     become_owner(owner)?;
     enter(&request.spec.network)?;
     let (failure, failure_writer) = std::io::pipe().map_err(step("make a pipe"))?;
@@ -70,7 +67,7 @@ pub(super) fn start(
     Ok(StartedChild { child, failure, ended: Some(ended) })
 }
 
-/// Enters new namespaces. The next child becomes the first process of the new process namespace.
+/// The next child becomes the first process of the new process namespace.
 fn enter(network: &Network) -> Result<(), Refusal> {
     let uid = unistd::geteuid();
     let gid = unistd::getegid();
@@ -90,7 +87,7 @@ fn enter(network: &Network) -> Result<(), Refusal> {
     unistd::sethostname("sandbox").map_err(step("name the host"))
 }
 
-/// Reports the command's end and exits. The kernel then kills all remaining processes.
+/// When this process exits, the kernel kills all remaining processes of the namespace.
 fn first_process(
     request: &Request,
     stdin: &File,
@@ -112,7 +109,7 @@ fn first_process(
     drop(failure_writer);
     let ended = CommandEnd { proc, ..reap_until(command) };
     if let Ok(text) = serde_json::to_vec(&ended) {
-        // If the launcher has ended, this write fails, and the kernel also kills this process.
+        // Fails if the launcher has ended. The kernel then also kills this process.
         let _ = (&end_writer).write_all(&text);
     }
     end(0)

@@ -14,10 +14,7 @@ pub(super) fn fork() -> nix::Result<Option<Pid>> {
     }
 }
 
-/// Also closes descriptors that other code opened.
-///
-/// # Errors
-/// The kernel is older than 5.11.
+/// Also closes descriptors that other code opened. Fails on kernels before 5.11.
 pub(super) fn close_others_on_exec() -> nix::Result<()> {
     // SAFETY: the call only marks descriptors. It does not touch memory, and closes no descriptor that is in use.
     let answer = unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };

@@ -12,7 +12,7 @@ use super::files::{DEVICES, ETC, SYSTEM, ZERO};
 use super::{Refusal, raw, step};
 use crate::spec::{Level, Network, Spec};
 
-/// The newest Landlock ABI that tests cover. An older kernel enforces the rights that it supports.
+/// The newest ABI that tests cover. An older kernel enforces the rights that it supports.
 const NEWEST: ABI = ABI::V6;
 
 /// Restricts this process and its children permanently.
@@ -43,7 +43,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, paths: &CommandPaths<'_>) 
     let read = AccessFs::from_read(NEWEST);
     let look = AccessFs::ReadFile | AccessFs::ReadDir;
     if paths.level == Level::Strict {
-        // The root contains only files from the launcher, so all of it is readable. Only the next rules permit writes.
+        // The root contains only files from the launcher, so all of it is readable.
         rules = beneath(rules, Path::new("/"), read)?;
         for path in ["/tmp", "/dev/shm"] {
             rules = beneath(rules, Path::new(path), all)?;
@@ -72,7 +72,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, paths: &CommandPaths<'_>) 
     Ok(rules)
 }
 
-/// Permits `access` at and below `path`. A path that does not exist needs no rule.
+/// A path that does not exist needs no rule.
 fn beneath(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, Refusal> {
     let Ok(found) = PathFd::new(path) else { return Ok(rules) };
     let allowed = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };

@@ -1,10 +1,5 @@
-//! seccomp filters. If several filters match a call, the strictest result applies.
-//!
-//! - The first filter permits the calls of [`super::syscalls`]. All other calls fail as if they did not exist.
-//! - The second filter forbids some calls by their arguments: calls that Landlock does not check, calls that reach
-//!   outside processes by number, and calls that take memory which [`super::memory`] does not see.
-//! - Three more filters prevent uncounted memory and disk usage with results that programs expect: requests for larger
-//!   socket buffers do nothing, `fallocate` is not supported, and `splice` accepts no descriptors.
+//! seccomp filters. The first filter permits the calls of [`super::syscalls`], and the others forbid some of these
+//! calls by their arguments. If several filters match a call, the strictest result applies.
 
 use std::collections::BTreeMap;
 
@@ -30,8 +25,7 @@ const NEW_NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWPID,
     libc::CLONE_NEWNET,
 ];
-/// Denied: a command could use these options to outlive its launcher, keep its orphans, let another process trace it,
-/// or hide its descriptors.
+/// Denied: a command could outlive its launcher, keep its orphans, let others trace it, or hide its descriptors.
 const PRCTL: [libc::c_int; 5] = [
     libc::PR_SET_PDEATHSIG,
     libc::PR_SET_CHILD_SUBREAPER,
@@ -41,29 +35,29 @@ const PRCTL: [libc::c_int; 5] = [
 ];
 /// Denied: they type into a terminal, or choose the process that receives signals.
 const IOCTL: [u64; 4] = [0x5412, 0x541C, 0x8901, 0x8902];
-/// Denied: sends data with the first packet of a connection, which would bypass Landlock's check of `connect`.
+/// Denied: data in the first packet of a connection would bypass Landlock's check of `connect`.
 const FASTOPEN: u64 = 0x2000_0000;
 /// The other bits of a socket's type argument are flags.
 const TYPE_MASK: u64 = 0xf;
 
 /// Denied: shared memory without a file and huge pages do not appear in the resident pages of a process.
 const MAPPINGS: [libc::c_int; 2] = [libc::MAP_SHARED | libc::MAP_ANONYMOUS, libc::MAP_HUGETLB];
-/// Options that set the sizes of a socket's buffers. A filter makes them do nothing.
+/// A filter makes these options do nothing.
 const BUFFERS: [libc::c_int; 4] = [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
 
-/// The restriction is permanent, and children inherit it. `shared` is true if the worker runs as the same user.
+/// The restriction is permanent, also for children. `shared` is true if the worker runs as the same user.
 pub(super) fn restrict(level: Level, network: &Network, shared: bool) -> Result<(), Refusal> {
     let errno = |code: libc::c_int| SeccompAction::Errno(code.unsigned_abs());
     let forbidden = forbidden(level, network, shared).map_err(step("write the seccomp filter"))?;
     let buffers = buffers().map_err(step("write the seccomp filter"))?;
-    // The first filter blocks the query of Landlock's ABI.
+    // From here on, the filters block the query of Landlock's ABI.
     let known = syscalls::allowed().map(|call| (call, Vec::new())).collect();
     apply(known, errno(libc::ENOSYS), SeccompAction::Allow)?;
     apply(forbidden, SeccompAction::Allow, errno(libc::EPERM))?;
     // Programs that request larger buffers also work with the default buffers.
     apply(buffers, SeccompAction::Allow, errno(0))?;
     apply(unsupported(), SeccompAction::Allow, errno(libc::EOPNOTSUPP))?;
-    // If a splice fails with `EINVAL`, programs copy the data themselves.
+    // After `EINVAL`, programs copy the data themselves.
     let unsuited = syscalls::SPLICES.map(|call| (call, Vec::new())).into();
     apply(unsuited, SeccompAction::Allow, errno(libc::EINVAL))
 }
@@ -78,9 +72,7 @@ fn buffers() -> Result<Rules, seccompiler::BackendError> {
     Ok(rules)
 }
 
-/// `fallocate` would take gigabytes of disk within milliseconds, before the next check of the workspace. Some of its
-/// modes allocate beyond the end of a file, where the limit on the file's size does not apply. If `fallocate` is not
-/// supported, programs write the data, which takes longer.
+/// `fallocate` could take gigabytes of disk before the next check. Without `fallocate`, programs write the data.
 fn unsupported() -> Rules {
     [(libc::SYS_fallocate, Vec::new())].into()
 }
@@ -143,8 +135,7 @@ fn uncounted_memory(rules: &mut Rules) -> Result<(), seccompiler::BackendError> 
     when(rules, libc::SYS_close_range, &[(2, Op::MaskedEq(unshare), unshare)])
 }
 
-/// The only permitted process number is 0, the caller itself. If the worker is not root, commands run as the worker's
-/// user, and the kernel alone would let a command change the worker's limits.
+/// Permits only process number 0, the caller. Otherwise, a command could change the limits of its worker.
 fn others_by_number(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
     for call in [
         libc::SYS_prlimit64,
@@ -169,8 +160,7 @@ fn sockets(
     network: &Network,
 ) -> Result<(), seccompiler::BackendError> {
     let family = |family: libc::c_int| u64::from(family.unsigned_abs());
-    // Stream sockets of a pair stay connected to each other. Pairs of datagram sockets are forbidden, because such
-    // sockets could send to other sockets by name.
+    // Datagram sockets of a pair could send to other sockets by name. Stream sockets of a pair cannot.
     when(rules, libc::SYS_socketpair, &[(0, Op::Ne, family(libc::AF_UNIX))])?;
     when(rules, libc::SYS_socketpair, &[(1, Op::MaskedEq(TYPE_MASK), family(libc::SOCK_DGRAM))])?;
     when(rules, libc::SYS_socketpair, &[(1, Op::MaskedEq(TYPE_MASK), family(libc::SOCK_RAW))])?;
@@ -193,7 +183,7 @@ fn sockets(
 }
 
 fn when(rules: &mut Rules, call: libc::c_long, all: &[(u8, Op, u64)]) -> Result<(), seccompiler::BackendError> {
-    // The kernel reads 32 bits of these arguments. Only pointers have 64 bits, and a pointer is only compared with 0.
+    // The kernel reads 32 bits of these arguments, except for pointers. A pointer is only compared with 0.
     let length = |value: u64, op: &Op| match op {
         Op::Ne if value == 0 && call == libc::SYS_utimensat => Len::Qword,
         _ => Len::Dword,

@@ -1,5 +1,4 @@
-//! The system calls that a command may make. All other calls fail with `ENOSYS`, so new calls of a newer kernel are not
-//! permitted automatically. [`super::seccomp`] rejects some of the permitted calls by their arguments.
+//! The system calls that a command may make. New calls of a newer kernel are not permitted automatically.
 
 const EVERYWHERE: &[libc::c_long] = &[
     libc::SYS_accept4,
@@ -247,7 +246,7 @@ pub(super) fn allowed() -> impl Iterator<Item = libc::c_long> {
     EVERYWHERE.iter().chain(OLDER).copied()
 }
 
-/// These calls change a file's mode, owner, times or attributes, and Landlock does not check them.
+/// Landlock does not check these calls, which change a file's mode, owner, times or attributes.
 pub(super) fn metadata_by_path() -> Vec<libc::c_long> {
     let mut all = vec![
         libc::SYS_fchmodat,
@@ -279,23 +278,20 @@ pub(super) const SIGNALS: [libc::c_long; 6] = [
     libc::SYS_pidfd_send_signal,
 ];
 
-/// Includes calls that send descriptors: until a descriptor is received, neither the descriptor nor its data counts for
-/// any process.
+/// Includes calls that send descriptors, because a descriptor in transit counts for no process.
 pub(super) const SOCKETS: [libc::c_long; 5] =
     [libc::SYS_socket, libc::SYS_connect, libc::SYS_accept4, libc::SYS_sendmsg, libc::SYS_sendmmsg];
 
-/// One byte of a file's page in a pipe can keep megabytes of memory in use, even after the file was truncated.
+/// One byte of a file's page in a pipe can keep megabytes of memory in use.
 pub(super) const SPLICES: [libc::c_long; 3] = [libc::SYS_splice, libc::SYS_tee, libc::SYS_sendfile];
 
-/// These calls fail with `EPERM` instead of `ENOSYS`: programs print better messages, and tests can distinguish the two
-/// filters.
+/// With `EPERM` instead of `ENOSYS`, programs print better messages, and tests can distinguish the two filters.
 pub(super) fn forbidden() -> Vec<libc::c_long> {
     let mut all = vec![
         libc::SYS_add_key,
         libc::SYS_bind,
         libc::SYS_listen,
-        // The event queues of inotify take memory that is not counted. At the level `basic`, inotify would also reach
-        // the machine's files.
+        // Event queues of inotify take uncounted memory. At `basic`, inotify would also reach the machine's files.
         libc::SYS_inotify_add_watch,
         libc::SYS_inotify_init1,
         libc::SYS_inotify_rm_watch,

@@ -14,7 +14,7 @@ pub(super) struct Stat {
     pub(super) threads: u64,
     /// The first thread has ended, so the process's own folder shows neither memory nor descriptors.
     pub(super) is_headless: bool,
-    /// The start time. A process ID and a start time identify a process permanently.
+    /// A process ID and a start time identify a process permanently.
     pub(super) started: u64,
     /// In ticks, without children.
     pub(super) own: u64,
@@ -22,14 +22,13 @@ pub(super) struct Stat {
     pub(super) reaped: u64,
 }
 
-/// Children of the first thread. Empty if the process no longer exists.
+/// Only children of the first thread. Empty if the process no longer exists.
 pub(super) fn children(pid: Pid) -> Vec<Pid> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|word| word.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// Visits parents before their children, until `see` returns false. Returns false if the walk stopped early and may
-/// have skipped descendants.
+/// Visits parents before children, until `see` returns false. Returns false if descendants may have been skipped.
 pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) -> bool {
     let mut waiting = children(root);
     let mut visited = 0;
@@ -52,7 +51,7 @@ pub(super) fn stat(pid: Pid) -> Option<Stat> {
     parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Returns the process's own folder or, if its first thread has ended, the folder of a live thread.
+/// If the first thread has ended, returns the folder of a live thread.
 pub(super) fn folder(pid: Pid, stat: &Stat) -> PathBuf {
     let own = PathBuf::from(format!("/proc/{pid}"));
     if !stat.is_headless {
@@ -64,7 +63,7 @@ pub(super) fn folder(pid: Pid, stat: &Stat) -> PathBuf {
     threads.find(lives).unwrap_or(own)
 }
 
-/// The name, in brackets, may contain any characters. The fields after the last bracket are numbered from 3.
+/// In `/proc/<pid>/stat`, the name is in brackets and may contain any characters. Later fields are numbered from 3.
 fn parse(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();

@@ -1,5 +1,4 @@
-//! The launcher while the command runs: waits for the end of the command and regularly checks the usage of the process
-//! tree. If a limit is exceeded or the worker closes the socket, kills the tree. At the end, the whole tree is dead.
+//! The launcher while the command runs: checks the usage of the process tree. At the end, the whole tree is dead.
 
 use std::io::{PipeReader, Read};
 use std::os::fd::AsFd;
@@ -29,7 +28,7 @@ use crate::wire::{Report, Request};
 /// Each later wait is twice as long, up to [`CHECK_EVERY`].
 const FIRST_CHECK: Duration = Duration::from_millis(5);
 const CHECK_EVERY: Duration = Duration::from_millis(25);
-/// Scans of mappings and watches take longer than the other checks, so only one in `SCAN_EVERY` checks includes a scan.
+/// A scan takes longer than the other checks, so only one in this many checks includes a scan.
 const SCAN_EVERY: u32 = 4;
 /// Checks of the workspace take at most `1 / WORKSPACE_SHARE` of all time.
 const WORKSPACE_SHARE: u32 = 10;
@@ -57,7 +56,6 @@ pub(super) fn watch_until_end(
     let inner = ended.map(CommandEnd::read);
     let (exit_code, signal, proc) = match inner {
         Some(Some(CommandEnd { exit_code, signal, proc })) => (exit_code, signal, proc),
-        // The first process was killed before it could report how the command ended.
         Some(None) => (None, Some(Signal::SIGKILL as i32), false),
         None => (own.0, own.1, false),
     };
@@ -108,7 +106,7 @@ impl<'a> CommandWatch<'a> {
         }
     }
 
-    /// Returns the cause of a stop, or `None` if the child has ended. `failure` is closed when the command is executed.
+    /// `None` if the child has ended. `failure` is closed when the command is executed.
     fn wait(&mut self, failure: &PipeReader, control: &UnixStream) -> Result<Option<StopCause>, Refusal> {
         let pid = rustix::process::Pid::from_raw(self.child.as_raw()).ok_or(Errno::ESRCH).map_err(step("watch"))?;
         let ended = pidfd_open(pid, PidfdFlags::empty()).map_err(step("watch the command"))?;
@@ -124,7 +122,7 @@ impl<'a> CommandWatch<'a> {
             if waited[0].any().unwrap_or(true) {
                 return Ok(None);
             }
-            // The worker sends no more data, so a readable socket means that the worker has closed it.
+            // The worker sends no more data, so a readable socket is a closed socket.
             if waited[1].any().unwrap_or(true) {
                 return Ok(Some(StopCause::Cancelled));
             }
@@ -167,7 +165,7 @@ impl<'a> CommandWatch<'a> {
                     scan.process(&folder, self.level, self.limits.memory_bytes);
                 }
             }
-            // Stop as soon as the limit is exceeded, because a fork bomb grows while processes are checked.
+            // A fork bomb grows during the check, so the check stops at the limit.
             threads <= self.limits.processes
         });
         if !all_seen {
@@ -199,8 +197,7 @@ impl<'a> CommandWatch<'a> {
         exceeded_limit(counted, &self.workspace_limits)
     }
 
-    /// Returns the limit that ended the command: the kernel's processor limit, or a limit of the workspace at the last
-    /// check.
+    /// Returns a limit that ended the command: the kernel's processor limit, or a limit of the workspace.
     fn at_the_end(&mut self, signal: Option<i32>) -> Option<StopCause> {
         if signal == Some(Signal::SIGXCPU as i32) {
             return Some(StopCause::Cpu);
@@ -209,10 +206,10 @@ impl<'a> CommandWatch<'a> {
     }
 }
 
-/// If the workspace already exceeds its limits, its current size becomes the limit: the workspace must not grow.
+/// A workspace that already exceeds its limits must not grow.
 fn workspace_limits(request: &Request) -> Limits {
     let mut limits = request.spec.limits.clone();
-    // If the workspace is far larger than its limits, the count stops early.
+    // The count of a far larger workspace stops early.
     if let Ok(before) = folder_size(&request.spec.workspace, limits.workspace_files.saturating_mul(2)) {
         limits.workspace_bytes = limits.workspace_bytes.max(before.bytes);
         limits.workspace_files = limits.workspace_files.max(before.files);
@@ -220,7 +217,7 @@ fn workspace_limits(request: &Request) -> Limits {
     limits
 }
 
-/// Returns the time of all reaped children, which are orphans of the command.
+/// All reaped children are orphans of the command.
 fn reaped_ms() -> u64 {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return 0 };
     let ms = |time: nix::sys::time::TimeVal| {
@@ -240,15 +237,14 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Dead processes count toward the kernel's limit, so this reaps all except `child`, which is reaped at the end.
+/// Dead processes count toward the kernel's limit. `child` is reaped only at the end.
 fn reap_orphans(child: Pid) {
     for orphan in tree::children(Pid::this()).into_iter().filter(|pid| *pid != child) {
         let _ = waitpid(orphan, Some(WaitPidFlag::WNOHANG));
     }
 }
 
-/// Kills the whole tree. Orphans become children of this process, which is a subreaper, so no orphan escapes. The next
-/// round finds processes that one walk missed.
+/// No orphan escapes, because this process is a subreaper. The next round finds processes that one walk missed.
 fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
     let mut ended = (None, Some(Signal::SIGKILL as i32));
     loop {
@@ -266,7 +262,7 @@ fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
                 Err(_) => return ended,
             }
         }
-        // Yield, because killed processes need processor time to die.
+        // Killed processes need processor time to die.
         nix::sched::sched_yield().ok();
     }
 }

@@ -80,7 +80,6 @@ shutil.copyfile('f', 'g'); print(subprocess.run('cp g h && cat h - < g | cat', s
     }
 }
 
-/// This memory is outside the attacker's resident pages, and the attacker does not free it.
 const HIDDEN_MEMORY: [(&str, &str); 8] = [
     (
         "mappings that are not touched",
@@ -231,7 +230,7 @@ async fn commands_have_the_highest_oom_score() {
             if !found.is_empty() {
                 break;
             }
-            // The test gets no notification when the command is executed, so it waits.
+            // No event reports that the command is executed, so this polls.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         for pid in &found {
@@ -258,7 +257,7 @@ async fn cpu_time_is_limited_per_process_and_in_total() {
 
 #[tokio::test]
 async fn cpu_time_of_ended_processes_counts_toward_the_limit() {
-    // Each round waits until the process that burns time ends, which closes the pipe.
+    // The pipe closes when the process that burns time has ended.
     let burn = "
 def burn():
     end = time.process_time() + 0.1
@@ -470,7 +469,7 @@ async fn a_cgroup_limits_the_memory_of_a_command() {
             continue;
         }
         let folder = workspace();
-        // Each process stays below the limit of a single process, and the kernel acts before a check detects the usage.
+        // Each process stays below the limit, and the kernel acts before a check detects the usage.
         let script = "
 for _ in range(6):
     if os.fork() == 0: x = bytearray(b'x') * (100 << 20); time.sleep(60)

@@ -1,8 +1,4 @@
-//! Runs two hundred commands at once, in many rounds. The counts after the last round must equal the counts before the
-//! first round.
-//!
-//! The counts cover the whole test process, so no other test may run in this process at the same time. `make escape`
-//! and nextest ensure this.
+//! Counts of the test process before and after many runs. No other test may run in this process at the same time.
 
 use std::collections::HashSet;
 use std::fs;
@@ -23,10 +19,10 @@ const ROUNDS: usize = 10;
 /// Other processes are not counted, so the machine can be busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counts {
-    /// Processes with the commands' mark in their command line, processes of the commands' users, and children of the
-    /// test. A dead process that is not reaped has no command line, so it counts only as a child.
+    /// Processes with the commands' mark or users, and children of the test. A dead child also counts until it is
+    /// reaped.
     processes: usize,
-    /// Descriptors of the test's own process, which acts as the worker.
+    /// Of the test's own process, which acts as the worker.
     descriptors: usize,
     mounts: usize,
     /// Without the folder for temporary files of commands at the level `basic`.
@@ -97,7 +93,7 @@ async fn round(sandbox: &Sandbox, level: Level, mark: &str, folders: &[TempDir])
     }
 }
 
-/// Only `make escape` runs this test. `TICKFLEET_ROUNDS=180` makes 72,000 runs at two levels.
+/// Only `make escape` runs this test. `TICKFLEET_ROUNDS=180` makes 72,000 runs.
 #[tokio::test]
 #[ignore = "it takes a minute, and both processors"]
 async fn thousands_of_concurrent_runs_leak_nothing() {
@@ -119,7 +115,6 @@ async fn thousands_of_concurrent_runs_leak_nothing() {
     }
 }
 
-/// Gives up after ten seconds. Returns the last count.
 async fn counted(mark: &str, folders: &[TempDir], is_reached: impl Fn(Counts) -> bool) -> Counts {
     for _ in 0..200 {
         let now = Counts::now(mark, folders);
@@ -142,9 +137,7 @@ async fn leftovers_of_a_running_command_are_counted() {
         let mut spec = shell(&format!("{} echo xyz > file; sleep 600", left_behind(&mark)), folders[0].path());
         spec.limits.wall_ms = 60_000;
         let running = tokio::spawn(async move { run(&sandbox, level, spec).await });
-        // As root, five processes count: the launcher, the command, the process that the command leaves behind, and a
-        // `sleep` of each of the last two. Without root, the `sleep` processes do not count: they lack the mark and are
-        // not the test's children.
+        // As root: the launcher, the command, the process left behind, and two `sleep`. Otherwise, without the `sleep`.
         let more = if is_root() { 5 } else { 3 };
         let is_seen = |now: Counts| {
             now.processes >= before.processes + more

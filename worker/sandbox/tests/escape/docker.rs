@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
 
-/// An engine client that records its arguments in the file `log`, and then runs the shell code `rest`.
+/// The client records its arguments in the file `log`, and then runs the shell code `rest`.
 fn recorder(folder: &Path, rest: &str) -> Engine {
     let program = folder.join("engine");
     let log = folder.join("log");
@@ -99,8 +99,7 @@ async fn a_container_over_its_limit_is_stopped_and_its_client_gets_no_secrets() 
         assert_eq!(outcome.stopped, Some(StopCause::WorkspaceBytes), "{rest}");
     }
     let variables = std::fs::read_to_string(tools.path().join("variables")).unwrap();
-    // The client must get only the variables that are meant for it. Their values are ignored, because
-    // the test may run as root or as a normal user, with or without cargo.
+    // The client must get only the variables that are meant for it.
     let name = |line: &str| line.split('=').next().map(String::from).unwrap_or_default();
     let mut names: Vec<String> = variables.lines().map(name).collect();
     names.retain(|name| !["PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_"].contains(&name.as_str()));

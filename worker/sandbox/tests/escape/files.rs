@@ -1,5 +1,4 @@
-//! Tests that commands reach only their workspace, programs, libraries and generic files of `/etc`. Links, renames,
-//! file modes and another tenant's workspace give no further access.
+//! Commands reach only their workspace, programs, libraries and generic files of `/etc`.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -103,8 +102,7 @@ os.wait()
 
 #[tokio::test]
 async fn a_command_cannot_change_metadata_of_the_workers_files() {
-    // The file belongs to the user that runs the command: the worker's user or, if the suite runs as root, the
-    // workspace's owner.
+    // The file belongs to the user that runs the command.
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let other = workspace();
@@ -130,8 +128,7 @@ print(call(452, -100, path.encode(), 0o777, 0))
     }
 }
 
-/// At `basic`, if the worker is not root, calls that change a mode by path are forbidden, even for the workspace's own
-/// files. A command can still change their modes through an open descriptor.
+/// At `basic` without root, a command cannot change a mode by path, even in its own workspace.
 #[tokio::test]
 async fn chmod_by_path_works_in_the_workspace_except_at_basic_without_root() {
     for (level, sandbox) in each_level().await {
@@ -177,7 +174,7 @@ async fn a_command_cannot_reach_the_workspace_of_another_tenant() {
         for folder in [&mine, &theirs] {
             fs::create_dir(folder).unwrap();
             if is_root() {
-                // The worst case: one user owns both workspaces, as under a worker that is not root.
+                // The worst case: one user owns both workspaces, as without root.
                 let owner = fs::metadata(root.path()).unwrap();
                 std::os::unix::fs::chown(folder, Some(owner.uid()), Some(owner.gid())).unwrap();
             }

@@ -1,5 +1,4 @@
-//! Tests that commands cannot create namespaces, reach other processes, or use parts of the kernel that they do not
-//! need.
+//! Commands cannot create namespaces, reach other processes, or use parts of the kernel that they do not need.
 
 use tickfleet_sandbox::Level;
 
@@ -111,8 +110,7 @@ async fn a_signal_to_all_processes_ends_only_the_command() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let outcome = run(&sandbox, level, shell("kill -9 -1; echo alive", folder.path())).await;
-        // The test process, which acts as the worker, was not killed. Neither was the launcher, because it reported a
-        // result.
+        // The test process, which acts as the worker, and the launcher are still alive.
         assert!(outcome.stopped.is_none(), "{level}: {outcome:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! After a run, all processes of the command are dead, no matter how they hide and how the run ends.
+//! After a run, all processes of the command are dead, however they hide and however the run ends.
 
 use std::time::Duration;
 
@@ -81,7 +81,6 @@ async fn dropping_the_future_kills_everything() {
 
 #[tokio::test]
 async fn no_process_survives_a_killed_worker() {
-    // A separate process acts as the worker: it starts a launcher, and dies without notifying the launcher.
     for (level, _) in each_level().await {
         let folder = workspace();
         let mark = format!("orphan{}{level}", std::process::id());

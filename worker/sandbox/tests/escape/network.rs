@@ -1,5 +1,4 @@
-//! Tests that a command has no sockets of any family, so it also cannot reach metadata addresses. With a grant, a
-//! command can only open TCP connections to the granted ports.
+//! A command has no sockets of any family. With a grant, a command can only open TCP connections to the granted ports.
 
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;

@@ -1,5 +1,4 @@
-//! If the machine does not support a level, a run at that level is rejected: no command runs without its confinement.
-//! These tests run on any machine.
+//! A run at an unsupported level is rejected: no command runs without its confinement. These tests run on any machine.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -32,8 +31,7 @@ async fn a_missing_launcher_is_reported() {
     );
 }
 
-/// Creates a launcher that runs as on a machine with fewer features. `restrict` is Python code that removes features
-/// before the launcher starts.
+/// `restrict` is Python code that removes features before the launcher starts.
 fn lesser(folder: &Path, owner: &Path, restrict: &str) -> Launcher {
     let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(owner).unwrap());
     let script = format!(

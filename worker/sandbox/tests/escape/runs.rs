@@ -1,4 +1,4 @@
-//! Commands that must work. Without these tests, a sandbox that blocks every command would pass the suite.
+//! Commands that must work. Otherwise, a sandbox that blocks every command would pass the suite.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ child = subprocess.Popen(['/bin/sleep', '60']); child.kill(); print(child.wait()
 
 #[tokio::test]
 async fn a_command_without_a_cpu_limit_can_compute_for_seconds() {
-    // The level `docker` is skipped: its CPU limit has other bounds, and it runs no command without a limit.
+    // The CPU limit of `docker` has other bounds.
     for (level, sandbox) in each_level().await.into_iter().filter(|(level, _)| *level != Level::Docker) {
         let folder = workspace();
         let mut spec = python("while time.process_time() < 2: pass\nprint('done')", folder.path());
@@ -126,7 +126,7 @@ async fn the_workspace_is_at_app_workspace_only_at_strict() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let outcome = run(&sandbox, level, shell("cd /app/workspace && echo there", folder.path())).await;
-        // Without a mount namespace, the command sees the folder at the worker's path, not at `/app/workspace`.
+        // Without a mount namespace, the command sees the folder only at the worker's path.
         assert_eq!(out(&outcome) == "there", level == Level::Strict);
     }
 }

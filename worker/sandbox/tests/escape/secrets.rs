@@ -1,5 +1,4 @@
-//! Tests that environment, descriptors and memory of the worker, the launcher and the first process do not leak to
-//! commands.
+//! Environment, descriptors and memory of the worker, the launcher and the first process must not leak to commands.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -55,8 +54,7 @@ async fn inherited_descriptors_are_closed_in_the_command() {
     let secret = workspace();
     fs::write(secret.path().join("secret"), "hunter2").unwrap();
     let file = File::open(secret.path().join("secret")).unwrap();
-    // Clears `FD_CLOEXEC`, so the file stays open across `exec`. A C library may leave such a file open in a real
-    // worker.
+    // The file stays open across `exec`, like a file that a C library opens in a real worker.
     let flags = nix::fcntl::FdFlag::empty();
     nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_SETFD(flags)).unwrap();
     for (level, sandbox) in each_level().await {

@@ -7,10 +7,8 @@ use tempfile::TempDir;
 use tickfleet_sandbox::{Launcher, Level, RunError, RunOutcome, Sandbox, Spec};
 use tokio_util::sync::CancellationToken;
 
-/// The interpreter for most attacks, because it can make any system call.
 pub const PYTHON: &str = "/usr/bin/python3";
-/// Python code that starts every attack. Its `call(number, …)` makes a system call and returns the error's name, or
-/// `ok`.
+/// `call(number, …)` makes a system call and returns the error's name, or `ok`.
 const PRELUDE: &str = "
 import ctypes, errno, os, sys, time, socket
 libc = ctypes.CDLL(None, use_errno=True)
@@ -33,7 +31,7 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Like a worker's workspace. If the suite runs as root, a separate user owns the workspace.
+/// If the suite runs as root, a separate user owns the workspace.
 pub fn workspace() -> TempDir {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let folder = tempfile::tempdir().unwrap();
@@ -100,7 +98,7 @@ pub fn err(outcome: &RunOutcome) -> String {
     String::from_utf8_lossy(&outcome.stderr).into_owned()
 }
 
-/// The workspace's path as the sandboxed command sees it.
+/// The path at which the sandboxed command sees the workspace.
 pub fn seen(level: Level, workspace: &Path) -> PathBuf {
     match level {
         Level::Basic => workspace.to_owned(),
@@ -120,8 +118,7 @@ pub fn processes_with(mark: &str) -> Vec<String> {
     .collect()
 }
 
-/// Returns shell code that leaves a process running in its own session. Tests find the process by `mark` in its command
-/// line. The inner shell does not replace itself with `sleep`, because another command follows.
+/// The process stays in its own session. The command `:` keeps the inner shell from replacing itself with `sleep`.
 pub fn left_behind(mark: &str) -> String {
     format!("setsid sh -c 'sleep 600; : {mark}' &")
 }

@@ -1,7 +1,4 @@
-//! Cached results: a read call gets the result of an equal recent read, if the tool permits caching.
-//!
-//! Permission, arguments and rules are checked before the cache is read. Limits are checked at admission. A cached
-//! result replaces only the call of the tool.
+//! Cached results: a read call gets the result of an equal recent read. Permission, rules and limits are still checked.
 
 use std::sync::Arc;
 
@@ -21,7 +18,7 @@ use crate::tools::RegisteredTool;
 pub(in crate::calls) struct CacheLookup {
     pub(in crate::calls) name: CacheName,
     ttl_ms: i64,
-    /// Time of the lookup (ms of shard time). If the call runs, the age of its cached result counts from this time.
+    /// In ms of shard time. The age of a cached result counts from this time.
     requested_ms: i64,
 }
 
@@ -35,7 +32,7 @@ impl ResultCache {
         Self { store: common.store.clone(), metrics: common.metrics.clone() }
     }
 
-    /// Returns the lookup of a cached result. `None` if the call's result must not be cached.
+    /// `None` if the call's result must not be cached.
     pub(in crate::calls) fn lookup_of(
         &self,
         attempt: &CallAttempt<'_>,
@@ -60,8 +57,7 @@ impl ResultCache {
         Some(CacheLookup { name, ttl_ms: cache.ttl_ms, requested_ms: self.store.state().now_ms })
     }
 
-    /// Returns the cached result as the outcome. `None` also for a call that has begun work elsewhere, because the call
-    /// continues with that work.
+    /// `None` also for a call that has begun work elsewhere, because the call continues with that work.
     pub(in crate::calls) fn cached_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -85,7 +81,7 @@ impl ResultCache {
         })
     }
 
-    /// Returns the entry for the cache. `None` if the call failed, or if its output is too large to be cached.
+    /// `None` if the call failed or its output is too large.
     pub(in crate::calls) fn fill(
         &self,
         attempt: &CallAttempt<'_>,

@@ -1,10 +1,5 @@
-//! Handles people's consent to calls that need approval because of their tool or a rule: checks whether consent was
-//! given, requests it, and restricts it to one call.
-//!
-//! A consent is bound to everything that makes up the call (see `tickfleet_model::approval`). The worker computes this
-//! binding each time, so a consent to a different call is not found. The consent is used in the decision that begins
-//! the call, so that a crash neither loses the consent nor makes the consent available to another call. If facts or an
-//! equal call stop the call, the consent stays.
+//! People's consent to calls that need approval. A consent is bound to the exact call (see
+//! `tickfleet_model::approval`). The decision that begins the call uses the consent, so a crash never loses it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,9 +26,8 @@ use crate::calls::messages;
 use crate::calls::state::Calls;
 use crate::tools::Toolbox;
 
-/// Added to a wait that must not end too early, because the estimated clock may be ahead.
+/// Added to a wait that must not end too early: the estimated clock may be ahead.
 const CLOCK_ERROR: Duration = Duration::from_millis(20);
-/// Maximum bytes of the reasons why a call needs approval, as shown to people.
 const WHY_BYTES_MAX: usize = 2 * 1024;
 
 pub(in crate::calls) fn uses(attempt: &CallAttempt<'_>, passed: &CheckedCall) -> UseConsent {
@@ -42,8 +36,7 @@ pub(in crate::calls) fn uses(attempt: &CallAttempt<'_>, passed: &CheckedCall) ->
 }
 
 impl Calls {
-    /// Returns the call with the arguments that people changed, if any. Reads the approval from `view`. The error is
-    /// the outcome of a call that cannot run with the changed arguments.
+    /// Reads the approval from `view`. The error is the outcome of a call that cannot run with the changed arguments.
     pub(in crate::calls) async fn consented(
         &self,
         attempt: &CallAttempt<'_>,
@@ -67,7 +60,6 @@ impl Calls {
         Ok((ConsentCheck { uses: uses.clone(), narrowed }, again))
     }
 
-    /// Every attempt checks the approval, but only the first attempt counts it.
     pub(in crate::calls) fn count_agreed(&self, attempt: &CallAttempt<'_>) {
         if attempt.is_first() {
             self.metrics.approval(ApprovalEvent::Approved);
@@ -103,8 +95,7 @@ impl Calls {
         attempt.refused(Outcome::ApprovalRefused, error)
     }
 
-    /// Checks the changed arguments: they pass every guard again, and must not need an approval that the original
-    /// arguments did not need.
+    /// The changed arguments must not need an approval that the original arguments did not need.
     async fn narrowed(
         &self,
         attempt: &CallAttempt<'_>,
@@ -140,8 +131,7 @@ impl Calls {
         Ok(again)
     }
 
-    /// Requests an approval. If too many calls are waiting for people, the call ends instead. `before` is the ID and
-    /// state of the approval that was requested for an earlier form of the call.
+    /// Ends the call if too many calls wait for people. `before` is the ID and state of an earlier approval.
     pub(in crate::calls) async fn request_approval(
         &self,
         attempt: &CallAttempt<'_>,
@@ -179,7 +169,7 @@ impl Calls {
         match full.await {
             Ok(Some(of_agent)) => return self.not_agreed(attempt, too_many(of_agent), ApprovalEvent::NotAsked),
             Ok(None) => {}
-            // Parking the call counts the waiting approvals again. If there are too many, the call is evaluated again.
+            // Parking the call counts the waiting approvals again.
             Err(error) => tracing::debug!(%error, call = %attempt.id, "failed to count waiting approvals"),
         }
         let at_most = ask.expires_ms.map_or_else(
@@ -192,7 +182,7 @@ impl Calls {
         AttemptOutcome::WaitToBegin(Box::new(BeginWait { reason, at_most, wait, waits_while }))
     }
 
-    /// Returns how long the call waits, and the guard of the wait: the approval's record must stay unchanged.
+    /// The guard ends the wait when the approval's record changes.
     pub(in crate::calls) fn waits_for_people(
         &self,
         attempt: &CallAttempt<'_>,
@@ -207,8 +197,7 @@ impl Calls {
         (at_most, stored.map(|stored| Guard::Version(key, stored.version)))
     }
 
-    /// Removes secrets and truncates the text, for lists, notices and people without the right to decide. `None` if
-    /// this short form equals the exact arguments.
+    /// For lists, notices and people without the right to decide. `None` if the short form equals the exact arguments.
     fn short(&self, arguments: &RawValue) -> Option<String> {
         let clean = self.redactor.json(arguments.get()).into_owned();
         let short = match RawValue::from_string(clean) {
@@ -218,7 +207,7 @@ impl Calls {
         (short != arguments.get()).then_some(short)
     }
 
-    /// Returns the reasons as JSON. Reasons beyond [`WHY_BYTES_MAX`] are only counted.
+    /// Returns JSON. Reasons beyond [`WHY_BYTES_MAX`] are only counted.
     fn why_asked(&self, asked: &[ApprovalReason], before: Option<(String, &'static str)>) -> String {
         let again = before.filter(|(_, state)| matches!(*state, "waiting" | "approved")).map(|(before, _)| {
             let why = format!("{before} was asked for before; the call, its tool or what asks has changed since then");
@@ -245,7 +234,6 @@ fn early(attempt: &CallAttempt<'_>, id: &str, tool: &str) -> Option<(InboxKey, S
     Some((keys::inbox(&name.tenant, inbox), message))
 }
 
-/// Returns the demands without duplicates.
 fn demands(asked: &[ApprovalReason]) -> Vec<Demand> {
     let demand = |asked: &ApprovalReason| Demand {
         quorum: asked.demand.quorum,

@@ -1,9 +1,5 @@
-//! Facts of sessions. If the permission row of a tool names facts, each call of the tool belongs to a session. The call
-//! enters its session when it begins, and changes facts when it ends.
-//!
-//! The decision that begins a call evaluates the facts that the call requires or forbids. If a running call may still
-//! change one of these facts, the new call waits, without a slot, for the running call to end. The changes at the end
-//! of a call are committed with its result, in one transaction.
+//! Facts of sessions: calls require, forbid and change facts. A call waits while a running call may still change a fact
+//! that the waiting call needs.
 
 use std::time::Duration;
 
@@ -25,8 +21,7 @@ use crate::calls::state::Calls;
 use crate::config::WorkerConfig;
 use crate::tools::{RegisteredTool, Toolbox};
 
-/// The end of a call wakes the calls that wait for it. If that wake-up is lost, the waiting calls check again after
-/// this time.
+/// A waiting call checks again after this time, in case its wake-up is lost.
 pub(in crate::calls) const RECHECK_AFTER: Duration = Duration::from_secs(2);
 
 pub(crate) fn row_of<'c>(config: &'c WorkerConfig, slice: &Slice, name: &str) -> Option<&'c FactRow> {
@@ -44,9 +39,7 @@ pub(in crate::calls) fn session_of(slice: &Slice, row: &FactRow) -> SessionName 
     SessionName::new(&slice.name.tenant, &session)
 }
 
-/// Returns the changes of facts at the end of the call. `None` for a task, or if the tool is unknown or changes no
-/// facts. If it is unknown whether the call ran, [`EndedCall::changes`] is `None`: each of the tool's changes may have
-/// happened.
+/// [`EndedCall::changes`] is `None` if it is unknown whether the call ran.
 pub(in crate::calls) fn end_of(
     config: &WorkerConfig,
     slice: &Slice,
@@ -58,7 +51,7 @@ pub(in crate::calls) fn end_of(
     let effect = config.registry.effect(&call.tool).unwrap_or(Effect::Once);
     let changed = row.after(result, effect);
     let is_known = !changed.is_empty() || result.attempts > 0 || !may_have_been_held(slice);
-    // Use the arguments that the call ran with: a person may have changed some.
+    // People may have changed some arguments, so use the arguments that the call ran with.
     let changed_by_people = result.approval.as_ref().and_then(|approval| approval.arguments.clone());
     let arguments = changed_by_people.unwrap_or_else(|| arguments_of(&call.arguments));
     let changes = changed.into_iter().map(|(change, transition)| AppliedFactChange {
@@ -71,14 +64,14 @@ pub(in crate::calls) fn end_of(
     Some((session_of(slice, row), EndedCall { call, changes }))
 }
 
-/// Unreadable arguments become null, because such a call does not run.
+/// Unreadable arguments become null: such a call does not run.
 fn arguments_of(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap_or_default()
 }
 
 pub(in crate::calls) struct FactsCheck<'a> {
     pub(in crate::calls) check: CheckFacts,
-    /// Each condition with a flag, which is true for a required fact and false for a forbidden fact.
+    /// The flag is true for a required fact, and false for a forbidden fact.
     conditions: Vec<(&'a FactCondition, bool)>,
 }
 
@@ -90,7 +83,7 @@ pub(in crate::calls) fn check_of<'a>(
     let own = arguments_of(&attempt.call.arguments);
     let arguments = changed.unwrap_or(&own);
     let conditions = row.require.iter().map(|it| (it, true)).chain(row.forbid.iter().map(|it| (it, false)));
-    // Only the first attempt evaluates conditions, so a retry is never reported as not run.
+    // Only the first attempt evaluates conditions, so that a retry is never reported as not run.
     let conditions: Vec<(&FactCondition, bool)> = conditions.filter(|_| attempt.number == 1).collect();
     let condition = |(condition, required): &(&FactCondition, bool)| Condition {
         fact: condition.fact.key(arguments),
@@ -148,7 +141,7 @@ struct UnmetCondition<'a> {
     tools: &'a Toolbox,
     condition: &'a FactCondition,
     required: bool,
-    /// The state of the fact; `None` in shadow mode, which does not read the fact.
+    /// `None` in shadow mode.
     known: Option<KnownFact>,
 }
 
@@ -194,7 +187,6 @@ impl UnmetCondition<'_> {
         CallError { details: Some(details), ..messages::error(Outcome::Denied, message) }
     }
 
-    /// For the model: the tools that can make the condition true.
     fn advice(&self) -> String {
         let tenant = &self.attempt.slice.name.tenant;
         let agent = &self.attempt.head().agent;

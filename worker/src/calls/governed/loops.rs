@@ -1,6 +1,4 @@
-//! The loop breaker. An agent that repeats the same call with the same result gets a note, and is then denied this call
-//! for some time. Agents that are run by the model loop have a loop breaker of their own (`worker/llm`), which applies
-//! instead.
+//! The loop breaker: an agent that repeats a call with the same result gets a note, and then a denial.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,9 +16,8 @@ use crate::calls::messages;
 
 #[derive(Debug, Clone)]
 pub struct LoopOptions {
-    /// Number of equal calls in a row after which the agent gets a note.
+    /// Equal calls in a row after which the agent gets a note.
     pub warn_after: u32,
-    /// Number of repetitions after which a call is denied, and the duration of the denial.
     pub bounds: StreakBounds,
     pub except: Arc<BTreeSet<String>>,
 }
@@ -35,13 +32,12 @@ impl LoopBreaker {
         Self { options, metrics: Arc::clone(metrics) }
     }
 
-    /// Returns the check of the call's streak. `None` also in turns that the model loop or a tool has begun: these
-    /// calls do not count as the agent's own.
+    /// `None` also in turns that the model loop or a tool has begun: such calls do not count as the agent's own.
     pub(in crate::calls) fn check_of(&self, attempt: &CallAttempt<'_>) -> Option<StreakCheck> {
         let options = self.options.as_ref()?;
         let head = attempt.head();
         let name = &attempt.slice.name;
-        // Use the tool's own name: a call is the same call even if the model spells the name differently.
+        // Models may spell the tool's name differently, so use the tool's own name.
         let tool = attempt.tool_name();
         let task = head.task.as_ref().map(|(task, _)| task);
         // Match the names that the model loop gives to its turns.
@@ -55,7 +51,7 @@ impl LoopBreaker {
         Some(StreakCheck { name, hash: call_hash(tool, &attempt.call.arguments, &attempt.context) })
     }
 
-    /// Denies a call because of earlier calls of its slice. The results of these earlier calls are not settled yet.
+    /// The stored streak does not contain the unsettled calls of this slice.
     pub(in crate::calls) fn refused_by_unsettled(
         &self,
         check: &StreakCheck,
@@ -79,8 +75,7 @@ impl LoopBreaker {
         self.metrics.loop_broken(LoopAction::Denied);
         let tool = &attempt.call.tool;
         let until = rfc3339(until_ms);
-        // This call may be a read that ran in parallel to a call that was then retried. The read's result was dropped,
-        // and the read is repeated. So the message must not say that this call was not executed.
+        // A read that ran in parallel to a retried call is repeated. So this call may already have been executed.
         let not_executed = if may_have_been_held(attempt.slice) { "" } else { ", and was not executed" };
         let message = format!(
             "You have made this same call of {tool:?} again and again, and each time got the same result. It is refused until \
@@ -91,7 +86,7 @@ impl LoopBreaker {
         attempt.refused(Outcome::Denied, error)
     }
 
-    /// Counts the result of a call. A call that continues elsewhere has no result yet, so it is not counted.
+    /// A call that continues elsewhere has no result yet, so it is not counted.
     pub(in crate::calls) fn count_end(
         &self,
         check: Option<StreakCheck>,

@@ -1,5 +1,4 @@
-//! What decides about a call beyond its own guards: people's consent (`consent`), the facts of its session (`facts`),
-//! loops of its agent (`loops`), and cached results of equal reads (`cache`).
+//! Decisions about a call after its guards: consent, facts of the session, loops of the agent and cached results.
 
 pub(super) mod cache;
 pub(in crate::calls) mod consent;

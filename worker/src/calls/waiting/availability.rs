@@ -1,4 +1,4 @@
-//! Decides whether a call's tool is called at all.
+//! Decides whether a call may use its tool.
 
 use std::time::Duration;
 
@@ -14,16 +14,11 @@ use crate::calls::waiting::breakers::CallPermit;
 use crate::calls::waiting::tool_access::ToolAccess;
 use crate::tools::RegisteredTool;
 
-/// Bounds of the time between two checks of calls to a paused tool. The time is a quarter of the pause so far. Thus
-/// many waiting calls cost little, and short pauses end quickly.
+/// A check follows after a quarter of the pause so far, but within these two bounds.
 const PAUSE_RECHECK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 impl Calls {
-    /// Decides whether the call may use its tool. Approval is requested or used only afterwards. If the tool is
-    /// unavailable and no result is known without the tool, the error is the outcome of the call.
-    ///
-    /// A task is not checked: the task runs an agent, and the agent's models have their own circuit breakers. A call
-    /// that has begun work elsewhere continues.
+    /// Must precede any request for approval. A task is not checked, because its models have their own breakers.
     pub(in crate::calls) async fn permit_call<'a>(
         &'a self,
         attempt: &'a CallAttempt<'_>,
@@ -42,8 +37,7 @@ impl Calls {
             Ok(permit) => return Ok(ToolAccess::Call(permit)),
             Err(open_breaker) => open_breaker,
         };
-        // Invariant 21: without this check, a call that another attempt has begun would be reported as not sent. Such
-        // a call passes the open breaker: it is not begun again, and its outcome may be reconciled.
+        // Invariant 21: a call that another attempt has begun must not be reported as not sent.
         if self.begun_by_another(attempt).await.is_some() {
             return Ok(ToolAccess::Call(CallPermit::always(&self.breakers, name, tenant)));
         }
@@ -59,7 +53,6 @@ impl Calls {
         self.wait_or_use_known_result(attempt, tool, arguments, unavailable).await
     }
 
-    /// Makes the call wait until the pause ends, at most until the call's deadline.
     async fn wait_for_resume<'a>(
         &'a self,
         attempt: &'a CallAttempt<'_>,
@@ -79,7 +72,7 @@ impl Calls {
             delay: recheck,
             at_most: None,
             why: format!("{name} is paused by {}: {}", pause.by, pause.reason),
-            // The wait has no maximum, so this result is never used: only the deadline ends the call.
+            // Never used: only the deadline ends this wait.
             final_result: Box::new(attempt.result(Outcome::Transient, error)),
         });
         self.wait_or_use_known_result(attempt, tool, arguments, unavailable).await
@@ -100,7 +93,6 @@ impl Calls {
         }
     }
 
-    /// True if the result is cached, or if an equal call has the result.
     async fn has_known_result(&self, attempt: &CallAttempt<'_>, tool: &RegisteredTool, arguments: &RawValue) -> bool {
         if tool.spec.effect == Effect::Once {
             return self.claims.is_end_known(attempt, tool, arguments).await;

@@ -1,9 +1,5 @@
-//! Circuit breakers of tools. If a tool fails several times in a row, the tool is not called for some time, and its
-//! calls wait without a slot. Then one call goes through as a trial.
-//!
-//! Breakers belong to the process, not to the fleet. The cause may be the network of this process, and asking Redis
-//! would add a cost to every call. Failures of a single tenant stop only that tenant's calls, because the tenant's
-//! arguments may be the cause.
+//! Circuit breakers of tools. They belong to the process: its network may be the cause, and asking Redis costs time.
+//! Failures of one tenant stop only that tenant's calls, because the arguments may be the cause.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,17 +14,14 @@ use tokio::time::Instant;
 use crate::calls::attempt::HandlerEnd;
 use crate::tools::ToolFailure;
 
-/// Maximum number of tenants with their own breaker for a failing tool. Failures of further tenants count only for
-/// the tool.
+/// Failures of further tenants count only for the tool.
 const TENANTS_MAX: usize = 1_000;
-/// While a trial of the tool is in progress, another call is checked again after a fraction of a breaker's open time.
-/// This number is the divisor.
+/// During a trial, other calls check again after the breaker's open time divided by this number.
 const RECHECKS_PER_COOLDOWN: u32 = 4;
 
 /// Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Breakers {
-    /// `None` disables circuit breakers: every tool is called.
     settings: Option<BreakerSettings>,
     tools: Arc<Mutex<HashMap<String, ToolBreakers>>>,
     since: Instant,
@@ -36,11 +29,10 @@ pub struct Breakers {
 
 #[derive(Debug, Default)]
 struct ToolBreakers {
-    /// The breaker of the whole tool: consecutive failures of all tenants. One tenant contributes at most half of the
-    /// failures that open this breaker.
+    /// Counts the failures of all tenants. One tenant contributes at most half of the failures that open this breaker.
     all: Breaker,
     of_tenants: HashMap<TenantId, Breaker>,
-    /// The duration of the longest attempt of those that failed in a row.
+    /// The longest of the attempts that failed in a row.
     slowest: Duration,
 }
 
@@ -50,22 +42,19 @@ pub(crate) struct CallPermit<'a> {
     breakers: &'a Breakers,
     tool: &'a str,
     tenant: &'a TenantId,
-    /// The permits of the whole tool and of the tenant. `None` if breakers are disabled, or after a result was
-    /// reported.
+    /// For the whole tool, and for the tenant. `None` if breakers are disabled, or after a report.
     given: Option<(BreakerPermit, BreakerPermit)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OpenBreaker {
-    /// The time until the tool may be called.
     pub(crate) left: Duration,
     pub(crate) settings: BreakerSettings,
     pub(crate) slowest: Duration,
 }
 
 impl OpenBreaker {
-    /// Returns the wait before the next check. The checks are spread over half of the breaker's open time, so that a
-    /// recovered tool does not receive all calls at once.
+    /// Spreads the checks over half of the open time, so that a recovered tool does not receive all calls at once.
     pub(crate) fn recheck_after(&self, call: &CallId) -> Duration {
         let spread = self.settings.cooldown / 2;
         let place = crc32fast::hash(call.to_string().as_bytes());
@@ -80,7 +69,7 @@ impl OpenBreaker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToolHealth {
     Responds,
-    /// The tool failed in a way that would affect other calls too.
+    /// Only for a failure that would affect other calls too.
     Failed,
     Unknown,
 }
@@ -131,7 +120,6 @@ fn open_count(tools: &HashMap<String, ToolBreakers>, now: Duration) -> usize {
 }
 
 impl<'a> CallPermit<'a> {
-    /// Returns a permit for a call to which breakers do not apply.
     pub(crate) const fn always(breakers: &'a Breakers, tool: &'a str, tenant: &'a TenantId) -> Self {
         Self { breakers, tool, tenant, given: None }
     }
@@ -198,7 +186,6 @@ impl ToolBreakers {
         of_own.is_some_and(|(opened, _)| opened)
     }
 
-    /// Removes a tenant's breaker once it has no failures.
     fn answered(&mut self, tenant: &TenantId, (all, own): (BreakerPermit, BreakerPermit), now: Duration) {
         self.all.record_success(all, now);
         if let Some(breaker) = self.of_tenants.get_mut(tenant) {
@@ -230,8 +217,7 @@ impl Drop for CallPermit<'_> {
     }
 }
 
-/// Judges the tool's health by one attempt. A tool that asks for a retry at a certain time counts as responding. An
-/// attempt that timed out shows nothing if its time limit was shorter than the tool's timeout.
+/// A requested retry counts as a response. A timeout shows nothing if the time limit was shorter than the tool's.
 pub(crate) fn health_of(ran: &HandlerEnd, was_cut_short: bool) -> ToolHealth {
     match ran {
         HandlerEnd::TimedOut if was_cut_short => ToolHealth::Unknown,
@@ -247,7 +233,6 @@ pub(crate) fn health_of(ran: &HandlerEnd, was_cut_short: bool) -> ToolHealth {
                 ToolHealth::Unknown
             }
         },
-        // `Returned(Err(_))` is a panic of the handler.
         HandlerEnd::Returned(Err(_)) | HandlerEnd::Cancelled | HandlerEnd::MustStop => ToolHealth::Unknown,
     }
 }

@@ -1,5 +1,4 @@
-//! Decides about calls of unavailable tools. `breakers`: circuit breakers of tools. `availability`: whether a call's
-//! tool is called at all. `tool_access`: whether a call may use its tool, or only a known result.
+//! Calls of unavailable tools: circuit breakers, and the decision whether a call may use its tool.
 
 mod availability;
 pub(crate) mod breakers;

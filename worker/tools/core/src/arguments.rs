@@ -1,8 +1,4 @@
-//! Checks arguments as a model wrote them: parses them with limits on size and nesting, validates them against the
-//! tool's schema, and explains the problems.
-//!
-//! [`ValueCheck`] validates any JSON value against any schema. [`ArgumentCheck`] validates arguments, which must be an
-//! object. [`OutputCheck`] validates results of tools. All three compile, parse and validate in the same way.
+//! Checks arguments as a model wrote them, and results of tools, against limits and schemas.
 
 mod explain;
 mod integers;
@@ -30,20 +26,17 @@ use explain::{ARGUMENTS, CheckedValueName, OUTPUT, quoted};
 pub use explain::{ArgumentError, Problem};
 pub(super) use explain::{found, is_secret};
 
-/// If arguments are longer than this, only the first problem is explained. To explain more, the validator would first
-/// collect all errors, and a long list can have a hundred thousand errors.
+/// Only the first problem of longer arguments is explained. A long list can have a hundred thousand errors.
 const EXPLAINED_BYTES_MAX: usize = 16 * 1024;
-/// Arguments longer than this are checked on a separate thread. Even with an accepted schema, such a check can take so
-/// long that it would delay the worker's other calls and heartbeats.
+/// Longer arguments are checked on a separate thread, so that they do not delay calls and heartbeats.
 const CHECKED_IN_PLACE_BYTES_MAX: usize = 16 * 1024;
-/// Time limit for a check of arguments. Checks of real arguments take microseconds.
+/// Checks of real arguments take microseconds.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Why a schema cannot be used. The displayed text completes a sentence that begins with `the schema`. `at` is a JSON
-/// pointer to the place in the schema.
+/// Why a schema cannot be used. The text continues a sentence that begins with `the schema`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
-    /// The schema does not describe an object. Arguments are always an object.
+    /// Arguments are always an object.
     #[error("must describe an object: {0}")]
     NotAnObject(String),
     /// A check against the schema could take unbounded time or need the network.
@@ -85,11 +78,7 @@ impl SchemaError {
     }
 }
 
-/// Checks the schema of a tool when a configuration is loaded. The schema is compiled in the same way as at run time.
-/// Returns the parts of the schema that this check leaves to the tool.
-///
-/// # Errors
-/// The problem with the schema.
+/// Checks a tool's schema when a configuration is loaded. Returns the parts that the check leaves to the tool.
 pub fn check_schema(schema: &Value, which: SchemaUse) -> Result<Vec<SchemaProblem>, SchemaProblem> {
     let checked = match which {
         SchemaUse::Arguments => ArgumentCheck::compile_callable(schema).map(|check| check.0),
@@ -99,16 +88,15 @@ pub fn check_schema(schema: &Value, which: SchemaUse) -> Result<Vec<SchemaProble
     checked.map(|check| check.0.unread.iter().map(warning).collect()).map_err(SchemaError::into_problem)
 }
 
-/// A compiled schema. Checks use no network and no files, their cost is bounded, and patterns backtrack a bounded
-/// number of steps.
+/// A compiled schema. Checks use no network and no files, and take a bounded number of steps.
 #[derive(Debug, Clone)]
 pub struct ValueCheck(Arc<CompiledSchema>);
 
-/// A tool's compiled input schema: a [`ValueCheck`] for objects.
+/// A tool's compiled input schema.
 #[derive(Debug, Clone)]
 pub struct ArgumentCheck(ValueCheck);
 
-/// A tool's compiled output schema: a [`ValueCheck`] for results.
+/// A tool's compiled output schema.
 #[derive(Debug, Clone)]
 pub struct OutputCheck(ValueCheck);
 
@@ -117,21 +105,17 @@ struct CompiledSchema {
     validator: Validator,
     /// For hints: the top-level arguments that the schema names.
     names: Vec<String>,
-    /// The schema. Kept only if the schema declares integers.
+    /// The schema, if it declares integers.
     whole_numbers: Option<Value>,
     /// The places of patterns that no available engine supports. These patterns are not checked.
     unread: Vec<String>,
 }
 
-/// Compilation depends only on the schema, so the process can share the results. The references are weak: a schema is
-/// freed when no tool uses it.
+/// The references are weak: a schema is freed when no tool uses it.
 static COMPILED: LazyLock<Mutex<HashMap<[u8; 32], Weak<CompiledSchema>>>> = LazyLock::new(Mutex::default);
 
 impl ArgumentCheck {
-    /// Compiles `schema`, once per distinct schema.
-    ///
-    /// # Errors
-    /// [`SchemaError`] if the schema does not describe an object, and the errors of [`ValueCheck::compile`].
+    /// Compiles `schema`, which must describe an object.
     pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
         let Value::Object(members) = schema else {
             return Err(SchemaError::NotAnObject(format!("found {}", quoted(schema))));
@@ -142,11 +126,7 @@ impl ArgumentCheck {
         ValueCheck::compile(schema).map(Self)
     }
 
-    /// Like [`Self::compile`], for a tool that is being declared or imported. Also rejects a schema that no arguments
-    /// can satisfy, because such a schema is a mistake of its author.
-    ///
-    /// # Errors
-    /// The errors of [`Self::compile`], and [`SchemaError::Uncallable`].
+    /// Like [`Self::compile`], but also rejects a schema that no arguments can satisfy.
     pub fn compile_callable(schema: &Value) -> Result<Self, SchemaError> {
         let check = Self::compile(schema)?;
         match uncallable::find(schema) {
@@ -155,22 +135,14 @@ impl ArgumentCheck {
         }
     }
 
-    /// Checks `text`, the arguments as the model wrote them. Returns the arguments as JSON with every digit preserved.
-    /// If the schema declares an integer, a whole number is rewritten as an integer (`5.0` becomes `5`). Empty text and
-    /// `null` count as an empty object, because providers write calls without arguments that way.
-    ///
-    /// # Errors
-    /// [`ArgumentError`] if the text is not a JSON object within the limits of size and nesting, or does not fit the
-    /// schema.
+    /// Checks `text`, the arguments as the model wrote them, and preserves every digit. A declared integer `5.0`
+    /// becomes `5`. Empty text and `null` count as an empty object, because some providers write them.
     pub fn check(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
         let text = if matches!(text.trim_ascii(), "" | "null") { "{}" } else { text };
         self.0.checked(text, &ARGUMENTS, true)
     }
 
-    /// Like [`Self::check`], for use inside a worker: does not block other work, and returns within two seconds.
-    ///
-    /// # Errors
-    /// The errors of [`Self::check`], and an error if the time limit is exceeded.
+    /// Like [`Self::check`], but does not block other work, and returns within two seconds.
     pub async fn check_in_time(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
         if text.len() <= CHECKED_IN_PLACE_BYTES_MAX {
             return self.check(text);
@@ -185,19 +157,12 @@ impl ArgumentCheck {
 }
 
 impl OutputCheck {
-    /// Compiles `schema`, once per distinct schema.
-    ///
-    /// # Errors
-    /// The errors of [`ValueCheck::compile`].
+    /// Compiles `schema`.
     pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
         ValueCheck::compile(schema).map(Self)
     }
 
     /// Checks `json`, the result of a tool. Does not block other work, and returns within two seconds.
-    ///
-    /// # Errors
-    /// [`ArgumentError`] if the result does not fit the schema, is not JSON within the limits of size and nesting, or
-    /// exceeds the time limit.
     pub async fn check_in_time(&self, json: &str) -> Result<(), ArgumentError> {
         if json.len() <= CHECKED_IN_PLACE_BYTES_MAX {
             return self.0.checked(json, &OUTPUT, false).map(drop);
@@ -207,7 +172,6 @@ impl OutputCheck {
     }
 }
 
-/// Runs a check on a separate thread, and waits for at most `limit`.
 async fn apart<T: Send + 'static>(
     text: &str,
     subject: &CheckedValueName,
@@ -215,8 +179,7 @@ async fn apart<T: Send + 'static>(
     check: impl FnOnce(&str) -> Result<T, ArgumentError> + Send + 'static,
 ) -> Result<T, ArgumentError> {
     let text = text.to_owned();
-    // A blocking thread cannot be stopped after the timeout. The schema's cost and the value's size limit the thread's
-    // remaining work.
+    // A blocking thread continues after the timeout. The schema's cost and the value's size limit its remaining work.
     let checked = tokio::task::spawn_blocking(move || check(&text));
     match tokio::time::timeout(limit, checked).await {
         Ok(Ok(checked)) => checked,
@@ -229,11 +192,7 @@ async fn apart<T: Send + 'static>(
 }
 
 impl ValueCheck {
-    /// Compiles `schema`, once per distinct schema.
-    ///
-    /// # Errors
-    /// [`SchemaError`] if the value is not a JSON Schema, or if a check against the schema could be expensive. The
-    /// draft is 2020-12 unless `$schema` names another draft.
+    /// Compiles `schema`, once per distinct schema. Rejects a schema if checks could be expensive.
     pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
         let text = schema.to_string();
         let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
@@ -246,8 +205,7 @@ impl ValueCheck {
         }
         let fresh = Arc::new(CompiledSchema::new(schema)?);
         let mut all = compiled();
-        // Another thread may have compiled the schema in the meantime. Use that thread's result, so that each schema is
-        // in memory once.
+        // Another thread may have compiled the same schema meanwhile.
         if let Some(known) = all.get(&digest).and_then(Weak::upgrade) {
             return Ok(Self(known));
         }
@@ -257,9 +215,6 @@ impl ValueCheck {
     }
 
     /// Checks `text`, any JSON value, and returns it with every digit preserved.
-    ///
-    /// # Errors
-    /// [`ArgumentError`] if the text is not JSON within the limits of size and nesting, or does not fit the schema.
     pub fn check(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
         self.checked(text, &ARGUMENTS, false)
     }
@@ -287,8 +242,7 @@ impl ValueCheck {
         RawValue::from_string(text.into_owned()).map_err(|e| not_json(e.to_string()))
     }
 
-    /// Explains why the value does not fit the schema. `None` if the only errors are patterns that took too many steps,
-    /// because the value is then not known to be wrong.
+    /// `None` if the only errors are patterns that took too many steps: the value may be valid.
     fn explain(&self, value: &Value, subject: &CheckedValueName, all: bool) -> Option<ArgumentError> {
         let validator = &self.0.validator;
         let names = &self.0.names;
@@ -298,15 +252,14 @@ impl ValueCheck {
     }
 }
 
-/// True if a pattern took too many steps, or the regex engine failed. The tool must then decide whether the value
-/// matches.
+/// True if a pattern took too many steps, or the regex engine failed. The tool then decides whether the value matches.
 fn is_of_engine(error: &ValidationError<'_>) -> bool {
     use ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
     matches!(error.kind(), BacktrackLimitExceeded { .. } | RegexEngineFailure { .. })
 }
 
 fn compiled() -> MutexGuard<'static, HashMap<[u8; 32], Weak<CompiledSchema>>> {
-    // A panic while the lock was held leaves the map consistent, because each change of the map is a single call.
+    // After a panic the map is still consistent: each change of the map is a single call.
     COMPILED.lock()
 }
 
@@ -320,7 +273,7 @@ impl CompiledSchema {
         };
         let (validator, unread) = match options.build(schema) {
             Ok(validator) => (validator, Vec::new()),
-            // If no available engine supports a pattern, the rest of the schema still applies.
+            // The rest of the schema still applies if no engine supports a pattern.
             Err(error) => match patterns::without_unread(schema) {
                 Some((readable, unread)) => (options.build(&readable).map_err(invalid)?, unread),
                 None => return Err(invalid(error)),

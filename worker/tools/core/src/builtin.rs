@@ -10,10 +10,10 @@ use tickfleet_model::Effect;
 use super::{CallContext, ToolError, TypedTool, wording};
 
 const SLEEP_MS_MAX: u64 = 600_000;
-/// Maximum bytes of the task's description in the result of `note`.
+/// For the task's description in the result of `note`.
 const NOTE_BYTES_MAX: usize = 2_000;
 
-/// Returns all built-in tools: `echo`, `sleep`, `fail`, `fail_once` and `note`.
+/// Returns all built-in tools.
 #[must_use]
 pub fn all() -> Vec<TypedTool> {
     vec![echo(), sleep(), fail("fail", Effect::Idempotent), fail("fail_once", Effect::Once), note()]
@@ -147,7 +147,6 @@ struct Noted {
     task_description: String,
 }
 
-/// An agent bound to this tool acknowledges its tasks and does nothing else.
 fn note() -> TypedTool {
     TypedTool::new(
         "note",

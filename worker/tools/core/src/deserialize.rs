@@ -1,5 +1,4 @@
-//! Reports arguments that fit a tool's schema but cannot be deserialized into the tool's struct. A declared schema may
-//! be wider than the struct, and a struct may check more than a schema can express.
+//! Reports arguments that fit a tool's schema but not its struct.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -8,10 +7,9 @@ use serde_path_to_error::{Path, Segment};
 
 use super::arguments::{found, is_secret};
 
-/// Deserializes the arguments. The error is for a model: the argument and its problem. The error has no position in the
-/// text (`line 1 column 77`), because a model cannot use a position.
+/// The error is for a model, so it has no position in the text (`line 1 column 77`).
 pub(super) fn read<Args: DeserializeOwned>(arguments: &RawValue) -> Result<Args, String> {
-    // Arguments are parsed a second time, with paths, only after a failure.
+    // Parse again with paths, but only after a failure.
     serde_json::from_str(arguments.get()).map_err(|error| {
         let mut again = serde_json::Deserializer::from_str(arguments.get());
         match serde_path_to_error::deserialize::<_, Args>(&mut again) {
@@ -33,7 +31,7 @@ fn message_for(path: &Path, error: &serde_json::Error, text: &str) -> String {
         Segment::Enum { .. } | Segment::Unknown => Some(value),
     });
     let found = at.map(|value| format!("; found {}", found(&named, value))).unwrap_or_default();
-    // serde's error message would also quote the value.
+    // serde's own message would quote the secret value.
     let reason = if is_secret(&named) { "it has another form".to_owned() } else { reason(error) };
     format!("Argument '{}' cannot be read: {reason}{found}.", super::wording::cut(&named, 80))
 }

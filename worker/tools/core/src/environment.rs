@@ -1,5 +1,4 @@
-//! The process environment, passed as an argument. The configuration contains the names of variables, and the program
-//! that starts the worker supplies the values.
+//! The process environment, passed as an argument.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,14 +12,13 @@ type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Variables can contain secrets, so their values are not printed.
+        // Variables can contain secrets.
         f.write_str("Environment(..)")
     }
 }
 
 impl Environment {
-    /// Makes an environment that reads variables with `lookup`. The binary uses
-    /// `Environment::new(|name| std::env::var(name).ok())`.
+    /// Makes an environment that reads variables with `lookup`.
     pub fn new(lookup: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(lookup))
     }
@@ -38,10 +36,8 @@ impl Environment {
         (self.0)(name).filter(|value| !value.is_empty())
     }
 
-    /// Replaces `${NAME}` and `${NAME:-default}` in `text` with the values of the variables.
-    ///
-    /// # Errors
-    /// [`UnsetVariable`] if a variable without a default is not set, or if a `${` is not closed.
+    /// Replaces `${NAME}` and `${NAME:-default}` in `text`. Fails if a variable without a default is not set, or if a
+    /// `${` is not closed.
     pub fn expand(&self, text: &str) -> Result<String, UnsetVariable> {
         let mut expanded = String::with_capacity(text.len());
         let mut rest = text;

@@ -1,5 +1,4 @@
-//! Kinds of declared tools. A kind makes the handlers for its declarations. Each kind has its own crate, so that this
-//! crate does not depend on the libraries that a kind uses.
+//! Kinds of declared tools. Each kind has its own crate, so that this crate does not depend on the kind's libraries.
 
 use std::sync::Arc;
 
@@ -13,24 +12,19 @@ use super::{CallContext, Handler, ToolFailure, ToolOutput, UnsetVariable};
 
 /// Makes handlers for declarations of one kind.
 pub trait ToolKind<Def>: Send + Sync {
-    /// Makes the handler for the tool that `def` declares. The tool's arguments fit `input_schema`. Opens no
-    /// connection.
-    ///
-    /// # Errors
-    /// [`DeclarationError`] if the declaration cannot be used.
+    /// Makes the handler for the tool that `def` declares. Opens no connection.
     fn make(&self, def: &Def, input_schema: &Value, effect: Effect) -> Result<DeclaredHandler, DeclarationError>;
 }
 
 /// A handler made from a declaration.
 pub struct DeclaredHandler {
-    /// The handler that runs the tool.
+    /// Runs the tool.
     pub handler: Arc<dyn Handler>,
     /// False if a secret that every call needs is not set in this process.
     pub configured: bool,
 }
 
-/// The kinds of tools that a process can run, one field for each. If you add a field, the compiler reports every place
-/// that must set it.
+/// The kinds of tools that a process can run.
 pub struct ToolKinds {
     /// Tools that call a web service.
     pub http: Box<dyn ToolKind<HttpDef>>,
@@ -38,7 +32,7 @@ pub struct ToolKinds {
     pub shell: Box<dyn ToolKind<ShellDef>>,
 }
 
-/// The kind `shell` in a program that runs no commands. It rejects every declaration.
+/// The kind `shell` in a program that runs no commands: rejects every declaration.
 #[derive(Debug, Clone, Copy)]
 pub struct NoShell;
 
@@ -48,7 +42,6 @@ impl ToolKind<ShellDef> for NoShell {
     }
 }
 
-/// A handler that fails every call with `message`.
 pub(crate) struct NotConfigured {
     pub(crate) message: String,
 }
@@ -71,8 +64,7 @@ pub enum DeclarationError {
         /// Why the value is invalid.
         why: String,
     },
-    /// The declaration uses an environment variable that is not set and has no default. The tool is declared, but not
-    /// configured in this process.
+    /// The tool is declared, but not configured in this process: a variable without a default is not set.
     #[error("the environment variable {name} is not set")]
     UnsetVariable {
         /// The variable.

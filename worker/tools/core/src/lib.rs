@@ -1,8 +1,4 @@
-//! Tools, and how their calls run. Every tool, of any kind, is a [`Handler`] in a [`RegisteredTool`].
-//!
-//! Continue with [`registry`] (the available tools), [`arguments`] (checks of arguments and results), and [`typed`]
-//! (tools written in Rust). [`builtin`] has the tools that come with the worker. [`kind`] defines how other kinds of
-//! tools are added, each in its own crate.
+//! Tools, and how their calls run. Every tool is a [`Handler`] in a [`RegisteredTool`].
 
 #![warn(missing_docs)]
 
@@ -49,7 +45,7 @@ pub use tool_secrets::{ToolSecrets, without_secrets};
 pub use toolbox::{RuleViolation, RuledCall, Toolbox, UnusableTool};
 pub use typed::{ToolError, TypedTool, inner};
 
-/// The context that a handler receives besides the arguments. It never contains another tenant's data.
+/// The context of a call, for its handler. It never contains another tenant's data.
 #[derive(Debug, Clone)]
 pub struct CallContext {
     /// The tenant of the call.
@@ -58,14 +54,13 @@ pub struct CallContext {
     pub agent: AgentId,
     /// The fleet's own id of the call.
     pub call: CallId,
-    /// Idempotency key. Every attempt of this call has the same key, even after the turn is submitted again. Pass the
-    /// key to services that support idempotency keys.
+    /// The same for every attempt of this call, even after the turn is submitted again.
     pub idempotency_key: String,
-    /// The call's deadline, in milliseconds since the epoch of the shard's clock.
+    /// In milliseconds since the epoch of the shard's clock.
     pub deadline_ms: i64,
-    /// The number of this attempt, from 1.
+    /// Counted from 1.
     pub attempt: u32,
-    /// The turn's context, as the producer of the turn gave it.
+    /// The context that the turn's producer gave.
     pub context: Arc<Context>,
     /// The task to which the turn belongs, with the task's grant.
     pub task: Option<(TaskId, TaskGrant)>,
@@ -73,16 +68,13 @@ pub struct CallContext {
     pub tools: Toolbox,
     /// The inbox for the turn's reply. Replies to tasks that the call delegates also go to this inbox.
     pub reply_to: Option<InboxName>,
-    /// The values of the secrets that the tool declares, read for this call.
+    /// The values of the tool's secrets, read for this call.
     pub secrets: ToolSecrets,
-    /// The fence of the slice that contains the call: the version of the slice's record in the store. Handlers of the
-    /// fleet write progress under this fence, so a write fails if another worker has taken the slice. Empty if no slice
-    /// is leased.
+    /// The version of the slice's record. A write with an old version fails. Empty if no slice is leased.
     pub fence: String,
     /// True if an earlier attempt of this call has begun a turn or a task and waited for its end.
     pub waited: bool,
-    /// True if an earlier attempt may have begun a turn or task so long ago that the store no longer has a record of
-    /// that work. A missing record then does not prove that no turn or task was begun.
+    /// True if the store may have forgotten a turn or task that an earlier attempt began.
     pub may_be_forgotten: bool,
     /// Makes calls to other tools from within this call, see [`Self::call`].
     pub inner: inner::Inner,
@@ -93,8 +85,7 @@ pub struct CallContext {
 }
 
 impl CallContext {
-    /// Makes the context of a first attempt without deadline, task or secrets, for tests of a tool. In a worker, all
-    /// fields are set.
+    /// Makes the context of a first attempt without deadline, task or secrets, for tests of a tool.
     #[must_use]
     pub fn new(tenant: TenantId, agent: AgentId, call: CallId) -> Self {
         Self {
@@ -118,15 +109,13 @@ impl CallContext {
         }
     }
 
-    /// Returns the `traceparent` and `tracestate` for requests that the handler sends to other services. Returns `None`
-    /// if the producer gave no trace context and spans are not exported.
+    /// Returns the trace context for requests to other services, if there is one.
     #[must_use]
     pub fn trace(&self) -> Option<TraceContext> {
         traces::outgoing(&self.context)
     }
 
-    /// Returns the context for a turn or task that the call begins: the producer's context, traced as a child of the
-    /// current span.
+    /// Returns the context for a turn or task that the call begins, traced as a child of the current span.
     #[must_use]
     pub fn for_begun_work(&self) -> Context {
         let mut context = (*self.context).clone();
@@ -136,11 +125,7 @@ impl CallContext {
         context
     }
 
-    /// Returns the value of a secret that the tool declares. If the tool's result contains the value, the value is
-    /// removed from the result.
-    ///
-    /// # Errors
-    /// [`ToolError::Internal`] if the tool declares no secret of this name, which is a bug in the tool.
+    /// Returns a secret that the tool declares. The secret is removed from the tool's result.
     pub fn secret(&self, name: &str) -> Result<&str, ToolError> {
         self.secrets.get(name)
     }
@@ -156,8 +141,7 @@ pub struct ToolOutput {
 }
 
 impl ToolOutput {
-    /// Returns an output of texts and images. A model sees the images if its protocol permits images in results. For
-    /// other models, a text describes each image.
+    /// Returns an output of texts and images. A model that cannot see images in results gets texts.
     #[must_use]
     pub fn content(blocks: &[ContentBlock]) -> Self {
         Self { json: tickfleet_protocol::write_blocks(blocks), content_type: CONTENT_BLOCKS }
@@ -181,7 +165,7 @@ pub enum Awaited {
 }
 
 impl Awaited {
-    /// Returns the turn or task, if the call waits for one.
+    /// The turn or task that the call waits for, if any.
     #[must_use]
     pub fn turn(self) -> Option<TurnId> {
         match self {
@@ -197,8 +181,7 @@ impl From<Option<TurnId>> for Awaited {
     }
 }
 
-/// The failure of a handler, as data. The pipeline converts the failure to an outcome that depends on the tool's
-/// effect.
+/// The failure of a handler. The outcome also depends on the tool's effect.
 #[derive(Debug, Clone)]
 pub enum ToolFailure {
     /// The arguments fit the schema, but the tool cannot accept them. Nothing was executed.
@@ -206,7 +189,7 @@ pub enum ToolFailure {
         /// The text for the model.
         message: String,
     },
-    /// The tool or its service ended the call, and a retry would change nothing. The message is for the model.
+    /// A retry would change nothing.
     Ended {
         /// The outcome of the call.
         outcome: Outcome,
@@ -219,34 +202,32 @@ pub enum ToolFailure {
     Transient {
         /// The text for the model after the last attempt.
         message: String,
-        /// The minimum wait before the next attempt, as requested by the service.
+        /// The minimum wait that the service asked for.
         retry_after: Option<Duration>,
-        /// True only if it is certain that nothing took effect (no byte was sent, a 429 response, a declared status).
+        /// True only if it is certain that nothing took effect.
         not_executed: bool,
     },
-    /// The call waits for an event, such as the end of a turn or task that it has begun. After the event, the call runs
-    /// again. While the call waits, it holds no slot. Only for tools with the effect `read` or `idempotent`.
+    /// The call runs again after the event, and holds no slot meanwhile. Only for the effects `read` and `idempotent`.
     Waits {
         /// The event that the call waits for.
         awaits: Awaited,
-        /// Maximum wait. After this time the call runs again, even if the event has not occurred.
+        /// After this time the call runs again, even without the event.
         at_most: Duration,
     },
-    /// A bug. It is logged in full, and the model receives only a generic message.
+    /// A bug: logged in full, and hidden from the model.
     Internal {
         /// The text for the log.
         message: String,
     },
     /// The tool is declared, but this worker cannot run it.
     NotConfigured {
-        /// The text, which names what is missing.
+        /// The text, which names the missing part.
         message: String,
     },
 }
 
 impl ToolFailure {
-    /// Makes the failure of a call that the tool or its service rejected. `message` is for the model, and `details` are
-    /// for programs.
+    /// Makes the failure of a rejected call. `message` is for the model, `details` are for programs.
     #[must_use]
     pub const fn permanent(message: String, details: Option<serde_json::Value>) -> Self {
         Self::Ended { outcome: Outcome::Permanent, message, details }
@@ -256,20 +237,13 @@ impl ToolFailure {
 /// Executes the calls of a tool. On a timeout, the future is dropped and [`CallContext::cancel`] is canceled.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Checks arguments that fit the tool's schema for conditions that a schema cannot express. Runs before anything is
-    /// recorded or executed, and must not block.
-    ///
-    /// # Errors
-    /// The problem, as a message for the model.
+    /// Checks conditions that a schema cannot express. Must not block. The error is a message for the model.
     fn validate(&self, arguments: &RawValue) -> Result<(), String> {
         let _ = arguments;
         Ok(())
     }
 
-    /// Runs the call. `arguments` have already been validated against the tool's schema.
-    ///
-    /// # Errors
-    /// [`ToolFailure`] gives the reason for the failure.
+    /// Runs the call. `arguments` fit the tool's schema.
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure>;
 }
 

@@ -1,4 +1,4 @@
-//! Lifecycle hooks of tools written in Rust. They run before the tool's first call and after its last call.
+//! Hooks of tools written in Rust, which run before the tool's first call and after its last call.
 
 use std::error::Error;
 use std::fmt;
@@ -16,10 +16,9 @@ use tickfleet_model::limits;
 use super::Environment;
 use super::{ToolError, ToolSecrets, TypedTool, wording};
 
-/// Time limit of one start hook. The process accepts no work before the hooks have finished.
+/// The process accepts no work before the hooks have finished.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit of all stop hooks together. The hooks run at the end of a drain, when most of the orchestrator's grace
-/// period is used up.
+/// For all stop hooks together, at the end of the orchestrator's grace period.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The error of a hook, of any type.
@@ -36,10 +35,7 @@ pub struct Startup {
 }
 
 impl Startup {
-    /// Returns the value of a secret that the tool declares and that is the same for all tenants.
-    ///
-    /// # Errors
-    /// The secret is not declared, is not set, or differs by tenant.
+    /// Returns a secret that the tool declares. Fails if the secret is not set, or differs by tenant.
     pub fn secret(&self, name: &str) -> Result<&str, HookError> {
         self.secrets.get(name).map_err(|_: ToolError| format!("the secret {name} is missing").into())
     }
@@ -49,8 +45,7 @@ impl Startup {
 pub(super) struct Hooks {
     start: Option<Arc<StartHook>>,
     stop: Option<Arc<StopHook>>,
-    /// True if the tool has started and has not stopped since. All clones of the tool share this flag, so a tool that
-    /// is used twice starts and stops once.
+    /// All clones of the tool share this flag, so a tool that is used twice starts and stops once.
     running: Arc<AtomicBool>,
 }
 
@@ -81,10 +76,7 @@ pub struct StartupError {
     why: String,
 }
 
-/// Runs all start hooks concurrently, each for at most 30 s. If one fails, the tools that have started are stopped.
-///
-/// # Errors
-/// One error for each tool that did not start.
+/// Runs all start hooks concurrently, each for at most 30 s. If one fails, the started tools are stopped.
 pub async fn start_all(tools: &[TypedTool], environment: &Environment) -> Result<(), Vec<StartupError>> {
     let mut once: Vec<&TypedTool> = Vec::new();
     for tool in tools {
@@ -116,8 +108,7 @@ async fn start(tool: &TypedTool, environment: &Environment) -> Result<(), Startu
     };
     let run = async {
         let secrets = ToolSecrets::at_startup(tool.secret_references(), environment).await;
-        // A hook may also panic before it returns a future, so the hook is called inside the future that catches
-        // panics.
+        // A hook may panic before it returns a future, so call it inside the future that catches panics.
         let startup = Startup { secrets: secrets.clone() };
         let ran = AssertUnwindSafe(async { hook(startup).await }).catch_unwind().await;
         match ran {
@@ -137,8 +128,7 @@ async fn start(tool: &TypedTool, environment: &Environment) -> Result<(), Startu
     Err(StartupError { tool: tool.spec().name.clone(), why })
 }
 
-/// Runs the stop hooks of all started tools concurrently, with a limit of 5 s. Panics and a timeout are only logged,
-/// because the process is stopping anyway.
+/// Runs the stop hooks of all started tools, for at most 5 s. Failures are only logged.
 pub async fn stop_all(tools: &[TypedTool]) {
     let stopping = tools.iter().filter_map(|tool| {
         let was_running = tool.hooks().running.swap(false, Ordering::AcqRel);

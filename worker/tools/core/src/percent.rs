@@ -1,10 +1,9 @@
 //! Percent-encoding for URLs.
 
-/// Characters of a secret that stay unencoded in a path, in addition to the unreserved characters. Bot tokens contain a
-/// colon.
+/// Characters that stay unencoded if a secret is part of a path. Bot tokens contain a colon.
 pub const SECRET_KEEPS: &str = ":@!$&'()*+,;=";
 
-/// Percent-encodes all characters except the unreserved characters of URLs and those in `keep`.
+/// Encodes all characters except the unreserved characters of URLs and those in `keep`.
 pub fn percent_encoded(text: &str, keep: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for &byte in text.as_bytes() {

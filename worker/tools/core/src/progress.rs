@@ -28,8 +28,7 @@ impl ProgressSink {
 }
 
 impl CallContext {
-    /// Reports the progress of the call: `fraction` from 0 to 1, if known, and a text for people. The fleet shows the
-    /// latest report, at most one per second. A report never fails, and does not wait.
+    /// Reports progress: `fraction` from 0 to 1, if known, and a text for people. Never fails, and does not wait.
     pub fn progress(&self, fraction: Option<f64>, message: &str) {
         let Some(sender) = &self.progress.0 else { return };
         let message = wording::cut(&self.secrets.scrub(message), limits::PROGRESS_BYTES_MAX);

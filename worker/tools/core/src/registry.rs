@@ -1,4 +1,4 @@
-//! The tool registry: typed tools and declared tools. A typed and a declared tool of the same name become one tool.
+//! The tool registry. A typed and a declared tool of the same name become one tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +20,7 @@ use super::{
 
 const NAMES_OFFERED_MAX: usize = 3;
 
-/// A registered tool: its specification, the checks of its arguments and results, and its handler.
+/// A tool with its compiled schemas and its handler.
 #[derive(Clone)]
 pub struct RegisteredTool {
     /// The tool's specification.
@@ -29,15 +29,13 @@ pub struct RegisteredTool {
     pub arguments: ArgumentCheck,
     /// The compiled output schema, if the tool declares one.
     pub output: Option<OutputCheck>,
-    /// The handler that runs the tool.
+    /// Runs the tool.
     pub handler: Arc<dyn Handler>,
-    /// Describes how the declaration runs the tool, such as its request or command. Approvals are bound to this text,
-    /// because the specification does not contain this information.
+    /// How the declaration runs the tool, such as its request or command. Approvals are bound to this text.
     pub runs: String,
     /// True if the result depends on the calling agent or task.
     pub answers_by_agent: bool,
-    /// For a tool that runs in the caller's process: the caller loses a call after this time without a heartbeat.
-    /// `None` for all other tools.
+    /// For a tool in the caller's process: without a heartbeat for this time, a call is lost.
     pub local_lease: Option<Duration>,
 }
 
@@ -48,12 +46,7 @@ impl fmt::Debug for RegisteredTool {
 }
 
 impl RegisteredTool {
-    /// Makes a registered tool. Compiles the schemas of `spec`, and checks its effect key, its cache, and the fields
-    /// for `once` tools.
-    ///
-    /// # Errors
-    /// [`RegistryError::Schema`], [`RegistryError::EffectKey`], [`RegistryError::OnlyOnce`] and
-    /// [`RegistryError::Cache`].
+    /// Compiles the schemas of `spec`, and checks its effect key, its cache, and the fields for `once` tools.
     pub fn new(spec: ToolSpec, handler: Arc<dyn Handler>) -> Result<Self, RegistryError> {
         if let Some(why) = spec.effect_key.as_ref().and_then(|key| wrong_key(key, spec.effect)) {
             return Err(RegistryError::EffectKey { tool: spec.name, why });
@@ -73,10 +66,7 @@ impl RegisteredTool {
         Ok(Self { spec, arguments, output, handler, runs: String::new(), answers_by_agent: false, local_lease: None })
     }
 
-    /// Marks the tool's result as dependent on the calling agent or task.
-    ///
-    /// # Errors
-    /// [`RegistryError::Cache`] if the tool's cache is shared by all agents of a tenant.
+    /// Marks the result as dependent on the calling agent or task. Fails if the cache is shared by a tenant's agents.
     pub fn answering_by_agent(self) -> Result<Self, RegistryError> {
         if self.spec.cache.is_some_and(|cache| cache.per == CachePer::Tenant) {
             let why =
@@ -86,10 +76,7 @@ impl RegisteredTool {
         Ok(Self { answers_by_agent: true, ..self })
     }
 
-    /// Checks a result against the tool's output schema. Results of all kinds of tools are checked here.
-    ///
-    /// # Errors
-    /// [`ArgumentError`] names the places where the result does not fit the schema.
+    /// Checks a result against the tool's output schema.
     pub async fn check_output(&self, output: &ToolOutput) -> Result<(), ArgumentError> {
         match &self.output {
             Some(check) => check.check_in_time(output.json.get()).await,
@@ -117,8 +104,7 @@ pub enum RegistryError {
         /// The tool that was registered first.
         other: String,
     },
-    /// The name contains characters that dialects can neither use unchanged nor map to others, or its length is out of
-    /// bounds.
+    /// The name's length or characters are not allowed.
     #[error("tool '{tool}': a name has 1 to {max} characters of A-Z a-z 0-9 _ . -", max = limits::NAME_BYTES_MAX)]
     Name {
         /// The name.
@@ -186,7 +172,7 @@ pub enum RegistryError {
     },
 }
 
-/// All tools of a worker by name. Immutable once shared: a reload builds a new registry.
+/// All tools of a worker. Immutable once shared: a reload builds a new registry.
 #[derive(Debug, Default, Clone)]
 pub struct Registry {
     /// The newest version of each tool.
@@ -194,26 +180,13 @@ pub struct Registry {
     /// The versions of each tool that has several, newest first.
     versions: BTreeMap<String, Vec<Arc<RegisteredTool>>>,
     name_of_id: BTreeMap<String, String>,
-    /// Maps the names shown by dialects to the names of tools. Built on first use. A dialect shortens long names, and
-    /// only this map resolves shortened names.
+    /// The names that dialects show. Only this map resolves shortened names. Built on first use.
     shown: OnceLock<NameMap>,
 }
 
 impl Registry {
-    /// Builds the registry from the binary's typed tools and the tools declared in `tools.yaml`. `kinds` makes the
-    /// handlers of declared tools.
-    ///
-    /// A declared tool and a typed tool of the same name become one tool. The declaration's fields replace the typed
-    /// tool's fields, and the typed function runs the tool. If both have an effect, the stricter one applies. The
-    /// capabilities of both are required.
-    ///
-    /// A tool declared with `http` becomes an HTTP tool, and a tool declared with `shell` becomes a shell tool. A
-    /// worker can run any other declared tool, such as one with `local`, only with a typed function. Without a typed
-    /// function, the tool's handler returns `not_configured`. `timeout_default` is the timeout of one attempt for tools
-    /// that set none.
-    ///
-    /// # Errors
-    /// All problems, not only the first one.
+    /// Builds the registry. For a tool that is both typed and declared, the declaration's fields win, the stricter
+    /// effect applies, and the typed function runs.
     pub fn build(
         typed: Vec<TypedTool>,
         file: &ToolsFile,
@@ -242,12 +215,7 @@ impl Registry {
         if errors.is_empty() { Ok(registry) } else { Err(errors) }
     }
 
-    /// Returns a copy of the registry with one more tool. The other tools keep their in-memory state (connections,
-    /// access tokens).
-    ///
-    /// # Errors
-    /// The errors of [`Self::register`], and the errors of [`Self::build`] for this tool. A tool that is only declared
-    /// and has no handler does not conflict: the new tool replaces it.
+    /// Returns a copy with one more tool. The other tools keep their connections and access tokens.
     pub fn with(
         &self,
         tool: TypedTool,
@@ -273,10 +241,7 @@ impl Registry {
         next
     }
 
-    /// Adds one version of a tool, which may already have other versions.
-    ///
-    /// # Errors
-    /// The errors of [`Self::register`]. A tool of the same name is an error only if it has the same version.
+    /// Adds one version of a tool. Fails if the tool has this version already.
     pub fn register_version(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
         let name = tool.spec.name.clone();
         let Some(first) = self.by_name.get(&name).cloned() else { return self.register(tool) };
@@ -294,8 +259,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Returns the version of `tool` that `selector` selects. If `selector` is `None`, returns the newest version. If
-    /// the selector is invalid or no version matches, returns `None`.
+    /// Returns the version that `selector` selects. Without a selector, returns the newest version.
     #[must_use]
     pub fn select<'a>(
         &'a self,
@@ -309,7 +273,7 @@ impl Registry {
             .find(|tool| version::parse(&tool.spec.version).is_some_and(|version| selector.takes(&version)))
     }
 
-    /// Returns the effect of the tool that a model calls by `name`: the strictest effect of all its versions.
+    /// Returns the strictest effect of all versions of the tool that a model calls by `name`.
     #[must_use]
     pub fn effect(&self, name: &str) -> Option<Effect> {
         let tool = self.resolve(name)?;
@@ -317,8 +281,7 @@ impl Registry {
         Some(all.fold(tool.spec.effect, |effect, other| stricter(effect, other.spec.effect)))
     }
 
-    /// Returns true if calls of the tool that a model calls by `name` may run in parallel: if all versions of the tool
-    /// are reads, and none waits until its begin is durable.
+    /// True if all versions of the tool are reads, and none waits until its begin is durable.
     #[must_use]
     pub fn is_parallel(&self, name: &str) -> bool {
         let is_plain = |tool: &Arc<RegisteredTool>| {
@@ -331,17 +294,14 @@ impl Registry {
         self.versions.get(&tool.spec.name).map_or(std::slice::from_ref(tool), Vec::as_slice)
     }
 
-    /// Returns the input schemas of all versions of the tool. Empty if the tool does not exist.
+    /// Returns the input schemas of all versions. Empty if the tool does not exist.
     #[must_use]
     pub fn input_schemas(&self, name: &str) -> Vec<&Value> {
         let Some(tool) = self.get(name) else { return Vec::new() };
         self.versions_of(tool).iter().map(|tool| &tool.spec.input_schema).collect()
     }
 
-    /// Adds one tool.
-    ///
-    /// # Errors
-    /// [`RegistryError`] if the name or id is taken, or if a model could not call a tool of this name.
+    /// Adds one tool. Fails if its name or id is taken, or if a model could not call it.
     pub fn register(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
         let name = tool.spec.name.clone();
         let id = tool.spec.id.clone();
@@ -361,7 +321,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Maps tool ids to names. If a tool has several versions, each has its own id and the name `<name>@<version>`.
+    /// Maps tool ids to names. If a tool has several versions, its names are `<name>@<version>`.
     #[must_use]
     pub fn names_by_id(&self) -> BTreeMap<String, String> {
         let versions = self.versions.values().flatten();
@@ -378,8 +338,7 @@ impl Registry {
         self.by_name.get(name)
     }
 
-    /// Returns the tool that a model calls by `name`. `name` is the tool's exact name, or the exact name that a dialect
-    /// shows for the tool. Limits recognize the same two spellings (`KnownTools::meant`) and no others.
+    /// Returns the tool with this name, or with the name that a dialect shows. Limits recognize the same names.
     #[must_use]
     pub fn resolve(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
         let shown = || self.shown.get_or_init(|| NameMap::new(self.by_name.keys()));
@@ -397,14 +356,13 @@ impl Registry {
         self.by_name.len()
     }
 
-    /// Returns true if the registry contains no tools.
+    /// True if the registry contains no tools.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
-    /// Returns at most three names of tools that the model probably meant by an unknown name, nearest first. The caller
-    /// must remove the names that the agent is not permitted to call.
+    /// Returns the most similar names. The caller must remove names that the agent may not call.
     #[must_use]
     pub fn similar_names(&self, wrong: &str) -> Vec<&str> {
         wording::closest(wrong, self.by_name.keys().map(String::as_str), NAMES_OFFERED_MAX)
@@ -431,8 +389,7 @@ impl RegistryError {
     }
 }
 
-/// Returns the problem with an effect key. Keys of typed tools are checked only here. Declared keys are also checked
-/// when the configuration is read: their window must be at least 1 s.
+/// Declared keys are also checked when the configuration is read: their window must be at least 1 s.
 fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     if effect != Effect::Once {
         return Some("an effect key is for a tool whose effect is once: any other may run again");
@@ -443,8 +400,7 @@ fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     (key.window_ms < 1 || key.window_ms > EFFECT_WINDOW_MS_MAX).then_some("an effect key's window is 1 ms to 31 days")
 }
 
-/// Returns the problem with a cache. If a declaration makes a typed tool's effect stricter than `read`, the typed
-/// tool's own cache becomes an error.
+/// If a declaration makes a typed tool's effect stricter than `read`, the tool's own cache becomes an error.
 fn wrong_cache(cache: &ReadCache, spec: &ToolSpec) -> Option<&'static str> {
     if spec.effect != Effect::Read {
         return Some("a cache requires the effect read: a cached output would skip the effect of any other tool");
@@ -479,8 +435,7 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
     let union = |typed: Vec<String>, declared: &BTreeSet<String>| -> Vec<String> {
         typed.into_iter().chain(declared.iter().cloned()).collect::<BTreeSet<_>>().into_iter().collect()
     };
-    // If the declaration has a schema, the declaration's effect key was checked against the schema when the
-    // configuration was read.
+    // If the declaration has a schema, its effect key was checked when the configuration was read.
     let keys = def.effect_key.as_ref().filter(|_| def.input_schema.is_none());
     let pointers = keys.into_iter().flat_map(|key| &key.arguments);
     if let Some(pointer) = pointers.into_iter().find(|pointer| !is_required(pointer, &typed.input_schema)) {
@@ -514,7 +469,7 @@ fn is_required(pointer: &str, schema: &Value) -> bool {
     schema.get("required").and_then(Value::as_array).is_some_and(|required| required.iter().any(|other| *other == name))
 }
 
-/// Returns the stricter effect. Neither the author nor the operator can thus relax the effect that the other has set.
+/// Neither the author nor the operator can relax the effect that the other has set.
 fn stricter(one: Effect, other: Effect) -> Effect {
     match (one, other) {
         (Effect::Once, _) | (_, Effect::Once) => Effect::Once,
@@ -539,7 +494,7 @@ fn declared(
         name: name.to_owned(),
         display_name: def.display_name.clone().unwrap_or_else(|| name.to_owned()),
         description: def.description.clone().unwrap_or_default(),
-        // Only a tool that runs in another process can be declared without a schema. No worker runs such a tool.
+        // Only a tool of another process can be declared without a schema. No worker runs such a tool.
         input_schema: def.input_schema.clone().unwrap_or_else(|| json!({"type": "object"})),
         output_schema: def.output_schema.clone(),
         category: def.category.clone().unwrap_or_else(|| "general".to_owned()),
@@ -591,9 +546,9 @@ fn declared(
     RegisteredTool::new(spec, Arc::new(NotConfigured { message: format!("The tool '{name}' cannot run: {missing}.") }))
 }
 
-/// Approvals are bound to this text. The text contains only references to secrets, never the values of secrets.
+/// Approvals are bound to this text. It contains references to secrets, never their values.
 fn runs(def: &ToolDef) -> String {
-    // The pattern has no `..`. If a new field is added to `ToolDef`, the compiler reports this place.
+    // Without `..`, the compiler reports this place when `ToolDef` gets a new field.
     let ToolDef {
         http,
         shell,
@@ -632,7 +587,6 @@ mod tests {
 
     const DEFAULT: Duration = Duration::from_secs(7);
 
-    /// A kind that accepts only `GET`, and that requires every variable in the address to be set.
     struct Stub;
 
     impl ToolKind<HttpDef> for Stub {

@@ -22,9 +22,8 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// The secrets of one request.
 #[derive(Default)]
 pub struct Secrets {
-    /// Secrets by the names that templates use.
     named: BTreeMap<String, SecretString>,
-    /// A token that templates cannot use. As with the secrets, the token is removed from responses.
+    /// Templates cannot use this token, but it is removed from responses.
     token: Option<SecretString>,
 }
 
@@ -35,11 +34,7 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Reads every secret again, because a mounted file may have changed. If `tenant` is `None`, secrets that belong to
-    /// a tenant count as missing.
-    ///
-    /// # Errors
-    /// The name of the first secret that is missing, empty or unreadable.
+    /// Reads every secret again, because a mounted file may have changed. The error names the first missing secret.
     pub async fn resolve(
         references: &BTreeMap<String, SecretRef>,
         environment: &Environment,
@@ -69,7 +64,7 @@ impl Secrets {
         Self { named: named.collect(), token: None }
     }
 
-    /// Returns these secrets together with an access token that must also be removed from responses.
+    /// Returns these secrets with an access token that is also removed from responses.
     pub fn with_token(&self, token: &SecretString) -> Self {
         Self { named: self.named.clone(), token: Some(token.clone()) }
     }
@@ -79,8 +74,7 @@ impl Secrets {
         self.named.get(name).map(ExposeSecret::expose_secret)
     }
 
-    /// Replaces every secret in `text`, in each encoding that a service might use: plain, base64, hexadecimal, decimal
-    /// numbers, percent-encoded, JSON-escaped or HTML-escaped.
+    /// Replaces every secret in `text`, in each encoding that a service might use.
     pub fn scrub(&self, text: &str) -> String {
         let mut clean = String::with_capacity(text.len());
         let mut copied = 0;
@@ -97,8 +91,7 @@ impl Secrets {
         self.named.values().chain(&self.token).map(ExposeSecret::expose_secret)
     }
 
-    /// Replaces every `${NAME}` in `template` with the secret of that name. If there is no such secret, `${NAME}` stays
-    /// unchanged. Loading the configuration already rejects such names.
+    /// Replaces every `${NAME}` in `template`. Unknown names stay, but loading the configuration rejects them.
     #[must_use]
     pub fn fill(&self, template: &str) -> String {
         let mut filled = String::with_capacity(template.len());
@@ -116,14 +109,13 @@ impl Secrets {
         filled + rest
     }
 
-    /// Returns true if `text` contains a secret in any of the forms of [`Self::scrub`].
+    /// True if `text` contains a secret in any encoding.
     pub fn found_in(&self, text: &str) -> bool {
         !SecretMatcher::of(self.values()).found(text).is_empty()
     }
 }
 
-/// Returns the reference with the encoded tenant in place of `{tenant}`. `None` if the reference contains `{tenant}`
-/// but `tenant` is `None`.
+/// `None` if the reference contains `{tenant}` but `tenant` is `None`.
 fn for_tenant(reference: &str, tenant: Option<&TenantId>, encoded: fn(&TenantId) -> String) -> Option<String> {
     match tenant {
         Some(tenant) => Some(reference.replace(TENANT, &encoded(tenant))),
@@ -131,8 +123,7 @@ fn for_tenant(reference: &str, tenant: Option<&TenantId>, encoded: fn(&TenantId)
     }
 }
 
-/// Letters and digits stay, every other byte becomes `_` and two hexadecimal digits (`atlas-ux` becomes `atlas_2Dux`).
-/// `_` is encoded too, so that no two tenants share a variable.
+/// `atlas-ux` becomes `atlas_2Dux`. Even `_` is encoded, so that no two tenants share a variable.
 fn in_variable(tenant: &TenantId) -> String {
     percent::percent_encoded(tenant.as_str(), "").chars().fold(String::new(), |mut name, c| {
         match c {
@@ -151,7 +142,7 @@ fn in_path(tenant: &TenantId) -> String {
     name.strip_prefix('.').map(|rest| format!("%2E{rest}")).unwrap_or(name)
 }
 
-/// Reads a file without its final line breaks. `None` if the file is too large or cannot be read as text.
+/// Drops the final line breaks. `None` if the file is too large or is not text.
 async fn read(path: &str) -> Option<String> {
     let size = tokio::fs::metadata(path).await.ok().filter(std::fs::Metadata::is_file)?.len();
     if size > FILE_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! Standard error of child processes. Each line is logged without secrets. The last lines are kept for error messages.
+//! Standard error of child processes: logged without secrets, and the last lines are kept for error messages.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use tokio::process::ChildStderr;
 use super::{Secrets, wording};
 
 const LINE_BYTES_MAX: usize = 1_024;
-/// Maximum number of logged lines of a run. Further lines are dropped, because no one would read them.
+/// Further lines are dropped, because no one would read them.
 const LINES_MAX: usize = 1_000;
 
-/// Number of final lines that are reported when a process fails, and maximum bytes of each.
+/// For the report on a failed process.
 const TAIL_LINES: usize = 5;
 const TAIL_LINE_BYTES: usize = 200;
 
-/// The last lines of a process's standard error, without secrets, for the message about the process's failure.
+/// The last lines of a process's standard error, without secrets.
 #[derive(Debug, Default)]
 pub struct StderrTail(Mutex<VecDeque<String>>);
 
@@ -28,12 +28,12 @@ impl StderrTail {
         if lines.len() == TAIL_LINES {
             lines.pop_front();
         }
-        // The text may be shown on a terminal. Control characters could move the cursor, so they are replaced.
+        // Control characters could move the cursor of a terminal.
         let line = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
         lines.push_back(wording::cut(&line, TAIL_LINE_BYTES));
     }
 
-    /// Returns `; on standard error it said: …`, or an empty string if the process wrote nothing.
+    /// Returns `; on standard error it said: …`. Empty if the process wrote nothing.
     #[must_use]
     pub fn failure_suffix(&self) -> String {
         let lines = self.0.lock();
@@ -45,8 +45,7 @@ impl StderrTail {
     }
 }
 
-/// Logs the standard error of the process `name`, without secrets, until the process closes the stream. The log message
-/// begins with `what` (such as `an MCP server`).
+/// Logs lines until the process closes the stream. The log message begins with `what` (such as `an MCP server`).
 pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: Arc<Secrets>, tail: Arc<StderrTail>) {
     let mut from = BufReader::new(from);
     let redactor = Redactor::default();
@@ -67,8 +66,7 @@ pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: A
     }
 }
 
-/// Cuts the line to twice the logged length. If the cut splits a secret, the partial secret is beyond the logged length
-/// and is not logged. `None` at the end, or if reading fails.
+/// Keeps twice the logged length, so that no part of a split secret is logged. `None` at the end.
 async fn next_line(from: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     loop {

@@ -1,5 +1,4 @@
-//! Secrets of tools written in Rust: read for each call, passed to the function, and removed from the function's
-//! result.
+//! Secrets of tools written in Rust. They are read for each call, and removed from the function's result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +17,7 @@ use super::{CallContext, Handler, ToolError, ToolFailure, ToolOutput};
 pub struct ToolSecrets(Option<Arc<Secrets>>);
 
 impl ToolSecrets {
-    /// Returns the value of the secret that the tool declares as `name`.
-    ///
-    /// # Errors
-    /// [`ToolError::Internal`] if the tool declares no secret of this name.
+    /// Returns the secret that the tool declares as `name`.
     pub fn get(&self, name: &str) -> Result<&str, ToolError> {
         let value = self.0.as_ref().and_then(|set| set.get(name));
         value.ok_or_else(|| ToolError::Internal(format!("the tool declares no secret {name:?}")))
@@ -31,7 +27,7 @@ impl ToolSecrets {
         self.0.as_ref().map_or_else(|| text.to_owned(), |set| set.scrub(text))
     }
 
-    /// Reads only secrets that do not depend on a tenant, for hooks that run before any call.
+    /// Reads only secrets that do not depend on a tenant: hooks run before any call.
     pub(super) async fn at_startup(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> Self {
         let mut there = BTreeMap::new();
         for (name, reference) in references {
@@ -44,8 +40,7 @@ impl ToolSecrets {
     }
 }
 
-/// True if all secrets are set, as far as is known. Does not check secrets that differ by tenant. Does not check secret
-/// files either, because a file can still be created later.
+/// Does not check secrets that differ by tenant. Does not check files either, because they can be created later.
 pub(super) fn are_set(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> bool {
     references.values().all(|reference| match reference {
         SecretRef::Env(variable) => variable.contains(TENANT) || environment.get(variable).is_some(),
@@ -62,7 +57,6 @@ pub(super) struct WithSecrets {
 
 #[async_trait]
 impl Handler for WithSecrets {
-    // The validation of arguments receives no secrets.
     fn validate(&self, arguments: &RawValue) -> Result<(), String> {
         self.handler.validate(arguments)
     }
@@ -78,16 +72,12 @@ impl Handler for WithSecrets {
     }
 }
 
-/// Removes the secrets of `set` from a handler's output.
-///
-/// # Errors
-/// The handler's failure, without the secrets.
+/// Removes the secrets of `set` from an output or a failure.
 pub fn without_secrets(ran: Result<ToolOutput, ToolFailure>, set: &Secrets) -> Result<ToolOutput, ToolFailure> {
     ran.map(|output| scrubbed_output(output, set)).map_err(|failure| scrubbed_failure(failure, set))
 }
 
-/// If a secret was outside a JSON string, the cleaned output is no longer JSON and is returned as text. Such output is
-/// not an error: the tool has run, so the call needs a result.
+/// An output that is no longer JSON becomes text. It is not an error: the tool has run, so the call needs a result.
 fn scrubbed_output(output: ToolOutput, set: &Secrets) -> ToolOutput {
     let clean = set.scrub(output.json.get());
     if let Ok(json) = RawValue::from_string(clean.clone()) {
@@ -103,10 +93,8 @@ fn scrubbed_failure(failure: ToolFailure, set: &Secrets) -> ToolFailure {
     match failure {
         ToolFailure::InvalidArguments { message } => ToolFailure::InvalidArguments { message: clean(message) },
         ToolFailure::Ended { outcome, message, details } => {
-            let details = details.map(|details| {
-                // If a secret was outside a JSON string, the cleaned details are no longer JSON and are dropped.
-                serde_json::from_str(&set.scrub(&details.to_string())).unwrap_or(Value::Null)
-            });
+            let details =
+                details.map(|details| serde_json::from_str(&set.scrub(&details.to_string())).unwrap_or(Value::Null));
             ToolFailure::Ended { outcome, message: clean(message), details }
         }
         ToolFailure::Transient { message, retry_after, not_executed } => {

@@ -1,4 +1,4 @@
-//! The tools available to one call. They depend on the registry, the policy, and the restrictions of the call's turn.
+//! The tools available to one call. They depend on the registry, the policy and the restrictions of the turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Toolbox {
     narrowed: Option<Arc<BTreeSet<String>>>,
 }
 
-/// A call that passed the tool's own checks. The rules are evaluated for its arguments and context.
+/// The inputs of the rules for one call.
 #[derive(Debug, Clone, Copy)]
 pub struct RuledCall<'a> {
     /// The calling agent's tenant.
@@ -62,9 +62,7 @@ pub enum UnusableTool {
 }
 
 impl Toolbox {
-    /// Makes the toolbox of a turn: the tools of `registry` under `active`, restricted to `allowed` and to the task's
-    /// `grant`. The names in both are tool names or names that a dialect shows. A name that matches no tool permits no
-    /// tool.
+    /// Makes the toolbox of a turn. `allowed` and `grant` may also contain names that a dialect shows.
     #[must_use]
     pub fn new(
         active: Arc<ActivePolicy>,
@@ -81,17 +79,13 @@ impl Toolbox {
         Self { active, registry, granted, narrowed }
     }
 
-    /// Returns the names of the tools that the turn is restricted to. Returns `None` if the turn may use all tools of
-    /// its agent.
+    /// Returns the tools that the turn is restricted to. `None` if the turn may use all tools of its agent.
     #[must_use]
     pub fn narrowed(&self) -> Option<&BTreeSet<String>> {
         self.narrowed.as_deref()
     }
 
-    /// Returns the tool that an agent calls by `name`, if the agent is permitted to call it.
-    ///
-    /// # Errors
-    /// [`UnusableTool`] gives the reason.
+    /// Returns the tool that an agent calls by `name`, if the agent may call it.
     pub fn find(&self, tenant: &TenantId, agent: &AgentId, name: &str) -> Result<&Arc<RegisteredTool>, UnusableTool> {
         let caller = self.caller(tenant, agent)?;
         let tool = self.registry.resolve(name).ok_or(UnusableTool::NoTool)?;
@@ -114,7 +108,7 @@ impl Toolbox {
         self.active.rules.enforced(&tool.spec.name)
     }
 
-    /// Returns the conditions on session facts in the tool's permission row. Returns `None` if the row has none.
+    /// Returns the conditions on session facts in the tool's permission row. `None` if there are none.
     #[must_use]
     pub fn facts(&self, tool: &RegisteredTool) -> Option<&FactRow> {
         let row = self.active.policy.permissions.matrix.get(&tool.spec.name)?;
@@ -127,11 +121,7 @@ impl Toolbox {
         &self.active.policy.permissions.approvers
     }
 
-    /// Evaluates the rules in the tool's permission row for a call's arguments and context. Returns the shadow rules
-    /// that would have stopped the call, and the rules that a person may waive.
-    ///
-    /// # Errors
-    /// [`RuleViolation`] names the rule that stops the call.
+    /// Evaluates the rules for a call. Shadow rules, and rules that a person may waive, do not stop the call.
     pub fn follow_rules(&self, call: &RuledCall<'_>) -> Result<RuleFindings, RuleViolation> {
         let name = &call.tool.spec.name;
         let declared = self.active.policy.permissions.matrix.get(name).map_or(0, |row| row.rules.len());

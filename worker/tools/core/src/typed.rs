@@ -1,5 +1,4 @@
-//! Tools written in Rust: an async function over an argument struct. The schema and the descriptions of the arguments
-//! come from the struct and its doc comments. [`inner`] lets a tool call other tools.
+//! Tools written in Rust: an async function over an argument struct. The struct and its doc comments define the schema.
 
 pub mod inner;
 
@@ -31,8 +30,7 @@ use super::{CallContext, Handler, ToolFailure, ToolOutput};
 /// The error of a tool function. Converts to a [`ToolFailure`].
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ToolError {
-    /// The arguments fit the schema, but the tool cannot accept them. The text is for the model, which can then correct
-    /// the call. Checks that need no side effects belong in [`TypedTool::validate`].
+    /// The arguments fit the schema, but the tool cannot accept them. The text is for the model.
     #[error("{0}")]
     InvalidArguments(String),
     /// The tool rejects the call permanently. The text is for the model.
@@ -57,16 +55,16 @@ pub enum ToolError {
         /// The minimum wait before the next attempt.
         retry_after: Option<Duration>,
     },
-    /// The call has begun a turn or task of the same tenant. When the turn or task ends, the call runs again. While the
-    /// call waits, it holds no slot. Only for tools with the effect `read` or `idempotent`.
+    /// The call runs again after the turn or task, and holds no slot meanwhile. Only for the effects `read` and
+    /// `idempotent`.
     #[error("it waits for work that it started")]
     Waits {
-        /// The turn or task that the call waits for. If it is `None`, the call waits only for the time in `at_most`.
+        /// `None` to wait only for the time in `at_most`.
         awaits: Option<TurnId>,
-        /// Maximum wait. After this time the call runs again, even if the turn or task has not ended.
+        /// After this time the call runs again, even if the turn or task has not ended.
         at_most: Duration,
     },
-    /// A bug or a broken assumption. It is logged, and the model receives only a generic message.
+    /// A bug: logged, and hidden from the model.
     #[error("{0}")]
     Internal(String),
 }
@@ -80,8 +78,7 @@ impl ToolError {
 
 impl From<ToolError> for ToolFailure {
     fn from(error: ToolError) -> Self {
-        // Messages are not cut here, because secrets must be removed first. The code that reports the failure cuts the
-        // message.
+        // Do not cut messages here: secrets must be removed first.
         match error {
             ToolError::InvalidArguments(message) => Self::InvalidArguments { message },
             ToolError::Permanent(message) => Self::permanent(message, None),
@@ -138,8 +135,7 @@ pub struct TypedTool {
     secrets: BTreeMap<String, SecretRef>,
     hooks: Hooks,
     answers_by_agent: bool,
-    /// Counts the uses of this tool. Each clone of the tool has both `held` and `clones`. Each handler made from the
-    /// tool keeps only `held`. The number of handlers is the difference between the two counts.
+    /// Each clone of the tool has both counters, each handler only `held`. The difference is the number of handlers.
     held: Arc<()>,
     clones: Arc<()>,
 }
@@ -153,9 +149,7 @@ impl fmt::Debug for TypedTool {
 }
 
 impl TypedTool {
-    /// Makes a tool from `run`, an async function of the call's context and its arguments.
-    ///
-    /// The input schema is generated from `Args`. If `Out` is an object, the output schema is generated from `Out`.
+    /// Makes a tool from an async function. `Args` defines the input schema, and an object `Out` the output schema.
     pub fn new<Args, Out, Run, Running>(name: &str, description: &str, effect: Effect, run: Run) -> Self
     where
         Args: JsonSchema + DeserializeOwned + Send + 'static,
@@ -189,8 +183,7 @@ impl TypedTool {
         Self::of_handler(spec, None, Arc::new(TypedHandler { run, arguments: PhantomData::<fn(Args)> }))
     }
 
-    /// Makes a tool from its specification and its handler, for tools in other languages that describe themselves.
-    /// `timeout` limits one attempt. If `timeout` is `None`, the worker's default applies.
+    /// Makes a tool from its parts. `timeout` limits one attempt, and `None` means the worker's default.
     #[must_use]
     pub fn of_handler(spec: ToolSpec, timeout: Option<Duration>, handler: Arc<dyn Handler>) -> Self {
         Self {
@@ -206,9 +199,8 @@ impl TypedTool {
         }
     }
 
-    /// Adds a check of the arguments for conditions that a schema cannot express, such as a checksum or two fields that
-    /// exclude each other. The check runs before anything is recorded or executed, and must not block. The model
-    /// receives the error message and can correct its call. `Args` is the tool's own argument struct.
+    /// Adds a check that a schema cannot express, such as a checksum. The check runs before anything is recorded, and
+    /// must not block. `Args` is the tool's own argument struct.
     #[must_use]
     pub fn validate<Args>(mut self, look: impl Fn(&Args) -> Result<(), String> + Send + Sync + 'static) -> Self
     where
@@ -218,26 +210,23 @@ impl TypedTool {
         self
     }
 
-    /// Passes the environment variable `variable` of the worker to the function as the secret `name`, see
-    /// [`CallContext::secret`]. The variable is read for each call. `{tenant}` in `variable` is replaced by the calling
-    /// tenant. While the variable is not set, calls fail with `not_configured`. The value is removed from every result.
+    /// Passes an environment variable of the worker to the function as the secret `name`, see [`CallContext::secret`].
+    /// `{tenant}` in `variable` becomes the calling tenant.
     #[must_use]
     pub fn secret_from_env(mut self, name: &str, variable: &str) -> Self {
         self.secrets.insert(name.to_owned(), SecretRef::Env(variable.to_owned()));
         self
     }
 
-    /// Like [`Self::secret_from_env`], but reads a file. The file can change while the worker runs (a mounted
-    /// Kubernetes secret).
+    /// Like [`Self::secret_from_env`], but reads a file. The file can change while the worker runs.
     #[must_use]
     pub fn secret_from_file(mut self, name: &str, path: &str) -> Self {
         self.secrets.insert(name.to_owned(), SecretRef::File(path.to_owned()));
         self
     }
 
-    /// Adds a hook that runs once in each process that executes calls, before the first call. Use the hook to connect,
-    /// load data or warm up. The hook has at most 30 s. If the hook fails, the process does not start. If the hook of a
-    /// tool that is added at run time fails, the tool is not registered.
+    /// Adds a hook that runs once in each process, before the first call and for at most 30 s. If the hook fails, the
+    /// process does not start.
     #[must_use]
     pub fn on_start<Hook, Running>(mut self, hook: Hook) -> Self
     where
@@ -248,7 +237,7 @@ impl TypedTool {
         self
     }
 
-    /// Adds a hook that runs once when the process drains, after the last call. The hook has at most 5 s.
+    /// Adds a hook that runs once in each process, after the last call and for at most 5 s.
     #[must_use]
     pub fn on_stop<Hook, Running>(mut self, hook: Hook) -> Self
     where
@@ -259,10 +248,8 @@ impl TypedTool {
         self
     }
 
-    /// Sets the arguments that identify an effect, as JSON pointers (`/to`, `/amount`). Two calls of one tenant with
-    /// equal values of these arguments have the same effect. While one such call runs, equal calls wait for that call,
-    /// even if the equal calls come from other turns and agents. After that call has ended, equal calls receive its
-    /// outcome for the time `window`. Requires the effect `once`. Each call must contain all of these arguments.
+    /// Sets the arguments that identify an effect, as JSON pointers (`/to`, `/amount`). Within `window`, equal calls of
+    /// a tenant share one outcome. Requires the effect `once`.
     #[must_use]
     pub fn effect_key(mut self, arguments: &[&str], window: Duration) -> Self {
         let arguments = arguments.iter().map(ToString::to_string).collect();
@@ -271,24 +258,21 @@ impl TypedTool {
         self
     }
 
-    /// Caches results for `ttl`, shared by all agents of a tenant or separately for each agent. A call is a cache hit
-    /// if its arguments, `user_context` and `session_data` are equal. Requires the effect `read`.
+    /// Caches results for equal arguments, `user_context` and `session_data`. Requires the effect `read`.
     #[must_use]
     pub fn cache(mut self, ttl: Duration, per: CachePer) -> Self {
         self.spec.cache = Some(ReadCache { ttl_ms: i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX), per });
         self
     }
 
-    /// Declares that the result depends on the calling agent or task, for example on the agent's notes or files. Such
-    /// results can be cached only per agent ([`CachePer::Agent`]), and each task has its own cache entries.
+    /// The result depends on the calling agent or task, and can be cached only per agent ([`CachePer::Agent`]).
     #[must_use]
     pub const fn answers_by_agent(mut self) -> Self {
         self.answers_by_agent = true;
         self
     }
 
-    /// Sets the lookup for calls with an unknown outcome: another tool finds out whether such a call took effect.
-    /// Requires the effect `once`. The other tool's effect must be `read`.
+    /// Sets a `read` tool that looks up calls with an unknown outcome. Requires the effect `once`.
     #[must_use]
     pub fn reconcile(mut self, by: Reconcile) -> Self {
         self.spec.reconcile = Some(by);
@@ -360,7 +344,7 @@ impl TypedTool {
         self
     }
 
-    /// Requires approval of each call, and sets the people who must approve.
+    /// Requires approval of each call by these people.
     #[must_use]
     pub fn approval(mut self, demand: ApprovalDemand) -> Self {
         self.spec.requires_approval = true;
@@ -368,8 +352,7 @@ impl TypedTool {
         self
     }
 
-    /// Marks the tool as not configured in this process. The tool is not offered to models, and each call fails with
-    /// `message`.
+    /// Marks the tool as not configured: it is not offered to models, and each call fails with `message`.
     #[must_use]
     pub fn not_configured_here(mut self, message: String) -> Self {
         self.spec.configured = false;
@@ -383,7 +366,7 @@ impl TypedTool {
         &self.spec
     }
 
-    /// Returns the paths (`owner.email`) of the arguments that have no description. A model has to guess their values.
+    /// Returns the paths (`owner.email`) of the arguments without a description.
     #[must_use]
     pub fn undescribed(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -391,8 +374,7 @@ impl TypedTool {
         found
     }
 
-    /// Returns true if a tool registry still uses this tool: the current registry, or an older one that a running call
-    /// uses.
+    /// True if a tool registry still uses this tool, even an older registry of a running call.
     #[must_use]
     pub fn is_held(&self) -> bool {
         Arc::strong_count(&self.held) > Arc::strong_count(&self.clones)
@@ -410,8 +392,7 @@ impl TypedTool {
         &self.secrets
     }
 
-    /// Returns the tool's specification and handler. If the tool sets no timeout, the specification has
-    /// `timeout_default`. The handler includes the validation and the secrets, which are looked up in `environment`.
+    /// `timeout_default` applies if the tool sets no timeout. The handler looks up its secrets in `environment`.
     pub fn into_parts(mut self, timeout_default: Duration, environment: &Environment) -> (ToolSpec, Arc<dyn Handler>) {
         self.spec.timeout = self.timeout.unwrap_or(timeout_default);
         let mut handler: Arc<dyn Handler> =
@@ -426,8 +407,7 @@ impl TypedTool {
     }
 }
 
-/// Includes members of nested objects and lists. Schemas generated from types are inlined, so they contain no
-/// references, and the recursion ends.
+/// Schemas generated from types contain no references, so the recursion ends.
 fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {
     for (name, member) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -466,7 +446,7 @@ fn schema_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
     });
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
     if let Some(root) = schema.as_object_mut() {
-        // Removes the struct's name and doc comment: the tool has its own name and description.
+        // The tool has its own name and description.
         root.shift_remove("title");
         root.shift_remove("description");
         // A struct without fields is still an object, with no arguments.
@@ -491,8 +471,7 @@ where
     Running: Future<Output = Result<Out, ToolError>> + Send + 'static,
 {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
-        // Arguments that fit the schema can fail here. A declared schema may be wider than the struct, and the struct
-        // may check more than a schema can.
+        // The struct may reject arguments that fit the schema.
         let arguments: Args = deserialize::read(arguments).map_err(ToolError::InvalidArguments)?;
         let output = (self.run)(context.clone(), arguments).await?;
         let json = to_raw_value(&output).map_err(ToolError::internal)?;

@@ -1,4 +1,4 @@
-//! Helpers for messages to models: cut text to a maximum length, and suggest the name that was probably meant.
+//! Helpers for messages to models.
 
 /// Cuts `text` to at most `bytes_max` bytes at a character boundary. Text that is cut ends in `…`.
 pub fn cut(text: &str, bytes_max: usize) -> String {
@@ -13,14 +13,10 @@ pub fn cut(text: &str, bytes_max: usize) -> String {
     format!("{}{MARK}", &text[..end])
 }
 
-/// Names are compared only up to this length, because the cost of a comparison is quadratic. Longer names are not
-/// typing mistakes.
+/// Longer names are compared only up to here, because the cost of a comparison is quadratic.
 const COMPARED_CHARS_MAX: usize = 64;
 
 /// Returns at most `count` candidates that are near to `wrong`, nearest first.
-///
-/// A candidate is near if at most a third of the characters differ. Case, spaces and the characters `_ - .` are
-/// ignored.
 pub fn closest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>, count: usize) -> Vec<&'a str> {
     let plain = |name: &str| -> Vec<char> {
         let kept = name.chars().filter(|c| !matches!(c, '_' | '-' | '.' | ' '));
@@ -38,8 +34,7 @@ pub fn closest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>, count
     near.into_iter().take(count).map(|(_, name)| name).collect()
 }
 
-/// Returns the number of edits between two names. An edit inserts, deletes or replaces a character, or swaps it with
-/// its neighbor.
+/// An edit inserts, deletes or replaces a character, or swaps two neighbors.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

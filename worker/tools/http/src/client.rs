@@ -12,16 +12,14 @@ use reqwest::{Method, Response, StatusCode, Url};
 use tickfleet_outbound::{Blocked, ConnectOptions, Guard, HostTrust, client};
 use tickfleet_tools::Secrets;
 
-/// Maximum idle time of a connection, for tools that may run twice.
+/// For tools that may run twice.
 const IDLE: Duration = Duration::from_secs(30);
-/// The same for `once` tools. Shorter than the shortest common keep-alive (5 s): a connection that the service closes
-/// during a request leaves an unknown outcome.
+/// Shorter than the shortest common keep-alive (5 s): a connection that closes during a request has an unknown outcome.
 const IDLE_ONCE: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
 pub struct Request {
     pub method: Method,
-    /// Checked before the request is sent.
     pub url: Url,
     /// Headers that contain a secret are marked as sensitive.
     pub headers: HeaderMap,
@@ -45,8 +43,7 @@ pub enum SendError {
     Redirect(Box<UnfollowedRedirect>),
 }
 
-/// A redirect does not show whether the request took effect: after a successful POST, services often redirect to a page
-/// that shows the result.
+/// A redirect does not show whether the request took effect: services often redirect after a successful POST.
 pub struct UnfollowedRedirect {
     pub answer: Response,
     /// Worded for a model.
@@ -59,8 +56,7 @@ impl fmt::Debug for UnfollowedRedirect {
     }
 }
 
-/// There are two clients, because a resolver knows the host name but not the port. `named` sends requests to a host and
-/// port that are allowed by name. `stranger` sends all other requests.
+/// `named` is for hosts and ports that are allowed by name. A resolver does not know the port.
 pub struct Client {
     guard: Arc<Guard>,
     stranger: reqwest::Client,
@@ -83,8 +79,7 @@ impl Client {
         Ok(Self { guard, stranger, named })
     }
 
-    /// Follows at most `redirects_max` redirects, but none that would send one of `secrets` to another host. If the
-    /// last response is a redirect too, the request fails.
+    /// Follows no redirect that would send one of `secrets` to another host. Fails if the last response is a redirect.
     pub async fn send(
         &self,
         mut request: Request,
@@ -111,8 +106,8 @@ impl Client {
         }
     }
 
-    /// Follows no redirect. `again` is true if this call has already sent a request: a failed connection then does not
-    /// prove that nothing was sent.
+    /// Follows no redirect. After an earlier request (`again`), a failed connection does not prove that nothing was
+    /// sent.
     async fn send_one(&self, request: &Request, again: bool) -> Result<Response, SendError> {
         let standing = self.guard.check(&request.url).map_err(SendError::Blocked)?;
         let client = match (standing, &self.named) {
@@ -152,8 +147,7 @@ fn redirected(
         request.body = None;
         request.headers.remove(header::CONTENT_TYPE);
     } else if request.method != Method::GET && matches!(number, 301 | 302) {
-        // Clients differ in whether they keep the method. If the method were changed, a failed call could look
-        // successful.
+        // Clients differ in whether they keep the method. With another method, a failed call could look successful.
         return Err(format!("The service answered a {} with an ambiguous redirect ({number}).", request.method));
     }
     if request.url.scheme() == "https" && next.scheme() != "https" {
@@ -163,7 +157,7 @@ fn redirected(
         if request.body.is_some() && request.body_is_secret || secrets.found_in(next.as_str()) {
             return Err("The service answered with a redirect that would hand a secret to another host.".to_owned());
         }
-        // The template's other headers are meant only for the first host.
+        // The template's other headers are only for the first host.
         let stay: [HeaderName; 2] = [header::CONTENT_TYPE, header::ACCEPT];
         let kept = stay.into_iter().filter_map(|name| Some((name.clone(), request.headers.get(&name)?.clone())));
         request.headers = kept.filter(|(_, value): &(_, HeaderValue)| !value.is_sensitive()).collect();
@@ -175,11 +169,10 @@ fn redirected(
 #[derive(Debug, PartialEq, Eq)]
 pub enum BodyError {
     TooLarge,
-    /// The connection ended before the end of the body.
     Lost,
 }
 
-/// Reads the body. Memory use is at most `bytes_max` and one chunk.
+/// Memory use is at most `bytes_max` and one chunk.
 pub async fn read_body(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, BodyError> {
     let announced = response.content_length().unwrap_or(0);
     if announced > u64::try_from(bytes_max).unwrap_or(u64::MAX) {

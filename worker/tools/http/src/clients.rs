@@ -11,11 +11,9 @@ use tickfleet_outbound::Guard;
 use super::client::Client;
 use super::tokens::Tokens;
 
-/// Time limit for resolving, connecting and the TLS handshake. It is shorter than the tool's timeout. An unreachable
-/// host is therefore reported as unreachable (nothing was sent), and not as a timeout (outcome unknown).
+/// Shorter than the tool's timeout: an unreachable host counts as not executed, but a timeout has an unknown outcome.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Tools with the same guard and the same kind of effect share a client with its connections and trust roots. Loading
-/// trust roots takes tens of milliseconds. Tools with equal sign-ins share their access tokens.
+/// Loading trust roots takes tens of milliseconds, so tools with the same guard and kind of effect share a client.
 #[derive(Default)]
 pub struct HttpClients {
     clients: Mutex<BTreeMap<(Guard, bool), Arc<Client>>>,
@@ -29,7 +27,6 @@ impl fmt::Debug for HttpClients {
 }
 
 impl HttpClients {
-    /// `once` is true for tools that must not run twice.
     pub(super) fn get(&self, guard: Guard, once: bool) -> Result<Arc<Client>, String> {
         let mut clients = self.clients.lock();
         let key = (guard, once);

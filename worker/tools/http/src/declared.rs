@@ -16,10 +16,9 @@ use super::outcome::OutcomeRules;
 use super::template::Template;
 
 const RESPONSE_BYTES_MAX_DEFAULT: usize = 1024 * 1024;
-/// A declaration may set a limit up to this size. All slots of a worker can store a response at the same time.
+/// All slots of a worker can hold a response of this size at the same time.
 const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Headers that belong to the connection. A template that sets such a header could smuggle in a second request or
-/// remove a limit on the response.
+/// With these headers, a template could smuggle in a second request or remove a limit on the response.
 const HEADERS_REFUSED: [HeaderName; 8] = [
     header::HOST,
     header::CONTENT_LENGTH,
@@ -31,8 +30,7 @@ const HEADERS_REFUSED: [HeaderName; 8] = [
     header::EXPECT,
 ];
 
-/// The declared defaults of optional arguments. `None` if a default expands to an empty text: each call must then
-/// contain the argument.
+/// `None` if a default expands to an empty text: each call must then contain the argument.
 pub(super) type Defaults = Vec<(String, Option<Box<RawValue>>)>;
 
 pub(super) struct References<'a> {
@@ -145,7 +143,7 @@ pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
     Ok(name)
 }
 
-/// An error message names only the header, because the value may be a secret.
+/// The error names only the header, because the value may be a secret.
 pub(super) fn header_value(name: &HeaderName, text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_bytes(text.as_bytes()).map_err(|_| format!("The header '{name}' would not be valid."))
 }

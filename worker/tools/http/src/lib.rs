@@ -1,13 +1,4 @@
-//! Tools declared in `tools.yaml` that call a web service.
-//!
-//! Read in this order:
-//!
-//! - [`tool`]: a call from end to end.
-//! - `declared`: the checks of a declaration.
-//! - `template`: arguments and secrets in a request.
-//! - `client`: sending requests.
-//! - `outcome` and `mapping`: the interpretation of a response.
-//! - `oauth2` and `tokens`: signing in.
+//! Tools declared in `tools.yaml` that call a web service. Read [`tool`] first.
 
 mod client;
 mod clients;

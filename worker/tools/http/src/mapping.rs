@@ -1,4 +1,4 @@
-//! The declared rules that map responses to outcomes, by status and body. The first rule that matches decides.
+//! The declared rules that map responses to outcomes. The first rule that matches decides.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,6 @@ pub(super) struct Rule {
     retry_after: Option<String>,
 }
 
-/// A test of the value at a JSON pointer.
 #[derive(Debug, Clone)]
 enum Test {
     OneOf(Vec<Value>),
@@ -32,12 +31,11 @@ impl Mapping {
         rules.iter().map(Rule::new).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns the first rule that matches. `body` is `None` if the body is not JSON.
+    /// `body` is `None` if the body is not JSON.
     pub(super) fn rule(&self, status: u16, body: Option<&RawValue>) -> Option<&Rule> {
         self.0.iter().find(|rule| rule.concerns(status) && rule.fits(body))
     }
 
-    /// True if a rule can interpret this status as success, even if the status alone would mean failure.
     pub(super) fn may_succeed(&self, status: u16) -> bool {
         self.0.iter().any(|rule| rule.concerns(status) && rule.meaning == AnswerMeaning::Ok)
     }
@@ -91,7 +89,7 @@ impl Rule {
         Some(found.as_str().map_or_else(|| found.to_string(), str::to_owned))
     }
 
-    /// Returns the seconds at the rule's pointer, which may be a number or text. Fractions are rounded up.
+    /// The value may be a number or text. Fractions are rounded up.
     pub(super) fn retry_after_s(&self, body: Option<&Value>) -> Option<u64> {
         let found = body?.pointer(self.retry_after.as_deref()?)?;
         #[allow(
@@ -115,7 +113,7 @@ fn is_something(value: &Value) -> bool {
     }
 }
 
-/// Returns the value at `pointer`, with every digit preserved.
+/// Preserves every digit.
 pub(super) fn pointed<'a>(whole: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     let mut here = whole;
     for token in pointer.split('/').skip(1) {

@@ -1,7 +1,4 @@
-//! Signing in with OAuth 2: the request to the token service, and the interpretation of its response.
-//!
-//! Supports the two grants that involve no person: client credentials (RFC 6749, section 4.4) and refresh token
-//! (section 6). `tokens` decides when to request a token and which calls wait for it.
+//! Signing in with OAuth 2, by client credentials (RFC 6749, section 4.4) or refresh token (section 6).
 
 use std::time::Duration;
 
@@ -22,15 +19,12 @@ use super::error::field;
 use super::outcome;
 use super::template::{Template, TemplatePosition, Values};
 
-/// Maximum bytes of a response. Tokens have a few kilobytes.
+/// Tokens have a few kilobytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 const CODE_BYTES_MAX: usize = 64;
-/// The lifetime of a token if the response states no lifetime.
 const LIFE_DEFAULT: Duration = Duration::from_secs(300);
-/// The maximum lifetime of a token, even if the response states a longer lifetime.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// A token is no longer used this long before its expiry, because the token must still be valid when the request
-/// arrives.
+/// Workers stop using a token this long before its expiry: it must still be valid when the request arrives.
 const MARGIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -41,7 +35,6 @@ pub(super) struct OAuth2 {
     client_id: Template,
     client_secret: Option<Template>,
     refresh_token: Option<Template>,
-    /// The scope and other fields of the request.
     fields: Vec<(String, Template)>,
 }
 
@@ -82,7 +75,7 @@ impl OAuth2 {
         own.into_iter().flatten().chain(self.fields.iter().map(|(_, template)| template))
     }
 
-    /// Fills in the secrets in `values`. The error names the missing secret.
+    /// The error names the missing secret.
     pub(super) fn credentials(&self, values: &Values<'_>) -> Result<Credentials, String> {
         let text = |template: &Template| template.render(values, TemplatePosition::Text).map(Option::unwrap_or_default);
         let secret =
@@ -110,7 +103,7 @@ pub struct Credentials {
     fields: Vec<(String, SecretString)>,
 }
 
-/// Identifies a sign-in without containing its secrets.
+/// Contains no secrets.
 pub(super) type SignInDigest = [u8; 32];
 
 pub struct TokenGrant {
@@ -122,8 +115,7 @@ pub struct TokenGrant {
 }
 
 impl Credentials {
-    /// Makes credentials with a refresh token, for tools that store their grants themselves. A client without a secret
-    /// is a public client.
+    /// For tools that store their grants themselves. A public client has no secret.
     #[must_use]
     pub fn refreshing(
         token_url: Url,
@@ -142,8 +134,7 @@ impl Credentials {
         }
     }
 
-    /// The digest is equal for the same client, request and service. Credentials with different secrets, such as those
-    /// of two tenants, have different digests.
+    /// Different secrets, such as those of two tenants, give different digests.
     pub(super) fn identity(&self) -> SignInDigest {
         let expose = |secret: &Option<SecretString>| secret.as_ref().map(|s| s.expose_secret().to_owned());
         let fields: Vec<_> = self.fields.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect();
@@ -158,8 +149,7 @@ impl Credentials {
         Sha256::digest(whole.to_string().as_bytes()).into()
     }
 
-    /// Requests a token. If `rotated` is given, it replaces the declared refresh token. If the service is unavailable,
-    /// the failure is transient and not executed. If the service rejects the request, the failure is permanent.
+    /// `rotated` replaces the declared refresh token. Only an unavailable service is a transient failure.
     pub async fn request_grant(
         &self,
         client: &Client,
@@ -207,7 +197,7 @@ impl Credentials {
     }
 }
 
-/// The tool's own request was never sent, so the call counts as not executed.
+/// The tool's own request was never sent.
 fn away(why: &str, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message: format!("The tool could not sign in: {why}."), retry_after, not_executed: true }
 }
@@ -226,7 +216,7 @@ fn unanswered(error: SendError) -> ToolFailure {
     }
 }
 
-/// A successful response of the token service (RFC 6749, section 5.1).
+/// RFC 6749, section 5.1.
 #[derive(Deserialize)]
 struct Grants {
     access_token: String,
@@ -247,7 +237,7 @@ pub(super) async fn parse_grant(mut answer: Response) -> Result<TokenGrant, Tool
         });
     }
     let body = body.map_err(|_| away("the token service's answer did not arrive whole", None))?;
-    // The error does not quote the body, because the body contains a token.
+    // The body contains a token, so the error does not quote the body.
     let grants: Grants = serde_json::from_slice(&body).map_err(|_| refused("its token service granted no token"))?;
     if grants.token_type.as_deref().is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {
         return Err(refused("its token service grants no bearer tokens"));
@@ -262,8 +252,7 @@ pub(super) async fn parse_grant(mut answer: Response) -> Result<TokenGrant, Tool
     })
 }
 
-/// Returns the code of an error response (RFC 6749, section 5.2). The code must be short and have only plain
-/// characters. No other part of an error response appears in messages.
+/// RFC 6749, section 5.2. Messages contain no other part of an error response.
 fn code(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let code = body.get("error")?.as_str()?;
@@ -271,7 +260,7 @@ fn code(body: &[u8]) -> Option<String> {
     (code.len() <= CODE_BYTES_MAX && code.chars().all(plain)).then(|| code.to_owned())
 }
 
-/// The token's lifetime minus a margin. The margin is at most half of the lifetime.
+/// The margin is at most half of the lifetime.
 fn life(expires_in: Option<&Value>) -> Duration {
     // Some services send the number as text.
     let seconds = expires_in.and_then(|e| e.as_u64().or_else(|| e.as_str()?.parse().ok()));

@@ -19,7 +19,6 @@ use super::client::{self, BodyError, UnfollowedRedirect};
 use super::mapping::{Mapping, Rule, pointed};
 use tickfleet_tools::{ContentBlock, Secrets, ToolFailure, ToolOutput, wording};
 
-/// Maximum bytes of an error response that are read to find an error message.
 const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
 const MESSAGE_BYTES_MAX: usize = 600;
 
@@ -27,23 +26,20 @@ const POINTER_BYTES_MAX: usize = 200;
 
 #[derive(Debug, Clone)]
 pub(super) struct OutcomeRules {
-    /// Statuses, in addition to 429, which mean that nothing took effect.
+    /// In addition to 429: nothing took effect.
     pub(super) not_executed: BTreeSet<u16>,
     /// A matching rule takes precedence over the status.
     pub(super) mapping: Mapping,
     /// A JSON pointer to the tool's result.
     pub(super) result: Option<String>,
     pub(super) response_bytes_max: usize,
-    /// Determines whether the call may be repeated. If a `read` tool's response is too large to be read, the call
-    /// fails, because a repetition does no harm.
     pub(super) effect: Effect,
 }
 
 pub(super) struct ToolResponse {
     pub(super) answer: Response,
-    /// The reason why a redirect was not followed. `None` if the response is not a redirect.
+    /// Why a redirect was not followed. `None` for any other response.
     unfollowed: Option<String>,
-    /// The call, for logs.
     call: Option<CallId>,
 }
 
@@ -66,13 +62,12 @@ impl From<UnfollowedRedirect> for ToolResponse {
 }
 
 impl OutcomeRules {
-    /// Converts a response to the call's output or failure. All secrets are removed from the response's text.
+    /// Removes all secrets from the response's text.
     pub(super) async fn interpret(&self, answered: ToolResponse, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
         let ToolResponse { mut answer, unfollowed, call } = answered;
         let status = answer.status().as_u16();
         let done = (200..300).contains(&status);
-        // If the status alone decides the outcome, the body only explains a failure. The outcome is then known even if
-        // the body is lost.
+        // If the status alone decides the outcome, the body only explains a failure and may be lost.
         let needed = done || self.mapping.may_succeed(status);
         let bytes_max = if needed { self.response_bytes_max } else { ERROR_BODY_BYTES_MAX };
         let body = match client::read_body(&mut answer, bytes_max).await {
@@ -100,7 +95,7 @@ impl OutcomeRules {
     fn unread(&self, status: u16, error: &BodyError) -> Result<ToolOutput, ToolFailure> {
         let lost = |message: String| Err(ToolFailure::Transient { message, retry_after: None, not_executed: false });
         match error {
-            // A rule depends on the unread body, so the outcome is unknown.
+            // A rule depends on the unread body.
             BodyError::TooLarge if self.mapping.may_fail(status) => lost(format!(
                 "The service answered (status {status}) with more than {} bytes, which were not read, so whether it \
                  did what was asked is not known. Ask for less at a time.",
@@ -111,7 +106,7 @@ impl OutcomeRules {
                  read. Ask for less at a time.",
                 self.response_bytes_max
             ))),
-            // The request took effect. A caller would repeat a call that is reported as failed, so report an output.
+            // The request took effect. A caller would repeat a failed call, so report an output.
             BodyError::TooLarge => {
                 let note = format!(
                     "The service did what was asked. Its answer has more than {} bytes and is not shown. Do not call \
@@ -144,8 +139,7 @@ impl OutcomeRules {
         }
     }
 
-    /// Returns the output for a response without a value at the result pointer. The model does not receive the rest of
-    /// the response: a declaration that selects a part excludes everything else.
+    /// The model must not receive the rest of the response: the declaration selects only a part.
     fn nothing_at(&self, pointer: &str, answer: &Response, call: Option<&CallId>) -> Result<ToolOutput, ToolFailure> {
         let status = answer.status().as_u16();
         let host = answer.url().host_str().unwrap_or_default();
@@ -162,8 +156,7 @@ impl OutcomeRules {
         raw(output.to_string()).map(as_json)
     }
 
-    /// Returns the failure for a redirect that was not followed and that no rule matches. The service may have executed
-    /// the request. If the tool must not run twice, the failure therefore says that the outcome is unknown.
+    /// The service may have executed the request. If the tool must not run twice, the outcome is unknown.
     fn led_on(&self, why: String) -> ToolFailure {
         if self.effect != Effect::Once {
             return permanent(why);
@@ -185,7 +178,6 @@ impl OutcomeRules {
     }
 }
 
-/// An image becomes a content block, any other body becomes a note about the body.
 fn binary(body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
     if let Some(image) = ContentBlock::image(body) {
         return Ok(ToolOutput::content(&[image]));
@@ -201,7 +193,7 @@ fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFail
     let message = failure_message(status, service_message.or_else(|| message_of(body.as_ref(), text, headers)));
     let wished = rule.retry_after_s(body.as_ref()).map(Duration::from_secs);
     match rule.meaning {
-        // Responses with this meaning have already been returned as output.
+        // Never used: such responses have already been returned as output.
         AnswerMeaning::Ok => ToolFailure::permanent(message, Some(json!({ "status": status }))),
         AnswerMeaning::Ended(outcome) => {
             ToolFailure::Ended { outcome, message, details: Some(json!({ "status": status })) }
@@ -222,8 +214,7 @@ fn failure_message(status: u16, service_message: Option<String>) -> String {
     wording::cut(&message, limits::ERROR_BYTES_MAX)
 }
 
-/// Returns the text as JSON, with every digit preserved. `None` if the text is not JSON, or is nested deeper than the
-/// fleet's parsers accept. Deeper JSON would make the reply unreadable, so the caller sends such JSON as text.
+/// `None` if the text is not JSON or is nested too deeply. Deeper JSON would make the reply unreadable.
 fn as_raw(text: &str) -> Option<Box<RawValue>> {
     let json = repaired(text, limits::JSON_DEPTH_MAX)?;
     RawValue::from_string(json.into_owned()).ok()
@@ -243,7 +234,7 @@ pub(super) fn not_sent(host: &str, why: &str) -> ToolFailure {
     ToolFailure::Transient { message, retry_after: None, not_executed: true }
 }
 
-/// Returns the failure of a request that was sent, or may have been sent.
+/// For a request that was sent, or may have been sent.
 pub(super) fn lost(host: &str, why: &str) -> ToolFailure {
     let message = format!("No answer from {host}: {why}.");
     ToolFailure::Transient { message, retry_after: None, not_executed: false }
@@ -287,13 +278,12 @@ fn clean(service_message: &str) -> String {
     wording::cut(&line, MESSAGE_BYTES_MAX)
 }
 
-/// `Retry-After` in seconds or as a date, or `parameters.retry_after` in the body, as Telegram sends it. A date is
-/// compared with the response's own `Date`, so that an incorrect local clock has no influence.
+/// Telegram sends `parameters.retry_after` in the body. The response's own `Date` counts, not the local clock.
 pub fn retry_after(headers: &HeaderMap, body: Option<&Value>) -> Option<Duration> {
     let text = |name| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
     let date = |text: &str| DateTime::parse_from_rfc2822(text).ok();
     let from_header = text(header::RETRY_AFTER).and_then(|after| {
-        // A number that is too large means a very long wait. Such a number must not be read as no wait.
+        // A number that is too large means a very long wait, not no wait.
         if !after.is_empty() && after.bytes().all(|b| b.is_ascii_digit()) {
             return Some(Duration::from_secs(after.parse().unwrap_or(u64::from(u32::MAX))));
         }

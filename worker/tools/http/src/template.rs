@@ -1,4 +1,4 @@
-//! Templates: `{{argument}}` and `${SECRET}` inside text. How a value is encoded depends on the template's position.
+//! Templates: `{{argument}}` and `${SECRET}` inside text. The encoding of a value depends on the template's position.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,9 @@ use serde_json::{Map, Value};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::percent::{SECRET_KEEPS, percent_encoded};
 
-/// The arguments by name, as the model wrote them.
+/// As the model wrote them.
 pub(super) type Arguments = BTreeMap<String, Box<RawValue>>;
 
-/// Determines how values are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TemplatePosition {
     Path,
@@ -69,8 +68,7 @@ impl Template {
         }
     }
 
-    /// Fills in the values. `None` if one of the template's arguments is absent or null. An error is worded for a model
-    /// and contains no secrets.
+    /// `None` if an argument is absent or null. The error is for a model, and contains no secrets.
     pub(super) fn render(&self, values: &Values<'_>, place: TemplatePosition) -> Result<Option<String>, String> {
         let mut text = String::new();
         let mut segment = Segment::default();
@@ -105,8 +103,7 @@ impl Template {
     }
 }
 
-/// A path segment while it is assembled. Arguments and literal text are checked together, because two parts can form an
-/// encoded separator that neither part contains.
+/// The whole segment is checked, because two parts together can form an encoded separator.
 #[derive(Default)]
 struct Segment<'a> {
     decoded: String,
@@ -145,8 +142,7 @@ pub(super) struct Values<'a> {
     pub(super) secrets: &'a Secrets,
 }
 
-/// Strings stay as they are, numbers and booleans stay as written, and an object becomes JSON. The items of a list are
-/// converted and joined with commas. `None` for null.
+/// Joins the items of a list with commas. An object becomes JSON. `None` for null.
 fn as_text(name: &str, raw: &RawValue) -> Result<Option<String>, String> {
     let unreadable = |_| format!("Argument '{name}' cannot be read.");
     let json = raw.get();
@@ -182,11 +178,9 @@ fn encoded(name: &str, value: &str, place: TemplatePosition) -> Result<String, S
     }
 }
 
-/// Maximum number of times that the check of a path value decodes the value.
 const DECODINGS_MAX: usize = 5;
 
-/// Checks that the value remains a single path segment. A proxy or a service may process the value before routing. Many
-/// proxies decode `%2F`. Some decode twice, resolve dots, treat `\\` as `/`, or drop parameters after `;`.
+/// Proxies may decode `%2F` (some twice), resolve dots, treat `\\` as `/`, or drop parameters after `;`.
 fn one_segment(value: &str) -> Result<(), &'static str> {
     if value.is_empty() {
         return Err("must not be empty");
@@ -227,7 +221,7 @@ fn percent_decoded(text: &str) -> String {
 #[derive(Debug, Clone)]
 pub(super) enum Body {
     Fixed(Value),
-    /// A string that is exactly one argument. The string becomes the argument's JSON value, as the model wrote it.
+    /// A string that is exactly one argument becomes the argument's JSON value.
     Whole(String),
     Text(Template),
     /// If an item's argument is absent, the item is left out.
@@ -272,8 +266,7 @@ impl Body {
         }
     }
 
-    /// Fills in the values. `None` if the body is a single string with an absent argument. An error is worded for a
-    /// model.
+    /// `None` if the body is a single string with an absent argument. The error is for a model.
     pub(super) fn render(&self, values: &Values<'_>) -> Result<Option<String>, String> {
         Ok(match self {
             Self::Fixed(value) => Some(value.to_string()),

@@ -1,4 +1,4 @@
-//! Tests HTTP tools with real servers on this machine. Some of the servers behave well, others do not.
+//! Tests HTTP tools with real servers on this machine.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -27,7 +27,6 @@ struct Service {
 }
 
 impl Service {
-    /// Returns the service and its address, `127.0.0.1:port`.
     async fn start(answers: impl IntoIterator<Item = Answer>) -> (Self, String) {
         let service = Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() };
         let router = Router::new().fallback(Self::answer).with_state(service.clone());
@@ -99,7 +98,7 @@ fn tool_for(def: Value, effect: Effect) -> Result<HttpTool, DeclarationError> {
     HttpTool::new(&serde_json::from_value(def).unwrap(), &schema, effect, &environment(), &HttpClients::default())
 }
 
-/// Makes a tool that may call the address. `more` is merged into the declaration.
+/// `more` is merged into the declaration.
 fn get(address: &str, more: Value) -> HttpTool {
     tool_for(with(address, "GET", more), Effect::Read).unwrap()
 }

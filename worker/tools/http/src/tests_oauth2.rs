@@ -10,7 +10,6 @@ use tokio::sync::Semaphore;
 
 use super::*;
 
-/// A token service that numbers its grants, and a service that accepts every token except revoked ones.
 #[derive(Clone)]
 struct TokenService {
     requests: Arc<Mutex<Vec<BTreeMap<String, String>>>>,
@@ -160,7 +159,7 @@ async fn waiting_calls_share_a_sign_in_failure_and_the_next_call_retries() {
         })
         .collect();
     identity.asked.acquire().await.unwrap().forget();
-    // The runtime has only one thread. Therefore the other calls began to wait before the first request arrived.
+    // The runtime has only one thread, so the other calls began to wait before the first request arrived.
     identity.gate.add_permits(1);
     for failed in calls {
         match failed.await.unwrap() {
@@ -188,7 +187,7 @@ async fn a_rejected_token_is_replaced_once_and_the_call_is_repeated() {
         let calls = identity.calls();
         let [before, refused, again] = calls.last_chunk().unwrap();
         assert!(before == refused && again != refused, "{effect:?}: {calls:?}");
-        // The token is rejected again within seconds. The error is reported, and no new token is requested.
+        // The token is rejected again within seconds, so no new token is requested.
         identity.revoke(again);
         let sign_ins = identity.sign_ins();
         assert_eq!(message(call(&tool, json!({})).await), "The service answered with status 401.");

@@ -1,5 +1,4 @@
-//! Access tokens of a worker. Valid tokens are reused. If a new token is needed, one call requests it and the other
-//! calls wait.
+//! Access tokens of a worker. Calls reuse valid tokens. One call requests a new token, and the others wait.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,12 +15,11 @@ use super::client::Client;
 use super::oauth2::{Credentials, SignInDigest};
 use tickfleet_tools::ToolFailure;
 
-/// Maximum number of sign-ins in memory. Further sign-ins work, but calls do not share their tokens.
+/// Further sign-ins work, but their calls share no tokens.
 const TOKENS_MAX: usize = 4_096;
-/// Time limit of one sign-in. Shorter than the usual timeout of a call.
+/// Shorter than the usual timeout of a call.
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Minimum interval between replacements of rejected tokens. The interval limits the load if a service rejects every
-/// token. Each call would otherwise send two requests to the service and one to its token service.
+/// Limits the load if a service rejects every token: each call would otherwise send three requests.
 const REPLACE_PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -35,8 +33,7 @@ impl fmt::Debug for Tokens {
 
 #[derive(Default)]
 struct SignInEntry {
-    /// Number of attempted sign-ins. If a call waited for an attempt that failed, the call returns the same failure and
-    /// does not sign in.
+    /// Attempted sign-ins. A call that waited for a failed attempt returns the same failure.
     tried: AtomicU64,
     slot: Arc<tokio::sync::Mutex<SignInState>>,
 }
@@ -44,7 +41,7 @@ struct SignInEntry {
 #[derive(Default)]
 struct SignInState {
     token: Option<Arc<Token>>,
-    /// The last refresh token that the service returned. It replaces the declared refresh token.
+    /// The last refresh token from the service. It replaces the declared refresh token.
     rotated: Option<SecretString>,
     failure: Option<ToolFailure>,
     granted: u64,
@@ -59,8 +56,7 @@ pub(super) struct Token {
 }
 
 impl Tokens {
-    /// Returns a valid token, and signs in if necessary. All calls that waited for a failed sign-in return the same
-    /// failure.
+    /// All calls that waited for a failed sign-in return the same failure.
     pub(super) async fn get(&self, client: &Arc<Client>, credentials: Credentials) -> Result<Arc<Token>, ToolFailure> {
         let entry = self.entry(credentials.identity());
         let tried = entry.tried.load(Ordering::SeqCst);
@@ -74,8 +70,7 @@ impl Tokens {
         }
     }
 
-    /// Returns a newer token that another call has obtained, or requests a new token. `None` if a token was replaced
-    /// less than [`REPLACE_PAUSE`] ago.
+    /// `None` if a token was replaced less than [`REPLACE_PAUSE`] ago.
     pub(super) async fn replace(
         &self,
         client: &Arc<Client>,
@@ -115,8 +110,7 @@ impl SignInState {
     }
 }
 
-/// Runs in a separate task. The task continues if the call that started the task is dropped, because other calls wait
-/// for the result. Also, a service that rotates refresh tokens may already have replaced the old refresh token.
+/// A dropped call must not stop this task: other calls wait for the result.
 async fn sign_in(
     entry: Arc<SignInEntry>,
     mut slot: OwnedMutexGuard<SignInState>,
@@ -135,8 +129,7 @@ async fn sign_in(
             Arc::new(Token { value, number, good_until: Instant::now() + granted.life })
         });
         if matches!(result, Err(ToolFailure::Ended { .. })) {
-            // The service may have rejected only the rotated refresh token, so the next attempt uses the declared
-            // refresh token.
+            // The service may have rejected only the rotated refresh token.
             slot.rotated = None;
         }
         slot.token = result.as_ref().ok().cloned();

@@ -1,4 +1,4 @@
-//! An HTTP tool. It is declared in `tools.yaml`, checked when the file is loaded, and called by models.
+//! An HTTP tool, declared in `tools.yaml` and checked when the file is loaded.
 
 #[doc(hidden)]
 pub mod fuzzing;
@@ -57,13 +57,13 @@ pub struct HttpTool {
 
 impl fmt::Debug for HttpTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Prints only the host, because paths of webhooks are secrets.
+        // Prints only the host: paths of webhooks are secrets.
         f.debug_struct("HttpTool").field("host", &self.base.host_str()).finish_non_exhaustive()
     }
 }
 
 impl HttpTool {
-    /// The templates' arguments must be in `input_schema`, and the templates' secrets must be in the declaration.
+    /// Rejects templates with arguments outside `input_schema`, or with undeclared secrets.
     pub fn new(
         def: &HttpDef,
         input_schema: &Value,
@@ -147,9 +147,7 @@ impl HttpTool {
         Ok(self)
     }
 
-    /// Returns the name of a secret with an environment variable that is not set. Secret files are not checked, because
-    /// a file can still be created later. A secret that differs by tenant is not checked either, because its absence
-    /// does not affect other tenants.
+    /// Files can be created later, and other tenants may have their own secrets, so both are not checked.
     #[must_use]
     pub fn missing_secret(&self) -> Option<&str> {
         let missing = |reference: &SecretRef| match reference {
@@ -195,8 +193,7 @@ impl HttpTool {
             }
         }
         let url = Url::parse(&text).map_err(|_| "The arguments make no valid address.".to_owned())?;
-        // The encoding above should prevent a change of the address. This check stops the call if the encoding has a
-        // bug.
+        // The encoding above prevents a change of the address, unless the encoding has a bug.
         let segments = |text: &str| text.matches('/').count();
         let expected = segments(self.base.path().trim_end_matches('/')) + segments(&path);
         if url.origin() != self.base.origin() || segments(url.path()) != expected {
@@ -265,7 +262,7 @@ impl HttpTool {
     ) -> Result<ToolResponse, ToolFailure> {
         let mut request = self.request(context, values).map_err(outcome::permanent)?;
         if let Some(token) = token {
-            // The token was already checked for use in a header when the token service granted it.
+            // The sign-in has already checked that the token fits into a header.
             let value = HeaderValue::try_from(format!("Bearer {}", token.value.expose_secret()));
             let mut value = value.map_err(|_| outcome::permanent("The access token makes no header."))?;
             value.set_sensitive(true);
@@ -283,7 +280,7 @@ impl HttpTool {
         Ok(answered.for_call(&context.call))
     }
 
-    /// Sends the request with a token. If the service rejects the token, retries once with another token.
+    /// If the service rejects the token, retries once with another token.
     async fn signed_in(
         &self,
         sign_in: &OAuth2,
@@ -309,9 +306,7 @@ impl HttpTool {
         }
     }
 
-    /// True if the service has rejected the token, and therefore has not executed the request. For a `once` tool, a
-    /// bare 401 is not sufficient. The response must contain `invalid_token` (RFC 6750), or the declaration must list
-    /// 401 under `not_executed`.
+    /// For a `once` tool, a bare 401 is not sufficient: `invalid_token` (RFC 6750) or a declared 401 is required.
     fn refuses_token(&self, answered: &ToolResponse) -> bool {
         let answer = &answered.answer;
         let says_so = |challenge: &HeaderValue| {
@@ -326,7 +321,7 @@ impl HttpTool {
     }
 }
 
-/// Adds the trace headers. Headers that the declaration sets take precedence.
+/// Headers that the declaration sets take precedence.
 fn traced(mut request: Request, context: &Context) -> Request {
     let Some(outgoing) = traces::outgoing(context) else { return request };
     let state = outgoing.tracestate.map(|state| ("tracestate", state));

@@ -1,5 +1,4 @@
-//! Keeps the calls of agents from the newest part of the audit log in memory, grouped by agent. Each read continues
-//! after the last entry that was read.
+//! The calls of agents from the newest part of the audit log, in memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,21 +11,20 @@ use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::wording;
 
 const PAGE: usize = 500;
-/// Maximum number of entries in one read. If there are more new entries, a read skips the oldest.
+/// A read skips older entries beyond this number.
 const READ_MAX: usize = 5_000;
 const HELD_MAX: usize = 20_000;
 const OF_AGENT_MAX: usize = 500;
 const TEXT_BYTES_MAX: usize = 1_500;
-/// A search ignores calls of these tools. Their arguments contain the question of a search, so these calls would be
-/// ranked before the answer.
+/// A search ignores these calls. Their arguments contain the question, so they would rank before the answer.
 const LOOKUPS: [&str; 3] = ["search_my_memories", "search_atlasux_knowledge", "remember"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AuditedAction {
     pub(crate) turn: String,
-    /// True for a whole task that the agent carried out.
+    /// True for a whole task, false for a call.
     pub(crate) is_task: bool,
-    /// The time, as written in the log.
+    /// As written in the log.
     pub(crate) at: String,
     pub(crate) text: String,
     pub(crate) brief: String,
@@ -45,7 +43,7 @@ struct ShardLog {
 }
 
 impl AuditLogs {
-    /// Returns the calls of the agent, newest first.
+    /// Newest first.
     pub(crate) async fn of_agent(
         &self,
         store: &Store,
@@ -61,7 +59,6 @@ impl AuditLogs {
 }
 
 impl ShardLog {
-    /// Continues after the last read. The first read begins with the newest entries.
     async fn read_on(&mut self, store: &Store) -> Result<(), StoreError> {
         let mut before: Option<String> = None;
         let mut found: Vec<String> = Vec::new();
@@ -84,7 +81,7 @@ impl ShardLog {
     }
 
     fn take_in(&mut self, json: &str) {
-        // If an entry cannot be parsed, its agent is unknown, so the entry is skipped.
+        // The agent of an unreadable entry is unknown, so skip it.
         let Some(entry) = AuditEntry::read_call(json) else { return };
         let Ok(tenant) = TenantId::new(entry.tenant()) else { return };
         if LOOKUPS.contains(&&*entry.entity_id) {

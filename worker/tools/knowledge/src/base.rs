@@ -1,4 +1,4 @@
-//! A tenant's knowledge base in memory. It is searched here, and refreshed when its stored generation has changed.
+//! A tenant's knowledge base in memory, refreshed when its stored generation has changed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,12 +12,11 @@ use crate::embeddings::cosine_similarity;
 use crate::lexicon::{Lexicon, best_first};
 use crate::words::words;
 
-/// Approximate number of passages that are read from Redis in one step. The passages of one step take one or two
-/// megabytes.
+/// The passages of one read from Redis take one or two megabytes.
 const STEP_PASSAGES: usize = 512;
-/// Number of vectors that are compared before the search lets the worker's other tasks run.
+/// The worker's other tasks run after this many comparisons.
 const STEP_VECTORS: usize = 2_048;
-/// A passage with a lower similarity to the question counts as unrelated.
+/// A passage with a lower similarity counts as unrelated.
 const LIKE_MIN: f32 = 0.1;
 
 #[derive(Debug)]
@@ -26,34 +25,30 @@ pub(crate) struct CachedDocument {
     pub(crate) passages: Passages,
 }
 
-/// A document, and the index of a passage in the document.
+/// The number is the index of a passage in the document.
 pub(crate) type PassageRef = (Arc<CachedDocument>, usize);
 
 #[derive(Debug, Default)]
 pub(crate) struct KnowledgeBase {
     index: RwLock<Index>,
-    /// Locked while the base is being refreshed.
     refreshing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Index {
-    /// The stored generation at the last refresh.
     generation: u64,
     documents: HashMap<String, Vec<usize>>,
     lexicon: Lexicon,
-    /// The passages, indexed by the number of each passage's text in the lexicon. `None` for a removed passage.
+    /// By the number of each passage's text in the lexicon. `None` for a removed passage.
     places: Vec<Option<PassageRef>>,
     bytes: usize,
 }
 
 impl KnowledgeBase {
-    /// Reads the changes of the stored base. If nothing has changed, this takes one request. Documents that were read
-    /// before an error are kept.
+    /// Takes one request if nothing has changed. After an error, the documents that were read are kept.
     pub(crate) async fn refresh(&self, store: &Store, tenant: &TenantId) -> Result<(), StoreError> {
         let _refreshing = self.refreshing.lock().await;
-        // Read the generation before the documents. If the documents change in between, the next refresh sees a new
-        // generation.
+        // Read the generation first. If documents change afterwards, the next refresh sees a new generation.
         let generation = store.knowledge_state(tenant, None).await?.documents;
         if generation == self.index.read().generation {
             return Ok(());
@@ -88,7 +83,7 @@ impl KnowledgeBase {
         index.places.iter().flatten().any(|(held, _)| held.document.model == model && !held.passages.vectors.is_empty())
     }
 
-    /// Finds passages that contain at least one word of the question, best first.
+    /// Best first. A passage must contain at least one word of the question.
     pub(crate) fn by_words(&self, asked: &[String], category: Option<&str>, most: usize) -> Vec<(PassageRef, f32)> {
         let index = self.index.read();
         let wanted = |text: usize| index.places[text].as_ref().is_some_and(|(held, _)| is_of(held, category));
@@ -96,8 +91,7 @@ impl KnowledgeBase {
         found.into_iter().filter_map(|(text, score)| Some((index.places[text].clone()?, score))).collect()
     }
 
-    /// Finds passages that are most similar to `vector`, an embedding of `model`, best first. Lets other tasks run
-    /// after every `STEP_VECTORS` comparisons.
+    /// Best first. `vector` is an embedding of `model`. Other tasks run after every `STEP_VECTORS` comparisons.
     pub(crate) async fn by_meaning(
         &self,
         vector: &[i8],
@@ -147,8 +141,7 @@ fn steps(documents: Vec<Document>) -> Vec<Vec<Document>> {
 }
 
 impl Index {
-    /// Drops documents that are not listed, or that are listed in a different version. Returns the listed documents
-    /// that are not in memory.
+    /// Drops documents that are not listed in their version. Returns the listed documents that are not in memory.
     fn forget_all_but(&mut self, listed: &[Document]) -> Vec<Document> {
         let held = |places: &Vec<Option<PassageRef>>, texts: &[usize]| {
             texts.first().and_then(|text| places[*text].as_ref().map(|(held, _)| held.document.clone()))
@@ -175,7 +168,7 @@ impl Index {
         let mut texts = Vec::new();
         for (number, passage) in held.passages.passages.iter().enumerate() {
             let mut terms = words(&passage.text);
-            // Add the words of the headings and the title, because they describe the passage's subject.
+            // The headings and the title describe the passage's subject.
             terms.extend(passage.headings.iter().flat_map(|heading| words(heading)));
             terms.extend(title.iter().cloned());
             let text = self.lexicon.add(&terms);
@@ -218,20 +211,18 @@ mod tests {
 
     use super::*;
 
-    /// Numbers per vector, a common size for small models.
     const DIMENSIONS: usize = 384;
 
     fn vector(number: usize) -> Vec<i8> {
         let mut state = number as u64;
         let mut next = || {
-            // Knuth's multiplier for a congruential generator. Any other pseudorandom numbers would work too.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 56) as u8
         };
         (0..DIMENSIONS).map(|_| next().cast_signed()).collect()
     }
 
-    /// Measures how long a question takes in a base of the maximum size. The figures are in docs/adr/0013.
+    /// The figures are in docs/adr/0013.
     #[tokio::test]
     #[ignore = "it measures: run it by hand, with --release"]
     async fn search_time_is_measured_in_the_largest_base() {

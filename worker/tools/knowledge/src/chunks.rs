@@ -1,21 +1,19 @@
-//! Splits documents into passages of about [`limits::PASSAGE_CHARS`] characters, along headings and paragraphs. Each
-//! passage repeats a little text of the previous passage.
+//! Splits documents into passages of about [`limits::PASSAGE_CHARS`] characters, along headings and paragraphs.
 
 use tickfleet_model::knowledge::Passage;
 use tickfleet_model::limits;
 
-/// Number of characters that are repeated from the end of the previous passage.
+/// Repeated from the end of the previous passage.
 const OVERLAP_CHARS: usize = 120;
 const HEADING_BYTES_MAX: usize = 200;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SplitDocument {
-    /// The text of the first level-one heading.
     pub(crate) title: Option<String>,
     pub(crate) passages: Vec<Passage>,
 }
 
-/// Splits Markdown. A line in a code block is not a heading.
+/// A line in a code block is not a heading.
 pub(crate) fn markdown(text: &str) -> SplitDocument {
     let mut cutter = Cutter::default();
     let mut fence: Option<&str> = None;
@@ -43,7 +41,6 @@ pub(crate) fn plain(text: &str) -> SplitDocument {
     cutter.end()
 }
 
-/// Returns the text without the front matter.
 fn body(text: &str) -> &str {
     let text = text.trim_start_matches('\u{feff}');
     let matter = text.strip_prefix("---\n").and_then(|rest| rest.split_once("\n---\n"));
@@ -60,11 +57,11 @@ fn heading(line: &str) -> Option<(usize, &str)> {
 #[derive(Default)]
 struct Cutter {
     cut: SplitDocument,
-    /// Headings that apply to the current position, with their levels.
+    /// With their levels.
     headings: Vec<(usize, String)>,
     block: String,
     passage: String,
-    /// True if the passage contains more than the text that it repeats from the previous passage.
+    /// True if the passage contains more than repeated text.
     is_new: bool,
 }
 
@@ -87,7 +84,6 @@ impl Cutter {
         self.headings.push((level, words));
     }
 
-    /// A paragraph that is longer than a passage is split.
     fn end_block(&mut self) {
         let block = std::mem::take(&mut self.block);
         let block = block.trim_end();
@@ -134,8 +130,7 @@ fn chars(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Splits text into pieces of at most `most` characters. A piece ends at a line break in its second half. Without such
-/// a line break, the piece ends after a sentence, otherwise after a word, otherwise after any character.
+/// A piece ends at a line break in its second half, or else after a sentence, a word or any character.
 fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     let mut found = Vec::new();
     while let Some((end, _)) = text.char_indices().nth(most) {
@@ -155,8 +150,7 @@ fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     found
 }
 
-/// Returns at most `most` characters from the end, from the start of a sentence if possible, otherwise from the start
-/// of a word.
+/// Returns at most `most` characters, from the start of a sentence or else of a word.
 fn tail(text: &str, most: usize) -> &str {
     let from = text.char_indices().rev().nth(most.saturating_sub(1)).map_or(0, |(at, _)| at);
     let end = &text[from..];

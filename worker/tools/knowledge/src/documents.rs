@@ -6,19 +6,15 @@ use tickfleet_model::limits;
 
 use crate::chunks::{self, SplitDocument};
 
-/// The version of the splitting. Change the version if documents are split differently: the next import then replaces
-/// all documents.
+/// Change this version if documents are split differently: the next import then replaces all documents.
 const CUT_VERSION: &str = "1";
 
-/// A document that was read but is not stored yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draft {
-    /// The document's entry in lists.
     pub document: Document,
     pub passages: Vec<Passage>,
 }
 
-/// A part of a file that could not be read as a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The file, and the line number if known.
@@ -28,16 +24,14 @@ pub struct Problem {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileFormat {
-    /// One document with headings.
     Markdown,
-    /// One document.
     Text,
     /// One document per line: `{"title", "text", "category", "source"}`.
     Lines,
 }
 
 impl FileFormat {
-    /// Returns the format by the file's name. `None` for other files.
+    /// `None` for other files.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
@@ -68,8 +62,7 @@ struct DocumentLine {
     source: Option<String>,
 }
 
-/// Returns the documents of a file in order. `file` is the file's name. A document without its own category gets
-/// `category`.
+/// A document without its own category gets `category`.
 #[must_use]
 pub fn read(file: &str, form: FileFormat, content: &[u8], category: &str) -> Vec<Result<Draft, Problem>> {
     let problem = |why: String| vec![Err(Problem { place: file.to_owned(), why })];
@@ -125,7 +118,7 @@ struct DocumentNames<'a> {
     title: &'a str,
     category: &'a str,
     file: &'a str,
-    /// True if several documents may have the same source. The title then distinguishes them.
+    /// True if several documents may have the same source. Their titles then distinguish them.
     titled: bool,
 }
 

@@ -14,13 +14,12 @@ use tokio::time::Instant;
 
 const OPENAI: &str = "https://api.openai.com/v1";
 pub(crate) const TEXTS_MAX: usize = 64;
-/// Maximum bytes of a response: `TEXTS_MAX` vectors of the maximum length, with all digits.
+/// `TEXTS_MAX` vectors of the maximum length, with all digits.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause after a failure. Questions do not call the endpoint during the pause, so that they do not wait for another
-/// failure.
+/// After a failure, questions do not call the endpoint for this time, and so do not wait for another failure.
 const REST: Duration = Duration::from_secs(15);
-/// The value to which the largest number of a vector is scaled.
+/// The largest number of a vector is scaled to this value.
 const LARGEST: f32 = 127.0;
 
 /// The endpoint's key is never printed.
@@ -52,9 +51,7 @@ struct Embedding {
 }
 
 impl Embedder {
-    /// `None` if `EMBEDDINGS_MODEL` is not set. The address is `EMBEDDINGS_BASE_URL` with the key `EMBEDDINGS_API_KEY`.
-    /// Without this address, OpenAI's variables apply. `OPENAI_API_KEY` is never sent to `EMBEDDINGS_BASE_URL`. An
-    /// error does not contain the value of a secret variable.
+    /// `None` if `EMBEDDINGS_MODEL` is not set. `OPENAI_API_KEY` is never sent to `EMBEDDINGS_BASE_URL`.
     pub fn from_environment(environment: &Environment) -> Result<Option<Self>, String> {
         let value = |name: &str| environment.get(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
         let Some(model) = value("EMBEDDINGS_MODEL") else { return Ok(None) };
@@ -83,7 +80,6 @@ impl Embedder {
         &self.model
     }
 
-    /// Embeds a question. Fails at once during the pause after a failure.
     pub(crate) async fn embed_query(&self, question: &str, timeout: Duration) -> Result<Vec<i8>, String> {
         if self.rests_until.lock().is_some_and(|until| Instant::now() < until) {
             return Err("the embeddings endpoint failed recently and is not called yet".to_owned());
@@ -94,7 +90,7 @@ impl Embedder {
         answer?.pop().ok_or_else(|| "the endpoint returned no vector".to_owned())
     }
 
-    /// Takes at most [`TEXTS_MAX`] texts. Returns one vector for each text, all of the same length.
+    /// Takes at most [`TEXTS_MAX`] texts. All vectors have the same length.
     pub(crate) async fn embed_texts(&self, texts: &[String], timeout: Duration) -> Result<Vec<Vec<i8>>, String> {
         let asked = tokio::time::timeout(timeout, self.request(texts));
         let body = asked.await.map_err(|_| format!("no answer within {} ms", timeout.as_millis()))??;
@@ -123,7 +119,7 @@ impl Embedder {
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
-        // The HTTP client's own error message would contain the address, which may contain secrets.
+        // The HTTP client's own message contains the address, which may contain secrets.
         let mut response = request.send().await.map_err(|error| match error {
             error if error.is_connect() => {
                 format!("the endpoint cannot be reached: {}", tickfleet_outbound::connect_failure(&error))
@@ -144,14 +140,13 @@ impl Embedder {
     }
 }
 
-/// Replaces control characters with spaces, and empty text with `-`, because endpoints reject both.
+/// Endpoints reject control characters and empty text.
 pub(crate) fn clean(text: &str) -> String {
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.trim().is_empty() { "-".to_owned() } else { text }
 }
 
-/// Scales the numbers to one byte each, a quarter of the size. Only the vector's direction is compared, and scaling
-/// preserves the direction.
+/// One byte for each number is a quarter of the size. Only the direction of a vector matters, and scaling preserves it.
 fn in_bytes(vector: &[f32]) -> Result<Vec<i8>, String> {
     if vector.is_empty() || vector.len() > limits::EMBEDDING_NUMBERS_MAX {
         return Err(format!("an embedding has {} numbers; at most {}", vector.len(), limits::EMBEDDING_NUMBERS_MAX));
@@ -163,7 +158,7 @@ fn in_bytes(vector: &[f32]) -> Result<Vec<i8>, String> {
     Ok(vector.iter().map(|number| (number / largest * LARGEST).round() as i8).collect())
 }
 
-/// From -1 to 1, and 0 if the vectors cannot be compared.
+/// From -1 to 1, or 0 if the vectors cannot be compared.
 pub(crate) fn cosine_similarity(a: &[i8], b: &[i8]) -> f32 {
     if a.len() != b.len() {
         return 0.0;

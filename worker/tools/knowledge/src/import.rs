@@ -11,7 +11,7 @@ use crate::documents::Draft;
 use crate::embeddings::{Embedder, TEXTS_MAX, clean};
 
 const EMBED_TIMEOUT: Duration = Duration::from_secs(60);
-/// Waits before the retries of a request. A busy endpoint often responds a moment later.
+/// A busy endpoint often responds a moment later.
 const EMBED_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub enum Imported {
     New,
     Replaced,
     Unchanged,
-    /// An earlier document of this import has the same source and title. The later document is not stored.
+    /// An earlier document of this import has the same source and title.
     Twice,
-    /// The base is full or memory is short. If there is an older version, it remains stored.
+    /// The base is full or memory is short. An older version remains stored.
     Refused(KeepResult),
 }
 
@@ -32,7 +32,7 @@ pub struct Import<'a> {
     known: HashMap<String, Document>,
     seen: HashSet<String>,
     at_ms: i64,
-    /// Set when the endpoint fails. The import then no longer embeds passages.
+    /// Set when the endpoint fails. Later passages get no embeddings.
     without_meaning: Option<String>,
 }
 
@@ -48,8 +48,7 @@ impl<'a> Import<'a> {
         Ok(Self { store, tenant, embedder, known, seen: HashSet::new(), at_ms, without_meaning: None })
     }
 
-    /// Returns the reason why passages were not embedded although there is an endpoint. Searches find such passages by
-    /// their words, and the next import embeds them.
+    /// Why passages have no embeddings, although there is an endpoint. The next import embeds these passages.
     #[must_use]
     pub fn without_meaning(&self) -> Option<&str> {
         self.without_meaning.as_deref()
@@ -69,7 +68,7 @@ impl<'a> Import<'a> {
         let is_new = before.is_none();
         let vectors = self.vectors(&draft).await;
         let model = if vectors.is_empty() { String::new() } else { model.to_owned() };
-        // If the endpoint has just failed, a document with unchanged text keeps the embeddings that it has.
+        // After a failure of the endpoint, a document with unchanged text keeps its embeddings.
         let same_text = |before: &&Document| before.digest == draft.document.digest && model.is_empty();
         if self.known.get(&draft.document.id).as_ref().is_some_and(same_text) {
             return Ok(Imported::Unchanged);
@@ -83,7 +82,7 @@ impl<'a> Import<'a> {
         })
     }
 
-    /// Returns the stored documents that came from `roots` (files or folders) and do not occur in this import.
+    /// `roots` are files or folders. Documents outside of `roots` are never gone.
     #[must_use]
     pub fn gone(&self, roots: &[String]) -> Vec<Document> {
         let below = |file: &str| {
@@ -98,8 +97,7 @@ impl<'a> Import<'a> {
         gone
     }
 
-    /// Returns the embeddings of the passages. Empty if embeddings are not available. After a failure, the rest of the
-    /// import gets no embeddings: each further request would also take the full time and fail.
+    /// After a failure, the rest of the import gets no embeddings: each request would take the full time and fail.
     async fn vectors(&mut self, draft: &Draft) -> Vec<Vec<i8>> {
         let Some(embedder) = self.embedder.filter(|_| self.without_meaning.is_none()) else { return Vec::new() };
         let texts: Vec<String> = draft

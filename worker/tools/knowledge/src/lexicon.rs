@@ -1,13 +1,12 @@
-//! An in-memory index of texts by their words, ranked by BM25. Single texts can be added and removed.
+//! An in-memory index of texts by their words, ranked by BM25.
 
 use std::collections::HashMap;
 
-/// How soon further occurrences of a word stop increasing the score (BM25's `k1`).
+/// BM25's `k1`: how soon repetitions of a word stop increasing the score.
 const SATURATION: f32 = 1.2;
-/// How strongly the length of a text reduces its score (BM25's `b`).
+/// BM25's `b`: how strongly the length of a text reduces its score.
 const LENGTH: f32 = 0.75;
-/// Words of removed texts stay in the index. An index of more than 1,000 texts is rebuilt when more than one in
-/// `GONE_SHARE` texts is removed.
+/// An index of more than 1,000 texts is rebuilt when more than one in `GONE_SHARE` texts is removed.
 const GONE_SHARE: usize = 3;
 
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +18,7 @@ struct Posting {
 #[derive(Debug, Default)]
 pub(crate) struct Lexicon {
     words: HashMap<Box<str>, Vec<Posting>>,
-    /// Number of words of each text. `None` if the text was removed.
+    /// `None` if the text was removed.
     lengths: Vec<Option<u32>>,
     live: usize,
     length: u64,
@@ -27,7 +26,6 @@ pub(crate) struct Lexicon {
 }
 
 impl Lexicon {
-    /// Adds a text, and returns the text's number.
     pub(crate) fn add(&mut self, words: &[String]) -> usize {
         let number = self.lengths.len();
         let text = u32::try_from(number).unwrap_or(u32::MAX);
@@ -54,7 +52,7 @@ impl Lexicon {
         number
     }
 
-    /// Removes a text. The text's number is not used again.
+    /// The text's number is not used again.
     pub(crate) fn remove(&mut self, number: usize) {
         if let Some(length) = self.lengths.get_mut(number).and_then(Option::take) {
             self.live -= 1;
@@ -70,8 +68,7 @@ impl Lexicon {
         self.bytes
     }
 
-    /// Finds texts that contain at least one of the words `asked`, best first. Scores are relative to an upper bound,
-    /// so they are below 1.
+    /// Best first. Scores are relative to an upper bound, so they are below 1.
     pub(crate) fn find(&self, asked: &[String], most: usize, wanted: impl Fn(usize) -> bool) -> Vec<(usize, f32)> {
         let mean = (self.length as f32 / self.live.max(1) as f32).max(1.0);
         let mut scores = HashMap::<u32, f32>::new();
@@ -99,7 +96,7 @@ impl Lexicon {
     }
 }
 
-/// Keeps the `most` texts with the highest scores. Equal scores are sorted by text number.
+/// Equal scores are sorted by text number.
 pub(crate) fn best_first(found: &mut Vec<(usize, f32)>, most: usize) {
     found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     found.truncate(most);

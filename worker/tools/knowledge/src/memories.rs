@@ -1,5 +1,4 @@
-//! Caches agents' memories in a process. An agent's memories are read again if the agent's stored generation has
-//! changed.
+//! Agents' memories in a process. They are read again if the agent's stored generation has changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,8 +11,7 @@ use tickfleet_store::{Store, StoreError};
 use crate::lexicon::Lexicon;
 use crate::words::words;
 
-/// Approximate maximum bytes of all memories in a process. The memories of the agents that searched most recently are
-/// kept.
+/// Approximate, for one process. The memories of the agents that searched most recently are kept.
 const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -52,15 +50,14 @@ impl AgentMemories {
 }
 
 impl MemoryCaches {
-    /// Returns the memories of an agent. Takes one request to Redis if nothing has changed, otherwise two.
+    /// Takes one request to Redis if nothing has changed, otherwise two.
     pub(crate) async fn of(
         &self,
         store: &Store,
         tenant: &TenantId,
         agent: &AgentId,
     ) -> Result<Arc<AgentMemories>, StoreError> {
-        // Read the generation before the memories. If the memories change in between, the next call sees a new
-        // generation.
+        // Read the generation first. If memories change afterwards, the next call sees a new generation.
         let generation = store.knowledge_state(tenant, Some(agent)).await?.memories;
         let owner = (tenant.clone(), agent.clone());
         if let Some(notes) = self.held.lock().get(&owner).filter(|notes| notes.generation == generation) {
@@ -80,7 +77,7 @@ impl MemoryCache {
         Some(Arc::clone(notes))
     }
 
-    /// If there is not enough room, the memories of the agents that searched least recently are dropped.
+    /// Without enough room, drops the memories of the agents that searched least recently.
     fn insert(&mut self, owner: (TenantId, AgentId), notes: Arc<AgentMemories>) {
         self.of_agent.insert(owner, (notes, self.asked));
         let mut bytes: usize = self.of_agent.values().map(|(notes, _)| notes.bytes()).sum();

@@ -1,5 +1,4 @@
-//! `search_my_memories`: searches an agent's notes, calls and workflows and the knowledge base. The sources are
-//! searched concurrently, each with its own deadline.
+//! `search_my_memories`: searches all sources of an agent concurrently, each with its own deadline.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use crate::lexicon::Lexicon;
 use crate::search::{Knowledge, Ranking, rounded};
 use crate::words::{query_words, words};
 
-/// Time limit for one source. If the search takes longer, the source's findings are left out.
+/// After this time, the source's findings are left out.
 const SOURCE_DEADLINE: Duration = Duration::from_secs(2);
 const CONSIDERED: usize = 50;
 const STORY_BYTES_MAX: usize = 2_000;
@@ -83,8 +82,7 @@ struct RecallQuery<'a> {
 }
 
 impl Knowledge {
-    /// Searches all sources if `sources` is empty. If a source fails or is slow, the findings of the other sources are
-    /// still returned.
+    /// An empty list of `sources` means all sources. A failed or slow source does not affect the others.
     pub async fn recall(
         &self,
         store: &Store,
@@ -135,7 +133,7 @@ async fn gathered(
     all
 }
 
-/// Findings are the same if they have the same text or are about the same turn.
+/// Findings are the same if they have the same text or the same turn.
 fn keep_first_of_same(results: &mut Vec<Recalled>) {
     let mut seen = std::collections::HashSet::new();
     results.retain(|found| {
@@ -185,14 +183,14 @@ impl<'a> RecallQuery<'a> {
         Ok((found.collect(), Ranking::Words))
     }
 
-    /// Searches the agent's turns and tasks. The text of each is made from its calls.
+    /// The text of a turn or task is made from its calls.
     async fn workflows(self) -> SourceResult {
         let actions = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
         let (mut stories, mut of_turn): (Vec<Recalled>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
         for action in &actions {
             let text = if action.is_task { &action.text } else { &action.brief };
             match of_turn.get(action.turn.as_str()) {
-                // Entries are sorted newest first, so the first entry of a turn is its last call.
+                // The newest entry comes first, so the first entry of a turn is its last call.
                 Some(story) => {
                     stories[*story].text = wording::cut(&format!("{text}\n{}", stories[*story].text), STORY_BYTES_MAX);
                 }
@@ -235,7 +233,7 @@ impl<'a> RecallQuery<'a> {
         Ok((passages.collect(), found.ranking))
     }
 
-    /// Returns indexes and scores of the texts, best first.
+    /// Best first.
     fn best(self, texts: impl Iterator<Item = Vec<String>>) -> Vec<(usize, f32)> {
         let mut lexicon = Lexicon::default();
         for text in texts {
@@ -247,7 +245,7 @@ impl<'a> RecallQuery<'a> {
     }
 }
 
-/// `ms` are milliseconds since the epoch.
+/// `ms` is in milliseconds since the epoch.
 pub(crate) fn rfc3339(ms: i64) -> Option<String> {
     let time = chrono::DateTime::from_timestamp_millis(ms)?;
     Some(time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true))

@@ -17,16 +17,15 @@ use crate::embeddings::Embedder;
 use crate::memories::MemoryCaches;
 use crate::words::query_words;
 
-/// Approximate maximum bytes of all knowledge bases in a process's memory. The most recently searched bases are kept.
+/// Approximate, for one process. The most recently searched bases are kept.
 const BASES_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// If the embedding of a question takes longer, the search ranks by words only.
+/// Without an embedding after this time, the search ranks by words only.
 const QUESTION_TIMEOUT: Duration = Duration::from_millis(1_500);
 const CONSIDERED: usize = 50;
-/// How slowly a rank's weight decreases with its position: the usual constant of reciprocal rank fusion.
+/// The usual constant of reciprocal rank fusion.
 const RANK_DAMPING: f32 = 60.0;
 
-/// Shared by the knowledge tools of all shards of a process. The state is kept while the process runs, so a reload does
-/// not read all data again.
+/// All shards of a process share this state. A reload keeps the state, so that not all data is read again.
 #[derive(Debug)]
 pub struct Knowledge {
     embedder: Result<Option<Embedder>, String>,
@@ -64,14 +63,12 @@ pub struct FoundPassage {
     pub text: String,
     /// How well the passage fits the question, 0 to 1.
     pub score: f32,
-    /// How well the passage matches on its own, comparable between sources. `score` may instead come from joined
-    /// rankings.
+    /// Comparable between sources. `score` may instead come from joined rankings.
     #[serde(skip)]
     #[schemars(skip)]
     pub(crate) fit: f32,
 }
 
-/// A passage with its score and its `fit` (see [`FoundPassage`]).
 type RankedPassage = (PassageRef, f32, f32);
 
 /// The result of a search.
@@ -87,16 +84,14 @@ pub struct Findings {
 }
 
 impl Knowledge {
-    /// Reads and requests nothing. If the environment names an unusable endpoint, [`Self::embedder`] reports the
-    /// problem.
+    /// Reads and requests nothing. [`Self::embedder`] reports an unusable endpoint.
     #[must_use]
     pub fn new(environment: &Environment) -> Self {
         let embedder = Embedder::from_environment(environment);
         Self { embedder, bases: Mutex::default(), logs: AuditLogs::default(), notes: MemoryCaches::default() }
     }
 
-    /// Returns the embedder, if an endpoint is configured. The error is a problem with the variables that name the
-    /// endpoint.
+    /// The error is a problem with the variables that name the endpoint.
     pub fn embedder(&self) -> Result<Option<&Embedder>, String> {
         self.embedder.as_ref().map(Option::as_ref).map_err(Clone::clone)
     }
@@ -135,8 +130,7 @@ impl Knowledge {
         }
     }
 
-    /// Returns the tenant's base in memory. If the bases exceed the memory limit, drops the least recently searched
-    /// bases.
+    /// Drops the least recently searched bases if all bases exceed the memory limit.
     fn base(&self, tenant: &TenantId) -> Arc<KnowledgeBase> {
         let mut bases = self.bases.lock();
         bases.asked += 1;
@@ -157,7 +151,7 @@ impl Knowledge {
     }
 }
 
-/// Joins two rankings. Passages with high ranks in both come first. A passage that is first in both has the score 1.
+/// A passage that is first in both rankings has the score 1.
 fn joined(one: Vec<(PassageRef, f32)>, other: Vec<(PassageRef, f32)>) -> Vec<RankedPassage> {
     let mut found: Vec<RankedPassage> = Vec::new();
     for (rank, (place, own)) in one.into_iter().enumerate().chain(other.into_iter().enumerate()) {
@@ -190,7 +184,7 @@ fn shown(found: Vec<RankedPassage>, most: usize) -> Vec<FoundPassage> {
     found.into_iter().take(most).filter_map(passage).collect()
 }
 
-/// Rounds to three decimal places. More places would not be meaningful.
+/// More than three decimal places would not be meaningful.
 pub(crate) fn rounded(score: f32) -> f32 {
     (score * 1_000.0).round() / 1_000.0
 }

@@ -142,7 +142,7 @@ async fn note(store: &Store, context: &CallContext, args: Remember) -> Result<No
     let (text, tags) =
         sound(&args.text, args.tags.as_deref().unwrap_or_default()).map_err(ToolError::InvalidArguments)?;
     let at_ms = store.now_ms().await.map_err(passing)?;
-    // The id is the same for every attempt of the call, so the note is stored only once.
+    // Every attempt of the call has the same id, so the note is stored only once.
     let id = format!("m-{}", context.idempotency_key.chars().take(32).collect::<String>());
     let memory = Memory { id: id.clone(), text, tags, at_ms };
     match store.remember(&context.tenant, &context.agent, &memory).await.map_err(passing)? {
@@ -155,7 +155,7 @@ async fn note(store: &Store, context: &CallContext, args: Remember) -> Result<No
     }
 }
 
-/// Removes control characters except line feeds and tabs, surrounding spaces, and empty tags.
+/// Removes control characters, surrounding spaces and empty tags. Line feeds and tabs stay.
 pub fn sound(text: &str, tags: &[String]) -> Result<(String, Vec<String>), String> {
     let clean =
         |text: &str| -> String { text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect() };
@@ -176,7 +176,7 @@ pub fn sound(text: &str, tags: &[String]) -> Result<(String, Vec<String>), Strin
     }
 }
 
-/// Retries are safe: running a lookup or `remember` twice does no harm.
+/// Running a lookup or `remember` twice does no harm.
 fn passing(error: StoreError) -> ToolError {
     ToolError::Transient(error.to_string())
 }

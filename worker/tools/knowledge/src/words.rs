@@ -1,5 +1,4 @@
-//! Normalizes the words of texts and questions for comparison: lower case, without English endings. In scripts that do
-//! not separate words with spaces, pairs of characters count as words.
+//! Normalizes the words of texts and questions. In scripts without spaces, pairs of characters count as words.
 
 /// A longer string is data, not a word.
 const WORD_BYTES_MAX: usize = 48;
@@ -21,7 +20,7 @@ pub(crate) fn words(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns only the distinct words that help to find an answer. If no word helps, returns all words.
+/// Drops words that do not help to find an answer. If no word helps, returns all words.
 pub(crate) fn query_words(question: &str) -> Vec<String> {
     let mut telling: Vec<String> = Vec::new();
     let mut all: Vec<String> = Vec::new();
@@ -41,8 +40,7 @@ pub(crate) fn query_words(question: &str) -> Vec<String> {
     if telling.is_empty() { all } else { telling }
 }
 
-/// Adds the words of a run. A run consists of letters, digits and underscores. The split depends on the script. A run
-/// with underscores, such as `max_calls`, is added both as a whole and in parts.
+/// A run of letters, digits and underscores, such as `max_calls`, is added as a whole and in parts.
 fn each_word(run: &str, found: &mut Vec<String>) {
     let parts = run.split('_').filter(|part| !part.is_empty());
     if run.contains('_') {
@@ -122,7 +120,7 @@ fn has_vowel(text: &str) -> bool {
     text.bytes().any(|b| b"aeiouy".contains(&b))
 }
 
-/// `stopp` becomes `stop`. Some letters stay doubled: `fall` stays unchanged.
+/// `stopp` becomes `stop`, but `fall` stays unchanged.
 fn one_consonant(text: &str) -> &str {
     let bytes = text.as_bytes();
     let doubled = bytes.len() > 3 && bytes[bytes.len() - 1] == bytes[bytes.len() - 2];

@@ -1,5 +1,4 @@
-//! Tests knowledge bases and memories in an in-memory shard: which agents see which data, how much an import costs, and
-//! the behavior if a part is unavailable, full or hostile.
+//! Tests knowledge bases and memories in an in-memory shard.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -35,7 +34,6 @@ fn store() -> Store {
     Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()))
 }
 
-/// Bytes that another program writes into a part of a record.
 struct Foreign(RecordKey, String, &'static [u8]);
 
 impl Decision for Foreign {
@@ -85,12 +83,10 @@ async fn documents_are_private_to_a_tenant_and_memories_to_an_agent() {
     assert_eq!(recall("acme", "atlas", &[Source::Memory]).await, 0);
     assert_eq!(recall("acme2", "kelly", &[]).await, 0);
     assert_eq!(recall("acme", "kelly", &[]).await, 2, "the note and the passage");
-    // After a note was added or removed, the next question sees the change.
     store.remember(&tenant("acme"), &agent("kelly"), &memory("n", "Saffron is dear.", 2)).await.unwrap();
     assert_eq!(recall("acme", "kelly", &[Source::Memory]).await, 2);
     assert_eq!(store.forget(&tenant("acme"), &agent("kelly"), &["n".into()]).await.unwrap(), 1);
     assert_eq!(recall("acme", "kelly", &[Source::Memory]).await, 1);
-    // Other agents and tenants cannot remove notes or documents.
     assert_eq!(store.forget(&tenant("acme"), &agent("atlas"), &["m".into()]).await.unwrap(), 0);
     let id = store.documents(&tenant("acme")).await.unwrap()[0].id.clone();
     assert_eq!(store.drop_documents(&tenant("other"), &[id]).await.unwrap(), 0);
@@ -111,7 +107,7 @@ async fn an_unchanged_import_writes_nothing_and_workers_see_changes_at_once() {
         assert_eq!(found(knowledge, &store, "acme", "whales").await, ["Grey whales."]);
         assert!(found(knowledge, &store, "acme", "blue").await.is_empty());
     }
-    // The category filter ignores case, and removed documents are no longer found.
+    // The category filter ignores case.
     let sea = one.search(&store, &tenant("acme"), "whales", Some(" SEA "), 5).await.unwrap();
     assert_eq!((sea.passages.len(), sea.passages[0].title.as_str(), sea.passages[0].source.as_str()), (1, "A", "a.md"));
     assert!(one.search(&store, &tenant("acme"), "whales", Some("sky"), 5).await.unwrap().passages.is_empty());
@@ -121,7 +117,7 @@ async fn an_unchanged_import_writes_nothing_and_workers_see_changes_at_once() {
     assert_eq!(store.knowledge_state(&tenant("acme"), None).await.unwrap().bytes, 0);
 }
 
-/// The vectors show only whether a text mentions whales, mentions bread, or mentions neither.
+/// The vectors show only whether a text mentions whales, bread or neither.
 struct Endpoint {
     url: String,
     asked: Arc<AtomicUsize>,
@@ -174,7 +170,7 @@ async fn search_uses_meaning_and_falls_back_to_words() {
     let endpoint = Endpoint::start().await;
     let store = store();
     let knowledge = endpoint.knowledge();
-    // If documents were imported without embeddings, the next import adds embeddings, even to unchanged texts.
+    // The next import adds missing embeddings, even to unchanged texts.
     assert_eq!(import(&store, "acme", &wordy(), "w.md", "The whale is a mammal.", "").await, Imported::New);
     assert_eq!(import(&store, "acme", &knowledge, "w.md", "The whale is a mammal.", "").await, Imported::Replaced);
     import(&store, "acme", &knowledge, "b.md", "Bread needs time.", "").await;
@@ -185,8 +181,7 @@ async fn search_uses_meaning_and_falls_back_to_words() {
     let cetaceans = search("cetaceans").await;
     assert_eq!((cetaceans.ranking, cetaceans.passages[0].source.as_str()), (Ranking::Meaning, "w.md"));
     assert_eq!(search("how long must a loaf rise?").await.passages[0].source, "b.md");
-    // While the endpoint fails, and during the pause after a failure, searches use words and return a note that says
-    // so.
+    // During the failure and the following pause, searches use words.
     endpoint.broken.store(true, Ordering::SeqCst);
     for _ in 0..2 {
         let bread = search("bread").await;
@@ -253,7 +248,6 @@ async fn the_oldest_memories_are_evicted_and_duplicates_are_ignored() {
     let ids: Vec<String> = store.memories(&acme, &kelly).await.unwrap().into_iter().map(|memory| memory.id).collect();
     assert_eq!(ids.len(), limits::MEMORIES_MAX);
     assert!(ids[0] == "new" && ids.contains(&"m00001".to_owned()) && !ids.contains(&"m00000".to_owned()));
-    // The limit in bytes also applies.
     for number in 0..200 {
         remember(&memory(&format!("l{number}"), &"x".repeat(limits::MEMORY_BYTES_MAX), 2_000_000 + number)).await;
     }
@@ -295,7 +289,7 @@ async fn memory_pressure_rejects_writes_but_accepts_deletions() {
     assert_eq!(keep(kept).await, KeepResult::Pressure);
     assert_eq!(store.documents(&acme).await.unwrap().len(), kept, "a refused document leaves nothing behind");
     assert_eq!(store.remember(&acme, &kelly, &memory("n", "note", 2)).await.unwrap(), RememberResult::Pressure);
-    // Even if the store is full, it accepts writes that free memory.
+    // Even a full store accepts writes that free memory.
     memory_store.set_bytes_max(1 << 20);
     assert_eq!(keep(kept).await, KeepResult::Pressure);
     assert_eq!(store.forget(&acme, &kelly, &["m".into()]).await.unwrap(), 1);

@@ -1,6 +1,4 @@
-//! Twenty questions about the documentation of this repository, searched by words. If an embeddings endpoint is
-//! configured, the questions are also searched by meaning. The questions were written before the first search, from the
-//! pages, and are not adjusted to improve the results.
+//! Twenty questions about the documentation of this repository. Do not adjust them to improve the results.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what is found is to be read, and the rates are published")]
 
@@ -16,8 +14,7 @@ use tickfleet_tools_knowledge::documents::{FileFormat, read};
 use tickfleet_tools_knowledge::import::Import;
 use tickfleet_tools_knowledge::search::Ranking;
 
-/// A question, and the texts that identify the answer. A passage on any page has the answer if it contains one of the
-/// texts.
+/// A passage on any page has the answer if it contains one of the texts.
 const QUESTIONS: [(&str, &[&str]); 20] = [
     ("At what fill level of Redis memory does the fleet stop taking in new turns?", &["80 %"]),
     (
@@ -44,12 +41,10 @@ const QUESTIONS: [(&str, &[&str]); 20] = [
     ("Do more shards make the fleet faster?", &["Shards", "shards"]),
 ];
 
-/// Minimum number of questions that one of the first five passages must answer. With the pages for which the questions
-/// were written, the number was 20 by words and 19 by meaning. The pages change over time, so the minimum is lower.
+/// The pages change over time, so the minimum is lower than the first results: 20 by words and 19 by meaning.
 const WITHIN_FIVE: usize = 15;
 
-/// Returns paths relative to the documentation's folder. The page about searching is left out, because it shows
-/// searches of these pages. Decision records are also left out.
+/// Leaves out decision records and the page about searching, because that page shows searches of these pages.
 fn pages(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![String::new()];
@@ -69,7 +64,7 @@ fn pages(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Returns how many questions the first five passages answered, how many the first passage answered, and the ranking.
+/// Returns the number of questions that the first five passages answer, and that the first passage answers.
 async fn asked(environment: Environment) -> (usize, usize, Ranking) {
     tickfleet_outbound::install_crypto_provider();
     let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
@@ -108,8 +103,7 @@ async fn questions_over_the_documentation_are_answered_by_words() {
     assert!(five >= WITHIN_FIVE, "{five} of 20");
 }
 
-/// `EMBEDDINGS_MODEL` and `EMBEDDINGS_BASE_URL` name the endpoint. tests/python/embeddings.py can be used as the
-/// endpoint.
+/// `EMBEDDINGS_MODEL` and `EMBEDDINGS_BASE_URL` name the endpoint, such as tests/python/embeddings.py.
 #[tokio::test]
 #[ignore = "it needs an endpoint of embeddings, and two minutes of both cores"]
 #[allow(clippy::disallowed_methods, reason = "whoever starts the test names the endpoint")]

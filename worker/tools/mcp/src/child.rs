@@ -1,5 +1,4 @@
-//! A server that runs as a child process. It has a clean environment and its own process group, and its standard error
-//! is logged.
+//! A server that runs as a child process, with a clean environment and its own process group.
 
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -14,17 +13,14 @@ use tokio::task::JoinHandle;
 use tickfleet_tools::standard_error::{self, StderrTail};
 use tickfleet_tools::{Environment, Secrets};
 
-/// Maximum time for a server to exit after its input is closed. In the protocol, closing the input asks a server to
-/// exit.
+/// Closing the input asks a server to exit.
 const ENDS_IN: Duration = Duration::from_secs(2);
-/// Maximum time for a server to exit after SIGTERM.
 const TERMINATES_IN: Duration = Duration::from_secs(1);
 /// Dropping this value kills the process. [`ServerProcess::end`] gives the process time to exit.
 pub(super) struct ServerProcess {
     child: Child,
-    /// The server and all processes that it started.
+    /// Includes all processes that the server started.
     group: Option<Pid>,
-    /// Reads the server's standard error.
     listening: Option<JoinHandle<()>>,
 }
 
@@ -69,20 +65,19 @@ pub(super) fn start(
 }
 
 impl ServerProcess {
-    /// Ends the server after its input was closed. Waits for the server to exit, then sends SIGTERM. Finally kills the
-    /// whole process group, even if the server has exited.
+    /// Call this after the server's input was closed. Kills the whole process group, even if the server has exited.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         if status.is_none() {
             self.signal(Signal::SIGTERM);
             status = self.ended_within(TERMINATES_IN).await;
         }
-        // Processes that the server started may still run after the server has exited.
+        // Processes that the server started may still run.
         self.signal(Signal::SIGKILL);
         if status.is_none() {
             status = self.ended_within(TERMINATES_IN).await;
         }
-        // The last output may still arrive. The wait is bounded, because another process may keep the pipe open.
+        // The wait for the last output is bounded, because another process may keep the pipe open.
         if let Some(listening) = self.listening.take() {
             let _ = tokio::time::timeout(TERMINATES_IN, listening).await;
         }
@@ -95,7 +90,7 @@ impl ServerProcess {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // `killpg` fails if the group no longer exists, and then nothing is left to kill.
+            // `killpg` fails only if the group no longer exists.
             let _ = killpg(group, signal);
         }
     }
@@ -103,8 +98,7 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // `kill_on_drop` kills only the server itself. Once the server's exit has been awaited, the kernel may reuse
-        // the group id, so the group must not be signaled.
+        // `kill_on_drop` kills only the server itself. After its exit, the kernel may reuse the group id.
         if self.child.id().is_some() {
             self.signal(Signal::SIGKILL);
         }
@@ -154,8 +148,7 @@ mod tests {
         assert!(nix::sys::signal::kill(grandchild, None).is_ok());
         drop(input);
         process.end().await;
-        // The new parent may need a moment to reap the killed process. A zombie still accepts signals, so read its
-        // state.
+        // A zombie still accepts signals until its new parent reaps it, so read the state.
         for _ in 0..200 {
             let state = std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
             if state.is_empty() || state.contains(") Z ") {

@@ -12,7 +12,6 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// The reason why the lock file cannot store the definition.
 pub(super) fn unpinnable(definition: &McpDefinition) -> Option<String> {
     let schemas = [Some(&definition.input_schema), definition.output_schema.as_ref()];
     if schemas.iter().flatten().any(|schema| depth(schema) > limits::MCP_SCHEMA_DEPTH_MAX) {

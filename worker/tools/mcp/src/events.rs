@@ -1,9 +1,9 @@
-//! Reads an event stream with size limits. If an event is too large or is not text, later events are not affected.
+//! Reads an event stream with size limits. A bad event does not affect later events.
 
 use sse_stream::Sse;
 use tickfleet_model::limits;
 
-/// Maximum bytes of an event's name or id. The id is sent to the server when a stream is resumed.
+/// For an event's name or id. The id is sent to the server when a stream is resumed.
 const WORD_BYTES_MAX: usize = 1_024;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) struct Events {
     event: Option<String>,
     id: Option<String>,
     retry: Option<u64>,
-    /// The last byte was a carriage return. If a line feed follows, both bytes together end one line.
+    /// After a carriage return, a line feed belongs to the same line end.
     after_return: bool,
 }
 
@@ -44,7 +44,6 @@ impl Events {
         complete
     }
 
-    /// If the event exceeds the size limit, drops its content and marks it as too large.
     fn add(&mut self, part: &[u8]) {
         if self.line.len() + self.data.len() + part.len() <= limits::MCP_MESSAGE_BYTES_MAX + WORD_BYTES_MAX {
             self.line.extend_from_slice(part);

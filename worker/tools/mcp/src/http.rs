@@ -1,8 +1,4 @@
-//! The HTTP client of a connection: sends requests with every digit preserved, and reads responses with size limits.
-//!
-//! Each HTTP response ends the request that it answers. An error without a request id is assigned to that request: a
-//! restarted server sends such an error for an unknown session. If a response cannot be read, its request ends with an
-//! error.
+//! The HTTP client of a connection. It preserves every digit, and ends each request with its HTTP response.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -34,7 +30,6 @@ const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 /// The session id is sent with every request.
 const SESSION_BYTES_MAX: usize = 1_024;
-/// Maximum bytes of an unsuccessful response.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Clone)]
@@ -100,7 +95,7 @@ impl StreamableClient {
         let session = session(response.headers())?;
         let kind = kind(response.headers());
         let Some(asked) = asked else {
-            // Only requests expect a response. If another message gets a body as response, the body is ignored.
+            // Only requests expect a response.
             return Ok(StreamableHttpPostResponse::Accepted);
         };
         match kind.as_deref() {
@@ -140,7 +135,7 @@ impl StreamableClient {
             return Err(failed());
         }
         let body = body(response, REFUSAL_BYTES_MAX).await.ok().flatten().unwrap_or_default();
-        // A response about credentials does not answer the request, regardless of its body.
+        // A response about credentials does not answer the request.
         let is_about_credentials = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if is_json
             && !is_about_credentials
@@ -158,7 +153,7 @@ impl StreamableClient {
 }
 
 impl ResponseReader {
-    /// Makes the response to the request `asked`. The id in the body is ignored.
+    /// The id in the body is ignored.
     fn answer(&self, body: &[u8], asked: u64) -> ServerJsonRpcMessage {
         match self.decoder.decode(body.trim_ascii()) {
             Decoded::Message(JsonRpcMessage::Response(mut response)) => {
@@ -174,8 +169,7 @@ impl ResponseReader {
         }
     }
 
-    /// `asked` is the request that the stream responds to. `None` for an empty event, an unused message, or an invalid
-    /// message without a known request.
+    /// `None` for an empty event, an unused message, or an invalid message without a known request.
     fn message(&self, data: Data, asked: Option<u64>) -> Option<ServerJsonRpcMessage> {
         let bytes = match data {
             Data::Bytes(bytes) => bytes,
@@ -231,7 +225,6 @@ fn kind(headers: &HeaderMap) -> Option<String> {
     headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase())
 }
 
-/// Reads the body. `None` if the body has more than `bytes_max` bytes.
 async fn body(mut response: Response, bytes_max: usize) -> Outcome<Option<Vec<u8>>> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(StreamableHttpError::Client)? {

@@ -1,7 +1,5 @@
-//! Messages over the standard input and output of a child process, one per line.
-//!
-//! A line that is not a message is logged. If the line responds to a request, the request ends with an error
-//! immediately. Otherwise the line counts as noise.
+//! Messages over the standard input and output of a child process, one per line. An unreadable response ends its
+//! request.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
@@ -20,7 +18,7 @@ use super::scan::MessageScan;
 use super::wire::{self, DecodeError, Decoded, Decoder};
 
 const NOISE_BYTES_MAX: usize = 200;
-/// The byte order mark, which some editors and runtimes put at the start of a text.
+/// Some editors and runtimes put this mark at the start of a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 pub(super) struct StdioTransport<R, W> {
@@ -29,14 +27,12 @@ pub(super) struct StdioTransport<R, W> {
     decoder: Decoder,
     output: BufReader<R>,
     input: Arc<tokio::sync::Mutex<Option<W>>>,
-    /// The current line, up to the size limit.
     line: Vec<u8>,
-    /// Set if the line exceeds the size limit. The line is then only scanned, and its bytes are not stored.
+    /// Set if the line exceeds the size limit: its bytes are then only scanned, not stored.
     excess: Option<MessageScan>,
     /// A message that began in an earlier line and is still incomplete.
     spread: Option<SplitMessage>,
     waiting: BTreeSet<u64>,
-    /// Messages that were read but not yet delivered.
     ready: VecDeque<ServerJsonRpcMessage>,
     noise: u64,
 }
@@ -44,7 +40,6 @@ pub(super) struct StdioTransport<R, W> {
 #[derive(Default)]
 struct SplitMessage {
     scan: MessageScan,
-    /// The request of this message has already been ended with an error.
     is_reported: bool,
 }
 
@@ -67,8 +62,7 @@ impl<R: AsyncRead, W> StdioTransport<R, W> {
 }
 
 impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
-    /// Returns false at the end of the stream, or if reading fails. If the future is dropped, the next call continues
-    /// with the same line.
+    /// False at the end of the stream, or if reading fails. If the future is dropped, the next call continues.
     async fn read_line(&mut self) -> bool {
         loop {
             let available = match self.output.fill_buf().await {
@@ -131,7 +125,7 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
         let answered = match &mut message {
             JsonRpcMessage::Response(response) => Some(wire::number(&response.id)),
             JsonRpcMessage::Error(error) => {
-                // An error without a request id belongs to the only pending request, if there is exactly one.
+                // An error without a request id belongs to the only pending request.
                 if error.id.is_none()
                     && let Some(id) = self.only_one()
                 {
@@ -167,7 +161,7 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
         spread.scan.take_all(b"\n");
         let why = if is_spread || is_cut { "it is cut off, or spread over several lines".to_owned() } else { why };
         let is_open = (is_spread || is_cut) && spread.scan.is_open();
-        // The request id may be at the end of the response, so the whole message is scanned for it.
+        // The request id may be at the end of the response.
         let id = spread.scan.response_id().or_else(|| self.only_one().filter(|_| !is_open && spread.scan.is_answer()));
         match id.filter(|_| !spread.is_reported) {
             Some(id) => {
@@ -286,8 +280,7 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// Returns the messages that result from `output` while these requests are pending, and the number of warnings.
-    /// Each message is its request id with `ok` or the reason (`4 ok`).
+    /// Returns each message as its request id with `ok` or the reason (`4 ok`), and the number of warnings.
     async fn messages(waiting: &[u64], output: &[u8]) -> (Vec<String>, usize) {
         let warnings = Warnings::default();
         let _here = tracing::subscriber::set_default(warnings.clone());

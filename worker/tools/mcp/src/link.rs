@@ -1,5 +1,4 @@
-//! An open connection to a server, called a link. A link receives notifications, and compares the server's tools with
-//! their pins.
+//! An open connection to a server. It receives notifications, and compares the server's tools with their pins.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,7 +35,7 @@ use tickfleet_tools::Secrets;
 use tickfleet_tools::standard_error::StderrTail;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of pending requests on one connection. A worker has fewer slots than this.
+/// A worker has fewer slots than this.
 const REQUESTS_MAX: usize = 256;
 const RESUMPTIONS_MAX: usize = 3;
 const RESUMED_AFTER: Duration = Duration::from_millis(250);
@@ -46,9 +45,9 @@ const VERSION_BYTES_MAX: usize = 100;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PinStatus {
     AsPinned,
-    /// The definition differs from the pinned definition in these parts.
+    /// The parts that differ from the pinned definition.
     Changed(Vec<&'static str>),
-    /// The definition cannot be read. The text is the reason.
+    /// The reason why the definition cannot be read.
     Malformed(String),
     Gone,
 }
@@ -58,13 +57,12 @@ pub(super) struct ToolsCheck {
     pub(super) malformed: Vec<Malformed>,
 }
 
-/// The results of a check, by the tools' names on the server.
+/// By the tools' names on the server.
 pub(super) type PinStatuses = BTreeMap<String, PinStatus>;
 
-/// The state that notifications from the server update.
 #[derive(Debug)]
 struct NotificationState {
-    /// For each call that waits for a response: the signal that the call has made progress.
+    /// Signals the progress of calls that wait for a response.
     progress: Mutex<HashMap<ProgressToken, Arc<Notify>>>,
     /// `None` while the tools are being checked.
     verdicts: watch::Sender<Option<Arc<PinStatuses>>>,
@@ -80,8 +78,6 @@ struct NotificationHandler(Arc<NotificationState>);
 impl rmcp::ClientHandler for NotificationHandler {
     fn get_info(&self) -> ClientConfig {
         let ours = Implementation::new("tickfleet", env!("CARGO_PKG_VERSION"));
-        // The newest protocol revision with a handshake. A server that supports only later revisions reports that it
-        // does not support this revision.
         ClientConfig::new(ClientCapabilities::default(), ours)
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
@@ -94,7 +90,7 @@ impl rmcp::ClientHandler for NotificationHandler {
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        // From now on, calls wait until the tools have been checked again.
+        // Calls now wait until the tools have been checked again.
         if !self.0.is_noisy.load(Ordering::Acquire) {
             self.0.verdicts.send_replace(None);
         }
@@ -112,7 +108,6 @@ pub(super) struct Link {
     closed: CancellationToken,
     /// Canceled when a call has found that the session has ended, or may have ended.
     stale: CancellationToken,
-    /// Canceled when the child process has also exited.
     gone: CancellationToken,
     stop: CancellationToken,
     _stops: DropGuard,
@@ -123,7 +118,7 @@ pub(super) async fn connect(name: &str, connection: &McpConnection, environment:
     connect_with_tail(name, connection, environment, &Arc::default()).await
 }
 
-/// Like [`connect`]. While connecting, `tail` receives the last lines that a child process writes to standard error.
+/// Like [`connect`], but `tail` receives the last lines that a child process writes to standard error.
 pub(super) async fn connect_with_tail(
     name: &str,
     connection: &McpConnection,
@@ -160,8 +155,7 @@ pub(super) async fn connect_with_tail(
                 .custom_headers(filled(headers, &secrets)?)
                 .max_concurrent_requests(REQUESTS_MAX)
                 .max_sse_event_size(limits::MCP_MESSAGE_BYTES_MAX)
-                // When a session ends, the server may have been replaced. The tools must be checked before the next
-                // call, so the library must not renew the session.
+                // A new session may belong to a new server, so the tools must be checked before the next call.
                 .reinit_on_expired_session(false);
             config.channel_buffer_capacity = REQUESTS_MAX;
             config.retry_config = Arc::new(resumptions());
@@ -187,7 +181,7 @@ fn handshake_failure(error: &ClientInitializeError) -> String {
         ClientInitializeError::ExpectedInitResponse(None) => "it ended before its response to `initialize`".to_owned(),
         ClientInitializeError::TransportError { error, .. } => format!("the handshake failed: {}", causes(error)),
         ClientInitializeError::Cancelled => "the handshake was cancelled".to_owned(),
-        // The error's own message is not used, because it contains the unexpected response.
+        // The error's own message contains the unexpected response.
         _ => "its response to `initialize` is invalid".to_owned(),
     }
 }
@@ -206,7 +200,7 @@ fn causes(error: &DynamicTransportError) -> String {
     message
 }
 
-/// The number of resumptions is low, so that the end of a server is detected soon.
+/// Few resumptions detect the end of a server soon.
 fn resumptions() -> ExponentialBackoff {
     let mut policy = ExponentialBackoff::default();
     policy.max_times = Some(RESUMPTIONS_MAX);
@@ -239,7 +233,7 @@ impl Link {
         let is_closed = closed.clone();
         let is_gone = gone.clone();
         tokio::spawn(async move {
-            // An error means that the reading task was canceled or panicked. The connection is closed in both cases.
+            // An error means that the reading task was canceled or panicked.
             drop(service.waiting().await);
             is_closed.cancel();
             if let Some(process) = process {
@@ -255,7 +249,7 @@ impl Link {
         !self.closed.is_cancelled() && !self.stale.is_cancelled()
     }
 
-    /// Makes the next call use a new connection. Call this function also if the session may have ended.
+    /// Call this also if the session may have ended.
     pub(super) fn mark_stale(&self) {
         self.stale.cancel();
     }
@@ -273,12 +267,11 @@ impl Link {
         self.gone.cancelled().await;
     }
 
-    /// Requests a check, for a call that got no response. The check shows whether the server still responds.
+    /// For a call without a response: the check shows whether the server still responds.
     pub(super) fn request_check(&self) {
         self.notifications.changed.notify_one();
     }
 
-    /// Waits until the server announces a change, or a call requests a check.
     pub(super) async fn changed(&self) {
         self.notifications.changed.notified().await;
     }
@@ -290,7 +283,7 @@ impl Link {
         version.filter(|version| !version.is_empty())
     }
 
-    /// Lists the server's tools. Fails also if the server lists more tools than allowed.
+    /// Fails also if the server lists more tools than allowed.
     pub(super) async fn tools(&self) -> Result<Listing, String> {
         let reason = |what: String| printable(&what, &self.secrets, REASON_BYTES_MAX);
         let mut listing = Listing::default();
@@ -325,7 +318,6 @@ impl Link {
         }
     }
 
-    /// Compares the server's tools with their pins. Calls that wait for this check then continue.
     pub(super) async fn check(&self, pinned: &BTreeMap<String, McpDefinition>) -> Result<ToolsCheck, String> {
         let Listing { tools: live, malformed, .. } = self.tools().await?;
         let judge = |(name, tool): (&String, &McpDefinition)| {
@@ -344,13 +336,11 @@ impl Link {
         Ok(ToolsCheck { verdicts, malformed })
     }
 
-    /// If the server is noisy, calls do not wait for a check after the server announces a change.
     pub(super) fn set_noisy(&self, is_noisy: bool) {
         self.notifications.is_noisy.store(is_noisy, Ordering::Release);
     }
 
-    /// Returns the last check's result for a tool. If a check is in progress, waits for the result. `None` if the
-    /// connection ends first.
+    /// Waits for a check that is in progress. `None` if the connection ends first.
     pub(super) async fn verdict(&self, tool: &str) -> Option<PinStatus> {
         let mut verdicts = self.notifications.verdicts.subscribe();
         let known = tokio::select! {
@@ -360,7 +350,6 @@ impl Link {
         Some(known?.get(tool).cloned().unwrap_or(PinStatus::Gone))
     }
 
-    /// Returns the number of pinned tools that the last check found changed, malformed or missing.
     pub(super) fn quarantined(&self) -> usize {
         let verdicts = self.notifications.verdicts.borrow();
         verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != PinStatus::AsPinned).count())

@@ -18,9 +18,9 @@ pub const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 pub struct ServerTools {
     pub version: Option<String>,
-    /// Only the tools that can be imported, in the server's order.
+    /// Only tools that can be imported, in the server's order.
     pub tools: Vec<McpDefinition>,
-    /// The tools that cannot be imported: their names on the server, and the reasons.
+    /// Names on the server, and reasons.
     pub refused: Vec<(String, String)>,
 }
 
@@ -91,7 +91,6 @@ mod tests {
 
     use super::*;
 
-    /// Makes a tool with a schema that is nested `depth` levels deep and has a key of `key_bytes` bytes.
     fn nested(name: &str, depth: usize, key_bytes: usize) -> Value {
         let key = "\u{1}".repeat(key_bytes);
         let inside = (2..depth).fold(json!({key: 1}), |inner, _| json!([inner]));

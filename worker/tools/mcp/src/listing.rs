@@ -1,5 +1,4 @@
-//! Reads a page of a server's list of tools with size limits. A malformed tool is reported, and does not affect the
-//! other tools.
+//! Reads a page of a server's list of tools with size limits. A malformed tool does not affect the other tools.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,7 +14,6 @@ use tickfleet_tools::{Secrets, wording};
 use super::printable::{REASON_BYTES_MAX, printable};
 use super::scan;
 
-/// Maximum bytes of a name or cursor that a message quotes.
 const WORDS_BYTES_MAX: usize = 100;
 const NAME_BYTES_MAX: usize = 128;
 
@@ -65,14 +63,13 @@ struct Tool<'a> {
 }
 
 impl Listing {
-    /// Adds a page. Returns the cursor of the page that follows, if there is one. An error means that the list as a
-    /// whole cannot be used.
+    /// Returns the cursor of the next page. An error means that the list as a whole cannot be used.
     pub(super) fn take(&mut self, page: &str) -> Result<Option<String>, String> {
         self.bytes += page.len();
         if self.bytes > limits::MCP_LIST_BYTES_MAX {
             return Err(format!("its list of tools has more than {} bytes", limits::MCP_LIST_BYTES_MAX));
         }
-        // Without this check, serde would also accept an array for a struct.
+        // serde would also accept an array for a struct.
         let read = page.trim_start().starts_with('{').then(|| serde_json::from_str::<Page<'_>>(page).ok()).flatten();
         let Some(Page { tools, next_cursor }) = read else {
             return Err("its list of tools is not an object".to_owned());
@@ -122,7 +119,7 @@ impl Listing {
         }
     }
 
-    /// The outer error means that the list as a whole is too large, the inner error that the tool is malformed.
+    /// The outer error means that the list is too large, the inner error that the tool is malformed.
     fn tool(&mut self, tool: &str) -> Result<Result<McpDefinition, Malformed>, String> {
         let number = format!("#{}", self.count);
         let malformed = |name: &str, why: String| Ok(Err(Malformed { name: name.to_owned(), why }));
@@ -204,7 +201,7 @@ fn annotations(value: Option<&RawValue>) -> Result<McpAnnotations, String> {
     })
 }
 
-/// Scrubs only descriptions and other texts. Constraints on values stay unchanged.
+/// Constraints on values stay unchanged.
 fn scrub_words(schema: &mut Value, secrets: &Secrets) {
     match schema {
         Value::Object(members) => {
@@ -226,7 +223,7 @@ fn quoted(text: &str) -> String {
     format!("{:?}", wording::cut(text, WORDS_BYTES_MAX))
 }
 
-/// Each item is JSON text. Stores one item more than the limit of tools, so that an excess is detected.
+/// Each item is JSON text. Keeps one item more than the limit, so that an excess is detected.
 struct Items<'a>(Vec<&'a RawValue>);
 
 impl<'de> Deserialize<'de> for Items<'de> {

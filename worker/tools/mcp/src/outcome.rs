@@ -39,9 +39,7 @@ pub(super) fn quarantined(own: &str, what: &str, changed: &[&str]) -> ToolFailur
     ToolFailure::permanent(wording::cut(&message, limits::ERROR_BYTES_MAX), Some(details))
 }
 
-/// The structured content, or otherwise the content. Content with images becomes content blocks, other content becomes
-/// text. `is_structured` is true if the tool declares an output schema: a response without structured content is then
-/// an error.
+/// If `is_structured` is true, the tool declares an output schema, and a response must have structured content.
 pub(super) fn output(
     answer: ServerResult,
     effect: Effect,
@@ -58,8 +56,7 @@ pub(super) fn output(
         return Err(permanent(message));
     }
     let (text, content_type) = match result.structured {
-        // If the JSON is nested deeper than the fleet's parsers accept, the reply would be unreadable. Such JSON is
-        // sent as text.
+        // The fleet's parsers cannot read deeper JSON, so deeper JSON is sent as text.
         Some(json) if scan::depth(json) <= limits::JSON_DEPTH_MAX => (scan::compact(json), "application/json"),
         Some(json) => (Value::from(scan::compact(json)).to_string(), "text/plain"),
         None if is_structured => {
@@ -90,7 +87,6 @@ struct CallResult<'a> {
 }
 
 impl<'a> CallResult<'a> {
-    /// The error describes a response that is not a result.
     fn read(text: &'a str) -> Result<Self, &'static str> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -116,7 +112,7 @@ impl<'a> CallResult<'a> {
             serde_json::from_str(text).map_err(|_| "with a result that has a member twice, or an odd one")?;
         let content = members.content.map(RawValue::get).filter(|content| content.starts_with('['));
         let structured = members.structured_content.map(RawValue::get);
-        // A server that asks for more input may already have begun to act, so such a response counts as a failed call.
+        // The server may already have begun to act, so the call counts as failed.
         match members.result_type.map(RawValue::get) {
             Some("\"input_required\"") => return Err("in a way that is not supported: it asks for more input"),
             Some("\"task\"") => return Err("in a way that is not supported: it made a task of the call"),
@@ -139,15 +135,14 @@ impl<'a> CallResult<'a> {
         Ok(Self { is_error, content, structured })
     }
 
-    /// Returns the content as blocks. A text describes a block that is neither text nor image.
+    /// A text describes a block that is neither text nor image.
     fn blocks(&self) -> Vec<ContentBlock> {
         let content = self.content.and_then(|content| serde_json::from_str::<Content>(content).ok());
         content.map(|Content(blocks)| blocks).unwrap_or_default()
     }
 }
 
-/// Blocks are parsed one after another, because a parsed list of short blocks would take many times the text's size.
-/// Adjacent texts become one block, one line per text.
+/// A parsed list of short blocks would take many times the text's size, so blocks are parsed one after another.
 struct Content(Vec<ContentBlock>);
 
 impl<'de> Deserialize<'de> for Content {
@@ -259,9 +254,7 @@ fn block(block: &str) -> ContentBlock {
     })
 }
 
-/// Returns the failure for an unreadable response. A retry would not help, and it is unknown whether the tool took
-/// effect. A permanent failure would mean that nothing took effect, so the failure is transient if the tool must not
-/// run twice.
+/// A permanent failure would mean that nothing took effect, but this is unknown.
 fn unread(message: String, effect: Effect) -> ToolFailure {
     if effect == Effect::Once { lost(message) } else { permanent(&message) }
 }
@@ -289,7 +282,7 @@ pub(super) fn failure(server: &str, error: &ServiceError, effect: Effect, secret
         ServiceError::Cancelled { .. } => {
             CallFailure { failure: lost(format!("The MCP server '{server}' cancelled the call.")), stale: false }
         }
-        // It is unknown whether the request was sent before the connection was lost.
+        // It is unknown whether the request was sent.
         _ => CallFailure {
             failure: lost(format!("The MCP server '{server}' was lost while the call ran.")),
             stale: true,
@@ -305,8 +298,7 @@ fn not_sent(message: String, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message, retry_after, not_executed: true }
 }
 
-/// True if the server does not know the session. After a restart, a server with the transport of the TypeScript SDK
-/// returns this error before the server looks for the tool.
+/// After a restart, a server with the TypeScript SDK's transport returns this error before it looks for the tool.
 fn is_no_session(error: &ErrorData) -> bool {
     error.code == ErrorCode(-32000) && error.message.starts_with("Bad Request:")
 }
@@ -315,18 +307,15 @@ fn no_session(server: &str) -> ToolFailure {
     not_sent(format!("The session with the MCP server '{server}' is over; the call was not run."), None)
 }
 
-/// Returns the failure for an error from the server. An error about the request is permanent. An internal failure of
-/// the server is transient, because the call may have partly taken effect.
+/// An error about the request is permanent. After a failure of the server, the call may have partly taken effect.
 fn answered(server: &str, error: &ErrorData, secrets: &Secrets) -> ToolFailure {
-    /// Codes that servers use for internal failures. -32000 is used for any failure, and -32001 for a timeout in the
-    /// server.
+    /// Servers use -32000 for any failure, and -32001 for a timeout.
     const OWN_FAILURES: [ErrorCode; 3] = [ErrorCode::INTERNAL_ERROR, ErrorCode(-32000), ErrorCode(-32001)];
     let message = format!("The MCP server '{server}' answered with an error: {}", secrets.scrub(&error.message));
     let message = wording::cut(message.trim(), limits::ERROR_BYTES_MAX);
     if OWN_FAILURES.contains(&error.code) { lost(message) } else { permanent(&message) }
 }
 
-/// Returns the failure of a message that could not be sent, got no response, or got an HTTP error.
 fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &Secrets) -> CallFailure {
     type Http = StreamableHttpError<reqwest::Error>;
     let of = |failure| CallFailure { failure, stale: true };
@@ -357,7 +346,7 @@ fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &S
     }
 }
 
-/// True for a status `HTTP 4xx`, except for statuses after which a retry is useful.
+/// After 408, 425 and 429, a retry is useful.
 fn is_refusal(response: &str) -> bool {
     let status =
         response.strip_prefix("HTTP ").and_then(|rest| rest.get(..3)).and_then(|code| code.parse::<u16>().ok());

@@ -1,5 +1,4 @@
-//! Scans JSON byte by byte without building a tree of values. A scan needs almost no memory, so it can run before a
-//! parser.
+//! Scans JSON byte by byte. A scan needs almost no memory, so it can run before a parser.
 
 use tickfleet_model::limits;
 
@@ -7,7 +6,7 @@ use tickfleet_model::limits;
 const DEPTH_MAX: usize = 128;
 const NAME_BYTES_MAX: usize = 8;
 
-/// Returns the flaw of `json`, which has valid syntax: nesting that is too deep, or a string that is not valid Unicode.
+/// `json` must have valid syntax.
 pub(super) fn flaw(json: &str) -> Option<String> {
     if depth(json) > DEPTH_MAX {
         return Some(format!("it nests deeper than {DEPTH_MAX} levels"));
@@ -43,7 +42,7 @@ pub(super) fn depth(json: &str) -> usize {
     most
 }
 
-/// Returns the approximate number of values: at least half of the actual number.
+/// Approximate: at least half of the actual number.
 pub(super) fn values(json: &str) -> usize {
     let mut values = 1;
     outside_texts(json, |byte| values += usize::from(matches!(byte, b',' | b':' | b'[' | b'{')));
@@ -72,7 +71,7 @@ fn has_half_pair(json: &str) -> bool {
     false
 }
 
-/// Removes only the whitespace outside of strings. Preserves every digit.
+/// Preserves every digit.
 pub(super) fn compact(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
     let mut in_text = false;
@@ -90,15 +89,13 @@ pub(super) fn compact(json: &str) -> String {
     compact
 }
 
-/// Scans a message that is too large or cannot be parsed. Determines whether the message is a response, and to which
-/// request. Only members at the top level count, because the response to a call can contain any JSON.
+/// Only members at the top level count, because a result can contain any JSON.
 #[derive(Debug, Default)]
 pub(super) struct MessageScan {
     pub(super) bytes: usize,
     depth: usize,
     in_text: bool,
     escaped: bool,
-    /// The beginning of the last string at the top level of the message.
     text: Vec<u8>,
     member: Member,
     id: Option<u64>,
@@ -128,7 +125,7 @@ impl MessageScan {
                 self.in_text = !self.in_text;
                 if self.in_text && of_message {
                     self.text.clear();
-                    // The ids that this client assigns are numbers, so a string cannot be an id of its requests.
+                    // This client's ids are numbers, so a string is not one of them.
                     self.is_odd |= self.member == Member::Id;
                 }
             }
@@ -142,7 +139,6 @@ impl MessageScan {
         }
     }
 
-    /// Adds a byte of a string, which may be a member's name.
     fn letter(&mut self, byte: u8) {
         if self.depth == 1 && self.text.len() < NAME_BYTES_MAX {
             self.text.push(byte);
@@ -168,18 +164,16 @@ impl MessageScan {
         }
     }
 
-    /// Returns the id of the request that the message responds to. `None` if the message is not a response, or if the
-    /// request is unclear.
+    /// `None` if the message is not a response, or if the request is unclear.
     pub(super) fn response_id(&self) -> Option<u64> {
         self.id.filter(|_| self.is_answer())
     }
 
-    /// True if the message is a response, even to an unknown request.
+    /// True also for a response to an unknown request.
     pub(super) fn is_answer(&self) -> bool {
         self.has_result && !self.is_odd
     }
 
-    /// True if the message is incomplete and within the size limit.
     pub(super) fn is_open(&self) -> bool {
         self.depth > 0 && self.bytes <= limits::MCP_MESSAGE_BYTES_MAX
     }

@@ -16,8 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::link::{self, Link, PinStatus, ToolsCheck};
 use super::throttle::Throttle;
 
-/// Waits before reconnecting to a server. The last wait repeats. A worker's default retry waits (1, 3, 9 s) together
-/// exceed the longest wait here. Retries of a call can therefore outlast a restart of the server.
+/// The last wait repeats. A worker's default retries (1, 3, 9 s) last longer than the longest wait here.
 const LADDER: [Duration; 5] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
@@ -25,13 +24,13 @@ const LADDER: [Duration; 5] = [
     Duration::from_secs(5),
     Duration::from_secs(10),
 ];
-/// If a connection has lasted this long, the waits start again from the first one.
+/// A connection that lasted this long resets the waits.
 const STEADY: Duration = Duration::from_secs(30);
-/// Time limit for starting a server, the handshake and listing its tools. `npx` may have to download a package first.
+/// `npx` may have to download a package first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum time that a call waits while the server is being connected. A longer wait would waste the call's slot.
+/// A longer wait would waste the call's slot.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Interval between two checks of the tools. Not every server announces changes.
+/// Not every server announces changes.
 const RECHECK_EVERY: Duration = Duration::from_secs(300);
 const RECHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -55,13 +54,12 @@ struct ServerShared {
 enum State {
     Connecting,
     Up(Arc<Link>),
-    /// Connecting failed or the connection was lost. The next attempt follows after a wait.
+    /// The next attempt to connect follows after a wait.
     Away,
-    /// The process is about to exit.
     Stopped,
 }
 
-/// Why a call gets no connection. Nothing was sent.
+/// Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LinkUnavailable {
     Away,
@@ -69,7 +67,7 @@ pub(super) enum LinkUnavailable {
 }
 
 impl Server {
-    /// Does not connect. Secrets and `PATH` are looked up in `environment`.
+    /// Does not connect. Secrets and `PATH` come from `environment`.
     pub(super) fn new(name: &str, def: &McpServerDef, environment: Environment) -> Self {
         let stop = CancellationToken::new();
         let inner = ServerShared {
@@ -97,7 +95,7 @@ impl Server {
         McpServer { name: self.inner.name.clone(), up, quarantined }
     }
 
-    /// Starts connecting. Only the first call has an effect. Requires a running runtime.
+    /// Requires a running runtime.
     pub(super) fn start(&self) {
         if !self.started.swap(true, Ordering::AcqRel) {
             tokio::spawn(supervise(Arc::clone(&self.inner)));
@@ -114,7 +112,7 @@ impl Server {
         }
     }
 
-    /// Returns the connection. While a connection is being made, waits for at most `PATIENCE`.
+    /// Waits at most `PATIENCE` while a connection is being made.
     pub(super) async fn link(&self) -> Result<Arc<Link>, LinkUnavailable> {
         self.start();
         let mut state = self.inner.state.subscribe();
@@ -130,7 +128,7 @@ impl Server {
     }
 }
 
-/// Keeps the server connected. Ends when the last tool of the server is dropped or this process stops.
+/// Ends when the last tool of the server is dropped or this process stops.
 async fn supervise(server: Arc<ServerShared>) {
     let mut rung = 0;
     loop {
@@ -155,7 +153,6 @@ async fn supervise(server: Arc<ServerShared>) {
     server.ended.cancel();
 }
 
-/// Returns the time when the connection was established, if it was.
 async fn run_once(server: &Arc<ServerShared>) -> Option<Instant> {
     let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected(server)).await;
     let link = match connected.unwrap_or_else(|_| Err(format!("not ready within {} s", CONNECT_TIMEOUT.as_secs()))) {
@@ -180,8 +177,7 @@ async fn connected(server: &ServerShared) -> Result<Arc<Link>, String> {
     Ok(Arc::new(link))
 }
 
-/// Returns the reason why the connection can no longer be used for new calls. Running calls continue on the connection
-/// as long as possible.
+/// Returns the reason why new calls need another connection. Running calls continue on this connection.
 async fn monitor(server: &ServerShared, link: &Arc<Link>) -> String {
     let mut throttle = Throttle::default();
     loop {

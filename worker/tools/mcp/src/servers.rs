@@ -14,11 +14,11 @@ use tickfleet_tools::{Environment, RegisteredTool, RegistryError};
 use super::server::Server;
 use super::tool::McpTool;
 
-/// Default upper limit for one attempt if the tool keeps reporting progress.
+/// For a tool that keeps reporting progress.
 const TIMEOUT_MAX_DEFAULT: Duration = Duration::from_secs(300);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The server's name, the way to reach the server, and the pins.
+/// The server's name, its connection and the pins.
 type Key = (String, McpConnection, Vec<String>);
 
 /// Registries built from the same configuration share their connections.
@@ -29,7 +29,6 @@ pub struct Servers {
 
 #[derive(Default)]
 struct KnownServers {
-    /// True if servers are connected immediately instead of on their first call.
     eager: bool,
     servers: BTreeMap<Key, Weak<Server>>,
 }
@@ -46,8 +45,7 @@ impl Servers {
         Self { environment, known: Mutex::default() }
     }
 
-    /// Returns the tools without connecting to the servers. `timeout_default` is the longest time without a message
-    /// during a call, if the configuration sets no timeout.
+    /// Does not connect. `timeout_default` is the longest silence during a call, if the configuration sets no timeout.
     pub fn tools(&self, file: &McpFile, timeout_default: Duration) -> Result<Vec<RegisteredTool>, Vec<RegistryError>> {
         let mut tools = Vec::new();
         let mut errors = Vec::new();
@@ -67,8 +65,7 @@ impl Servers {
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
     }
 
-    /// True if the secret's variable is not set. Secret files are not checked, because a file can still be created
-    /// later.
+    /// Secret files are not checked, because a file can still be created later.
     fn is_missing(&self, secret: &SecretRef) -> bool {
         match secret {
             SecretRef::Env(variable) => self.environment.get(variable).is_none(),
@@ -92,8 +89,7 @@ impl Servers {
         server
     }
 
-    /// Returns the state of each server. During a reload, a server may have two connections. If one of them is up, the
-    /// server counts as up.
+    /// During a reload, a server may have two connections. The server is up if one of them is up.
     #[must_use]
     pub fn state(&self) -> Vec<McpServer> {
         let known = self.known.lock();
@@ -108,15 +104,14 @@ impl Servers {
         by_name.into_values().collect()
     }
 
-    /// Connects the servers. Servers that are added later connect when their tools are built. Requires a running
-    /// runtime.
+    /// Servers that are added later connect when their tools are built. Requires a running runtime.
     pub fn start(&self) {
         let mut known = self.known.lock();
         known.eager = true;
         known.servers.values().filter_map(Weak::upgrade).for_each(|server| server.start());
     }
 
-    /// Waits at most 5 s until the child processes have exited. After that, no server is connected again.
+    /// Waits at most 5 s for the child processes. Afterwards, no server is connected again.
     pub async fn stop(&self) {
         let servers: Vec<Arc<Server>> = {
             let known = self.known.lock();
@@ -130,7 +125,7 @@ impl Servers {
     }
 }
 
-/// If the output schema that the server declares cannot be checked, the tool is registered without an output schema.
+/// If the output schema cannot be checked, the tool is registered without an output schema.
 fn registered(spec: ToolSpec, handler: Arc<McpTool>) -> Result<RegisteredTool, RegistryError> {
     match RegisteredTool::new(spec.clone(), Arc::clone(&handler) as _) {
         Err(error @ RegistryError::Schema { which: "output", .. }) => {

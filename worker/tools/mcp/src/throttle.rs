@@ -1,16 +1,15 @@
-//! Delays the listing of tools after a server announces changes: at first no delay, then growing pauses.
+//! Delays the listing of tools after a server announces changes: first not at all, then with growing pauses.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Number of consecutive announcements after which the tools are listed without delay. A server may send several
-/// announcements for one change.
+/// The first announcements cause no pause, because a server may send several for one change.
 const AT_ONCE: u32 = 3;
-/// The first pause after the immediate listings. Each further pause is twice as long.
+/// Each further pause is twice as long.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// If no announcement arrives for this long after the last pause, the next listings again have no delay.
+/// After this time without an announcement, the next listings again have no pause.
 const QUIET: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -20,7 +19,6 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Counts an announcement. Returns the wait before the tools are listed.
     pub(super) fn pause(&mut self, now: Instant) -> Duration {
         if self.quiet_at.is_none_or(|quiet_at| now >= quiet_at) {
             self.announced = 0;
@@ -34,12 +32,12 @@ impl Throttle {
         pause
     }
 
-    /// True if the tools are not listed immediately after the next announcement.
+    /// True if a pause follows the next announcement.
     pub(super) fn is_noisy(&self) -> bool {
         self.announced >= AT_ONCE
     }
 
-    /// True if the last announcement was the first one with a delayed listing.
+    /// True if the last announcement was the first one with a pause.
     pub(super) fn has_become_noisy(&self) -> bool {
         self.announced == AT_ONCE + 1
     }

@@ -17,17 +17,15 @@ use super::server::{LinkUnavailable, Server};
 use super::wire::RawArguments;
 use tickfleet_tools::{CallContext, Handler, ToolFailure, ToolOutput};
 
-/// The metadata key that contains the call's idempotency key. Some servers support it.
+/// Some servers support this metadata key.
 const IDEMPOTENCY_KEY: &str = "tickfleet/idempotencyKey";
 
 pub(super) struct McpTool {
     server: Arc<Server>,
-    /// The tool's name on the server.
     own: String,
     effect: Effect,
     is_structured: bool,
-    /// Maximum silence of a call. Each progress notification restarts this limit. The worker's own timeout limits the
-    /// whole call.
+    /// Each progress notification restarts this limit. The worker's own timeout limits the whole call.
     silence_max: Duration,
 }
 
@@ -36,7 +34,7 @@ impl McpTool {
         Self { server, own: tool.name.clone(), effect, is_structured: tool.output_schema.is_some(), silence_max }
     }
 
-    /// Returns the connection. Fails unless the tool's current definition equals the pinned definition.
+    /// Fails unless the tool's current definition equals the pinned definition.
     async fn admitted(&self) -> Result<Arc<Link>, ToolFailure> {
         let link = self.server.link().await.map_err(|why| self.away(why))?;
         let looked = tokio::time::timeout(self.silence_max, link.verdict(&self.own)).await;
@@ -115,14 +113,14 @@ impl Handler for McpTool {
     }
 }
 
-/// If this value is dropped before the response arrives, the server is asked to cancel the request.
+/// Dropping this value before the response asks the server to cancel the request.
 struct PendingRequest {
     link: Arc<Link>,
     handle: Option<RequestHandle<RoleClient>>,
 }
 
 impl PendingRequest {
-    /// Waits for the response. `None` if the server was silent for too long.
+    /// `None` if the server was silent for too long.
     async fn answer(
         mut self,
         silence_max: Duration,
@@ -146,12 +144,11 @@ impl PendingRequest {
 impl Drop for PendingRequest {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
-        // Outside of a runtime, the process is exiting, which also closes the connection.
+        // Without a runtime, the process is exiting, which also closes the connection.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let link = Arc::clone(&self.link);
             runtime.spawn(async move {
-                // The cancellation fails if the connection has ended, but the end of the connection also cancels the
-                // request.
+                // If the connection has ended, the cancellation fails, but the request is canceled anyway.
                 drop(handle.cancel(Some("the caller no longer waits for the answer".to_owned())).await);
                 drop(link);
             });

@@ -1,9 +1,5 @@
-//! Encodes and decodes messages, with size limits and with every digit preserved.
-//!
-//! The protocol library would parse a message into several trees of values, which take fifty times the message's size.
-//! It would also round large numbers. This module parses only the envelope. Results remain text until
-//! [`super::outcome`] and [`super::listing`] parse the parts that they need. Arguments are sent to the server as the
-//! original text.
+//! Encodes and decodes messages, with every digit preserved. The protocol library would take fifty times a message's
+//! size and would round large numbers.
 
 use std::sync::Arc;
 
@@ -21,19 +17,19 @@ use tickfleet_tools::wording;
 
 use super::scan;
 
-/// The key that marks errors created by this module. Its value is one of the two kinds below.
+/// Marks errors that this module creates. The value is one of the two kinds below.
 const MARK: &str = "tickfleet/unread";
 const TOO_LARGE: &str = "too large";
 const UNREADABLE: &str = "unreadable";
-/// Maximum bytes of messages that are parsed into values: handshake responses, errors, notifications and requests.
+/// For handshake responses, errors, notifications and requests, because these are parsed into values.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 const WORDS_BYTES_MAX: usize = 200;
 
-/// The arguments as text, so that no number is rounded. Stored in the extensions of the request.
+/// Text, so that no number is rounded.
 #[derive(Debug, Clone)]
 pub(super) struct RawArguments(pub(super) Arc<str>);
 
-/// Encodes a message. Does not fail in practice: messages that this client sends can always be encoded.
+/// Messages of this client can always be encoded.
 pub(super) fn encoded(message: &ClientJsonRpcMessage) -> serde_json::Result<Vec<u8>> {
     #[derive(Serialize)]
     struct Call<'a> {
@@ -52,8 +48,7 @@ pub(super) fn encoded(message: &ClientJsonRpcMessage) -> serde_json::Result<Vec<
         && let ClientRequest::CallToolRequest(call) = &request.request
         && let Some(RawArguments(arguments)) = call.extensions.get()
     {
-        // When the library encodes a request, it merges its own metadata into the request's metadata. Keep the merged
-        // metadata.
+        // The library merges its own metadata into the request's metadata. Keep the merged metadata.
         let mut written = serde_json::to_value(message)?;
         let meta = written.pointer_mut("/params/_meta").map(Value::take).unwrap_or_default();
         let arguments = serde_json::from_str(arguments)?;
@@ -78,11 +73,10 @@ pub(super) fn number(id: &RequestId) -> Option<u64> {
 }
 
 pub(super) fn id_of(number: u64) -> RequestId {
-    // The client assigns the ids itself: they begin at 0 and count the requests of one connection.
+    // The ids begin at 0 and count the requests of one connection.
     NumberOrString::Number(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-/// Makes an error that is delivered in place of the response to a request.
 fn in_its_place(id: u64, kind: &str, why: &str) -> ServerJsonRpcMessage {
     let error = ErrorData::new(ErrorCode(-32000), why.to_owned(), Some(json!({ MARK: kind })));
     ServerJsonRpcMessage::Error(JsonRpcError::new(Some(id_of(id)), error))
@@ -105,7 +99,6 @@ pub(super) fn is_too_large(error: &ErrorData) -> bool {
     is_marked(error, TOO_LARGE)
 }
 
-/// True if the error replaces a response that could not be read. The error's message is the reason.
 pub(super) fn is_unreadable(error: &ErrorData) -> bool {
     is_marked(error, UNREADABLE)
 }
@@ -113,20 +106,17 @@ pub(super) fn is_unreadable(error: &ErrorData) -> bool {
 #[allow(clippy::large_enum_variant, reason = "nearly each is a message, and is moved on at once")]
 #[derive(Debug)]
 pub(super) enum Decoded {
-    /// A message. The result of a response is kept as unparsed text in a `CustomResult`, except for the response to
-    /// `initialize`, which is parsed.
+    /// Results stay text in a `CustomResult`, except for the response to `initialize`.
     Message(ServerJsonRpcMessage),
-    /// A notification that this client does not use.
     Ignored,
     Unreadable(DecodeError),
 }
 
 #[derive(Debug)]
 pub(super) struct DecodeError {
-    /// The request that the bytes respond to, if its id could be read.
+    /// The request of the response, if its id could be read.
     pub(super) id: Option<u64>,
     pub(super) why: String,
-    /// The text ends too early.
     pub(super) is_cut: bool,
 }
 
@@ -155,12 +145,11 @@ fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D:
 
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    /// The handshake request. Its response is parsed for the protocol library.
+    /// Only the response to the handshake is parsed for the protocol library.
     handshake: Mutex<Option<u64>>,
 }
 
 impl Decoder {
-    /// Keeps the id of a sent handshake request, so that the response to it is recognized.
     pub(super) fn note(&self, message: &ClientJsonRpcMessage) {
         if let JsonRpcMessage::Request(request) = message
             && matches!(request.request, ClientRequest::InitializeRequest(_))
@@ -246,7 +235,7 @@ fn from_server(text: &str, id: Option<&RawValue>, method: &RawValue) -> Decoded 
     let message = match id {
         None if !is_small || !KNOWN.contains(&method.as_str()) => return Decoded::Ignored,
         Some(id) if !is_small => {
-            // The client rejects the request by its method name, so the request's parameters are not needed.
+            // The client rejects the request by its method name, so the parameters are not needed.
             serde_json::from_str(&format!(r#"{{"jsonrpc":"2.0","id":{},"method":{}}}"#, id.get(), json!(method)))
         }
         _ => serde_json::from_str(text),
@@ -295,7 +284,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns the request id, and either the text of the result or the reason why it could not be read.
     fn decoded(bytes: &[u8]) -> (Option<u64>, Result<String, String>) {
         match Decoder::default().decode(bytes) {
             Decoded::Message(ServerJsonRpcMessage::Response(response)) => match response.result {

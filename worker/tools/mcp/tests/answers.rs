@@ -1,5 +1,4 @@
-//! Tests responses of a real child process that are not results or are too large. The calls must end immediately with
-//! an accurate failure.
+//! Tests bad and oversized responses of a real child process. The calls must end at once with an accurate failure.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,10 +14,7 @@ use tickfleet_model::{AgentId, CallId, TenantId, TurnId, limits};
 use tickfleet_tools::{CallContext, Environment, RegisteredTool, ToolFailure, ToolOutput};
 use tickfleet_tools_mcp::{Servers, list_tools};
 
-/// A server that responds according to the name of the call's argument. `result`: the given result. `echo`: the
-/// arguments. `line`: the given line, with the request's id in place of `ID`. `numbers`: a list with the given count of
-/// numbers. `bytes`: a line of the given size in bytes. The server's command-line argument sets the protocol version
-/// that it announces.
+/// The name of the call's argument selects the response. In a `line`, the request's id replaces `ID`.
 const SERVER: &str = r#"
 import json
 import sys
@@ -63,7 +59,7 @@ for request in sys.stdin:
         sys.stdout.buffer.write(said if isinstance(said, bytes) else said.encode())
         sys.stdout.flush()
 "#;
-/// Maximum silence. The calls in these tests end much earlier.
+/// The calls in these tests end much earlier.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[allow(clippy::disallowed_methods, reason = "the machine's PATH, as a worker's own environment has it")]
@@ -71,7 +67,6 @@ fn environment() -> Environment {
     Environment::of([("PATH", std::env::var("PATH").unwrap_or_default().as_str())])
 }
 
-/// Returns the tools by their names on the server.
 async fn started(folder: &Path) -> (Servers, BTreeMap<String, RegisteredTool>) {
     std::fs::write(folder.join("server.py"), SERVER).unwrap();
     let script = folder.join("server.py");
@@ -101,7 +96,7 @@ async fn call_with(tool: &RegisteredTool, arguments: &str) -> Result<ToolOutput,
     tokio::time::timeout(TIMEOUT / 5, answer).await.unwrap()
 }
 
-/// Returns the message, and true if the call may have taken effect.
+/// True if the call may have taken effect.
 fn failure(answer: Result<ToolOutput, ToolFailure>) -> (String, bool) {
     match answer {
         Err(ToolFailure::Transient { message, not_executed: false, .. }) => (message, true),
@@ -202,7 +197,7 @@ async fn a_handshake_rejects_an_unsupported_revision_with_the_reason() {
     }
 }
 
-/// Peak memory use of this process, in bytes.
+/// In bytes.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -222,7 +217,7 @@ async fn a_large_result_with_many_values_uses_bounded_memory() {
     servers.stop().await;
 }
 
-/// A server like `SERVER`, over HTTP. The call's arguments choose a body or a stream as the response, and its content.
+/// Like `SERVER`, but over HTTP. The arguments choose a body or a stream, and its content.
 const HTTP_SERVER: &str = r#"
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -320,7 +315,7 @@ async fn an_unreadable_http_response_fails_its_call_and_digits_are_kept() {
     servers.stop().await;
 }
 
-/// A server that includes its own token, another secret, and misleading hidden characters in its texts.
+/// Puts its own token, another secret and hidden characters into its texts.
 const INDISCREET: &str = r#"
 import json
 import os

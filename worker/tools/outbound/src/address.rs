@@ -4,12 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotPublic {
-    /// An address in a private network or of this machine. A host that is allowed by name may resolve to such an
-    /// address.
+    /// In a private network, or on this machine. A host that is allowed by name may resolve to such an address.
     Private(&'static str),
-    /// An address at which no tool calls a service on purpose, such as a cloud's metadata service. A host that is
-    /// allowed by name must not resolve to such an address. The address can be reached only if the address itself, or a
-    /// block that contains it, is allowed.
+    /// Such as a cloud's metadata service. A host that is allowed by name must not resolve to such an address.
     Forbidden(&'static str),
 }
 
@@ -68,8 +65,7 @@ fn special_v4(address: Ipv4Addr) -> Option<NotPublic> {
 fn special_v6(address: Ipv6Addr) -> Option<NotPublic> {
     use NotPublic::{Forbidden, Private};
     Some(match address.segments() {
-        // Clouds have metadata, pod credentials, DNS and time services at unique local addresses: AWS (instances at
-        // ::254, pods at ::23), Google, Oracle, Linode, Scaleway.
+        // Metadata, pod credentials, DNS and time services of AWS, Google, Oracle, Linode and Scaleway.
         [0xfd00, 0xec2, ..]
         | [0xfd20, 0xce, ..]
         | [0xfd00, 0xc1, ..]
@@ -80,13 +76,13 @@ fn special_v6(address: Ipv6Addr) -> Option<NotPublic> {
         [0xfe80..=0xfebf, ..] => Forbidden("a link-local address"),
         [0xfec0..=0xfeff, ..] => Forbidden("a site-local address"),
         [0xff00..=0xffff, ..] => Forbidden("a multicast address"),
-        // Tunnels lead to an embedded IPv4 address that was not checked.
+        // A tunnel leads to an embedded IPv4 address that was not checked.
         [0x2002, ..] => Forbidden("a 6to4 address"),
         [0x2001, 0, ..] => Forbidden("a Teredo address"),
         [0x2001, 0x1..=0x1ff, ..] => Forbidden("a protocol address"),
         [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Forbidden("a documentation address"),
         [0x2000..=0x3fff, ..] => return None,
-        // All addresses outside the global unicast block: unspecified, IPv4-compatible, local NAT64, unassigned.
+        // Outside the global unicast block: unspecified, IPv4-compatible, local NAT64, unassigned.
         _ => Forbidden("a reserved address"),
     })
 }
@@ -229,7 +225,7 @@ mod tests {
                 IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low)),
                 IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, high, low)),
                 IpAddr::V6(Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1)),
-                // Teredo: once as the server's address, and once as the client's address, which has inverted bits.
+                // Teredo: as the server's address, and as the client's address with inverted bits.
                 IpAddr::V6(Ipv6Addr::new(0x2001, 0, high, low, 0, 0, 0, 0)),
                 IpAddr::V6(Ipv6Addr::new(0x2001, 0, 0x4136, 0xe378, 0x8000, 0x63bf, !high, !low)),
             ];

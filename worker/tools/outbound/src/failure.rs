@@ -5,7 +5,7 @@ use std::io;
 
 use rustls::CertificateError;
 
-/// Includes the problem with a certificate. Unknown causes are reported as "the connection failed".
+/// Unknown causes are reported as "the connection failed".
 #[must_use]
 pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
     let request = find::<reqwest::Error>(error);
@@ -28,7 +28,7 @@ pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
     }
 }
 
-/// The sources of an I/O error do not include its wrapped error, so the wrapped error is searched separately.
+/// The sources of an I/O error do not include its wrapped error.
 fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(this) = next {

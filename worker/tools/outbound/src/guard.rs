@@ -1,7 +1,4 @@
-//! The hosts that an HTTP tool may reach: public addresses, and private addresses that the tool's declaration allows.
-//!
-//! The client always connects to the address that was checked. [`Resolver`] resolves names and returns only allowed
-//! addresses. Literal addresses do not use a resolver, so they are checked before sending.
+//! The hosts that an HTTP tool may reach. The client connects only to addresses that were checked.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -22,18 +19,14 @@ pub enum Blocked {
     Userinfo,
     /// All addresses of the host are special and not allowed.
     #[error("'{host}' is {what}, which this tool may not reach (allow_private)")]
-    Special {
-        host: String,
-        /// Why the address is special, in words.
-        what: &'static str,
-    },
+    Special { host: String, what: &'static str },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostTrust {
-    /// The host is not named in `allow_private`. Only public addresses and allowed blocks can be reached.
+    /// Only public addresses and allowed blocks can be reached.
     Unnamed,
-    /// The host is named in `allow_private`. Private addresses can also be reached.
+    /// Private addresses can also be reached.
     Named,
 }
 
@@ -44,7 +37,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// An entry is `host`, `host:port`, `[v6]:port`, an address or a CIDR block. The error is the first other entry.
+    /// An entry is `host`, `host:port`, `[v6]:port`, an address or a CIDR block. The error is the first invalid entry.
     pub fn parse<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut guard = Self::default();
         for entry in entries.into_iter().map(str::trim).filter(|e| !e.is_empty()) {
@@ -71,7 +64,7 @@ impl Guard {
         !self.names.is_empty()
     }
 
-    /// Makes all checks that are possible before a name is resolved: scheme, user name, literal address.
+    /// Makes all checks that are possible before a name is resolved.
     pub fn check(&self, url: &Url) -> Result<HostTrust, Blocked> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Blocked::Scheme);
@@ -83,7 +76,7 @@ impl Guard {
         let port = url.port_or_known_default();
         let named = self.names.contains(&(host.clone(), None)) || self.names.contains(&(host.clone(), port));
         let standing = if named { HostTrust::Named } else { HostTrust::Unnamed };
-        // A literal address that is named with its port is allowed. (An address without a port is in `blocks`.)
+        // `named` covers a literal address with its port. A literal address without a port is in `blocks`.
         match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
             Ok(literal) if !named => {
                 self.admits(literal, HostTrust::Unnamed).map_err(|what| Blocked::Special { host, what })?;
@@ -93,8 +86,7 @@ impl Guard {
         Ok(standing)
     }
 
-    /// Checks whether a client may connect to an address. The error names the reserved range of the
-    /// address, such as loopback.
+    /// The error names the reserved range of the address, such as loopback.
     fn admits(&self, address: IpAddr, standing: HostTrust) -> Result<(), &'static str> {
         let allowed = |address| self.blocks.iter().any(|block| block.contains(address));
         match address::special(address) {
@@ -118,7 +110,7 @@ impl Guard {
     }
 }
 
-/// Removes a final dot, for comparisons. URL parsing has already made the host lower case.
+/// Ignores a final dot. URL parsing has already made the host lower case.
 fn host_of(url: &Url) -> Option<String> {
     let host = url.host_str()?.trim_end_matches('.');
     (!host.is_empty()).then(|| host.to_owned())

@@ -1,8 +1,4 @@
 //! HTTP clients that reach only allowed addresses, as protection against server-side request forgery (SSRF).
-//!
-//! All clients for declared tools are built here. [`client`] is for tools that check each request. [`client_for`] is
-//! for connections to one address. `guard` decides which addresses can be reached, and `address` classifies special
-//! addresses.
 
 mod address;
 mod failure;
@@ -24,14 +20,11 @@ use guard::Resolver;
 pub struct ConnectOptions {
     /// Limits resolving, connecting and the TLS handshake.
     pub timeout: Duration,
-    /// Maximum time that an idle connection is kept. `None` for reqwest's default.
+    /// `None` for reqwest's default.
     pub idle: Option<Duration>,
 }
 
-/// Makes a client for hosts with the trust `standing`. The client resolves names only to addresses that `guard` allows
-/// for such hosts. It follows no redirects, retries nothing and uses no proxy from the environment.
-///
-/// Literal addresses do not use the resolver: call [`Guard::check`] for each URL before sending a request.
+/// Literal addresses bypass the resolver: call [`Guard::check`] for each URL before sending a request.
 pub fn client(guard: &Arc<Guard>, standing: HostTrust, connecting: ConnectOptions) -> Result<reqwest::Client, String> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         return Err("no crypto provider is installed in this process".to_owned());
@@ -50,8 +43,7 @@ pub fn client(guard: &Arc<Guard>, standing: HostTrust, connecting: ConnectOption
     builder.build().map_err(|e| format!("TLS setup failed ({}); check ca-certificates or SSL_CERT_FILE", deepest(&e)))
 }
 
-/// Makes a client for requests to `url` only. The address is checked once, by this function. An error contains no
-/// secrets.
+/// Only for requests to `url`: this function checks the address once. An error contains no secrets.
 pub fn client_for(
     url: &str,
     allow_private: &BTreeSet<String>,
@@ -64,7 +56,6 @@ pub fn client_for(
     client(&Arc::new(guard), standing, ConnectOptions { timeout: connect_timeout, idle: None })
 }
 
-/// Installs the crypto provider of this process. Later calls have no effect.
 pub fn install_crypto_provider() {
     drop(rustls::crypto::ring::default_provider().install_default());
 }

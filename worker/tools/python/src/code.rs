@@ -9,12 +9,11 @@ use tickfleet_config::{ModulesDef, ToolRuntime};
 
 use crate::runtime;
 
-/// Limits for a tree of code files. Larger trees are installations, not tools.
+/// Larger trees are installations, not tools.
 const DEPTH_MAX: usize = 16;
 const FILES_MAX: usize = 5_000;
 
-/// Covers the names, sizes and modification times of the code files in the folders of `path`. Modules in other places,
-/// such as installed modules, are not included.
+/// Covers the code files in the folders of `path`, but no installed modules.
 #[must_use]
 pub fn code_fingerprint<'a>(defs: impl IntoIterator<Item = &'a ModulesDef>) -> String {
     let mut found = BTreeMap::new();
@@ -44,7 +43,7 @@ fn look(runtime: ToolRuntime, folder: &Path, depth: usize, found: &mut BTreeMap<
         if hidden || found.len() >= FILES_MAX {
             continue;
         }
-        // Symbolic links are followed, because a mounted ConfigMap consists of them.
+        // A mounted ConfigMap consists of symbolic links, so they are followed.
         let Ok(state) = std::fs::metadata(&path) else { continue };
         if state.is_dir() && depth < DEPTH_MAX {
             look(runtime, &path, depth + 1, found);

@@ -15,7 +15,7 @@ use tickfleet_model::tool::{
 };
 use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey, ToolSpec, limits, version};
 
-/// Longest time limit of one attempt (ms). Longer work should be a task.
+/// Longer work should be a task.
 const TIMEOUT_MS_MAX: u64 = 3_600_000;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -46,7 +46,6 @@ pub(crate) struct Definition {
     durable: Option<Durability>,
 }
 
-/// Determines whether a call with an unknown outcome took effect.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Lookup {
     tool: String,
@@ -75,8 +74,7 @@ impl Definition {
         self.timeout_ms.map(Duration::from_millis)
     }
 
-    /// Checks only fields that the registry does not check. The Python and TypeScript packages make the same checks,
-    /// and their messages name the function.
+    /// Checks only fields that the registry does not check. The Python and TypeScript packages make the same checks.
     pub(crate) fn check(&self) -> Result<(), String> {
         let refuse = |field: &str, found: &dyn fmt::Display, allowed: &str| {
             Err(format!("the tool '{}': {field} is {found}; expected {allowed}", self.name))

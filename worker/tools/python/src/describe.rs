@@ -1,4 +1,4 @@
-//! Lists the tools of modules before a configuration that names the modules takes effect.
+//! Lists the tools of modules before their configuration takes effect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use crate::definition::Definition;
 use crate::interpreter;
 use crate::machine::Machine;
 
-/// Maximum time for an interpreter to close its socket after it was asked to exit.
 const SAYS_BYE_IN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -19,13 +18,12 @@ const SAYS_BYE_IN: Duration = Duration::from_secs(5);
 pub struct DescribeError {
     /// `<section>.<name>`.
     pub name: String,
-    /// Worded for an operator. If an import fails, the reason contains the traceback lines of the user's own code.
+    /// Worded for an operator. After a failed import, it has the traceback lines of the user's own code.
     pub why: String,
 }
 
-/// Lists the tools of the modules. Blocks until done, even if the caller is inside a runtime. Blocking is acceptable,
-/// because configurations are read at startup or outside of the runtime. A missing secret is not an error here, because
-/// a configuration may be checked on a machine without its secrets.
+/// Blocks, even inside a runtime. A missing secret is not an error: a machine without secrets may check a
+/// configuration.
 pub(crate) fn describe(name: &str, def: &ModulesDef, machine: &Machine) -> Result<Vec<Definition>, DescribeError> {
     let failed = |why: String| DescribeError { name: name.to_owned(), why };
     let ask = || {
@@ -33,7 +31,7 @@ pub(crate) fn describe(name: &str, def: &ModulesDef, machine: &Machine) -> Resul
         let runtime = runtime.map_err(|error| format!("cannot start a runtime ({error})"))?;
         runtime.block_on(ask(name, def, machine))
     };
-    // Runs on a separate thread, because a runtime cannot be entered inside another.
+    // A runtime cannot be entered inside another.
     let asked = std::thread::scope(|scope| scope.spawn(ask).join());
     asked.unwrap_or_else(|_| Err("listing its tools crashed because of a bug".to_owned())).map_err(failed)
 }
@@ -42,7 +40,7 @@ async fn ask(name: &str, def: &ModulesDef, machine: &Machine) -> Result<Vec<Defi
     let secrets = Arc::new(known_secrets(def, &machine.environment).await);
     let (interpreter, process, tools) = interpreter::start(name, def, secrets, machine).await?;
     interpreter.send_bye();
-    // If the interpreter does not close its socket in time, `end` kills it.
+    // `end` kills an interpreter that does not close its socket in time.
     let _ = tokio::time::timeout(SAYS_BYE_IN, interpreter.closed.cancelled()).await;
     process.end().await;
     tools.iter().try_for_each(Definition::check)?;

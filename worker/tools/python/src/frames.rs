@@ -1,12 +1,11 @@
-//! Frames: a length of four bytes in big-endian order, followed by JSON of that length. Neither side accepts a longer
-//! frame than [`FRAME_BYTES_MAX`].
+//! Frames: a length of four bytes in big-endian order, followed by JSON of that length.
 
 use std::io;
 
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The host has the same limit. A model receives a far shorter part of a result.
+/// The host has the same limit.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -28,8 +27,7 @@ pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Reads one frame. `None` if the other side has closed the socket between two frames. Memory is allocated only for
-/// bytes that have arrived, not for the announced length.
+/// `None` if the other side closed the socket between two frames. Allocates only for bytes that have arrived.
 pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<Vec<u8>>, FrameError> {
     let mut length = [0; 4];
     if from.read(&mut length[..1]).await? == 0 {

@@ -29,14 +29,12 @@ pub(crate) type CallReply = Result<HostOutput, Failure>;
 #[derive(Debug)]
 pub(crate) struct HostOutput {
     pub(crate) json: String,
-    /// True if the output is a list of texts and images.
     pub(crate) content_blocks: bool,
 }
 
-/// A running interpreter. [`Process`] is the process in which the interpreter runs.
 pub(crate) struct Interpreter {
     pub(crate) secrets: Arc<Secrets>,
-    /// The process id, if the interpreter is a process of the worker.
+    /// `None` if the interpreter is not a process of the worker.
     pub(crate) process: Option<u32>,
     /// Canceled when the interpreter should receive no more calls.
     pub(crate) retired: CancellationToken,
@@ -44,7 +42,6 @@ pub(crate) struct Interpreter {
     pub(crate) stuck: CancellationToken,
     /// Canceled when no more responses can arrive.
     pub(crate) closed: CancellationToken,
-    /// Notified when the last running call of the interpreter has ended.
     pub(crate) idle: Notify,
     frames: mpsc::UnboundedSender<Vec<u8>>,
     calls: Mutex<HashMap<u64, CallChannels>>,
@@ -75,8 +72,7 @@ struct CallChannels {
     progress: watch::Sender<Progress>,
 }
 
-/// Starts an interpreter. Also returns the tools of the modules. An error is worded for an operator. If an import
-/// fails, the error contains the user's own lines of the traceback.
+/// The error is for an operator, and contains the user's own lines of a traceback.
 pub(crate) async fn start(
     name: &str,
     def: &ModulesDef,
@@ -86,7 +82,7 @@ pub(crate) async fn start(
     let tail = Arc::new(StderrTail::default());
     let began = Instant::now();
     let (process, socket) = process::start(name, def, &secrets, machine, &tail).await?;
-    // One time limit covers the start and the imports. If a tool host appears late, less time is left for its imports.
+    // One time limit covers the start and the imports.
     match tokio::time::timeout_at(began + def.start_timeout, greet(socket)).await {
         Ok(Ok((socket, tools))) => Ok((Interpreter::new(name, &process, socket, secrets), process, tools)),
         Ok(Err(why)) => {
@@ -104,7 +100,7 @@ pub(crate) async fn start(
     }
 }
 
-/// Waits until all modules are imported. The error is `None` if the host has closed the connection.
+/// Waits for the imports. The error is `None` if the host has closed the connection.
 async fn greet(socket: UnixStream) -> Result<(UnixStream, Vec<Definition>), Option<String>> {
     let mut socket = socket;
     let in_words = |error: FrameError| Some(format!("it sent {error}"));
@@ -136,8 +132,7 @@ async fn next(socket: &mut UnixStream) -> Result<Option<FromHost>, FrameError> {
     match frames::read(socket).await {
         Ok(Some(body)) => Ok(Some(serde_json::from_slice(&body)?)),
         Ok(None) => Ok(None),
-        // If a process exits during its start, its socket may fail. The process's standard error is more informative
-        // than the socket's error.
+        // The standard error of an exiting process is more informative than the failure of its socket.
         Err(FrameError::Socket(_)) => Ok(None),
         Err(error) => Err(error),
     }
@@ -163,8 +158,7 @@ impl Interpreter {
         interpreter
     }
 
-    /// Sends a call. If the interpreter has exited, sends nothing and returns `None`. If the call is too long for a
-    /// frame, sends nothing and fails.
+    /// `None` if the interpreter has exited. Fails if the call is too long for a frame. Nothing is sent in both cases.
     pub(crate) fn call(
         &self,
         tool: &str,
@@ -178,8 +172,7 @@ impl Interpreter {
         let (asks, inner) = mpsc::channel(limits::INNER_CALLS_MAX);
         let (reports, progress) = watch::channel(Progress::default());
         {
-            // `close` takes the same lock. So either `close` runs first and the call is rejected here, or `close` finds
-            // the call and makes the call fail.
+            // `close` takes the same lock. So `close` either runs first, or finds the call and makes it fail.
             let mut calls = self.calls.lock();
             if self.closed.is_cancelled() || self.frames.send(frame).is_err() {
                 return Ok(None);
@@ -193,7 +186,7 @@ impl Interpreter {
         self.send(&ToHost::Cancel { id });
     }
 
-    /// Sends the result of an inner call. If the result is too long for a frame, sends a failure instead.
+    /// A result that is too long for a frame becomes a failure.
     pub(crate) fn inner_ended(&self, id: u64, number: u64, result: &InnerResult) {
         let output = result.output.as_deref().map(RawValue::get);
         let ended = ToHost::Inner { id, number, outcome: &result.outcome, output, error: result.error.as_deref() };
@@ -211,7 +204,7 @@ impl Interpreter {
     }
 
     fn send(&self, message: &ToHost<'_>) {
-        // If the host has exited, the message is not needed. Messages of this kind are short and always fit a frame.
+        // An exited host does not need the message. Messages of this kind are short and always fit a frame.
         if let Ok(frame) = frames::encode(message) {
             let _ = self.frames.send(frame);
         }
@@ -238,7 +231,7 @@ async fn send(mut to: OwnedWriteHalf, mut frames: mpsc::UnboundedReceiver<Vec<u8
         while let Ok(more) = frames.try_recv() {
             frame.extend(more);
         }
-        // If a write fails, the task that reads messages detects the cause.
+        // The task that reads messages detects the cause.
         if to.write_all(&frame).await.is_err() {
             return;
         }
@@ -263,7 +256,6 @@ async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Inter
                     (_, Some(error)) => Err(error),
                     (None, None) => break,
                 };
-                // If no one waits for the call anymore, its result is dropped.
                 call.map(|call| call.answer.send(answer));
             }
             Ok(FromHost::Inner { id, number, tool, arguments }) => {

@@ -1,4 +1,4 @@
-//! Assigns the calls of a pool to interpreters with free capacity. If none has free capacity, the calls are queued.
+//! Assigns the calls of a pool to interpreters with free capacity, and queues the other calls.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,10 +16,9 @@ pub(crate) struct PoolShared {
     pub(crate) name: String,
     pub(crate) def: ModulesDef,
     pub(crate) machine: Arc<Machine>,
-    /// The digest of the tools when the configuration was read. A process with different tools is not used.
+    /// Computed when the configuration was read. A process with different tools is not used.
     pub(crate) digest: String,
     pub(crate) stop: CancellationToken,
-    /// The tasks of the slots, and the tasks that end the slots' processes.
     pub(crate) tasks: TaskTracker,
     state: Mutex<State>,
     /// Each permit lets one idle slot start a process.
@@ -28,30 +27,28 @@ pub(crate) struct PoolShared {
 
 #[derive(Default)]
 struct State {
-    /// True if processes are started before calls need them.
     eager: bool,
     live: Vec<LiveInterpreter>,
-    /// The calls that wait for a lease, oldest first.
+    /// Oldest first.
     waiting: VecDeque<oneshot::Sender<Lease>>,
-    /// Number of slots that wait until a process is needed.
     idle: usize,
     starting: usize,
 }
 
 struct LiveInterpreter {
     interpreter: Arc<Interpreter>,
-    /// Number of calls that run now. `served` also counts the calls that have ended.
+    /// `served` also counts the calls that have ended.
     running: usize,
     served: u64,
 }
 
-/// The right to run one call on an interpreter. Dropping the lease returns the capacity.
+/// Dropping the lease returns the capacity.
 pub(crate) struct Lease {
     pub(crate) interpreter: Arc<Interpreter>,
     shared: Arc<PoolShared>,
 }
 
-/// Why a call gets no lease. Nothing was sent.
+/// Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoLease {
     Away,
@@ -81,7 +78,7 @@ impl PoolShared {
         self.wanted.add_permits(self.def.processes);
     }
 
-    /// Takes a lease. The error is a receiver for a later lease, if all interpreters are busy or none is available yet.
+    /// The error receives a later lease.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Lease, oneshot::Receiver<Lease>> {
         let mut state = self.state.lock();
         match self.pick(&mut state) {
@@ -94,8 +91,6 @@ impl PoolShared {
         if self.state.lock().live.is_empty() { NoLease::Away } else { NoLease::Busy }
     }
 
-    /// Selects the interpreter with the fewest running calls. Interpreters without free capacity, and interpreters that
-    /// are retired or closed, are excluded.
     fn pick(self: &Arc<Self>, state: &mut State) -> Option<Lease> {
         let open = |live: &&mut LiveInterpreter| {
             live.running < self.def.concurrency
@@ -121,8 +116,7 @@ impl PoolShared {
         lease
     }
 
-    /// Gives leases to waiting calls. Each lease is sent after the lock is released. If the receiver no longer exists,
-    /// the lease is dropped, and dropping needs the lock.
+    /// Sends each lease without the lock, because dropping an undelivered lease needs the lock.
     fn serve(self: &Arc<Self>) {
         loop {
             let (give, lease) = {
@@ -135,7 +129,6 @@ impl PoolShared {
                 (state.waiting.pop_front(), lease)
             };
             if let Some(give) = give {
-                // If the lease was not received, it is dropped here and returns its capacity.
                 drop(give.send(lease));
             }
         }
@@ -145,14 +138,14 @@ impl PoolShared {
         {
             let mut state = self.state.lock();
             state.waiting.retain(|waiting| !waiting.is_closed());
-            // Processes that are already starting will have capacity for some of the waiting calls.
+            // Starting processes will have capacity for some of the waiting calls.
             if state.eager || state.waiting.len() > state.starting * self.def.concurrency {
                 state.starting += 1;
                 return;
             }
             state.idle += 1;
         }
-        // Acquiring fails only if the semaphore is closed, and nothing closes it.
+        // Nothing closes the semaphore.
         if let Ok(permit) = self.wanted.acquire().await {
             permit.forget();
         }
@@ -170,7 +163,7 @@ impl PoolShared {
         self.serve();
     }
 
-    /// Records that a process did not start. If no other process is running or starting, all waiting calls fail.
+    /// If no other process is running or starting, all waiting calls fail.
     pub(crate) fn failed(&self) {
         let given_up = {
             let mut state = self.state.lock();

@@ -1,15 +1,5 @@
-//! Tools that are functions of Python or TypeScript modules. They run in interpreter processes of the worker, or in
-//! interpreters of a tool host in a separate container. An interpreter is a Python or a Node.js process.
-//!
-//! Read in this order:
-//!
-//! - `tool`: a call from end to end.
-//! - `pool` and `leases`: how a process is chosen for a call.
-//! - `slot`: the processes that run in one slot, one after another.
-//! - `interpreter`: a running interpreter and its socket.
-//! - `process`: starts and ends the process of an interpreter, by the worker itself or through a tool host.
-//! - `runtime`: the differences between Python and Node.js.
-//! - [`Pools`]: the pools of a worker, and the tools that their modules offer.
+//! Tools that are functions of Python or TypeScript modules. They run in interpreters (Python or Node.js processes) of
+//! the worker, or of a tool host in a separate container. Read `tool` first.
 
 mod code;
 mod definition;

@@ -9,7 +9,6 @@ use tokio::sync::OnceCell;
 use crate::scratch::Scratch;
 
 pub(crate) struct Machine {
-    /// The source of secrets and of the few variables that an interpreter inherits.
     pub(crate) environment: Environment,
     launcher: Launcher,
     sandbox: OnceCell<Sandbox>,
@@ -26,7 +25,7 @@ impl Machine {
         Self { environment, launcher, sandbox: OnceCell::new() }
     }
 
-    /// The first call probes the machine's sandbox support, which takes some tens of milliseconds.
+    /// The first call probes the sandboxes, which takes some tens of milliseconds.
     pub(crate) async fn sandbox(&self) -> Result<&Sandbox, String> {
         let probe = async || {
             let scratch =

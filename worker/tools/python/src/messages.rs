@@ -13,15 +13,26 @@ pub(crate) const PROTOCOL: u32 = 1;
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum ToHost<'a> {
-    /// Requests the list of tools.
     Describe,
     /// The arguments are JSON text, so that numbers keep their digits.
-    Call { id: u64, tool: &'a str, arguments: &'a str, context: &'a CallFacts<'a> },
-    /// The result of inner call `number` of call `id`. The output is JSON text.
-    Inner { id: u64, number: u64, outcome: &'a str, output: Option<&'a str>, error: Option<&'a str> },
+    Call {
+        id: u64,
+        tool: &'a str,
+        arguments: &'a str,
+        context: &'a CallFacts<'a>,
+    },
+    /// The output is JSON text.
+    Inner {
+        id: u64,
+        number: u64,
+        outcome: &'a str,
+        output: Option<&'a str>,
+        error: Option<&'a str>,
+    },
     /// No one waits for the result of this call anymore.
-    Cancel { id: u64 },
-    /// Asks the host to exit.
+    Cancel {
+        id: u64,
+    },
     Bye,
 }
 
@@ -30,14 +41,13 @@ pub(crate) enum ToHost<'a> {
 pub(crate) enum FromHost {
     /// All modules are imported.
     Ready { protocol: u32 },
-    /// A module cannot be imported. The message contains only those lines of the traceback that belong to the user's
-    /// code.
+    /// The message contains only those lines of the traceback that belong to the user's code.
     Failed { message: String },
-    /// The tool host does not start an interpreter for this connection. The message is the reason.
+    /// The tool host starts no interpreter for this connection. The message is the reason.
     Refused { message: String },
     /// The response to `describe`.
     Tools { tools: Vec<Definition> },
-    /// The output is JSON text. If `content_blocks` is true, the output is a list of texts and images.
+    /// The output is JSON text. With `content_blocks`, it is a list of texts and images.
     Result {
         id: u64,
         output: Option<String>,
@@ -45,7 +55,7 @@ pub(crate) enum FromHost {
         content_blocks: bool,
         error: Option<Failure>,
     },
-    /// Inner call number `number` of call `id`, to another tool. The arguments are JSON text.
+    /// The arguments are JSON text.
     Inner { id: u64, number: u64, tool: String, arguments: String },
     /// `fraction` is from 0 to 1.
     Progress { id: u64, fraction: Option<f64>, message: String },
@@ -59,7 +69,7 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     #[serde(default)]
     pub(crate) details: Option<Value>,
-    /// Minimum wait before a retry, in seconds.
+    /// In seconds.
     #[serde(default)]
     pub(crate) retry_after: Option<f64>,
     #[serde(default)]
@@ -73,7 +83,7 @@ pub(crate) enum FailureKind {
     InvalidArguments,
     Permanent,
     Transient,
-    /// The call was canceled at the worker's request.
+    /// Only at the worker's request.
     Cancelled,
     /// The message contains the traceback.
     Internal,

@@ -11,7 +11,7 @@ use crate::leases::{Lease, NoLease, PoolShared};
 use crate::machine::Machine;
 use crate::slot;
 
-/// When the last tool of the pool is dropped, the pool's processes are ended.
+/// Dropping the last tool of the pool ends the pool's processes.
 pub(crate) struct Pool {
     pub(crate) shared: Arc<PoolShared>,
     started: AtomicBool,
@@ -45,7 +45,6 @@ impl Pool {
         }
     }
 
-    /// Selects the interpreter with the fewest running calls. Waits at most `wait`.
     pub(crate) async fn lease(&self, wait: Duration) -> Result<Lease, NoLease> {
         self.slots();
         let coming = match self.shared.take() {

@@ -26,20 +26,19 @@ type Key = (String, ModulesDef, String);
 
 pub struct Pools {
     machine: Arc<Machine>,
-    /// True if a configuration entry is skipped while its tool host is absent. Otherwise, an absent host is an error.
+    /// True if an absent tool host is not an error: its configuration entry is skipped.
     may_lack_hosts: bool,
     known: Mutex<KnownPools>,
 }
 
 #[derive(Default)]
 struct KnownPools {
-    /// True if processes are started before calls need them.
     eager: bool,
-    /// The pools, by entry and digest of the entry's tools.
+    /// By entry and digest of the entry's tools.
     pools: BTreeMap<(Key, String), Weak<Pool>>,
-    /// The tools by entry. Only entries of the latest configuration are kept.
+    /// Only entries of the latest configuration are kept.
     described: BTreeMap<Key, Arc<Vec<Definition>>>,
-    /// Entries without tools, because their tool host was absent when the modules were last described.
+    /// The tool hosts of these entries were absent.
     left_out: BTreeSet<String>,
 }
 
@@ -50,7 +49,7 @@ impl fmt::Debug for Pools {
 }
 
 impl Pools {
-    /// Secrets, and the few variables that an interpreter inherits, are looked up in `environment`.
+    /// Secrets and inherited variables come from `environment`.
     #[must_use]
     pub fn new(environment: Environment) -> Self {
         Self::launched_by(Launcher::this_program(), environment)
@@ -62,8 +61,7 @@ impl Pools {
         Self { machine, may_lack_hosts: false, known: Mutex::default() }
     }
 
-    /// For a process that only inspects the configuration. If an entry's tool host is absent, the entry has no tools.
-    /// Without this setting, the process waits for the host and then rejects the entry.
+    /// For a process that only inspects the configuration. Other processes wait for an absent tool host.
     #[must_use]
     pub fn that_may_lack_hosts(self) -> Self {
         Self { may_lack_hosts: true, ..self }
@@ -74,9 +72,7 @@ impl Pools {
         self.known.lock().left_out.clone()
     }
 
-    /// Returns the tools' names. Each entry's modules are imported in a separate interpreter, which then exits.
-    /// Unchanged entries are not imported again. Entries of tool hosts are always imported, because the worker cannot
-    /// see their code. Blocks until done.
+    /// Blocks. Entries of tool hosts are always imported again, because the worker cannot see their code.
     pub fn describe(&self, defs: &BTreeMap<String, ModulesDef>) -> Result<BTreeSet<String>, Vec<DescribeError>> {
         let mut described = BTreeMap::new();
         let mut left_out = BTreeSet::new();
@@ -105,13 +101,11 @@ impl Pools {
         Ok(names)
     }
 
-    /// True if one of the last described tools has this name.
     #[must_use]
     pub fn offers(&self, name: &str) -> bool {
         self.known.lock().described.values().flat_map(|tools| tools.iter()).any(|tool| tool.name == name)
     }
 
-    /// True if one of the last described tools looks up its unknown outcomes with the tool `name`.
     #[must_use]
     pub fn reconciles_by(&self, name: &str) -> bool {
         let known = self.known.lock();
@@ -127,8 +121,7 @@ impl Pools {
         Ok(tools)
     }
 
-    /// Returns the tools of the entries. If the modules were already described, starts no process. `timeout_default`
-    /// limits one attempt of a tool that sets no timeout.
+    /// `timeout_default` limits one attempt of a tool without a timeout.
     pub fn tools(
         &self,
         defs: &BTreeMap<String, ModulesDef>,
@@ -158,8 +151,7 @@ impl Pools {
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
     }
 
-    /// True if the secret's variable is not set. Secret files are not checked, because a file can still be created
-    /// later.
+    /// Secret files are not checked, because a file can still be created later.
     fn is_missing(&self, secret: &SecretRef) -> bool {
         match secret {
             SecretRef::Env(variable) => self.machine.environment.get(variable).is_none(),
@@ -183,15 +175,14 @@ impl Pools {
         pool
     }
 
-    /// Starts the processes of all pools. Processes of later pools start when their tools are built. Requires a running
-    /// runtime.
+    /// Processes of later pools start when their tools are built. Requires a running runtime.
     pub fn start(&self) {
         let mut known = self.known.lock();
         known.eager = true;
         known.pools.values().filter_map(Weak::upgrade).for_each(|pool| pool.start());
     }
 
-    /// Waits at most 5 s until the processes have exited. After that, no process is started again.
+    /// Waits at most 5 s for the processes. Afterwards, no process is started again.
     pub async fn stop(&self) {
         let pools: Vec<Arc<Pool>> = {
             let known = self.known.lock();

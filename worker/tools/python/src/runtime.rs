@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use tickfleet_config::tools::NODE_CODE;
 use tickfleet_config::{ModulesDef, ToolRuntime};
 
-/// The place of the host in the package for Node.js.
 const NODE_HOST: &str = "node_modules/tickfleet/dist/host/main.js";
 
 #[derive(Debug, Clone, Copy)]
@@ -16,8 +15,7 @@ pub(crate) enum SocketAt {
 }
 
 impl SocketAt {
-    /// A host for Node.js cannot move descriptors itself. This shell command moves the socket to descriptor 3, which
-    /// child processes of tools do not inherit, and redirects standard output to standard error.
+    /// Node.js cannot move descriptors. Child processes of tools do not inherit descriptor 3.
     const fn start_of_node(self) -> &'static str {
         match self {
             Self::StandardInput => r#"exec "$@" 3<&0 0</dev/null 1>&2"#,
@@ -26,7 +24,7 @@ impl SocketAt {
     }
 }
 
-/// The name for people.
+/// For people.
 pub(crate) const fn name(runtime: ToolRuntime) -> &'static str {
     match runtime {
         ToolRuntime::Python => "Python",
@@ -34,7 +32,7 @@ pub(crate) const fn name(runtime: ToolRuntime) -> &'static str {
     }
 }
 
-/// The name for logs.
+/// For logs.
 pub(crate) const fn process(runtime: ToolRuntime) -> &'static str {
     match runtime {
         ToolRuntime::Python => "a Python process",
@@ -58,7 +56,6 @@ pub(crate) fn is_code(runtime: ToolRuntime, path: &Path) -> bool {
     })
 }
 
-/// True for the folders of caches and installed packages, which contain no code of modules.
 pub(crate) fn is_beside_code(runtime: ToolRuntime, folder: &OsStr) -> bool {
     folder
         == match runtime {
@@ -67,8 +64,6 @@ pub(crate) fn is_beside_code(runtime: ToolRuntime, folder: &OsStr) -> bool {
         }
 }
 
-/// Returns the command of a host. `interpreter` is the program, and `folders` are the folders of the modules. Fails if
-/// the host is not installed.
 pub(crate) fn command(
     def: &ModulesDef,
     interpreter: String,
@@ -99,8 +94,7 @@ pub(crate) fn command(
     Ok(argv)
 }
 
-/// An entry for Node.js without folders uses the working directory, because Node.js searches for packages from a folder
-/// upwards.
+/// Node.js searches for packages from a folder upwards, so an entry without folders uses the working directory.
 pub(crate) fn folders(def: &ModulesDef) -> Vec<PathBuf> {
     match def.runtime {
         ToolRuntime::Node if def.path.is_empty() => vec![PathBuf::from(def.cwd.as_deref().unwrap_or("."))],
@@ -108,13 +102,13 @@ pub(crate) fn folders(def: &ModulesDef) -> Vec<PathBuf> {
     }
 }
 
-/// Paths, besides the folders of the modules, that a confined host reads. Fails if the host is not installed.
+/// Paths besides the folders of the modules.
 pub(crate) fn reads(def: &ModulesDef, interpreter: &Path, folders: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     match def.runtime {
         ToolRuntime::Python => Ok(virtual_environment(interpreter).into_iter().collect()),
         ToolRuntime::Node => {
             let host = node_host(folders)?;
-            // The package can be a link to another folder. The host is three levels below the package.
+            // The package can be a link. The host is three levels below the package.
             let package = host.canonicalize().ok().and_then(|host| Some(host.ancestors().nth(3)?.to_owned()));
             let above = folders.iter().flat_map(|folder| folder.ancestors());
             let found = above.flat_map(|folder| [folder.join("node_modules"), folder.join("package.json")]);
@@ -133,8 +127,7 @@ fn virtual_environment(interpreter: &Path) -> Option<PathBuf> {
     folder.join("pyvenv.cfg").is_file().then(|| folder.canonicalize().ok()).flatten()
 }
 
-/// Searches as Node.js does for a module in one of `folders`. The modules then register their tools with the host's own
-/// copy of the package.
+/// Searches as Node.js does, so that the modules use the host's own copy of the package.
 fn node_host(folders: &[PathBuf]) -> Result<PathBuf, String> {
     let above = folders.iter().flat_map(|folder| folder.ancestors());
     let host = above.map(|folder| folder.join(NODE_HOST)).find(|host| host.is_file());
@@ -147,8 +140,7 @@ fn node_host(folders: &[PathBuf]) -> Result<PathBuf, String> {
     })
 }
 
-/// Returns the path of the interpreter. If `name` contains a `/`, it is the path. Otherwise the worker's `PATH` is
-/// searched. Links are not followed, because Python recognizes a virtual environment by the path of the link.
+/// Links are not followed, because Python recognizes a virtual environment by the path of the link.
 pub(crate) fn interpreter(name: &str, path: &str) -> Result<PathBuf, String> {
     let found = match name.contains('/') {
         true => Some(PathBuf::from(name)),

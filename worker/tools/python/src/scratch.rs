@@ -1,5 +1,4 @@
-//! The working folder of a confined interpreter. No other interpreter uses it. It is empty at the start, and removed
-//! when the interpreter has ended.
+//! The working folder of one confined interpreter: empty at the start, and removed at the end.
 
 use std::io;
 use std::os::unix::fs::chown;
@@ -9,22 +8,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::unistd::geteuid;
 use tickfleet_sandbox::removal;
 
-/// If the worker is root, confined interpreters run as users from this range: the first user id, and the number of ids.
-/// The range does not overlap with the users of workspaces.
+/// If the worker is root: the users of confined interpreters. Users of workspaces are in another range.
 const FIRST_USER: u32 = 0x6000_0000;
 const USERS: u32 = 0x1000_0000;
 
-/// Dropping this value removes the folder and its contents, which blocks.
+/// Dropping this value removes the folder, which blocks.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// If this process is root, the folder belongs to a user id that no other interpreter of this process uses.
+    /// If this process is root, no other interpreter of this process has the folder's user id.
     pub(crate) fn new() -> io::Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let folder = tempfile::Builder::new().prefix("tickfleet-tools-").tempdir()?;
         if geteuid().is_root() {
-            // Two workers on one machine, as in tests, use different users because their process ids differ.
+            // Two workers on one machine have different process ids, so they use different users.
             let number = std::process::id().wrapping_mul(4_099).wrapping_add(MADE.fetch_add(1, Ordering::Relaxed));
             let user = Some(FIRST_USER + number % USERS);
             chown(folder.path(), user, user)?;

@@ -1,5 +1,4 @@
-//! A slot for one process. The process is started on demand, monitored, and replaced when it has run enough calls or
-//! has exited.
+//! A slot for one process: the process is started on demand, monitored and replaced.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +12,7 @@ use crate::interpreter::{self, Interpreter};
 use crate::leases::PoolShared;
 use crate::process::Process;
 
-/// Waits before a new process is started after a process has exited or has failed to start. The last wait repeats. A
-/// worker's default retry waits (1, 3, 9 s) together exceed the sum of the first five waits. Retries of a call can
-/// therefore outlast several restarts.
+/// The last wait repeats. A worker's default retries (1, 3, 9 s) last longer than the first five waits here.
 const LADDER: [Duration; 6] = [
     Duration::from_millis(100),
     Duration::from_millis(500),
@@ -24,16 +21,13 @@ const LADDER: [Duration; 6] = [
     Duration::from_secs(5),
     Duration::from_secs(10),
 ];
-/// If a process has run this long, the waits start again from the first one.
+/// A process that has run this long resets the waits.
 const STEADY: Duration = Duration::from_secs(30);
-/// Interval of the samples of a process's memory.
 const WEIGHED_EVERY: Duration = Duration::from_secs(1);
 
 enum ProcessEnd {
-    /// The process has exited or must be ended. It accepts no more messages.
     Closed,
-    /// The process is to be replaced, because it has run enough calls or uses too much memory. It receives no more
-    /// calls, but its running calls can end.
+    /// The process receives no more calls, but its running calls can end.
     Retired,
     Stopped,
 }
@@ -70,7 +64,7 @@ pub(crate) async fn run(shared: Arc<PoolShared>) {
         }
     }
     if let Some(ending) = ending {
-        // An error means that the task ended because of a bug. The task's process was killed with it.
+        // An error means a bug in the task. The process was killed together with the task.
         let _ = ending.await;
     }
 }
@@ -87,8 +81,7 @@ async fn started(shared: &PoolShared) -> Result<(Arc<Interpreter>, Process), Str
     Err("its tools have changed since the configuration was read; a reload applies the change".to_owned())
 }
 
-/// Serves calls with one process, until the process ends or is replaced. A retired process ends in the background while
-/// the next process already runs. In each slot, at most one retired process ends at the same time.
+/// A retired process ends in the background. Each slot has at most one such process.
 async fn serve(
     shared: &Arc<PoolShared>,
     interpreter: Arc<Interpreter>,
@@ -111,7 +104,7 @@ async fn serve(
         }
         ProcessEnd::Retired => {
             if let Some(before) = ending.take() {
-                // An error means that the task ended because of a bug. The task's process was killed with it.
+                // An error means a bug in the task. The process was killed together with the task.
                 let _ = before.await;
             }
             let shared_by_end = Arc::clone(shared);
@@ -139,8 +132,7 @@ async fn watch(shared: &PoolShared, interpreter: &Interpreter, process: &Process
     }
 }
 
-/// Ends a retired process. If a canceled call does not end, the other calls get a grace period, and then the process is
-/// killed. A function that does not check for cancellation can be stopped only in this way.
+/// A function that ignores cancellation can be stopped only by killing the process.
 async fn retire(shared: Arc<PoolShared>, interpreter: Arc<Interpreter>, process: Process) {
     let idle = async {
         while shared.running_on(&interpreter) > 0 {

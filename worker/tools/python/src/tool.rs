@@ -14,7 +14,7 @@ use crate::messages::{CallFacts, Failure, FailureKind};
 use crate::pool::Pool;
 use crate::runtime;
 
-/// Maximum time that a call waits for a process with free capacity. A longer wait would waste the call's slot.
+/// A longer wait would waste the call's slot.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) struct ModuleTool {
@@ -28,7 +28,7 @@ impl ModuleTool {
         Self { pool, name, timeout }
     }
 
-    /// Returns the failure of a call that was not sent. A retry does no harm, even for a `once` tool.
+    /// A retry does no harm, even for a `once` tool.
     fn unsent(&self, what: &str) -> ToolFailure {
         let shared = &self.pool.shared;
         let (runtime, name) = (runtime::name(shared.def.runtime), shared.entry_name());
@@ -40,8 +40,7 @@ impl ModuleTool {
 #[async_trait]
 impl Handler for ModuleTool {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
-        // Waits for at most half of the timeout. Otherwise a call that could not be sent would be reported as timed
-        // out.
+        // Wait for at most half of the timeout. Otherwise an unsent call would be reported as timed out.
         let lease = self.pool.lease(PATIENCE.min(self.timeout / 2)).await.map_err(|why| {
             self.unsent(match why {
                 NoLease::Away => "are not available right now",
@@ -95,24 +94,20 @@ fn failed(failure: Failure) -> ToolFailure {
             retry_after: retry_after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             not_executed,
         },
-        // The worker cancels a call only when no one waits for its result anymore. If the host cancels a call without a
-        // request from the worker, the call did not complete.
+        // The worker did not cancel this call, so it is unknown whether the call ran to the end.
         FailureKind::Cancelled => ToolFailure::Transient { message: text(), retry_after: None, not_executed: false },
         FailureKind::Internal => ToolFailure::Internal { message },
     }
 }
 
-/// If this value is dropped before the response, the call is canceled. If the canceled call does not end in time, its
-/// process is ended.
+/// Dropping this value before the response cancels the call. If the call does not end in time, its process is ended.
 struct RunningCall {
     call: Option<(Lease, PendingCall)>,
     grace: Duration,
 }
 
 impl RunningCall {
-    /// Passes on progress, and makes the inner calls that the function requests. `None` if the process was lost. Fails
-    /// if an inner call is in progress or cannot be made: the outer call is canceled, and retried later if the failure
-    /// is transient.
+    /// `None` if the process was lost. Fails if an inner call is in progress or cannot be made.
     async fn answer(mut self, context: &CallContext) -> Result<Option<CallReply>, ToolFailure> {
         let Some((lease, ticket)) = self.call.as_mut() else { return Ok(None) };
         let answer = loop {
@@ -141,15 +136,14 @@ impl Drop for RunningCall {
     fn drop(&mut self) {
         let Some((lease, ticket)) = self.call.take() else { return };
         lease.interpreter.cancel(ticket.id);
-        // Outside of a runtime, the process is exiting, and its interpreters exit too.
+        // Without a runtime, the process is exiting, and its interpreters exit too.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(abandon(lease, ticket, self.grace));
         }
     }
 }
 
-/// Keeps the capacity of a dropped call occupied until the call has ended. After the grace period, marks the
-/// interpreter as stuck and retired.
+/// Keeps the capacity of a dropped call occupied until the call has ended.
 async fn abandon(lease: Lease, ticket: PendingCall, grace: Duration) {
     if tokio::time::timeout(grace, ticket.answer).await.is_err() {
         lease.interpreter.stuck.cancel();

@@ -52,8 +52,7 @@ impl ToolHost {
     async fn ended(&mut self) -> bool {
         timeout(PATIENCE, async {
             while self.process.try_wait().unwrap().is_none() {
-                // The standard library started the process, so the runtime is not notified of its exit. The test polls
-                // instead.
+                // The standard library started the process, so the runtime is not notified of its exit.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
@@ -64,8 +63,7 @@ impl ToolHost {
 
 impl Drop for ToolHost {
     fn drop(&mut self) {
-        // SIGINT ends the host and its interpreters. After SIGKILL, the interpreters would run until they detect the
-        // host's end.
+        // After SIGKILL, the interpreters would run until they detect the host's end.
         let _ = kill(Pid::from_raw(self.process.id().try_into().unwrap()), Signal::SIGINT);
         let _ = self.process.wait();
     }
@@ -131,7 +129,7 @@ async fn a_call_that_ignores_cancellation_ends_its_interpreter() {
     (def.processes, def.concurrency, def.cancel_grace) = (1, 1, Duration::from_millis(300));
     let tools = Tools::of(def);
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
-    // The function must be running when the call is dropped. A function that has not begun would simply end.
+    // A function that has not begun would simply end.
     assert!(timeout(Duration::from_secs(3), tools.call("nap", json!({"seconds": 600}))).await.is_err());
     let next = timeout(PATIENCE, tools.call("wait", json!({"seconds": 0}))).await.unwrap().unwrap();
     assert_ne!(next, process);
@@ -147,7 +145,7 @@ async fn a_terminated_host_ends_after_its_worker_disconnects() {
     let left = tools.call("leave_behind", json!({})).await.unwrap();
     let left: Vec<i64> = left.as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
     host.signal(Signal::SIGTERM);
-    // A worker that drains is served until it disconnects.
+    // A draining worker is served until it disconnects.
     assert_eq!(tools.call("add", json!({"a": 1})).await.unwrap(), json!({"sum": 3}));
     drop(tools);
     assert!(host.ended().await && !host.socket().exists());

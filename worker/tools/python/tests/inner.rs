@@ -1,5 +1,4 @@
-//! Tests Python functions that call other tools: the calls return results, and a function ends while its call is in
-//! progress.
+//! Tests Python functions that call other tools.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "other tests need more of it")]
@@ -21,7 +20,7 @@ use support::{Tools, def};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The first `ended` calls have ended. Each returns its arguments, but calls of the tool `refused` are denied.
+/// The first `ended` calls have ended, and each returns its arguments. Calls of the tool `refused` are denied.
 struct ScriptedInnerCalls {
     ended: usize,
     asked: Mutex<Vec<(usize, String, Value)>>,

@@ -1,5 +1,4 @@
-//! Tests the tools that modules offer, the errors of modules that cannot be imported, and the detection of code
-//! changes.
+//! Tests the tools that modules offer.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "shared with the tests of pools")]

@@ -1,5 +1,4 @@
-//! Tests with real interpreters: the context of a call, the outcome of a call after its process is lost, and the end of
-//! all processes.
+//! Tests with real interpreters.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -75,7 +74,7 @@ async fn a_crash_loses_only_the_calls_of_its_process() {
     (def.processes, def.concurrency) = (2, 2);
     let tools = Tools::of(def);
     tools.pools.start();
-    // If two processes are running, two concurrent calls run in different processes.
+    // Two concurrent calls run in different processes as soon as both processes are running.
     until(PATIENCE, async || {
         let (one, other) =
             tokio::join!(tools.call("wait", json!({"seconds": 0.2})), tools.call("wait", json!({"seconds": 0.2})));
@@ -97,7 +96,7 @@ async fn a_dropped_call_is_canceled_and_its_process_continues() {
     let tools = Tools::of(def);
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
     assert!(timeout(Duration::from_millis(300), tools.call("wait", json!({"seconds": 600}))).await.is_err());
-    // There is capacity for only one call. The capacity becomes free when the canceled call has ended.
+    // There is capacity for only one call.
     assert_eq!(tools.call("wait", json!({"seconds": 0})).await.unwrap(), process);
     tools.stop().await;
 }
@@ -108,13 +107,12 @@ async fn a_call_that_ignores_cancellation_ends_its_process_after_a_grace() {
     (def.processes, def.concurrency, def.cancel_grace) = (1, 2, Duration::from_secs(5));
     let tools = Tools::of(def);
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
-    // The function must be running when the call is dropped. A function that has not begun would simply end.
+    // A function that has not begun would simply end.
     assert!(timeout(Duration::from_secs(3), tools.call("nap", json!({"seconds": 600}))).await.is_err());
-    // Another call that ends within the grace period is not affected. A longer call would be reported as lost.
+    // A call that ends within the grace period is not affected.
     let (short, long) =
         tokio::join!(tools.call("wait", json!({"seconds": 0.3})), tools.call("nap", json!({"seconds": 0.2})));
     assert_eq!((short.unwrap(), long.is_ok()), (process.clone(), true));
-    // After the grace period, calls run in another process, and the first process is ended.
     until(PATIENCE, async || tools.call("wait", json!({"seconds": 0})).await.unwrap() != process).await;
     until(PATIENCE, async || !is_running(process.as_i64().unwrap())).await;
     tools.stop().await;
@@ -128,7 +126,7 @@ async fn large_results_and_rogue_bytes_do_not_break_later_calls() {
     let large = tools.call("large", json!({"count": 5_000_000})).await;
     assert!(matches!(large, Err(ToolFailure::Ended { message, .. }) if message.contains("Ask for less at a time")));
     assert_eq!(tools.call("large", json!({"count": 3_000_000})).await.unwrap().as_str().unwrap().len(), 3_000_000);
-    // Bytes that are not a frame end the process and all calls that run in it.
+    // Bytes that are not a frame end the process.
     assert!(lost(tools.call("rogue", json!({})).await));
     let after = timeout(PATIENCE, tools.call("add", json!({"a": 1}))).await.unwrap();
     assert_eq!(after.unwrap(), json!({"sum": 3}));
@@ -206,8 +204,7 @@ async fn a_full_pool_reports_not_executed() {
     tools.stop().await;
 }
 
-/// Measures the overhead of a call: the time to an interpreter and back. Run it on an idle machine with
-/// `cargo nextest run -p tickfleet-tools-python --run-ignored only --no-capture`.
+/// Run it on an idle machine with `cargo nextest run -p tickfleet-tools-python --run-ignored only --no-capture`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn the_call_overhead_of_an_interpreter_is_measured() {

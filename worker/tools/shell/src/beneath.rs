@@ -1,5 +1,4 @@
-//! Opens only files and folders below a given folder. Symbolic links in the path cannot lead out of the folder, even if
-//! they change at the same time.
+//! Opens only files and folders below a given folder. Links cannot lead out, even if they change at the same time.
 
 #[cfg(target_os = "linux")]
 pub(crate) use of_linux::{FOLDER, open};
@@ -7,7 +6,7 @@ pub(crate) use of_linux::{FOLDER, open};
 #[cfg(not(target_os = "linux"))]
 pub(crate) use step_by_step::{FOLDER, open};
 
-/// On Linux, the kernel resolves the whole path. Links that stay below the folder are followed.
+/// Follows links that stay below the folder.
 #[cfg(target_os = "linux")]
 mod of_linux {
     use std::os::fd::OwnedFd;
@@ -16,7 +15,6 @@ mod of_linux {
     use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
     use rustix::io;
 
-    /// Flags for opening the folder below which paths are resolved.
     pub(crate) const FOLDER: OFlags = OFlags::PATH;
 
     pub(crate) fn open(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
@@ -24,8 +22,7 @@ mod of_linux {
     }
 }
 
-/// On other systems, the path is opened folder by folder, and no link is followed. On Linux, tests also compile this
-/// module.
+/// Opens the path folder by folder, and follows no link. Tests on Linux also compile this module.
 #[cfg(any(test, not(target_os = "linux")))]
 mod step_by_step {
     use std::os::fd::OwnedFd;
@@ -41,7 +38,7 @@ mod step_by_step {
         let mut parts = path.components().peekable();
         let mut folder: Option<OwnedFd> = None;
         while let Some(part) = parts.next() {
-            // The caller has already checked the path, but `..` must still be rejected here.
+            // Callers have checked the path, but `..` must be rejected here too.
             if !matches!(part, Component::Normal(_) | Component::CurDir) {
                 return Err(Errno::XDEV);
             }

@@ -1,5 +1,4 @@
-//! The tools that coding agents expect: workspace files, commands, Python. Every worker has these tools. As for all
-//! tools, the permission matrix decides which agents may use them.
+//! The tools that coding agents expect: workspace files, commands and Python.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,18 +16,15 @@ use crate::shell::{self, Shell};
 
 pub const NAMES: [&str; 7] =
     ["read_file", "write_file", "edit_file", "list_files", "search_files", "run_command", "run_python"];
-/// The tools that run a command or a program.
 pub const RUNNING: [&str; 2] = ["run_command", "run_python"];
 
-/// Maximum bytes of a file that is read or written.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const LISTED_MAX: usize = 1_000;
 const FOUND_MAX: usize = 200;
 const LINE_CHARS_MAX: usize = 300;
-/// Time limit of a call that runs a command or a program.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns the tools that work on files. They need no sandbox.
+/// These tools need no sandbox.
 #[must_use]
 pub fn files(shell: &Arc<Shell>) -> Vec<TypedTool> {
     vec![read_file(shell), write_file(shell), edit_file(shell), list_files(shell), search_files(shell)]
@@ -39,8 +35,7 @@ pub fn running(shell: &Arc<Shell>, level: Level) -> Vec<TypedTool> {
     vec![run_command(shell, level), run_python(shell, level)]
 }
 
-/// Returns the tools of [`running`] for a machine that supports no sandbox level. Each call fails with
-/// `not_configured`.
+/// For a machine that supports no sandbox level: each call fails with `not_configured`.
 #[must_use]
 pub fn refused(shell: &Arc<Shell>) -> Vec<TypedTool> {
     let refused = |tool: TypedTool| {
@@ -120,7 +115,7 @@ struct Edited {
 
 fn edit_file(shell: &Arc<Shell>) -> TypedTool {
     let about = "Replaces a piece of text in a file of the workspace.";
-    // A second run could change the file again: if `new` contains `old`, the second run would find `old` again.
+    // If `new` contains `old`, a second run would change the file again.
     on_files(shell, "edit_file", about, Effect::Once, |files, args: Edit| {
         if args.old.is_empty() {
             return Err(ToolError::InvalidArguments("'old' is empty: write_file writes a whole file.".into()));
@@ -208,7 +203,7 @@ fn search_files(shell: &Arc<Shell>) -> TypedTool {
         let (all, mut truncated) = files.walk(&args.path, LISTED_MAX * 10)?;
         let mut matches = Vec::new();
         for entry in all.into_iter().filter(|entry| !entry.is_folder) {
-            // Skip files that are not text or are too long, and links that lead out of the workspace.
+            // Skip files that are not text or are too long, and links out of the workspace.
             let Ok(text) = text_of(files, &entry.path) else { continue };
             for (number, line) in text.lines().enumerate().filter(|(_, line)| pattern.is_match(line)) {
                 if matches.len() == FOUND_MAX {
@@ -250,7 +245,6 @@ fn run_python(shell: &Arc<Shell>, level: Level) -> TypedTool {
     running_tool(shell, level, "run_python", about, |args: Python| (vec!["python3".into(), "-".into()], args.code))
 }
 
-/// Makes a tool with work that runs on a thread that may block.
 fn on_files<Args, Out, Work>(shell: &Arc<Shell>, name: &str, about: &str, effect: Effect, work: Work) -> TypedTool
 where
     Args: for<'de> Deserialize<'de> + JsonSchema + Send + 'static,

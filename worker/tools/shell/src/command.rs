@@ -1,5 +1,4 @@
-//! Inserts a call's arguments into a command. Each argument stays within the command element that contains its
-//! template.
+//! Inserts a call's arguments into a command. An argument never leaves its element of the command.
 
 use serde_json::{Map, Value};
 
@@ -15,7 +14,6 @@ enum Part {
 }
 
 impl Template {
-    /// Fails on a `{{` without a `}}`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -36,7 +34,7 @@ impl Template {
         })
     }
 
-    /// Inserts the arguments. `None` if one of the template's arguments is absent or null.
+    /// `None` if an argument is absent or null.
     pub(crate) fn render(&self, arguments: &Arguments) -> Option<String> {
         let mut text = String::new();
         for part in &self.0 {

@@ -1,5 +1,4 @@
-//! Access to the files of a workspace, and to nothing outside. Each path is resolved below one open folder, so symbolic
-//! links cannot lead out, even if they change at the same time.
+//! Access to the files of a workspace, and to nothing outside: each path is resolved below one open folder.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,7 +15,6 @@ use crate::beneath;
 use crate::temporary::TemporaryFile;
 use crate::workspace::Workspace;
 
-/// Maximum nesting of folders in a path.
 const DEPTH_MAX: usize = 64;
 const FILE_MODE: RawMode = 0o644;
 const FOLDER_MODE: RawMode = 0o755;
@@ -27,10 +25,10 @@ pub(crate) struct Files {
 }
 
 pub(crate) struct Entry {
-    /// The path relative to the workspace.
+    /// Relative to the workspace.
     pub(crate) path: String,
     pub(crate) is_folder: bool,
-    /// The size in bytes; 0 for folders.
+    /// In bytes; 0 for folders.
     pub(crate) size: u64,
 }
 
@@ -63,8 +61,7 @@ impl Files {
         Ok(content)
     }
 
-    /// Replaces the whole content. Other processes see either the old or the new content, and never a mixture. If
-    /// several writers write at the same time, the last one wins.
+    /// Other processes see either the old or the new content. The last of several writers wins.
     pub(crate) fn write(&self, path: &str, content: &[u8]) -> Result<(), ToolError> {
         let inner = inner(path)?;
         let name = inner.file_name().ok_or_else(|| ToolError::Permanent(format!("'{path}' names no file.")))?;
@@ -82,10 +79,7 @@ impl Files {
         file.persist(content, Path::new(name)).map_err(|error| failed(path, &error))
     }
 
-    /// Returns at most `max` entries, without following links. The entries of each folder are sorted by name.
-    ///
-    /// Also returns true if the list is incomplete: there are more entries, or a folder is nested too deeply or cannot
-    /// be opened. Uses only one descriptor in addition to the workspace's own, regardless of the number of folders.
+    /// Follows no links. Returns true if the list is incomplete. Needs only one further descriptor.
     pub(crate) fn walk(&self, path: &str, max: usize) -> Result<(Vec<Entry>, bool), ToolError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let start = inner(path)?;
@@ -149,7 +143,7 @@ impl Files {
         Ok(folder)
     }
 
-    /// Makes the workspace's user the owner, because commands run as this user.
+    /// Commands run as the workspace's user.
     fn give_to_owner(&self, made: impl AsFd) -> Result<(), ToolError> {
         let Some(owner) = self.workspace.owner else { return Ok(()) };
         let user = rustix::fs::Uid::from_raw(owner);
@@ -158,7 +152,7 @@ impl Files {
     }
 }
 
-/// Returns the path relative to the workspace. `path` is relative, or absolute and below `/app/workspace`.
+/// `path` is relative, or absolute and below `/app/workspace`.
 fn inner(path: &str) -> Result<PathBuf, ToolError> {
     let path = Path::new(path);
     let relative = match path.strip_prefix(WORKSPACE) {
@@ -190,7 +184,6 @@ fn inner(path: &str) -> Result<PathBuf, ToolError> {
     Ok(inner)
 }
 
-/// Returns `.` for the workspace's folder itself.
 fn from_root(inner: &Path) -> &Path {
     if inner.as_os_str().is_empty() { Path::new(".") } else { inner }
 }
@@ -236,7 +229,6 @@ pub(crate) mod tests {
         assert!(files.walk("", 2).unwrap().1);
     }
 
-    /// Runs `body` in a separate process that may open only a few files.
     #[allow(clippy::disallowed_methods, reason = "the variable says which of the two processes this is")]
     pub(crate) fn with_few_descriptors(test: &str, body: impl FnOnce()) {
         const ROLE: &str = "TICKFLEET_TEST_FEW_DESCRIPTORS";

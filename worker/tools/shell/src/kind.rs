@@ -14,7 +14,6 @@ pub struct ShellKind {
     unheld: UnsupportedSandbox,
 }
 
-/// How a declaration is handled if this machine does not support its sandbox level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UnsupportedSandbox {
     Refused,
@@ -25,21 +24,19 @@ enum UnsupportedSandbox {
 }
 
 impl ShellKind {
-    /// For a process that runs the tools. Declarations that this machine does not support are rejected.
+    /// For a process that runs the tools. Rejects declarations that this machine does not support.
     #[must_use]
     pub const fn new(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: UnsupportedSandbox::Refused }
     }
 
-    /// For a process that runs the tools. If this machine does not support a tool, the tool is made, and its calls fail
-    /// with `not_configured`.
+    /// For a process that runs the tools. Calls of a tool that this machine does not support fail.
     #[must_use]
     pub const fn lenient(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: UnsupportedSandbox::CallsRefused }
     }
 
-    /// For a process that only checks declarations. The machine is not checked, because each worker checks its own
-    /// machine.
+    /// For a process that only checks declarations: each worker checks its own machine.
     #[must_use]
     pub const fn elsewhere(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: UnsupportedSandbox::NotAsked }
@@ -52,7 +49,6 @@ impl ToolKind<ShellDef> for ShellKind {
         let configured = match self.unheld {
             UnsupportedSandbox::NotAsked => true,
             UnsupportedSandbox::Refused => tool.fits_the_machine().map(|()| true)?,
-            // If the machine does not support the tool, its handler rejects each call.
             UnsupportedSandbox::CallsRefused => tool.fits_the_machine().is_ok(),
         };
         Ok(DeclaredHandler { handler: Arc::new(tool), configured })

@@ -1,12 +1,4 @@
-//! Tools that run commands in a sandbox, and tools for the files that the commands work on.
-//!
-//! Read in this order:
-//!
-//! - `tool`: a call of a declared tool from end to end.
-//! - `command`: inserts arguments into a command.
-//! - [`workspace`]: the folder where the command runs.
-//! - [`shell`]: the state that all tools share.
-//! - [`builtin`]: the tools that coding agents expect.
+//! Tools that run commands in a sandbox, and tools for the files that the commands work on. Read `tool` first.
 
 mod beneath;
 pub mod builtin;

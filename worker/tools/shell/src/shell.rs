@@ -1,5 +1,4 @@
-//! The state that all shell and file tools of a process share: the sandbox and the workspaces. The sandbox is probed on
-//! first use.
+//! The state that all shell and file tools of a process share: the sandbox and the workspaces.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -12,8 +11,7 @@ use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::workspace::{Workspace, Workspaces};
 
-/// Default time limit of a command. Shorter than the timeout of a call, so that a model receives the output of a
-/// command that exceeds the limit.
+/// Shorter than the timeout of a call, so that a model receives the output of a command that exceeds this limit.
 pub(crate) const WALL_MS: u64 = 25_000;
 
 #[derive(Debug)]
@@ -25,7 +23,6 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// `launcher` starts commands. The workspaces are below `root`, and each is kept for `keep` after its last use.
     /// Nothing is probed yet.
     #[must_use]
     pub fn new(launcher: Launcher, root: impl Into<PathBuf>, keep: Duration) -> Arc<Self> {
@@ -33,14 +30,13 @@ impl Shell {
         Arc::new(Self { launcher, engine: "docker".into(), workspaces, sandbox: OnceLock::new() })
     }
 
-    /// The first call probes the levels, which takes some tens of milliseconds, and logs the result.
+    /// The first call probes the levels, which takes some tens of milliseconds.
     #[must_use]
     pub fn support(&self) -> SandboxSupport {
         self.sandbox().map_or_else(|why| SandboxSupport::none(&why), |sandbox| sandbox.support().clone())
     }
 
-    /// Returns the strictest level that this machine supports, or `None`. Considers only the levels without a
-    /// container, `strict` and `basic`.
+    /// Considers only the levels without a container.
     #[must_use]
     pub fn strictest(&self) -> Option<Level> {
         let support = self.support();
@@ -53,7 +49,7 @@ impl Shell {
         made.map_err(|error| ToolFailure::Internal { message: format!("cannot create the workspace: {error}") })
     }
 
-    /// If the level is `docker` and `image` is given, the container uses this image.
+    /// `image` applies only to the level `docker`.
     pub async fn run(
         &self,
         level: Level,
@@ -99,8 +95,7 @@ impl Shell {
     }
 }
 
-/// Runs the future on a separate thread. The callers can be inside a runtime, where a thread must not block on a
-/// future.
+/// A thread inside a runtime must not block on a future, so the future runs on a separate thread.
 fn apart<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, String> {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -20,8 +20,7 @@ pub(crate) struct TemporaryFile<'folder> {
 }
 
 impl<'folder> TemporaryFile<'folder> {
-    /// The name is random, so that concurrent writers use different names, even on several machines. An existing file
-    /// or link is never opened.
+    /// Writers on several machines may use the same folder, so the name is random. An existing file is never opened.
     pub(crate) fn new(folder: BorrowedFd<'folder>, mode: Mode) -> io::Result<Self> {
         let random = OsRng.try_next_u64().map_err(io::Error::other)?;
         let name = format!("{PREFIX}{random:016x}");
@@ -34,8 +33,7 @@ impl<'folder> TemporaryFile<'folder> {
         &self.file
     }
 
-    /// Writes `content` and renames the file to `name`. Replaces an existing file of that name. After an error, the
-    /// temporary file is removed.
+    /// Replaces an existing file. After an error, the temporary file is removed.
     pub(crate) fn persist(mut self, content: &[u8], name: &Path) -> io::Result<()> {
         self.file.write_all(content)?;
         renameat(self.folder, &self.name, self.folder, name)?;
@@ -49,8 +47,7 @@ impl Drop for TemporaryFile<'_> {
         if self.is_named {
             return;
         }
-        // The removal may fail, because a command in the same workspace may have removed the file. The caller reports
-        // the error that came first.
+        // A command in the same workspace may have removed the file. The caller reports the error that came first.
         let _ = unlinkat(self.folder, &self.name, AtFlags::empty());
     }
 }

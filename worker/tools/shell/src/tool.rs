@@ -1,4 +1,4 @@
-//! A declared shell tool. It is checked when the configuration is loaded, and runs when a model calls it.
+//! A declared shell tool, checked when the configuration is loaded.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct ShellTool {
     level: Level,
     command: Vec<Template>,
     stdin: Option<Template>,
-    /// The fixed parts of a run: everything except the command, the standard input and the workspace.
+    /// Without the command, the standard input and the workspace.
     plan: Spec,
     image: Option<String>,
     transient: BTreeSet<u8>,
@@ -32,7 +32,7 @@ fn field(name: &str) -> impl FnOnce(String) -> DeclarationError {
 }
 
 impl ShellTool {
-    /// All arguments in the declaration's templates must be in `input_schema`.
+    /// Rejects templates with arguments outside `input_schema`.
     pub(crate) fn new(def: &ShellDef, input_schema: &Value, shell: &Arc<Shell>) -> Result<Self, DeclarationError> {
         let command = def.command.iter().map(|text| Template::parse(text)).collect::<Result<Vec<_>, _>>();
         let tool = Self {

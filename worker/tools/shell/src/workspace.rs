@@ -1,5 +1,4 @@
-//! Workspaces: one folder for each task of a tenant. If a call has no task, it uses the folder of its agent. All
-//! workspaces are below one folder, which the workers of a fleet should share.
+//! Workspaces: one folder for each task of a tenant. A call without a task uses the folder of its agent.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -16,17 +15,15 @@ use tickfleet_sandbox::removal;
 use tickfleet_tools::CallContext;
 use tokio::time::Instant;
 
-/// If the worker is root, the first id of the users that own workspaces.
+/// If the worker is root: the first user that owns workspaces.
 const FIRST_USER: u32 = 0x4000_0000;
-/// Number of user ids for workspaces. Two workspaces rarely have the same user id. Landlock isolates two such
-/// workspaces from each other.
+/// Two workspaces rarely have the same user id. Even in this case, Landlock isolates the workspaces.
 const USERS: u32 = 0x1000_0000;
-/// Interval at which a process removes workspaces that have not been used for a long time.
+/// Between two removals of unused workspaces.
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
-/// The suffix of a workspace's marker file. The file's modification time is the time of the last use.
+/// The marker's modification time is the time of the last use.
 const USED: &str = ".used";
 
-/// The workspaces of a process. Workspaces that have not been used for a long time are removed.
 #[derive(Debug)]
 pub struct Workspaces {
     root: PathBuf,
@@ -43,13 +40,11 @@ pub struct Workspace {
 }
 
 impl Workspaces {
-    /// Each workspace is kept for `keep` after its last use.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>, keep: Duration) -> Self {
         Self { root: root.into(), keep, swept: Mutex::new(None), sweeping: Arc::default() }
     }
 
-    /// Returns the workspace of a call. Creates the workspace if necessary.
     pub fn of(&self, context: &CallContext) -> io::Result<Workspace> {
         let tenant = context.tenant.as_str();
         let agent = context.agent.as_str();
@@ -59,20 +54,20 @@ impl Workspaces {
         }
     }
 
-    /// Returns a workspace for probing a sandbox. No call uses this workspace.
+    /// No call uses this workspace.
     pub fn scratch(&self) -> io::Result<Workspace> {
         self.get(&["scratch"])
     }
 
     fn get(&self, name: &[&str]) -> io::Result<Workspace> {
-        // Names of tenants and tasks can be long and can contain any characters. Their digest is a safe, short name.
+        // Names of tenants and tasks can be long and can contain any characters.
         let digest = Sha256::digest(name.join("\0").as_bytes());
         let key: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let number = u32::from_be_bytes([digest[28], digest[29], digest[30], digest[31]]);
         let owner = geteuid().is_root().then_some(FIRST_USER + number % USERS);
         self.make_root()?;
         let workspace = Workspace { path: self.root.join(&key), owner };
-        // Write the marker before the folder. Otherwise another worker's sweep could find a folder that looks unused.
+        // Write the marker before the folder. Otherwise another worker's sweep could remove the folder as unused.
         File::create(self.root.join(format!("{key}{USED}")))?.set_modified(now())?;
         self.make(&workspace)?;
         Ok(workspace)
@@ -80,13 +75,13 @@ impl Workspaces {
 
     fn make_root(&self) -> io::Result<()> {
         if let Ok(found) = fs::metadata(&self.root) {
-            // Without this check, a user who creates this folder in `/tmp` first would own all workspaces.
+            // A user who creates this folder in `/tmp` first must not own all workspaces.
             let trusted = found.is_dir() && [0, geteuid().as_raw()].contains(&found.uid());
             let why = || io::Error::other(format!("{} is not owned by this user or root", self.root.display()));
             return trusted.then_some(()).ok_or_else(why);
         }
         fs::create_dir_all(&self.root)?;
-        // Other users can reach their own workspace through this folder, but cannot list this folder.
+        // Other users reach their own workspace through this folder, but cannot list it.
         fs::set_permissions(&self.root, fs::Permissions::from_mode(0o711))
     }
 
@@ -106,8 +101,7 @@ impl Workspaces {
         }
     }
 
-    /// Starts a sweep if one is due. The sweep runs on a separate thread, because workspaces can contain any number of
-    /// folders. `None` if no thread was started.
+    /// Workspaces can contain any number of folders, so the sweep has its own thread. `None` if no sweep is due.
     pub fn sweep_when_due(&self) -> Option<JoinHandle<()>> {
         let mut swept = self.swept.lock();
         if swept.is_some_and(|at| at.elapsed() < SWEEP_EVERY) {
@@ -148,7 +142,7 @@ impl Sweep {
     }
 }
 
-/// Removes a workspace and its marker. Does not follow links, even if links are created during the removal.
+/// Does not follow links, even if links are created during the removal.
 fn remove(marker: &Path) {
     let folder = marker.with_extension("");
     match removal::remove(&folder) {
@@ -158,7 +152,7 @@ fn remove(marker: &Path) {
     }
 }
 
-/// Returns the time of the clock that determines the modification times of files.
+/// The clock that determines the modification times of files.
 #[allow(clippy::disallowed_methods, reason = "it is held against times of files, which are this clock's")]
 fn now() -> SystemTime {
     SystemTime::now()

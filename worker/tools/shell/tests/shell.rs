@@ -1,4 +1,4 @@
-//! Tests shell and file tools, called as a worker calls them. The tests use the launcher of the sandbox crate.
+//! Tests shell and file tools, called as a worker calls them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a test says what it skips")]
 
@@ -13,7 +13,7 @@ use tickfleet_sandbox::Launcher;
 use tickfleet_tools::{CallContext, DeclarationError, Environment, Handler, ToolFailure, ToolKind};
 use tickfleet_tools_shell::{Shell, ShellKind, builtin};
 
-/// A program of the sandbox crate. `None` if it was not built before these tests.
+/// `None` if the program was not built before these tests.
 fn launcher() -> Option<Launcher> {
     let beside = std::env::current_exe().unwrap().parent()?.parent()?.join("tickfleet-sandbox-exec");
     if !beside.exists() {
@@ -113,7 +113,7 @@ async fn a_tool_without_a_working_sandbox_is_rejected_and_never_runs() {
         let refused = declared(&shell, json!({"level": level, "command": ["id"]}));
         assert!(matches!(refused.err(), Some(DeclarationError::Machine(why)) if why.contains(level)));
     }
-    // A lenient worker still registers the tool. The tool is not offered to models, and its calls are rejected.
+    // A lenient worker registers the tool, but rejects its calls.
     let def: ShellDef = serde_json::from_value(json!({"level": "basic", "command": ["id"]})).unwrap();
     let made = ShellKind::lenient(Arc::clone(&shell)).make(&def, &json!({"type": "object"}), Effect::Read).unwrap();
     assert!(!made.configured);
@@ -163,7 +163,7 @@ async fn files_and_commands_share_only_the_workspace_of_their_task() {
     let ran = run(&tool(&first, "run_command"), &context, command).await.unwrap();
     assert_eq!(ran["exit_code"], 0, "{ran}");
 
-    // Another worker that uses the same folder continues with the files of the first worker.
+    // Another worker with the same folder continues with the files of the first worker.
     let second = shell(&root, launcher);
     let ran = run(&tool(&second, "run_python"), &context, json!({"code": "exec(open('src/a.py').read())"})).await;
     assert_eq!(ran.unwrap()["stdout"], "42\n");

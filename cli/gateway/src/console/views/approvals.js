@@ -1,5 +1,3 @@
-// Calls that wait for approval.
-
 import { act, ask, may, now, whoami, withQuery } from "../api.js";
 import { collect, estimate } from "../actions.js";
 import { fromNow, range, span } from "../format.js";
@@ -104,7 +102,7 @@ function shownArguments(approval, why) {
     : h("p", { class: "bad" }, `Shortened: secrets are removed and long texts cut (${approval.arguments_bytes} bytes in full; ${why}).`)];
 }
 
-// An approver must be able to read all calls of one action.
+// An approver must be able to read all calls that one action approves.
 const APPROVED_MAX = 200;
 
 /**

@@ -1,5 +1,3 @@
-// Searches the audit log: actions, their actors, and the decisions about them.
-
 import { ask, now, withQuery } from "../api.js";
 import { count, range } from "../format.js";
 import { write } from "../json.js";
@@ -7,7 +5,7 @@ import { AGENT, FROM, TENANT, TOOL, UNTIL, button, chip, copy, empty, filters, h
 
 const FIELDS = [TENANT, AGENT, TOOL, { name: "outcome", label: "Outcome", list: "outcome" }, { name: "text", label: "Text", wide: true }, { name: "where", label: "Where", help: "amount > 100", wide: true }, FROM, UNTIL];
 const NAMES = ["tenant", "agent", "tool", "outcome", "text", "where"];
-// Bounds of one search: it ends after this many pages or matches.
+// A search ends after this many pages or matches.
 const PAGES = 12;
 const ENOUGH = 50;
 

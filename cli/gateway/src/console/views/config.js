@@ -1,5 +1,3 @@
-// The configuration as the gateway reads it: the policy files, and each setting with its source.
-
 import { ask, whoami } from "../api.js";
 import { count } from "../format.js";
 import { empty, field, h, keepInLink, table } from "../ui.js";

@@ -1,5 +1,4 @@
-// Dead letters: messages that were never executed, and calls and tasks that failed permanently, with their causes. The
-// view can replay, edit and drop them.
+// Dead letters: messages that were never executed, and calls and tasks that failed permanently.
 
 import { act, ask, may, now, withQuery } from "../api.js";
 import { count, range } from "../format.js";
@@ -109,11 +108,11 @@ async function onAll(kind, wanted, refresh) {
       return answers;
     };
     try {
-      // Exclude entries that fail again during the loop. Otherwise, they would be replayed endlessly.
+      // Without this bound, entries that fail again during the loop would be replayed endlessly.
       const why = await each(wanted, Math.min(wanted.before_ms ?? Infinity, preview.now_ms + 1), signal, page);
       say(`${summary(done, verb)}${why}`);
     } catch (error) {
-      // Earlier pages have been handled: report them with the error.
+      // Earlier pages are handled: report them with the error.
       throw done.length ? new Error(`${summary(done, verb)} Then: ${error.message}`, { cause: error }) : error;
     }
   };

@@ -1,5 +1,3 @@
-// Caps and limits, each with its fullest counters; one limit with all counters and the turns that wait.
-
 import { ask, withQuery } from "../api.js";
 import { share } from "../charts.js";
 import { count, fromNow, span } from "../format.js";

@@ -1,5 +1,3 @@
-// The first screen: findings that need attention, rates, calls over time, failing tools, and why turns wait.
-
 import { ask, may, whoami, now, withQuery } from "../api.js";
 import { pause } from "../actions.js";
 import { SERIES, share, spark, stack } from "../charts.js";

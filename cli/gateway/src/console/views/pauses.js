@@ -1,5 +1,3 @@
-// Paused tenants, agents and tools: list, pause and resume.
-
 import { ask, may, whoami } from "../api.js";
 import { pause, resume, whose } from "../actions.js";
 import { age, button, empty, field, h, say, table } from "../ui.js";

@@ -1,5 +1,3 @@
-// Rules, fact conditions and limits with their modes, and how many calls each denied or would deny in shadow mode.
-
 import { ask, whoami, withQuery } from "../api.js";
 import { count } from "../format.js";
 import { TENANT, button, chip, empty, filters, h, link, table, time } from "../ui.js";

@@ -1,5 +1,3 @@
-// Calls by day, tenant, agent and tool: counts, outcomes, durations, and model usage.
-
 import { ask, withQuery } from "../api.js";
 import { share } from "../charts.js";
 import { count, money, span, tally } from "../format.js";

@@ -1,5 +1,3 @@
-// One turn, task or approval: why it waits, its steps over time, the tree of its tasks, its results and its actions.
-
 import { ask, may, now, withQuery } from "../api.js";
 import { cancel } from "../actions.js";
 import { waterfall } from "../charts.js";
@@ -147,7 +145,7 @@ function tree(story) {
 
 /** Explains why the turn waits, with links to act on the cause. Returns null if the turn does not wait. */
 function why(story, lines) {
-  // If the turn waits for an approval, the card of the approval already shows the reason.
+  // The card of the approval shows the reason.
   if (OVER.includes(story.state) || story.waits?.approval) return null;
   const found = lines.filter((line) => line.startsWith("It waits:"));
   if (!found.length) return null;

@@ -1,5 +1,3 @@
-// Tasks by filter. Selected tasks, or all that match, can be canceled at once.
-
 import { ask, may, withQuery } from "../api.js";
 import { cancel, cancelAll } from "../actions.js";
 import { count } from "../format.js";

@@ -1,6 +1,3 @@
-// Tools by outcome and duration over the last minute, tools that are disabled at run time, and one tool with the
-// reasons of its failures.
-
 import { ask, may, whoami, withQuery } from "../api.js";
 import { mayFleet, pause, switchTool } from "../actions.js";
 import { share } from "../charts.js";

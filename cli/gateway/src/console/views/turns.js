@@ -1,5 +1,3 @@
-// Turns in progress, by filter. Selected turns, or all that match, can be canceled at once.
-
 import { ask, may, now, withQuery } from "../api.js";
 import { cancel, cancelAll, pauseAll } from "../actions.js";
 import { count, range, workerOf } from "../format.js";

@@ -1,5 +1,3 @@
-// Workers: state and slots, drain and resume; one worker with the turns that it runs.
-
 import { ask, may, whoami } from "../api.js";
 import { drain } from "../actions.js";
 import { share } from "../charts.js";

@@ -11,8 +11,8 @@ use super::*;
 use crate::verbs::{TenantScope, Verb};
 use world::{Mode, Signer, TestIssuer, base64url};
 
-/// Waits until the reader of keys is idle. The next token with an unknown key then triggers a read. The runtime has one
-/// thread, so a reader that was already asked to read has left the idle phase.
+/// The next token with an unknown key triggers a read: the runtime has one thread, so an earlier request has left the
+/// idle phase.
 async fn idle(tokens: &Tokens) {
     let mut key_reads = tokens.inner.key_read.subscribe();
     key_reads.wait_for(|key_read| key_read.phase == KeyReadPhase::Idle).await.unwrap();
@@ -71,7 +71,7 @@ async fn a_malformed_or_badly_signed_token_is_rejected() {
     };
     let (message, signature) = good.rsplit_once('.').unwrap();
     let none = format!("{}.{}.", base64url(br#"{"alg":"none"}"#), message.split('.').nth(1).unwrap());
-    // A forged token that uses the public key as the shared secret of HS256.
+    // A forged token: the public key is the shared secret of HS256.
     let confused = json!({"alg": "HS256", "kid": "a"}).to_string();
     let confused = format!("{}.{}", base64url(confused.as_bytes()), message.split('.').nth(1).unwrap());
     let mac = ring::hmac::sign(&ring::hmac::Key::new(ring::hmac::HMAC_SHA256, ed.public()), confused.as_bytes());

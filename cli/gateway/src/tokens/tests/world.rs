@@ -183,7 +183,7 @@ impl TestIssuer {
         })
     }
 
-    /// Returns the claims with these changes. Null removes a claim.
+    /// Null removes a claim.
     pub(super) fn with(&self, changes: &Value) -> Value {
         let mut claims = self.claims();
         for (name, value) in changes.as_object().unwrap() {

@@ -1,7 +1,5 @@
-//! `tickfleet approvals notify`: sends webhooks about approvals until it is stopped.
-//!
-//! Events that are not yet sent are pending in a consumer group of each tenant's stream of approvals. Each event is
-//! sent at least once, always with the same ID. An event that the receiver rejects does not delay other events.
+//! `tickfleet approvals notify`: sends webhooks about approvals. Events that are not sent yet are pending in a consumer
+//! group of each tenant's stream. Each event is sent at least once, always with the same ID.
 
 mod sign;
 
@@ -32,15 +30,15 @@ use crate::setup::{Setup, now_ms as wall_ms};
 use sign::Keys;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Seconds to wait after failed attempts to send one event. The last wait repeats.
+/// Waits in seconds between attempts to send one event. The last wait repeats.
 const RETRY_WAITS_S: [u64; 5] = [1, 5, 30, 120, 300];
 const TIMEOUT: Duration = Duration::from_secs(10);
 const CONCURRENT_MAX: usize = 8;
-/// Events between two updates of Redis, which renew the lease. If the receiver hangs, a batch takes 20 s. This time
-/// must stay below the lease, or another process with the same name would send the same events.
+/// Events between two renewals of the lease. If the receiver hangs, a batch takes 20 s. This time must stay below the
+/// lease, or another process with the same name would send the same events.
 const BATCH: usize = 2 * CONCURRENT_MAX;
-/// `TENANTS` bounds a query, and `NOTICES` the events per tenant. If this many events of a tenant fail, its later
-/// events wait.
+/// One query reads `TENANTS` tenants, with `NOTICES` events each. If that many events of a tenant fail, later ones
+/// wait.
 const TENANTS: usize = 50;
 const NOTICES: usize = 100;
 /// After this time (ms) without a renewal, another process with the same name takes over.
@@ -78,7 +76,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).filter(|time| !time.is_zero()).ok_or_else(|| "expected a duration such as 1h or 1d".to_owned())
 }
 
-/// Kept only in this process: after a restart, a rejected event is sent again at once.
+/// Not stored in Redis: after a restart, a rejected event is sent again at once.
 struct RetryState {
     tries: usize,
     next: Instant,
@@ -95,13 +93,13 @@ struct Notifier<'a> {
     process: ConsumerId,
     metrics: Arc<Metrics>,
     waiting: BTreeMap<EventName, RetryState>,
-    /// Events that were sent, but are not yet acknowledged in Redis.
+    /// Events that were sent, but are not acknowledged in Redis yet.
     sent: BTreeSet<EventName>,
 }
 
 enum SendResult {
     Sent,
-    /// The event cannot or need not be sent. It is acknowledged like a sent event.
+    /// The event is acknowledged like a sent event.
     Skipped,
     Retry(Option<Duration>),
 }
@@ -157,8 +155,6 @@ impl Notifier<'_> {
         Ok(tenants.into_iter().filter(|tenant| store.is_home_of(tenant)).collect())
     }
 
-    /// Sends the due events. Returns early if this process drains, or if another process with the same name has the
-    /// lease.
     async fn shard(
         &mut self,
         shard: usize,
@@ -198,12 +194,12 @@ impl Notifier<'_> {
         Ok(())
     }
 
-    /// Forgets the shard's events. Another process now has the lease of the shard and starts from the pending events.
+    /// Another process now has the lease of the shard.
     fn drop_shard(&mut self, shard: u32) {
         self.waiting.retain(|(number, ..), _| *number != shard);
     }
 
-    /// Acknowledges sent events in Redis and renews the lease. Returns true if this process still has the lease.
+    /// Renews the lease. False if this process has lost the lease.
     async fn note(&mut self, shard: usize) -> Result<bool, StoreError> {
         let store = self.stores[shard].clone();
         let of_shard: BTreeSet<TenantId> = self
@@ -242,7 +238,6 @@ impl Notifier<'_> {
         self.sent.iter().filter(of).map(|(_, _, id)| id.clone()).collect()
     }
 
-    /// Returns the events to send now. Leaves out events that were sent or that wait for a later attempt.
     fn due(&self, shard: u32, found: Vec<(TenantId, Vec<Notice>)>) -> Vec<(EventName, Notice)> {
         let all = found.into_iter().flat_map(|(tenant, notices)| {
             notices.into_iter().map(move |notice| ((shard, tenant.clone(), notice.id.clone()), notice))
@@ -323,8 +318,7 @@ impl Notifier<'_> {
     }
 }
 
-/// Returns the smaller of two ages: by shard time, which the event carries, and by Redis' clock, which its ID carries.
-/// If Redis' clock was ahead for a while, shard time stays ahead. So a clock step affects only one of the two ages.
+/// Shard time or Redis' clock may be ahead, so the smaller of both ages counts.
 fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: i64) -> u64 {
     let number = |text: &str| text.parse::<i64>().ok();
     let by_shard = fields.get("at_ms").and_then(|text| number(text)).map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
@@ -332,9 +326,8 @@ fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: 
     by_shard.min(by_redis).max(0).unsigned_abs()
 }
 
-/// Formats an event as the body of a webhook. Arguments are as in the stream: without secrets, and cut if they are
-/// long. If they are cut, the message names where the full arguments are. Numbers keep all digits. Invisible characters
-/// are escaped twice, so that they stay visible when a receiver displays the text; `hidden_characters` is then true.
+/// Arguments are as in the stream: without secrets, and cut if they are long. Numbers keep all digits. Invisible
+/// characters are escaped twice, so that they stay visible when a receiver displays the text.
 fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) -> String {
     let text = |name: &str| fields.get(name).filter(|text| !text.is_empty());
     let time = |text: &String| Some(rfc3339(text.parse().ok()?));
@@ -367,7 +360,7 @@ fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) ->
     format!("{{\"type\":{},\"timestamp\":{at},\"data\":{{{}}}}}", quoted(&format!("approval.{event}")), data.join(","))
 }
 
-/// Escapes hidden characters. Everything else keeps its exact text, including all digits of numbers.
+/// Numbers keep all digits.
 fn visible_in_strings(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     let mut rest = json;

@@ -1,5 +1,4 @@
-//! Signatures of webhooks according to Standard Webhooks. The headers are `webhook-id`, `webhook-timestamp` and
-//! `webhook-signature`. The signature is an HMAC-SHA256 of `id.timestamp.body`.
+//! Signatures of webhooks according to Standard Webhooks: an HMAC-SHA256 of `id.timestamp.body`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -28,7 +27,7 @@ impl Keys {
         if keys.is_empty() { Err("no secret found".to_owned()) } else { Ok(Self(keys)) }
     }
 
-    /// Returns the value of the header `webhook-signature`, which has one signature per key.
+    /// The header `webhook-signature` has one signature per key.
     pub(super) fn sign(&self, id: &str, timestamp_s: i64, body: &str) -> String {
         let text = format!("{id}.{timestamp_s}.{body}");
         let sign = |key| format!("v1,{}", STANDARD.encode(hmac::sign(key, text.as_bytes())));

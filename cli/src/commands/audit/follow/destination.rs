@@ -52,7 +52,7 @@ impl fmt::Display for Destination {
 }
 
 impl Destination {
-    /// Opens the destination. If the destination stores positions, returns the position of each shard.
+    /// Returns the position of each shard if the destination stores positions.
     pub(super) fn open(
         &self,
         fleet: &str,
@@ -96,7 +96,6 @@ impl Sink {
         matches!(self, Self::File(_))
     }
 
-    /// Returns true if a header must come before the next line.
     pub(super) const fn wants_header(&self) -> bool {
         match self {
             Self::File(files) => files.is_empty(),
@@ -105,7 +104,7 @@ impl Sink {
         }
     }
 
-    /// Returns how many records were permanently rejected. The destination has then accepted all other records.
+    /// Returns the number of records that the destination permanently rejected.
     pub(super) async fn send(&mut self, header: &Header, batch: &LogBatch) -> Result<u64, SendError> {
         match self {
             Self::File(files) => files.append(header, batch).map_err(SendError::again).map(|()| 0),

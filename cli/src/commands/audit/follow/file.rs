@@ -1,7 +1,5 @@
-//! Writes lines to a file and rotates the file when it is large. A later process can continue the file.
-//!
-//! Each file begins with a header that contains its start position. If a writer was killed, its incomplete last line
-//! is removed. Every batch is on disk (`fdatasync`) before the next batch is read.
+//! Writes lines to a file and rotates the file when it is large. Each file begins with a header that contains its start
+//! position, so a later process can continue. A batch is on disk (`fdatasync`) before the next batch is read.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,7 +18,7 @@ pub(super) struct Files {
     path: PathBuf,
     size_max: u64,
     files_max: u32,
-    /// The file being written, and its length in bytes; `None` between two files.
+    /// The file and its length in bytes; `None` between two files.
     current: Option<(File, u64)>,
     /// Stays locked as long as this process writes.
     _lock: File,
@@ -28,13 +26,11 @@ pub(super) struct Files {
 
 struct FileContent {
     positions: Positions,
-    /// Counts bytes up to the end of the last complete line.
     length: u64,
 }
 
 impl Files {
-    /// Returns the position of each shard in the file. Does not change a file that belongs to another fleet or is not
-    /// an export.
+    /// Returns the position of each shard. Does not change a file that belongs to another fleet or is not an export.
     pub(super) fn open(path: &Path, fleet: &str, size_max: u64, files_max: u32) -> io::Result<(Self, Positions)> {
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(with_suffix(path, ".lock"))?;
         lock.try_lock().map_err(|error| match error {
@@ -58,8 +54,7 @@ impl Files {
         if let Some(found) = here {
             return Ok((files, found.positions));
         }
-        // If the file has no header, the last writer may have died just after a rotation. Continue after the newest
-        // rotated file.
+        // The last writer may have died just after a rotation, before it wrote a header.
         for (_, closed) in files.closed()?.into_iter().rev() {
             if let Some(found) = read_content(&closed, fleet)? {
                 return Ok((files, found.positions));
@@ -68,7 +63,6 @@ impl Files {
         Ok((files, Positions::new()))
     }
 
-    /// Returns true if the next line will be the first line of its file.
     pub(super) const fn is_empty(&self) -> bool {
         !matches!(self.current, Some((_, length)) if length > 0)
     }
@@ -93,7 +87,7 @@ impl Files {
         let length = length + text.len() as u64;
         if length >= self.size_max {
             drop(file);
-            // The batch is on disk. If the rotation fails, the next batch starts another attempt.
+            // The batch is on disk, so a failed rotation is no failure. The next batch starts another attempt.
             if let Err(error) = self.close() {
                 tracing::warn!(%error, "cannot rotate the export file; it keeps growing");
             }
@@ -110,7 +104,6 @@ impl Files {
         Ok((file, length))
     }
 
-    /// Rotates the file, and removes the oldest rotated files.
     fn close(&self) -> io::Result<()> {
         let closed = self.closed()?;
         let number = closed.last().map_or(1, |(number, _)| number + 1);
@@ -122,7 +115,7 @@ impl Files {
         self.sync_folder()
     }
 
-    /// Returns the rotated files, the oldest first.
+    /// The oldest first.
     fn closed(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned() + ".";
         let mut found = Vec::new();
@@ -150,7 +143,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Reads a file of the export. `None` if the file has no header. Fails if the file belongs to another fleet.
+/// `None` if the file has no header. Fails if the file belongs to another fleet.
 fn read_content(path: &Path, fleet: &str) -> io::Result<Option<FileContent>> {
     let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
     let mut line = Vec::new();

@@ -1,8 +1,5 @@
-//! `tickfleet audit export --follow`: exports the audit log continuously, as a process of its own.
-//!
-//! Each entry is exported at least once. A file stores the position itself, so it contains each entry exactly once.
-//! For other destinations, Redis stores the position after the destination has accepted a batch. If the process dies
-//! while it sends a batch, the next process sends the batch again with the same IDs.
+//! `tickfleet audit export --follow`. A file stores the position itself, so it contains each entry exactly once. Other
+//! destinations get each entry at least once, and repeated entries have the same IDs.
 
 mod batch_text;
 mod destination;
@@ -33,7 +30,6 @@ use batch_text::SendError;
 pub(super) use destination::Destination;
 use destination::Sink;
 
-/// Time between two reads if the log has no new entries.
 const EVERY: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// After this time (ms) without a renewal, another exporter with the same name takes over.
@@ -75,7 +71,7 @@ struct Shard {
     position: LogPosition,
     /// Redis stores this position; empty if the destination stores positions.
     stored_position: String,
-    /// The age of the oldest entry that is not yet exported.
+    /// The age of the oldest entry that is not exported yet.
     age: Duration,
 }
 
@@ -95,7 +91,6 @@ enum StepResult {
     Idle,
 }
 
-/// Fails if, for example, another process writes to the file, or standard output is closed.
 pub(super) async fn run(setup: &Setup, args: &Follow, to: &Destination, header: Header) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
@@ -156,8 +151,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Exports the new entries of each shard. A failure in one shard does not stop the others. Catching up can take
-    /// hours, so progress is reported after each batch.
+    /// Catching up can take hours, so progress is reported after each batch.
     async fn round(&mut self, stop: &CancellationToken, handle: &LoopHandle) -> Result<(), SendError> {
         let mut failed = None;
         for at in 0..self.shards.len() {
@@ -209,8 +203,8 @@ impl Exporter {
         Ok(if batch.more { StepResult::MoreEntries } else { StepResult::Idle })
     }
 
-    /// Sets missing positions before the first line is written, because the header contains the positions of all
-    /// shards. A shard without a stored position starts with the entries that are in the log now.
+    /// The header contains the positions of all shards. A shard without a position starts with the entries that are in
+    /// the log now.
     async fn begin(&mut self) -> Result<(), SendError> {
         if self.sink.keeps_positions() {
             for shard in self.shards.iter_mut().filter(|shard| shard.position == LogPosition::default()) {
@@ -220,7 +214,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Returns shard time if this process is the exporter; `None` if another process exports.
+    /// Returns shard time (ms); `None` if another process exports.
     async fn may_export(&mut self, at: usize) -> Result<Option<i64>, SendError> {
         if self.sink.keeps_positions() {
             return Ok(Some(self.shards[at].store.now_ms().await?));
@@ -241,7 +235,6 @@ impl Exporter {
         }
     }
 
-    /// Continues a shard from `position`, which Redis stores under this exporter's name.
     fn adopt(&mut self, at: usize, position: String) {
         let shard = &mut self.shards[at];
         shard.position = position.parse().unwrap_or_else(|error| {
@@ -256,7 +249,6 @@ impl Exporter {
         self.shards[at].store.checkpoint(follower, before, after).await
     }
 
-    /// Returns how many records the destination rejected.
     async fn send(&mut self, batch: &LogBatch) -> Result<u64, SendError> {
         if self.sink.wants_header() {
             for shard in &self.shards {

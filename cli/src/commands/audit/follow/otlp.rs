@@ -1,7 +1,5 @@
-//! Sends records to an OpenTelemetry collector with OTLP over HTTP, as protobuf, to `/v1/logs`.
-//!
-//! The module uses the message types of the span exporter, but not OpenTelemetry's log exporter. A position must not
-//! be stored before a collector has accepted the batch, and rejected records must be reported.
+//! Sends records to an OpenTelemetry collector with OTLP over HTTP. OpenTelemetry's own log exporter does not report
+//! when a collector has accepted a batch, and which records it rejected.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,7 +30,7 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// As for spans, `given` is the value of `OTEL_EXPORTER_OTLP_HEADERS`. The error does not contain header values.
+    /// `given` is the value of `OTEL_EXPORTER_OTLP_HEADERS`. The error does not contain header values.
     pub(super) fn new(base: &str, given: &str) -> Result<Self, String> {
         let url = Url::parse(&format!("{base}/v1/logs")).map_err(|error| format!("invalid URL: {error}"))?;
         // The operator chooses the collector, so any host is allowed.
@@ -45,7 +43,6 @@ impl Collector {
         !self.begun
     }
 
-    /// Returns how many records the collector permanently rejected.
     pub(super) async fn send(&mut self, header: &Header, batch: &LogBatch) -> Result<u64, SendError> {
         self.begun = true;
         let records: Vec<LogRecord> = batch.items.iter().map(|item| record(&header.fleet, batch.shard, item)).collect();
@@ -99,13 +96,13 @@ impl Collector {
 }
 
 enum CollectorResponse {
-    /// The collector accepted all records but `refused`.
+    /// All records but `refused` are accepted.
     Accepted { refused: u64 },
-    /// The collector permanently rejected the batch, for this reason.
+    /// The rejection is permanent. The text is the reason.
     Refused(String),
 }
 
-/// Returns the number of rejected records of an accepted batch. Rejected records must not be sent again.
+/// Rejected records must not be sent again.
 fn refused(said: &[u8]) -> u64 {
     let Ok(answer) = ExportLogsServiceResponse::decode(said) else { return 0 };
     let Some(partial) = answer.partial_success else { return 0 };
@@ -117,7 +114,7 @@ fn refused(said: &[u8]) -> u64 {
     partial.rejected_log_records.max(0).unsigned_abs()
 }
 
-/// Parses `name=value,name=value` with percent-encoded values, as OpenTelemetry specifies.
+/// Takes `name=value,name=value` with percent-encoded values, as OpenTelemetry specifies.
 fn headers(text: &str) -> Result<header::HeaderMap, String> {
     let mut headers = header::HeaderMap::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -168,7 +165,7 @@ fn request(fleet: &str, log_records: Vec<LogRecord>) -> ExportLogsServiceRequest
     }
 }
 
-/// Converts a log item to a record. The body is the entry's text in the log. Common search terms are also attributes.
+/// The body is the entry's text in the log. Common search terms are also attributes.
 fn record(fleet: &str, shard: u32, item: &LogItem) -> LogRecord {
     let (id, event, body, level) = match item {
         LogItem::Entry(entry) => (entry.id.as_str(), "tickfleet.audit", entry.text.clone(), SeverityNumber::Info),

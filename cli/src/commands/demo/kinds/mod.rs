@@ -1,4 +1,4 @@
-//! The kind of each tool. [`python`] and [`shell`] are tools that some machines cannot run.
+//! The kind of each tool. Some machines cannot run [`python`] and [`shell`].
 
 mod python;
 mod shell;
@@ -16,14 +16,10 @@ use shell::ShellTool;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Kind {
-    /// A Rust function in the worker.
     Typed,
-    /// A Python function in an interpreter of the worker.
     Python,
-    /// A request declared in YAML.
     Http,
     Mcp,
-    /// A command in a sandbox.
     Shell,
 }
 
@@ -75,8 +71,7 @@ pub(super) struct Probed {
 }
 
 impl Probed {
-    /// Finds out which tools this machine can run. `workspaces` is a folder for the commands of the shell tool.
-    /// `interpreter` may lack the package `tickfleet`.
+    /// `workspaces` is a folder for the commands of the shell tool. `interpreter` may lack the package `tickfleet`.
     pub(super) async fn on_this_machine(workspaces: PathBuf, interpreter: &str) -> Self {
         Self { shell: ShellTool::probe(workspaces), python: PythonTool::probe(interpreter).await }
     }
@@ -89,8 +84,7 @@ impl Probed {
         &self.shell.workspaces
     }
 
-    /// Returns the additions to `tools.yaml` and `permissions.yaml`. Writes other files that these additions need to
-    /// `dir`.
+    /// Writes files that the returned additions to `tools.yaml` and `permissions.yaml` need to `dir`.
     pub(super) fn configuration(&self, dir: &Path) -> std::io::Result<(String, String)> {
         let (declared, for_command) = self.shell.configuration();
         // The Python part is a separate section, so it comes after the declarations under `tools`.

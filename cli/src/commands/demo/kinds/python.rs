@@ -15,9 +15,8 @@ const FILE: &str = "sales_tools.py";
 const GRANT: &str = "\n  # A function in Python.\n  sales_figures: {roles: [finance]}\n";
 /// A cold start of Python with the package's dependencies takes about a second.
 const ANSWERS_IN: Duration = Duration::from_secs(20);
-/// The report shows a reason on one line.
 const REASON_CHARS: usize = 160;
-/// Prints the path of the interpreter if it can run tools. If not, the last line on stderr is the reason.
+/// Prints the path of the interpreter. On failure, the last line on stderr is the reason.
 const CHECK: &str = "\
 import sys
 if sys.version_info < (3, 10):
@@ -51,7 +50,6 @@ impl PythonTool {
         Self { interpreter: interpreter.map_err(|why| format!("{program}: {why}")) }
     }
 
-    /// Returns the reason why the tool is left out; `None` if the tool can be used.
     pub(crate) fn left_out(&self) -> Option<&str> {
         self.interpreter.as_ref().err().map(String::as_str)
     }
@@ -77,7 +75,6 @@ impl PythonTool {
     }
 }
 
-/// Returns the path of the interpreter. If the interpreter failed, the error is the last line of its stderr.
 fn answer(output: &Output) -> Result<String, String> {
     let last_line = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);

@@ -4,7 +4,7 @@ from pydantic import BaseModel
 
 from tickfleet import ToolError, tool
 
-# Revenue of closed months by plan, in euros.
+# In euros, by month and plan.
 SALES = {
     "2026-08": {"team": 1840, "studio": 1200},
     "2026-09": {"team": 2105, "studio": 1600},

@@ -1,5 +1,4 @@
-//! The shell tool of the day: a command that counts words. If this machine cannot provide the tool's sandbox, the tool
-//! is left out.
+//! The shell tool of the day counts words. If this machine cannot provide the tool's sandbox, the tool is left out.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,15 +26,13 @@ const GRANT: &str = "\n  # A command in a sandbox.\n  count_words: {everyone: tr
 const KEPT_FOR: Duration = Duration::from_secs(3_600);
 
 pub(crate) struct ShellTool {
-    /// This folder is outside the demo's own folder. If the demo runs as root, commands run as another user, who may
-    /// have no access to the demo's folder.
+    /// Commands may run as another user, without access to the demo's own folder.
     pub(crate) workspaces: PathBuf,
     /// The reason is on one line; `None` if the tool can be used.
     pub(crate) left_out: Option<String>,
 }
 
 impl ShellTool {
-    /// Confines a process, to find out whether this machine can provide the sandbox.
     pub(crate) fn probe(workspaces: PathBuf) -> Self {
         let shell = Shell::new(Launcher::this_program(), &workspaces, KEPT_FOR);
         let held = shell.support().check(Level::Basic, &Network::None);

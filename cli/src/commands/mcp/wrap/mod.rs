@@ -1,8 +1,5 @@
 //! `tickfleet mcp wrap`: runs a fleet in one process in front of one MCP server. MCP clients start this process in
 //! place of the server.
-//!
-//! [`sources`] turns the arguments into a configuration. This file pins the server's tools, runs the fleet, and
-//! serves its tools on standard input and output.
 
 mod sources;
 
@@ -31,10 +28,8 @@ use crate::setup::Setup;
 
 /// `npx` and `uvx` may download the server first.
 const PIN_TIMEOUT: Duration = Duration::from_secs(120);
-/// Running calls may finish in this time after the client has disconnected. Clients soon kill a server that does not
-/// exit.
+/// Running calls get this long to finish. Clients soon kill a server that does not exit.
 const DRAIN: Duration = Duration::from_secs(1);
-/// Processes that can use one data folder at the same time.
 const PROCESSES_MAX: u32 = 32;
 const LINK_FILE: &str = "console.url";
 
@@ -80,7 +75,6 @@ pub(crate) struct Wrap {
     command: Vec<String>,
 }
 
-/// Serves until the client disconnects. With `--pin`, only pins the tools.
 pub(crate) async fn run(args: &Wrap, global: &Global, output: &Output) -> Result<(), Failure> {
     let mut wrapped = WrapSources::new(args, global)?;
     if args.pin {
@@ -113,7 +107,7 @@ async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
     let link = dir.join(LINK_FILE);
     write_link(&link, &console.link())?;
     let approver = approver(setup, &console, &link)?;
-    // If the path is too long for a socket, other commands cannot connect, but the console still shows the audit log.
+    // The path may be too long for a socket. The console still shows the audit log.
     let lending = match socket::listen_in(dir) {
         Ok((lender, _)) => Some(tokio::spawn(lender.serve(setup.stores()?))),
         Err(failure) => {
@@ -146,7 +140,7 @@ async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
     served.map_err(|error| Failure::failed(anyhow!("no MCP client connected, or it disconnected at once: {error}")))
 }
 
-/// Returns the user of this machine as the first approver of the policy; `None` if the policy has no approver.
+/// The user of this machine is the first approver of the policy. `None` if the policy has no approver.
 fn approver(setup: &Setup, console: &Console, link: &Path) -> Result<Option<LocalApprover>, Failure> {
     let address = console.for_services().0;
     let url: PublicUrl = format!("http://{address}").parse().map_err(|why: String| Failure::failed(anyhow!(why)))?;
@@ -160,14 +154,14 @@ fn approver(setup: &Setup, console: &Console, link: &Path) -> Result<Option<Loca
     }))
 }
 
-/// Writes the link to a file that only this user can read, because the link contains a key.
+/// Only this user can read the file, because the link contains a key.
 fn write_link(path: &Path, link: &str) -> Result<(), Failure> {
     let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| writeln!(file, "{link}"));
     Ok(written.with_context(|| format!("{} cannot be written", path.display()))?)
 }
 
-/// Gives this process its own numbered folder of `base`, because a client may start the same command twice.
+/// A client may start the same command twice, so each process has its own numbered folder of `base`.
 fn with_data(setup: &Setup, base: &Path) -> Result<(Setup, PathBuf), Failure> {
     for number in 1..=PROCESSES_MAX {
         let dir = base.join(number.to_string());
@@ -188,11 +182,10 @@ fn with_data(setup: &Setup, base: &Path) -> Result<(Setup, PathBuf), Failure> {
     )))
 }
 
-/// Returns the pins. If nothing is pinned yet, pins the server's current tools.
+/// If nothing is pinned yet, pins the server's current tools.
 async fn pins(wrapped: &WrapSources) -> Result<McpPins, Failure> {
     let (file, pins) = wrapped.load()?;
-    // Pins from a file are kept. If that file is unreadable, `load` has already failed, so the file is never
-    // replaced.
+    // If the file with the pins is unreadable, `load` has failed, so the file is never replaced.
     if wrapped.has_own_servers || wrapped.sources.written.contains_key(MCP_LOCK_FILE) {
         return Ok(pins);
     }
@@ -220,14 +213,13 @@ async fn pin(wrapped: &WrapSources, output: &Output) -> Result<(), Failure> {
     if failed { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Writes the pins. Creates the folder for this user only, like the folders of the data.
+/// Only this user can access the folder.
 fn write_pins(base: &Path, pins: &McpPins) -> Result<(), Failure> {
     let created = DirBuilder::new().recursive(true).mode(0o700).create(base);
     created.with_context(|| format!("{} cannot be created", base.display()))?;
     write_to(base, pins)
 }
 
-/// Returns the server's current pins, and the differences from `pins`.
 async fn look(
     wrapped: &WrapSources,
     file: &McpFile,

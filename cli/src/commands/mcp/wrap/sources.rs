@@ -1,5 +1,5 @@
-//! The configuration of `tickfleet mcp wrap`: one tenant with one agent, the server of the command line, and its
-//! tools. Files of `--config` replace the files that are written here.
+//! The configuration of `tickfleet mcp wrap`: one tenant with one agent. Files of `--config` replace the files that are
+//! written here.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,8 @@ use crate::setup;
 
 const TENANT: &str = "local";
 const AGENT: &str = "me";
-/// The user of this machine, who approves calls.
 const APPROVER: &str = "person";
-/// `TIMEOUT_MS` is the longest time without progress, and `TIMEOUT_MAX_MS` is the time limit of a call that reports
-/// progress. Calls may take as long as MCP clients wait.
+/// `TIMEOUT_MAX_MS` is for calls that report progress. Calls may take as long as MCP clients wait.
 const TIMEOUT_MS: u32 = 540_000;
 const TIMEOUT_MAX_MS: u32 = 3_600_000;
 /// This fleet needs no Redis, but the wrapped server may use these variables.
@@ -36,11 +34,9 @@ const PASSED: &str = "WRAPPED_";
 
 pub(super) struct WrapSources {
     pub(super) sources: Sources,
-    /// This folder contains the pins and the data of each process.
     pub(super) base: PathBuf,
     /// True if the folder of `--config` has an `mcp.yaml`. The pins are then in that folder too.
     pub(super) has_own_servers: bool,
-    /// The environment for the server.
     environment: Environment,
 }
 
@@ -103,15 +99,13 @@ impl WrapSources {
         Ok(Self { sources, base, has_own_servers, environment })
     }
 
-    /// Loads the servers and their pins, and passes the environment to the servers.
     pub(super) fn load(&self) -> Result<(McpFile, McpPins), Failure> {
         let (mut file, pins) = tickfleet_config::load_mcp(&self.sources).map_err(Failure::failed)?;
         file.servers.values_mut().for_each(|def| self.pass_environment(def));
         Ok((file, pins))
     }
 
-    /// Applies the choices of the command line, and grants the tools to every agent. Fails if a pattern matches no
-    /// tool.
+    /// Fails if a pattern of the command line matches no tool.
     pub(super) fn import(&mut self, args: &Wrap, pins: &McpPins) -> Result<(), Failure> {
         let names = || pins.servers.values().flat_map(|server| &server.tools).map(|tool| tool.name.as_str());
         for (flag, patterns) in [("--approve", &args.approve), ("--deny", &args.deny)] {
@@ -154,9 +148,8 @@ impl WrapSources {
         Ok(())
     }
 
-    /// Gives the server the environment that it would have without this process. Values that would be read as
-    /// templates become secrets of the connection. So do variables whose names look like secrets, so that their
-    /// values are removed from results and logs. The environment differs between clients, so it is not part of the
+    /// The server gets the environment that it would have without this process. Variables that look like secrets or
+    /// templates become secrets of the connection. The environment differs between clients, so it is not part of the
     /// policy.
     pub(super) fn pass_environment(&self, def: &mut McpServerDef) {
         let McpTransport::Stdio { env, .. } = &mut def.connection.transport else { return };
@@ -174,7 +167,7 @@ impl WrapSources {
     }
 }
 
-/// Returns true for tools that every worker has, regardless of the permissions.
+/// Every worker has these tools, regardless of the permissions.
 fn is_reserved(tool: &str) -> bool {
     let knowledge = tickfleet_tools_knowledge::tools::NAMES;
     TASK_TOOL == tool || META_TOOLS.contains(&tool) || TEAM_TOOLS.contains(&tool) || knowledge.contains(&tool)
@@ -185,7 +178,7 @@ fn is_usable(tool: &str) -> bool {
     tool.len() <= tickfleet_model::limits::NAME_BYTES_MAX && !tool.contains(is_odd)
 }
 
-/// Returns the server's name. By default, the name is unique to the command, URL or folder.
+/// The default name is unique to the command, URL or folder.
 fn name(args: &Wrap, global: &Global) -> Result<String, Failure> {
     if let Some(name) = &args.name {
         let is_odd = |c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-'));
@@ -212,7 +205,6 @@ fn data_home(environment: &Environment) -> Result<PathBuf, Failure> {
     home.ok_or_else(|| Failure::usage("HOME and XDG_DATA_HOME are not set: name the folder of the data with --data"))
 }
 
-/// Returns the server's entry of `mcp.yaml`.
 fn server(args: &Wrap, environment: &mut Environment) -> Result<Value, Failure> {
     let mut passed = 0;
     // The configuration replaces references in these texts, but the client means the texts literally.
@@ -255,14 +247,12 @@ fn headers(given: &[String]) -> Result<BTreeMap<&str, &str>, Failure> {
     named.collect()
 }
 
-/// Returns the secrets that the values of the headers name.
 fn secrets<'a>(headers: &BTreeMap<&'a str, &'a str>) -> BTreeMap<&'a str, Value> {
     let parts = headers.values().flat_map(|value| value.split("${").skip(1));
     let variables = parts.filter_map(|rest| Some(rest.split_once('}')?.0));
     variables.map(|variable| (variable, json!({"env": variable}))).collect()
 }
 
-/// Reads a file. `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),

@@ -1,5 +1,4 @@
-//! Creates all kinds of work for a fleet: calls that wait for permits, retries, approvals, tasks, equal calls and
-//! cancellations. During this work, `doctor` must find no faults.
+//! All kinds of work for a fleet. During this work, `doctor` must find no faults.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -91,7 +90,6 @@ impl BackgroundLoad {
         Self { stopped, tasks: tasks.into_iter().map(tokio::spawn).collect() }
     }
 
-    /// Returns the number of actions of each client.
     pub async fn stop(self) -> Vec<usize> {
         self.stopped.store(true, Ordering::Relaxed);
         let done = futures::future::try_join_all(self.tasks).await;
@@ -107,7 +105,6 @@ struct LoadClient {
 }
 
 impl LoadClient {
-    /// False if the work has been stopped.
     async fn keeps_working(&self, ms: u64) -> bool {
         // This pause sets the pace of the work.
         tokio::time::sleep(Duration::from_millis(ms)).await;

@@ -1,8 +1,7 @@
-//! Defines the configuration and the calls of the run. Computes the debits of each limit without the fleet.
+//! The configuration and the calls of the run. Computes the debits of each limit without the fleet.
 
 use serde_json::{Value, json};
 
-/// Number of agents. Each agent submits one turn.
 pub(super) const AGENTS: usize = 2_000;
 
 #[derive(Debug, Clone)]
@@ -10,7 +9,7 @@ pub(super) struct Call {
     pub(super) number: usize,
     pub(super) tool: &'static str,
     pub(super) customer: usize,
-    /// The amount, in units of 0.25.
+    /// In units of 0.25.
     pub(super) amount: u64,
 }
 
@@ -48,7 +47,6 @@ impl PlannedTurn {
     }
 }
 
-/// Returns the turns of the run. Each turn has one to three calls of three tools. There are about sixty customers.
 pub(super) fn turns() -> Vec<PlannedTurn> {
     let mut number = 0;
     let mut call = |agent: usize| {
@@ -68,9 +66,9 @@ pub(super) fn turns() -> Vec<PlannedTurn> {
 pub(super) struct Limit {
     pub(super) name: &'static str,
     text: &'static str,
-    /// Length of the window (ms). `None` for a limit on concurrency.
+    /// In ms. `None` for a limit on concurrency.
     pub(super) window_ms: Option<i64>,
-    /// The maximum, in calls, permits or units of 0.25.
+    /// In calls, permits or units of 0.25.
     pub(super) max: u64,
     pub(super) debits: fn(&PlannedTurn, &Call) -> Option<(String, u64)>,
 }
@@ -79,7 +77,6 @@ fn one(counter: impl ToString) -> Option<(String, u64)> {
     Some((counter.to_string(), 1))
 }
 
-/// Returns `debit`, or `None` if the call is for another tool.
 fn of(tool: &str, call: &Call, debit: Option<(String, u64)>) -> Option<(String, u64)> {
     debit.filter(|_| call.tool == tool)
 }

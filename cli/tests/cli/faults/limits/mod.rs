@@ -1,6 +1,5 @@
-//! Twenty limits of every kind at once, far more calls than they allow, and kills of processes. The evidence is the
-//! times of dispatches in Redis' monitor and the times of calls at the service, not the fleet's counters. Because of
-//! the limit `paid`, the run takes at least 28 s.
+//! Twenty limits at once, too many calls for all limits, and kills of processes. The evidence is times in Redis'
+//! monitor and at the service. Because of the limit `paid`, the run takes at least 28 s.
 
 mod course;
 mod witness;
@@ -109,7 +108,7 @@ async fn nothing_is_held(server: &RedisServer) {
         let mut read = redis::cmd("HGETALL");
         read.arg(format!("{{tickfleet:0}}:counters:{}", limit.name));
         let counters: BTreeMap<String, Vec<u8>> = read.query_async(&mut connection).await.unwrap();
-        // The first number (a double) of a stored counter is its amount.
+        // A stored counter begins with its amount, a double.
         let held = |counter: &Vec<u8>| f64::from_le_bytes(counter[..8].try_into().unwrap());
         assert!(counters.values().all(|counter| held(counter) == 0.0), "{}: {counters:?}", limit.name);
     }

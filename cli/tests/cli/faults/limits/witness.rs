@@ -18,7 +18,7 @@ use super::course::{Call, LIMITS, Limit, PlannedTurn};
 
 const TAKES: Duration = Duration::from_millis(25);
 
-/// Each entry has the number, start and end of a call.
+/// (number, start, end) of each call.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<Vec<(usize, Instant, Instant)>>>);
 
@@ -74,7 +74,7 @@ impl Service {
     }
 }
 
-/// Returns how many calls overlap at most. Calls do not overlap if one ends at the instant at which another begins.
+/// Calls do not overlap if one ends at the instant at which another begins.
 fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
     steps.sort_unstable();
     let mut running = 0;
@@ -89,7 +89,6 @@ fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
 }
 
 pub(super) struct Witness {
-    /// The task returns the dispatched slices.
     reader: JoinHandle<Vec<Slice>>,
     stop: tokio::sync::oneshot::Sender<()>,
 }
@@ -113,8 +112,7 @@ impl Witness {
                 tokio::select! {
                     line = lines.next() => {
                         let line = line.unwrap_or_default();
-                        // Each script reads the time first. All decisions of the script use this time, even if the
-                        // script takes long.
+                        // Each script reads the time first, and uses this time for all decisions.
                         script_ms = time_of_script(&line).unwrap_or(script_ms);
                         slices.extend(Slice::read(&line, script_ms));
                     }
@@ -142,8 +140,7 @@ impl Witness {
     }
 }
 
-/// Checks that no window exceeds the limit. All windows have the same length, but each counter's windows begin at a
-/// different offset.
+/// The windows of each counter begin at a different offset.
 fn judge(limit: &Limit, out: &[(i64, &PlannedTurn, &Call)]) {
     let Some(window_ms) = limit.window_ms else { return };
     let mut counters: BTreeMap<String, Vec<(i64, u64)>> = BTreeMap::new();
@@ -157,8 +154,7 @@ fn judge(limit: &Limit, out: &[(i64, &PlannedTurn, &Call)]) {
     assert!(fullest.0 <= limit.max, "{}: {fullest:?}", limit.name);
 }
 
-/// Returns the debits of the fullest window. It is unknown where the windows begin, so this function tries every offset
-/// and returns the lowest result.
+/// The offset of the windows is unknown, so the lowest result of all offsets counts.
 fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
     let offsets: BTreeSet<i64> = debits.iter().map(|(at_ms, _)| at_ms.rem_euclid(window_ms)).collect();
     let fullest = |offset: &i64| {
@@ -172,8 +168,7 @@ fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
 }
 
 impl Slice {
-    /// Parses a line of the monitor: `<s.µs> [<db> lua] "XADD" "<key>" "*" "<field>" "<value>"…`. `at_ms` is the start
-    /// of the script that issued the command.
+    /// `<s.µs> [<db> lua] "XADD" "<key>" "*" "<field>" "<value>"…`
     fn read(line: &str, at_ms: i64) -> Option<Self> {
         let (_, command) = line.split_once("] \"XADD\" \"")?;
         let (key, fields) = command.split_once("\" \"*\" ")?;
@@ -193,13 +188,12 @@ impl Slice {
     }
 }
 
-/// Returns the time (ms) at which a script reads the clock. `None` if the line shows another command.
+/// In ms. `None` if the line shows another command.
 fn time_of_script(line: &str) -> Option<i64> {
     let time = line.strip_suffix("lua] \"TIME\"")?.split(' ').next()?;
     Some((time.parse::<f64>().ok()? * 1_000.0) as i64)
 }
 
-/// Splits a line into words. Escape sequences stay in the words.
 fn words(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut begun = None;

@@ -1,4 +1,4 @@
-//! A gateway rejects callers above their rate, and work for full queues, temporarily and with a retry time.
+//! A gateway rejects callers above their rate, and work for full queues.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -9,7 +9,7 @@ use crate::support::process::{Process, pause};
 
 const OVER: &str = "request rate limit exceeded; rejecting the caller's requests";
 
-/// Returns the value of the header, in seconds.
+/// In seconds.
 fn retry_after(answer: &HttpResponse) -> u64 {
     let value = answer.head.lines().find_map(|line| line.strip_prefix("retry-after: "));
     value.unwrap_or_else(|| panic!("no Retry-After: {answer:?}")).trim().parse().unwrap()
@@ -110,7 +110,7 @@ async fn a_full_queue_returns_429_and_accepts_the_request_after_it_drains() {
     assert!(reported["result"]["isError"] == true && words.contains("Nothing ran. Retry"), "{reported}");
 
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
-    // Until these turns have ended, the tenant could reach another limit, and the gateway could reject the next turn.
+    // Until these turns have ended, the gateway may reject the next turn because of another limit.
     for id in ["a", "b", "c"] {
         assert_eq!(gateway.get(&key, &format!("/v1/turns/{id}?wait=60")).status, 200, "{id}");
     }

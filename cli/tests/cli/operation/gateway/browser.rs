@@ -4,7 +4,7 @@ use std::env;
 
 use crate::support::packages::Packages;
 
-/// If the variable is `1`, the tests that need a browser are skipped.
+/// If this variable is `1`, the tests that need a browser are skipped.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_BROWSER";
 
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]

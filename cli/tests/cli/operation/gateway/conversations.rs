@@ -38,7 +38,6 @@ impl ConversationFleet {
         Self { _fleet: fleet, folder, redis }
     }
 
-    /// Starts a gateway. Returns the gateway, and a key for all agents of the tenant.
     fn gateway(&self) -> (Gateway, String) {
         let keys = self.folder.path().join("keys.yaml");
         let name = format!("key-{}", std::fs::read_to_string(&keys).map_or(0, |text| text.lines().count()));
@@ -48,7 +47,7 @@ impl ConversationFleet {
     }
 }
 
-/// Returns the IDs of the conversation and of its task, and the events of the task.
+/// (conversation, task, events of the task)
 fn say(gateway: &Gateway, key: &str, session: Option<&str>, message: &str) -> (String, String, Events) {
     let said = json!({"message": message, "session_id": session}).to_string();
     let mut events = Events::of(gateway.send(key, "POST", CHAT, "", &said));
@@ -125,7 +124,7 @@ async fn the_official_ag_ui_client_talks_with_an_agent() {
     let thread = said.lines().find_map(|line| line.strip_prefix("all runs ended as they should: ")).unwrap();
     let history = gateway.get(&key, &format!("{CHAT}/{thread}")).json();
     assert_eq!(history.as_array().unwrap().len(), 3, "{history}");
-    // The program of the guide imports the client from its own folder.
+    // The program imports the client from its own folder.
     let program = packages.folder.join("ask.mjs");
     std::fs::copy(Path::new(REPOSITORY).join("docs/snippets/ag-ui/ask.mjs"), &program).unwrap();
     let mut node = packages.node();

@@ -24,7 +24,7 @@ async fn a_corrected_turn_reports_its_new_state_not_the_old_rejection() {
     let refused = gateway.ask(&key, "POST", "/v1/turns?wait=60", &unknown);
     assert_eq!((refused.status, refused.code().as_str()), (422, "unknown_agent"), "{refused:?}");
 
-    // No scheduler is running. The rejection of the earlier turn with this ID must not be returned for the new turn.
+    // No scheduler is running. The new turn must not get the rejection of the earlier turn with this ID.
     drop(fleet);
     let repaired = gateway.ask(&key, "POST", "/v1/turns?wait=1", &named("order", echo("hi")));
     assert_eq!((repaired.status, repaired.json()["state"].clone()), (202, json!("accepted")), "{repaired:?}");
@@ -84,7 +84,7 @@ async fn a_task_that_reuses_the_id_of_another_is_rejected_as_a_conflict() {
     let answer = gateway.ask(&atlas, "POST", "/v1/tasks?wait=1", &taken);
     assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_request"), "{answer:?}");
 
-    // Both tasks arrive before a scheduler decides. One gets its reply, and the other gets a conflict.
+    // Both tasks arrive before a scheduler decides. One task gets a reply, and the other a conflict.
     drop(fleet);
     let both = json!({"target_agent": "petra", "task_id": "both", "task_description": "rest"});
     assert_eq!(gateway.ask(&petra, "POST", "/v1/tasks", &both).status, 202);

@@ -1,5 +1,4 @@
-//! A call over MCP that waits for an approval. The MCP task of the call reports the wait. If the client can show a
-//! page, the gateway asks the client to show the approvals page. Responses of the client do not decide the approval.
+//! A call over MCP that waits for an approval. Responses of the client must not decide the approval.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -13,7 +12,6 @@ const PERMISSIONS: &str = "permissions:
 approvers: {ann: {roles: [finance]}}
 ";
 
-/// Sends an MCP request. The protocol version is 2026-07-28. The client supports tasks and has the capabilities `can`.
 fn ask(gateway: &Gateway, key: &str, can: &Value, method: &str, mut params: Value) -> Value {
     let named = params["name"].as_str().or(params["taskId"].as_str()).unwrap_or_default();
     let head = format!(
@@ -66,7 +64,7 @@ async fn client_responses_do_not_approve_a_waiting_call() {
     let config = ["--config", conf.to_str().unwrap()];
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
     let keys = folder.path().join("keys.yaml");
-    // The caller's key may approve. Even so, the client's responses must not decide the approval.
+    // The key may approve, but the client's responses must not decide the approval.
     let verbs = ["--verb", "submit", "--verb", "read", "--verb", "view", "--verb", "approve", "--approver", "ann"];
     let key = add_key(&keys, &[&["--id", "ann-phone", "--tenant", "demo"][..], &verbs].concat());
     let public = [config[0], config[1], "--public-url", "https://fleet.example.com"];

@@ -17,23 +17,22 @@ use super::{Gateway, add_key};
 use crate::support::binary::{DevFleet, tickfleet};
 use crate::support::process::pause;
 
-/// Number of clients. Each client has one task in progress.
+/// Each client has one task in progress.
 const CLIENTS: usize = 6;
-/// Duration of a call. For a shorter call, the gateway would return the result instead of a task.
+/// For a shorter call, the gateway would return the result instead of a task.
 const TASK_MS: u64 = 4_000;
 
 struct McpLoad {
     key: String,
     addresses: Mutex<[String; 2]>,
     over: AtomicBool,
-    /// `asked` counts all requests, and `broken` those without a complete response.
+    /// `broken` counts the requests without a complete response.
     asked: AtomicUsize,
     broken: AtomicUsize,
     ended: Mutex<BTreeSet<String>>,
 }
 
 impl McpLoad {
-    /// Sends a request to one of the gateways. `None` if the gateway was killed during the request.
     fn try_ask(&self, which: usize, method: &str, params: &Value) -> Option<Value> {
         let address = self.addresses.lock().unwrap()[which % 2].clone();
         let name = params["name"].as_str().or(params["taskId"].as_str()).unwrap().to_owned();
@@ -50,11 +49,10 @@ impl McpLoad {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let (_, body) = answer.split_once("\r\n\r\n")?;
-        // The kill may have truncated the response. A truncated response does not parse.
+        // The kill may have truncated the response.
         serde_json::from_str(body).ok()
     }
 
-    /// Alternates between the gateways until one responds.
     fn ask(&self, first: usize, method: &str, params: &Value) -> Value {
         for which in first.. {
             self.asked.fetch_add(1, Ordering::Relaxed);
@@ -95,20 +93,19 @@ fn with_meta(mut params: Value) -> Value {
     params
 }
 
-/// Returns a call with a chosen ID. A client that chooses the ID of a call can send the call again.
+/// A client that chooses the ID of a call can send the call again.
 fn sleeping(turn: &str) -> Value {
     let call = json!({"name": "sleep", "arguments": {"ms": TASK_MS}, "_meta": {"tickfleet/turn_id": turn}});
     with_meta(call)
 }
 
-/// Kills the gateways alternately. Before each kill, the other gateway must be running again.
+/// Before each kill, the other gateway must be running again.
 fn kill_gateways(front: &McpLoad, gateways: &mut [Gateway; 2], kills: usize, url: &str, keys: &Path) {
     // The first kill must happen while all clients wait for their first results.
     let mut since = 0;
     for kill in 0..kills {
         let which = kill % 2;
-        // Some kills then hit gateways that wait for results, and others hit gateways with clients that poll their
-        // tasks.
+        // Some kills then hit waiting gateways, and others hit gateways with clients that poll their tasks.
         while front.asked.load(Ordering::Relaxed) < since + CLIENTS {
             pause();
         }

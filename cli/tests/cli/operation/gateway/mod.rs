@@ -1,5 +1,4 @@
-//! `tickfleet gateway` as a process. Services without access to Redis use it to submit work and read results, within
-//! the permissions of their key.
+//! `tickfleet gateway` as a process.
 
 mod away;
 mod bounds;
@@ -35,15 +34,14 @@ use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
 const ANSWER: Duration = Duration::from_secs(60);
-/// Maximum number of attempts. Together, they take at least two minutes.
+/// 2,400 pauses of 50 ms take two minutes.
 const LOOKS: usize = 2_400;
 
-/// Responses to requests without a valid key have these headers.
+/// Of responses to requests without a valid key.
 const REFUSAL: [&str; 4] =
     ["www-authenticate: bearer", "nosniff", "cache-control: no-store", "default-src 'none'; frame-ancestors 'none'"];
 
 pub struct Gateway {
-    /// `None` if the gateway is not a child of this test.
     child: Option<Child>,
     address: String,
     keys: PathBuf,
@@ -183,7 +181,6 @@ fn received(mut stream: TcpStream) -> HttpResponse {
     HttpResponse { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
 }
 
-/// Appends the key's row to a file, as the command's help describes. Returns the key.
 pub fn add_key(file: &Path, arguments: &[&str]) -> String {
     let made = tickfleet(&[&["gateway", "key"], arguments].concat()).exits(0);
     let mut rows = std::fs::read_to_string(file).unwrap_or_default();
@@ -208,7 +205,7 @@ impl Events {
         assert!(status.contains(" 200 "), "{status}");
     }
 
-    /// Returns the name and data of the next event. `None` at the end of the stream.
+    /// (name, data). `None` at the end of the stream.
     pub(super) fn next(&mut self) -> Option<(String, Value)> {
         let mut name = String::new();
         let mut data = None;
@@ -307,15 +304,14 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     drop(fleet);
 }
 
-/// Waits until the gateway has accepted the previous connection. The gateway accepts connections in order, so a
-/// response on a later connection proves that the previous one was accepted.
+/// The gateway accepts connections in order. A response on a later connection proves that the previous one was
+/// accepted.
 fn until_waiting(gateway: &Gateway, key: &str) {
     for _ in 0..3 {
         assert_eq!(gateway.get(key, "/v1/turns/later").status, 202);
     }
 }
 
-/// The key of a request must be for the tenant that the request names.
 fn answers_about_the_tenant_that_is_named(gateway: &Gateway, demo: &str, other: &str) {
     for (key, status) in [(demo, 200), (other, 403)] {
         let named = gateway.ask_with(key, "GET", "/v1/turns/mine", "tickfleet-tenant: demo\r\n", &Value::Null);
@@ -445,7 +441,7 @@ async fn task_state_reply_and_events_are_visible_only_to_permitted_keys() {
     let late = received(gateway.send(&key, "GET", "/v1/tasks/job/events", "last-event-id: x\r\n", ""));
     assert_eq!(late.status, 400);
     assert_eq!(gateway.get(&key, "/v1/tasks/none/events").status, 404);
-    // No scheduler runs here, so the queued task that reuses the ID is not rejected yet.
+    // No scheduler runs, so the queued task that reuses the ID is not rejected yet.
     drop(fleet);
     let task = json!({"tenant": "demo", "target_agent": "atlas", "task_id": "of-petra", "task_description": "rest"});
     let mut message = redis::cmd("XADD");

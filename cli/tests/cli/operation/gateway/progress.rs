@@ -1,4 +1,4 @@
-//! Tests the events of a turn: why it waits, the results of its calls, and finally its reply.
+//! Tests the events of a turn.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -39,8 +39,7 @@ fn follow(gateway: &Gateway, key: &str, id: &str) -> Events {
     Events::of(gateway.send(key, "GET", &format!("/v1/turns/{id}/events"), "", ""))
 }
 
-/// Submits tasks and turns while no scheduler runs. The client chooses the IDs of some tasks and turns, and the fleet
-/// generates the others. Returns the event streams of another gateway, each with its expected last event.
+/// No scheduler runs. Each stream has its expected last event.
 fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events, &'static str)> {
     let sent = |path: &str, body: Value| {
         let answer = one.ask(all, "POST", path, &body);
@@ -119,7 +118,7 @@ async fn any_gateway_streams_the_events_of_a_turn_to_permitted_keys() {
     again.until("reply");
     assert_eq!(again.names, ["result", "reply"]);
 
-    // Because of the agent's cap, the second call waits for the next tick, and the third call for the tick after that.
+    // The second call waits for the next tick, and the third call for the tick after that.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("slow", "capped", &["echo", "echo", "echo"])).status, 202);
     let mut events = follow(&two, &key, "capped");
     let waits = events.until("waiting");
@@ -154,7 +153,6 @@ def index(context: Context) -> str:
     return "done"
 "#;
 
-/// Sends an MCP request. The client supports tasks and uses the revision 2026-07-28.
 fn mcp(gateway: &Gateway, key: &str, method: &str, name: &str, mut params: Value) -> Value {
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -1,5 +1,4 @@
-//! A stand-in for an identity provider, over HTTP: public keys, tokens, and sign-in by the authorization-code flow with
-//! PKCE. Each account of the sign-in page leads to a different outcome.
+//! A stand-in for an identity provider, over HTTP. Each account of the sign-in page leads to a different outcome.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,7 +28,7 @@ pub(super) const CLIENT: &str = "console";
 pub(super) const VERIFIER: &str = "the-verifier-of-this-test-0123456789-abcdefghij";
 pub(super) const NONCE: &str = "the-nonce-of-this-test-0123456789-abcdefghijk";
 const STATE: &str = "the-state-of-this-test-0123456789-abcdefghijk";
-/// Lifetime of the token of the account `brief`. A browser signs in faster than that, even on a busy machine.
+/// Of the token of the account `brief`. A browser signs in faster, even on a busy machine.
 const BRIEF_S: u64 = 30;
 const ACCOUNTS: [&str; 14] = [
     "otto",
@@ -57,7 +56,7 @@ pub(super) struct Provider {
 #[derive(Clone, Default)]
 pub(super) struct Registration {
     pub(super) redirect_uri: String,
-    /// The client's secret. `None` for a public client.
+    /// `None` for a public client.
     pub(super) secret: Option<&'static str>,
     pub(super) is_secret_in_body: bool,
 }
@@ -130,7 +129,6 @@ impl Provider {
         self.shared.token(email, claims)
     }
 
-    /// Signs in as a browser would.
     pub(super) fn code(&self, account: &str) -> String {
         let challenge = coded(digest(&SHA256, VERIFIER.as_bytes()).as_ref());
         let redirect_uri = self.shared.client.lock().unwrap().redirect_uri.clone();
@@ -186,7 +184,7 @@ impl Shared {
         self.token(&format!("{account}@example.com"), &claims)
     }
 
-    /// Checks the fields that RFC 6749 and RFC 7636 require in an authorization request.
+    /// RFC 6749 and RFC 7636 require these fields.
     fn check(&self, query: &Fields) -> Result<(), String> {
         let expected = [
             ("client_id", CLIENT.to_owned()),
@@ -207,7 +205,7 @@ impl Shared {
         Ok(())
     }
 
-    /// True if the client authenticates correctly, and by exactly one method.
+    /// The client must authenticate by exactly one method.
     fn knows_client(&self, head: &HeaderMap, form: &Fields) -> bool {
         let client = self.client.lock().unwrap().clone();
         let sent = head.get(header::AUTHORIZATION).map(|value| value.to_str().unwrap().to_owned());
@@ -225,7 +223,7 @@ impl Shared {
     }
 }
 
-/// Returns id and secret from the header, which encodes them as in a form (RFC 6749, section 2.3.1).
+/// (id, secret). Both are encoded as in a form (RFC 6749, section 2.3.1).
 fn credentials_of(header: &str) -> Option<(String, String)> {
     let decoded = String::from_utf8(STANDARD.decode(header.strip_prefix("Basic ")?).ok()?).ok()?;
     let (id, secret) = decoded.split_once(':')?;
@@ -281,7 +279,7 @@ async fn exchange(State(shared): State<Arc<Shared>>, head: HeaderMap, body: Stri
     shared.exchanges.fetch_add(1, Ordering::SeqCst);
     let form = fields(&body);
     let refused = |status: StatusCode, error: &str| {
-        // The description repeats the request with its secrets. The gateway must not log the description.
+        // The description repeats the secrets of the request. The gateway must not log the description.
         (status, Json(json!({"error": error, "error_description": body.clone()}))).into_response()
     };
     if !shared.knows_client(&head, &form) {

@@ -1,5 +1,4 @@
-//! Keys and tokens stay secret. A gateway's log, metrics and responses never contain them, whatever the request and the
-//! log level.
+//! A gateway's log, metrics and responses never contain keys or tokens.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -46,8 +45,7 @@ fn asked(gateway: &Gateway, secret: &str) -> String {
     reported + &odd.head + &odd.body
 }
 
-/// Signs in once, and then makes sign-ins that fail. Returns the secrets, and the responses to the failed sign-ins. The
-/// response to the successful sign-in contains the token.
+/// Returns the secrets, and the responses to failed sign-ins. Only a successful sign-in returns the token.
 fn signed_in(gateway: &Gateway, provider: &Provider) -> (Vec<String>, String) {
     let complete =
         |body: &Value| gateway.ask_with("", "POST", "/console/sign-in", "content-type: application/json\r\n", body);
@@ -105,7 +103,6 @@ async fn no_key_or_token_appears_in_logs_metrics_or_responses() {
     reported += &answers;
     let secrets = [&secrets[..], &more, &[client_secret.to_owned()]].concat();
     let metrics = process.metrics();
-    // The gateway has rejected each secret for a different reason.
     for reason in ["key", "forbidden", "rate"] {
         let none = format!("tickfleet_gateway_rejected_total{{reason=\"{reason}\"}} 0");
         assert!(!metrics.contains(&none), "nothing was refused for {reason}");

@@ -1,4 +1,4 @@
-//! Tests the gateway over TLS. Its certificate changes while it runs, and some clients never begin the handshake.
+//! Tests the gateway over TLS, with a new certificate and with clients that never begin the handshake.
 
 use std::fs;
 use std::net::TcpStream;

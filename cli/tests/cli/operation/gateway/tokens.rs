@@ -1,5 +1,4 @@
-//! Tests tokens of an identity provider at a running gateway. Services, MCP clients and operators authenticate with
-//! tokens, and the gateway's rules set their permissions. Tokens must work even while the provider is unavailable.
+//! Tests tokens of an identity provider at a running gateway. Tokens must work even while the provider is unavailable.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -114,7 +113,6 @@ async fn a_token_grants_the_access_defined_by_rules_about_its_claims() {
     operated(&gateway, &shop, [&viewer, &operator, &approver]);
 }
 
-/// Each operator command requires its role. The audit entry of an action has the name from the token.
 fn operated(gateway: &Gateway, service: &str, [viewer, operator, approver]: [&String; 3]) {
     for (method, path, body, roles) in &verbs("demo:0", "call-0-1-0", "worker-1") {
         for (token, may) in [viewer, operator, approver].into_iter().zip(roles) {

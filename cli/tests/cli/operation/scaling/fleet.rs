@@ -1,5 +1,4 @@
-//! A fleet of real processes for the scaling runs. Its schedulers report the backlog. The run starts and stops its
-//! workers.
+//! The processes of the scaling runs. The schedulers report the backlog. The run starts and stops the workers.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -21,7 +20,7 @@ const SETTINGS: [(&str, &str); 3] = [
     ("TICKFLEET_QUEUES_TENANT_TURNS_MAX", "100000"),
     ("TICKFLEET_LOG_LEVEL", "warn"),
 ];
-/// Maximum time until a stopped process has ended: its drain time and a margin.
+/// The drain time and a margin.
 const DRAIN_MAX: Duration = Duration::from_secs(40);
 
 struct Node {
@@ -36,14 +35,13 @@ pub struct Processes {
     schedulers: Vec<Node>,
     workers: Vec<Node>,
     leaving: Vec<(Instant, Node)>,
-    /// `signaled` counts the workers that received SIGTERM. `left` counts the signaled workers that exited with code 0.
+    /// `signaled` workers received SIGTERM. `left` counts those that exited with code 0.
     pub signaled: u32,
     pub left: u32,
 }
 
 impl Processes {
-    /// Starts the schedulers, but no worker yet. Writes a configuration to `folder`. The tenants are `demo` and `t1` to
-    /// `t<tenants>`.
+    /// Starts no worker yet. The tenants are `demo` and `t1` to `t<tenants>`.
     pub fn start(url: &str, slots: u32, folder: &Path, tenants: usize) -> Self {
         let more: String = (1..=tenants).map(|n| format!("  t{n}: {{}}\n")).collect();
         let files = [
@@ -83,7 +81,7 @@ impl Processes {
         Node { child: command.spawn().unwrap(), metrics }
     }
 
-    /// Returns the number of workers. Stopping workers do not count.
+    /// Without stopping workers.
     pub fn workers(&self) -> u32 {
         u32::try_from(self.workers.len()).unwrap()
     }
@@ -101,8 +99,7 @@ impl Processes {
         }
     }
 
-    /// Removes the workers that have ended. Each stopped worker must have exited with code 0. No other process may have
-    /// ended.
+    /// Each stopped worker must have exited with code 0. No other process may have ended.
     pub fn collect(&mut self) {
         let mut waiting = Vec::new();
         for (since, mut node) in self.leaving.drain(..) {
@@ -129,7 +126,7 @@ impl Processes {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// Evaluates `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))` for `ready` and `running`.
+    /// `ready` and `running` of `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))`.
     /// No worker dies here, so `suspect` is empty. `None` while no scheduler reports the backlog.
     pub fn backlog(&self) -> Option<(f64, f64)> {
         let texts: Vec<String> = self.schedulers.iter().filter_map(|node| scrape(node.metrics)).collect();
@@ -165,7 +162,6 @@ fn free_address() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 
-/// Reads the metrics of a process. `None` if the process does not respond (yet).
 fn scrape(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;

@@ -1,5 +1,4 @@
-//! The documented algorithm of a Kubernetes HorizontalPodAutoscaler with one external metric of type AverageValue: the
-//! ratio and its tolerance, the stabilization window, and the policies.
+//! The documented algorithm of a Kubernetes HorizontalPodAutoscaler with one external metric of type AverageValue.
 
 use std::collections::VecDeque;
 
@@ -7,10 +6,9 @@ use std::collections::VecDeque;
 pub struct Hpa {
     pub replicas_min: u32,
     pub replicas_max: u32,
-    /// The target of the metric per pod: the pod's slots times the target utilization.
+    /// The slots of a pod times the target utilization.
     pub per_pod: f64,
-    /// The number of pods stays unchanged while the ratio of the metric to the target differs from 1 by at most this
-    /// value. Kubernetes' default is 0.1.
+    /// A ratio of metric to target within this distance of 1 changes nothing. Kubernetes' default is 0.1.
     pub tolerance: f64,
     /// A scale-up adds at most this percentage of pods or `up_pods` pods in one period, whichever is more.
     pub up_percent: u32,
@@ -30,7 +28,7 @@ pub struct Memory {
 }
 
 impl Hpa {
-    /// Returns the recommended number of pods, without policies and windows.
+    /// Without policies and windows.
     pub fn recommend(&self, current: u32, metric: f64) -> u32 {
         let ratio = metric / (self.per_pod * f64::from(current.max(1)));
         if current > 0 && (ratio - 1.0).abs() <= self.tolerance {
@@ -47,7 +45,6 @@ impl Hpa {
             memory.recommended.pop_front();
         }
         let highest = memory.recommended.iter().map(|(_, count)| *count).max().unwrap_or(recommended);
-        // A scale-down goes only to the highest recommendation in the window.
         let stable = if recommended > current { recommended } else { highest.min(current) };
         let limited = if stable > current {
             let start = self.at_the_start(memory, now_ms, self.up_period_ms, current, 1);
@@ -65,7 +62,7 @@ impl Hpa {
         decided
     }
 
-    /// Returns the number of pods without the changes in `direction` (1: up, -1: down) during the policy's period.
+    /// `direction` is 1 (up) or -1 (down). Leaves out the changes in this direction during the policy's period.
     fn at_the_start(&self, memory: &mut Memory, now_ms: u64, period_ms: u64, current: u32, direction: i64) -> u32 {
         let longest = self.up_period_ms.max(self.down_period_ms);
         while memory.changed.front().is_some_and(|(at, _)| at + longest < now_ms) {

@@ -9,7 +9,6 @@ use redis::aio::MultiplexedConnection;
 
 const REPLIES_MAX: usize = 2_000;
 
-/// Submits turns and reads their replies. Each turn has one call of `sleep`.
 pub struct Producer {
     redis: MultiplexedConnection,
     sent: HashMap<String, Instant>,
@@ -18,7 +17,7 @@ pub struct Producer {
     random: u64,
     pub submitted: u64,
     pub answered: u64,
-    /// Times from submit to reply, since the last time this list was read.
+    /// From submit to reply, since the last read of this list.
     pub took: Vec<Duration>,
 }
 
@@ -37,7 +36,6 @@ impl Producer {
         }
     }
 
-    /// Submits the turns that became due in the time `passed`.
     pub async fn submit(&mut self, turns_per_s: f64, passed: Duration) {
         self.owed += turns_per_s * passed.as_secs_f64();
         let due = self.owed.floor();
@@ -76,7 +74,6 @@ impl Producer {
         self.sent.retain(|id, _| !id.starts_with("crowd-t"));
     }
 
-    /// Returns 100 to 300 ms.
     fn next_ms(&mut self) -> u64 {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         100 + (self.random >> 33) % 201
@@ -105,7 +102,7 @@ impl Producer {
         self.sent.len()
     }
 
-    /// Reads the new replies. Each reply must be the only reply to a submitted turn, and its outcome must be `ok`.
+    /// Each reply must be the only reply to a submitted turn, and its outcome must be `ok`.
     pub async fn listen(&mut self) {
         let mut command = redis::cmd("XRANGE");
         command.arg("{tickfleet:0}:replies:demo:box").arg(format!("({}", self.last_reply)).arg("+");

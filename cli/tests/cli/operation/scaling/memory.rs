@@ -11,7 +11,6 @@ use super::fleet::Processes;
 use super::load::Producer;
 
 const TURNS: u64 = 5_000;
-/// Number of tenants. Each tenant has one agent, which makes one call.
 const TENANTS: usize = 2_000;
 
 pub type Cost = (&'static str, i64);
@@ -21,7 +20,7 @@ async fn used(redis: &mut MultiplexedConnection) -> i64 {
     info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
 }
 
-/// Waits until the inbound stream is empty and at most `open` turns have no reply. Returns the used memory (bytes).
+/// In bytes. At most `open` turns may still lack a reply.
 async fn settled(redis: &mut MultiplexedConnection, producer: &mut Producer, open: u64) -> i64 {
     let began = Instant::now();
     loop {

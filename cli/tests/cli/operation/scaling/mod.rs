@@ -1,7 +1,4 @@
-//! Scales a fleet of real processes according to its backlog metric, with the documented algorithm of a
-//! HorizontalPodAutoscaler.
-//!
-//! Time runs faster than in a cluster: [`Course::speed`] divides the chart's periods.
+//! Scales a fleet of real processes by its backlog metric. [`Course::speed`] divides the chart's periods.
 
 mod fleet;
 mod hpa;
@@ -19,18 +16,18 @@ use load::Producer;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
 const SLOTS: u32 = 4;
-/// The target utilization, as the chart's `targetSlotsPercent` sets it.
+/// As the chart's `targetSlotsPercent` sets it.
 const TARGET: f64 = 0.8;
 const STEP: Duration = Duration::from_millis(50);
-/// A load is absorbed if at most this number of slices is ready. Two workers can run them at the same time.
+/// A load is absorbed if at most this number of slices is ready. Two workers can run these slices at the same time.
 const ABSORBED: f64 = 2.0 * SLOTS as f64;
 
 pub struct Course {
-    /// Speed of the run: a cluster is slower by this factor.
+    /// A cluster is slower by this factor.
     pub speed: u64,
-    /// Each step has a duration and a number of turns per second.
+    /// (duration, turns per second)
     pub steps: Vec<(Duration, f64)>,
-    /// The last part has only capped work. Each turn has 30 calls, and the cap is ten calls per tick.
+    /// The last part has only capped work: 30 calls per turn, and ten calls per tick.
     pub capped: (Duration, u64),
 }
 
@@ -99,8 +96,7 @@ impl ScalingRun {
         }
     }
 
-    /// Adapts the number of workers to the backlog. If no scheduler reports the backlog, the number of workers stays
-    /// unchanged.
+    /// If no scheduler reports the backlog, the number of workers stays unchanged.
     fn sync(&mut self, load: f64) {
         let Some((ready, running)) = self.fleet.backlog() else { return };
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap();
@@ -122,7 +118,7 @@ impl ScalingRun {
     }
 }
 
-/// Runs the whole course. Turns that a cap holds can still be open when this function returns.
+/// Turns that a cap holds can still be open at the end.
 pub async fn run(course: &Course) -> Outcome {
     let redis = RedisServer::start_with(RedisOptions::default()).await;
     let folder = tempfile::tempdir().unwrap();
@@ -183,7 +179,6 @@ impl ScalingRun {
 }
 
 impl Outcome {
-    /// Counts changes from growing to shrinking, or back, under load.
     pub fn turns_of_direction(&self) -> usize {
         let counts: Vec<u32> = self.loaded().map(|sample| sample.workers).collect();
         let signs: Vec<i64> =
@@ -200,8 +195,7 @@ impl Outcome {
         (most(&mut self.loaded()), most(&mut self.samples.iter().filter(|sample| sample.at >= self.capped_from)))
     }
 
-    /// Returns, for each step up, the time until the load stayed absorbed (see `ABSORBED`) for three periods in a row.
-    /// `None` if this never happened.
+    /// For each step up: the time until the load stayed absorbed for three periods. `None` if it never did.
     pub fn absorbed(&self) -> Vec<Option<Duration>> {
         let mut absorbed = Vec::new();
         let mut begin = Duration::ZERO;

@@ -1,6 +1,5 @@
-//! Evaluates the alerts on metrics of a real fleet while a tool hangs, workers are killed and Redis is unavailable.
-//! Each scrape waits for an expected state, and is recorded as one minute after the previous scrape. A slow machine
-//! therefore gets the same result.
+//! Evaluates the alerts on metrics of a real fleet under faults. Each scrape waits for an expected state and counts as
+//! one minute, so a slow machine gets the same result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +17,7 @@ const KILLED: &str = "workers are killed";
 const AWAY: &str = "Redis is away";
 const BACK: &str = "Redis is back";
 
-/// The expected alerts: the first phase in which each fires, its name, and the reason. Other alerts must not fire, and
-/// no alert may fire before its phase.
+/// (first phase in which the alert fires, alert, reason). Other alerts must not fire.
 const FIRES: [(&str, &str, &str); 10] = [
     (HANGS, "TickfleetToolFailing", "calls time out, and so do their retries"),
     (HANGS, "TickfleetOutcomeUnknown", "some of them must not run twice"),
@@ -36,19 +34,18 @@ const FIRES: [(&str, &str, &str); 10] = [
 /// Alerts that must have ended when the given phase begins.
 const ENDED: [(&str, &str); 2] = [(BACK, "TickfleetRedisDown"), (AWAY, "TickfleetNoWorker")];
 
-/// These alerts about ready work that starts too slowly may fire, but only on a slow machine.
+/// These alerts may fire, but only on a slow machine.
 const OF_THE_MACHINE: [&str; 2] = ["TickfleetStartSlowFastBurn", "TickfleetStartSlowSlowBurn"];
-/// If at most this share of starts is late, no alert in [`OF_THE_MACHINE`] may fire. Prometheus extrapolates, so the
-/// share is slightly lower than the 6 % in the rule.
+/// Up to this share of late starts, no alert of [`OF_THE_MACHINE`] may fire. Prometheus extrapolates, so the share is
+/// lower than the 6 % of the rule.
 const LATE_MAX: f64 = 0.05;
-/// With fewer starts, the share of late starts does not count. Prometheus extrapolates, so the number is lower than the
-/// 100 in the rules.
+/// A share of fewer starts does not count. Prometheus extrapolates, so the number is lower than the 100 of the rules.
 const STARTS_MIN: f64 = 50.0;
-/// Window of the rule with the threshold of 14 %, in minutes. The window of the other rule is longer than the history.
+/// In minutes, of the rule with the threshold of 14 %. The window of the other rule is longer than the history.
 const WINDOW: usize = 60;
 
 const SLOW: f64 = 2.0;
-/// Maximum kills. Three are needed, and more if a worker is killed before its slice has begun.
+/// Three are needed, and more if a worker is killed before its slice has begun.
 const KILLS_MAX: usize = 12;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,7 +100,7 @@ impl Starts {
             let of = |series: &str| page.as_ref()?.get(series).copied();
             let Some(count) = of("tickfleet_schedule_to_start_seconds_count") else { continue };
             let soon = of("tickfleet_schedule_to_start_seconds_bucket{le=\"1\"}").unwrap();
-            // If the worker's process was replaced, its counters begin at zero.
+            // The counters of a new worker process begin at zero.
             let (old_count, old_soon) =
                 self.last.get(&place).filter(|(old, _)| *old <= count).copied().unwrap_or_default();
             (all, late) = (all + count - old_count, late + (count - soon) - (old_count - old_soon));
@@ -137,7 +134,7 @@ struct AlertScenario {
 
 impl AlertScenario {
     async fn begin() -> Self {
-        // With one slot per worker, one slow call per worker occupies all slots, and is lost if its worker is killed.
+        // One slow call per worker occupies all slots, and is lost if the worker is killed.
         let fleet = Fleet::start(1).await;
         let history = History::new();
         let starts = Starts::default();
@@ -166,7 +163,6 @@ impl AlertScenario {
         }
     }
 
-    /// Adds the scrape to the history as the next minute.
     async fn minute(&mut self, what: &str, is: impl Fn(&Scrape) -> bool) -> Scrape {
         let scrape = self.until(what, is).await;
         self.history.add(&self.fleet, &scrape);
@@ -201,7 +197,7 @@ impl AlertScenario {
         }
     }
 
-    /// Each call occupies its slot until it times out, and its retry times out too.
+    /// Each call occupies a slot until the timeout, and so does each retry.
     async fn a_tool_hangs(&mut self) {
         self.phase(HANGS);
         let hang = json!({"outcomes": ["hang"]});
@@ -217,7 +213,6 @@ impl AlertScenario {
         }
     }
 
-    /// Each call takes ten minutes. Further calls wait for the slots.
     async fn slow_calls_hold_all_slots(&mut self) {
         self.phase(FULL);
         self.submit(&["petra", "terry"].map(|agent| turn(agent, &[("sleep", json!({"ms": 600_000}))]))).await;
@@ -230,7 +225,6 @@ impl AlertScenario {
         }
     }
 
-    /// Kills both workers until the slow calls are quarantined.
     async fn workers_are_killed(&mut self) {
         self.phase(KILLED);
         let quarantined = |s: &Scrape| s.sum("tickfleet_quarantined_total", &[]);

@@ -1,4 +1,4 @@
-//! A monitored fleet: processes that can be killed, work of its agents, and scrapes of its metrics.
+//! A monitored fleet with processes that can be killed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use crate::support::process::Process;
 use crate::support::prometheus::Target;
 
-/// A member of the fleet. It keeps its name when its process is killed and replaced.
+/// A new process of a member keeps the name of the killed process.
 pub struct Member {
     pub job: &'static str,
     pub instance: String,
@@ -25,7 +25,7 @@ pub struct Fleet {
     pub members: Vec<Member>,
     pub redis: RedisServer,
     slots: usize,
-    /// The configuration folder. If it has no files, the built-in configuration applies.
+    /// Without files, the built-in configuration applies.
     folder: TempDir,
 }
 
@@ -34,7 +34,6 @@ impl Fleet {
         Self::under(&[], slots).await
     }
 
-    /// Starts a fleet. `files` are names and texts of configuration files.
     pub async fn under(files: &[(&str, &str)], slots: usize) -> Self {
         let options = RedisOptions { appendonly: true, maxmemory: Some(256 * 1024 * 1024), ..RedisOptions::default() };
         let redis = RedisServer::start_with(options).await;
@@ -75,14 +74,13 @@ impl Fleet {
         Process::start_command(args, self.folder.path(), &self.redis.url(), None)
     }
 
-    /// Starts a gateway. Its key file in `place` has no keys. Returns the process and its port.
     pub fn gateway(&self, place: &Path) -> (Process, u16) {
         let keys = place.join("keys.yaml");
         std::fs::write(&keys, "[]\n").unwrap();
         Process::start_gateway(&keys, self.folder.path(), &self.redis.url())
     }
 
-    /// Kills the workers. They must hold slices at this time.
+    /// The workers must hold slices at this time.
     pub fn kill_workers(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.job == "worker") {
             member.process = None;
@@ -114,12 +112,12 @@ fn samples(answer: &str) -> BTreeMap<String, f64> {
 
 pub struct Scrape {
     pub at: f64,
-    /// The metrics of each member. `None` if the member has no process.
+    /// By member. `None` if the member has no process.
     pub pages: Vec<Option<BTreeMap<String, f64>>>,
 }
 
 impl Scrape {
-    /// Returns the values of a metric with these labels. Each label has the form `name="value"`.
+    /// Each label has the form `name="value"`.
     pub fn values<'a>(&'a self, metric: &'a str, labels: &'a [&'a str]) -> impl Iterator<Item = f64> + 'a {
         let series = self.pages.iter().flatten().flatten();
         let chosen = series.filter(move |(series, _)| {
@@ -133,12 +131,11 @@ impl Scrape {
         self.values(metric, labels).sum()
     }
 
-    /// Returns the maximum over all schedulers.
     pub fn backlog(&self, state: &str) -> f64 {
         self.values("tickfleet_backlog", &[&format!("state=\"{state}\"")]).fold(0.0, f64::max)
     }
 
-    /// True if every running process reached Redis during the scrape and reported all its metrics.
+    /// True if every running process reached Redis and reported all its metrics.
     pub fn is_whole(&self) -> bool {
         let running = self.pages.iter().flatten().count();
         let schedulers = self.pages.iter().take(2).flatten().count();
@@ -149,8 +146,7 @@ impl Scrape {
         all_up && known == schedulers && memory >= schedulers
     }
 
-    /// True if no work runs, and all waiting work waits for a cap or a retry. Also, no throttle queue was late in the
-    /// last half minute. The metrics then do not depend on the machine's speed.
+    /// In this state, the metrics do not depend on the machine's speed.
     pub fn is_calm(&self) -> bool {
         let looping = |name| self.values("tickfleet_loop_progress_timestamp_seconds", &[name]).count();
         let loops = looping("loop=\"tick\"") >= 1 && looping("loop=\"lease\"") == 2;
@@ -187,8 +183,7 @@ pub fn echo() -> (&'static str, Value) {
     ("echo", json!({"text": "hello"}))
 }
 
-/// Returns the turns of a round. Some calls succeed, are retried, are denied, are invalid, or name unknown tools. There
-/// are more calls than the caps allow.
+/// More calls than the caps allow, with all kinds of outcomes.
 pub fn work(round: u64) -> Vec<Value> {
     let mut turns = vec![
         turn("atlas", &[echo()]),

@@ -1,5 +1,5 @@
-//! Converts scrapes to the history that Prometheus would have if they were taken one minute apart. Evaluates the
-//! chart's rules on this history with `promtool test rules`.
+//! The history that Prometheus would have if the scrapes were one minute apart. `promtool test rules` evaluates the
+//! chart's rules on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -13,15 +13,13 @@ use super::{NAMESPACE, chart};
 
 const MINUTE_S: u32 = 60;
 const BEGAN: &str = "process_start_time_seconds";
-/// An alert that fires in every phase, which proves that promtool evaluated the phase.
+/// An alert that fires in every phase, as proof that promtool evaluated the phase.
 const ASKED: &str = "Asked";
 
 pub struct History {
     asked_for: BTreeSet<String>,
-    /// Each series has one value per minute.
     series: BTreeMap<String, Vec<Option<f64>>>,
-    /// Start times of processes by the history's clock. The key is the member and the reported start time of its
-    /// process.
+    /// By member and reported start time: the start time by the clock of the history.
     began: BTreeMap<String, f64>,
     minutes: u32,
     phases: Vec<(&'static str, u32)>,
@@ -29,7 +27,7 @@ pub struct History {
 
 pub struct AlertResult {
     pub fired: Vec<(&'static str, BTreeSet<String>)>,
-    /// The output of promtool, with the labels and annotations of the alerts that fire at the end of each phase.
+    /// The output of promtool, with the labels and annotations of the firing alerts.
     pub said: String,
 }
 
@@ -46,7 +44,7 @@ impl History {
         self.phases.push((name, self.minutes));
     }
 
-    /// Adds a scrape as one minute after the previous one, with the labels that Prometheus adds.
+    /// The scrape counts as one minute after the previous one.
     pub fn add(&mut self, fleet: &Fleet, scrape: &Scrape) {
         for (member, page) in fleet.members.iter().zip(&scrape.pages) {
             let added = format!("instance=\"{}\",job=\"{}\",namespace=\"{NAMESPACE}\"", member.instance, member.job);
@@ -60,8 +58,7 @@ impl History {
                 let is_time = name.ends_with("_timestamp_seconds");
                 let stated = value - scrape.at + f64::from(self.minutes * MINUTE_S);
                 let value = match name {
-                    // The start time stays as in the first scrape, so that the age of the process grows by one minute
-                    // per scrape.
+                    // The start time stays as in the first scrape, so that the process ages by one minute per scrape.
                     BEGAN => *self.began.entry(format!("{} {value}", member.instance)).or_insert(stated),
                     _ if is_time => stated,
                     _ => *value,
@@ -80,7 +77,7 @@ impl History {
         values.push(Some(value));
     }
 
-    /// Returns the series in the form for promtool. If a series is missing in later scrapes, it becomes stale.
+    /// In the notation of promtool. A series that is missing in later scrapes becomes stale.
     fn input(&self) -> Vec<Value> {
         let notation = |values: &Vec<Option<f64>>| {
             let mut words = Vec::new();
@@ -104,8 +101,6 @@ impl History {
         self.phases.iter().zip(ends).map(|((name, first), end)| (*name, *first, end - 1)).collect()
     }
 
-    /// Runs promtool with the chart's own rules. Each test case expects that no alert fires, so the error messages list
-    /// the alerts that fire.
     pub fn verdict(&self) -> AlertResult {
         let rules = rule_files();
         let names = |pattern: &str| {
@@ -118,8 +113,8 @@ impl History {
             names(r"(?m)^ +- name: (\S+)$").into_iter().partition(|group| group.ends_with(".recording"));
         let groups = [recorded, alerting].concat();
         let fired = |(phase, first, last): &(&str, u32, u32)| {
-            // Versions of Prometheus differ in whether a range includes its ends, so the range is half a minute longer
-            // than the phase.
+            // Versions of Prometheus differ about the ends of a range, so the range is half a minute longer than the
+            // phase.
             let span = (last - first) * MINUTE_S + MINUTE_S / 2;
             let firing = format!("group by (alertname) (last_over_time(ALERTS{{alertstate=\"firing\"}}[{span}s]))");
             let asked = format!("label_replace(vector(1), \"alertname\", \"{ASKED}\", \"\", \"\")");
@@ -162,8 +157,7 @@ fn rule_files() -> Vec<(String, String)> {
     files.map(|path| (path.to_str().unwrap().to_owned(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// Runs promtool, and returns its output. The cases fail on purpose, because promtool lists the alerts only of failed
-/// cases.
+/// The cases fail on purpose, because promtool lists the alerts only of failed cases.
 fn promtool(cases: &Value) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("cases.yaml");

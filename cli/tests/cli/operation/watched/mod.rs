@@ -1,5 +1,4 @@
-//! Tests the monitoring of a fleet. A real Prometheus must find data for every panel. When a tool hangs, workers are
-//! killed or Redis is unavailable, exactly the expected alerts must fire.
+//! Tests the monitoring of a fleet. Every panel must find data, and only the expected alerts may fire.
 
 mod alerts;
 mod fleet;

@@ -1,5 +1,4 @@
-//! A real Prometheus scrapes a real fleet. It must accept the rules, and the query of every panel of every dashboard
-//! must find data.
+//! A real Prometheus must accept the rules, and the query of every panel must find data.
 
 use std::path::Path;
 
@@ -14,36 +13,32 @@ use super::{NAMESPACE, PATIENCE, PAUSE, chart};
 use crate::support::binary::tickfleet;
 use crate::support::prometheus::{Prometheus, Target};
 
-/// These panels are empty while the fleet has no problems, for the given reason.
+/// Panels that are empty while the fleet has no problems, with the reason.
 const EMPTY_WHEN_WELL: [(&str, &str); 3] = [
     ("Outcome unknown by tool", "shows only tools that had one"),
     ("Errors by verb", "shows only verbs that failed"),
     ("Firing alerts", "none does"),
 ];
 
-/// The first limit makes turns wait, the second rejects calls, and the third only counts. Only a small part of the work
-/// waits or is rejected.
+/// The first limit makes turns wait, the second rejects calls, and the third only counts.
 const LIMITS: &str = "limits: {
   echoes: {match: {agents: [kelly]}, max: 15, every: 10s},
   guesses: {match: {agents: [archy]}, per: [tool], max: 10, every: 10s, on_reach: reject},
   all: {per: [tenant], max: 10, every: 10s, mode: shadow},
 }";
 
-/// Because of the tool that needs a sandbox, workers check the sandbox support of their machine.
+/// The tool that needs a sandbox makes workers check the sandbox support of their machine.
 const TOOLS: &str = concat!(
     include_str!("../../../../../config/tools.yaml"),
     "\n  count:\n    description: Counts.\n    effect: read\n    shell: {level: basic, command: [wc]}\n\
      \x20   input_schema: {type: object, additionalProperties: false}\n"
 );
 
-/// Returns the settings. The circuit breaker of a tool opens after three failures in a row. The key in the file `key`
-/// seals the audit log.
 fn settings(key: &Path) -> String {
     let key = key.display();
     format!("worker: {{breaker_failures: 3, breaker_cooldown: 2s}}\nseal: {{key: 'file:{key}', every: 100ms}}\n")
 }
 
-/// One rule denies short calls of `sleep`. One shadow rule would deny kelly's calls of `echo`.
 const PERMISSIONS: &str = concat!(
     include_str!("../../../../../config/permissions.yaml"),
     "\n  echo: {everyone: true, rules: [{require: agent.name != 'kelly', mode: shadow}]}\n\
@@ -90,7 +85,6 @@ async fn a_real_prometheus_finds_data_for_every_panel() {
     callers.abort();
 }
 
-/// Alternates between a request that succeeds and a request without a key, until the task is aborted.
 async fn callers(port: u16) {
     loop {
         for path in ["/v1/openapi.json", "/v1/tasks"] {
@@ -108,7 +102,7 @@ async fn agents(redis: String) {
     let mut connection = tickfleet_testkit::connect(&redis).await.unwrap();
     for round in 0.. {
         let nap = turn("atlas", &[("sleep", json!({"ms": 1}))]);
-        // This tool always fails. Its breaker therefore opens, admits one trial call, and opens again.
+        // This tool always fails, so its breaker opens, admits one trial call, and opens again.
         let away = turn("dwight", &[("fail_once", json!({"outcomes": ["transient_not_executed"]}))]);
         enqueue(&mut connection, &[work(round), vec![nap, away]].concat()).await.unwrap();
         // Half a CPU core can handle this pace of the agents.

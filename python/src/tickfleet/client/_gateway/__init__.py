@@ -44,7 +44,7 @@ _FRESH_S = 10.0
 # Seconds between two requests if the gateway responds immediately.
 _LOOK_AGAIN_S = 0.25
 
-# Seconds to wait for the reply. After that, the client reads the events of the turn to detect a wait for approval.
+# Seconds to wait for the reply before the client checks for an approval.
 _APPROVAL_AFTER_S = 1
 
 # Minimum seconds for one request, even if the caller's timeout is shorter.
@@ -106,8 +106,7 @@ class Gateway:
             "POST", path + (f"?wait={wait}" if wait else ""), tenant, body=body, wait=wait, again=path
         )
         if answer.status == 404:
-            # The turn may not have arrived yet. If it was rejected, only the gateway that accepted it has the
-            # rejection.
+            # The turn may not have arrived yet, or another gateway has its rejection.
             return None
         found = _good(answer).read()
         if found["state"] == "ended":
@@ -136,7 +135,7 @@ class _Awaited:
         self._id = segment(str(message[f"{kind}_id"]))
         self._text = written(message)
         self._kind: Kind = kind
-        # Time when the message was accepted, by a clock that also runs while the machine sleeps.
+        # By a clock that also runs while the machine sleeps.
         self._taken: float | None = None
         self._is_asked_for = False
         self._reply: Reply | None = None
@@ -149,8 +148,7 @@ class _Awaited:
         """Sends the message, and repeats the request if necessary: the id makes it run once. Returns the reply, if it
         arrives within the wait."""
         headers = {"idempotency-key": self._id}
-        # A proxy may cut off every request that waits. The retry does not wait, and only finds out whether the message
-        # was accepted.
+        # A proxy may cut off every request that waits, so the retry does not wait.
         path, again = self._path + (f"?wait={wait}" if wait else ""), self._path
         try:
             answer = await self._http.ask(
@@ -170,7 +168,7 @@ class _Awaited:
         # Sending can also wait for the reply, so both share the timeout.
         end = None if timeout is None else time.monotonic() + timeout
         if self._reply is None and self._taken is None:
-            # Until the message is accepted, an error concerns sending it and not the wait.
+            # Until the message is accepted, an error concerns the sending and not the wait.
             self._reply = await self.submit(_seconds(timeout))
         if self._reply is None:
             self._reply = await _polled(self._http, self._look, None if end is None else end - time.monotonic())
@@ -193,8 +191,8 @@ class _Awaited:
         return await self.reply(None if end is None else max(0.0, end - time.monotonic()))
 
     async def _look(self, wait: int, tries: Tries) -> Reply | None:
-        # Only the gateway that accepted the message has a possible rejection. If the message is sent again, this
-        # gateway has the rejection too. An accepted message does not run again.
+        # Only the gateway that accepted the message has its rejection, so the client also sends the message to this
+        # gateway. An accepted message does not run again.
         if self._taken is not None and not self._is_asked_for and abs(time.time() - self._taken) < _FRESH_S:
             self._is_asked_for = True
             return await self.submit(wait, tries)

@@ -26,7 +26,7 @@ _TURN_ENDS = ("reply", "not_found", "damaged")
 # Line ends of server-sent events. Other line ends in Unicode (U+2028, U+0085, …) are part of the text.
 _LINE_ENDS = re.compile(rb"\r\n|\n|\r")
 
-# After this many seconds, a stream counts as healthy. Its loss then begins a new retry timeout.
+# After this many seconds, a stream counts as healthy, and its loss begins a new retry timeout.
 _GOOD_S = 5.0
 
 
@@ -130,7 +130,7 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
     async for piece in pieces:
         if not piece:
             continue
-        # If the previous piece ended with a carriage return, a line feed at the start belongs to the same line end.
+        # A line feed at the start of a piece may belong to a carriage return at the end of the previous piece.
         text = piece[1:] if was_cr and piece.startswith(b"\n") else piece
         was_cr = piece.endswith(b"\r")
         *lines, rest = _LINE_ENDS.split(rest + text)

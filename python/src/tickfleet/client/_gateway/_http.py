@@ -188,8 +188,7 @@ class Http:
             if answer.status not in _PASSING:
                 return replace(checked(answer), waited=wait)
             if answer.code == "too_many_waiting" and again is not None and wait:
-                # The message was accepted, and only the wait was rejected. The next request does not wait, and does not
-                # use up the retry timeout.
+                # Only the wait was rejected. The next request does not wait, and does not use up the retry timeout.
                 path, wait = again, 0
                 continue
             await tries.pause(passing(answer), answer.retry_after)

@@ -1,4 +1,4 @@
-//! The settings of seals: the location of the key, and where copies of seals are stored.
+//! The settings of seals.
 
 use super::{HOUR, MILLISECOND, duration, plain_name};
 use crate::document::reader::{Cursor, Section};
@@ -23,8 +23,7 @@ pub(super) fn seal(mut s: Section<'_>) -> SealSettings {
     seal
 }
 
-/// Reads an empty text, or the location of a secret. An error does not show any other text, because the text may be the
-/// secret itself.
+/// An invalid text may be the secret itself, so the error does not show it.
 fn secret_place(cursor: &Cursor<'_>, what: &str) -> Option<SealKey> {
     let text = cursor.text()?;
     let named = |name: &str| !name.is_empty();

@@ -1,5 +1,4 @@
-//! Reads the request of an HTTP tool or task handler, and checks the names in its templates. Thus a misspelled argument
-//! is found when the configuration is loaded, and not when a model first calls the tool.
+//! The request of an HTTP tool or task handler.
 
 mod oauth2;
 mod outcomes;
@@ -18,7 +17,7 @@ const METHODS: [(&str, ()); 5] = [("GET", ()), ("POST", ()), ("PUT", ()), ("PATC
 const RESPONSE_BYTES_MAX: i128 = 64 << 20;
 const REDIRECTS_MAX: i128 = 10;
 
-/// Reads a request. `once` is true if a repeated request would have a second effect.
+/// `once` is true if a repeated request would have a second effect.
 pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Option<HttpDef> {
     let mut s = cursor.section();
     let secrets = s.optional("secrets").map(|c| secrets(&c)).unwrap_or_default();
@@ -58,12 +57,10 @@ pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Op
     matches!(cursor.node.value, Value::Mapping(_)).then_some(def)
 }
 
-/// Values from the environment are already replaced.
 fn base_url(cursor: &Cursor<'_>) -> Option<String> {
     service_url(cursor).map(|text| text.trim_end_matches('/').to_owned())
 }
 
-/// Reads secrets: name → source of the value.
 pub(crate) fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     let mut secrets = BTreeMap::new();
     for (name, _, secret) in cursor.members() {
@@ -99,8 +96,6 @@ fn header_name(cursor: &Cursor<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Reads hosts, `host:port` pairs or CIDR blocks. Values from the environment are already replaced, and empty items
-/// removed.
 pub(crate) fn hosts(cursor: &Cursor<'_>) -> BTreeSet<String> {
     let mut hosts = BTreeSet::new();
     for item in cursor.items() {

@@ -1,4 +1,4 @@
-//! Reads `http.oauth2`: how a tool obtains its access token.
+//! Reads `http.oauth2`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::tools::{ClientAuth, Grant, OAuth2Def};
 const GRANTS: [(&str, Grant); 2] =
     [("client_credentials", Grant::ClientCredentials), ("refresh_token", Grant::RefreshToken)];
 const CLIENT_AUTHS: [(&str, ClientAuth); 2] = [("basic", ClientAuth::Basic), ("body", ClientAuth::Body)];
-/// Fields of a token request that other settings define. `params` must not contain them.
+/// Other settings define these fields, so `params` must not contain them.
 const OWN_FIELDS: [&str; 5] = ["grant_type", "client_id", "client_secret", "refresh_token", "scope"];
 
 pub(crate) fn read(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<OAuth2Def> {
@@ -19,7 +19,7 @@ pub(crate) fn read(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<OAu
     let token_url = s.required("token_url").and_then(|c| service_url(&c).map(str::to_owned));
     let client_id = s.required("client_id").and_then(|c| templates.of_secrets(&c));
     let password = match grant {
-        // A client that acts on its own behalf must authenticate, so it needs a secret.
+        // A client that acts on its own behalf must authenticate.
         Some(Grant::ClientCredentials) => s.required("client_secret"),
         Some(Grant::RefreshToken) | None => s.optional("client_secret"),
     };
@@ -44,11 +44,10 @@ pub(crate) fn read(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<OAu
     (grant.is_some() && token_url.is_some() && client_id.is_some()).then_some(rest)
 }
 
-/// Reads a text that must name a secret, because the configuration must not contain the secret's value.
 fn secret(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<String> {
     let (text, names_one) = templates.of_secrets(cursor)?;
     if !names_one {
-        // The error does not show the text, because the text may be the secret itself.
+        // The text may be the secret itself, so the error does not show it.
         let expected = "a reference such as ${CLIENT_SECRET} to one declared under `secrets`";
         cursor.errors.push(&cursor.node.place, &cursor.path, "a text without a reference", expected);
     }

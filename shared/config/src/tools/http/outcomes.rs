@@ -1,4 +1,4 @@
-//! Reads `http.outcomes`: the meaning of a response by its status and body.
+//! Reads `http.outcomes`.
 
 use tickfleet_model::Outcome;
 

@@ -1,11 +1,9 @@
-//! Values that occur in several parts of an HTTP definition.
+//! Values in several parts of an HTTP definition.
 
 use crate::document::reader::Cursor;
 
-/// The allowed form of a service's address, for error messages.
 pub const SERVICE_URL: &str = "http:// or https://, a host, and no query, template or password";
 
-/// Returns true if `text` has the form [`SERVICE_URL`], which `base_url` and `token_url` must have.
 #[must_use]
 pub fn is_service_url(text: &str) -> bool {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();

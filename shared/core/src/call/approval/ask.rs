@@ -1,4 +1,4 @@
-//! Asks people to approve a call, and parks the call's turn until they decide.
+//! Asks people to approve a call, and parks the call's turn.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,26 +16,21 @@ use crate::transaction::{Conflict, Guard, InboxKey, SetKey, Transaction, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
-/// An approval is overdue this long (ms) after its expiry. By this time, its turn should have ended the approval.
+/// An approval is overdue this long after its expiry.
 const OVERDUE_MS: i64 = 60_000;
-/// Maximum number of overdue approvals that a request removes from each index.
 const OVERDUE_MAX: usize = 8;
 
-/// A request for approval. The transaction that parks the call's turn adds the request through [`RequestApproval`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskApproval {
-    /// Derived from the digest.
     pub id: String,
     pub call: CallName,
     pub binding: String,
     pub shown: ApprovalPreview,
-    /// The exact arguments as JSON.
     pub exact: Bytes,
     pub demands: Vec<Demand>,
-    /// How long people may decide. `None` if people may decide until the turn's deadline.
+    /// `None` means the turn's deadline.
     pub expires_ms: Option<i64>,
-    /// An inbox, and a message for the inbox, sent when the call begins to wait. The times of the request and of the
-    /// deadline replace the placeholders `{requested_ms}` and `{until_ms}` in the message.
+    /// A message for an inbox when the call begins to wait. Replaces `{requested_ms}` and `{until_ms}`.
     pub early: Option<(InboxKey, String)>,
     pub tenant_max: u64,
     pub agent_max: u64,
@@ -43,23 +38,21 @@ pub struct AskApproval {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AskResult {
-    /// People may decide until `until_ms`. The turn's record names the approval from now on.
+    /// The turn's record names the approval from now on.
     Waits { until_ms: i64 },
-    /// People have already decided, or the approval has expired. The call is checked again at once.
+    /// The call is checked again at once.
     Decided,
     Full {
-        /// True if the agent's bound is reached, false if the tenant's bound is reached.
+        /// False for the tenant's bound.
         of_agent: bool,
     },
 }
 
-/// Section of [`crate::turn::Park`]: asks people to approve a call. If people have already decided, or if too many
-/// approvals wait, the turn is due at once, and its call is checked again.
+/// Section of [`crate::turn::Park`]. If the call need not wait, the turn is due at once.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestApproval<'a> {
     pub ask: &'a AskApproval,
     pub tenant: &'a TenantId,
-    /// The record of the call's turn, before the turn parks.
     pub turn: &'a Turn,
 }
 
@@ -74,8 +67,7 @@ impl Section for RequestApproval<'_> {
 }
 
 impl AskApproval {
-    /// Returns the bound that prevents the request: `Some(true)` for the agent's bound, `Some(false)` for the tenant's
-    /// bound, `None` if neither bound is reached. A worker checks the bounds before it parks the slice.
+    /// `Some(true)` for the agent's bound, `Some(false)` for the tenant's bound.
     pub fn full(
         &self,
         view: &View,
@@ -94,14 +86,13 @@ impl AskApproval {
         if waiting(waiting_of(tenant))? >= self.tenant_max {
             return Ok(Some(false));
         }
-        // `Conflict::Full` does not name the full set, so the agent's set is assumed.
+        // `Conflict::Full` does not name the full set, so assume the agent's set.
         let is_full = waiting(waiting_of_agent(tenant, agent))? >= self.agent_max
             || context.failed(|conflict| matches!(conflict, Conflict::Full));
         Ok(is_full.then_some(true))
     }
 
-    /// Adds guards. If people can still decide, also adds writes. If the turn requested an approval for an earlier form
-    /// of the call, the earlier approval becomes void.
+    /// Writes only if people can still decide. An approval for an earlier form of the call becomes void.
     pub fn add_to(
         &self,
         transaction: &mut Transaction,
@@ -195,7 +186,7 @@ impl AskApproval {
     }
 }
 
-/// Returns overdue approvals. Their turns are lost or unreadable, so no turn ends these approvals.
+/// An overdue approval has a lost or unreadable turn, which cannot end it.
 fn overdue<'v>(view: &'v View, set: &SetKey, now_ms: i64) -> Result<&'v [(Arc<str>, u64)], Undecided> {
     let upto = u64::try_from(now_ms - OVERDUE_MS).ok();
     Ok(match upto {

@@ -23,11 +23,11 @@ pub struct DecideApproval<'a> {
     pub tenant: &'a TenantId,
     pub id: &'a str,
     pub by: &'a str,
-    /// The person's roles in the configuration in force.
+    /// In the configuration in force.
     pub roles: &'a BTreeSet<String>,
     pub reason: &'a str,
     pub verdict: Verdict<'a>,
-    /// The audit entry, a JSON object. Its `meta` receives `state` and `missing`.
+    /// A JSON object. Its `meta` receives `state` and `missing`.
     pub audit: &'a Json,
     pub bounds: &'a Bounds,
 }
@@ -35,11 +35,11 @@ pub struct DecideApproval<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict<'a> {
     Approve {
-        /// The argument changes that the person saw, as JSON. `None` if the arguments were unchanged.
+        /// Changes (JSON) that the person saw.
         seen: Option<&'a str>,
-        /// New argument changes, as JSON. `None` keeps the arguments as seen.
+        /// `None` keeps the arguments as seen.
         narrowed: Option<&'a str>,
-        /// `narrowed` with secrets removed. Notifiers show this text.
+        /// `narrowed` without secrets.
         shown: &'a str,
     },
     Deny,
@@ -48,7 +48,7 @@ pub enum Verdict<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecideResult {
     Counts {
-        /// The state: `approved`, `denied`, or `waiting` for more people.
+        /// `approved`, `denied`, or `waiting` for more people.
         state: &'static str,
         missing: u32,
     },
@@ -56,18 +56,15 @@ pub enum DecideResult {
     /// An agent must not approve its own call.
     Own,
     Role,
-    /// The approval has ended, or was already approved. Contains the word for its state.
+    /// The word for the state.
     Ended(&'static str),
-    /// The call has ended or changed.
     Gone,
     Changed,
-    /// The person has already agreed. Each person counts once.
     Again,
 }
 
 impl Approval {
-    /// Adds a person's consent, once for each person. If `narrowed` changes the arguments, drops the earlier votes,
-    /// because they were for other arguments. Returns false if the person has already agreed to the same arguments.
+    /// New changes drop the earlier votes. Returns false if the person has already agreed to the same arguments.
     pub fn vote(&mut self, by: &str, vote: Vote, narrowed: Option<&str>) -> bool {
         let is_other = narrowed.is_some() && narrowed != self.narrowed.as_deref();
         if !is_other && self.votes.contains_key(by) {
@@ -97,7 +94,7 @@ impl DecideApproval<'_> {
         None
     }
 
-    /// Denies the call. An approved call can be denied until it begins.
+    /// An approved call can be denied until it begins.
     fn deny(
         &self,
         transaction: &mut Transaction,
@@ -117,7 +114,6 @@ impl DecideApproval<'_> {
         DecideResult::Counts { state: "denied", missing: 0 }
     }
 
-    /// Adds the person's vote. The call is approved once all demands are met.
     fn approve(
         &self,
         transaction: &mut Transaction,
@@ -166,7 +162,6 @@ impl DecideApproval<'_> {
         entry.to_string()
     }
 
-    /// Ends an approval without counting the decision, because the approval has expired or its call no longer waits.
     fn end(&self, context: &Context, stored: &Stored<Approval>, state: ApprovalState) -> Transaction {
         let writing = self.writing(context);
         let mut transaction = Transaction::new(context.version.clone());

@@ -5,8 +5,8 @@
 //! | record `follow:<name>` | the lease of the notifier, see [`crate::audit::follow`] |
 //! | record `notified:<name>:<tenant>` | the delivered events of a tenant |
 //!
-//! If a receiver refuses an event, later events are still delivered. So the record lists each delivered event that
-//! comes after an undelivered event.
+//! A receiver can refuse an event and accept later events. So the record lists delivered events after an undelivered
+//! one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::view::{Fields, Query, Undecided, Value, View};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notified {
-    /// The last event before the first undelivered event. Absent at the start.
+    /// The last event before the first undelivered event.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<EntryId>,
     /// Delivered events after `upto`.
@@ -42,13 +42,12 @@ pub fn key(name: &str, tenant: &TenantId) -> RecordKey {
 }
 
 impl Notified {
-    /// Returns a query for as many events as are needed to find `count` undelivered events.
     #[must_use]
     pub fn query(&self, tenant: &TenantId, count: usize) -> Query {
         Query::Entries { stream: events(tenant), after: self.upto.clone(), count: self.later.len() + count }
     }
 
-    /// Adds delivered events. `log` has the events after [`Self::upto`], as read by [`Self::query`].
+    /// `log` has the events after [`Self::upto`].
     fn add(&mut self, delivered: &[EntryId], log: &[(EntryId, Fields)]) {
         self.later.extend(delivered.iter().cloned());
         for (entry, _) in log {
@@ -63,7 +62,6 @@ impl Notified {
     }
 }
 
-/// Records delivered events, and takes or renews the notifier's lease.
 #[derive(Debug, Clone)]
 pub struct Notify {
     pub name: Arc<str>,
@@ -72,7 +70,7 @@ pub struct Notify {
 }
 
 impl Decision for Notify {
-    /// False if another process has the lease. In that case, nothing was written.
+    /// False if another process has the lease.
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {

@@ -232,7 +232,7 @@ fn pending_approvals_are_bounded_per_tenant_and_agent() {
     assert_eq!(park(&mut store, &one("apr-4"), &fran), AskResult::Full { of_agent: false });
 }
 
-/// Each request reads the sizes of the sets before the other requests are committed.
+/// Each request reads the sets before another request commits.
 #[test]
 fn concurrent_approval_requests_keep_the_bounds() {
     let one = |id: &str, tenant_max, agent_max| AskApproval {
@@ -286,11 +286,9 @@ fn each_guard_of_an_approval_is_needed() {
     let uses = |transaction: &mut Transaction, view: &View, context: &Context| {
         asks.add_to(transaction, view, context, &tenant, &caller, 1_000_000)
     };
-    // A person denies the call between the worker's read and its begin.
     detects("consent_guards_the_approval", || {
         approved().refuses_stale(uses, |store| _ = decide_with(store, "kim", &[], Verdict::Deny))
     });
-    // Shard time is past the deadline that the decision used.
     detects("consent_guards_its_time", || approved().refuses_stale(uses, |store| store.now_ms = 1_100));
     let first = ask(vec![demand(1, &[])]);
     detects("ask_guards_the_approval", || {
@@ -302,7 +300,6 @@ fn each_guard_of_an_approval_is_needed() {
             },
         )
     });
-    // The call begins while its approval becomes void.
     let voids = VoidApproval { tenant: &tenant, id: ID };
     detects("void_guards_the_approval", || {
         approved().refuses_stale(
@@ -312,8 +309,6 @@ fn each_guard_of_an_approval_is_needed() {
     });
 }
 
-/// The turns of waiting approvals become unreadable, so no turn ends these approvals. The approvals are removed once
-/// they are overdue.
 #[test]
 fn overdue_approvals_do_not_fill_the_bound() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
@@ -327,8 +322,7 @@ fn overdue_approvals_do_not_fill_the_bound() {
     assert_eq!(store.sets[&waiting_of_agent(&tenant(), &agent())].len(), 1);
 }
 
-/// A cancel does not change the turn's record. Nevertheless, a decision after a cancel returns that the call is over,
-/// even if the cancel is committed between the read and the commit of the decision.
+/// A cancel does not change the turn's record.
 #[test]
 fn a_canceled_turn_accepts_no_approval_decision() {
     let cancel = |store: &mut MiniStore, admitted_ms| {
@@ -384,7 +378,6 @@ fn each_guard_of_a_decision_is_needed() {
         bounds: &bounds,
     };
     let kim = agrees("kim");
-    // Decides from a view that was read before the concurrent change `meanwhile`.
     let late = |meanwhile: &dyn Fn(&mut MiniStore)| {
         let mut store = asked(vec![demand(2, &[])]);
         let view = store.view_for(|view, context| kim.decide(view, context));
@@ -393,7 +386,6 @@ fn each_guard_of_a_decision_is_needed() {
         store.commit(&transaction).is_err()
     };
     detects("decide_guards_the_approval", || late(&|store| _ = agree(store, "ada", &[])));
-    // The turn has continued, or another turn received its ID.
     detects("decide_guards_the_turn", || {
         late(&|store| drop(store.put(&name("t").record(), &Turn { position: 1, ..turn() })))
     });
@@ -401,8 +393,6 @@ fn each_guard_of_a_decision_is_needed() {
 }
 
 proptest! {
-    /// For any people in any order: a call is approved if and only if, for each demand, a quorum agreed to these exact
-    /// arguments.
     #[test]
     fn a_call_is_approved_only_when_all_quorums_agree(
         quorums in prop::collection::vec((1..3_u32, 0..3_usize), 1..3),
@@ -432,7 +422,6 @@ proptest! {
     }
 }
 
-/// People have agreed to a call, but its facts check refuses it.
 #[test]
 fn a_call_rejected_after_its_approval_keeps_the_approval() {
     let leave = |store: &mut MiniStore| {

@@ -1,4 +1,4 @@
-//! Changes of an approval when its call begins or ends, without a decision by people.
+//! Changes of an approval without a decision by people.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Writing<'_> {
         key(self.tenant, self.id)
     }
 
-    /// Writes the approval. The record of an ended approval expires [`KEPT_MS`] after the turn's deadline.
+    /// The record of an ended approval expires [`KEPT_MS`] after the turn's deadline.
     pub(super) fn put(&self, transaction: &mut Transaction, approval: &Approval, deadline_ms: i64) {
         if approval.state.until_ms().is_some() {
             transaction.put(&self.key(), approval);
@@ -66,7 +66,7 @@ impl Writing<'_> {
         transaction.write(Write::Append { log: events(self.tenant), fields, max_entries: EVENTS_MAX });
     }
 
-    /// Returns the approval if it is `Waiting` or `Approved`. Guards that its record is unchanged.
+    /// Guards the record, and returns `None` for an ended approval.
     fn open(&self, transaction: &mut Transaction, view: &View) -> Result<Option<Approval>, Undecided> {
         let stored = view.record::<Approval>(&self.key())?;
         if !mutant!("void_guards_the_approval") {
@@ -89,8 +89,6 @@ impl Writing<'_> {
     }
 }
 
-/// Section of a decision that ends a turn: makes an approval void, because its call no longer needs a decision. Does
-/// nothing if the approval has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VoidApproval<'a> {
     pub tenant: &'a TenantId,
@@ -107,8 +105,8 @@ impl Section for VoidApproval<'_> {
     }
 }
 
-/// Section of [`crate::turn::Settle`] for a call that ended without using its approval. An `Approved` approval stays
-/// approved, because the call was refused for another reason. A `Waiting` approval becomes void.
+/// Section of [`crate::turn::Settle`] for a call that did not use its approval. An `Approved` approval stays, because
+/// the call was refused for another reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaveApproval<'a> {
     pub tenant: &'a TenantId,
@@ -120,7 +118,7 @@ impl Section for LeaveApproval<'_> {
         let writing = Writing { tenant: self.tenant, id: self.id, now_ms: context.now_ms };
         let Some(approval) = writing.open(transaction, view)? else { return Ok(()) };
         if matches!(approval.state, ApprovalState::Approved { .. }) {
-            // No later transaction ends this approval, so the record gets a lifetime now.
+            // No later transaction ends this approval, so the record expires.
             transaction.put_for(&writing.key(), &approval, KEPT_MS);
             transaction.write(Write::DeleteParts(writing.key(), vec![EXACT.into()]));
         } else {
@@ -130,7 +128,6 @@ impl Section for LeaveApproval<'_> {
     }
 }
 
-/// Section of [`super::super::begin`]: uses a consent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UseConsent {
     pub id: String,
@@ -138,7 +135,6 @@ pub struct UseConsent {
 }
 
 impl UseConsent {
-    /// Adds guards, and the writes that mark the approval as used or as expired. `deadline_ms` is the turn's deadline.
     pub fn add_to(
         &self,
         transaction: &mut Transaction,

@@ -8,49 +8,45 @@ use crate::turn::{Turn, WaitReason};
 
 #[derive(Debug, Clone)]
 pub enum BeginResult {
-    /// The call runs now, unless its result is cached.
     Started(Box<Started>),
-    /// The call waits. The worker parks the slice with the section for this reason.
+    /// The worker parks the slice with the section for this reason.
     Waits(WaitReason),
     Asks {
-        /// The approval for an earlier form of the call, if one was requested: its ID, and the word for its state.
+        /// The approval for an earlier form of the call, and the word for its state.
         before: Option<(String, &'static str)>,
     },
-    /// People changed the arguments after the worker read the approval. The worker must read the approval again.
     ConsentChanged,
     Refused(Refusal),
-    /// An equal call already has this result, which becomes the result of the call.
+    /// The call receives the result of an equal call.
     AnsweredBy {
-        /// The equal call, or this call itself if an earlier attempt has ended it.
+        /// Can be this call, if an earlier attempt has ended it.
         by: Claimant,
         /// JSON.
         result: String,
     },
-    /// An equal call is over, but did not end its claim, see [`super::super::claim::ClaimResult::Abandoned`].
+    /// See [`super::super::claim::ClaimResult::Abandoned`].
     Abandoned {
         by: Claimant,
         /// JSON; `None` if unknown.
         result: Option<String>,
     },
-    /// Another attempt began the call, but the store lost its intent record in a restart. The worker of that attempt
-    /// has reported the call's result. The caller settles the call with this result.
+    /// The store lost another attempt's intent record in a restart, and that attempt's worker has reported the result.
+    /// The caller settles the call with it.
     Reported {
         call: RenderedCall,
     },
-    /// Another attempt began the call. It is unknown whether the call took effect.
+    /// Another attempt began the call.
     Unknown,
     Canceled {
         reason: String,
     },
     Expired,
-    /// The store restarted, and other workers may still report calls that they began. The caller reports its own begun
-    /// calls, and tries to begin this call later.
+    /// After a restart of the store, the caller reports its begun calls, and tries again later.
     Hold,
     Stale,
 }
 
 impl BeginResult {
-    /// Returns the word for logs and metrics.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -73,16 +69,16 @@ impl BeginResult {
 
 #[derive(Debug, Clone)]
 pub struct Started {
-    /// The version of the turn's record. The holder's next writes use it as the fence.
+    /// The fence of the holder's next writes.
     pub version: Version,
     pub turn: Turn,
-    /// Indexes of the unmet conditions in shadow mode.
+    /// Indexes of unmet shadow-mode conditions.
     pub shadow: Vec<usize>,
-    /// Time of the facts check. 0 if the call already passed an earlier check. `None` if the call needs no facts check.
+    /// 0 if an earlier check passed. `None` without facts.
     pub checked_ms: Option<i64>,
     /// Empty if the call needs no approval.
     pub agreed: Vec<String>,
-    /// The cached result, if there is one. The call then ends with this result and does not run.
+    /// The call ends with this result and does not run.
     pub cached: Option<CachedResult>,
 }
 
@@ -103,9 +99,8 @@ pub enum Refusal {
     ConsentExpired {
         since_ms: i64,
     },
-    /// The approval with this ID belongs to another call, so people were not asked about this call.
     NotAsked,
-    /// An equal call is running, but waits for the end of this turn.
+    /// The equal call waits for the end of this turn.
     EqualAbove {
         by: CallName,
     },

@@ -208,8 +208,6 @@ fn a_begin_with_a_lost_response_may_be_repeated() {
     assert_eq!(store.run(&governed(&slice, "n2")).word(), "stale");
 }
 
-/// A call that is not `once` has no intent record. If the response is lost, the worker recognizes the record that it
-/// wrote, and keeps its slice.
 #[test]
 fn a_begin_without_an_intent_record_may_be_repeated() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
@@ -239,8 +237,6 @@ fn a_durable_read_writes_the_turn_and_may_begin_again() {
     assert_eq!(store.run(&Begin { is_durable: true, ..plain(&slice, "n2") }).word(), "started", "a read may run again");
 }
 
-/// A turn is lost while its call is running, and another turn receives the same ID. The facts check must not treat the
-/// new turn's call as the call that is already running.
 #[test]
 fn a_new_turn_with_a_reused_id_gets_its_own_facts_check() {
     let is_refused = || {
@@ -367,7 +363,6 @@ fn a_once_call_waits_one_lease_after_a_restart() {
         let mut store = MiniStore { now_ms: 100, epoch: 3, ..MiniStore::default() };
         let slice = store.slice("t", &turn());
         let begin = Begin { epoch: 3, ..once(&slice, "n1") };
-        // The worker's context is older than the restart.
         let context = store.context();
         (store.epoch, store.epoch_began_ms) = (4, 100);
         let Ok(Step::Commit(transaction, _)) = begin.decide(&View::default(), &context) else { panic!() };
@@ -384,7 +379,6 @@ fn a_once_call_waits_one_lease_after_a_restart() {
     assert_eq!(store.run(&in_epoch(4)).word(), "started");
 }
 
-/// The store restarted and lost the begin of a call. The worker that had begun the call reports this call.
 #[test]
 fn a_recovered_call_detects_a_begin_lost_in_a_restart() {
     let restarted = || MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
@@ -410,8 +404,7 @@ fn a_recovered_call_detects_a_begin_lost_in_a_restart() {
     assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "lost") }).word(), "started", "it is its own");
 }
 
-/// The store lost the begin of a repeatable call. The recovered call does not prevent another begin of the call. It
-/// only prevents a report that the call did not run.
+/// The call must never be reported as not run.
 #[test]
 fn a_recovered_call_does_not_block_a_repeatable_call() {
     let mut store = MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
@@ -446,8 +439,7 @@ fn a_concurrent_cancel_or_deadline_stops_a_begin() {
     });
 }
 
-/// Simulates workers that begin a call from old and new deliveries of one slice. Returns the number of attempts that
-/// ran the call.
+/// Returns the number of attempts that ran.
 fn play(steps: &[(u8, usize)]) -> usize {
     let mut store = MiniStore::default();
     let mut slices = vec![store.slice("t", &turn())];
@@ -457,7 +449,6 @@ fn play(steps: &[(u8, usize)]) -> usize {
         let holder = which % slices.len();
         match action {
             0 | 1 => {
-                // A holder makes one attempt in each of its steps. It can still use its slice after a redelivery.
                 if let BeginResult::Started(_) = store.run(&once(&slices[holder], &names[holder])) {
                     ran.insert(holder);
                 }
@@ -477,10 +468,10 @@ fn play(steps: &[(u8, usize)]) -> usize {
 
 #[test]
 fn each_guard_of_the_intent_record_is_needed() {
-    // A holder begins and crashes. Its slice is redelivered, and the next holder tries to begin.
+    // A holder begins and crashes, and the slice is redelivered.
     detects("begin_respects_the_intent_record", || play(&[(0, 0), (2, 0), (0, 1)]) <= 1);
     detects("begin_writes_the_intent_record", || play(&[(0, 0), (2, 0), (0, 1)]) <= 1);
-    // A holder seemed to have crashed, but begins after its slice was redelivered.
+    // The slice of a slow holder is redelivered before it begins.
     detects("begin_guards_the_version", || play(&[(2, 0), (0, 1), (0, 0)]) <= 1);
 }
 
@@ -491,8 +482,6 @@ proptest! {
     }
 }
 
-/// A suspect is marked as started before a call without an intent record runs. If the response is lost, the same worker
-/// can repeat the write. For another attempt that uses the slice, the slice is stale.
 #[test]
 fn a_suspect_start_may_be_written_again_after_a_lost_response() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
@@ -503,8 +492,7 @@ fn a_suspect_start_may_be_written_again_after_a_lost_response() {
     assert_eq!(store.run(&once(&slice, "n2")).word(), "stale");
 }
 
-/// A call delegates a task, and a turn of the task makes an equal call. If the equal call waited for the first call,
-/// the two calls would wait for each other.
+/// If the inner call waited for the equal outer call, both would wait for each other.
 #[test]
 fn a_delegated_call_equal_to_its_caller_is_rejected() {
     let result_below = |delegated_by: &str| {

@@ -64,7 +64,6 @@ fn an_undone_call_releases_its_claim_to_the_next_call() {
     assert_eq!(claim(&mut store, &claim_of("b")), ClaimResult::Ours);
 }
 
-/// A scheduler ends a canceled turn without knowing its claim. The next equal call takes the claim over.
 #[test]
 fn a_claim_takeover_still_wakes_the_earlier_waiters() {
     let mut store = MiniStore::default();
@@ -81,8 +80,6 @@ fn a_claim_takeover_still_wakes_the_earlier_waiters() {
     assert_eq!(store.woken, ["turn:acme:b".to_owned()].into());
 }
 
-/// A turn ended without reporting its call, and a new turn receives the same ID with the same content. It is unknown
-/// whether the old call took effect, so the new call does not own the claim.
 #[test]
 fn a_claim_is_not_inherited_by_a_later_turn_with_the_same_id() {
     let mut store = MiniStore::default();
@@ -138,14 +135,13 @@ fn an_abandoned_claim_reports_its_stored_result() {
 fn each_guard_of_a_claim_is_needed() {
     let a = claim_of("a");
     let b = claim_of("b");
-    // Two equal calls claim at the same time.
     detects("claim_guards_its_record", || {
         MiniStore::default().refuses_stale(
             |transaction, view, context| a.add_to(transaction, view, context, 10_000),
             |store| drop(claim(store, &b)),
         )
     });
-    // The owner of a claim had no effect. It begins again before another call takes over its claim.
+    // The owner had no effect. It begins again before another call takes over its claim.
     let again = ClaimEffect { nothing: Some(claimant("a")), ..claim_of("b") };
     detects("claim_guards_that_the_claimant_is_gone", || {
         let mut store = MiniStore::default();
@@ -155,7 +151,7 @@ fn each_guard_of_a_claim_is_needed() {
             |store| drop(store.put(&name("a").record(), &turn())),
         )
     });
-    // Another turn joins the waiters while the claim ends, or the claim ends while the other turn parks.
+    // Another turn joins the waiters, or parks, while the claim ends.
     let ends = EndClaim { effect: effect(), by: claimant("a"), end: EffectEnd::Undone, window_ms: 1_000 };
     let store = || {
         let mut store = MiniStore::default();
@@ -178,7 +174,6 @@ fn each_guard_of_a_claim_is_needed() {
 }
 
 proptest! {
-    /// Calls claim from views of any age, run if they own the claim, and end.
     #[test]
     fn equal_calls_take_effect_once(steps in prop::collection::vec((0..4_usize, 0..4_u8), 1..40)) {
         let mut store = MiniStore::default();
@@ -219,7 +214,7 @@ proptest! {
     }
 }
 
-/// While memory is short, large results are dropped. The claim of an ended call stays, so that no equal call runs.
+/// A claim without its result still stops equal calls.
 #[test]
 fn under_memory_pressure_a_claim_keeps_only_small_results() {
     for (bytes, pressure, kept) in [(2_000, false, 2_002), (2_000, true, 0), (10, true, 12)] {

@@ -1,8 +1,7 @@
-//! The precondition check of a call: required facts must be set, and forbidden facts must not be set.
+//! Checks a call: required facts must be set, and forbidden facts must not be set.
 //!
-//! If another running call may still change such a fact, the checked call waits for the running call, regardless of the
-//! order of their turns. If a required fact is missing, the checked call also waits for earlier turns that are expected
-//! to set this fact.
+//! If another running call may change such a fact, the checked call waits for it, regardless of the order of their
+//! turns. If a required fact is missing, the checked call also waits for earlier turns that are expected to set it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,17 +18,17 @@ use crate::transaction::Transaction;
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
-/// Maximum number of running calls in a session. A further call waits.
+/// A further call of the session waits.
 pub(super) const RUNNING_MAX: usize = 256;
-/// If the turn of an expected call is not admitted within this time (ms), the call counts as ended.
+/// An expected call counts as ended if its turn is not admitted within this time.
 const ADMITTED_WITHIN_MS: i64 = 10_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     pub fact: String,
-    /// True if the fact is required, false if it is forbidden.
+    /// False for a forbidden fact.
     pub required: bool,
-    /// True in shadow mode: an unmet condition neither delays nor refuses the call.
+    /// In shadow mode, an unmet condition has no effect.
     pub shadow: bool,
 }
 
@@ -37,12 +36,10 @@ pub struct Condition {
 pub enum FactState {
     Never,
     Set,
-    /// The fact may be set.
     Perhaps,
     Cleared,
-    /// The fact was set and has expired.
     Over,
-    /// Another running call may change the fact, but waits for the checked call.
+    /// A running call may change the fact, but waits for the checked call.
     Undecided,
 }
 
@@ -50,7 +47,6 @@ pub enum FactState {
 pub struct KnownFact {
     pub state: FactState,
     pub since_ms: Option<i64>,
-    /// The call that last reported the fact.
     pub by: Option<CallName>,
     pub until_ms: Option<i64>,
 }
@@ -58,21 +54,21 @@ pub struct KnownFact {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precondition {
     Met {
-        /// Indexes of the unmet conditions in shadow mode.
         shadow: Vec<usize>,
     },
-    /// The call passed an earlier check, is recorded as running, and is not checked again.
     Running,
-    /// The call waits for a call of this turn. If this is the call's own turn, no particular turn is awaited, and the
-    /// call is checked again later.
-    Waits { turn: TurnId },
-    /// A condition is not met.
-    Unmet { condition: usize, known: KnownFact },
+    /// The call's own turn means no particular turn: the call is checked again later.
+    Waits {
+        turn: TurnId,
+    },
+    Unmet {
+        condition: usize,
+        known: KnownFact,
+    },
     /// The session has no room for the facts that the call would set.
     Full,
 }
 
-/// Section of [`super::super::begin`]: checks a call against the facts of its session, and marks the call as running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckFacts {
     pub session: SessionName,
@@ -92,7 +88,7 @@ impl Fact {
             (None, Some(perhaps)) => (FactState::Perhaps, Some(perhaps)),
             (None, None) if certain.is_some() => (FactState::Over, certain),
             (None, None) if self.cleared.is_some() => (FactState::Cleared, self.cleared.as_ref()),
-            // An uncertain fact that has expired counts as never set, because it may never have been set by any call.
+            // An uncertain fact may never have been set.
             (None, None) => (FactState::Never, None),
         };
         let until_ms = if state == FactState::Set { perhaps.or(span) } else { span }.map(|span| span.until_ms);
@@ -105,20 +101,18 @@ struct Check<'a, 'v> {
     call: &'a CallName,
     turns: &'a mut Turns<'v>,
     now_ms: i64,
-    /// `None` if the turn is the newest.
+    /// `None` for the newest turn.
     number: Option<u64>,
-    /// Turns to wake, because a call that they may have waited for has ended.
     woken: Vec<TurnId>,
 }
 
 enum Changer {
     /// No call may change the fact before the checked call ends.
     None,
-    /// The checked call must wait for a call of this turn.
     Turn(TurnId),
-    /// A call that may change the fact, but waits for the checked call.
+    /// The call may change the fact, but waits for the checked call.
     Circle(CallName),
-    /// A call has ended without a report. Its possible changes are applied, so the fact must be checked again.
+    /// A call ended without a report. Check the fact again.
     Gone,
 }
 
@@ -174,8 +168,7 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Finds a call of another turn that may set the fact (if `sets` is true) or clear the fact (if `sets` is false).
-    /// If the fact is missing, also finds expected calls of earlier turns.
+    /// `sets` is true for calls that may set the fact, false for calls that may clear it.
     fn changer(&mut self, fact: &str, sets: bool, is_missing: bool) -> Result<Changer, Undecided> {
         let changes = |entry: &RunningFactCall| entry.changes.iter().any(|it| it.sets == sets && it.fact == fact);
         let running = self.session.running.iter().filter(|(_, entry)| changes(entry)).map(|(call, _)| (call, false));
@@ -201,26 +194,23 @@ impl Check<'_, '_> {
         Ok(circle.map_or(Changer::None, Changer::Circle))
     }
 
-    /// Returns true if a call is running, or may still begin.
     fn is_live(&mut self, call: &CallName) -> Result<bool, Undecided> {
         let expected = self.session.expected.get(call).map(|entry| entry.since_ms);
         let now_ms = self.now_ms;
         Ok(match self.turns.get(&call.turn)? {
             Some(turn) => turn.position <= call.position,
-            // A turn without a record will be admitted soon, or was refused. Its call counts as live for a limited
-            // time.
+            // A turn without a record will be admitted soon, or was refused.
             None => expected.is_some_and(|since_ms| since_ms + ADMITTED_WITHIN_MS > now_ms),
         })
     }
 
-    /// Ends a call that did not report its end. If the call was running, any of its possible changes may have happened.
+    /// Any possible change of the call may have happened.
     fn drop_gone(&mut self, call: &CallName) {
         let woken = self.session.end_call(call, None, self.now_ms);
         self.woken.extend(woken);
     }
 
-    /// Returns true if the session has room for the facts that this call and the running calls may set. If there is no
-    /// room, first drops facts that have expired or were cleared.
+    /// Drops expired and cleared facts to make room.
     fn has_room(&mut self, changes: &[PossibleFactChange]) -> bool {
         if changes.iter().all(|change| !change.sets || self.session.facts.contains_key(&change.fact)) {
             return true;
@@ -231,8 +221,6 @@ impl Check<'_, '_> {
         self.facts_with(changes) <= limits::FACTS_PER_SESSION_MAX
     }
 
-    /// Returns the number of facts that the session has if this call and all running calls set all facts that they may
-    /// set.
     fn facts_with(&self, changes: &[PossibleFactChange]) -> usize {
         let running = self.session.running.values().flat_map(|entry| &entry.changes);
         let sets = running.chain(changes).filter(|change| change.sets);
@@ -240,8 +228,7 @@ impl Check<'_, '_> {
         facts.len()
     }
 
-    /// Returns true if the session has room for another running call. If there is no room, first removes calls that
-    /// have ended without a report.
+    /// Removes calls that ended without a report to make room.
     fn has_capacity(&mut self) -> Result<bool, Undecided> {
         if self.session.running.len() >= RUNNING_MAX {
             self.turns.need(self.session.running.keys().map(|call| &call.turn))?;
@@ -261,8 +248,8 @@ enum ConditionResult {
     Unmet(KnownFact),
 }
 
-/// Returns true if a turn that was submitted earlier is not decided yet: such a turn may set the missing fact. Compares
-/// times of submission, because a redelivered turn comes after later turns in the stream.
+/// An earlier turn may set the missing fact. A redelivered turn comes after later turns in the stream, so compare times
+/// of submission.
 fn is_early(view: &View, submitted_ms: i64) -> Result<bool, Undecided> {
     let first = Query::Entries { stream: keys::turns(), after: None, count: 1 };
     let Value::Entries(entries) = view.get(&first)? else { return Ok(false) };
@@ -276,9 +263,8 @@ fn is_early(view: &View, submitted_ms: i64) -> Result<bool, Undecided> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckResult {
     pub precondition: Precondition,
-    /// The session, without calls that have ended without a report.
+    /// Calls that ended without a report are removed.
     pub session: Session,
-    /// Turns to wake, because a call that they may wait for had ended.
     pub woken: Vec<TurnId>,
 }
 
@@ -290,8 +276,7 @@ pub fn check(
     turns: &mut Turns<'_>,
     now_ms: i64,
 ) -> Result<CheckResult, Undecided> {
-    // If the turn's record does not name this session, the session's running call belongs to an earlier turn with the
-    // same ID.
+    // Another session means that an earlier turn with the same ID ran the call.
     let is_let_in = own.session.as_ref() == Some(&asks.session.session) || mutant!("facts_let_in_this_turn");
     if is_let_in && session.running.contains_key(call) {
         return Ok(CheckResult { precondition: Precondition::Running, session, woken: Vec::new() });
@@ -340,8 +325,7 @@ impl CheckFacts {
         Ok((before, checked))
     }
 
-    /// Adds guards. If the call may begin, also adds writes. A refusal also depends on the guards, so the caller
-    /// commits it. `own` is the record of the call's turn.
+    /// Writes only if the call may begin. The caller must commit a refusal, too, because it depends on the guards.
     pub fn add_to(
         &self,
         transaction: &mut Transaction,

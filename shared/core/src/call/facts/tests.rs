@@ -40,7 +40,6 @@ fn enter(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Precondition {
     precondition
 }
 
-/// Returns the awaited turn.
 fn wait(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Option<TurnId> {
     let own = turn();
     let caller = call(id, 0);
@@ -126,18 +125,16 @@ fn each_guard_of_facts_is_needed() {
         sends.add_to(transaction, view, context, &caller, &own)
     };
     let sets = asks(vec![], vec![may("f", true)]);
-    // Another call begins between the read and the commit. It may set a fact that the checked call forbids.
     detects("facts_guard_the_session", || {
         MiniStore::default().refuses_stale(check, |store| drop(enter(store, "a", &sets)))
     });
-    // When the other call's turn is read, it has no record. The record exists at the commit.
+    // The other turn is admitted between read and commit.
     detects("facts_guard_other_turns", || {
         let mut store = MiniStore::default();
         enter(&mut store, "a", &sets);
         store.records.remove(&name("a").record());
         store.refuses_stale(check, |store| drop(store.put(&name("a").record(), &turn())))
     });
-    // A call begins while another call ends.
     detects("end_calls_guards_the_session", || {
         let mut store = MiniStore::default();
         enter(&mut store, "a", &sets);
@@ -195,7 +192,6 @@ fn a_call_waits_for_a_fact_until_earlier_turns_are_admitted() {
     assert_eq!(unmet(&enter(&mut store, "a", &needs)), FactState::Never);
 }
 
-/// The message of an earlier turn was redelivered, so it is behind the messages of later turns.
 #[test]
 fn a_call_waits_for_a_fact_until_a_redelivered_turn_is_admitted() {
     let mut store = MiniStore::default();
@@ -209,7 +205,6 @@ fn a_call_waits_for_a_fact_until_a_redelivered_turn_is_admitted() {
     detects("early_knows_redelivery", || enter(&mut store.clone(), "a", &needs) == waits("a"));
 }
 
-/// Each call only clears a fact, and each call names a different fact.
 #[test]
 fn cleared_facts_do_not_make_a_session_grow() {
     let mut session = Session::default();
@@ -223,7 +218,6 @@ fn cleared_facts_do_not_make_a_session_grow() {
     assert!(session.facts.contains_key("kept"));
 }
 
-/// Calls run at the same time. The session has room for each call alone, but not for all of them together.
 #[test]
 fn running_calls_count_toward_the_session_fact_bound() {
     let mut store = MiniStore::default();
@@ -234,7 +228,6 @@ fn running_calls_count_toward_the_session_fact_bound() {
     assert_eq!(enter(&mut store, "b", &half("a")), met(), "they set the same facts");
 }
 
-/// All turns of a full session are read in one request.
 #[test]
 fn a_full_session_drops_ended_calls_to_admit_a_new_one() {
     let mut store = MiniStore::default();
@@ -273,7 +266,7 @@ fn a_call_never_waits_for_its_callers_or_in_a_cycle() {
     let needs_g = asks(vec![condition("g", true)], vec![]);
     assert_eq!(enter(&mut store, "a.0.call-1", &needs_g), met(), "its caller ends after it");
     assert_eq!(enter(&mut store, "b", &needs_g), waits("a"));
-    // The inner call waits for an equal call of `b`. So `a` waits for `b`.
+    // The inner call of `a` waits for an equal call of `b`. So `a` waits for `b`.
     let equal = WaitReason::EqualCall { turn: turn_id("b") };
     store.put(&name("a.0.call-1").record(), &Turn { state: state(equal), ..turn() });
     assert_eq!(unmet(&enter(&mut store, "b", &needs_g)), FactState::Undecided);
@@ -297,7 +290,6 @@ fn a_turn_waiting_for_a_callers_permit_closes_a_wait_cycle() {
     assert_eq!(unmet(&enter(&mut store, "b.0.call-1", &needs)), FactState::Undecided);
 }
 
-/// Two turns check at the same time, and begin to wait for each other through two sessions.
 #[test]
 fn two_concurrent_turns_never_wait_for_each_other() {
     let mut store = MiniStore::default();
@@ -380,8 +372,6 @@ fn a_fact_change_lost_by_the_store_is_reported_again() {
     assert!(!store.run(&report(FactTransition::Cleared, 50)), "a later call set it");
 }
 
-/// Returns true if the call's conditions are met: required facts are certainly set, forbidden facts are certainly not
-/// set, and no other running call may change these facts to the opposite.
 fn begins_by(session: &Session, who: &str, asks: &CheckFacts, now_ms: i64) -> bool {
     asks.conditions.iter().all(|condition| {
         let changers = session.running.iter().filter(|(call, entry)| {
@@ -410,7 +400,6 @@ fn call_kinds() -> impl Strategy<Value = CheckFacts> {
 }
 
 proptest! {
-    /// Calls are checked from views of any age.
     #[test]
     fn no_call_begins_while_another_may_change_its_precondition(
         kinds in prop::collection::vec(call_kinds(), 4),
@@ -452,7 +441,6 @@ proptest! {
         }
     }
 
-    /// The spans of a fact never contradict each other.
     #[test]
     fn a_fact_ends_early_only_when_certainly_cleared(steps in prop::collection::vec((0..4_u8, 1..500_i64, 0..200_i64), 1..30)) {
         let mut fact = Fact::default();

@@ -1,9 +1,8 @@
 //! Reads the records of other turns that a facts check needs, and detects deadlocks.
 //!
 //! A running call never waits for facts. So a cycle of waits includes another kind of wait: for a task, an inner call,
-//! an equal call, or a throttle queue. A turn that waits only for work around the checked call closes no cycle,
-//! because the checked call ends before that work. A call does not wait if its wait would close a cycle. In that case,
-//! the check decides from the known facts, or refuses the call as [`super::FactState::Undecided`].
+//! an equal call, or a throttle queue. A call does not wait if its wait would close a cycle. Instead, the check decides
+//! from the known facts, or refuses the call as [`super::FactState::Undecided`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,20 +16,18 @@ use crate::transaction::{CounterKey, Transaction};
 use crate::turn::{State, Turn, WaitReason};
 use crate::view::{Query, Undecided, View};
 
-/// Maximum number of turns in a chain of waits that a check follows.
+/// Longer chains of waits are not followed.
 const CHAIN_MAX: usize = 64;
 
-/// How the end of a turn depends on a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dependence {
     None,
-    /// The turn waits for work that includes the call, such as a task that the call belongs to.
+    /// Such as a task of which the call is a part.
     Own,
-    /// The turn waits, directly or through other turns, for a call that waits for the given call.
     Circle,
 }
 
-/// The records of other turns, each read once and guarded.
+/// Each record is read once and guarded.
 pub struct Turns<'a> {
     view: &'a View,
     tenant: &'a TenantId,
@@ -41,7 +38,7 @@ pub struct Turns<'a> {
 }
 
 impl<'a> Turns<'a> {
-    /// `own` is the record of the checked call's turn, which the caller has read and guards.
+    /// The caller guards `own`.
     #[must_use]
     pub const fn new(view: &'a View, tenant: &'a TenantId, own_id: &'a TurnId, own: &'a Turn) -> Self {
         Self { view, tenant, own_id, own, read: BTreeMap::new(), unreadable: BTreeSet::new() }
@@ -57,7 +54,7 @@ impl<'a> Turns<'a> {
         Ok(self.view.need(others.map(|turn| Query::Record(name(turn).record())))?)
     }
 
-    /// Returns the record of a turn. An unreadable record counts as absent, because it must affect only its own turn.
+    /// An unreadable record must affect only its own turn, so it counts as absent.
     pub(super) fn get(&mut self, turn: &TurnId) -> Result<Option<&Turn>, Undecided> {
         if turn == self.own_id {
             return Ok(Some(self.own));
@@ -87,8 +84,7 @@ impl<'a> Turns<'a> {
         }
     }
 
-    /// Returns the call's own turn and all turns above the own turn (turns of outer calls, and tasks). Also returns the
-    /// permits of the turns above. The own turn's permits do not count, because they are returned while the call waits.
+    /// The own turn returns its permits while the call waits, so only the permits of turns above count.
     fn callers(&mut self) -> Result<(BTreeSet<TurnId>, BTreeSet<CounterKey>), Undecided> {
         let mut callers = BTreeSet::new();
         let mut permits = BTreeSet::new();

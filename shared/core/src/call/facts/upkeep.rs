@@ -1,5 +1,4 @@
-//! Separate decisions that change a session: [`RecordExpectedCalls`] adds expected calls. After a restart of the store,
-//! [`ReportCallEnds`] reports the ends of calls again.
+//! Separate decisions that change a session of facts.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +12,10 @@ use crate::mutant;
 use crate::transaction::Transaction;
 use crate::view::{Query, Undecided, View};
 
-/// Maximum number of expected calls in a session. Further calls are not recorded, and no check waits for them.
+/// No check waits for further calls.
 const EXPECTED_MAX: usize = 128;
 
-/// A call that may set facts, of a turn that will be admitted soon.
+/// The call's turn will be admitted soon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedCall {
     pub turn: TurnId,
@@ -25,17 +24,15 @@ pub struct ExpectedCall {
     pub sets: Vec<String>,
 }
 
-/// Records expected calls of one session. A call that needs a fact waits for expected calls that may set the fact. No
-/// guarantee depends on expected calls, so the record may lack some of them.
+/// No guarantee depends on expected calls, so the record may lack some of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordExpectedCalls {
     pub session: SessionName,
-    /// Ordered by turn, earliest first.
+    /// Earliest turn first.
     pub calls: Vec<ExpectedCall>,
 }
 
 impl Session {
-    /// Adds an expected call. Returns false if the session already has the call, or too many expected calls.
     pub fn expect(&mut self, call: &ExpectedCall, now_ms: i64) -> bool {
         let name = CallName::new(call.turn.clone(), call.position);
         let is_known = self.running.contains_key(&name) || self.expected.contains_key(&name);
@@ -49,8 +46,7 @@ impl Session {
         true
     }
 
-    /// Applies the reported end of a call, if the session lacks this end. If the session has a later report about a
-    /// fact, the reported end only makes the fact uncertain. Returns the number of changes that the store had lost.
+    /// A fact with a later report only becomes uncertain. Returns the number of lost changes.
     pub fn apply_end_report(&mut self, end: &CallEndReport, now_ms: i64) -> usize {
         let mut lost = 0;
         let mut begun = BTreeSet::new();
@@ -61,8 +57,7 @@ impl Session {
             if let Some(last) = last {
                 let certain = fact.and_then(|fact| fact.certain.as_ref()).unwrap_or(last);
                 let is_known = last.by == end.call || certain.by == end.call || certain.since_ms > end.ended_ms;
-                // If this call changed the same fact twice, the first change must not make the second change count as
-                // known.
+                // A call can change the same fact twice. The first change must not make the second one count as known.
                 if is_known && !begun.contains(&changed.fact) {
                     continue;
                 }
@@ -70,8 +65,7 @@ impl Session {
                     changed.transition = perhaps(changed.transition);
                 }
             }
-            // The change counts from the end of the call. If the store also lost later ends, they are reported again
-            // after this end.
+            // If the store lost later ends, too, they are reported after this end.
             if self.change(&changed, &end.call, end.ended_ms.min(now_ms), now_ms) {
                 begun.insert(changed.fact);
                 lost += 1;
@@ -102,16 +96,15 @@ impl Decision for RecordExpectedCalls {
     }
 }
 
-/// The end of a call, as its worker recorded it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallEndReport {
     pub call: CallName,
-    /// The changes of the call. [`AppliedFactChange::kept_ms`] is the remaining lifetime.
+    /// [`AppliedFactChange::kept_ms`] is the remaining lifetime.
     pub changes: Vec<AppliedFactChange>,
     pub ended_ms: i64,
 }
 
-/// Reports ends of calls of one session again, because the store may have lost these ends with its last writes.
+/// The store may have lost these ends with its last writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportCallEnds {
     pub session: SessionName,
@@ -119,7 +112,6 @@ pub struct ReportCallEnds {
 }
 
 impl Decision for ReportCallEnds {
-    /// True if the store had lost a change.
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {
@@ -133,7 +125,6 @@ impl Decision for ReportCallEnds {
     }
 }
 
-/// Runs `change` on a session, and commits the session if `change` returns true. Returns the same value.
 fn change(
     name: &SessionName,
     view: &View,

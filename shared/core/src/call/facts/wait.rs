@@ -9,12 +9,11 @@ use crate::transaction::Transaction;
 use crate::turn::Turn;
 use crate::view::{Undecided, View};
 
-/// Maximum number of turns that the end of a call wakes. Further turns check again when their own timers fire.
+/// Further turns check again when their own timers fire.
 const WAITING_MAX: usize = 256;
 
-/// Section of [`crate::turn::Park`]: the turn waits for the turn named by [`Precondition::Waits`]. The section checks
-/// the facts again. So if two turns begin to wait for each other, the later transaction detects the deadlock. If the
-/// call no longer has to wait, the turn is due at once.
+/// Section of [`crate::turn::Park`]. Checks the facts again: if two turns begin to wait for each other, the later
+/// transaction detects the deadlock. A turn that need not wait is due at once.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitForFacts<'a> {
     pub asks: &'a CheckFacts,

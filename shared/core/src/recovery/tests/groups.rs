@@ -1,4 +1,4 @@
-//! Whole recoveries: workers take groups of suspects, crash with poison slices, and reapers redeliver their slices.
+//! Whole recoveries: workers crash with poison slices, and reapers redeliver groups.
 
 use super::*;
 use crate::recovery::regroup::{SuspectRoom, TakenSuspect, choose};
@@ -14,7 +14,6 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// Creates a fleet in which one worker held all slices, and crashed.
     fn new(slices: usize, poison: impl IntoIterator<Item = usize>) -> Self {
         let mut trial = Trial::at(LEASE);
         let bounds = Bounds::default();
@@ -40,8 +39,6 @@ impl Fleet {
         self.quarantined.extend(quarantined);
     }
 
-    /// Starts a worker with a free slot for suspects, which takes a group and runs it. Returns false if no suspect
-    /// waits.
     fn run_group(&mut self, consumer: &str) -> bool {
         let Some(queue) = queues().into_iter().find(|queue| !self.trial.clone().take(queue, "look", 1).is_empty())
         else {
@@ -80,8 +77,7 @@ impl Fleet {
                 self.settled.insert(slice.name.clone());
             }
         }
-        // The worker releases the suspects that it does not run. This test models the release as a reap of a stopped
-        // worker.
+        // The reap stands for the release of suspects that the worker does not run.
         reap(&mut self.trial, consumer, &self.bounds);
         true
     }

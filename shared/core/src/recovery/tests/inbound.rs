@@ -56,7 +56,7 @@ fn a_poison_message_is_dead_lettered_and_rejected() {
         let dead = reaped.iter().filter(|one| **one == ReapResult::Removed { dead: 1 }).count();
         assert_eq!(dead, usize::from(round == 3));
     }
-    // The other message was never recorded as the suspect, so no further crash counts against it.
+    // No crash counts against the other message, because it was never the named suspect.
     let left = trial.take(&keys::turns(), "s9", 9);
     assert_eq!((left.len(), messages::crashes(&left[0].1)), (1, 1));
     let reply = String::from_utf8(trial.inboxes["acme:box"][0].to_vec()).unwrap();
@@ -96,7 +96,6 @@ fn a_message_is_redelivered_once() {
         let mut trial = inbound_trial(&["{}"]);
         let before = trial.clone();
         reap_inbound(&mut trial, "s1");
-        // Another scheduler reaped the entry at the same time.
         let mut entry = before.holds(&keys::turns(), "s1");
         let fields = before.fields(&keys::turns(), &entry[0]).unwrap();
         let entry = HeldEntry { queue: keys::turns(), entry: entry.remove(0), fields };

@@ -1,4 +1,4 @@
-//! Redelivery of work of crashed processes, and restarts of the store, on the in-memory store.
+//! Tests of redelivery and restarts.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -73,7 +73,6 @@ fn reap_once(trial: &mut Trial, consumer: &str, bounds: &Bounds) -> ReapResult {
     trial.run(&Reap { consumer: consumer.into(), lease, held, bounds })
 }
 
-/// Reaps until the consumer holds no entries. Returns the redelivered turns by group, and the quarantined turns.
 fn reap(trial: &mut Trial, consumer: &str, bounds: &Bounds) -> (Vec<Vec<TurnName>>, Vec<TurnName>) {
     let mut groups = Vec::new();
     let mut quarantined = Vec::new();

@@ -20,7 +20,6 @@ fn a_crashed_workers_slices_are_redelivered_in_two_groups() {
     assert_ne!(before.version, after.version);
     assert_eq!(after.value.suspect, Some(Suspect { group_max: 3, lone_crashes: 0 }));
     assert_eq!((after.value.crashes, &after.value.state), (1, &State::Ready { upto: 2 }));
-    // A group's members are consecutive on the queue of suspects, and each slice has everything that a worker needs.
     let slices = trial.slices(&keys::suspect(Priority::Normal), "w2", 9);
     let names: Vec<String> = slices.iter().map(|slice| slice.name.turn.to_string()).collect();
     assert_eq!(names, ["t0", "t1", "t2", "t3", "t4"]);
@@ -162,7 +161,7 @@ fn only_a_silent_or_gone_worker_has_an_ended_lease() {
     assert_eq!(Lease::ended(&consumer, &Liveness::Gone).unwrap().version, None);
 }
 
-/// Workers run slices, crash, sleep past their lease, and settle late, while several schedulers reap from stale views.
+/// Workers sleep past their lease and settle late, while schedulers reap from stale views.
 #[derive(Debug, Clone)]
 enum Act {
     Take(u8, u8),
@@ -231,7 +230,7 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
                 trial.run_with(&Reap { consumer: consumer.into(), lease, held, bounds: &bounds }, &mut view);
             }
         }
-        // Each unfinished turn has exactly one slice, on a queue or held by a consumer, or is about to end.
+        // Each unfinished turn has exactly one slice, or is about to end.
         let fields = trial.queues.values().flat_map(|queue| queue.entries.values()).flatten();
         let names: Vec<&[u8]> =
             fields.filter(|(field, _)| &**field == slice_fields::NAME).map(|(_, name)| &name[..]).collect();

@@ -9,15 +9,11 @@ use crate::turn::slice::Delivery;
 #[derive(Debug, Clone)]
 enum Act {
     Take(u8),
-    /// A worker begins the call of a slice, and the call takes effect.
     Begin(u8),
     End(u8),
     Settle(u8),
-    /// The store restarts, and loses this many writes.
     Restart(u8),
-    /// A worker crashes, and is reaped once its lease has ended.
     Crash(u8),
-    /// Time passes, without heartbeats.
     Pass(i64),
 }
 
@@ -44,7 +40,7 @@ struct Worker {
 impl Worker {
     fn new(serial: &mut u32, epoch: u64) -> Self {
         *serial += 1;
-        // The retention is longer than any run of this test, so the journal drops nothing.
+        // Longer than any run of this test.
         let mut journal = Journal::new(1_000_000, 1_000);
         journal.reported(epoch);
         Self { consumer: format!("w{serial}"), journal, slice: None, by: None }
@@ -53,7 +49,6 @@ impl Worker {
 
 struct Play {
     trial: Trial,
-    /// Earlier states of the store. A restart may return to one of them.
     past: Vec<Trial>,
     workers: Vec<Worker>,
     serial: u32,
@@ -71,7 +66,6 @@ impl Play {
         Self { trial, past: Vec::new(), workers, serial, effects: BTreeMap::new() }
     }
 
-    /// Begins a `once` call: a separate transaction writes the intent record.
     fn begin(&mut self, at: usize) {
         let worker = &mut self.workers[at];
         let Some(slice) = worker.slice.as_ref().filter(|_| worker.by.is_none()) else { return };
@@ -110,7 +104,6 @@ impl Play {
         }
     }
 
-    /// Restarts the store without its last `lost` writes. Then each live worker reports its journal.
     fn restart(&mut self, lost: usize) {
         let now_ms = self.trial.now_ms;
         let epoch = self.trial.epoch + 1;
@@ -190,15 +183,14 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    /// If a worker crashes in the same restart that loses its begin, no journal has the call. Only durable begins
-    /// prevent this loss. So workers in this test crash only between restarts, and their begins are older than the
-    /// writes that the next restart loses.
+    /// If a worker crashes in the same restart that loses its begin, nothing reports the call. So workers in this test
+    /// crash only between restarts.
     #[test]
     fn no_once_call_takes_effect_twice(acts in prop::collection::vec(act(), 1..50)) {
         let mut safe = Vec::new();
         for act in acts {
             if let Act::Crash(_) = act {
-                // Six acts in which only time passes, so that no restart loses the acts before them.
+                // No restart may lose the acts before these.
                 safe.extend(std::iter::repeat_n(Act::Pass(1), 6));
             }
             safe.push(act);
@@ -210,8 +202,6 @@ proptest! {
 #[test]
 fn without_recovered_calls_a_call_takes_effect_twice() {
     use Act::{Begin, Crash, Pass, Restart, Take};
-    // The begin is lost. The worker that began the call is alive, and reports the begin. Then this worker crashes, and
-    // its slice moves to another worker.
     let mut lost = vec![Take(2), Take(0), Begin(0), Restart(2), Pass(11_000)];
     lost.extend([Crash(0), Take(1), Begin(1)]);
     assert!(play(&lost).is_ok());

@@ -28,7 +28,6 @@ fn early_cancels_are_bounded_per_tenant() {
         let many = (0..tickfleet_model::limits::EARLY_CANCELS_MAX).map(|at| (format!("x{at}").as_str().into(), 100));
         trial.sets.insert(keys::early(&tenant), many.collect());
         let full = cancel(&mut trial, "k1", &bounds);
-        // Expired early cancels are removed to make room.
         trial.now_ms = 100;
         (full, cancel(&mut trial, "k1", &bounds))
     };
@@ -74,7 +73,6 @@ fn a_cancel_applies_to_a_task_admitted_after_its_reads() {
 }
 
 proptest! {
-    /// A random forest of tasks and turns. Some of them have completed, and workers hold others.
     #[test]
     fn a_cascade_ends_all_descendants_and_no_other_task(
         parents in prop::collection::vec(prop::option::of(0_usize..8), 1..40),
@@ -184,7 +182,7 @@ fn a_cascade_ends_a_turn_submitted_after_the_cancel() {
         trial.run(&task("k1", &bounds));
         cancel(&mut trial, "k1", &bounds);
         cascade_all(&mut trial, &bounds);
-        // Before the worker that holds the task receives the cancel notice, it submits one more turn.
+        // The holder submits one more turn before it receives the cancel notice.
         trial.dispatch(&named("t1"), admitted(1));
         trial.sets.entry(named("k1").descendants()).or_default().insert("t1".into(), 1);
         end(&mut trial, "k1");

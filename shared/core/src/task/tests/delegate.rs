@@ -36,7 +36,7 @@ fn an_inbound_entry_admits_its_task_only_once() {
         let given = trial.stored::<GivenId>(&named("k1").given()).unwrap().value;
         assert_eq!(given.state, GivenState::Admitted);
         let left = trial.holds(&keys::tasks(), "s1").len();
-        // The task has ended, and all its records have expired. A scheduler decides again about the same inbound entry.
+        // All records of the task expire before a scheduler decides again about the same entry.
         end(&mut trial, "k1");
         for key in [named("k1").finished(), named("k1").given()] {
             trial.records.remove(&key);
@@ -145,7 +145,6 @@ fn a_child_gets_at_most_its_parents_remaining_budget() {
     assert_eq!(trial.run(&child("k3", "k1", 5, &bounds)), too_much);
     assert_eq!(trial.run(&child("k3", "k1", 4, &bounds)), DelegateResult::Offered);
     assert_eq!(trial.run(&child("k4", "k1", 1, &bounds)), too_much);
-    // A child's remaining budget returns to its parent.
     trial.counters.entry(budget_of("k2")).or_default().used = 1;
     end(&mut trial, "k2");
     assert_eq!(trial.used(&budget_of("k1")), 5);
@@ -162,7 +161,6 @@ fn a_child_gets_at_most_its_parents_remaining_budget() {
     assert_eq!(trial.run(&child("k6", "k1", 1, &bounds)), DelegateResult::Refused(Refusal::ParentEnded));
 }
 
-/// A child ends after its parent. The child's remaining budget must not recreate the parent's counter.
 #[test]
 fn a_child_returns_no_budget_to_an_ended_parent() {
     let mut trial = Trial::at(5);
@@ -176,7 +174,7 @@ fn a_child_returns_no_budget_to_an_ended_parent() {
 
 #[test]
 fn an_ended_or_canceled_parent_cannot_delegate() {
-    // The parent is canceled or ends after the scheduler has read its record.
+    // The scheduler decides with an old copy of the parent's record.
     let late = |cancel: bool| {
         let mut trial = Trial::at(5);
         let bounds = bounds();
@@ -204,7 +202,6 @@ fn an_ended_or_canceled_parent_cannot_delegate() {
     assert_eq!(trial.run(&of_call), ended);
 }
 
-/// Random delegations, admissions of calls under tasks, and ends, each from a view that may be stale.
 #[derive(Debug, Clone)]
 enum Act {
     Delegate { name: usize, parent: Option<usize>, budget: u64 },
@@ -246,7 +243,7 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     let mut stale = View::default();
-    // By root task: the granted budget, and the calls made below the task.
+    // Per root task: the granted budget, and the calls below the task.
     let mut root_of: BTreeMap<String, String> = BTreeMap::new();
     let (mut granted, mut spent): (BTreeMap<String, u64>, BTreeMap<String, u64>) = Default::default();
     let mut serial = 0;
@@ -329,7 +326,7 @@ fn a_task_list_expires_with_its_newest_member() {
     assert_eq!(trial.members(&lists()), ["children:acme:k1", "tasks:acme"]);
     assert!(!trial.run(&ExpireList));
     trial.now_ms += tickfleet_model::limits::TASKS_LISTED_MS;
-    // A task is added to the list between the decision and its commit. The list stays.
+    // A task joins the list between the decision and the commit.
     let mut view = View::default();
     for query in [
         Query::First { set: lists(), upto: Some(trial.now_ms.unsigned_abs()), count: 1 },

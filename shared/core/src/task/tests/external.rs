@@ -66,7 +66,6 @@ fn a_canceled_external_task_ends_when_its_lease_expires() {
     lease_timer(&mut trial, "k1", &bounds);
     cancel(&mut trial, "k1", &bounds);
     cancel(&mut trial, "k2", &bounds);
-    // No runtime has taken the second task.
     assert_eq!(lease_timer(&mut trial, "k2", &bounds), LeaseTimerResult::Ends);
     assert_eq!(trial.turn(&named("k2")).unwrap().value.execution_state(0), ExecutionState::NotRun);
     assert_eq!(trial.run(&RenewTaskLease { name: named("k1"), entry }), RenewTaskLeaseResult::Over);
@@ -142,8 +141,7 @@ fn a_runtime_reads_the_message_of_its_task() {
     assert_eq!(field("r"), None, "the record is not for programs outside");
 }
 
-/// An external runtime can hold a task for days, so the task does not count toward the tenant's maximum of dispatched
-/// slices.
+/// A runtime can hold a task for days without blocking the tenant's other slices.
 #[test]
 fn an_external_task_does_not_count_as_a_slice_out() {
     let mut trial = Trial::at(5);

@@ -1,4 +1,4 @@
-//! Tasks, their budgets, their ends and cancels, on the in-memory store.
+//! Tests of tasks on the in-memory store.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -49,7 +49,6 @@ fn budget_of(task: &str) -> CounterKey {
     CounterKey::new(limits::TASK, format!("acme:{task}"))
 }
 
-/// Returns a task that a call delegates, with a budget of 10.
 fn task<'a>(name: &str, bounds: &'a Bounds) -> Delegate<'a> {
     Delegate {
         name: named(name),
@@ -73,14 +72,12 @@ fn external<'a>(name: &str, bounds: &'a Bounds) -> Delegate<'a> {
     Delegate { destination: Destination::External { lease_ms: 1_000 }, ..task(name, bounds) }
 }
 
-/// Returns a task on the inbound stream, which a scheduler has read.
 fn inbound<'a>(trial: &mut Trial, name: &str, bounds: &'a Bounds) -> Delegate<'a> {
     trial.enqueue(&keys::tasks(), vec![("task".into(), "{}".into())]);
     let entry = trial.take(&keys::tasks(), "s1", 1).remove(0).0;
     Delegate { source: Source::Inbound(TakenInbound { id: entry, epoch: 1 }), given: true, ..task(name, bounds) }
 }
 
-/// Ends a task, as its holder or its timer would.
 struct End {
     name: TurnName,
     failed: bool,
@@ -120,7 +117,6 @@ fn cancel(trial: &mut Trial, name: &str, bounds: &Bounds) -> Canceled {
     trial.run(&Cancel { name: named(name), reason: "no".into(), above: None, bounds })
 }
 
-/// Runs a scheduler's cascades until none is due.
 fn cascade_all(trial: &mut Trial, bounds: &Bounds) {
     for _ in 0..200 {
         let now_ms = trial.now_ms;

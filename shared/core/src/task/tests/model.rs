@@ -99,7 +99,6 @@ fn a_request_is_debited_before_it_is_sent_and_corrected_after() {
     decision.spent = Some(spent("r1", 10, 5));
     assert!(matches!(trial.run(&decision), Stepped::Ok(_)));
     assert_eq!(trial.used(&tokens()), 15);
-    // Report the same response again, without entries. It must be counted only once.
     let mut again = steps(&entry, 1, &[], &bounds);
     again.spent = Some(spent("r1", 10, 5));
     trial.run(&again);
@@ -169,7 +168,6 @@ fn a_late_correction_does_not_change_the_next_window() {
     assert_eq!(mutants::with("a_correction_is_of_its_window", next_window), 5);
 }
 
-/// Adds a task to a budget's queue. Returns the conflict if the commit fails.
 fn join(trial: &mut Trial, wait: &BudgetWait) -> Result<(), crate::Conflict> {
     let mut view = View::default();
     let context = trial.context();
@@ -180,7 +178,6 @@ fn join(trial: &mut Trial, wait: &BudgetWait) -> Result<(), crate::Conflict> {
     trial.commit(&transaction)
 }
 
-/// A budget gets room while a task is about to wait. In either order of the commits, the task checks the budget again.
 #[test]
 fn a_task_rechecks_a_budget_that_gains_room_while_it_queues() {
     let wait = BudgetWait { name: named("k2"), counter: tokens(), place: 1 };
@@ -196,7 +193,7 @@ fn a_task_rechecks_a_budget_that_gains_room_while_it_queues() {
         view.insert(query.clone(), trial.answer(&query));
         if joins_in_between {
             join(&mut trial, &wait).unwrap();
-            // The task has checked again, and now waits until it is woken.
+            // The task has checked again, and now waits for a wake.
             trial.timers.insert(timer.as_str().into(), 9_000);
             join(&mut trial, &wait).unwrap();
             trial.run_with(&decision, &mut view);
@@ -209,7 +206,7 @@ fn a_task_rechecks_a_budget_that_gains_room_while_it_queues() {
     assert!(returned(true) && returned(false));
     assert!(!mutants::with("wake_knows_all_that_wait", || returned(true)));
     assert!(!mutants::with("budget_wait_looks_again", || returned(false)));
-    // The task was already in the queue, and is woken before it parks again.
+    // The task is already in the queue, and wakes before it parks again.
     let mut trial = Trial::at(5);
     join(&mut trial, &wait).unwrap();
     let context = trial.context();

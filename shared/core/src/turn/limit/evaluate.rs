@@ -1,8 +1,5 @@
-//! Computes how many of a turn's next calls fit all counters, and whether the call after these calls waits or ends.
-//!
-//! The room of a counter is the amount that can still be debited from it. If a counter's state is unknown, its room is
-//! assumed to be the limit's maximum. The store checks the room again, and returns the counter's state in a conflict.
-//! The next attempt uses the returned state.
+//! Computes how many of a turn's next calls fit all counters. An unknown counter counts as empty. The store checks the
+//! room again, and a conflict returns the counter's state for the next attempt.
 
 use tickfleet_model::limit::OnReach;
 
@@ -13,39 +10,33 @@ use crate::transaction::{ConditionalDebit, Conflict, CounterKey, CounterState, W
 use crate::turn::state::EndReason;
 use crate::view::{Undecided, View};
 
-/// A returned permit wakes turns that wait for a permit. Without a wake-up, such a turn is checked again after this
-/// time (ms).
+/// Time (ms) until the next check if no returned permit wakes the turn.
 pub const PERMIT_CHECK_MS: i64 = 5_000;
-/// If a turn waits until one of its tenant's slices ends, the turn is checked again after this time (ms).
+/// Time (ms) until the next check while the tenant has too many dispatched slices.
 pub const IN_FLIGHT_CHECK_MS: i64 = 250;
-/// Longest delay (ms) before a turn that waits for a window is checked again. Windows can be long, and an operator may
-/// raise the limit in the meantime.
+/// Maximum time (ms) until the next check. Windows can be long, and an operator may raise the limit in the meantime.
 pub const WINDOW_CHECK_MS: i64 = 300_000;
-/// After this number of conflicts about a counter, the counter is treated as full, because concurrent decisions debit
-/// it faster than this decision.
+/// After this many conflicts, a counter counts as full, because concurrent decisions are faster.
 const CONTENDED: usize = 3;
-/// After this number of conflicts, this decision refuses no more calls. The remaining calls wait.
+/// After this many conflicts, the decision refuses no more calls. The remaining calls wait.
 const CONFLICTS_MAX: usize = 10;
 
 #[derive(Clone, Copy)]
 pub struct Evaluator<'a> {
     pub view: &'a View,
     pub context: &'a Context,
-    /// The counter that the turn waits for, and the turn's position in the counter's queue. `None` for a new turn,
-    /// which comes after all waiting turns.
+    /// The turn's throttle queue and place. A new turn (`None`) comes after all waiting turns.
     pub waits: Option<(&'a CounterKey, u64)>,
-    /// If false, only conflicts show the number of acquired permits and whether other turns wait.
+    /// If false, permits and waiting turns are known only from conflicts.
     pub is_exact: bool,
-    /// True if the calls were debited before, and now only acquire their permits again.
     pub permits_only: bool,
-    /// End (ms) of the first lease after a restart of the store. Before this time, no call is refused, because a worker
-    /// may still report that the call ran. `None` without such a lease.
+    /// End (ms) of the first lease after a restart of the store, if any. Before this time, no call is refused, because
+    /// a worker may still report that the call ran.
     pub lease_ends_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FittingCalls {
-    /// Counts the calls that fit, from the first call on.
     pub calls: usize,
     /// Index of the debit without room for the next call. `None` if all calls fit.
     pub stop: Option<usize>,
@@ -53,19 +44,16 @@ pub struct FittingCalls {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitRejection {
-    /// Counted from the first call that was not handled yet.
     pub calls: usize,
     pub reason: EndReason,
-    /// `None` if the reason stays valid.
     pub until_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
     pub counter: CounterKey,
-    /// Time (ms) of the next check of the turn.
     pub due_ms: i64,
-    /// True if the queue's timer fires early when an amount is returned to the counter.
+    /// True if a returned amount makes the queue's timer fire early.
     pub woken: bool,
 }
 
@@ -78,7 +66,7 @@ pub enum NextDispatch {
     },
     Wait(Wait),
     AgentRemoved,
-    /// The tenant's declaration cannot be read, so no decision is made.
+    /// The tenant's declaration cannot be read.
     Withheld,
 }
 
@@ -89,8 +77,7 @@ pub struct AdmissionPlan {
 }
 
 impl Evaluator<'_> {
-    /// Decides which calls are refused and which are dispatched. `rules` returns the debits of the calls from the given
-    /// index on.
+    /// `rules` returns the debits of the calls from the given index on.
     pub fn plan(
         &self,
         calls: usize,
@@ -112,8 +99,7 @@ impl Evaluator<'_> {
                     debit.limit.window == WindowKind::Concurrency || &*debit.limit.name == limits::IN_FLIGHT
                 });
             }
-            // The store reports only the first failed guard. So the guard for the earliest stopped call must come
-            // first.
+            // The store reports only the first failed guard, so the earliest stopped call must come first.
             debits.sort_by_key(Debit::first);
             let fit = self.fit(&debits, calls - from)?;
             let Some(stop) = fit.stop.filter(|_| fit.calls == 0).and_then(|at| debits.get(at)) else {
@@ -135,7 +121,6 @@ impl Evaluator<'_> {
         }
     }
 
-    /// Returns how many calls fit all counters, and the debit without room for the next call.
     pub fn fit(&self, debits: &[Debit], calls: usize) -> Result<FittingCalls, Undecided> {
         let mut fit = FittingCalls { calls, stop: None };
         for (at, debit) in debits.iter().enumerate().filter(|(_, debit)| !debit.limit.is_shadow()) {
@@ -164,8 +149,7 @@ impl Evaluator<'_> {
         Ok(conditional)
     }
 
-    /// Returns the counter's room: the limit's maximum if the counter's state is unknown, and 0 if the counter is
-    /// treated as full or if turns in its queue come first.
+    /// 0 if the counter counts as full, or if turns in the queue come first.
     fn left(&self, debit: &Debit) -> Result<u64, Undecided> {
         let Some(state) = self.known(debit) else { return Ok(debit.limit.max) };
         if self.conflicts(debit) >= CONTENDED || state.queued && self.is_behind_queue(debit)? {
@@ -182,10 +166,8 @@ impl Evaluator<'_> {
         self.context.conflicts.iter().filter(is_about).count()
     }
 
-    /// Returns the counter's state. `None` if the view's state is missing or not reliable. A view may be stale. The
-    /// usage in a window only grows until the window ends, so the view's usage is a valid lower bound. Permits may have
-    /// been returned, and queues may have become empty. So permits and waiting turns count only if a conflict of this
-    /// decision reported them.
+    /// `None` if the view is not reliable. Stale usage in a window is a lower bound. Permits and queues count only if a
+    /// conflict reported them.
     fn known(&self, debit: &Debit) -> Option<CounterState> {
         let mut state = self.view.counter(&debit.counter)?;
         if !self.is_exact && self.conflicts(debit) == 0 {
@@ -200,9 +182,8 @@ impl Evaluator<'_> {
         Some(state)
     }
 
-    /// Returns true if the debit may be made only while no other turn waits for the counter. A turn that waits for the
-    /// counter does not yield to the other turns in the queue, and neither does a turn that was admitted before all of
-    /// them. Otherwise turns that need several counters would yield to each other forever.
+    /// A turn that waits for the counter, or was admitted before all waiting turns, does not yield. Otherwise turns
+    /// that need several counters would yield to each other forever.
     fn is_behind_queue(&self, debit: &Debit) -> Result<bool, Undecided> {
         if debit.limit.is_shadow() {
             return Ok(false);
@@ -218,8 +199,6 @@ impl Evaluator<'_> {
         Ok(first.first().is_some_and(|(_, first)| *first < place))
     }
 
-    /// Returns the first calls to refuse, and the reason. `None` if these calls wait instead. Calls that only acquire
-    /// their permits again always wait.
     fn rejection(&self, stop: &Debit, calls: usize) -> Result<Option<LimitRejection>, Undecided> {
         if self.permits_only {
             return Ok(None);
@@ -246,9 +225,8 @@ impl Evaluator<'_> {
         Ok(Some(rejection))
     }
 
-    /// Returns false if the call waits instead of ending. A call waits in three cases: the limit makes calls wait,
-    /// other turns in the counter's queue come first, or the counter has room but concurrent decisions use it up
-    /// faster.
+    /// False if the call waits: the limit makes calls wait, other turns come first, or concurrent decisions use up the
+    /// room faster.
     fn is_rejected(&self, stop: &Debit, amount: u64) -> Result<bool, Undecided> {
         if stop.limit.on_reach == OnReach::Wait || self.used(stop).saturating_add(amount) <= stop.limit.max {
             return Ok(false);
@@ -260,8 +238,6 @@ impl Evaluator<'_> {
         self.known(debit).map_or(0, |state| state.used)
     }
 
-    /// The time (ms) when the window of `stop` ends. `None` for a counter without a window, and for a rolling window
-    /// with an unknown end.
     fn room_ms(&self, stop: &Debit) -> Option<i64> {
         let known = self.known(stop).map(|state| state.ends_ms).filter(|ends_ms| *ends_ms > 0);
         match stop.limit.window.at(self.context.now_ms, stop.stagger_ms) {
@@ -278,8 +254,8 @@ impl Evaluator<'_> {
         let due_ms = match (stop.limit.window, self.room_ms(stop)) {
             (WindowKind::Total, _) => now_ms + IN_FLIGHT_CHECK_MS,
             (_, Some(ends_ms)) if is_full => ends_ms.min(now_ms + WINDOW_CHECK_MS),
-            // Check the turn again at once, because other turns come first, or because a permit may have been returned
-            // before the queue's timer existed.
+            // Check at once: other turns come first, or a permit may have been returned before the queue's timer
+            // existed.
             _ => now_ms,
         };
         Wait { counter: stop.counter.clone(), due_ms, woken: stop.limit.window == WindowKind::Concurrency }
@@ -373,8 +349,7 @@ mod tests {
         assert_eq!(calls(&plan(&view, &context, None, &debits)), 0, "a new turn is behind all");
     }
 
-    /// Concurrent decisions debit the day's counter faster than this decision. Calls that still fit must not be
-    /// refused.
+    /// Concurrent decisions debit the day's counter faster than this decision.
     #[test]
     fn calls_within_a_counters_room_are_not_rejected() {
         let mut view = View::default();

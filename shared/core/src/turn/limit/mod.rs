@@ -1,8 +1,5 @@
-//! Limits on calls and amounts. Built-in limits and configured limits have the same form. The built-in limits are an
-//! agent's tick and day, a tenant's day, a task's budget, and a tenant's number of dispatched slices.
-//!
-//! A [`ResolvedLimit`] sets a maximum for each of its counters. A [`Debit`] names one counter of a limit and the amount
-//! of each call of a turn. [`evaluate`] compares debits with the counters in a view.
+//! A [`ResolvedLimit`] sets a maximum for each of its counters. A [`Debit`] names one counter and the amount of each
+//! call. [`evaluate`] compares debits with the counters in a view.
 
 pub mod evaluate;
 
@@ -25,17 +22,16 @@ pub enum WindowKind {
     Fixed { length_ms: i64 },
     /// Calendar days.
     Day { zone: Tz },
-    /// Windows of `length_ms` that may start at any time. No period of this length may exceed the maximum.
+    /// No period of `length_ms` may exceed the maximum.
     Rolling { length_ms: i64 },
-    /// Concurrency permits, which a slice takes when it is dispatched and returns later.
+    /// Counts the permits of dispatched slices.
     Concurrency,
-    /// No window, as for a task's budget or a tenant's number of dispatched slices.
+    /// No window.
     Total,
 }
 
 impl WindowKind {
-    /// Returns the window that is open at `now_ms`. A fixed window begins `stagger_ms` after a multiple of its length,
-    /// so that the windows of different counters do not all open at the same time.
+    /// `stagger_ms` keeps the windows of different counters from opening at the same time.
     #[must_use]
     pub fn at(self, now_ms: i64, stagger_ms: i64) -> Window {
         match self {
@@ -61,17 +57,14 @@ pub struct ResolvedLimit {
     pub name: Arc<str>,
     pub max: u64,
     pub window: WindowKind,
-    /// Whether calls that would exceed the maximum wait for the counter or end.
     pub on_reach: OnReach,
-    /// In shadow mode, the limit counts calls, but stops none.
     pub mode: LimitMode,
-    /// The maximum number of counters of this limit. Limits on permits ignore this maximum.
+    /// Limits on permits ignore this maximum.
     pub counters_max: u64,
 }
 
 impl ResolvedLimit {
-    /// Resolves a configured limit for shard `shard` of `shards`, and for counters of the tenant with the policy
-    /// `owner`.
+    /// `owner` is the policy of the counters' tenant.
     #[must_use]
     pub fn configured(policy: &Declared, owner: &TenantPolicy, limit: &Limit, (shard, shards): (u32, u32)) -> Self {
         let limit = owner.limit(limit);
@@ -106,8 +99,7 @@ impl ResolvedLimit {
         self.name.starts_with('_')
     }
 
-    /// Returns the reason with which the limit ends a call. `resets_ms` is the time (ms) when the limit allows calls
-    /// again; 0 if unknown.
+    /// `resets_ms` is the time (ms) when the limit allows calls again; 0 if unknown.
     fn reached(&self, resets_ms: i64) -> EndReason {
         match &*self.name {
             limits::DAY | limits::TENANT_DAY => EndReason::DailyCapReached { resets_ms },
@@ -121,10 +113,8 @@ impl ResolvedLimit {
 pub struct Debit {
     pub limit: Arc<ResolvedLimit>,
     pub counter: CounterKey,
-    /// Offset of the counter's windows within their length.
     pub stagger_ms: i64,
-    /// One amount per call, in order. 0 if the limit does not count the call. `None` if the call lacks the amount
-    /// that the limit sums up.
+    /// One amount per call, in order. `None` if the call lacks the amount that the limit sums up.
     pub amounts: Vec<Option<u64>>,
 }
 
@@ -139,7 +129,6 @@ impl Debit {
         self.amounts.iter().take(calls).flatten().fold(0, |sum, amount| sum.saturating_add(*amount))
     }
 
-    /// Returns the debit of the first `calls` calls. `None` if these calls debit nothing.
     #[must_use]
     pub fn conditional(&self, calls: usize, behind_queue: bool, now_ms: i64) -> Option<ConditionalDebit> {
         let amount = self.sum(calls);
@@ -151,20 +140,17 @@ impl Debit {
             window: self.limit.window.at(now_ms, self.stagger_ms),
             behind_queue,
             shadow: self.limit.is_shadow(),
-            // Permits must be returned to the counter that they came from. So permits are never counted in the shared
-            // counter [`ConditionalDebit::OTHERS`].
+            // Permits must return to the debited counter, so [`ConditionalDebit::OTHERS`] never has permits.
             counters_max: if held { u64::MAX } else { self.limit.counters_max },
         })
     }
 
-    /// Returns the index of the first call with an amount other than 0, or `usize::MAX` if there is none.
+    /// `usize::MAX` if no call has an amount other than 0.
     #[must_use]
     pub fn first(&self) -> usize {
         self.amounts.iter().position(|amount| *amount != Some(0)).unwrap_or(usize::MAX)
     }
 
-    /// Returns true if all calls have the same amount. Returns false if there is no call, or if the first call has no
-    /// amount.
     fn is_uniform(&self) -> bool {
         let first = self.amounts.first().copied().flatten();
         first.is_some() && self.amounts.iter().all(|amount| *amount == first)
@@ -211,7 +197,7 @@ pub fn task_debit(tenant: &TenantId, task: &TaskId, budget: u64, calls: usize) -
     Debit::of_each(&Arc::new(resolved), &format!("{tenant}:{task}"), 0, calls)
 }
 
-/// Returns a debit of 1 for the tenant's number of dispatched slices, regardless of the number of calls.
+/// One debit for the slice, regardless of the number of calls.
 #[must_use]
 pub fn in_flight_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
     let resolved = ResolvedLimit::built_in(limits::IN_FLIGHT, max, WindowKind::Total, OnReach::Wait);
@@ -222,10 +208,9 @@ pub fn in_flight_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
 
 #[derive(Debug, Clone)]
 pub enum LimitDecision {
-    /// The calls make these debits: caps first ([`ResolvedCaps::debits`]), then configured limits.
+    /// Caps come first ([`ResolvedCaps::debits`]), then configured limits.
     Debits(Vec<Debit>),
     AgentRemoved,
-    /// The tenant's declaration cannot be read, so no decision is made.
     Withheld,
 }
 

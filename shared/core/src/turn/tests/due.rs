@@ -64,7 +64,6 @@ fn a_due_retry_waits_while_its_tenant_has_too_many_slices_out() {
     assert_eq!(fire(&mut trial), DueResult::Later(NOW + 1_500));
 }
 
-/// A worker takes the slice, or a cancellation is requested, after the scheduler has read the turn.
 #[test]
 fn a_due_timer_with_a_stale_view_decides_again() {
     let stale = |trial: &Trial| {
@@ -134,7 +133,7 @@ fn a_stale_restart_epoch_cannot_end_a_turn() {
     assert_eq!(mutants::with("end_guards_the_epoch", commit), Ok(()));
 }
 
-/// The store lost the read by the first holder. The turn's record shows that the first holder began a call.
+/// The store lost the first holder's read, but not the begun call.
 #[test]
 fn a_running_slice_returned_by_a_second_holder_may_have_run() {
     for unreadable in [false, true] {
@@ -168,7 +167,7 @@ fn a_running_slice_with_a_lost_take_may_have_run() {
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:may_have_run\"]}");
 }
 
-/// The slice is returned to a new entry, which no worker has read.
+/// The slice returns in a new entry that no worker has read.
 #[test]
 fn a_slice_returned_during_the_decision_did_not_run() {
     let (mut trial, slice) = held(admitted(1));

@@ -118,7 +118,6 @@ fn a_process_keeps_its_call_only_while_it_renews_the_lease() {
     );
     let slice = back(&mut trial);
     assert_eq!(slice.turn.concluded().map(|(_, conclusion)| conclusion), Some(&Conclusion::Lost));
-    // A retry offers the call again.
     assert!(matches!(park(&mut trial, &slice, &retry(1), false), ParkResult::Until(_)));
     let turn = record(&trial);
     assert_eq!(turn.execution_state(0), ExecutionState::Tried(1));

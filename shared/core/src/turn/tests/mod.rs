@@ -64,7 +64,6 @@ fn permit() -> CounterKey {
     CounterKey::new("slots", "all")
 }
 
-/// Takes the slice as worker `w1`.
 fn held(turn: Turn) -> (Trial, Slice) {
     let mut trial = Trial::at(NOW);
     for (permit, amount) in &turn.permits {

@@ -89,7 +89,7 @@ fn an_entry_that_is_not_a_slice_becomes_a_dead_letter() {
     assert!(letters.contains("it names no turn") && !letters.contains("secret"));
 }
 
-/// Only the first entry of a slice contains the counters' states after the admission.
+/// Only a slice's first entry has the counters' states after the admission.
 #[test]
 fn a_returned_slice_keeps_its_recorded_debits() {
     let mut trial = Trial::at(NOW);

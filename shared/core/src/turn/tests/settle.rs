@@ -156,7 +156,6 @@ fn earlier_results_keep_their_messages_and_audits() {
     assert_eq!(&*parts::result(0), "r0");
 }
 
-/// The decision runs again under a new version.
 #[test]
 fn a_holder_continues_after_a_lost_commit_response() {
     let (mut trial, slice) = held(admitted(3));
@@ -168,7 +167,7 @@ fn a_holder_continues_after_a_lost_commit_response() {
     let SettleResult::Continues { version, turn } = again else { panic!("{again:?}") };
     assert_eq!((Some(version), turn.position), (trial.turn(&slice.name).map(|stored| stored.version), 1));
     assert_eq!(trial.queues[&keys::audit()].entries.len(), 1, "the result is committed once");
-    // The slice is now in another entry, which belongs to another holder.
+    // The slice is now in another entry, with another holder.
     trial.run(&RequeueSlice { slice: &slice, reason: &RequeueReason::Unknown });
     assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), SettleResult::Stale);
 }
@@ -216,7 +215,6 @@ impl EndSection for Torn {
     }
 }
 
-/// A session or claim is unreadable.
 #[test]
 fn an_unreadable_section_does_not_block_results() {
     let (mut trial, slice) = held(admitted(1));

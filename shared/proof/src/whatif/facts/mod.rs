@@ -1,9 +1,5 @@
-//! Evaluates conditions on session facts. The conditions of a call are evaluated when the call begins. The call's
-//! changes to facts take effect when the call ends.
-//!
-//! - [`FactTurn`]: the calls of one turn that depend on facts under the policy, as recorded
-//! - [`replay`]: all such calls, in the order in which they began and ended
-//! - `session`: the known facts of a session at a given time
+//! Evaluates conditions on session facts when a call begins. The call's changes to facts take effect when the call
+//! ends.
 
 pub mod replay;
 
@@ -19,7 +15,7 @@ use tickfleet_model::{AgentId, Context, Effect, Outcome, SessionName, TaskId};
 use super::Difference;
 use super::recorded::{Arguments, RecordedCall, RecordedDecision};
 
-/// Maximum time between the start of a call and its attempt. Used only for calls with a single attempt.
+/// Maximum time from the start of a call to its attempt, for calls with a single attempt.
 const BEGIN_SLACK_MS: i64 = 1_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +25,7 @@ pub struct ToolFacts<'a> {
     pub effect: Effect,
 }
 
-/// The longest time for which the policy keeps each fact (ms), by name.
+/// By name: the longest time (ms) for which the policy keeps the fact.
 #[derive(Debug, Clone, Default)]
 pub struct FactLifetimes(HashMap<String, i64>);
 
@@ -45,12 +41,12 @@ impl FactLifetimes {
     }
 }
 
-/// The guards' result for a call. Conditions on facts are evaluated after the guards, and can still stop the call.
+/// Conditions on facts are evaluated after the guards, and can still stop the call.
 #[derive(Debug, Default)]
 pub enum GuardResult {
     #[default]
     Same,
-    /// The guards' result differs from the recorded result. The difference is reported unless facts stop the call.
+    /// Differs from the recorded result. The difference is reported unless facts stop the call.
     Otherwise(Box<Difference>),
 }
 
@@ -68,25 +64,23 @@ pub struct FactTurn {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FactCall {
     pub position: usize,
-    /// The tool as the model named it.
+    /// As the model named the tool.
     pub tool: String,
-    /// The tenant and the session of the call's facts. `None` if the log does not have the session.
+    /// The tenant and the session. `None` if the log lacks the session.
     pub session: Option<String>,
     /// In the order of evaluation, without conditions in shadow mode.
     pub conditions: Vec<FactRequirement>,
     pub may: Vec<PossibleChange>,
-    /// The changes of facts at the end of the call. `None` if the log does not show which changes of `may` the call
-    /// made.
+    /// Changes at the end of the call. `None` if the log does not show these changes.
     pub did: Option<Vec<ActualChange>>,
-    /// The earliest and latest possible start of the call (ms).
+    /// Earliest and latest possible start (ms).
     pub began: (i64, i64),
-    /// The earliest and latest possible end of the call (ms).
+    /// Earliest and latest possible end (ms).
     pub ended: (i64, i64),
-    /// True if the fleet evaluated conditions on facts for the call.
     pub was_asked: bool,
     pub outcome: FactsOutcome,
     pub was: String,
-    /// A difference in the guards' result, which is reported only if facts let the call begin.
+    /// Reported only if facts let the call begin.
     pub held: Option<Box<Difference>>,
 }
 
@@ -94,21 +88,19 @@ pub struct FactCall {
 pub enum FactsOutcome {
     Passed,
     Stopped(String),
-    /// A guard stopped the call before its conditions were evaluated, but would not have stopped it under the policy.
+    /// A guard stopped the call in the fleet, but would not stop it under the policy.
     New,
-    /// The call ended before its conditions were evaluated.
     NotReached,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FactRequirement {
-    /// The fact's key. `None` if the key depends on unknown arguments.
+    /// `None` if the key depends on unknown arguments.
     pub key: Option<String>,
     pub name: String,
     /// If false, the fact is forbidden.
     pub required: bool,
     pub rule: String,
-    /// The longest time for which the fact is kept.
     pub kept_ms: i64,
 }
 
@@ -151,7 +143,7 @@ impl From<FactTransition> for Change {
 }
 
 impl FactTurn {
-    /// `first` is the first call of the turn in the log. `None` if `calls` is empty.
+    /// `first` is the turn's first call in the log. `None` if `calls` is empty.
     #[must_use]
     pub fn of(first: &RecordedCall, calls: Vec<FactCall>) -> Option<Self> {
         let waits = first.waits().first().map(|wait| wait.at_ms);
@@ -165,8 +157,8 @@ impl FactTurn {
 }
 
 impl FactCall {
-    /// `None` if the entry describes a task, if the tool's permission row has no facts, or if the call ended before
-    /// it was admitted. `before_ms` is the end of the previous call in the same turn.
+    /// `None` for a task, for a tool without facts in its permission row, or for a call that ended before admission.
+    /// `before_ms` is the end of the turn's previous call.
     #[must_use]
     pub fn of(
         call: &RecordedCall,
@@ -225,7 +217,7 @@ impl FactCall {
     }
 }
 
-/// The session of the call's facts. Includes the tenant. `None` if the log does not have the session.
+/// Includes the tenant. `None` if the log lacks the session.
 fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
     let policy_inputs = call.policy_inputs.as_ref();
     let said = policy_inputs.and_then(|policy_inputs| policy_inputs.session.as_deref());
@@ -241,8 +233,7 @@ fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
     Some(format!("{}:{}", call.tenant, row.session(&agent, task.as_ref(), &context)))
 }
 
-/// The earliest and latest possible start. The two times are equal if the entry states when the shard evaluated facts
-/// for the call.
+/// The earliest and latest possible start; equal if the entry states when facts were evaluated.
 fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     let said = call
         .policy_inputs
@@ -260,8 +251,7 @@ fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     (earliest_ms.min(latest_ms), latest_ms)
 }
 
-/// The earliest and latest possible end. The two times are equal if a worker ended the call and the entry states the
-/// shard's time.
+/// The earliest and latest possible end; equal if a worker ended the call and the entry has the shard's time.
 fn ended(call: &RecordedCall) -> (i64, i64) {
     let ran = call.policy_inputs.as_ref().is_some_and(|policy_inputs| policy_inputs.ran);
     let (one, other) = match call.over_ms {
@@ -272,7 +262,7 @@ fn ended(call: &RecordedCall) -> (i64, i64) {
     (one.min(other), one.max(other))
 }
 
-/// The arguments from which the keys of facts are built. `None` if the log lacks some of them.
+/// Arguments for the keys of facts. `None` if the log lacks some of them.
 struct Keys(Option<Box<RawValue>>);
 
 impl Keys {
@@ -304,7 +294,7 @@ impl Keys {
         PossibleChange { key: self.key(fact), name: fact.name.clone(), sets }
     }
 
-    /// Returns the changes of facts at the end of the call. `None` if the log does not show whether the call began.
+    /// `None` if the log does not show whether the call began.
     fn did(&self, call: &RecordedCall, row: &ToolFacts<'_>) -> Option<Vec<ActualChange>> {
         let outcome = Outcome::parse(&call.outcome)?;
         let ran = call.policy_inputs.as_ref().map_or(outcome.is_success(), |policy_inputs| policy_inputs.ran);

@@ -1,9 +1,5 @@
-//! Evaluates the conditions of each call on facts. The conditions are evaluated when the call begins, with the facts
-//! that the call's session would have under the policy.
-//!
-//! If the fleet evaluated facts for a call, the log has the exact times of the call. If the times are inexact, or if
-//! two events are in the same millisecond, both orders of the events are evaluated. If the two results differ, the call
-//! is undecidable.
+//! Evaluates the conditions of calls with the facts under the policy. If two events may have happened in either order,
+//! both orders are evaluated. A call with two different results is undecidable.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -13,11 +9,10 @@ use super::{FactCall, FactRequirement, FactTurn, FactsOutcome};
 use crate::whatif::recorded::LogStart;
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
-/// When this number of sessions is reached, sessions that have neither known facts nor calls in progress are dropped.
+/// From this number on, sessions without known facts and without calls in progress are dropped.
 const KEPT_MIN: usize = 10_000;
-/// Maximum number of turns that wait at the same time in the replay although they did not wait in the fleet.
 const WAITING_MAX: usize = 100_000;
-/// A fact with an unknown change stays unknown for this time. No fact is kept for longer.
+/// After an unknown change, a fact stays unknown for this time. No fact is kept for longer.
 const UNKNOWN_MS: i64 = tickfleet_model::policy::FACT_KEPT_MS_MAX;
 
 pub const NO_SESSION: &str =
@@ -33,7 +28,6 @@ const NEVER: &str = "it would wait for a fact, and the log does not show until w
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TurnEvent {
     End(u64),
-    /// The next call of this turn begins, or is stopped.
     Enter(u64),
 }
 
@@ -42,17 +36,16 @@ struct RunningTurn {
     /// Index of the next call, or of the call in progress.
     next: usize,
     is_under_way: bool,
-    /// Delay of the turn in the replay, compared to its recorded times.
+    /// Delay (ms) compared to the recorded times.
     shift_ms: i64,
-    /// Set if the call waits in the replay: the start of the wait (ms), and the condition that causes it.
+    /// The start of a wait in the replay (ms), and the condition of the wait.
     waits: Option<(i64, String)>,
 }
 
 enum ConditionsResult {
     Passes,
-    /// Contains the condition.
     Denied(String),
-    /// Contains the turn and position of the call to wait for, and the condition.
+    /// Turn and position of the awaited call, and the condition.
     Waits(u64, usize, String),
     Unsure(&'static str),
 }
@@ -67,7 +60,7 @@ enum ConditionResult {
 pub struct FactReplay<'a> {
     began: &'a LogStart,
     sessions: HashMap<String, Session>,
-    /// Facts with unknown changes. The key is the session or tenant, and the name of the fact.
+    /// Facts with unknown changes, by session or tenant, and by name.
     unknown_until_ms: HashMap<String, i64>,
     turns: HashMap<u64, RunningTurn>,
     next_turn: u64,
@@ -81,7 +74,7 @@ pub struct FactReplay<'a> {
 }
 
 impl<'a> FactReplay<'a> {
-    /// Passes differences to `report`. `began` states the time from which the log is complete.
+    /// `began` states the time from which the log is complete.
     #[must_use]
     pub fn new(began: &'a LogStart, report: impl FnMut(Difference) + 'a) -> Self {
         Self {
@@ -116,7 +109,6 @@ impl<'a> FactReplay<'a> {
         self.schedule_next(number, running, i64::MIN);
     }
 
-    /// Returns how many calls were decided, and a summary of what was undecidable.
     #[must_use]
     pub fn finish(mut self) -> (u64, Summary) {
         self.until(i64::MAX);
@@ -143,7 +135,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Schedules the turn's next call, not before `now_ms`. A turn without more calls is dropped.
+    /// Not before `now_ms`. A turn without more calls is dropped.
     fn schedule_next(&mut self, number: u64, running: RunningTurn, now_ms: i64) {
         if let Some(call) = running.turn.calls.get(running.next) {
             self.at(call.began.1.saturating_add(running.shift_ms).max(now_ms), TurnEvent::Enter(number));
@@ -153,7 +145,7 @@ impl<'a> FactReplay<'a> {
 
     fn enter(&mut self, number: u64, now_ms: i64) {
         let Some(mut running) = self.turns.remove(&number) else { return };
-        // A turn that waited for several calls is woken by each of these calls, but begins its own call only once.
+        // Several awaited calls can wake a turn, but the turn begins only one call.
         let Some(call) = running.turn.calls.get(running.next).filter(|_| !running.is_under_way).cloned() else {
             self.turns.insert(number, running);
             return;
@@ -178,21 +170,18 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Evaluates the call's conditions on facts. `Unsure` if the log lacks data that a condition needs.
     fn evaluate(&mut self, number: u64, running: &RunningTurn, call: &FactCall, now_ms: i64) -> ConditionsResult {
         if !call.asks() {
             return ConditionsResult::Passes;
         }
         let Some(session) = &call.session else { return ConditionsResult::Unsure(NO_SESSION) };
-        // A call that runs later in the replay than in the fleet is evaluated now. Any other call is evaluated at its
-        // recorded time.
+        // A call that the replay moved is evaluated now. Any other call is evaluated at its recorded time.
         let is_moved = running.shift_ms > 0 || running.waits.is_some();
         let at = if is_moved { (now_ms, now_ms) } else { call.began };
         let time = EvaluationTime { turn: number, at, is_moved };
         let result = self.evaluate_all(running.turn.shard, session, call, time, true);
         let is_apart = self.sessions.get(session).is_some_and(|session| session.is_apart);
-        // If the shard evaluated facts at this time and did not delay the call, the shard knew more than the log shows.
-        // The conditions are then evaluated again without waits.
+        // The fleet evaluated facts at this time without a delay, so the shard knew more than the log shows.
         if !matches!(result, ConditionsResult::Waits(..)) || !call.was_asked || is_moved || is_apart {
             return result;
         }
@@ -301,7 +290,7 @@ impl<'a> FactReplay<'a> {
         if let Some(session) = call.session.as_ref().filter(|_| call.outcome != FactsOutcome::NotReached) {
             self.sessions.entry(session.clone()).or_default().add_call(number, call.position, true, &call.may);
         }
-        // The log contains no end for a call that the fleet stopped.
+        // The log has no end for a call that the fleet stopped.
         let ends_ms =
             if matches!(call.outcome, FactsOutcome::Stopped(_)) { now_ms } else { call.ended.0 + running.shift_ms };
         self.at(ends_ms.max(now_ms), TurnEvent::End(number));
@@ -316,7 +305,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Returns whether there are any differences, and whether the call is stopped.
+    /// Returns two flags: the decision differs, and the call is stopped.
     fn report_differences(
         &mut self,
         turn: &FactTurn,

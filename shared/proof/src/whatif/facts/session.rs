@@ -4,29 +4,28 @@ use std::collections::HashMap;
 
 use super::{Change, PossibleChange};
 
-/// Calls in progress that are tracked per session. No call waits for a call beyond this number. The fleet has the same
-/// maximum.
+/// Maximum number of tracked calls per session, as in the fleet. No call waits for further calls.
 const LIVE_MAX: usize = 256;
 
-/// The times until which a fact is set: surely, perhaps, or unknown. A change that may clear the fact turns a sure
-/// time into an uncertain one. A change that certainly clears the fact resets all times.
+/// A change that may clear the fact turns `surely_ms` into `perhaps_ms`. A change that certainly clears the fact resets
+/// all times.
 #[derive(Debug, Clone, Copy, Default)]
 struct FactState {
     surely_ms: i64,
     perhaps_ms: i64,
     /// Until this time, it is unknown whether the fact is set.
     unknown_ms: i64,
-    /// True if a call in the log certainly cleared the fact, so changes from before the log do not matter.
+    /// A call in the log cleared the fact, so changes from before the log do not matter.
     was_cleared: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct KnownFact {
     now: FactState,
-    /// The earliest and latest possible time of the fact's last change (ms).
+    /// Earliest and latest possible time of the last change (ms).
     since: (i64, i64),
     kept_until_ms: i64,
-    /// The turn whose call made the last change.
+    /// A call of this turn made the last change.
     turn: u64,
     before: FactState,
 }
@@ -45,29 +44,28 @@ pub(super) struct LiveCall {
 pub(super) struct Session {
     facts: HashMap<String, KnownFact>,
     pub(super) live: Vec<LiveCall>,
-    /// True if a call in this session was decided differently, so recorded waits no longer apply.
+    /// A call in this session was decided differently, so recorded waits no longer apply.
     pub(super) is_apart: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EvaluationTime {
     pub(super) turn: u64,
-    /// The earliest and latest possible time of the evaluation (ms).
+    /// Earliest and latest possible time of the evaluation (ms).
     pub(super) at: (i64, i64),
-    /// True if the replay evaluates at another time than the fleet did. The replay's time is later than all events so
-    /// far.
+    /// True if the replay evaluates at another time than the fleet. This time is later than all events so far.
     pub(super) is_moved: bool,
 }
 
 impl FactState {
-    /// Returns true if the fact counts as set. A fact that is perhaps set counts as set only if the condition forbids
-    /// it (`required` is false). `None` if the log does not show whether the fact is set.
+    /// A fact that is perhaps set counts as set only for a condition that forbids the fact (`required` is false).
+    /// `None` if the log does not show the fact.
     fn counts(self, required: bool, at_ms: i64) -> Option<bool> {
         let is_so = self.surely_ms > at_ms || !required && self.perhaps_ms > at_ms;
         if is_so || self.unknown_ms <= at_ms { Some(is_so) } else { None }
     }
 
-    /// The result of [`Self::counts`] at both times. `None` if the two results differ.
+    /// `None` if the results at the two times differ.
     fn counts_between(self, required: bool, at: (i64, i64)) -> Option<bool> {
         let first = self.counts(required, at.0);
         let last = self.counts(required, at.1);
@@ -80,13 +78,13 @@ impl FactState {
 }
 
 impl Session {
-    /// Returns whether the fact is set. The inner `None` means that the log does not show this. The outer `None` means
-    /// that the log does not set the fact, but the fact may have been set before the log began.
+    /// The inner `None` means that the log does not show the fact. The outer `None` means that the fact may be from
+    /// before the log.
     pub(super) fn is_so(&self, fact: &str, required: bool, time: EvaluationTime) -> Option<Option<bool>> {
         let known = self.facts.get(fact)?;
         let mut is_so = known.now.counts_between(required, time.at);
         let mut was_cleared = known.now.was_cleared;
-        // The calls of one turn run one after the other, so only the order of other turns' changes is uncertain.
+        // Calls of one turn run one after the other, so only changes by other turns have an uncertain order.
         if !time.is_moved && known.turn != time.turn && known.since.1 >= time.at.0 {
             let before = known.before.counts_between(required, time.at);
             is_so = is_so.filter(|_| is_so == before);
@@ -108,7 +106,7 @@ impl Session {
         self.put(fact, now, until_ms, turn, at);
     }
 
-    /// Marks a fact as unknown, because the log does not show whether the call changed the fact.
+    /// The log does not show whether the call changed the fact.
     pub(super) fn mark_unknown(&mut self, may: (&str, bool), kept_ms: i64, turn: u64, at: (i64, i64)) {
         let was = self.facts.get(may.0).map(|known| known.now).unwrap_or_default();
         let now = match may.1 {
@@ -122,8 +120,7 @@ impl Session {
 
     fn put(&mut self, fact: &str, now: FactState, kept_until_ms: i64, turn: u64, since: (i64, i64)) {
         let last = self.facts.get(fact);
-        // The order of two changes at the same time is unknown. So the state before both changes is kept as the earlier
-        // state.
+        // Two changes at the same time have an unknown order, so the earlier state is from before both changes.
         let is_of_one_moment = |last: &&KnownFact| last.since.1 >= since.0 && last.turn != turn;
         let both = last.filter(is_of_one_moment).map(|last| last.before);
         let before = both.or(last.map(|last| last.now)).unwrap_or_default();
@@ -147,8 +144,8 @@ impl Session {
         at.map(|at| self.live.swap_remove(at).waiters).unwrap_or_default()
     }
 
-    /// Returns a begun call that belongs to another turn and can set the fact (if `sets`) or clear it. If the fact is
-    /// missing, calls of earlier turns that have not begun are included.
+    /// If `sets` is false, returns a call that can clear the fact. If the fact is missing, calls of earlier turns that
+    /// have not begun count too.
     pub(super) fn call_to_wait_for(
         &mut self,
         fact: &str,
@@ -156,7 +153,7 @@ impl Session {
         is_missing: bool,
         turn: u64,
     ) -> Option<&mut LiveCall> {
-        // A turn that cannot change facts of the session is ordered after all other turns.
+        // A turn that cannot change facts of the session comes after all other turns.
         let number = if self.live.iter().any(|live| live.turn == turn) { turn } else { u64::MAX };
         let may =
             |live: &&mut LiveCall| live.may.iter().any(|may| may.sets == sets && may.key.as_deref() == Some(fact));

@@ -13,8 +13,8 @@ use crate::lines::{self, Line};
 use crate::whatif::recorded::{LogStart, RecordedCall, RecordedEntry};
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
-/// The first letter of each text is the row's action: `S` sets the fact, `C` clears it, `R` requires it, `F` forbids
-/// it. For `S` and `C`, a number after the fact is the time for which the change is kept (ms).
+/// The first letter is the action: `S` sets, `C` clears, `R` requires, `F` forbids. A number after the fact is
+/// `kept_ms`.
 fn row(asks: &[&str]) -> FactRow {
     let mut row = FactRow::default();
     for ask in asks {
@@ -199,8 +199,8 @@ fn an_uncertain_fact_forbids_calls_but_meets_no_requirement() {
         denied(at("d", "pay", 61_000), REQUIRES),
     ];
     assert_eq!(reported(quotes, &calls), (vec![], 2));
-    // A mail sets a fact for a long time, and a note sets the same fact for a short time. A look with an unknown
-    // outcome may have cleared the fact. This change is also kept for a short time.
+    // A mail sets a fact for a long time, and a note for a short time. A look with an unknown outcome may have cleared
+    // the fact.
     let look: (&str, &[&str]) = ("look", &["Ctainted 1000"]);
     let note: (&str, &[&str]) = ("note", &["Stainted 1000"]);
     let calls = [
@@ -269,8 +269,7 @@ fn a_call_waits_for_an_earlier_turn_that_may_set_its_required_fact() {
 
 #[test]
 fn a_newly_denied_call_sets_no_fact_for_later_calls() {
-    // Under the policy, the offer is denied because the quote is missing. The denied offer sets no fact, so the order
-    // lacks its required fact.
+    // The denied offer sets no fact, so the order is denied too.
     let rows: &[(&str, &[&str])] = &[("offer", &["Rquoted", "Soffered"]), ("order", &["Roffered"])];
     let calls = [ran(("a", 0), "offer", (100, 0, 120)).unasked(), ran(("b", 0), "order", (2_000, 0, 2_020)).unasked()];
     let expected = [
@@ -278,7 +277,7 @@ fn a_newly_denied_call_sets_no_fact_for_later_calls() {
         one("b/0", DifferenceKind::Denied, "permissions.order.facts.require.offered", None),
     ];
     assert_eq!(reported(rows, &calls).0, expected);
-    // The fleet denied the first call, but the policy would allow it. It is unknown how this call would have ended.
+    // The fleet denied the first call, but the policy allows it. The end of this call is unknown.
     let first = denied(ran(("a", 0), "offer", (100, 110, 0)), "permissions.offer.facts.require.quoted");
     let then = ran(("b", 0), "order", (2_000, 0, 2_020)).unasked();
     let without = policy(&[("offer", &["Soffered"]), ("order", &["Roffered"])]);
@@ -298,7 +297,7 @@ fn missing_log_data_makes_a_call_undecidable() {
         assert_eq!(summary.not_decidable.len(), 1, "{summary:?}");
         summary.not_decidable.into_keys().next().unwrap()
     };
-    // Entries of an older version do not state the session. Such a call may have affected any session of the tenant.
+    // Entries of an older version have no session, so the call may have affected any session of the tenant.
     let old = || Call { session: None, ..ran(("a", 0), "pay", (100, 0, 110)).unasked() };
     assert_eq!(undecided(&[old()], &[MAIL, PAY], &LogStart::default()), NO_SESSION);
     let mail = Call { session: None, ..ran(("a", 0), "mail", (100, 0, 110)).unasked() };
@@ -312,7 +311,7 @@ fn missing_log_data_makes_a_call_undecidable() {
     // After a minute, all facts from before the log have expired.
     let (found, decided, summary) = replay_from(&policy(&[MAIL, PAY]), &began, &at(60_200));
     assert!(found.is_empty() && decided == 1 && summary.not_decidable.is_empty(), "{found:?} {summary:?}");
-    // The facts are about arguments that are secrets.
+    // The arguments of the facts are secrets.
     let of: &[(&str, &[&str])] = &[("quote", &["Squoted(/item)"]), ("pay", &["Rquoted(/item)"])];
     let hidden = Call { arguments: r#"{"item":"[REDACTED]"}"#, ..ran(("a", 0), "pay", (100, 110, 120)) };
     assert!(undecided(&[hidden], of, &LogStart::default()).contains("arguments"));
@@ -322,11 +321,10 @@ fn missing_log_data_makes_a_call_undecidable() {
 fn simultaneous_events_are_replayed_in_both_orders() {
     let mail = |turn, at_ms| ran((turn, 0), "mail", (100, 105, at_ms));
     let pay = || ran(("b", 0), "pay", (101, 120, 125));
-    // The fact was set and evaluated in the same millisecond. The order of the two events is unknown, so the result is
-    // undecidable.
+    // The order of two events in the same millisecond is unknown, so the result is undecidable.
     let (found, decided, summary) = replay_from(&policy(&[MAIL, PAY]), &LogStart::default(), &[mail("a", 120), pay()]);
     assert!(found.is_empty() && decided == 0 && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
-    // The fact was already set before, and is set again. Both orders give the same result.
+    // The fact was set before, so both orders give the same result.
     let calls = [mail("a", 110), mail("c", 120), pay()];
     let (found, ..) = replay_from(&policy(&[MAIL, PAY]), &LogStart::default(), &calls);
     assert_eq!(

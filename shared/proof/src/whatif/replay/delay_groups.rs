@@ -1,8 +1,5 @@
-//! Finds groups of agents whose calls were delayed by both a limit and a cap.
-//!
-//! Agents form a group if their calls waited for the same counter: a call of one agent can use up the counter before
-//! another agent's call. If a limit and a cap both delayed calls of a group, the log does not show what determines the
-//! order of these calls.
+//! Agents form a group if their calls waited for the same counter. If a limit and a cap both delayed calls of a group,
+//! the log does not show the order of these calls.
 
 use std::collections::HashMap;
 
@@ -12,16 +9,15 @@ use super::{Replay, agent_of, caller_of};
 use crate::whatif::turns::Turn;
 use crate::whatif::{DAY, TICK, limit};
 
-/// Agents and the counters that they share.
 #[derive(Default)]
 pub(super) struct DelayGroups {
     numbers: HashMap<String, usize>,
     groups: Vec<Group>,
 }
 
-/// The flags of the group's root apply to the whole group.
+/// The flags of the root apply to the whole group.
 struct Group {
-    /// The index of another member that is closer to the root. The root is its own parent.
+    /// A member closer to the root. The root is its own parent.
     parent: usize,
     by_cap: bool,
     by_limit: bool,
@@ -47,7 +43,7 @@ impl DelayGroups {
         number
     }
 
-    /// Records that a cap or a limit delayed calls of the agent. `shared` is a counter for which other agents wait too.
+    /// `shared` is a counter for which other agents wait too.
     pub(super) fn record(&mut self, agent: &str, shared: Option<&str>, (by_cap, by_limit): (bool, bool)) {
         let agent = self.number(agent);
         let mut root = self.root(agent);
@@ -73,7 +69,7 @@ impl DelayGroups {
 }
 
 impl Replay<'_> {
-    /// Records that `by` delays calls of the turn, in the fleet or in the replay.
+    /// `by` delays calls in the fleet or in the replay.
     pub(super) fn record_delay(&mut self, turn: &Turn, by: &str) {
         let by_cap = [TICK, DAY].contains(&by);
         let by_limit = by.starts_with("limits.");
@@ -83,7 +79,7 @@ impl Replay<'_> {
         }
     }
 
-    /// The counter of `by` that the agent shares with other agents. `None` if the agent has its own counter.
+    /// `None` if the agent has its own counter.
     fn shared(&self, turn: &Turn, by: &str) -> Option<String> {
         let of_tenant = || format!("{} {by}", turn.tenant);
         if by == TICK {
@@ -95,7 +91,7 @@ impl Replay<'_> {
             };
             return caller_of(&self.fleet, turn).is_ok_and(has_day).then(of_tenant);
         }
-        // The fleet had this limit, but the policy does not. The limit may have counted any call.
+        // The policy lacks this limit of the fleet, so the limit may have counted any call.
         let Some(known) = self.fleet.policy.limits.iter().find(|known| limit(&known.name) == by) else {
             return Some(by.to_owned());
         };

@@ -10,7 +10,7 @@ impl Replay<'_> {
         let upto = live.next + calls;
         let permits = self.ledger.debit(evaluation.counter_debits, calls);
         self.tasks.count_dispatched(&live.turn, calls);
-        // Use the shard's own time for the end of the slice if the log has it.
+        // Use the shard's own time for the end of the slice, if the log has this time.
         let mut ends_ms = now_ms;
         let mut over_ms = None;
         let shown: &ReplayTurn = live;
@@ -35,7 +35,6 @@ impl Replay<'_> {
         }
     }
 
-    /// Reports a difference if the fleet did not dispatch the call, or dispatched it at another time.
     pub(super) fn report_dispatch(
         &mut self,
         live: &ReplayTurn,
@@ -104,7 +103,7 @@ impl Replay<'_> {
         self.report_difference(&live.turn, difference(&live.turn, at, kind, by, by_ms, recorded));
     }
 
-    /// Reports a difference, unless it is undecidable.
+    /// Does not report an undecidable difference.
     fn report_difference(&mut self, turn: &Turn, difference: Difference) {
         let agent = agent_of(turn);
         let is_by_both = self.delay_groups.is_by_both(&agent);
@@ -117,8 +116,7 @@ impl Replay<'_> {
     }
 }
 
-/// The time and the result of the fleet's final decision about a call. `None` if the call ended without a final
-/// decision.
+/// The fleet's final decision about a call, with its time. `None` if the call ended without such a decision.
 pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &DispatchDecision)> {
     let about = |decision: &&Decision| match &decision.what {
         DispatchDecision::Go(calls, _) | DispatchDecision::Refuse(calls, _) => {
@@ -129,9 +127,8 @@ pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &Dispatc
     turn.decisions.iter().find(about).map(|decision| (decision.at_ms, &decision.what))
 }
 
-/// The last recorded wait up to the call, or the cap that the previous slice of the turn used up. If the previous
-/// slice used up no cap, the cause is an unnamed limit. `None` if the log has neither such a wait nor a previous
-/// slice.
+/// The last recorded wait up to the call, or the cap that the previous slice used up. Otherwise an unnamed limit, or
+/// `None` for the first slice.
 pub(super) fn waited_for(turn: &Turn, at: usize) -> Option<String> {
     let before = turn.decisions.iter().rev().filter(|decision| decision.first <= at);
     for decision in before {

@@ -1,4 +1,4 @@
-//! Evaluates a turn's next calls under the policy, with the counter values that the policy would have led to.
+//! Evaluates a turn's next calls with the counter values under the policy.
 
 use tickfleet_core::keys::limits;
 use tickfleet_core::turn::limit::{Debit, Evaluator, LimitDecision, LimitRejection, NextDispatch, WindowKind};
@@ -10,16 +10,16 @@ use crate::whatif::TICK;
 use crate::whatif::counters::{CounterDebit, TurnCaller, UnknownLimit};
 use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 
-/// A turn that waits for a permit is evaluated again after this time.
+/// Time (ms) until the next check of a turn that waits for a permit.
 const LOOK_MS: i64 = 5_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AdmissionVerdict {
-    /// This number of calls is dispatched as a slice.
+    /// The number of dispatched calls.
     Dispatch(usize),
-    /// `behind` is true if other turns already wait for the same limit and come first.
+    /// `behind` is true if other turns wait for the same limit and come first.
     Wait { behind: bool },
-    /// The first calls end. Contains the number of these calls.
+    /// The reason, and the number of ended calls.
     Refuse(EndReason, usize),
     /// All calls end, because a cap is used up.
     End(EndReason),
@@ -27,29 +27,26 @@ pub(super) enum AdmissionVerdict {
 
 pub(super) struct TurnEvaluation {
     pub(super) verdict: AdmissionVerdict,
-    /// The cap or limit that stops the calls: all of them, or all after the first few.
+    /// The cap or limit that stops calls.
     pub(super) by: String,
-    /// The stopped calls wait in this throttle queue, at least until `until_ms`.
+    /// Stopped calls wait in this throttle queue, at least until `until_ms`.
     pub(super) queue: String,
     pub(super) until_ms: i64,
     pub(super) counter_debits: Vec<CounterDebit>,
     pub(super) unknown: Vec<UnknownLimit>,
-    /// When the agent's current tick and day began. `i64::MAX` instead if a recorded admission states how much of the
-    /// tick or day was used.
+    /// When the current tick and day began; `i64::MAX` if the note of an admission states the used part.
     pub(super) known_ms: (i64, i64),
-    /// True if the used part of the task's budget is known.
     pub(super) knows_task: bool,
 }
 
 impl TurnEvaluation {
-    /// Returns true if `by` is a limit that cannot be evaluated. If such a limit stopped calls in the fleet, it also
-    /// stops them in the replay.
+    /// A limit that cannot be evaluated stops the same calls as in the fleet.
     pub(super) fn is_unknown(&self, by: &str) -> bool {
         self.unknown.iter().any(|unknown| unknown.by == by)
     }
 }
 
-/// The core's decision about the next `wanted` calls, and the index of the debit that stops some or all of them.
+/// Also returns the index of the debit that stops calls.
 fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (AdmissionVerdict, Option<usize>) {
     let mut view = View::default();
     for counter_debit in counter_debits {
@@ -96,8 +93,7 @@ fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (Admis
     (verdict, stop)
 }
 
-/// Returns true if the verdict agrees with the fleet's decision, or if unknown limits or calls can explain the
-/// difference.
+/// Also true if unknown limits or calls can explain the difference.
 fn agrees(live: &ReplayTurn, on: &Decision, verdict: &AdmissionVerdict, unknown: &[UnknownLimit]) -> bool {
     let is_unknown = |by: &str| unknown.iter().any(|unknown| unknown.by == by);
     match (&on.what, verdict) {
@@ -116,16 +112,14 @@ fn agrees(live: &ReplayTurn, on: &Decision, verdict: &AdmissionVerdict, unknown:
 }
 
 impl Replay<'_> {
-    /// Raises the tick and day counters of an agent to the values in the recorded note of an admission, minus the
-    /// admission's own calls. Does nothing once the replay has diverged for this agent. Returns the value of
+    /// Raises the agent's counters to the values in the recorded note, without the admission's own calls. Returns
     /// `TurnEvaluation::known_ms`.
     fn anchor(&mut self, turn: &Turn, counter_debits: &mut [CounterDebit], on: Option<&Decision>) -> (i64, i64) {
         let name = agent_of(turn);
         if let Some(DispatchDecision::Go(_, note)) = on.map(|on| &on.what)
             && !self.apart.contains(&name)
         {
-            // If the replay has decided every call of the agent as the fleet did, the values that the shard recorded
-            // apply.
+            // The recorded values apply only while the replay agrees with the fleet about all calls of the agent.
             let before = |used: u32| u64::from(used.saturating_sub(note.calls));
             for counter_debit in counter_debits.iter_mut() {
                 match &*counter_debit.debit.limit.name {
@@ -147,8 +141,7 @@ impl Replay<'_> {
         (known_tick_ms, known_day_ms)
     }
 
-    /// Evaluates the turn's next calls. `on` is the fleet's decision at this moment. `queue` is set if the turn is the
-    /// first in this throttle queue.
+    /// `on` is the fleet's decision at this moment. `queue` is set if the turn is the first in this throttle queue.
     pub(super) fn evaluate(
         &mut self,
         caller: &TurnCaller<'_>,
@@ -161,14 +154,14 @@ impl Replay<'_> {
         let mut caps = self.fleet.policy.caps(caller.owner, caller.policy);
         let paused_ms = self.pauses.until(turn, on, now_ms);
         if paused_ms.is_some() {
-            // Schedulers also set this cap to 0 during a pause.
+            // Schedulers also set this cap to 0.
             caps.calls_per_tick = 0;
         }
         let fleet = self.fleet;
         let task = self.tasks.of(turn);
         let mut counter_debits = self.ledger.cap_debits(&fleet, caller, (turn, wanted), (&caps, task), now_ms);
         let known_ms = self.anchor(turn, &mut counter_debits, on);
-        // Store the counters without a debit, because the calls may have to wait even if the caps allow them.
+        // Store the counters without a debit, because the calls may still have to wait.
         self.ledger.store_states(&counter_debits);
         let (of_limits, unknown) = self.ledger.limit_debits(&fleet, caller, turn, live.next, now_ms);
         counter_debits.extend(of_limits);
@@ -209,7 +202,7 @@ fn of_cap<'a>(counter_debits: &'a [CounterDebit], limit: &str) -> Option<&'a Cou
     counter_debits.iter().find(|counter_debit| &*counter_debit.debit.limit.name == limit)
 }
 
-/// The cap that stops all calls after the next `calls`: a day cap, if these calls use it up, otherwise the tick cap.
+/// A day cap, if the next `calls` use it up, or else the tick cap.
 fn next_cap(counter_debits: &[CounterDebit], calls: usize) -> Option<&CounterDebit> {
     let is_full = |counter_debit: &&CounterDebit| {
         counter_debit.state.used.saturating_add(counter_debit.debit.sum(calls)) >= counter_debit.debit.limit.max

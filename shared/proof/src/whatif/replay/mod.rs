@@ -1,9 +1,5 @@
-//! Evaluates caps and limits at each recorded decision about a turn, with the counter values that the policy would have
-//! led to.
-//!
-//! If the result is the same, the turn continues as recorded. If the fleet dispatched calls that must wait in the
-//! replay, they are dispatched in order of arrival when caps and limits allow. If calls waited or were rejected in the
-//! fleet but can run in the replay, the replay dispatches them at once and debits counters.
+//! Evaluates caps and limits at each recorded decision, with the counter values under the policy. If the result is the
+//! same, the turn continues as recorded. Otherwise, the replay lets the calls wait, or dispatches them at once.
 
 mod delay_groups;
 mod dispatch;
@@ -31,20 +27,19 @@ use super::tasks::Tasks;
 use super::turns::{Decision, DispatchDecision, EARLIER, ROOM, Turn};
 use super::{DAY, Difference, Summary, TASK, TICK};
 
-/// Maximum number of turns that wait at the same time under the policy. Further turns are counted as undecidable.
+/// Maximum number of waiting turns. Further turns count as undecidable.
 const WAITING_MAX: usize = 100_000;
 /// A turn that waits longer would have expired.
 const WAIT_MS_MAX: i64 = limits::DEADLINE_DEFAULT_MS;
 
-/// Stands for the limit that made the fleet dispatch only some of a turn's calls. The log does not name this limit.
+/// The log does not name the limit that stopped the other calls of a turn.
 const LIMIT: &str = "a limit";
 
 const NOT_ADMITTED: &str = "its admission is not in the log (audit.admissions)";
 const OPEN_BEFORE: &str = "the window that stopped it began before the log";
 const NO_TASK: &str = "the budget of its task rejected it, and the used part is not in the log";
 const GAVE_BACK: &str = "the log does not show when waiting calls of these limits held slots";
-/// Reason for reporting no difference if a limit and a cap both delay calls. The log shows neither the order of the
-/// waiting turns nor when the turns are evaluated again.
+/// The log does not show the order of turns that a limit and a cap delay.
 const LIMITS_BESIDE_CAPS: &str = "a limit and a cap both delayed calls of its agent, or of agents that wait for the \
                                   same limit: this cannot be evaluated again";
 const TOO_MANY: &str = "more calls would wait than this command tracks";
@@ -52,32 +47,27 @@ const TOO_MANY: &str = "more calls would wait than this command tracks";
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum ReplayEvent {
     Reset(String),
-    /// Calls return permits.
     Free(String, u64),
-    /// Calls that returned permits while they waited acquire permits again.
+    /// Calls that returned permits acquire permits again.
     Take(String, u64),
-    /// A call that returned its permit begins (`true`) or stops (`false`) to wait in the queue for a permit of this
-    /// counter.
+    /// A call without its permit begins (`true`) or stops (`false`) to wait for a permit of this counter.
     Line(String, bool),
     /// The turn's number, and the index of the recorded decision.
     Decision(u64, usize),
-    /// The turns that wait in this throttle queue only in the replay are dispatched, as far as the limit allows.
     Room(String),
 }
 
-/// Begins with the time (ms). Events at the same time are ordered by class, tie, and order of creation.
+/// Time (ms), class, tie and order of creation determine the order of events.
 type Event = (i64, u8, i64, u64, ReplayEvent);
 
-/// A turn with decisions that are not replayed yet.
 struct ReplayTurn {
     turn: Turn,
     next: usize,
-    /// Set if the turn waits in the replay, but did not wait in the fleet or waited for a different time.
+    /// The turn waits differently in the replay and in the fleet.
     divergence: Option<Divergence>,
     left: usize,
-    /// When the turn's last slice in the replay ends.
     busy_ms: i64,
-    /// The throttle queue in which the turn waits both in the fleet and in the replay.
+    /// The turn waits in this throttle queue in the fleet and in the replay.
     parked: Option<String>,
 }
 
@@ -87,7 +77,7 @@ struct Divergence {
     since_ms: i64,
 }
 
-/// Returns true if the maximum is reached. Returns false if the log does not state the maximum (`allowed` is 0).
+/// False if the log does not state the maximum (`allowed` is 0).
 const fn is_full(used: u32, allowed: u32) -> bool {
     allowed > 0 && used >= allowed
 }
@@ -106,10 +96,10 @@ pub struct Replay<'a> {
     waiting: usize,
     /// By throttle queue: turns that wait both in the fleet and in the replay.
     parked: HashMap<String, u64>,
-    /// Agents whose calls the replay decided differently. The recorded values of their counters no longer apply.
+    /// Agents with different decisions in the replay. The recorded counter values no longer apply.
     apart: HashSet<String>,
     delay_groups: DelayGroups,
-    /// Agents whose counters are known from the recorded note of an admission.
+    /// Agents with counters that a recorded admission states.
     anchored: HashSet<String>,
     began: &'a LogStart,
     report: Box<dyn FnMut(Difference) + 'a>,
@@ -117,8 +107,7 @@ pub struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// Passes differences to `report`. `began` is the time from which the log is complete. If a limit's window
-    /// started earlier, the amount used in that window is unknown.
+    /// `began` is the time from which the log is complete. The used part of earlier windows is unknown.
     #[must_use]
     pub fn new(
         fleet: Fleet<'a>,
@@ -152,7 +141,7 @@ impl<'a> Replay<'a> {
         replay
     }
 
-    /// Turns must be added in the order of their first decisions ([`Turn::at_ms`]).
+    /// Turns must be added in the order of [`Turn::at_ms`].
     pub fn turn(&mut self, turn: Turn) {
         self.summary.count_undecidable(NOT_ADMITTED, turn.unknown);
         let Some(at_ms) = turn.at_ms() else { return };
@@ -170,8 +159,8 @@ impl<'a> Replay<'a> {
                 }
                 DispatchDecision::Go(..) | DispatchDecision::Refuse(_, None) => {}
             }
-            // Decisions at the same time are ordered: first dispatches of all calls, because these filled the limits
-            // that made other dispatches incomplete, then incomplete dispatches, then waits and rejections.
+            // At the same time, dispatches of all calls come first, because they filled the limits that cut other
+            // dispatches. Waits and rejections come last.
             let (class, tie) = match &decision.what {
                 DispatchDecision::Go(calls, note) => {
                     let is_cut = decision.first + calls < turn.calls.len() && !note.is_full();
@@ -229,7 +218,7 @@ impl<'a> Replay<'a> {
         let decision = live.turn.decisions[index].clone();
         self.ledger.slots = decision.slots.or(self.ledger.slots);
         self.tasks.apply_before(&live.turn, &decision);
-        // Skip the recorded decision in two cases: the turn waits in the replay, or the calls were already decided.
+        // Skip the decision if the turn waits in the replay, or if the calls were already decided.
         let behind = match &decision.what {
             DispatchDecision::Go(calls, _) | DispatchDecision::Refuse(calls, _) => decision.first + calls,
             DispatchDecision::Wait(..) => decision.first + 1,
@@ -238,7 +227,7 @@ impl<'a> Replay<'a> {
             live.next = live.next.max(decision.first);
             self.compare(number, &mut live, &decision, (now_ms, true));
         } else if live.divergence.is_none() && live.next < decision.first {
-            // The calls before `decision.first` ended without a decision, because they expired or were canceled.
+            // The calls before `decision.first` expired or were canceled.
             live.next = decision.first;
             self.compare(number, &mut live, &decision, (now_ms, true));
         }
@@ -248,10 +237,9 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Compares a decision with the result under the policy. `is_first` is false if the first calls of the decision
-    /// were already compared.
+    /// `is_first` is false if the decision's first calls were already compared.
     fn compare(&mut self, number: u64, live: &mut ReplayTurn, decision: &Decision, (now_ms, is_first): (i64, bool)) {
-        // If the agent or tenant does not exist, the guards have already reported the difference.
+        // For an unknown agent or tenant, the guards have already reported the difference.
         let Ok(caller) = caller_of(&self.fleet, &live.turn) else {
             live.next = live.turn.calls.len();
             return;
@@ -281,7 +269,7 @@ impl<'a> Replay<'a> {
                     AdmissionVerdict::Refuse(_, ends) => (live.next + ends).min(end),
                     _ => end,
                 };
-                // Other calls that were rejected in the same decision are evaluated separately.
+                // Other calls of the same rejection are evaluated separately.
                 if live.next < end {
                     self.compare(number, live, decision, (now_ms, false));
                 }
@@ -289,7 +277,7 @@ impl<'a> Replay<'a> {
             (DispatchDecision::Go(calls, _), AdmissionVerdict::Dispatch(fits))
                 if fits >= *calls && !live.turn.is_whole =>
             {
-                // The log lacks the other calls of the turn, so only the recorded number is dispatched.
+                // The log lacks the turn's other calls, so only the recorded number is dispatched.
                 self.dispatch(live, *calls, evaluation, now_ms);
             }
             (_, AdmissionVerdict::Dispatch(fits)) => {
@@ -316,8 +304,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns how many calls the fleet dispatched in this decision. If the calls waited, returns how many calls the
-    /// fleet later dispatched together (`cut`), or 0 if this number is unknown.
+    /// The number of calls that the fleet dispatched. For a wait, this is the number that the fleet later dispatched
+    /// together (`cut`), or 0.
     fn recorded(
         &mut self,
         live: &ReplayTurn,
@@ -331,12 +319,11 @@ impl<'a> Replay<'a> {
         cut.inspect(|_| self.count_unknown(evaluation)).unwrap_or(0)
     }
 
-    /// Counts the decision as undecidable for each limit that cannot be evaluated.
     fn count_unknown(&mut self, evaluation: &TurnEvaluation) {
         evaluation.unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
     }
 
-    /// Dispatches the first `fits` calls. The calls after them wait. The fleet dispatched `recorded` calls.
+    /// The calls after the first `fits` wait. The fleet dispatched `recorded` calls.
     fn dispatch_fitting(
         &mut self,
         number: u64,
@@ -352,13 +339,12 @@ impl<'a> Replay<'a> {
         if fits < recorded || recorded == 0 && live.next < live.turn.calls.len() {
             self.wait(number, live, Divergence { by, queue, since_ms: now_ms }, until_ms);
         } else if fits == recorded && live.next < live.turn.calls.len() && live.left > 0 {
-            // The other calls of the turn wait for the limit that stopped them, until the dispatched calls end.
+            // The turn's other calls wait for the limit until the dispatched calls end.
             self.park(live, queue);
         }
     }
 
-    /// Returns true if a recorded wait is kept: the calls wait at least as long under the policy, or the wait is
-    /// undecidable.
+    /// True if the calls wait at least as long under the policy, or if the wait is undecidable.
     fn is_wait_confirmed(&mut self, live: &ReplayTurn, by: &str, until_ms: i64, evaluation: &TurnEvaluation) -> bool {
         let agent = agent_of(&live.turn);
         if by == ROOM || by == EARLIER && !self.apart.contains(&agent) {
@@ -376,8 +362,7 @@ impl<'a> Replay<'a> {
             AdmissionVerdict::Wait { behind: false } => {
                 until_ms == 0 || evaluation.until_ms >= until_ms || evaluation.by != by && self.apart.is_empty()
             }
-            // If other turns already wait for the same limit, a new turn queues behind them, even if the limit would
-            // admit it at once.
+            // A new turn queues behind turns that wait for the same limit, even if the limit has room.
             AdmissionVerdict::Dispatch(_) => {
                 let is_waited_for = |counter_debit: &CounterDebit| {
                     counter_debit.by == by && counter_debit.is_limit() && self.parked.contains_key(&counter_debit.queue)
@@ -397,7 +382,7 @@ impl<'a> Replay<'a> {
         counter_debit.map_or_else(|| agent_of(&live.turn), |counter_debit| counter_debit.queue.clone())
     }
 
-    /// Parks a turn that waits both in the fleet and in the replay. Later turns queue behind it.
+    /// The turn waits in the fleet and in the replay. Later turns queue behind this turn.
     fn park(&mut self, live: &mut ReplayTurn, queue: String) {
         self.count_queued(queue.clone(), true);
         live.parked = Some(queue);
@@ -409,7 +394,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Counts the turns that join or leave a queue. `waits` is false if the turn leaves the queue.
+    /// `waits` is false if the turn leaves the queue.
     fn count_queued(&mut self, queue: String, waits: bool) {
         if waits {
             *self.parked.entry(queue).or_default() += 1;
@@ -421,8 +406,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if a recorded rejection is kept: the policy was not its reason, `by` also rejects the calls in the
-    /// replay, or the result is undecidable.
+    /// True if the policy was not the reason, if `by` also rejects the calls in the replay, or if the result is
+    /// undecidable.
     fn is_refused(&mut self, shard: u32, by: Option<&str>, evaluation: &TurnEvaluation) -> bool {
         let Some(by) = by else { return true };
         if by == TASK && !evaluation.knows_task {
@@ -437,8 +422,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if the window that stopped the calls began before the log. The used part of such a window is
-    /// unknown.
+    /// The used part of a window from before the log is unknown.
     fn was_open(&mut self, shard: u32, by: &str, evaluation: &TurnEvaluation) -> bool {
         let began_ms = self.began.of(shard);
         let open = match by {
@@ -462,7 +446,6 @@ fn caller_of<'p>(fleet: &Fleet<'p>, turn: &Turn) -> Result<TurnCaller<'p>, Unkno
     Ok(TurnCaller { tenant, agent, owner, policy })
 }
 
-/// The key of an agent's counters in the replay.
 fn agent_of(turn: &Turn) -> String {
     format!("{}:{}", turn.tenant, turn.agent)
 }

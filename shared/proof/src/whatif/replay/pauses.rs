@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::whatif::recorded::Pause;
 use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 
-/// The beginning and end (ms) of each pause, in order, by `<tenant>` or `<tenant>:<agent>`.
+/// The key is `<tenant>` or `<tenant>:<agent>`. The values are the beginning and end (ms) of each pause, in order.
 #[derive(Debug, Default)]
 pub(super) struct Pauses(HashMap<String, Vec<(i64, i64)>>);
 
@@ -22,15 +22,14 @@ impl Pauses {
                 (false, _) if !is_open => of.push((act.at_ms, i64::MAX)),
                 (true, Some(last)) if is_open => last.1 = act.at_ms,
                 (true, None) => of.push((i64::MIN, act.at_ms)),
-                // Parts of an export can overlap, so this action was already read from an earlier part.
+                // Parts of an export can overlap, so the same action can occur twice.
                 _ => {}
             }
         }
         Self(pauses)
     }
 
-    /// The end (ms) of the pause that now stops a turn's calls. In the millisecond in which a pause begins or ends,
-    /// the recorded decision shows whether the pause applied.
+    /// In the millisecond in which a pause begins or ends, the recorded decision shows whether the pause applied.
     pub(super) fn until(&self, turn: &Turn, on: Option<&Decision>, now_ms: i64) -> Option<i64> {
         if self.0.is_empty() {
             return None;

@@ -1,12 +1,11 @@
-//! Gaps in which the calls of a slice held no permits. While one call waited for a turn or an approval, the calls of
-//! its slice returned their permits. Later they acquired permits again.
+//! While a call waits for a turn or an approval, the calls of its slice return their permits. Later the calls acquire
+//! permits again.
 
 use tickfleet_core::turn::limit::WindowKind;
 
 use super::{GAVE_BACK, Replay, ReplayEvent, caller_of};
 use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 
-/// A time range in which some calls of a slice hold permits.
 struct PermitInterval {
     from: usize,
     upto: usize,
@@ -14,8 +13,7 @@ struct PermitInterval {
     until_ms: i64,
 }
 
-/// When calls of a slice held permits. `None` if the log does not show these times. `ends_ms` is the end of the
-/// slice.
+/// `ends_ms` is the end of the slice. `None` if the log does not show when the calls held permits.
 fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<PermitInterval>> {
     let DispatchDecision::Go(calls, note) = &decision.what else { return None };
     let end = decision.first + calls;
@@ -25,7 +23,7 @@ fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<Permi
     }
     let mut found = Vec::new();
     let mut next = decision.first;
-    // The calls that hold permits now (first, end), and the time at which they acquired the permits.
+    // The first call, the index after the last call, and the time of the acquisition (ms).
     let mut holding = Some((decision.first, end, decision.at_ms));
     for place in &decision.places {
         let before = holding.take();
@@ -52,8 +50,7 @@ fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<Permi
 }
 
 impl Replay<'_> {
-    /// Schedules the recorded returns and acquisitions of permits for dispatched calls. `permits` are acquired at
-    /// dispatch. Returns false if the calls kept all permits until they ended, or if the times are unknown.
+    /// Returns false if the calls kept all permits until they ended, or if the times are unknown.
     pub(super) fn with_gaps(
         &mut self,
         turn: &Turn,
@@ -92,14 +89,13 @@ impl Replay<'_> {
                 self.at(interval.until_ms + later_ms, 0, 0, ReplayEvent::Free(counter, count));
             }
         }
-        // A slice may end before it acquires its permits again. Then it queued for the permits until its end.
+        // A slice can end before it acquires its permits again. Then it queues for permits until its end.
         if let Some(freed_ms) = before_ms.filter(|_| decision.places.last().is_some_and(|last| !last.again)) {
             self.queue_for_permits(permits, freed_ms, ends_ms.max(freed_ms));
         }
         true
     }
 
-    /// Queues calls for permits. Turns that arrive between `from_ms` and `upto_ms` may queue behind these calls.
     fn queue_for_permits(&mut self, permits: &[(String, u64)], from_ms: i64, upto_ms: i64) {
         for (counter, _) in permits {
             self.at(from_ms, 0, 0, ReplayEvent::Line(counter.clone(), true));
@@ -107,7 +103,6 @@ impl Replay<'_> {
         }
     }
 
-    /// The permits that these calls acquire if they are dispatched together.
     fn taken(&mut self, turn: &Turn, (from, upto): (usize, usize), now_ms: i64) -> Vec<(String, u64)> {
         let fleet = self.fleet;
         let Ok(caller) = caller_of(&fleet, turn) else { return Vec::new() };

@@ -4,8 +4,7 @@ use super::ReplayTurn;
 use super::evaluate::{AdmissionVerdict, TurnEvaluation};
 use crate::whatif::turns::{Decision, DispatchDecision};
 
-/// Returns how many calls the fleet dispatched together. `None` unless the policy would dispatch more calls, and the
-/// cause of the difference is unknown: the log lacks calls of the turn, or a limit cannot be evaluated.
+/// `None` if the policy dispatches no more calls than the fleet, or if the cause of the difference is known.
 pub(super) fn cut_by_others(live: &ReplayTurn, decision: &Decision, evaluation: &TurnEvaluation) -> Option<usize> {
     let AdmissionVerdict::Dispatch(fits) = evaluation.verdict else { return None };
     let turn = &live.turn;
@@ -24,8 +23,6 @@ pub(super) fn cut_by_others(live: &ReplayTurn, decision: &Decision, evaluation: 
     (is_go && !turn.is_whole || is_other).then_some(went)
 }
 
-/// True if the policy would dispatch the turn now, but in the fleet the turn waited for a limit that cannot be
-/// evaluated.
 pub(super) fn waits_for_unknown(live: &ReplayTurn, decision: &Decision, evaluation: &TurnEvaluation) -> bool {
     let behind = live.turn.decisions.iter().skip_while(|other| *other != decision).skip(1);
     let waits = behind.map_while(|other| match &other.what {

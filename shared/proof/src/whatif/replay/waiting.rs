@@ -1,12 +1,11 @@
-//! Handles turns that wait only in the replay, or that wait for a different time than in the fleet. Such turns are
-//! dispatched in order of arrival when the policy permits.
+//! Replays turns that wait only in the replay, or for a different time than in the fleet. They are dispatched in order
+//! of arrival.
 
 use super::dispatch::recorded_decision;
 use super::evaluate::{AdmissionVerdict, TurnEvaluation};
 use super::{Divergence, Replay, ReplayEvent, ReplayTurn, TOO_MANY, WAIT_MS_MAX, WAITING_MAX, caller_of};
 
 impl Replay<'_> {
-    /// Makes a turn wait until `until_ms`. In the fleet, the turn did not wait, or waited for a shorter time.
     pub(super) fn wait(&mut self, number: u64, live: &mut ReplayTurn, apart: Divergence, until_ms: i64) {
         if self.waiting >= WAITING_MAX && live.divergence.is_none() {
             self.summary.count_undecidable(TOO_MANY, (live.turn.calls.len() - live.next) as u64);
@@ -22,8 +21,6 @@ impl Replay<'_> {
         self.at(until_ms, 5, 0, ReplayEvent::Room(queue));
     }
 
-    /// Dispatches the turns that wait in this throttle queue only in the replay. Stops at the first turn that still has
-    /// to wait.
     pub(super) fn dispatch_waiting(&mut self, queue: &str, now_ms: i64) {
         loop {
             let Some(number) = self.queues.get(queue).and_then(|waiting| waiting.keys().next().copied()) else {
@@ -53,8 +50,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Evaluates the first turn of the queue. If the turn stays in the queue, returns the time (ms) of its next
-    /// evaluation.
+    /// If the turn stays in the queue, returns the time (ms) of its next evaluation.
     pub(super) fn evaluate_first(
         &mut self,
         number: u64,
@@ -81,8 +77,8 @@ impl Replay<'_> {
             live.divergence = None;
             return None;
         }
-        // Evaluate only the calls that the fleet had dispatched by now. If it had not even dispatched the first call,
-        // evaluate all remaining calls.
+        // Evaluate only the calls that the fleet had dispatched by now. If there are none, evaluate all remaining
+        // calls.
         let is_due = |at: &usize| recorded_decision(&live.turn, *at).is_none_or(|(then_ms, _)| then_ms <= now_ms);
         let left = live.next..live.turn.calls.len();
         let wanted = match left.clone().take_while(is_due).count() {
@@ -93,8 +89,6 @@ impl Replay<'_> {
         self.apply_evaluation(number, live, (queue, wanted), (since_ms, by), evaluation, now_ms)
     }
 
-    /// Applies the verdict on the next `wanted` calls. If the turn stays in the queue, returns the time (ms) of its
-    /// next evaluation.
     pub(super) fn apply_evaluation(
         &mut self,
         number: u64,
@@ -144,8 +138,6 @@ impl Replay<'_> {
         Some(now_ms + 1)
     }
 
-    /// True if the fleet decided about the next call no later than `now_ms`, or no later than the end of the turn's
-    /// last slice in the replay.
     pub(super) fn is_ahead(&self, live: &ReplayTurn, now_ms: i64) -> bool {
         live.next < live.turn.calls.len()
             && recorded_decision(&live.turn, live.next).is_some_and(|(then_ms, _)| then_ms <= now_ms.max(live.busy_ms))

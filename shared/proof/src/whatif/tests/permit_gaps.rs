@@ -16,15 +16,13 @@ fn a_permit_returned_during_a_wait_is_free_for_other_calls() {
     let first = over(turn("a", &[(1_000, 0, go(2, 1, 5_000))]), 1_500);
     let others = [
         over(turn("b", &[waits(1_050), (1_100, 0, go(1, 2, 5_000))]), 1_200),
-        // The turn waits although the permit is free, because the call that returned the permit is ahead of it in the
-        // queue.
+        // The permit is free, but the call that returned the permit is first in the queue.
         over(turn("c", &[waits(1_250), (1_500, 0, go(1, 3, 5_000))]), 1_600),
     ];
     let all = |notes: &str| [vec![noted(first.clone(), notes)], others.to_vec()].concat();
     assert_eq!(differences(&places(1), &all("G1100,2;H1300,2")), []);
     // The call of the first turn ended without acquiring its permit again.
     assert_eq!(differences(&places(1), &all("G1100,2")), []);
-    // If the call had kept its permit, the other turn would have waited longer.
     assert_eq!(differences(&places(1), &all(""))[0].0, "b/0");
 }
 

@@ -55,19 +55,16 @@ fn a_slice_cut_short_by_an_undecidable_limit_stays_cut_short() {
     ];
     let (found, summary) = replay(&policy(3, vec![few.clone(), known.clone()]), &turns);
     assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
-    // Another limit stops the calls too, but for a shorter time.
     known.bound = LimitBound::Calls(1);
     let (found, _) = replay(&policy(3, vec![few.clone(), known]), &turns);
     assert!(found.is_empty(), "{found:?}");
-    // In shadow mode, the limit stops no call.
     few.mode = LimitMode::Shadow;
     let (found, summary) = replay(&policy(3, vec![few]), &turns);
     let calls: Vec<&str> = found.iter().map(|one| one.call.as_str()).collect();
     assert_eq!((calls, summary.not_decidable.len()), (vec!["a/1", "b/0"], 0), "{found:?} {summary:?}");
 }
 
-/// Limits each user to 9 calls, and each agent to `known` calls. The entries do not state users, so only the limit for
-/// each agent can be evaluated.
+/// The entries do not state users, so only the limit for each agent can be evaluated.
 fn by_user_and_by_agent(known: u64, on_reach: OnReach) -> Policy {
     let mut by_user = limit(LimitBound::Calls(9), LimitWindow::Period(1_000), OnReach::Wait);
     by_user.per = BTreeSet::from([LimitKey::User]);
@@ -101,7 +98,6 @@ fn a_slice_that_no_longer_waits_does_not_grow() {
     let (found, summary) = replay(&by_user_and_by_agent(9, OnReach::Wait), &turns);
     let differences: Vec<(&str, Option<i64>)> = found.iter().map(|one| (one.call.as_str(), one.by_ms)).collect();
     assert_eq!((differences, summary.not_decidable.len()), (vec![("a/0", Some(7_010))], 1), "{found:?} {summary:?}");
-    // The turn waited for the unknown limit before it was dispatched.
     let turns = [turn(
         "a",
         &[

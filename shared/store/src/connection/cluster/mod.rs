@@ -1,10 +1,6 @@
-//! Connections to a Redis Cluster. All keys of a shard are in one slot, which one primary owns. Any node can report the
-//! owner, but the view of a node may be out of date after a failover. So the reported owner must confirm that it owns
-//! the slot.
-//!
-//! `ASK` redirections are never followed. Scripts declare the bare prefix of a shard as their key, and no key with that
-//! name exists. So while the slot is migrating, the old primary replies `ASK` to each script, and the new primary has
-//! only some of the keys.
+//! Connections to a Redis Cluster. The view of a node may be out of date, so the reported owner must confirm that it
+//! owns the slot. `ASK` redirections are never followed: while a slot is migrating, the new primary has only some of
+//! the keys.
 
 mod placement;
 mod slot;
@@ -28,21 +24,18 @@ pub use placement::{ClusterView, HolderView, NodeReport};
 pub(crate) use slot::slot_of;
 use view::{NodeAddress, View, place_in};
 
-/// Time limit for one node to accept a connection and report the owners of slots.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval between checks of whether slots have moved. A primary that lost the other nodes accepts writes until
-/// `cluster-node-timeout` has passed, and these writes are lost.
+/// A primary that lost the other nodes accepts writes until `cluster-node-timeout` has passed. These writes are lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A disconnected node never updates its view, so the checks go to another node after this number of checks.
+/// A disconnected node never updates its view, so the next checks go to another node.
 const CHECKS_IN_A_ROW: usize = 4;
-/// Time limit for the reported owner to accept a connection and confirm that it owns the slot.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit for a search. In a large cluster, many nodes can be down, and asking all of them would take too long.
+/// In a large cluster, many nodes can be down, and asking all of them would take too long.
 const SEARCH_MAX: Duration = Duration::from_secs(8);
 
 pub(crate) struct Cluster {
     seeds: Vec<NodeAddress>,
-    /// Has a placeholder as the address.
+    /// The address is a placeholder.
     login: ConnectionInfo,
     tls: TlsFiles,
     known: std::sync::RwLock<Vec<NodeAddress>>,
@@ -55,8 +48,7 @@ pub(crate) struct Cluster {
 struct CachedView {
     at: Option<Instant>,
     view: Option<Arc<View>>,
-    /// The connection to the node that replied last, its host, and the number of consecutive checks over this
-    /// connection.
+    /// The connection to the node that replied last, the node's host, and the number of consecutive checks.
     over: Option<(MultiplexedConnection, String, usize)>,
 }
 
@@ -68,7 +60,7 @@ impl fmt::Debug for Cluster {
 
 impl Cluster {
     pub(super) fn new(seeds: Vec<NodeAddress>, login: ConnectionInfo, tls: TlsFiles) -> Self {
-        // Processes start at different nodes, so that they do not all ask the same node first.
+        // Not all processes should ask the same node first.
         let first = AtomicUsize::new(std::process::id() as usize % seeds.len().max(1));
         Self { seeds, login, tls, known: std::sync::RwLock::default(), first, cached: Mutex::default() }
     }
@@ -104,7 +96,7 @@ impl Cluster {
         Server::new(info, self.tls.clone())?.dial(config).await
     }
 
-    /// Returns the nodes to ask, without duplicates. The node that replied last comes first.
+    /// The node that replied last comes first.
     fn to_ask(&self) -> Vec<NodeAddress> {
         let known = self.known.read().map(|known| known.clone()).unwrap_or_default();
         let mut all: Vec<NodeAddress> = self.seeds.clone();
@@ -137,7 +129,7 @@ impl Cluster {
         timeout(ASK_TIMEOUT, ask).await.unwrap_or_else(|_| Err(format!("no answer within {ASK_TIMEOUT:?}")))
     }
 
-    /// Returns a view that a node reported within the last second. `None` if no node replied in time.
+    /// `None` if no node replied in time.
     async fn recent_view(&self) -> Option<Arc<View>> {
         let mut cached = self.cached.lock().await;
         if cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
@@ -150,7 +142,6 @@ impl Cluster {
             cached.view = Some(Arc::new(view));
             cached.over = Some((connection, host, asked + 1));
         } else {
-            // The search starts with the next node.
             self.first.fetch_add(1, Ordering::Relaxed);
             let search = async {
                 for place in self.to_ask() {
@@ -170,8 +161,7 @@ impl Cluster {
         cached.view.clone()
     }
 
-    /// Returns the cached view; `None` if it is older than a second. Does not wait for a check in progress, because
-    /// nodes may not reply.
+    /// `None` if the view is older than a second. Does not wait for a check in progress, because nodes may not reply.
     fn seen_just_now(&self) -> Option<Arc<View>> {
         let cached = self.cached.try_lock().ok()?;
         cached.view.clone().filter(|_| cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY))
@@ -183,13 +173,12 @@ async fn view_over(connection: &mut MultiplexedConnection, host: &str) -> Result
     View::read(&answer.map_err(|error| error.to_string())?, host)
 }
 
-/// Connects to the owner of one slot, or to any primary for commands without a key.
 pub(super) struct Holder {
     cluster: Arc<Cluster>,
     /// A key and its slot; `None` for commands without a key.
     key: Option<(String, u16)>,
-    /// The owner's address at the last search, or why the owner was not found. `None` before the first search has
-    /// ended.
+    /// The owner's address at the last search, or the reason why the search failed. `None` before the first search
+    /// ends.
     found: watch::Sender<Option<Result<String, String>>>,
 }
 
@@ -246,7 +235,7 @@ impl Holder {
         timeout(PRIMARY_TIMEOUT, connect).await.unwrap_or_else(silent)
     }
 
-    /// Connects to an owner in `view`, or to the owner that this node reports instead. If no node confirms, adds the
+    /// Connects to an owner in `view`, or to another owner that this node reports. If no node confirms, adds the
     /// reasons to `search`.
     async fn follow(
         &self,
@@ -288,14 +277,12 @@ impl Holder {
         None
     }
 
-    /// Tries the recent view first, and then asks nodes one after the other.
     async fn search(&self, config: &AsyncConnectionConfig, search: &mut Search) -> Option<MultiplexedConnection> {
         if let Some(view) = self.cluster.seen_just_now()
             && let Some(connection) = self.follow("the last look", &view, config, search).await
         {
             return Some(connection);
         }
-        // The old view failed. Ask the nodes for fresh views.
         *search = Search::default();
         for place in self.cluster.to_ask() {
             let who = self.cluster.shown(&place);
@@ -349,7 +336,7 @@ impl Dial for Holder {
         let named = self.named(&view).unwrap_or_default();
         let elsewhere = named.iter().find(|_| named.iter().all(|place| self.cluster.shown(place) != from));
         let Some(elsewhere) = elsewhere else { return false };
-        // The view may be out of date, so the reported node must confirm that it is the owner.
+        // The view may be out of date, so the node must confirm that it is the owner.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         matches!(self.reach(elsewhere, config).await, Ok(ConnectResult::Primary(_)))
     }

@@ -1,4 +1,4 @@
-//! The slots and shards of a whole cluster, as its nodes report them to `doctor`.
+//! The slots and shards of a whole cluster, for `doctor`.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub struct HolderView {
 pub struct NodeReport {
     /// Host and port.
     pub node: String,
-    /// The primary of each shard in order (host and port); `None` if the node does not report it. The error says why
+    /// For each shard, the primary's host and port; `None` if the node does not report the primary. The error says why
     /// the node did not answer.
     pub primaries: Result<Vec<Option<String>>, String>,
 }

@@ -3,7 +3,6 @@ use redis::Value;
 use super::slot::SLOTS;
 use crate::script::reply::{number_of, text_of};
 
-/// Real clusters have far fewer nodes.
 const NODES_MAX: usize = 2_000;
 
 pub(super) type NodeAddress = (String, u16);
@@ -12,12 +11,10 @@ pub(super) type NodeAddress = (String, u16);
 struct Range {
     first: u16,
     last: u16,
-    /// `None` if the reply does not contain the primary's address.
     primary: Option<NodeAddress>,
     replicas: Vec<NodeAddress>,
 }
 
-/// The reply to `CLUSTER SLOTS`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct View {
     ranges: Vec<Range>,
@@ -38,7 +35,6 @@ impl View {
         Ok(Self { ranges: ranges.collect::<Result<_, _>>()? })
     }
 
-    /// Fails if the slot has no primary, or if the primary's address is unknown.
     pub(super) fn primary_of(&self, slot: u16) -> Result<&NodeAddress, String> {
         let range = self.ranges.iter().find(|range| (range.first..=range.last).contains(&slot));
         let range = range.ok_or_else(|| format!("reports no owner of slot {slot}"))?;
@@ -58,7 +54,6 @@ impl View {
         found
     }
 
-    /// Primaries first, without duplicates.
     pub(super) fn nodes(&self) -> Vec<NodeAddress> {
         let mut found: Vec<NodeAddress> = self.primaries().into_iter().map(|(place, _)| place).collect();
         for replica in self.ranges.iter().flat_map(|range| &range.replicas) {
@@ -70,8 +65,7 @@ impl View {
     }
 }
 
-/// Parses `[endpoint, port, id, [more, …]]`. `None` if the address is unknown. A nil or empty endpoint means the host
-/// of the node that was asked.
+/// `[endpoint, port, id, [more, …]]`. A nil or empty endpoint means the host of the node that was asked.
 fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
     let Value::Array(parts) = node else { return None };
     let port = u16::try_from(number_of(parts.get(1)?)?).ok()?;
@@ -90,8 +84,7 @@ fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
     Some((host, port))
 }
 
-/// Returns the IP address from `more`, which alternates names and values, or is a map. The address is empty if the node
-/// does not know its own IP address.
+/// `more` alternates names and values, or is a map. The address is empty if the node does not know its own IP address.
 fn address_in(more: &Value) -> Option<String> {
     match more {
         Value::Array(parts) => {
@@ -102,7 +95,7 @@ fn address_in(more: &Value) -> Option<String> {
     }
 }
 
-/// Parses `host:port` of a `MOVED` error. An empty host means `asked`, the host of the node that sent the error.
+/// `redirect` is `host:port`. An empty host means the host of the node that was asked.
 pub(super) fn place_in(redirect: &str, asked: &str) -> Option<NodeAddress> {
     let (host, port) = redirect.rsplit_once(':')?;
     let host = match host {

@@ -1,4 +1,4 @@
-//! Reads dead letters, and which failed calls operators have handled.
+//! Reads dead letters, and whether operators have handled them.
 
 use tickfleet_core::dead::handled_calls;
 use tickfleet_core::{Query, Value, keys};
@@ -9,8 +9,8 @@ use crate::seam::inspect::Range;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Returns dead letters, newest first, from `until` back to `from`. Each bound is an ID, `-` or `+`. `(` before an
-    /// ID excludes that entry.
+    /// The newest first, from `until` back to `from`. Each bound is an ID, `-` or `+`. `(` before an ID excludes that
+    /// entry.
     pub async fn dead_letters_back(
         &self,
         until: &str,
@@ -25,8 +25,7 @@ impl Store {
         self.dead_letters_back("+", "-", count).await
     }
 
-    /// `entries` are IDs of entries in the audit log. Returns true for each entry if an operator has replayed or
-    /// dropped its call.
+    /// `entries` are IDs in the audit log. True if an operator has replayed or dropped the entry's call.
     pub async fn are_handled(&self, entries: &[&str]) -> Result<Vec<bool>, StoreError> {
         let queries: Vec<Query> = entries.iter().map(|entry| Query::Score(handled_calls(), (*entry).into())).collect();
         let found = self.seam().read(&queries).await?;

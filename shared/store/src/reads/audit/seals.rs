@@ -13,7 +13,7 @@ use crate::script::reply::{into_text, text_of};
 use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError};
 
-/// Approximate number of chain heads that a stream keeps. A chain head is the last seal of a tenant's chain of seals.
+/// The approximate length of a stream. A chain head is the last seal of a tenant's chain.
 const ANCHORS_MAX: usize = 100_000;
 const ANCHORS_PAGE: usize = 1_000;
 
@@ -21,7 +21,6 @@ const ANCHORS_PAGE: usize = 1_000;
 pub struct LogEntry {
     pub id: String,
     pub text: String,
-    /// Empty if the entry has no admission.
     pub admitted: String,
 }
 
@@ -75,7 +74,7 @@ impl Store {
         Ok(self.seam().entries(&seal::seals(), &range).await?.into_iter().map(log_seal).collect())
     }
 
-    /// Returns the chain heads in the order of `tenants`; `None` for a tenant without a chain.
+    /// In the order of `tenants`; `None` for a tenant without a chain.
     pub async fn seal_heads(&self, tenants: &[String]) -> Result<Vec<Option<String>>, StoreError> {
         let heads = tenants.iter().map(|tenant| seal::head(tenant)).collect();
         match self.query(Query::Parts(seal::key(), heads)).await? {
@@ -84,17 +83,17 @@ impl Store {
         }
     }
 
-    /// Returns the public keys of all keys that have signed seals, by key ID.
+    /// By key ID.
     pub async fn seal_keys(&self) -> Result<BTreeMap<String, String>, StoreError> {
         Ok(self.sealing().await?.map(|sealing| sealing.keys).unwrap_or_default())
     }
 
-    /// Returns the last seal with chain heads in external storage. `None` if no seal was anchored.
+    /// The last seal with chain heads in external storage. `None` if there is none.
     pub async fn anchored(&self) -> Result<Option<String>, StoreError> {
         Ok(self.sealing().await?.map(|sealing| sealing.anchored).filter(|anchored| !anchored.is_empty()))
     }
 
-    /// The age of the oldest unsealed entry. 0 if all entries are sealed.
+    /// 0 if all entries are sealed.
     pub async fn unsealed_ms(&self) -> Result<i64, StoreError> {
         let state = self.sealed_state().await?.unwrap_or_default();
         // The position begins with the ID of the last sealed entry (`sealing/position.rs` of the scheduler).
@@ -107,7 +106,6 @@ impl Store {
         }
     }
 
-    /// `None` if the shard was never sealed.
     pub async fn sealed_state(&self) -> Result<Option<String>, StoreError> {
         Ok(self.sealing().await?.map(|sealing| sealing.state).filter(|state| !state.is_empty()))
     }
@@ -132,7 +130,6 @@ fn log_entries(entries: Vec<Entry>) -> Vec<LogEntry> {
 
 /// Streams of chain heads may be on a Redis server outside the fleet.
 impl Pool {
-    /// The stream keeps about the newest `ANCHORS_MAX` chain heads.
     pub async fn keep_anchors(&self, stream: &str, anchors: &[String]) -> Result<(), StoreError> {
         let mut pipe = redis::pipe();
         for anchor in anchors {

@@ -5,15 +5,15 @@ use tickfleet_protocol::AuditEntry;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedCall {
-    /// In milliseconds since 1970.
+    /// Since 1970.
     pub at_ms: i64,
     pub tool: String,
     pub outcome: String,
     pub duration_ms: u64,
 }
 
-/// `None` for an entry that is not about a call. The name of an unknown tool is arbitrary text from the model, so it is
-/// not returned.
+/// `None` for an entry that is not about a call. The name of an unknown tool is omitted, because it is arbitrary text
+/// from the model.
 pub(super) fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
     let entry = AuditEntry::read_call(std::str::from_utf8(audit).ok()?)?;
     let known = entry.meta.outcome != Outcome::UnknownTool.as_str();

@@ -16,13 +16,12 @@ const RESULTS_READ: usize = 16;
 #[derive(Debug, Clone)]
 pub struct FollowedTurn {
     pub turn: Turn,
-    /// JSON, at most 16 from the requested index on.
     pub results: Vec<String>,
     pub timer_ms: Option<i64>,
     /// When the turn's throttle queue is evaluated next, in shard time; `None` if the turn is in no throttle queue.
     pub due_ms: Option<i64>,
-    /// For a throttled turn, the pause of its agent or tenant. If the stored pause is unreadable, the value is empty,
-    /// and the pause still applies.
+    /// The pause of a throttled turn's agent or tenant. If the stored pause is unreadable, the value is empty, and the
+    /// pause still applies.
     pub pause: Option<Pause>,
     pub is_held: bool,
     pub progress: Option<CallProgress>,
@@ -32,7 +31,7 @@ pub struct FollowedTurn {
 type FollowedTurnResult = Result<Option<FollowedTurn>, StoreError>;
 
 impl Store {
-    /// Returns each turn with its results from the given index on. Suitable for a few hundred turns per call.
+    /// The number is the index of the first result; at most 16 results are read. Pass at most a few hundred turns.
     pub async fn followed_turns(&self, turns: &[(TurnName, usize)]) -> Result<Vec<FollowedTurnResult>, StoreError> {
         let mut queries = Vec::with_capacity(3 * turns.len());
         for (name, from) in turns {
@@ -73,7 +72,6 @@ impl Store {
     }
 }
 
-/// Queries that depend on a turn's state: about the holder of its slice, or about its throttle queue and pauses.
 fn state_queries(name: &TurnName, stored: &Stored<Turn>) -> Vec<Query> {
     let turn = &stored.value;
     if let Some(entry) = stored.in_flight_entry() {

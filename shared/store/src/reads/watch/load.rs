@@ -1,5 +1,3 @@
-//! The load of the server, as the server reports it.
-
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerLoad {
     pub version: String,

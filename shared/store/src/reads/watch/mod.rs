@@ -30,9 +30,8 @@ use crate::{Store, StoreError, TurnName};
 
 /// Further audit entries are counted, but their tools are not shown.
 const AUDIT_SEEN_MAX: usize = 200;
-/// Timers per poll, the earliest first.
 const TIMERS_SEEN: usize = 500;
-/// Timers per step of a slow scan of all timers, which finds the remaining throttle queues.
+/// In each step of a slow scan of all timers, which finds the remaining throttle queues.
 const TIMERS_SWEPT: usize = 128;
 const QUEUES_MAX: usize = 256;
 
@@ -40,15 +39,13 @@ const QUEUES_MAX: usize = 256;
 pub struct Watch {
     store: Store,
     audit_last: Option<EntryId>,
-    /// Audit entries that are not about a call.
     not_calls: u64,
     cursor: u64,
-    /// Throttle queues of the current scan so far, with their timers; `known` has those of the previous scan.
+    /// Throttle queues of the current scan, with their timers. `known` has those of the previous scan.
     found: BTreeMap<CounterKey, i64>,
     known: Option<BTreeMap<CounterKey, i64>>,
 }
 
-/// The earliest timers, and one step of a scan of all timers.
 struct Timers {
     earliest: Vec<(std::sync::Arc<str>, u64)>,
     swept: Vec<(std::sync::Arc<str>, u64)>,
@@ -61,7 +58,6 @@ impl Watch {
         Self { store, audit_last: None, not_calls: 0, cursor: 0, found: BTreeMap::new(), known: None }
     }
 
-    /// An in-memory shard reports only its memory.
     pub async fn server(&self) -> Result<ServerLoad, StoreError> {
         if self.store.is_in_memory() {
             let shard_stats = self.store.seam().shard_stats().await?;
@@ -127,8 +123,8 @@ impl Watch {
         let (entries, state) = self.store.seam().page(&keys::audit(), &range).await?;
         view.ended = self.ended(&entries);
         view.calls = state.last.is_some().then(|| state.added.saturating_sub(self.not_calls));
-        // The store may have lost the newest entry that this watch has read, and may give lower IDs to new entries. The
-        // next poll then treats all entries as unread.
+        // The store may have lost the newest entry that was read, and may give lower IDs to new entries. Then the next
+        // poll reads all entries again.
         let ms = |entry: &Option<EntryId>| entry.as_ref().and_then(|entry| entry_ms(entry.as_str()));
         if ms(&state.last) < ms(&self.audit_last) {
             self.audit_last = None;
@@ -136,7 +132,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The calls that ended since the last poll, newest first.
+    /// The newest first.
     fn ended(&mut self, entries: &[Entry]) -> Vec<EndedCall> {
         if let Some((newest, _)) = entries.first() {
             self.audit_last = Some(newest.clone());
@@ -149,7 +145,7 @@ impl Watch {
         calls
     }
 
-    /// Remembers the throttle queues. Returns the lateness of the earliest timer (ms).
+    /// Returns the lateness of the earliest timer (ms).
     fn sweep(&mut self, timers: Timers, now_ms: i64) -> i64 {
         let late_ms = timers.earliest.first().map_or(0, |(_, due)| (now_ms - score_ms(*due)).max(0));
         self.cursor = timers.next;
@@ -165,7 +161,7 @@ impl Watch {
         late_ms
     }
 
-    /// Returns the known throttle queues, each with the time of its next evaluation, the earliest first.
+    /// Each with the time of its next evaluation, the earliest first.
     fn queues(&self) -> Vec<(CounterKey, i64)> {
         let mut queues = self.known.clone().unwrap_or_default();
         queues.extend(self.found.iter().map(|(counter, due)| (counter.clone(), *due)));
@@ -196,7 +192,7 @@ impl Watch {
                     (tenant.to_owned(), agent.to_owned(), None)
                 }
                 limits::TENANT_DAY => (waits.counter.to_string(), String::new(), None),
-                // The counter's name is not shown, because tenants may share the counter, or the name may be private.
+                // Tenants may share the counter, and its name may be private.
                 limit => (String::new(), String::new(), Some(limit.to_owned())),
             };
             view.throttle_queues.push(ThrottleQueueView {
@@ -215,7 +211,6 @@ impl Watch {
         let queries: Vec<Query> = turns.iter().map(|record| Query::Record(record.clone())).collect();
         let found = self.store.values(&queries).await?;
         for ((queue, record), value) in view.throttle_queues.iter_mut().zip(&turns).zip(found) {
-            // With an unreadable record, only the line of its queue lacks the age.
             let stored: Option<Stored<Turn>> = super::stored(record, Some(value)).unwrap_or_default();
             queue.oldest_ms = stored.map(|stored| (view.now_ms - stored.value.admitted_ms).max(0));
         }

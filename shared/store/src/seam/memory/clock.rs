@@ -1,10 +1,9 @@
-//! The clock of a memory store. Shard time is derived from this clock, see [`super::shard`].
+//! The clock of a memory store. Shard time is derived from it, see [`super::shard`].
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Can be set forward and back.
 pub trait Clock: Send + Sync + Debug {
     fn now_ms(&self) -> i64;
 }

@@ -3,17 +3,16 @@
 use tickfleet_core::record::Debited;
 use tickfleet_core::{ConditionalDebit, CounterState, Window};
 
-/// A restart may lose the last debits of a fixed window. So if a window of at most this length began before a restart,
-/// it accepts no more debits. A longer window still accepts debits, because calls would otherwise wait up to a day.
+/// A restart may lose the last debits. A fixed window of at most this length then accepts no more debits. A longer
+/// window accepts debits, because calls would otherwise wait up to a day.
 const LOST_WINDOW_MAX_MS: i64 = 60_000;
 
-/// Amounts by the time (ms) at which they expire, the earliest first.
+/// The time (ms) at which an amount expires, and the amount. The earliest first.
 pub type Buckets = Vec<(i64, u64)>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counter {
     pub state: CounterState,
-    /// For [`Window::Rolling`].
     pub buckets: Option<Buckets>,
 }
 
@@ -25,16 +24,13 @@ pub struct Moment {
     pub lease_ms: i64,
 }
 
-/// The effect of a [`ConditionalDebit`] guard on its counter.
 pub struct Debit {
     pub counter: Counter,
     pub debited: Debited,
-    /// `None` if the limit permits the debit; otherwise the counter's state, for the conflict.
     pub refused: Option<CounterState>,
 }
 
 impl Counter {
-    /// Computes the effect of a debit. Opens the counter's window if needed.
     pub fn debit(&self, debit: &ConditionalDebit, moment: Moment) -> Debit {
         let mut counter = self.opened(&debit.window, moment.now_ms);
         let refused = counter.refusal(debit, moment);
@@ -44,7 +40,7 @@ impl Counter {
         Debit { debited, counter, refused }
     }
 
-    /// `None` if the limit permits the debit; otherwise the counter's state, for the conflict.
+    /// `None` if the limit permits the debit.
     fn refusal(&self, debit: &ConditionalDebit, moment: Moment) -> Option<CounterState> {
         let mut state = self.state;
         if let Some(ends_ms) = self.blocked(&debit.window, moment) {
@@ -56,9 +52,8 @@ impl Counter {
         (behind || !fits).then_some(state)
     }
 
-    /// Returns when the counter accepts debits again after a restart; `None` if the counter is not blocked. A fixed
-    /// window that may have lost debits is blocked until its end. A counter of permits is blocked until the end of the
-    /// lease.
+    /// After a restart, a fixed window that may have lost debits is blocked until its end. Permits are blocked until
+    /// the end of the lease. `None` if the counter is not blocked.
     fn blocked(&self, window: &Window, moment: Moment) -> Option<i64> {
         let began = moment.epoch_began_ms;
         match window {
@@ -92,8 +87,7 @@ impl Counter {
         counter
     }
 
-    /// Adds the debit's amount, and returns when the amount expires. Without buckets, the amount expires at the end of
-    /// the window.
+    /// Returns when the amount expires. Without buckets, it expires at the end of the window.
     fn add_debit(&mut self, debit: &ConditionalDebit, now_ms: i64) -> i64 {
         let (Window::Rolling { length_ms }, Some(buckets)) = (&debit.window, &mut self.buckets) else {
             self.state.used = self.state.used.saturating_add(debit.amount);
@@ -115,8 +109,8 @@ impl Counter {
         leaves_ms
     }
 
-    /// Adds an amount. `amount` can be negative, and the limit does not bound the result. With `ends_ms`, changes only
-    /// the window or bucket that ends at this time.
+    /// `amount` can be negative, and the limit does not bound the result. With `ends_ms`, changes only the window or
+    /// bucket that ends at this time.
     pub fn add(&mut self, amount: i64, ends_ms: Option<i64>) {
         let added = |used: u64| used.saturating_add_signed(amount);
         if let Some(buckets) = &mut self.buckets {
@@ -133,8 +127,8 @@ impl Counter {
         }
     }
 
-    /// Subtracts an amount, and lets the window that ends at `ends_ms` begin now. Returns false if the counter has
-    /// another window, or is rolling.
+    /// The window that ends at `ends_ms` begins again now, without `amount`. False if the counter has another window,
+    /// or is rolling.
     pub fn restart(&mut self, amount: u64, ends_ms: i64, now_ms: i64) -> bool {
         if self.buckets.is_some() || self.state.ends_ms != ends_ms {
             return false;

@@ -1,7 +1,5 @@
-//! The effects that change a shard, and their binary form.
-//!
-//! Commits, upkeep, and consumers that take entries change a shard only through effects. A journal stores them, and a
-//! replay applies them again. So a replayed shard equals the original, even if a newer release makes other decisions.
+//! The effects that change a shard, and their binary form. A journal stores effects, and a replay applies them again.
+//! So a replayed shard equals the original, even if a newer release makes other decisions.
 
 use std::sync::Arc;
 
@@ -12,9 +10,8 @@ use tickfleet_core::{CounterKey, RecordKey, SetKey, StreamKey};
 use super::counters::Counter;
 use super::streams::Id;
 
-/// A binary form: little-endian numbers, and texts and lists with a length prefix.
+/// Numbers are little-endian. Texts and lists have a length prefix.
 pub trait Wire: Sized {
-    /// Appends the binary form to `out`.
     fn put(&self, out: &mut Vec<u8>);
     /// Removes a value from the front of `from`. `None` if the bytes do not encode this type.
     fn get(from: &mut &[u8]) -> Option<Self>;
@@ -145,7 +142,6 @@ effects! {
 }
 
 impl Effect {
-    /// The approximate size of the largest field.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Record { text, .. } => text.len(),

@@ -16,14 +16,13 @@ use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, 
 use crate::seam::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
-/// By default, calls have no faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults {
     /// Before a call is applied, and again before its reply is returned.
     pub latency_ms: RangeInclusive<u64>,
-    /// Calls that fail without being applied.
+    /// These calls are not applied.
     pub refused_per_mille: u64,
-    /// Calls that are applied but return no reply.
+    /// These calls are applied but return no reply.
     pub unanswered_per_mille: u64,
 }
 
@@ -40,7 +39,7 @@ struct CallFaults {
     unanswered: bool,
 }
 
-/// A shard in memory with simulated faults. Clones share the shard and one connection.
+/// Clones share the shard and one connection.
 #[derive(Debug, Clone)]
 pub struct FaultyStore {
     store: MemoryStore,
@@ -90,13 +89,10 @@ impl FaultyStore {
         Self { severed: watch::Sender::new(false), ..self.clone() }
     }
 
-    /// From now on, no call gets a reply, as after a crash or a network failure. Calls in progress may have been
-    /// applied.
     pub fn sever(&self) {
         self.severed.send_replace(true);
     }
 
-    /// The same shard without faults.
     #[must_use]
     pub const fn inner(&self) -> &MemoryStore {
         &self.store
@@ -106,8 +102,7 @@ impl FaultyStore {
         self.state().faults = faults;
     }
 
-    /// Restarts the store without the writes of the last `lost_ms`, as after a crash, or a failover to a lagging
-    /// replica. A new epoch begins. IDs of lost entries may be reused.
+    /// Simulates a crash, or a failover to a lagging replica. A new epoch begins. IDs of lost entries may be reused.
     pub fn lose(&self, lost_ms: i64) {
         let mut kept = self.store.lock();
         let raw_ms = self.store.raw_ms();

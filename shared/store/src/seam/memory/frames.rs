@@ -1,13 +1,11 @@
-//! Frames: groups of effects in a file, each with its length and checksum. A reader applies a frame completely or not
-//! at all.
+//! Frames: groups of effects in a file. A reader applies a frame completely or not at all.
 //!
-//! Format: `<length: 4 bytes> <CRC-32 of length and effects: 4 bytes> <effects>`. Readers drop an incomplete frame.
+//! Format: `<length: 4 bytes> <CRC-32 of length and effects: 4 bytes> <effects>`.
 
 use std::io::{self, Read};
 
 use super::effects::{Effect, Wire};
 
-/// The first bytes of a file. A reader rejects files with other first bytes.
 pub const MAGIC: &[u8; 8] = b"tickfl01";
 
 const HEAD: usize = 8;
@@ -32,7 +30,7 @@ fn checksum(length: [u8; 4], payload: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Reads the frames of a file. Ends at the first incomplete frame.
+/// Ends at the first incomplete frame.
 pub struct Frames<R> {
     from: R,
     /// Bytes in complete frames so far.
@@ -40,7 +38,6 @@ pub struct Frames<R> {
 }
 
 impl<R: Read> Frames<R> {
-    /// `None` if the file has another format.
     pub fn of(mut from: R) -> io::Result<Option<Self>> {
         let magic = read_up_to(&mut from, MAGIC.len())?;
         Ok((magic == MAGIC).then_some(Self { from, good: MAGIC.len() as u64 }))
@@ -69,7 +66,6 @@ impl<R: Read> Frames<R> {
     }
 }
 
-/// Returns fewer bytes if the file ends early.
 fn read_up_to(from: &mut impl Read, count: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(count as u64).read_to_end(&mut bytes)?;

@@ -1,5 +1,5 @@
-//! Checks the guards of a transaction, which are its conditions, without changing the store. If all guards hold, the
-//! store then applies the debits and acknowledgments that guards contain.
+//! Checks the guards (conditions) of a transaction, without changing the store. If all guards hold, the store then
+//! applies their debits and acknowledgments.
 
 use std::sync::Arc;
 
@@ -13,13 +13,11 @@ use super::counters::Counter;
 use super::shard::Shard;
 use super::streams::Id;
 
-/// Applied after all guards of a transaction hold.
 #[derive(Debug, Default)]
 pub struct GuardEffects {
     pub counters: Vec<(CounterKey, Counter)>,
     /// In the order of the [`Guard::Debit`]s.
     pub debited: Vec<Debited>,
-    /// Limits in shadow mode that would have rejected the debit.
     pub shadowed: Vec<CounterKey>,
     pub held: Vec<(StreamKey, Id)>,
     pub inboxes: Vec<InboxKey>,
@@ -29,20 +27,18 @@ pub fn inbox_stream(inbox: &InboxKey) -> StreamKey {
     StreamKey::new(format!("replies:{}:{}", inbox.tenant, inbox.inbox))
 }
 
-/// The set of a tenant's inboxes. The score of an inbox is the shard time of its last use.
+/// The score of an inbox is the shard time of its last use.
 pub fn inboxes(tenant: &str) -> SetKey {
     SetKey::new(format!("inboxes:{tenant}"))
 }
 
-/// True if the stored text has this version. A stored text begins with its version.
+/// A stored text begins with its version.
 pub fn is_version(text: &Bytes, version: &Version) -> bool {
     text.strip_prefix(version.as_str().as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '))
 }
 
 impl Shard {
-    /// # Errors
-    ///
-    /// The conflict of the first guard that fails.
+    /// Fails with the conflict of the first guard that fails.
     pub fn check(&self, guards: &[Guard]) -> Result<GuardEffects, Conflict> {
         let mut passed = GuardEffects::default();
         for guard in guards {
@@ -137,8 +133,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Returns the guard's counter. If this counter does not exist, and the limit has the maximum number of counters,
-    /// returns the limit's shared counter.
+    /// The limit's shared counter, if the guard's counter does not exist and the limit has the maximum number of
+    /// counters.
     fn counter_for(&self, debit: &ConditionalDebit, passed: &GuardEffects) -> CounterKey {
         let stored = self.contents.counters.get(&debit.counter.limit);
         let is_stored = |name: &Arc<str>| stored.is_some_and(|counters| counters.contains_key(name));

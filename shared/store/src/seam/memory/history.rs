@@ -1,4 +1,4 @@
-//! The recent changes of a shard. A simulated failure returns to an earlier state.
+//! The recent changes of a shard, so that a simulated failure can return to an earlier state.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ impl History {
         }
     }
 
-    /// Returns the contents at a time. If the history begins later than `at_ms`, returns its oldest contents.
+    /// If the history begins later than `at_ms`, returns its oldest contents.
     pub fn contents_at(&self, at_ms: i64) -> Contents {
         let mut contents = self.base.clone();
         let before = self.frames.iter().take_while(|frame| frame.0 <= at_ms);

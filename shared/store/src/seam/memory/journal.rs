@@ -5,9 +5,6 @@
 //! snapshot-7    the contents when generation 7 began; the file gets this name once it is complete
 //! log-7         the effects since then, one frame for each batch
 //! ```
-//!
-//! A new generation begins at every start, and when the log has become larger than the snapshot. A reader applies a log
-//! up to the first torn or damaged frame.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, BufWriter, Write as _};
@@ -34,7 +31,7 @@ pub enum FsyncPolicy {
     Never,
 }
 
-/// In bytes. A new generation begins only with a log of at least this size.
+/// In bytes. A smaller log begins no new generation.
 const LOG_MIN: u64 = 64 << 20;
 /// In bytes, approximately.
 const SNAPSHOT_FRAME: usize = 1 << 20;
@@ -44,8 +41,7 @@ struct LogFile {
     file: File,
     path: PathBuf,
     written: AtomicU64,
-    /// Synced bytes. The lock is held during an fsync, so all callers that wait for the lock need only one further
-    /// fsync.
+    /// In bytes. The lock is held during an fsync, so all callers that wait for the lock need only one further fsync.
     synced: Mutex<u64>,
 }
 
@@ -92,7 +88,6 @@ pub struct Journal {
     _lock: File,
 }
 
-/// The thread that syncs the log every second, until its channel closes.
 #[derive(Debug)]
 struct Syncing {
     logs: mpsc::Sender<Arc<LogFile>>,
@@ -130,7 +125,6 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Locks the directory, and creates it if it is missing.
     pub fn read(dir: &Path) -> Result<Self, StoreError> {
         let failed = |error| data_error("open", dir, error);
         // Stored data contains messages of agents and tenants, so other users must not read it.
@@ -193,7 +187,6 @@ impl Journal {
         &self.log.path
     }
 
-    /// Fails if an earlier write failed.
     pub fn check(&self) -> Result<(), StoreError> {
         if self.failed {
             let error = io::Error::other("an earlier write failed; restart the process once the disk has room again");
@@ -202,8 +195,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends the effects of a batch. `contents` is the state after the batch. The log must be synced up to the
-    /// returned position before the reply. After an error, the journal accepts no writes.
+    /// `contents` is the state after the batch. The log must be synced up to the returned position before the reply.
+    /// After an error, the journal accepts no writes.
     pub fn append(&mut self, effects: &[Effect], contents: &Contents) -> Result<Option<Position>, StoreError> {
         if !effects.is_empty() {
             let appended = self.write(effects).and_then(|()| self.rotate(contents));
@@ -226,8 +219,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins a new generation if the log is at least as large as the snapshot and `log_min`, so that snapshots cost in
-    /// proportion to the logs.
+    /// The log must be at least as large as the snapshot, so that snapshots cost in proportion to the logs.
     fn rotate(&mut self, contents: &Contents) -> Result<(), StoreError> {
         if self.log.written.load(Ordering::SeqCst) < self.snapshot_bytes.max(self.log_min) {
             return Ok(());
@@ -284,7 +276,6 @@ fn read_snapshot(path: &Path, contents: &mut Contents) -> Result<(), StoreError>
     }
 }
 
-/// Applies a log up to the first incomplete frame. Keeps a copy of a damaged log.
 fn read_log(path: &Path, contents: &mut Contents) -> Result<(), StoreError> {
     let failed = |error| data_error("read", path, error);
     let file = match File::open(path) {

@@ -1,8 +1,5 @@
-//! A store in memory, for development, tests, simulations and single machines.
-//!
-//! `shard` has the data and the effects that change the data. `guards` and `writes` implement commits, `queries`
-//! implements reads. With a directory, `journal` persists the effects. [`faults`] simulates the failures of a real
-//! store.
+//! A store in memory, for development, tests, simulations and single machines. With a directory, `journal` persists the
+//! effects that change the data.
 
 mod clock;
 mod counters;
@@ -42,10 +39,8 @@ use crate::{Confirmed, StoreError};
 #[derive(Debug, Clone)]
 pub struct MemoryOptions {
     pub clock: Arc<dyn Clock>,
-    /// For this time after a restart, a [`tickfleet_core::Window::Concurrency`] permits no debit.
     pub lease_ms: i64,
-    /// In bytes; 0 means unlimited. [`Store::sample_memory`] compares the memory in use with this bound, which never
-    /// blocks a write.
+    /// In bytes; 0 means unlimited. Only [`Store::sample_memory`] uses this bound; it never blocks a write.
     pub bytes_max: u64,
 }
 
@@ -55,7 +50,6 @@ impl Default for MemoryOptions {
     }
 }
 
-/// Clones share the shard.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
@@ -84,8 +78,6 @@ impl Locked {
         self.journal.as_ref().map_or(Ok(()), Journal::check)
     }
 
-    /// Appends the new effects to the journal. Returns the position up to which the log must be synced before the
-    /// reply.
     fn persist(&mut self) -> Result<Option<Position>, StoreError> {
         let effects = self.shard.drain();
         let contents = &self.shard.contents;
@@ -107,15 +99,13 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// The data is lost when the last clone is dropped.
     #[must_use]
     pub fn new(options: MemoryOptions) -> Self {
         let shard = Shard::new(options.lease_ms);
         Self::of(Locked { shard, journal: None, history: None }, options)
     }
 
-    /// Loads the shard from `dir`, and persists it there. Opening existing data counts as a restart, and begins a new
-    /// epoch.
+    /// Opening existing data counts as a restart, and begins a new epoch.
     pub fn open_dir(dir: &Path, policy: FsyncPolicy, options: MemoryOptions) -> Result<Self, StoreError> {
         let mut opened = Opened::read(dir)?;
         let shard = match opened.contents.take() {
@@ -146,7 +136,6 @@ impl MemoryStore {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The number of reads and of commits so far. With Redis, each would be a round trip.
     #[must_use]
     pub fn round_trips(&self) -> (u64, u64) {
         (self.shared.reads.load(Ordering::Relaxed), self.shared.commits.load(Ordering::Relaxed))
@@ -157,13 +146,12 @@ impl MemoryStore {
         self.shared.bytes_max.store(bytes, Ordering::SeqCst);
     }
 
-    /// Begins a new epoch: the last writes before it may be lost.
+    /// Begins a new epoch.
     pub async fn restart(&self) -> Result<(), StoreError> {
         self.change(Shard::restart).await
     }
 
-    /// Returns the time of the store's clock (ms). The caller must hold the lock. Otherwise, concurrent calls could
-    /// apply their times in the wrong order, as if the clock had been set back.
+    /// The caller must hold the lock. Otherwise, concurrent calls could apply their times in the wrong order.
     fn raw_ms(&self) -> i64 {
         self.shared.clock.now_ms()
     }
@@ -177,7 +165,7 @@ impl MemoryStore {
         self.read_locked(|shard, _| look(&shard.contents))
     }
 
-    /// Reads under the lock. `look` also gets the time of the store's clock (ms).
+    /// `look` also gets the time of the store's clock (ms).
     fn read_locked<T>(&self, look: impl FnOnce(&Shard, i64) -> T) -> Result<T, StoreError> {
         let mut locked = self.lock();
         locked.check()?;
@@ -186,7 +174,6 @@ impl MemoryStore {
         Ok(look(&locked.shard, raw_ms))
     }
 
-    /// Persists the effects before the reply.
     async fn change<T>(&self, change: impl FnOnce(&mut Shard, i64) -> T + Send) -> Result<T, StoreError> {
         let (result, position) = {
             let mut locked = self.lock();

@@ -13,7 +13,7 @@ use super::streams::Id;
 use crate::seam::inspect::{Entry, QueueState, Range, ShardStats, StreamState};
 use crate::seam::{Consumer, QueueCounts, ShardState};
 
-/// The items, and the cursor of the next page.
+/// The number is the cursor of the next page.
 pub type Page<T> = (Vec<T>, u64);
 
 impl Contents {
@@ -173,8 +173,8 @@ impl Shard {
         consumers.map(|(name, held)| consumer(name, held.len() as u64)).collect()
     }
 
-    /// Returns the consumer that holds the entry, and the time since the take (ms). For an entry that was taken before
-    /// the store's start, the time counts from the start.
+    /// The consumer that holds the entry, and the time since the take (ms). After a restart of the store, the time
+    /// counts from this restart.
     pub fn holder(&self, raw_ms: i64, queue: &StreamKey, entry: &EntryId) -> Option<(Arc<str>, i64)> {
         let holder = self.contents.holder(queue, entry)?;
         let taken = Id::parse(entry).and_then(|id| self.seen.taken.get(&(queue.clone(), id)).copied());
@@ -196,7 +196,7 @@ impl Shard {
     }
 }
 
-/// True if no ID can be between `from` and `upto`. A range query on a map would panic for such bounds.
+/// A range query on a map would panic for such bounds.
 fn is_empty(from: Bound<Id>, upto: Bound<Id>) -> bool {
     match (from, upto) {
         (Bound::Included(from), Bound::Included(upto)) => from > upto,
@@ -205,8 +205,8 @@ fn is_empty(from: Bound<Id>, upto: Bound<Id>) -> bool {
     }
 }
 
-/// Returns a page of items, sorted by the hash of the name. This order does not change while items are added and
-/// removed. So an item that exists throughout a scan is on exactly one page. The cursor is the hash of the last item.
+/// Sorted by the hash of the name, so that an item that exists throughout a scan is on exactly one page. The cursor is
+/// the hash of the last item.
 fn page<'a, I: Copy, T>(
     items: impl Iterator<Item = (&'a str, I)>,
     cursor: u64,

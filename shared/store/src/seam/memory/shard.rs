@@ -19,14 +19,12 @@ pub struct StoredRecord {
     pub expires_ms: Option<i64>,
 }
 
-/// A sorted set: its order is by the members' scores.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Members {
     pub scores: FxHashMap<Arc<str>, u64>,
     pub order: BTreeSet<(u64, Arc<str>)>,
 }
 
-/// The offset from the store's clock to shard time grows when the store's clock is set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ShardClock {
     pub offset_ms: i64,
@@ -36,12 +34,10 @@ pub struct ShardClock {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Contents {
     pub records: FxHashMap<RecordKey, StoredRecord>,
-    /// The earliest first.
     pub expiries: BTreeSet<(i64, RecordKey)>,
     pub sets: FxHashMap<SetKey, Members>,
     pub counters: FxHashMap<Arc<str>, FxHashMap<Arc<str>, Counter>>,
     pub streams: FxHashMap<StreamKey, Stream>,
-    /// Of each inbox's last reply.
     pub numbers: FxHashMap<StreamKey, u64>,
     pub clock: ShardClock,
     pub epoch: u64,
@@ -50,7 +46,6 @@ pub struct Contents {
     pub policy: u64,
     pub settings: u64,
     pub pressure: bool,
-    /// Approximate memory of the contents.
     pub bytes: u64,
 }
 
@@ -58,25 +53,22 @@ pub struct Contents {
 pub struct Shard {
     pub contents: Contents,
     pub lease_ms: i64,
-    /// Effects since the last [`Self::drain`]; `None` if they are not collected.
+    /// `None` if effects are not collected.
     tape: Option<Vec<Effect>>,
     taped_clock: ShardClock,
     pub seen: Seen,
 }
 
-/// Observations since the start of the store, which are not persisted.
+/// Not persisted.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
     pub started_ms: i64,
     pub steps: u64,
     pub step_ms: i64,
-    /// When each consumer last took entries, by the store's clock (ms).
     pub takes: FxHashMap<(StreamKey, Arc<str>), i64>,
-    /// When each entry was taken, by the store's clock (ms).
     pub taken: FxHashMap<(StreamKey, Id), i64>,
 }
 
-/// The clock is written again when shard time has advanced by this amount.
 const CLOCK_TAPE_MS: i64 = 1_000;
 
 impl Shard {
@@ -93,8 +85,7 @@ impl Shard {
         self.tape.get_or_insert_default();
     }
 
-    /// Returns the effects since the last call. Adds the clock if there are other effects, if the offset has changed,
-    /// or after `CLOCK_TAPE_MS`.
+    /// Adds the clock if there are other effects, if the offset has changed, or after `CLOCK_TAPE_MS`.
     pub fn drain(&mut self) -> Vec<Effect> {
         let Some(tape) = &mut self.tape else { return Vec::new() };
         let clock = self.contents.clock;
@@ -119,7 +110,7 @@ impl Shard {
         self.contents.apply(effect);
     }
 
-    /// Advances shard time, which never decreases, and returns it.
+    /// Shard time never decreases.
     pub fn tick(&mut self, raw_ms: i64) -> i64 {
         let clock = &mut self.contents.clock;
         let advanced_ms = raw_ms.saturating_add(clock.offset_ms);
@@ -362,7 +353,7 @@ impl Contents {
     }
 }
 
-/// Approximate memory of an item with `bytes` of text, including maps, keys and allocations.
+/// The approximate memory of `bytes` of text, including maps, keys and allocations.
 const fn weight(bytes: usize) -> u64 {
     bytes as u64 + 100
 }

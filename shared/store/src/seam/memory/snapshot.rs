@@ -9,7 +9,6 @@ use super::shard::Contents;
 use super::streams::Stream;
 
 impl Contents {
-    /// Passes the effects to `write`. Fails with the first error of `write`.
     pub fn write_effects<E>(&self, mut write: impl FnMut(Effect) -> Result<(), E>) -> Result<(), E> {
         let clock = self.clock;
         write(Effect::Clock { offset_ms: clock.offset_ms, last_ms: clock.last_ms })?;

@@ -11,7 +11,6 @@ use tickfleet_core::view::Fields;
 pub struct Id {
     /// By the store's clock when the entry was appended.
     pub ms: u64,
-    /// Within the millisecond.
     pub seq: u64,
 }
 
@@ -21,7 +20,6 @@ impl Id {
         Some(Self { ms: ms.parse().ok()?, seq: seq.parse().ok()? })
     }
 
-    /// Returns the ID in the format of [`crate::seam::TrimBounds`].
     pub const fn packed(self) -> u128 {
         (self.ms as u128) << 64 | self.seq as u128
     }
@@ -55,7 +53,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Returns an ID that is greater than all earlier IDs, even if the clock is set back.
+    /// Greater than all earlier IDs, even if the clock is set back.
     pub fn next_id(&self, raw_ms: i64) -> Id {
         let ms = u64::try_from(raw_ms).unwrap_or(0);
         if ms > self.last.ms { Id { ms, seq: 0 } } else { Id { ms: self.last.ms, seq: self.last.seq + 1 } }

@@ -151,7 +151,7 @@ impl Shard {
         }
     }
 
-    /// Returns the counter that a debit for `key` used: the counter with this key, or the limit's shared counter.
+    /// A debit for `key` used this counter: the counter with this key, or the limit's shared counter.
     fn standing_for(&self, key: &CounterKey) -> CounterKey {
         if self.contents.counter(key).is_some() {
             return key.clone();
@@ -160,7 +160,6 @@ impl Shard {
         if self.contents.counter(&others).is_some() { others } else { key.clone() }
     }
 
-    /// Sets the counter's `queued`, which is true if the counter's throttle queue has members.
     fn mark_queue(&mut self, set: &SetKey, queue_of: Option<&CounterKey>) {
         let Some(key) = queue_of.map(|key| self.standing_for(key)) else { return };
         let queued = self.contents.size(set) > 0;
@@ -224,7 +223,6 @@ impl Shard {
         count
     }
 
-    /// Returns the number of removed entries.
     pub fn trim(&mut self, raw_ms: i64, log: &StreamKey, keep: TrimBounds) -> u64 {
         let Some(stream) = self.contents.streams.get(log) else { return 0 };
         let oldest_ms = if keep.age_ms > 0 { u64::try_from(raw_ms - keep.age_ms).unwrap_or(0) } else { 0 };
@@ -255,7 +253,7 @@ impl Shard {
         taken
     }
 
-    /// Returns false if the consumer holds entries.
+    /// False if the consumer holds entries.
     pub fn remove_consumer(&mut self, queue: &StreamKey, consumer: &str) -> bool {
         self.seen.takes.remove(&(queue.clone(), Arc::from(consumer)));
         let group = self.contents.streams.get(queue).and_then(|stream| stream.group.as_ref());
@@ -279,7 +277,7 @@ impl Shard {
         }
     }
 
-    /// Samples whether memory is short: at least 80 % of `bytes_max` are in use. 0 means unlimited.
+    /// Memory is short if at least 80 % of `bytes_max` are in use. 0 means unlimited.
     pub fn sample(&mut self, bytes_max: u64) {
         let short = bytes_max > 0 && self.contents.bytes.saturating_mul(10) >= bytes_max.saturating_mul(8);
         if short != self.contents.pressure {

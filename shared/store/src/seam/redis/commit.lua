@@ -16,10 +16,10 @@
 --        1 (committed) · 2 (already committed) · an entry (committed, and enqueued this entry) ·
 --        {'committed', entries, shadowed counters} · a conflict: {word, …}
 
--- The functions of guards and writes, by word. Each gets the index of its first argument in ARGV, and returns the index
--- of the next word, and a conflict or nil.
+-- The functions of guards and writes, by word. Each gets the index of its first argument in ARGV. Each returns the
+-- index of the next word, and a conflict or nil.
 local words = {}
--- A library is loaded once, and sees only `redis` while it is loaded, so each batch sets these variables.
+-- Each batch sets these variables, because a library is loaded once and sees only `redis` while it is loaded.
 local call, try, acl_check, pack, unpack_struct, format, unpack, max_of, min_of, floor
 local ARGV, P, META, TIMERS, BUILT_IN, lease
 local GROUP, TIME, NOT_HELD = 'workers', { 'time' }, { 'not_held' }
@@ -30,15 +30,15 @@ local function in_parts(command, key, list, from, last)
 end
 
 ---- The shard. Its clock never steps back. Each run of the server is an epoch.
--- The Redis users of some roles, such as producers, may write neither clock nor epoch.
+-- Some Redis users, such as producers, may write neither clock nor epoch.
 local now, now_text, offset, run_id, epoch, restarted, policy, settings, pressure
 -- Without this check, the server would log a refused command with every batch.
 local function may_set_meta() return not acl_check or acl_check('HSET', META, 'state', '') end
 local function set_meta(field, value) return may_set_meta() and try('HSET', META, field, value) end
--- `state` is the text of all these variables except the time. It is parsed only after a change.
+-- The text of all these variables except the time. It is parsed only after a change.
 local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0  0 0 0 0 0'
--- An epoch's number has a count in the upper bits and a time in the lower bits. The count alone is not enough, because
--- a server that has lost data repeats a count.
+-- The upper bits of an epoch's number are a count, the lower bits a time. The count alone is not enough, because a
+-- server that has lost data repeats a count.
 local EPOCH = 2 ^ 32
 -- 200 years in milliseconds. Shard time that is further ahead of the server's clock is damaged.
 local AHEAD_MAX = 6311520000000
@@ -87,8 +87,8 @@ local function read_shard()
 end
 
 ---- Counters. Redis stores each counter as four doubles: used, end, begin, flags. Flag 1: turns wait in its queue.
--- Flag 2: the counter is rolling.
--- In a rolling counter, pairs follow, ordered by time: the time when an amount leaves the counter, and the amount.
+-- Flag 2: the counter is rolling. After the doubles, pairs follow, ordered by time: the time when an amount leaves the
+-- counter, and the amount.
 -- A restart may lose the last debits of a window. A window of at most this length (ms) then permits no debit until it
 -- ends.
 local LOST_WINDOW_MAX = 60000
@@ -103,10 +103,9 @@ local NO_BOUND = 2 ^ 53
 -- By number. `touch` is the number of the last transaction that changed the counter.
 local counters, present
 -- By the key of a limit's counters. `shared` has the limit's counter `~`: new counters share it when the limit has its
--- maximum number of counters. `sizes` has the number of other counters.
+-- maximum number of counters. `sizes` counts the other counters.
 local shared, sizes
--- For each counter that the current transaction has changed: its seven values before the first change. Later batches
--- reuse the list.
+-- For each counter that the current transaction has changed: its seven old values. Later batches reuse the list.
 local before, noted = {}, 0
 local function load_counter(key, name, text)
   -- A ninth field would make Lua double the table, so only a rolling counter has `buckets`.
@@ -148,7 +147,7 @@ local function undo_changes()
     c.used, c.ends, c.began, c.queued, c.buckets = unpack(before, n + 1, n + 5)
   end
 end
--- Returns the counter that a write changes: `~` if the counter itself does not exist.
+-- `~` if the counter itself does not exist.
 local function written(number)
   local c = counters[number + 0]
   if c.exists or c.key == BUILT_IN then return c end
@@ -174,7 +173,7 @@ local function debit_rolling(c, amount, length)
   sum_buckets(c)
   return leaves
 end
--- Marks an unreadable counter as used up until its window ends, even if the transaction is refused.
+-- An unreadable counter counts as used up until its window ends, even if the transaction is refused.
 local function use_up(c, window, from, upto, length)
   c.is_lost, c.touch = nil, 0
   if window == ROLLING then c.buckets = { now + length, NO_BOUND } return end
@@ -186,18 +185,18 @@ local function open_window(c, window, from, upto, length)
     while c.buckets[1] and c.buckets[1] <= now do c.buckets = { unpack(c.buckets, 3) } end
     return sum_buckets(c)
   end
-  -- The limit has another kind of window: its counters start from zero.
+  -- The limit has another kind of window, so its counters start from zero.
   if c.buckets or window < ROLLING and c.ends ~= 0 then c.used, c.ends, c.began, c.buckets = 0, 0, 0, false end
   if window < ROLLING or now < c.ends then return end
   if c.ends <= from then c.used, c.ends, c.began = 0, upto, from
-  -- The time zone has changed: the day continues until its new end.
+  -- The time zone has changed, so the day continues until its new end.
   elseif window == DAY then c.ends = upto
-  -- The length has changed: one longer window begins now, and includes the whole next window.
+  -- The length has changed, so one longer window begins now. It includes the whole next window.
   else c.used, c.ends, c.began = 0, upto + length, now end
 end
--- The current transaction: its version and a blank, the key of its dedupe record, the last entry that it has enqueued,
--- all enqueued entries (nil for fewer than two), whether records and entries get the stamp, the stamp, and the counters
--- in shadow mode that would have refused a debit.
+-- The current transaction: version and a blank · key of the dedupe record · last enqueued entry · all enqueued entries
+-- (nil for fewer than two) · true if records and entries get the stamp · stamp · counters in shadow mode that would
+-- have refused a debit.
 local version, dedupe, entry, entries, stamped, stamp, shadowed
 function words.debit(i)
   local debits = ARGV[i]
@@ -211,7 +210,7 @@ function words.debit(i)
     if window > ROLLING and (now < from or now >= upto) then return i + 1, TIME end
     local c = counters[number]
     if not c.exists and most < NO_BOUND and c.key ~= BUILT_IN and size_of(c.key) >= most then c = shared_counter(c.key) end
-    -- A debit without amount and window only checks the counter, and needs no permission to write the counter.
+    -- A debit without amount and window only checks the counter, and needs no permission to write it.
     local checks = amount == 0 and window == 0
     if not checks then
       if c.is_lost then use_up(c, window, from, upto, length) end
@@ -262,7 +261,7 @@ end
 
 ---- Queues. For each stream, the entries that the batch has acknowledged are deleted together.
 local acknowledged
--- Above this number, one trim is faster than deletes by ID: to find each entry, Redis walks over its neighbors.
+-- Above this number, one trim is faster: for each delete by ID, Redis walks over the neighbors of the entry.
 local FEW = 8
 function words.held(i)
   local stream, id = ARGV[i], ARGV[i + 1]
@@ -271,7 +270,6 @@ function words.held(i)
   if list then list[#list + 1] = id else acknowledged[stream] = { id } end
   return i + 2
 end
--- Returns the first held entry of all consumers, or of one consumer.
 local function first_held(stream, from, upto, ...)
   local found = try('XPENDING', stream, GROUP, from, upto, '1', ...)
   return not found.err and found[1] or nil
@@ -280,11 +278,11 @@ local function delete_acknowledged(stream)
   local list, from = acknowledged[stream] or {}, 1
   acknowledged[stream] = nil
   local group = #list > FEW and try('XINFO', 'GROUPS', stream)[1] or {}
-  -- The held, unread and acknowledged entries must add up to the length of the stream. If the stream is longer, a
-  -- consumer was deleted while it held entries, and a trim would delete the entries of this consumer.
+  -- If the stream is longer than the sum of held, unread and acknowledged entries, a consumer was deleted while it held
+  -- entries. A trim would delete these entries.
   if group[2] == GROUP and group[12] and group[6] + group[12] + #list == call('XLEN', stream) then
-    -- All entries before the first held entry are acknowledged. Without held entries, all up to the last one of the
-    -- list are.
+    -- All entries before the first held entry are acknowledged. Without held entries, all entries up to the last one of
+    -- the list are acknowledged.
     local held = first_held(stream, '-', '+')
     local trimmed = try('XTRIM', stream, 'MINID', held and held[1] or list[#list])
     if trimmed == #list - (held and 0 or 1) then from = #list end
@@ -292,8 +290,7 @@ local function delete_acknowledged(stream)
   in_parts('XDEL', stream, list, from, #list)
 end
 
----- Timers that the batch has set with the ZADD option `rule`, and timers that it has cleared. They are written
--- together.
+---- Timers: the batch sets them with the ZADD option `rule`, or clears them. All are written together.
 local due, dues, rule, cleared, clears = {}, 0, nil, {}, 0
 local function write_timers()
   for k = 1, dues, MANY do try('ZADD', TIMERS, rule, unpack(due, k, min_of(k + MANY - 1, dues))) end
@@ -314,7 +311,6 @@ local function use_inbox(box)
 end
 
 ---- Other guards and writes.
--- Reads only the version of the record.
 local function has_version(key, text) return call('GETRANGE', key, '0', format('%d', #text - 1)) == text end
 local function record(key) return { 'record', key, call('GET', key) } end
 function words.dedupe(i) return i, has_version(dedupe, version) and NOT_HELD or nil end
@@ -355,7 +351,7 @@ function words.unread(i)
 end
 -- Precedes guards that depend on the length or entries of a queue.
 function words.delete_acknowledged(i) delete_acknowledged(ARGV[i]) return i + 1 end
--- If several entries must be held, checks all but the last before any is acknowledged.
+-- If several entries must be held, all but the last are checked before any is acknowledged.
 function words.pending(i) return i + 2, not first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1]) and NOT_HELD or nil end
 function words.idle(i)
   if first_held(ARGV[i], '-', '+', ARGV[i + 1]) then return i + 2, NOT_HELD end
@@ -363,7 +359,6 @@ function words.idle(i)
 end
 function words.use_inbox(i) use_inbox(boxes[ARGV[i] + 0]) return i + 1 end
 function words.put(i) call('SET', ARGV[i], version .. (entry or '-') .. ' ' .. stamp .. ' ' .. ARGV[i + 1]) return i + 2 end
--- The reply is not needed.
 function words.call(i)
   local last = i + max_of(ARGV[i], 0)
   call(unpack(ARGV, i + 1, last)) return last + 1
@@ -395,7 +390,7 @@ function words.reply(i)
   end
   return i + 2
 end
--- Earlier clears are written first. Otherwise they would remove a timer that is set after its clear.
+-- Write earlier clears first. Otherwise they would remove a timer that is set after its clear.
 function words.timer(i)
   if clears > 0 or rule ~= ARGV[i] then write_timers() end
   due[dues + 1], due[dues + 2], dues, rule = ARGV[i + 2], ARGV[i + 1], dues + 2, ARGV[i]
@@ -422,7 +417,7 @@ function words.delete_counter(i)
   c.used, c.ends, c.began, c.queued, c.buckets = 0, 0, 0, false, false
   return i + 1
 end
--- Producers in other languages read the memory flag from a field of its own.
+-- Producers in other languages read the memory flag from a separate field.
 function words.note(i)
   local name, value = ARGV[i], ARGV[i + 1] + 0
   if name == 'policy' then policy = value elseif name == 'settings' then settings = value else pressure = value end
@@ -430,7 +425,6 @@ function words.note(i)
   if name == 'pressure' then set_meta('pressure', ARGV[i + 1]) end
   return i + 2
 end
--- Runs the transaction in ARGV[i] to ARGV[stop].
 local function commit(i, stop)
   local conflict
   version, dedupe, stamped = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1'
@@ -448,8 +442,8 @@ local function commit(i, stop)
 end
 
 ---- The batch. If a key has another type, only the transactions that need the key fail.
--- Negative lengths in the arguments count as 0: otherwise a caller could make the function run forever.
--- Reads groups of names, each from one hash. Returns the index after the groups.
+-- Negative lengths count as 0. Otherwise a caller could make the function run forever. Returns the index after the
+-- groups.
 local function load_groups(i, prefix, load)
   for _ = 1, ARGV[i] do
     local group, n = ARGV[i + 1], max_of(ARGV[i + 2], 0)
@@ -460,7 +454,6 @@ local function load_groups(i, prefix, load)
   return i + 1
 end
 local function save()
-  -- Names and values by hash.
   local hashes = {}
   local function set(key, name, value)
     local list = hashes[key] or {}

@@ -1,4 +1,4 @@
-//! Encodes transactions as the flat arguments of `commit.lua`, which documents their order.
+//! Encodes transactions as the arguments of `commit.lua`, which documents their order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Arguments {
     }
 }
 
-/// The name of the hash with the counters of all built-in limits. The number of these counters is not limited.
+/// This hash has the counters of all built-in limits, without a limit on their number.
 const BUILT_IN: &str = "_";
 
 pub(super) fn hash_of(limit: &str) -> &str {
@@ -77,7 +77,6 @@ struct Numbered<'a> {
     numbers: HashMap<Name<'a>, u32>,
 }
 
-/// A limit and its counter, or a tenant and its inbox.
 type Name<'a> = (&'a str, &'a str);
 
 /// Lua cannot pass more arguments to one command.
@@ -113,7 +112,7 @@ impl<'a> Numbered<'a> {
         self.numbers.get(&(group, name)).copied().unwrap_or_default()
     }
 
-    /// Writes the groups. `before` is the prefix of each group, and `before_name` returns the prefix of each name.
+    /// `before` is the prefix of each group, and `before_name` returns the prefix of each name.
     fn put(&self, before: &[&str], before_name: fn(&str) -> [&str; 2], arguments: &mut Arguments) {
         let before = before.concat();
         arguments.show(self.groups.len());
@@ -127,12 +126,11 @@ impl<'a> Numbered<'a> {
     }
 }
 
-/// The commands that an encoded batch can contain. The Redis user needs the permission for each.
+/// An encoded batch can contain these commands. The Redis user needs the permission for each.
 pub(crate) const CALLED: &[&str] =
     &["DEL", "HDEL", "PERSIST", "PEXPIRE", "SET", "XACK", "XADD", "XDEL", "ZADD", "ZREM"];
 
 pub(super) struct Encoded {
-    /// The arguments after the run ID, lease and epoch.
     pub(super) arguments: Arguments,
     /// The counter with number n in the arguments has index n - 1.
     pub(super) counters: Vec<CounterKey>,
@@ -160,12 +158,12 @@ pub(super) fn encode_idle(prefix: &str, queue: &StreamKey, consumer: &str) -> En
     encode_word("idle", format!("{prefix}{queue}"), consumer)
 }
 
-/// Encodes the memory flag. A plain command would fail while memory is full.
+/// A plain command would fail while memory is full.
 pub(super) fn encode_pressure(short: bool) -> Encoded {
     encode_word("note", "pressure", if short { "1" } else { "0" })
 }
 
-/// Encodes the creation of queues. Redis would refuse a plain `XGROUP CREATE` while memory is full.
+/// Redis would refuse a plain `XGROUP CREATE` while memory is full.
 pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
     let mut arguments = Arguments::default();
     arguments.push("0").push("0").show(3 + 2 * queues.len()).push("- ").push("").push("");
@@ -177,7 +175,6 @@ pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
 
 fn encode_word(word: &str, first: impl AsRef<[u8]>, second: &str) -> Encoded {
     let mut arguments = Arguments::default();
-    // No counters, no inboxes, one transaction of six words.
     arguments.push("0").push("0").push("6").push("- ").push("").push("");
     arguments.push(word).push(first).push(second);
     Encoded { arguments, counters: Vec::new() }
@@ -208,8 +205,7 @@ fn inboxes_of(transaction: &Transaction) -> impl Iterator<Item = (&str, &str)> {
     guards.chain(writes).map(|inbox| (&*inbox.tenant, &*inbox.inbox))
 }
 
-/// Converts a number to the form in which Lua stores it: exact up to 2^53. Larger numbers occur only as bounds that no
-/// counter reaches.
+/// Exact up to 2^53. Larger numbers occur only as bounds that no counter reaches.
 #[allow(clippy::cast_precision_loss, reason = "bounds beyond 2^53 are not reached")]
 const fn double(number: u64) -> f64 {
     number as f64
@@ -225,7 +221,6 @@ struct Encoder<'a> {
     counters: &'a Numbered<'a>,
     inboxes: &'a Numbered<'a>,
     words: Arguments,
-    /// Consecutive debits, or consecutive added amounts, in one argument.
     packed: Vec<u8>,
 }
 
@@ -253,7 +248,7 @@ impl Encoder<'_> {
         self.words.join(&[self.prefix.as_bytes(), b"parts:", key.as_str().as_bytes()])
     }
 
-    /// Begins a call of `command`, which must be in [`CALLED`]. `words` also counts the command.
+    /// `command` must be in [`CALLED`]. `words` also counts the command.
     fn call(&mut self, words: usize, command: &str) -> &mut Self {
         debug_assert!(CALLED.contains(&command), "{command}: no role has the right");
         self.words.push("call").show(words).push(command);
@@ -371,7 +366,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// Encodes the write of a record. `before` contains the earlier writes of the transaction.
+    /// `before` contains the earlier writes of the transaction.
     fn put(
         &mut self,
         transaction: &Transaction,
@@ -425,7 +420,6 @@ impl Encoder<'_> {
                 let stamp = usize::from(transaction.stamped);
                 self.key(stream.as_str()).show((fields.len() + stamp) * 2);
                 if transaction.stamped {
-                    // The script fills in the states of the debited counters.
                     self.words.push("d").push("");
                 }
                 self.fields(fields);
@@ -556,8 +550,8 @@ fn held(guard: &Guard) -> Option<(&StreamKey, &EntryId)> {
     }
 }
 
-/// True if a guard always fails when the transaction is repeated, for example because an acknowledged entry is never
-/// held again. The script then reads the dedupe record only after a guard has failed.
+/// True if a guard always fails when the transaction is repeated. The script then reads the dedupe record only after a
+/// guard has failed.
 fn detects_repetition(transaction: &Transaction, dedupe_record: &RecordKey) -> bool {
     transaction.guards.iter().any(|guard| match guard {
         Guard::Held(..) => true,
@@ -567,7 +561,7 @@ fn detects_repetition(transaction: &Transaction, dedupe_record: &RecordKey) -> b
     })
 }
 
-/// True if the write creates the record. A new record has no parts yet, so no lifetime of parts must be changed.
+/// A new record has no parts yet, so no lifetime of parts must be changed.
 fn is_fresh(transaction: &Transaction, before: &[Write], key: &RecordKey) -> bool {
     let absent = transaction.guards.iter().any(|guard| matches!(guard, Guard::Absent(of) if of == key));
     absent && !before.iter().any(|write| matches!(write, Write::Put { key: of, .. } if of == key))

@@ -19,8 +19,8 @@ use crate::script::reply::{into_text, number_of};
 use crate::seam::GROUP;
 use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, ShardStats, StreamState};
 
-/// Maximum number of attempts to read a page. A server runs pipelined commands together, and seldom runs another
-/// client's command in between. So the first attempt usually succeeds.
+/// The first attempt usually succeeds, because a server seldom runs another client's command between pipelined
+/// commands.
 const PAGE_READS_MAX: usize = 16;
 
 impl RedisStore {
@@ -80,8 +80,8 @@ impl RedisStore {
         Ok(entries(self.connection.query(RedisCommand::AuditLog, &self.range(stream, range)).await?))
     }
 
-    /// Repeats the reads until the counts before and after the entries are equal, because callers compare the counts
-    /// with the entries. MULTI would prevent changes in between, but Redis refuses MULTI when memory is full.
+    /// Repeats the reads until the counts before and after the entries are equal. MULTI would prevent changes in
+    /// between, but Redis refuses MULTI when memory is full.
     pub(super) async fn page_of(
         &self,
         stream: &StreamKey,
@@ -174,7 +174,7 @@ impl RedisStore {
     ) -> Result<Option<(Arc<str>, i64)>, StoreError> {
         let mut ask = pipe();
         ask.cmd("XPENDING").arg(self.key(queue)).arg(GROUP).arg(entry.as_str()).arg(entry.as_str()).arg(1);
-        // A missing stream or group means that no consumer has taken the entry.
+        // If the stream or group is missing, no consumer has taken the entry.
         let reply = self.connection.replies(RedisCommand::Look, &ask).await?.pop().and_then(Result::ok);
         let held = list(reply.unwrap_or(Value::Nil)).into_iter().next().map(list).unwrap_or_default();
         let mut held = held.into_iter().skip(1);

@@ -1,7 +1,7 @@
-//! The store on Redis, 7.0 or later.
+//! The store on Redis, 7.0 or later. Commits call one Redis function, `commit.lua`. Reads are plain commands in one
+//! pipeline.
 //!
-//! Commits call one Redis function, `commit.lua`. `encode` writes its arguments, and `reply` reads its reply. Reads are
-//! plain commands in one pipeline. All keys of a shard begin with its prefix, which is their hash tag:
+//! All keys of a shard begin with its prefix, which is their hash tag:
 //!
 //! | Key | Content |
 //! |---|---|
@@ -15,18 +15,8 @@
 //! | `seqs:<tenant>` | hash: number of the last reply by inbox |
 //! | `meta` | hash: clock, restart epoch, generations, memory flag |
 //!
-//! # The function
-//!
-//! A function is compiled once, when its library is loaded, whereas Redis sets up a script again for each call. The
-//! first client that finds the library missing loads it on the shard's server, because each primary of a cluster has
-//! its own libraries. Redis saves and replicates libraries, so they survive a restart or a failover.
-//!
-//! The library's name includes a digest of its text, so several versions coexist during a rolling upgrade. Remove old
-//! versions with `FUNCTION DELETE`.
-//!
-//! The Redis user needs `+fcall` and `+function|load`. The text of the library runs as a script if the server has no
-//! functions, refuses these commands, or lacks the memory to load the library. Scripts need `+evalsha` and
-//! `+script|load`.
+//! The library's name includes a digest of its text, so several versions coexist during a rolling upgrade. If the
+//! server refuses `fcall` or `function|load`, or lacks memory, the text of the library runs as a script.
 
 mod encode;
 mod inspect;
@@ -65,19 +55,18 @@ pub(crate) fn function() -> &'static Function {
     &FUNCTION
 }
 
-/// One shard. Connects on first use.
 pub struct RedisStore {
     connection: Connection,
     prefix: Arc<str>,
     lease_ms: i64,
-    /// The restart epoch of the last commit; 0 before the first commit. Each commit sends this epoch, so that a server
-    /// without data recognizes that it has lost its data.
+    /// The restart epoch of the last commit; 0 before the first commit. From this epoch, a server without data
+    /// recognizes that it has lost its data.
     epoch: AtomicU64,
     idle: take::Idle,
-    /// False if the last take found fewer entries in each queue than its share of the request. The next take then
-    /// blocks on all queues at once.
+    /// False if the last take found less than a full share in each queue. The next take then blocks on all queues at
+    /// once.
     has_backlog: AtomicBool,
-    /// For durable commits, one for each kind of durability, because each wait blocks its connection.
+    /// One for each kind of durability, because each wait blocks its connection.
     confirming: [Confirming; 2],
 }
 
@@ -88,20 +77,17 @@ impl std::fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// The URL is for one server, a primary behind sentinels, or a cluster. For `lease_ms` after a restart of the
-    /// server, no permit of [`tickfleet_core::Window::Concurrency`] is granted.
+    /// For `lease_ms` after a restart of the server, no permit of [`tickfleet_core::Window::Concurrency`] is granted.
     pub fn open(url: &str, shard: u32, namespace: &str, lease_ms: i64) -> Result<Self, StoreError> {
         let dial = target_of(url)?.dial(Some(Keys::new(namespace, shard).prefix()));
         Ok(Self::over(dial, shard, namespace, lease_ms))
     }
 
-    /// For simulations.
     #[must_use]
     pub fn over(dial: Arc<dyn Dial>, shard: u32, namespace: &str, lease_ms: i64) -> Self {
         Self::on(Connection::over(dial), Keys::new(namespace, shard).prefix(), lease_ms)
     }
 
-    /// The connection is also used for other purposes.
     pub(crate) fn on(connection: Connection, prefix: &str, lease_ms: i64) -> Self {
         Self {
             connection,
@@ -137,7 +123,8 @@ impl RedisStore {
     fn read_reply(&self, encoded: &Encoded, reply: redis::Value) -> Result<BatchResult, StoreError> {
         let batch = reply::read(&self.prefix, encoded, reply)?;
         self.epoch.store(batch.shard.epoch, Ordering::Release);
-        // A missing permission is not the fault of the transaction. Once an operator grants it, the commit can succeed.
+        // A missing permission is not the fault of the transaction. Once an operator grants the permission, the commit
+        // can succeed.
         let refused = batch.results.iter().find_map(|result| match result {
             Err(Conflict::Failed { message }) if is_right_missing(message) => Some(message.clone()),
             _ => None,
@@ -145,7 +132,6 @@ impl RedisStore {
         refused.map_or(Ok(batch), |message| Err(StoreError::Refused(message)))
     }
 
-    /// Returns a closure that adds the arguments to a command. The closure takes the command and the run ID.
     fn arguments<'a>(&'a self, encoded: &'a Encoded) -> impl Fn(&mut redis::Cmd, &str) + 'a {
         |command, run_id| {
             command.arg(1).arg(&*self.prefix).arg(run_id).arg(self.lease_ms);

@@ -22,7 +22,7 @@ pub(super) fn command(prefix: &str, query: &Query) -> Cmd {
             names.iter().for_each(|name| {
                 command.arg(name.as_bytes());
             });
-            // HMGET needs at least one name. Without names, any command with an empty result will do.
+            // HMGET needs at least one name, so use another command with an empty result.
             if names.is_empty() { start("HLEN", parts(record)) } else { command }
         }
         Query::AllParts(record) => start("HGETALL", parts(record)),
@@ -55,8 +55,8 @@ fn pending(key: String) -> Cmd {
     cmd("XPENDING").arg(key).arg(GROUP).to_owned()
 }
 
-/// Parses the reply to a query. A key of another type counts as absent, and so does a stream without a group. The
-/// guards of a transaction report such keys.
+/// A key of another type counts as absent, and so does a stream without a group. The guards of a transaction report
+/// such keys.
 pub(super) fn answer(query: &Query, reply: RedisResult<Reply>) -> Value {
     let reply = reply.unwrap_or(Reply::Nil);
     match query {
@@ -101,7 +101,7 @@ fn all_parts(reply: Reply) -> Vec<(Arc<str>, bytes::Bytes)> {
     parts
 }
 
-/// Parses members with their scores. RESP3 replies with pairs, RESP2 with a flat list.
+/// RESP3 replies with pairs, RESP2 with a flat list.
 pub(super) fn members(reply: Reply) -> Vec<(Arc<str>, u64)> {
     let flat = list(reply).into_iter().flat_map(|value| match value {
         Reply::Array(pair) => pair,
@@ -128,7 +128,6 @@ pub(super) fn entries(reply: Reply) -> Vec<(EntryId, Fields)> {
     list(reply).into_iter().filter_map(entry).collect()
 }
 
-/// Parses an entry. A removed entry has no fields.
 fn entry(reply: Reply) -> Option<(EntryId, Fields)> {
     let Reply::Array(parts) = reply else { return None };
     let mut parts = parts.into_iter();

@@ -10,7 +10,6 @@ use crate::script::reply::{into_text, number_of, unexpected};
 use crate::seam::inspect::ShardStats;
 use crate::seam::{BatchResult, ShardState};
 
-/// The name of a commit in errors and metrics.
 pub(crate) const COMMIT: &str = "commit";
 
 pub(super) fn read(prefix: &str, encoded: &Encoded, reply: Value) -> Result<BatchResult, StoreError> {
@@ -145,7 +144,6 @@ pub(super) fn shard_stats(clock_ms: i64, meta: &[Option<String>]) -> ShardStats 
     let mut state = text(1).split(' ');
     let mut number = || state.next().and_then(|number| number.parse::<i64>().ok()).unwrap_or(0);
     let mut offset_ms = number();
-    // The second field is the server's run ID.
     let [_, epoch, epoch_began_ms, policy, settings, pressure] = [(); 6].map(|()| number());
     let mut last_ms = text(0).parse().unwrap_or(0);
     if offset_ms > AHEAD_MAX_MS || last_ms - clock_ms > AHEAD_MAX_MS {

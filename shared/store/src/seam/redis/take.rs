@@ -18,7 +18,6 @@ pub(super) type Idle = std::sync::Mutex<Vec<Blocking>>;
 
 pub(super) struct Blocking {
     connection: MultiplexedConnection,
-    /// Longest wait of reads on this connection.
     wait: Duration,
     /// `Connection::moves` when the connection was opened. A connection to a replaced primary is not reused.
     moves: u64,
@@ -50,15 +49,15 @@ impl RedisStore {
         }
         if taken.is_empty() && wait.is_some() {
             taken = self.read_made(take, &take.queues, each, wait).await?;
-            // A queue that returned its full share may have more entries. The next take then reads all backlogs first,
-            // so that it can prefer the first queue.
+            // A queue with its full share may have more entries. The next take then reads all backlogs, so that it can
+            // prefer the first queue.
             let is_full = |queue: &StreamKey| taken.iter().filter(|entry| entry.queue == *queue).count() >= each;
             self.has_backlog.store(take.queues.iter().any(is_full), Ordering::Relaxed);
         }
         Ok(taken)
     }
 
-    /// Works like [`Self::read_queues`], but creates missing queues.
+    /// Creates missing queues.
     async fn read_made(
         &self,
         take: &TakeRequest,
@@ -75,7 +74,7 @@ impl RedisStore {
         }
     }
 
-    /// Returns the queues with waiting entries in order of preference, each with the number of entries to take.
+    /// In order of preference, each with the number of entries to take.
     async fn waiting(&self, take: &TakeRequest) -> Result<Vec<(StreamKey, usize)>, StoreError> {
         let mut left = take.count;
         let mut shares = Vec::new();
@@ -119,8 +118,8 @@ impl RedisStore {
         Ok(by_queue.into_iter().flat_map(taken).collect())
     }
 
-    /// Runs a blocking command on a separate connection. If the future is dropped, the connection is dropped, too.
-    /// Otherwise Redis would deliver entries to a caller that no longer exists.
+    /// If the future is dropped, the connection is dropped, too. Otherwise Redis would deliver entries to a caller that
+    /// no longer exists.
     pub(super) async fn block(&self, command: &Cmd, wait: Duration) -> Result<Value, StoreError> {
         let mut blocking = match self.idle(wait) {
             Some(blocking) => blocking,

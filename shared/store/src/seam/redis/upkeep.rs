@@ -60,8 +60,7 @@ impl RedisStore {
         Ok(consumers)
     }
 
-    /// Removes a consumer without entries, atomically on the server. Otherwise, entries that the consumer takes just
-    /// before its removal would be lost.
+    /// Atomic on the server. Otherwise, entries that the consumer takes just before its removal would be lost.
     pub(super) async fn remove_idle(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
         let batch = self.commit_encoded(&encode_idle(&self.prefix, queue, consumer)).await?;
         Ok(batch.results.first().is_some_and(Result::is_ok))
@@ -91,8 +90,7 @@ impl RedisStore {
         Ok(went.into_iter().sum())
     }
 
-    /// Returns the newest ID that a stream has ever had. If a reader's position is later, the server has lost entries,
-    /// and all present entries are new to the reader.
+    /// The newest ID that the stream has ever had. If a reader's position is later, the server has lost entries.
     async fn newest(&self, key: &str) -> Result<u128, StoreError> {
         let mut ask = pipe();
         ask.cmd("XINFO").arg("STREAM").arg(key);
@@ -101,9 +99,8 @@ impl RedisStore {
         Ok(newest.as_deref().and_then(entry_number).unwrap_or_default())
     }
 
-    /// Returns the last ID up to which every group has acknowledged all entries. Reads the groups first, and then their
-    /// pending entries. Entries that a group takes in between do no harm: they are newer than the group's
-    /// last-delivered ID.
+    /// Every group has acknowledged all entries up to this ID. Reads the groups before their pending entries. Entries
+    /// that a group takes in between do no harm, because they have higher IDs.
     pub(super) async fn acknowledged_by_groups(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
         let key = self.key(log);
         let mut ask = pipe();
@@ -130,8 +127,7 @@ impl RedisStore {
         Ok(Some(upto.map(Option::unwrap_or_default).min().unwrap_or_default()))
     }
 
-    /// Assigns lost entries to `consumer`. Entries are acknowledged and deleted in one step, so an entry is lost if it
-    /// was delivered, still exists and is not pending. XCLAIM skips deleted entries, and entries that a consumer took
+    /// An entry is lost if it was delivered, still exists and is not pending. XCLAIM skips entries that a consumer took
     /// in the meantime, because their idle time is short.
     pub(super) async fn adopt_lost_entries(
         &self,
@@ -173,7 +169,7 @@ impl RedisStore {
         Ok((memory.used, memory.max))
     }
 
-    /// Returns an estimate: Redis samples a few of the stream's nodes.
+    /// An estimate: Redis samples a few of the stream's nodes.
     pub(super) async fn bytes_of(&self, stream: &StreamKey) -> Result<u64, StoreError> {
         let mut usage = cmd("MEMORY");
         usage.arg("USAGE").arg(self.key(stream)).arg("SAMPLES").arg(5);
@@ -217,7 +213,6 @@ impl RedisStore {
     }
 }
 
-/// Returns a pattern that matches only `text`.
 pub(super) fn escaped(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for character in text.chars() {

@@ -27,8 +27,7 @@ pub enum Notices {
 }
 
 impl Store {
-    /// Records that events were delivered, and then reads up to `most` undelivered events of each tenant. `delivered`
-    /// has the IDs of the entries that contain the delivered events.
+    /// First records `delivered` (IDs of entries). Then reads up to `most` undelivered events of each tenant.
     pub async fn notices(
         &self,
         notifier: Follower<'_>,
@@ -53,7 +52,7 @@ impl Store {
     }
 }
 
-/// Decodes the record of the delivered events. If the record is unreadable, all events are delivered again.
+/// If the record is unreadable, all events are delivered again.
 fn notified(value: &Value) -> Notified {
     match value {
         Value::Record(Some(stored)) => Stored::read(stored).map(|stored| stored.value).unwrap_or_default(),

@@ -27,11 +27,10 @@ impl ApprovalView {
     }
 }
 
-/// Number of tenants per round trip of a search for one approval.
+/// Per round trip of a search for one approval.
 const TENANTS_TOGETHER: usize = 1_000;
 
 impl Store {
-    /// `None` if the approval was never requested, or is no longer kept.
     pub async fn approval(&self, tenant: &TenantId, id: &str) -> Result<Option<ApprovalView>, StoreError> {
         Ok(self.approval_of_any(&[tenant], id).await?.map(|(_, found)| found))
     }
@@ -59,14 +58,13 @@ impl Store {
         Ok(None)
     }
 
-    /// Returns approvals with the earliest deadline first. Reads at most `count`, and omits an approval if its call has
-    /// ended or changed.
+    /// The earliest deadline first. Reads at most `count`, and omits an approval if its call has ended or changed.
     pub async fn approvals(&self, tenant: &TenantId, count: usize) -> Result<Vec<ApprovalView>, StoreError> {
         Ok(self.approvals_from(tenant, 0, (0, count)).await?.1)
     }
 
-    /// Works like [`Self::approvals`] for deadlines at or after `from_ms`. Skips the first `skip` of them, and reads up
-    /// to `count`. Also returns the number of approvals that were read, which is less than `count` at the end.
+    /// Skips the first `skip` approvals with deadlines at or after `from_ms`. Also returns the number of approvals that
+    /// were read, which is less than `count` at the end.
     pub async fn approvals_from(
         &self,
         tenant: &TenantId,

@@ -36,8 +36,7 @@ pub enum Checkpoint {
 }
 
 impl Store {
-    /// Moves the position from `before` to `after`, unless another process has the lease. If `before` and `after` are
-    /// equal, only takes the lease.
+    /// Moves the position from `before` to `after`. If both are equal, only takes the lease.
     pub async fn checkpoint(
         &self,
         follower: Follower<'_>,

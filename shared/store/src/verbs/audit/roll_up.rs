@@ -1,5 +1,3 @@
-//! Counts of the calls of each day.
-
 use tickfleet_core::EntryId;
 pub use tickfleet_core::audit::statistics::Addition;
 use tickfleet_core::audit::statistics::{CountCalls, CountResult, Statistics, day_counts, key};
@@ -9,8 +7,8 @@ use crate::{Store, StoreError};
 const READ_MAX: usize = 1_000;
 
 impl Store {
-    /// Counts the audit entries after `before` (empty at the start), up to and including `upto`. Returns false and adds
-    /// nothing if another process has counted them in the meantime. A repeated call does not count entries twice.
+    /// `before` is empty at the start, `upto` is inclusive. Returns false and adds nothing if another process has
+    /// counted the entries in the meantime. A repeated call does not count entries twice.
     pub async fn roll_up(&self, before: &str, upto: &str, additions: &[Addition]) -> Result<bool, StoreError> {
         let before = (!before.is_empty()).then(|| EntryId::new(before));
         let count = CountCalls { before, upto: EntryId::new(upto), additions: additions.to_vec() };
@@ -23,7 +21,7 @@ impl Store {
         Ok(statistics.and_then(|statistics| statistics.value.upto).map(|entry| entry.as_str().to_owned()))
     }
 
-    /// Returns the counts of a day, sorted by name. `day` counts the days since 1970.
+    /// Sorted by name. `day` counts the days since 1970.
     pub async fn day_counts(&self, day: i64) -> Result<Vec<(String, u64)>, StoreError> {
         let limit = day_counts(day);
         let mut counts = Vec::new();

@@ -19,8 +19,8 @@ impl Store {
         Ok(self.decide(SendMessage { tenant, to, id: id.into(), text }).await?.result)
     }
 
-    /// Returns at most `count` unread messages, oldest first, and marks them as read. A repeated call with the same
-    /// `name` returns the same messages, so the caller should repeat it after an error.
+    /// Marks the messages as read. A repeated call with the same `name` returns the same messages, so the caller should
+    /// repeat the call after an error.
     pub async fn receive_messages(
         &self,
         tenant: &TenantId,

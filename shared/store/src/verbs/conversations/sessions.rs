@@ -9,9 +9,8 @@ use crate::{Store, StoreError};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionRecord {
-    /// `None` if the session has no messages.
     pub agent: Option<AgentId>,
-    /// Counts from 1; 0 if the session has no messages.
+    /// From 1; 0 if the session has no messages.
     pub last: u64,
     /// Oldest first: number, the user's message, the agent's answer if there is one.
     pub exchanges: Vec<(u64, String, Option<String>)>,

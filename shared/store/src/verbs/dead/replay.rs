@@ -37,7 +37,6 @@ pub enum HandleResult {
     /// The inbox has too many unread replies.
     InboxFull,
     TooManyInboxes,
-    /// Memory is short.
     Pressure,
     Full,
 }
@@ -67,8 +66,7 @@ impl From<Submitted> for HandleResult {
 }
 
 impl Store {
-    /// Submits `new` in place of an item, and marks the item as handled. `entry` goes into the audit log. A repeated
-    /// replay submits only once.
+    /// Also marks the item as handled. `entry` goes into the audit log. A repeated replay submits only once.
     pub async fn replay(
         &self,
         item: DeadItemRef<'_>,
@@ -92,7 +90,7 @@ impl Store {
         })
     }
 
-    /// Handles an item without a replay. `entry` goes into the audit log.
+    /// `entry` goes into the audit log.
     pub async fn drop_dead(&self, item: DeadItemRef<'_>, entry: &str) -> Result<HandleResult, StoreError> {
         let drop = DropDead { item: item.item(), entry: self.audit_entry(entry) };
         Ok(match self.decide(drop).await?.result {

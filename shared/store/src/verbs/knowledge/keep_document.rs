@@ -7,8 +7,8 @@ use crate::reads::passages;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Stores a document completely or not at all, in place of a document with the same ID. After an error, the
-    /// document may have been stored, and the caller can repeat the call.
+    /// Replaces a document with the same ID. After an error, the document may have been stored, and the caller can
+    /// repeat the call.
     pub async fn keep_document(
         &self,
         tenant: &TenantId,
@@ -19,8 +19,7 @@ impl Store {
         Ok(self.decide(KeepDocument { tenant: tenant.clone(), document: document.clone(), passages }).await?.result)
     }
 
-    /// Removes documents in bounded steps, so some may have been removed after an error. Returns the number of removed
-    /// documents.
+    /// Works in bounded steps, so some documents may have been removed after an error.
     pub async fn drop_documents(&self, tenant: &TenantId, ids: &[String]) -> Result<u64, StoreError> {
         let mut removed = 0;
         for some in ids.chunks(limits::BATCH_ENTRIES_MAX) {

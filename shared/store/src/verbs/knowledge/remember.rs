@@ -19,7 +19,6 @@ impl Store {
         Ok(self.decide(Remember { tenant, agent, memory }).await?.result)
     }
 
-    /// Returns the number of removed memories.
     pub async fn forget(&self, tenant: &TenantId, agent: &AgentId, ids: &[String]) -> Result<u64, StoreError> {
         let forget = Forget { tenant: tenant.clone(), agent: agent.clone(), ids: ids.to_vec() };
         Ok(self.decide(forget).await?.result as u64)

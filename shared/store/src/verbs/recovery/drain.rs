@@ -17,7 +17,7 @@ impl From<DrainResult> for PauseResult {
 }
 
 impl Store {
-    /// `entry` goes into the audit log, unless it is empty. Also removes the drain flags of the workers in `gone`,
+    /// An `entry` that is not empty goes into the audit log. Also removes the drain flags of the workers in `gone`,
     /// which will not start again.
     pub async fn drain_worker(
         &self,
@@ -30,7 +30,6 @@ impl Store {
         self.change_drain(worker, DrainChange::Drain { note: note.clone(), gone: gone.to_vec(), entry }).await
     }
 
-    /// `entry` goes into the audit log, unless it is empty.
     pub async fn resume_worker(&self, worker: &str, entry: &str) -> Result<PauseResult, StoreError> {
         self.change_drain(worker, DrainChange::Resume { entry: self.audit_entry(entry) }).await
     }

@@ -5,11 +5,7 @@ use tickfleet_model::Priority;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Creates missing queues with their consumer groups.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Shards`] if the data was written with another number of shards.
+    /// [`StoreError::Shards`] means that the data was written with another number of shards.
     pub async fn ensure_groups(&self) -> Result<(), StoreError> {
         let stored = self.record_of::<Policies>(&policy::key()).await?.map_or(0, |stored| stored.value.shards);
         let ours = self.options().shards;

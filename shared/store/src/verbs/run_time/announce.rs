@@ -19,13 +19,13 @@ pub enum AnnounceResult {
 }
 
 impl Store {
-    /// The digest of the policy; `None` before the first announcement.
+    /// `None` before the first announcement.
     pub async fn policy_in_force(&self) -> Result<Option<String>, StoreError> {
         let policies = self.policies().await?;
         Ok(policies.map(|policies| policies.in_force).filter(|digest| !digest.is_empty()))
     }
 
-    /// Returns the last generation of a policy that another policy has replaced; `None` for any other policy.
+    /// `None` unless another policy has replaced this one.
     pub async fn generation_of(&self, digest: &str) -> Result<Option<u64>, StoreError> {
         Ok(self.policies().await?.and_then(|policies| policies.known.get(digest).copied()))
     }
@@ -34,13 +34,9 @@ impl Store {
         Ok(self.record_of::<Policies>(&policy::key()).await?.map(|stored| stored.value))
     }
 
-    /// Announces a policy. A new policy takes effect at once. An older policy takes effect only if no scheduler decides
-    /// by the policy in force. With `take`, schedulers that have stopped sending heartbeats do not count. Without
-    /// `scheduler`, no process is recorded as deciding by the policy.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Shards`] if the data was written with another number of shards.
+    /// An older policy takes effect only if no scheduler decides by the policy in force. With `take`, schedulers that
+    /// have stopped sending heartbeats do not count. Without `scheduler`, no process is recorded as deciding by the
+    /// policy.
     pub async fn announce(
         &self,
         digest: &str,

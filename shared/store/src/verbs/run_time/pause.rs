@@ -1,5 +1,4 @@
-//! Pauses of tenants and agents, which stop the admission of their calls, and pauses of tools, which make the tools'
-//! calls wait.
+//! Pauses of tenants and agents stop the admission of their calls. Pauses of tools make calls wait.
 
 use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
 use tickfleet_model::policy::{Pause, Paused, PausedTool};
@@ -25,26 +24,24 @@ impl From<SettingResult> for PauseResult {
 }
 
 impl Store {
-    /// Workers read the pause with their next heartbeat. `entry` goes into the audit log, unless it is empty.
+    /// Workers read the pause with their next heartbeat. An `entry` that is not empty goes into the audit log.
     pub async fn pause_tool(&self, tool: &PausedTool, pause: &Pause, entry: &str) -> Result<PauseResult, StoreError> {
         let origin = Origin::Operator(self.audit_entry(entry));
         self.change_pause(ChangeSetting::pause_tool(tool.clone(), pause, origin)).await
     }
 
-    /// `entry` goes into the audit log, unless it is empty.
     pub async fn resume_tool(&self, tool: &PausedTool, entry: &str) -> Result<PauseResult, StoreError> {
         let entry = self.audit_entry(entry);
         self.change_pause(ChangeSetting::remove(Setting::ToolPause(tool.clone()), entry)).await
     }
 
-    /// After the response, no call of the tenant or agent is admitted. `entry` goes into the audit log, unless it is
-    /// empty.
+    /// After the response, no call of the tenant or agent is admitted. An `entry` that is not empty goes into the audit
+    /// log.
     pub async fn pause(&self, who: &Paused, pause: &Pause, entry: &str) -> Result<PauseResult, StoreError> {
         let origin = Origin::Operator(self.audit_entry(entry));
         self.change_pause(ChangeSetting::pause(who.clone(), pause, origin)).await
     }
 
-    /// `entry` goes into the audit log, unless it is empty.
     pub async fn resume(&self, who: &Paused, entry: &str) -> Result<PauseResult, StoreError> {
         let entry = self.audit_entry(entry);
         self.change_pause(ChangeSetting::remove(Setting::Pause(who.clone()), entry)).await

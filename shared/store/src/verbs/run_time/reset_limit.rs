@@ -7,9 +7,8 @@ use crate::keys::CounterName;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Sets a counter to zero, and evaluates the turns that wait for it. The JSON object `entry` goes into the audit
-    /// log, and its `meta` gets the fields `used_before` and `window_ends_ms`. If there is no such counter, returns
-    /// `None` and writes nothing.
+    /// The store adds `used_before` and `window_ends_ms` to the `meta` of `entry`. Writes nothing if there is no such
+    /// counter.
     pub async fn reset_limit(
         &self,
         name: &CounterName,

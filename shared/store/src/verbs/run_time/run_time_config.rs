@@ -8,13 +8,11 @@ use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 
 use crate::{Store, StoreError};
 
-/// Omits settings of tenants that belong to another shard, because they have no effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunTimeConfig {
-    /// Increases with every change of the settings. A decision based on older settings is refused.
+    /// Increases with every change. A decision based on older settings is refused.
     pub generation: u64,
     pub declared: BTreeMap<TenantId, TenantPolicy>,
-    /// Unreadable declarations, each with the reason.
     pub unreadable: BTreeMap<TenantId, String>,
     /// By name or ID.
     pub tools_off: BTreeSet<String>,
@@ -25,7 +23,7 @@ pub struct RunTimeConfig {
 }
 
 impl Store {
-    /// All settings are from one generation.
+    /// All settings are from one generation. Omits settings of tenants of other shards, because they have no effect.
     pub async fn run_time_config(&self) -> Result<RunTimeConfig, StoreError> {
         let mut set = self.decide(ReadSettings).await?.result;
         set.tenants.retain(|tenant, _| self.is_home_of(tenant));

@@ -7,8 +7,8 @@ use tickfleet_model::policy::TenantPolicy;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// After the response, no call is admitted under an earlier declaration. `entry` goes into the audit log, unless it
-    /// is empty.
+    /// After the response, no call is admitted under an earlier declaration. An `entry` that is not empty goes into the
+    /// audit log.
     pub async fn set_tenant(&self, tenant: &TenantId, policy: &TenantPolicy, entry: &str) -> Result<(), StoreError> {
         let origin = Origin::Operator(self.audit_entry(entry));
         match self.decide(ChangeSetting::set_tenant(tenant.clone(), policy, origin)).await?.result {
@@ -17,8 +17,8 @@ impl Store {
         }
     }
 
-    /// Removes a declaration. A declaration in the configuration then applies again. `entry` goes into the audit log,
-    /// unless it is empty. Returns false if the tenant was not declared.
+    /// A declaration in the configuration then applies again. An `entry` that is not empty goes into the audit log.
+    /// Returns false if the tenant was not declared.
     pub async fn unset_tenant(&self, tenant: &TenantId, entry: &str) -> Result<bool, StoreError> {
         let remove = ChangeSetting::remove(Setting::Tenant(tenant.clone()), self.audit_entry(entry));
         Ok(matches!(self.decide(remove).await?.result, SettingResult::Done { .. }))

@@ -3,7 +3,7 @@ use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
 use crate::{Store, StoreError};
 
 impl Store {
-    /// `tool` is a name or ID. `entry` goes into the audit log, unless it is empty. Returns false if the tool already
+    /// `tool` is a name or ID. An `entry` that is not empty goes into the audit log. Returns false if the tool already
     /// had the requested state.
     pub async fn switch_tool(&self, tool: &str, on: bool, entry: &str) -> Result<bool, StoreError> {
         let entry = self.audit_entry(entry);

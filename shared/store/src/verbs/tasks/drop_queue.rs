@@ -7,7 +7,6 @@ use crate::{Store, StoreError};
 const READ_MAX: usize = 100_000;
 
 impl Store {
-    /// Removes empty queues of agents that are not configured. Returns their number.
     pub async fn drop_orphaned_queues(
         &self,
         is_configured: impl Fn(&TenantId, &AgentId) -> bool + Send,

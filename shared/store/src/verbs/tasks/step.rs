@@ -9,8 +9,7 @@ use crate::{Store, StoreError};
 const PAGE: u64 = 32;
 
 impl Store {
-    /// Returns the entries from number `from` on, oldest first; empty if the history is no longer kept. Reads in pages,
-    /// so that no reply is large.
+    /// Oldest first; empty if the history is no longer kept. Reads in pages, so that no reply is large.
     pub async fn steps(&self, task: &TurnName, from: usize) -> Result<Vec<String>, StoreError> {
         let key = keys::steps(task);
         let entries = self.record_of::<History>(&key).await?.map_or(0, |stored| stored.value.entries);
@@ -21,7 +20,6 @@ impl Store {
             let is_short = (page.len() as u64) < entries.min(at + PAGE) - at;
             all.extend(page);
             if is_short {
-                // The history has expired in the meantime.
                 break;
             }
             at += PAGE;

@@ -7,21 +7,20 @@ use crate::{Store, StoreError, TurnName};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelResult {
     Ok,
-    /// A worker or runtime has taken the turn or task, which ends after its current call.
+    /// The turn or task ends after its current call.
     Flagged,
     Ended,
-    /// The turn or task has not arrived yet. If it arrives within [`tickfleet_model::limits::EARLY_CANCEL_MS`], it ends
-    /// without running.
+    /// If the turn or task arrives within [`tickfleet_model::limits::EARLY_CANCEL_MS`], it ends without running.
     Waiting,
-    /// The turn or task has not arrived yet. The tenant has too many such cancellations, so this one is not stored.
+    /// The tenant has too many cancellations of turns that have not arrived yet, so this one is not stored.
     Full,
     /// Admitted before, and the record is lost.
     Unknown,
 }
 
 impl Store {
-    /// Cancels a turn or task and everything below it: turns under a task, delegated tasks, and everything below these.
-    /// A scheduler does this in several steps. After an error, the cancellation may have been stored.
+    /// Also cancels turns under a task, delegated tasks, and everything below these. After an error, the cancellation
+    /// may have been stored.
     pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<CancelResult, StoreError> {
         let bounds = self.bounds();
         let cancel = Cancel { name: name.clone(), reason: reason.to_owned(), above: None, bounds: &bounds };

@@ -19,7 +19,7 @@ pub struct ClaimedLocal {
 
 impl Store {
     /// `None` if the turn offers no local call, or if another process has claimed it. A repeated claim by the same
-    /// `claimant` returns the same call, because the response to the first claim may be lost.
+    /// `claimant` returns the same call, because the first response may be lost.
     pub async fn claim_local(&self, name: &TurnName, claimant: &str) -> Result<Option<ClaimedLocal>, StoreError> {
         let stored = self.record_of::<Turn>(&name.record()).await?;
         let Some(stored) = stored.filter(|stored| stored.value.is_offered()) else { return Ok(None) };
@@ -55,8 +55,7 @@ impl Store {
         Ok(self.decide(conclude).await?.result)
     }
 
-    /// Removes an empty queue. A claim creates the queue. If the call has already ended and its queue was removed, the
-    /// claim leaves an empty queue.
+    /// A claim creates the queue. If the call has already ended, the claim leaves an empty queue.
     async fn drop_empty(&self, queue: StreamKey) -> Result<(), StoreError> {
         let mut transaction = Transaction::new(self.versions().draw());
         transaction.guard(Guard::Within(queue.clone(), 1)).write(Write::DropQueue(queue));

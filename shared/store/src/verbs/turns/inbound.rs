@@ -9,8 +9,7 @@ use tickfleet_core::{EntryId, Guard, Query, Stored, StreamKey, Transaction, Valu
 
 use crate::{Store, StoreError, TurnName};
 
-/// If a message's scheduler crashes during a lookup, the message moves to another entry, so one lookup can miss the
-/// message.
+/// If a scheduler crashes, its message moves to another entry, so one lookup can miss the message.
 const LOOKUPS_MAX: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,17 +38,16 @@ impl Decision for Acknowledge {
 }
 
 impl Store {
-    /// Removes an inbound entry that needs no decision.
     pub async fn acknowledge(&self, from: Inbound, entry: &str) -> Result<(), StoreError> {
         self.decide(Acknowledge(from.stream(), EntryId::new(entry))).await?;
         Ok(())
     }
 
-    /// Returns the message of a turn or task that no scheduler has decided yet. A decision removes the entry and writes
-    /// the record in one transaction. So a caller that finds nothing here, and then reads the record, misses no turn.
+    /// A decision removes the entry and writes the record in one transaction. So a caller that finds nothing here, and
+    /// then reads the record, misses no turn.
     ///
-    /// Two kinds of messages are not found. A message with an ID that is derived from its entry is not found after a
-    /// crash of its scheduler. A task that was added without [`Self::enqueue_task`] is not found by its producer's ID.
+    /// After a crash of the scheduler, a message with an ID from its entry is not found. A task that was added without
+    /// [`Self::enqueue_task`] is not found either.
     pub async fn undecided(&self, name: &TurnName) -> Result<Option<UndecidedMessage>, StoreError> {
         if let Some((from, minted)) = minted(name)
             && let Some(fields) = self.inbound_entry(from, minted).await?
@@ -75,12 +73,10 @@ impl Store {
         Ok(None)
     }
 
-    /// True if the message was accepted with a producer's ID, but is not decided yet.
     pub async fn waits_for_admission(&self, name: &TurnName) -> Result<bool, StoreError> {
         Ok(self.queued(name).await?.is_some())
     }
 
-    /// Returns the digest of the content with this producer's ID; `None` if the ID is unknown or no longer kept.
     pub async fn content_of(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
         Ok(self.record_of::<GivenId>(&name.given()).await?.map(|given| given.value.digest))
     }

@@ -3,7 +3,7 @@ use tickfleet_core::call::progress::{CallProgress, ReportProgress};
 use crate::{Store, StoreError, TurnName};
 
 impl Store {
-    /// Returns false if the turn has ended.
+    /// False if the turn has ended.
     pub async fn report_progress(&self, name: &TurnName, progress: &CallProgress) -> Result<bool, StoreError> {
         Ok(self.decide(ReportProgress { name: name.clone(), progress }).await?.result)
     }

@@ -12,16 +12,16 @@ pub struct Submission {
     /// The producer's ID, which makes the submission idempotent.
     pub turn: Option<TurnId>,
     pub digest: String,
-    /// For the reply. An inbox with too many unread replies refuses the submission.
+    /// An inbox with too many unread replies refuses the submission.
     pub reply_to: Option<InboxName>,
-    /// The message as JSON.
+    /// JSON.
     pub payload: Bytes,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Submitted {
     Accepted {
-        /// The message's entry in the inbound stream. A turn without an ID gets an ID that is derived from this entry.
+        /// In the inbound stream. A turn without an ID gets an ID that is derived from this entry.
         entry: String,
     },
     /// Accepted before with the same content.
@@ -39,8 +39,7 @@ pub enum Submitted {
 }
 
 impl Store {
-    /// Returns one result for each turn, in order. After an error, the caller may submit the batch again if its turns
-    /// have IDs.
+    /// One result for each turn, in order. After an error, the caller may submit the batch again if its turns have IDs.
     pub async fn submit(&self, turns: &[Submission]) -> Result<Vec<Result<Submitted, StoreError>>, StoreError> {
         let bounds = self.inbound_bounds(Inbound::Turns).await?;
         let submits: Vec<Submit<'_>> = turns
@@ -57,9 +56,8 @@ impl Store {
         Ok(self.decide_all(&submits).await?.into_iter().map(submitted).collect())
     }
 
-    /// Adds a task to the `tasks` stream. A scheduler validates the message before an agent receives it. If the ID was
-    /// already used for other content, the scheduler's reply reports this. After an error, the caller may submit the
-    /// task again if it has an ID.
+    /// If the ID was already used for other content, the scheduler's reply reports this. After an error, the caller may
+    /// submit the task again if it has an ID.
     pub async fn enqueue_task(&self, task: &Submission) -> Result<Submitted, StoreError> {
         let bounds = self.inbound_bounds(Inbound::Tasks).await?;
         let submit = |given| Submit {

@@ -15,11 +15,9 @@ use crate::seam::RunError;
 use crate::{Store, StoreError, TurnName};
 
 const PAGE: usize = 128;
-/// Reads are not isolated, so one check may see two states of a turn. Only a fault that this many consecutive checks
-/// find is reported.
+/// One check may see two states of a turn. A fault is reported only if all of these consecutive checks find it.
 const LOOKS: usize = 3;
 const FAULTS_MAX: usize = 1_000;
-/// Maximum number of unfinished turns for which the counters of tenants are compared.
 const COUNTED_MAX: usize = 200_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +34,6 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// For people and the audit log.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -50,7 +47,6 @@ impl FaultKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultFound {
     pub kind: FaultKind,
-    /// The turn, counter, consumer, worker, tenant or record.
     pub subject: String,
     pub repaired: bool,
 }
@@ -58,7 +54,6 @@ pub struct FaultFound {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardCheck {
     pub faults: Vec<FaultFound>,
-    /// Faults that are not in `faults`.
     pub more: usize,
     pub checked: usize,
     /// False if there were too many unfinished turns, or if turns of a tenant changed during the comparison.
@@ -74,7 +69,7 @@ fn is_faulty((_, found): &(Subject, CheckResult)) -> bool {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Sums {
     counts: TenantCounts,
-    /// Hash of the names and versions of the records, independent of their order.
+    /// Does not depend on the order of the records.
     fingerprint: u64,
 }
 
@@ -94,15 +89,14 @@ struct Checker<'a> {
     /// A scan may return a turn twice, but each turn counts only once.
     seen: HashSet<TurnName>,
     sums: BTreeMap<TenantId, Sums>,
-    /// Tenants with an unreadable turn, which makes the comparison impossible.
+    /// An unreadable turn makes the comparison impossible.
     uncounted: BTreeSet<TenantId>,
     queues: BTreeSet<CounterKey>,
 }
 
 impl Store {
-    /// Checks all turns, timers, throttle queues, consumers and drained workers of the shard, and compares the counters
-    /// of its tenants, while the fleet keeps working. With `repair`, also repairs the faults that a transition can
-    /// repair. After an error, these repairs remain.
+    /// The fleet keeps working. With `repair`, also repairs the faults that a transition can repair. After an error,
+    /// these repairs remain.
     pub async fn check(&self, repair: bool) -> Result<ShardCheck, StoreError> {
         let report = ShardCheck { faults: Vec::new(), more: 0, checked: 0, compared: true };
         let mut checker = Checker {
@@ -142,7 +136,6 @@ impl Store {
         Ok(self.evaluate(&mut View::default(), |view, _| TenantCounts::stored(tenant, view)).await?)
     }
 
-    /// `None` if a turn cannot be read.
     async fn sums_of(&self, tenant: &TenantId) -> Result<Option<Sums>, StoreError> {
         let mut sums = Sums::default();
         let mut seen = HashSet::new();
@@ -249,7 +242,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares the counters of each tenant. Skips a tenant if its turns changed during the comparison.
+    /// Skips a tenant if its turns changed during the comparison.
     async fn tenants(&mut self) -> Result<(), StoreError> {
         if !self.report.compared {
             return Ok(());
@@ -288,7 +281,6 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks a page of subjects several times, and reports the faults that every check found.
     async fn check_page(&mut self, subjects: &[Subject]) -> Result<(), StoreError> {
         let found = self.check_subjects(subjects, false).await?;
         let mut faulty: Vec<(Subject, CheckResult)> = subjects.iter().cloned().zip(found).filter(is_faulty).collect();

@@ -19,8 +19,7 @@ impl Store {
         Ok(())
     }
 
-    /// Requests the right to renew a grant. The right expires after `lease_ms`. Returns false if another worker has
-    /// this right.
+    /// Returns false if another worker has the right to renew the grant. The right expires after `lease_ms`.
     pub async fn may_renew_grant(&self, id: &str, lease_ms: u64) -> Result<bool, StoreError> {
         Ok(self.decide(RenewGrant { id, lease_ms: lease_ms.cast_signed() }).await?.result)
     }

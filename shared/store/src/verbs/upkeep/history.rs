@@ -13,8 +13,7 @@ use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError};
 
 const PAGE: usize = 500;
-/// Maximum number of entries to read for a sample. Reading so many entries takes Redis about 30 ms. If there are more,
-/// the sample reads the newest entries, and estimates the outcomes of the others.
+/// Reading so many entries takes Redis about 30 ms. If there are more, a sample estimates the outcomes of the others.
 const READ_MAX: usize = 20_000;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,7 +27,6 @@ pub struct ShardHistory {
     pub now_ms: i64,
 }
 
-/// The calls since the previous sample, and the new position in the audit log.
 struct Counted {
     upto: Option<EntryId>,
     entries: u64,
@@ -36,9 +34,8 @@ struct Counted {
 }
 
 impl Store {
-    /// Stores a sample of the last minute that has ended, unless that minute has one. The first sample of a shard only
-    /// stores the position in the audit log. Counts the waiting turns of `tenants`. A repeated call does not count
-    /// twice. Returns false if it stored no sample.
+    /// At most one sample for each minute. The first sample of a shard only stores the position in the audit log.
+    /// Returns false if it stored no sample. A repeated call does not count twice.
     pub async fn sample_history(&self, tenants: &[TenantId]) -> Result<bool, StoreError> {
         let minute = self.now_ms().await?.div_euclid(MINUTE_MS) - 1;
         let last = self.record_of::<Sampled>(&key()).await?.map(|stored| stored.value);
@@ -117,7 +114,7 @@ impl Counted {
         }
     }
 
-    /// Estimates the calls in `unread` entries, in proportion to the calls in the `read` entries.
+    /// In proportion to the calls in the `read` entries.
     fn estimate(&mut self, unread: u64, read: u64) {
         let mut found = EndedCalls::default();
         self.ended.values().for_each(|calls| found.add(calls));

@@ -1,5 +1,4 @@
-//! Lists of tools for readers, see [`tickfleet_core::tools`]. Agents that may call the same tools share one list, in a
-//! format that is converted for each dialect.
+//! Lists of tools for readers, see [`tickfleet_core::tools`]. Agents that may call the same tools share one list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,24 +12,23 @@ use tickfleet_model::{AgentId, TenantId};
 
 use crate::{Store, StoreError};
 
-/// Maximum number of agents or tool names in one transaction.
+/// Agents or tool names.
 const PER_TRANSACTION: usize = 250;
-/// Pause between two transactions, so that a fleet of thousands of agents does not block the store.
+/// Without this pause, a fleet of thousands of agents would block the store.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
 #[derive(Debug, Clone)]
 pub struct ToolList {
     pub digest: String,
-    /// JSON, in the shared format.
     pub json: Arc<str>,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct ToolLists {
     pub lists: Vec<ToolList>,
-    /// Tenant, agent and the digest of the agent's list.
+    /// The last item is the digest of the agent's list.
     pub agents: Vec<(TenantId, AgentId, String)>,
-    /// Agents without a list, because their lists would exceed the byte limit of all lists together.
+    /// Agents without a list, because all lists together would exceed the byte limit.
     pub left_out: usize,
     /// By ID. If the ID belongs to one version of a tool, the name is `<name>@<version>`.
     pub names: BTreeMap<String, String>,
@@ -39,7 +37,7 @@ pub struct ToolLists {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolListsMark {
     pub fingerprint: String,
-    /// Agents without a list, because their lists would have exceeded the byte limit of all lists together.
+    /// Agents without a list, because all lists together would have exceeded the byte limit.
     pub left_out: usize,
 }
 
@@ -57,7 +55,6 @@ impl Store {
         Ok(list.map(|list| String::from(Box::<str>::from(list.value.0))))
     }
 
-    /// True if a worker has published all lists, and the lists have not expired.
     pub async fn has_tool_lists(&self) -> Result<bool, StoreError> {
         // Workers publish the names after the lists.
         Ok(self.record_of::<tickfleet_core::tools::Published>(&names_key()).await?.is_some())
@@ -74,8 +71,8 @@ impl Store {
         }
     }
 
-    /// Writes `lists`, which expire after `ttl_ms`, and then `fingerprint`, which expires after `fresh_ms`. Once the
-    /// fingerprint has expired, a worker writes the lists again. After an error, some lists may have been written.
+    /// The lists expire after `ttl_ms`, and the fingerprint after `fresh_ms`. A worker then writes the lists again.
+    /// After an error, some lists may have been written.
     pub async fn write_tool_lists(
         &self,
         fingerprint: &str,

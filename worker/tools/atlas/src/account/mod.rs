@@ -1,5 +1,4 @@
-//! Information for an agent about its own tenant: the subscription and the members of the team. Both tools read only
-//! the tenant of the call.
+//! An agent's own tenant: the subscription and the members of the team. Both tools read only the tenant of the call.
 
 mod subscription;
 mod team;
@@ -15,8 +14,7 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{Store, StoreError, TenantUsage};
 use tickfleet_tools::{CallContext, ToolError};
 
-/// Maximum agents of one tenant that a call reads. A tenant may have very many agents, and Redis must also serve other
-/// requests.
+/// A tenant may have very many agents, and Redis must also serve other requests.
 const AGENTS_SEEN_MAX: usize = 1_000;
 
 struct Caller {
@@ -28,14 +26,14 @@ struct Caller {
 fn caller(active: &PolicyHandle, context: &CallContext) -> Result<Caller, ToolError> {
     let active = active.load();
     let found = active.policy.look_up(&context.tenant, &context.agent);
-    // The call has just passed the permission checks. The tenant or the agent was therefore removed after these checks.
+    // The call has passed the permission checks, so the tenant or the agent was removed afterwards.
     let gone = |_| ToolError::Permanent("Your tenant or you are no longer configured here.".into());
     let (tenant, agent) = found.map(|(tenant, agent)| (tenant.clone(), agent.clone())).map_err(gone)?;
     Ok(Caller { active, tenant, agent })
 }
 
 impl Caller {
-    /// Returns at most [`AGENTS_SEEN_MAX`] agents of the tenant, by name, and the total number of the tenant's agents.
+    /// Returns at most [`AGENTS_SEEN_MAX`] agents, and the number of all agents.
     fn agents(&self) -> (Vec<AgentId>, usize) {
         let all = &self.active.policy.agents;
         if self.tenant.agents.is_empty() {

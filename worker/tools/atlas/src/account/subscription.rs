@@ -14,7 +14,6 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{Caller, caller, standing};
 
-/// Maximum number of rows of `limits.yaml` in a response.
 const ROWS_MAX: usize = 100;
 
 #[derive(Deserialize, JsonSchema)]
@@ -211,8 +210,7 @@ fn subscription(
     })
 }
 
-/// Returns the lowest enforced limit that counts all agents of the tenant together. `amount` returns `None` for a bound
-/// of another kind.
+/// Returns the lowest enforced limit. `amount` returns `None` for a bound of another kind.
 fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option<u64> {
     let is_of_all = |limit: &&Limit| {
         limit.mode == LimitMode::Enforce
@@ -224,7 +222,7 @@ fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option
     all.filter_map(|limit| amount(&caller.tenant.limit(limit).bound)).min()
 }
 
-/// Returns the limits that apply to the caller. The tenant's own numbers replace the general numbers.
+/// The tenant's own numbers replace the general numbers.
 fn rows(caller: &Caller, context: &CallContext) -> Vec<Row> {
     let tenant = &caller.tenant;
     let all = caller.active.policy.limits.iter();

@@ -1,11 +1,5 @@
-//! `get_team_members`: the tenant's agents and people.
-//!
-//! An agent is `active` if one of its calls was admitted within the last 24 hours, otherwise `idle`. The time of the
-//! last call comes from the agent's budget and is accurate to a tick. A budget is kept until one day after the end of
-//! the day that the budget covers, so earlier times are unknown.
-//!
-//! The status of a person comes from `tenants.yaml` and is `active` by default. People make no calls, so their last
-//! activity is unknown.
+//! `get_team_members`: the tenant's agents and people. An agent is `active` if one of its calls was admitted within the
+//! last 24 hours.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

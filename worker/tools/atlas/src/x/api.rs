@@ -14,7 +14,7 @@ use tickfleet_tools_http::{Client, Request, SendError, read_body, retry_after};
 
 use super::sign_in::Account;
 
-/// Maximum bytes of a response. A hundred posts with their authors take some hundred kilobytes.
+/// A hundred posts with their authors take some hundred kilobytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 const SAID_BYTES_MAX: usize = 600;
 
@@ -25,15 +25,13 @@ pub(super) struct Api {
     account: Account,
 }
 
-/// A request without the access token.
 #[derive(Debug, Clone)]
 pub(super) struct ApiRequest {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) query: Vec<(&'static str, String)>,
-    /// The body and its content type.
     pub(super) body: Option<(Bytes, String)>,
-    /// The request itself has the tool's effect: it creates the post. If the response is lost, the outcome is unknown.
+    /// True if the request has the tool's effect. Without a response, the outcome is then unknown.
     pub(super) is_effect: bool,
 }
 
@@ -55,7 +53,7 @@ impl ApiRequest {
         self.lost_for(message, None)
     }
 
-    /// Returns the error for a failed request. If the outcome is unknown, the wait that X requested is dropped.
+    /// If the outcome is unknown, the wait that X requested is dropped.
     fn lost_for(&self, message: String, retry_after: Option<Duration>) -> ToolError {
         if self.is_effect { ToolError::Transient(message) } else { ToolError::NotExecuted { message, retry_after } }
     }
@@ -66,7 +64,7 @@ impl Api {
         Self { base, client, account }
     }
 
-    /// Sends a request. If X rejects the token, requests a new token and sends the request once more.
+    /// If X rejects the token, sends the request once more with a new token.
     pub(super) async fn send(&self, context: &CallContext, ask: &ApiRequest) -> Result<Value, ToolError> {
         let token = self.account.token(context).await?;
         let answered = self.send_as(ask, &token).await?;
@@ -99,7 +97,7 @@ impl Api {
         let status = answer.status().as_u16();
         let headers = answer.headers().clone();
         let body = read_body(&mut answer, ANSWER_BYTES_MAX).await.ok();
-        // If X's response contains the token, the token is removed.
+        // X's response may contain the token.
         let secrets = Secrets::default().with_token(token);
         let text = body.map(|body| secrets.scrub(&String::from_utf8_lossy(&body)));
         Ok(ApiResponse { status, headers, text })
@@ -160,17 +158,16 @@ impl ApiResponse {
     }
 }
 
-/// The time until X resets its rate limit (docs.x.com, Rate limits). The reset time is compared with the response's own
-/// `Date`, so an incorrect local clock has no influence.
+/// docs.x.com, Rate limits. The local clock may be wrong, so the response's own `Date` counts.
 fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let reset: i64 = text("x-rate-limit-reset")?.parse().ok()?;
     let now = DateTime::parse_from_rfc2822(text("date")?).ok()?.timestamp();
-    // One second is added because both times are truncated to seconds.
+    // Both times are truncated to seconds, so add one second.
     u64::try_from(reset.saturating_sub(now).saturating_add(1).max(0)).ok().map(Duration::from_secs)
 }
 
-/// Returns the error message in a response. The body contains a problem (RFC 7807), a list of errors, or both.
+/// The body contains a problem (RFC 7807), a list of errors, or both.
 fn rejection_message(body: &Value) -> Option<String> {
     const PLACES: [&str; 5] = ["/errors/0/message", "/errors/0/detail", "/detail", "/error_description", "/title"];
     let said = PLACES.iter().find_map(|place| body.pointer(place)?.as_str()).filter(|said| !said.trim().is_empty())?;

@@ -1,5 +1,4 @@
-//! Pictures and videos for a post, fetched from their addresses. A model chooses the addresses. Media are therefore
-//! fetched under a separate guard and without redirects, and the content must match the declared type.
+//! Pictures and videos for a post. A model chooses the addresses, so media have a separate guard and no redirects.
 
 use std::sync::Arc;
 
@@ -9,7 +8,6 @@ use reqwest::{Method, Response, Url};
 use tickfleet_tools::{Secrets, ToolError};
 use tickfleet_tools_http::{Client, Request, SendError};
 
-/// Number of bytes that are enough to recognize every kind of media.
 const HEAD_BYTES: usize = 16;
 const MIB: u64 = 1024 * 1024;
 
@@ -20,10 +18,10 @@ pub(super) struct MediaFetcher(Arc<Client>);
 pub(super) struct MediaKind {
     pub(super) mime: &'static str,
     pub(super) category: &'static str,
-    /// Maximum bytes of one file. For pictures, these are X's own limits (docs.x.com, Media best practices). For
-    /// videos, the limit is lower than X's 512 MB, which could not be uploaded within the time of a call.
+    /// For pictures, X's own limits (docs.x.com, Media best practices). Uploading X's largest videos would take too
+    /// long.
     pub(super) bytes_max: u64,
-    /// True if a post can show up to four files of this kind. A post can show only one file of any other kind.
+    /// A post can show four pictures, but only one file of any other kind.
     pub(super) is_picture: bool,
 }
 
@@ -38,7 +36,7 @@ const fn video(mime: &'static str) -> MediaKind {
 const GIF: MediaKind = MediaKind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_picture: false };
 
 impl MediaKind {
-    /// Recognizes the kind of the media. `head` is the beginning of the media. `None` if X does not accept the media.
+    /// `head` is the beginning of the media. `None` if X does not accept the media.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         match head {
             [0xff, 0xd8, 0xff, ..] => Some(picture("image/jpeg")),
@@ -52,11 +50,11 @@ impl MediaKind {
     }
 }
 
-/// A media file. The beginning was read, and the rest is read on demand.
+/// The rest of the file is read on demand.
 #[derive(Debug)]
 pub(super) struct Media {
     pub(super) kind: MediaKind,
-    /// The size in bytes, if the server announces the size.
+    /// In bytes. `None` if the server does not announce the size.
     pub(super) total: Option<u64>,
     pub(super) name: String,
     here: BytesMut,
@@ -69,8 +67,7 @@ impl MediaFetcher {
         Self(client)
     }
 
-    /// Fetches only the beginning. `at` is the index of the media in the call, from 0. Transient failures are reported
-    /// as not executed.
+    /// Reads only the beginning. `at` is the index of the media in the call, from 0.
     pub(super) async fn fetch(&self, at: usize, address: &str) -> Result<Media, ToolError> {
         let name = format!("media_urls[{at}]");
         let refused = |why: String| ToolError::Permanent(format!("{name} cannot be used: {why} Nothing was posted."));
@@ -115,34 +112,32 @@ fn plain(kind: &str) -> String {
     kind.split(';').next().unwrap_or_default().trim().chars().take(80).collect::<String>().to_ascii_lowercase()
 }
 
-/// True if the declared type belongs to the same family (such as `image`). Unspecific types are accepted.
 fn agrees(declared_type: &str, mime: &str) -> bool {
     let family = |kind: &str| kind.split('/').next().unwrap_or_default().to_owned();
     matches!(declared_type, "" | "application/octet-stream" | "binary/octet-stream")
         || family(declared_type) == family(mime)
 }
 
-/// Returns the error for a failure that a retry may avoid. Nothing was posted.
+/// Nothing was posted, so a retry is harmless.
 fn passing(name: &str, why: &str) -> ToolError {
     ToolError::NotExecuted { message: format!("{name} could not be fetched: {why}."), retry_after: None }
 }
 
 impl Media {
-    /// Returns the next piece of `size` bytes. The last piece may be shorter. `None` after the last piece.
+    /// The last piece may be shorter than `size` bytes. `None` after the last piece.
     pub(super) async fn piece(&mut self, size: usize) -> Result<Option<Bytes>, ToolError> {
         while self.here.len() < size && self.more().await? {}
         let size = size.min(self.here.len());
         Ok((size > 0).then(|| self.here.split_to(size).freeze()))
     }
 
-    /// Returns false at the end of the media.
     async fn more(&mut self) -> Result<bool, ToolError> {
         let chunk = self.response.chunk().await;
         let Some(chunk) = chunk.map_err(|_| passing(&self.name, "its server went away in the middle"))? else {
             return Ok(false);
         };
         self.read += chunk.len() as u64;
-        // The limit depends on the kind of media. Until the kind is known, `fetch` limits the bytes.
+        // The limit depends on the kind of media. `fetch` limits the bytes until the kind is known.
         if !self.kind.mime.is_empty() && self.read > self.kind.bytes_max {
             return Err(self.too_large());
         }

@@ -1,12 +1,5 @@
 //! X: `post_to_x` and `search_x`, according to the documentation of API v2 (docs.x.com: Posts, Search, Media, OAuth
 //! 2.0, Rate limits; as of November 2026).
-//!
-//! Read in this order:
-//!
-//! - `post` and `search`: the tools.
-//! - `api`: a request and the interpretation of its response.
-//! - `media` and `upload`: the media of a post.
-//! - `sign_in` and `sealed`: tokens.
 
 mod api;
 mod media;
@@ -32,16 +25,14 @@ use sign_in::{Account, SignIn};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// If a token is missing, the tool that needs the token still exists, but calls of the tool fail with `not_configured`.
-/// Only an unusable variable is an error.
+/// Without a token, the tool exists, but its calls fail with `not_configured`. Only an unusable variable is an error.
 pub(crate) fn all(home: &Store, environment: &Environment) -> Result<[TypedTool; 2], String> {
     let base = environment.get("X_BASE_URL").unwrap_or_else(|| "https://api.x.com".to_owned());
     let base = Url::parse(&base).map_err(|error| format!("X_BASE_URL: {error}"))?;
     let guard = guard(environment, "TICKFLEET_ALLOW_PRIVATE")?;
     guard.check(&base).map_err(|refused| format!("X_BASE_URL: {refused}"))?;
     let client = |guard: Guard| Client::new(guard, true, CONNECT_TIMEOUT).map(Arc::new);
-    // Services may have private addresses that the guard of the API client allows. A model chooses the addresses of
-    // media and must not reach such services, so media have their own guard.
+    // A model chooses the addresses of media, so media must not reach the private addresses of the API client.
     let fetcher = MediaFetcher::new(client(self::guard(environment, "X_MEDIA_ALLOW_PRIVATE")?)?);
     let client = client(guard)?;
     let sign_in = SignIn::new(&base, &client, home, environment)?.map(Arc::new);

@@ -1,9 +1,9 @@
-//! `multipart/form-data` bodies (RFC 7578) with a file and some short fields.
+//! `multipart/form-data` bodies (RFC 7578).
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-/// Returns the body and its content type. The fields are constants, so they need no escaping.
+/// Returns the body and its content type. The fields must be constants, because they are not escaped.
 pub(super) fn form(fields: &[(&str, &str)], file: &[u8]) -> (Bytes, String) {
     let boundary = boundary(file);
     let mut body = Vec::with_capacity(file.len() + 1024);
@@ -21,8 +21,7 @@ pub(super) fn form(fields: &[(&str, &str)], file: &[u8]) -> (Bytes, String) {
     (body.into(), format!("multipart/form-data; boundary={boundary}"))
 }
 
-/// The boundary is derived from the file's digest. No one can make a file that contains its own digest, so the boundary
-/// does not occur in the file.
+/// No one can make a file that contains its own digest, so the boundary does not occur in the file.
 fn boundary(file: &[u8]) -> String {
     Sha256::digest(file).iter().take(16).fold("tickfleet-".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }

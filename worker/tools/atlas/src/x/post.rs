@@ -1,5 +1,4 @@
-//! `post_to_x`: uploads the media, then creates the post. Creating the post is the only effect. A failure before the
-//! request for the post is reported as not executed. A failure after that request has an unknown outcome.
+//! `post_to_x`: uploads the media, then creates the post. Only creating the post has an effect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +17,10 @@ use super::upload::upload;
 const MEDIA_MAX: usize = 4;
 const ADDRESS_BYTES_MAX: usize = 2_048;
 const CONTENT_CHARS_MAX: usize = 280;
-/// Time limits of the whole call, and of all steps before the request that creates the post. The second limit is
-/// shorter: a timeout before the request is then reported as not executed. A timeout of the whole call has an unknown
-/// outcome. A draining worker waits 45 s for its calls, so a call must end sooner.
+/// A timeout before the post counts as not executed. A draining worker waits 45 s, so a call must end sooner.
 const TIMEOUT: Duration = Duration::from_secs(40);
 const MEDIA_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum number of calls of a process that upload at the same time. Each upload takes some megabytes of memory.
+/// Each upload takes some megabytes of memory.
 const UPLOADS_MAX: usize = 4;
 
 #[derive(Deserialize, JsonSchema)]
@@ -93,7 +90,6 @@ fn too_slow() -> ToolError {
     ToolError::NotExecuted { message, retry_after: None }
 }
 
-/// Uploads the media one after another. Returns X's ids of the media.
 async fn media(
     api: &Api,
     fetcher: &MediaFetcher,
@@ -119,7 +115,7 @@ async fn media(
     Ok(ids)
 }
 
-/// Creates the post (docs.x.com, Create Post). This request is the tool's only effect.
+/// docs.x.com, Create Post. This request is the tool's only effect.
 async fn publish(api: &Api, context: &CallContext, content: &str, media: &[String]) -> Result<Posted, ToolError> {
     let mut body = json!({ "text": content });
     if !media.is_empty() {

@@ -1,9 +1,5 @@
-//! An OAuth grant (an access token and a refresh token) as stored in Redis. The grant is encrypted, so that a reader of
-//! Redis cannot obtain the tokens.
-//!
-//! The key is derived from the configured refresh token. All workers of the fleet have this token, and Redis does not.
-//! If another refresh token is configured, grants that were stored under the previous refresh token can be neither
-//! found nor decrypted.
+//! An OAuth grant, encrypted so that a reader of Redis cannot obtain the tokens. The key is derived from the configured
+//! refresh token.
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -11,7 +7,6 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// A larger value was not stored by the fleet.
 const SEALED_BYTES_MAX: usize = 32 * 1024;
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -24,11 +19,8 @@ pub(super) struct StoredGrant {
     pub(super) number: u64,
 }
 
-/// Encrypts and decrypts the grants of one sign-in. The sign-in begins with a configured refresh token, and each new
-/// grant replaces the previous grant.
 pub(super) struct Seal {
     key: LessSafeKey,
-    /// The name under which the grants are stored.
     pub(super) id: String,
 }
 
@@ -38,7 +30,7 @@ impl Seal {
         let hash = |purpose: &str| {
             let mut hash = Sha256::new();
             for part in [purpose, client_id, refresh_token.expose_secret()] {
-                // Lengths are included, so that different sequences of parts never have the same hash input.
+                // Without the lengths, different sequences of parts could have the same hash input.
                 hash.update((part.len() as u64).to_be_bytes());
                 hash.update(part);
             }
@@ -60,7 +52,7 @@ impl Seal {
         Ok([nonce.as_slice(), &text].concat())
     }
 
-    /// Decrypts a grant. `None` if the data is too large, was encrypted by another seal, or was changed later.
+    /// `None` if the data is too large, was encrypted by another seal, or was changed later.
     pub(super) fn open(&self, sealed: &[u8]) -> Option<StoredGrant> {
         if sealed.len() > SEALED_BYTES_MAX {
             return None;

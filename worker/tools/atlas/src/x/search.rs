@@ -12,7 +12,7 @@ use super::api::{Api, ApiRequest};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 const QUERY_CHARS_MAX: usize = 512;
-/// The minimum and maximum number of posts that X returns.
+/// X accepts no other numbers.
 const RESULTS: (u32, u32) = (10, 100);
 
 #[derive(Deserialize, JsonSchema)]

@@ -1,7 +1,5 @@
-//! Tokens of X: fixed tokens, and OAuth 2.0 with a refresh token (docs.x.com, OAuth 2.0; scope `offline.access`). X's
-//! access tokens are valid for two hours, and each refresh token can be used once. Therefore no two workers request a
-//! new grant at the same time. Before a worker uses a new access token, it stores the next refresh token in Redis,
-//! encrypted.
+//! Tokens of X: fixed tokens, and OAuth 2.0 with a refresh token (docs.x.com, OAuth 2.0; scope `offline.access`). Each
+//! refresh token can be used once, so only one worker at a time requests a new grant.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,16 +14,15 @@ use tickfleet_tools_http::{Client, Credentials, TokenGrant};
 
 use super::sealed::{Seal, StoredGrant};
 
-/// How long one worker has the exclusive right to request the next grant (ms). A request takes less time. If a request
-/// fails, no worker requests a grant until this time is over.
+/// Longer than a request. After a failed request, no worker requests a grant until this time is over.
 const RENEWAL_MS: u64 = 20_000;
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
-/// A call that waits for another worker's grant checks for the grant at this interval, at most `LOOKS` times.
+/// For a call that waits for another worker's grant.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 40;
-/// Number of attempts to store a grant. A grant that is not stored is lost permanently.
+/// A grant that is not stored is lost permanently.
 const KEEP_TRIES: u32 = 10;
-/// How long a grant is stored (ms). X's refresh tokens are valid for half a year. Each use returns a new refresh token.
+/// X's refresh tokens are valid for half a year, and each use returns a new one.
 const KEPT_MS: u64 = 190 * 86_400_000;
 
 #[derive(Clone)]
@@ -49,7 +46,7 @@ impl Account {
         sign_in.map_or(Self::Fixed("X_USER_TOKEN"), Self::SignedIn)
     }
 
-    /// Returns the account for requests that only read: the app if it has a token, otherwise the user.
+    /// Prefers the app's token to the user's.
     pub(super) fn of_reader(sign_in: Option<Arc<SignIn>>, environment: &Environment) -> Self {
         let is_set = |name: &str| environment.get(name).is_some();
         match sign_in {
@@ -59,8 +56,7 @@ impl Account {
         }
     }
 
-    /// Declares the secrets of the account on the tool. If a secret is missing, the tool is not configured. Values of
-    /// secrets are removed from results.
+    /// If a secret is missing, the tool is not configured. Values of secrets are removed from results.
     pub(super) fn declared_on(&self, tool: TypedTool, environment: &Environment) -> TypedTool {
         match self {
             Self::Fixed(name) => tool.secret_from_env(name, name),
@@ -71,7 +67,6 @@ impl Account {
         }
     }
 
-    /// Returns a token that has not expired and that X has not rejected, as far as this worker knows.
     pub(super) async fn token(&self, context: &CallContext) -> Result<SecretString, ToolError> {
         match self {
             Self::Fixed(name) => context.secret(name).map(SecretString::from),
@@ -94,12 +89,12 @@ pub(super) struct SignIn {
     token_url: Url,
     client_id: SecretString,
     client_secret: Option<SecretString>,
-    /// The configured refresh token, for the first grant.
+    /// For the first grant only.
     refresh_token: SecretString,
     client: Arc<Client>,
     home: Store,
     seal: Seal,
-    /// The last grant that this process has seen. Used if Redis has lost the grant.
+    /// Used if Redis has lost the grant.
     last: Mutex<Option<StoredGrant>>,
 }
 
@@ -126,8 +121,7 @@ impl SignIn {
         }))
     }
 
-    /// Returns a token other than `refused`. The work runs in a separate task, which continues if the call is dropped.
-    /// X may already have replaced the refresh token, and the new refresh token must be stored.
+    /// A dropped call must not stop the task: X may have replaced the refresh token already.
     async fn token(self: &Arc<Self>, refused: Option<&SecretString>) -> Result<SecretString, ToolError> {
         let this = Arc::clone(self);
         let refused = refused.cloned();
@@ -145,8 +139,7 @@ impl SignIn {
                 return Ok(SecretString::from(kept.access.clone()));
             }
             if self.home.may_renew_grant(&self.seal.id, RENEWAL_MS).await.map_err(away)? {
-                // Another worker may have obtained a grant after the check above, but before this worker got the right
-                // to request one.
+                // Another worker may have obtained a grant before this worker got the right to request one.
                 let (kept, now_ms) = self.newest().await?;
                 return match kept.filter(|kept| is_good(kept, now_ms)) {
                     Some(kept) => Ok(SecretString::from(kept.access)),
@@ -158,7 +151,7 @@ impl SignIn {
         Err(not_signed_in("another worker is at it; try again later", None))
     }
 
-    /// Returns the grant with the highest number in Redis or in this process, and the current time of the shard (ms).
+    /// The grant with the highest number counts. Also returns the current time of the shard (ms).
     async fn newest(&self) -> Result<(Option<StoredGrant>, i64), ToolError> {
         let (kept, now_ms) = tokio::try_join!(self.home.load_grant(&self.seal.id), self.home.now_ms()).map_err(away)?;
         let kept = kept.and_then(|sealed| self.seal.open(&sealed));
@@ -170,7 +163,7 @@ impl SignIn {
         Ok((last.clone(), now_ms))
     }
 
-    /// Requests a new grant. Tries to store the grant before its access token is used.
+    /// Tries to store the grant before its access token is used.
     async fn renew(&self) -> Result<SecretString, ToolError> {
         let (last, _) = self.newest().await?;
         let refresh = last.as_ref().map_or_else(|| self.refresh_token.clone(), |kept| kept.refresh.clone().into());

@@ -1,5 +1,4 @@
-//! Uploads media to X (docs.x.com, Media upload). Pictures are uploaded in one request. Animations and videos are
-//! uploaded in pieces, and X then processes them for a while.
+//! Uploads media to X (docs.x.com, Media upload). X processes animations and videos after the upload.
 
 use std::time::Duration;
 
@@ -11,12 +10,11 @@ use super::api::{Api, ApiRequest};
 use super::media::Media;
 use super::multipart;
 
-/// Bytes of one piece. X accepts up to 5 MB.
+/// X accepts up to 5 MB.
 const PIECE_BYTES: usize = 2 * 1024 * 1024;
-/// Minimum and maximum wait between two requests for the progress of X's processing.
 const WAIT_S: (u64, u64) = (1, 10);
 
-/// Returns X's id of the media. Other users cannot see the media until a post refers to the media.
+/// Other users cannot see the media until a post refers to the media.
 pub(super) async fn upload(api: &Api, context: &CallContext, mut media: Media) -> Result<String, ToolError> {
     if media.kind.is_picture {
         let all = usize::try_from(media.kind.bytes_max).unwrap_or(usize::MAX);
@@ -46,7 +44,7 @@ pub(super) async fn upload(api: &Api, context: &CallContext, mut media: Media) -
     finished(api, context, id, answer).await
 }
 
-/// Waits until X has processed the media. The caller limits the wait.
+/// The caller limits the wait.
 async fn finished(api: &Api, context: &CallContext, id: String, mut answer: Value) -> Result<String, ToolError> {
     loop {
         let Some(info) = answer.pointer("/data/processing_info") else { return Ok(id) };
@@ -66,7 +64,7 @@ async fn finished(api: &Api, context: &CallContext, id: String, mut answer: Valu
     }
 }
 
-/// X's ids have up to 19 digits. The id is validated because it becomes part of URLs.
+/// X's ids have up to 19 digits. Validate the id, because it becomes part of URLs.
 fn id_of(answer: &Value) -> Result<String, ToolError> {
     let id = answer.pointer("/data/id").and_then(Value::as_str);
     let sound = |id: &&str| (1..=19).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,5 +1,4 @@
-//! Explains the problems of a value so that a model can correct the value: which argument, what was expected, what was
-//! found.
+//! Explains the problems of a value to a model: the argument, the expected value and the found value.
 
 use std::sync::LazyLock;
 
@@ -11,10 +10,10 @@ use tickfleet_protocol::cut_response;
 
 use crate::wording;
 
-/// Maximum number of reported problems. A model corrects only a few in one step.
+/// A model corrects only a few problems in one step.
 pub(super) const PROBLEMS_MAX: usize = 5;
 const QUOTED_BYTES_MAX: usize = 80;
-/// Maximum bytes of a list of values or names. Further entries are only counted.
+/// Further entries are only counted.
 const LISTED_BYTES_MAX: usize = 320;
 const PROBLEM_BYTES_MAX: usize = 640;
 const PATH_BYTES_MAX: usize = 300;
@@ -23,16 +22,14 @@ const ALTERNATIVES_MAX: usize = 3;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CheckedValueName {
     pub(super) whole: &'static str,
-    /// The verb after `whole`: `are` or `is`.
+    /// `are` or `is`.
     pub(super) is: &'static str,
     part: &'static str,
-    /// How messages begin if members are missing: the singular and the plural form.
+    /// The singular and the plural form. The same applies to `unknown`.
     missing: [&'static str; 2],
-    /// How messages begin if members are unknown: the singular and the plural form.
     unknown: [&'static str; 2],
     pub(super) bytes_max: usize,
-    /// True if values are quoted. Values of results are not quoted, because a withheld result must not appear in
-    /// messages.
+    /// Values of results are not quoted, because a withheld result must not appear in messages.
     quoted: bool,
 }
 
@@ -68,9 +65,9 @@ pub struct Problem {
 /// Arguments that do not parse or do not fit the schema. Contains at most five problems, each of bounded length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArgumentError {
-    /// The problems, in the schema's order. Never empty.
+    /// In the schema's order. Never empty.
     pub problems: Vec<Problem>,
-    /// True if there are more problems than those in `problems`.
+    /// True if there are more problems.
     pub more: bool,
     /// True if the arguments end in the middle because the model's response was cut off.
     pub is_cut: bool,
@@ -82,8 +79,7 @@ impl ArgumentError {
         Self { problems: vec![Problem { path: String::new(), message }], more: false, is_cut: false }
     }
 
-    /// Returns the message for a model, at most [`limits::ERROR_BYTES_MAX`] bytes:
-    /// `Missing required argument 'path' for tool 'write_file'.`
+    /// Returns the message for a model, at most [`limits::ERROR_BYTES_MAX`] bytes.
     #[must_use]
     pub fn message(&self, tool: &str) -> String {
         if self.is_cut {
@@ -102,8 +98,7 @@ impl ArgumentError {
         wording::cut(&text, limits::ERROR_BYTES_MAX)
     }
 
-    /// Returns the error as JSON: `{"problems": [{"path", "message"}]}`. If there are more problems, `"more": true` is
-    /// added. If the arguments were cut off, `"reason": "cut"` is added.
+    /// Returns JSON: `{"problems": [{"path", "message"}]}`, with `"more": true` and `"reason": "cut"` where they apply.
     #[must_use]
     pub fn details(&self) -> Value {
         let problems = self.problems.iter().map(|p| serde_json::json!({"path": p.path, "message": p.message}));
@@ -132,7 +127,6 @@ pub(super) fn all<'e>(
         let room = problems.len() < PROBLEMS_MAX;
         if let ValidationErrorKind::Required { property } = error.kind() {
             let name = join(&path, property.as_str().unwrap_or_default());
-            // Report all missing members of one object as one problem.
             match missing.iter_mut().find(|(at, _)| *at == path) {
                 Some((_, lacking)) => lacking.push(name),
                 None if room => {
@@ -184,7 +178,7 @@ fn message(error: &ValidationError<'_>, path: &str, names: &[String], subject: &
 }
 
 fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &CheckedValueName) -> String {
-    // Names are suggested only at the top level: the schema's names below that level are not collected.
+    // The names below the top level are not collected.
     let names = if path.is_empty() { names } else { &[] };
     let meant = |name: &str| wording::closest(name, names.iter().map(String::as_str), 1).first().copied();
     let expected = || listed(names.iter().map(|name| wording::cut(name, QUOTED_BYTES_MAX)), LISTED_BYTES_MAX / 2);
@@ -208,8 +202,7 @@ fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &Checke
     if names.is_empty() { text } else { format!("{text}, expected: {}", expected()) }
 }
 
-/// A predicate such as `must be of type string`. The argument's name precedes the predicate in a message. `None` if
-/// this kind of error has no wording.
+/// A predicate for the argument's name, such as `must be of type string`. `None` if the error has no wording.
 fn expected(error: &ValidationError<'_>) -> Option<String> {
     use ValidationErrorKind as K;
     let has = |count: usize| format!("has {count}");
@@ -253,8 +246,7 @@ fn expected(error: &ValidationError<'_>) -> Option<String> {
     })
 }
 
-/// Returns the allowed values if the schema is an enum, a constant, null, or alternatives that are such lists. Schemas
-/// use a `oneOf` of `const` as an enum with a description for each value.
+/// Schemas use a `oneOf` of `const` as an enum with a description for each value.
 fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
     use ValidationErrorKind as K;
     match error.kind() {
@@ -273,7 +265,6 @@ fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
     }
 }
 
-/// Lists the first error of each alternative, so that a model can choose an alternative.
 fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> String {
     let wish = |error: &ValidationError<'_>| {
         let here = error.instance_path().as_str();
@@ -294,14 +285,12 @@ fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> Str
     format!("fits none of the allowed forms ({shown}{more})")
 }
 
-/// Explains why a schema is not valid. `error` comes from the validator of the meta-schema.
 pub(super) fn of_schema(error: &ValidationError<'_>) -> String {
     let words = expected(error).map(|expected| format!("{} {expected}", quoted(error.instance())));
     wording::cut(&words.unwrap_or_else(|| error.masked().to_string()), PROBLEM_BYTES_MAX)
 }
 
-/// Describes a wrong value for a message. If the argument's name marks a secret, the description gives only the kind of
-/// value, because more people and systems see messages than arguments. Null and booleans are always shown.
+/// Names only the kind of a secret value, because more people and systems see messages than arguments.
 pub fn found(path: &str, value: &Value) -> String {
     let secret = is_secret(path);
     match value {
@@ -312,7 +301,7 @@ pub fn found(path: &str, value: &Value) -> String {
     }
 }
 
-/// Returns true if any part of the path marks the argument as a secret.
+/// True if any part of the path marks a secret.
 pub fn is_secret(path: &str) -> bool {
     static SECRETS: LazyLock<Redactor> = LazyLock::new(Redactor::default);
     path.split(['.', '[', ']']).any(|part| SECRETS.is_secret_key(part))
@@ -322,7 +311,7 @@ pub(super) fn quoted(value: &Value) -> String {
     quoted_up_to(value, QUOTED_BYTES_MAX)
 }
 
-/// A long string is cut before it is serialized, so a large argument costs little.
+/// Cuts a long string before serializing it, so that a large argument costs little.
 fn quoted_up_to(value: &Value, bytes_max: usize) -> String {
     match value {
         Value::String(text) => wording::cut(&Value::from(wording::cut(text, bytes_max)).to_string(), bytes_max),
@@ -336,7 +325,6 @@ fn listed_names(names: &[String]) -> String {
     listed(names.iter().map(|name| format!("'{}'", wording::cut(name, QUOTED_BYTES_MAX))), LISTED_BYTES_MAX)
 }
 
-/// Joins the items up to `bytes_max`. Further items are only counted.
 fn listed(items: impl Iterator<Item = String>, bytes_max: usize) -> String {
     let mut text = String::new();
     let mut left_out = 0usize;

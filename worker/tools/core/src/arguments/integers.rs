@@ -1,5 +1,4 @@
-//! Normalizes integers. As in JSON Schema, a whole number is an integer in any notation (`5.0`, `5e0`). All kinds of
-//! tools receive such a number in integer form.
+//! Normalizes integers: in JSON Schema, a whole number is an integer in any notation (`5.0`, `5e0`).
 
 use std::borrow::Cow;
 
@@ -7,11 +6,10 @@ use serde_json::Value as Schema;
 use tickfleet_model::limits;
 use tickfleet_protocol::json::{Document, Kind, Value, push_quoted};
 
-/// A number that would be longer stays unchanged.
+/// A longer number stays unchanged.
 const DIGITS_MAX: usize = 400;
-/// Maximum length of a chain of references and combined schemas.
+/// Longest chain of references and combined schemas.
 const HOPS_MAX: usize = 16;
-/// Maximum number of schemas considered for one value.
 const SCHEMAS_MAX: usize = 256;
 
 pub(super) fn are_declared(schema: &Schema) -> bool {
@@ -24,8 +22,7 @@ pub(super) fn are_declared(schema: &Schema) -> bool {
     }
 }
 
-/// `text` must fit `schema`. If the schema declares an integer, a whole number is rewritten as an integer. All other
-/// bytes stay the same.
+/// `text` must fit `schema`. Only whole numbers are rewritten, and all other bytes stay the same.
 pub(super) fn as_integers<'a>(schema: &Schema, text: &'a str) -> Cow<'a, str> {
     if !text.contains(['.', 'e', 'E']) {
         return Cow::Borrowed(text);
@@ -35,7 +32,7 @@ pub(super) fn as_integers<'a>(schema: &Schema, text: &'a str) -> Cow<'a, str> {
     rewritten(root, &applying(&[schema], schema), schema).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
-/// Returns the value with whole numbers as integers, or `None` if nothing changes. All of `schemas` apply to the value.
+/// `None` if nothing changes. All of `schemas` apply to the value.
 fn rewritten(value: Value<'_, '_>, schemas: &[&Schema], root: &Schema) -> Option<String> {
     if schemas.is_empty() {
         return None;
@@ -82,7 +79,7 @@ fn rewritten(value: Value<'_, '_>, schemas: &[&Schema], root: &Schema) -> Option
     }
 }
 
-/// True if `kind`, the value of a `type` keyword, permits integers but no other numbers.
+/// `kind` is the value of a `type` keyword.
 fn is_integer(kind: &Schema) -> bool {
     match kind {
         Schema::String(one) => one == "integer",
@@ -93,7 +90,6 @@ fn is_integer(kind: &Schema) -> bool {
     }
 }
 
-/// Returns `schemas` and all schemas that they refer to or combine.
 fn applying<'a>(schemas: &[&'a Schema], root: &'a Schema) -> Vec<&'a Schema> {
     let mut found: Vec<&Schema> = Vec::new();
     let mut open: Vec<(&Schema, usize)> = schemas.iter().map(|schema| (*schema, 0)).collect();
@@ -116,7 +112,7 @@ fn applying<'a>(schemas: &[&'a Schema], root: &'a Schema) -> Vec<&'a Schema> {
     found
 }
 
-/// Returns the schemas of the member. `schemas` apply to the object that contains the member.
+/// `schemas` apply to the object, not to the member.
 fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let declared = schema.get("properties").and_then(|properties| properties.get(name));
@@ -125,7 +121,7 @@ fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     schemas.iter().filter_map(of_one).collect()
 }
 
-/// Returns the schemas of the item. `schemas` apply to the list that contains the item.
+/// `schemas` apply to the list, not to the item.
 fn of_item<'a>(schemas: &[&'a Schema], index: usize) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let items = schema.get("items");
@@ -136,7 +132,7 @@ fn of_item<'a>(schemas: &[&'a Schema], index: usize) -> Vec<&'a Schema> {
     schemas.iter().filter_map(of_one).collect()
 }
 
-/// Returns the number as an integer. `None` if the number is already an integer, is not whole, or has too many digits.
+/// `None` if the number is already an integer, is not whole, or has too many digits.
 fn whole(text: &str) -> Option<String> {
     let (number, power) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (sign, number) = number.strip_prefix('-').map_or(("", number), |rest| ("-", rest));
@@ -150,7 +146,7 @@ fn whole(text: &str) -> Option<String> {
     }
     let power: i64 = power.parse().ok()?;
     let behind = i64::try_from(behind.len()).ok()?;
-    // Number of zeros to append to the digits. If the number is negative, that many digits are cut off.
+    // Zeros to append to the digits. If negative, that many digits are cut off.
     let zeros = power.checked_sub(behind)?;
     let digits = if zeros < 0 {
         let cut = digits.len().checked_sub(usize::try_from(zeros.unsigned_abs()).ok()?)?;

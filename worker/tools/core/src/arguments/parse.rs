@@ -9,9 +9,7 @@ use serde_json::{Map, Value};
 use tickfleet_model::limits;
 use tickfleet_protocol::json::replace_beyond;
 
-/// Integers beyond 64 bits become floats in the value, which is sufficient for validation. A number beyond the range of
-/// a float becomes the largest or smallest float. The text keeps the original digits. A duplicate key is rejected:
-/// another parser might use the other value of the key.
+/// Rejects a duplicate key: another parser might use the other value. Very long numbers are only approximate.
 pub(super) fn parse_bounded(text: &str, bytes_max: usize) -> Result<Value, NotJson> {
     if text.len() > bytes_max {
         let why = format!("{} bytes; at most {bytes_max} are allowed", text.len());
@@ -27,9 +25,8 @@ pub(super) fn parse_bounded(text: &str, bytes_max: usize) -> Result<Value, NotJs
 
 #[derive(Debug)]
 pub(super) struct NotJson {
-    /// The problem in one line, worded for a model.
+    /// In one line, worded for a model.
     pub(super) why: String,
-    /// The text ends inside a value.
     pub(super) breaks_off: bool,
 }
 
@@ -44,7 +41,7 @@ fn comparable(text: &str) -> Cow<'_, str> {
     replace_beyond(text, |number| if number.starts_with('-') { format!("-{LARGEST}") } else { LARGEST.to_owned() })
 }
 
-/// A linked list on the stack. The text of the path is built only for an error.
+/// A linked list on the stack. Only an error builds the text of the path.
 #[derive(Clone, Copy)]
 enum ValuePath<'a> {
     Root,
@@ -67,7 +64,6 @@ impl fmt::Display for ValuePath<'_> {
 struct Bounded<'a> {
     at: ValuePath<'a>,
     depth: usize,
-    /// The number of further values that the text may contain.
     left: &'a Cell<usize>,
 }
 

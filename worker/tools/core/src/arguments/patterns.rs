@@ -1,18 +1,16 @@
-//! ECMA 262 patterns in schemas. Most patterns are matched in linear time. Look-around and back references need a
-//! backtracking engine with a bounded number of steps.
+//! ECMA 262 patterns in schemas. Look-around and back references need backtracking, with a bounded number of steps.
 
 use std::sync::LazyLock;
 
 use jsonschema::{Draft, PatternOptions, ValidationOptions};
 use serde_json::{Map, Value, json};
 
-/// Maximum bytes of a compiled `pattern`. Without this limit, a pattern such as `(a{1000}){1000}` uses too much memory.
+/// Bytes of a compiled pattern. A pattern such as `(a{1000}){1000}` would use too much memory.
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum backtracking steps of one match. Real patterns need a few hundred. If a long text needs more, the pattern is
-/// not checked here.
+/// For one match. Real patterns need a few hundred steps.
 const STEPS_BACK_MAX: usize = 10_000;
 
-/// The text completes a sentence that begins with `the schema`.
+/// Completes a sentence that begins with `the schema`.
 pub(super) const LEFT_TO_THE_TOOL: &str =
     "has a pattern that cannot be read here: it is not checked, and left to the tool";
 
@@ -28,8 +26,7 @@ pub(super) fn engine(schema: &Value) -> ValidationOptions<'static> {
     if schema.get("$schema").is_none() { options.with_draft(Draft::Draft202012) } else { options }
 }
 
-/// Returns the schema without unsupported patterns, and the places of these patterns. `None` if all patterns are
-/// supported.
+/// Also returns the places of the unsupported patterns. `None` if all patterns are supported.
 pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
     let mut readable = schema.clone();
     let mut unread = Vec::new();
@@ -37,8 +34,7 @@ pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
     (readable != *schema).then_some((readable, unread))
 }
 
-/// Escapes each hyphen next to a class such as `\w`. In ECMA 262, `[\w-.]` matches a word character, a hyphen or a dot.
-/// Other engines reject the hyphen as an invalid range.
+/// In ECMA 262, `[\w-.]` matches a word character, a hyphen or a dot. Other engines reject the hyphen.
 fn literal_hyphens(pattern: &str) -> String {
     let is_class = |escape: Option<&char>| escape.is_some_and(|escape| "dDsSwW".contains(*escape));
     let mut text = String::with_capacity(pattern.len() + 8);
@@ -105,8 +101,7 @@ fn strip(schema: &mut Value, at: &mut String, unread: &mut Vec<String>) {
     }
 }
 
-/// Removes the unsupported patterns for names. The names that these patterns would have allowed are then unknown.
-/// Therefore the check of additional members is also removed and left to the tool.
+/// Without these patterns, the allowed names are unknown. So the check of additional members is also left to the tool.
 fn strip_names(members: &mut Map<String, Value>, at: &str, unread: &mut Vec<String>) {
     let Some(Value::Object(patterns)) = members.get_mut("patternProperties") else { return };
     let odd: Vec<String> = patterns.keys().filter(|pattern| !can_be_read(pattern)).cloned().collect();

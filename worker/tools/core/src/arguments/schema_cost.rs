@@ -1,30 +1,21 @@
-//! Estimates the cost of validating against a schema before the schema is used.
-//!
-//! A short schema can require exponential work: for example, definitions that each use the previous one twice. Like a
-//! validator, this check follows every `$ref`. The check rejects a schema if following the references takes too many
-//! steps.
-//!
-//! Some subschemas apply to every item of a list or to every member of an object. Their work is repeated for each part
-//! of the instance. The limit for such subschemas is therefore lower, and patterns and lists of values have extra
-//! weight.
+//! Estimates the cost of validating against a schema. A short schema can require exponential work, for example
+//! definitions that each use the previous one twice.
 
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 use tickfleet_model::limits;
 
-/// Maximum subschemas in a walk. Each use of a definition counts. Real tools have at most a few hundred.
+/// Each use of a definition counts. Real tools have at most a few hundred subschemas.
 const SUBSCHEMAS_MAX: usize = 4_000;
-/// Maximum weight that applies to one repeated part of an instance. 256 KiB of arguments have up to 100,000 parts.
+/// A part is, for example, an item of a list. 256 KiB of arguments have up to 100,000 parts.
 const WEIGHT_PER_PART_MAX: usize = 512;
 /// A pattern examines every character.
 const PATTERN_WEIGHT: usize = 8;
-/// Number of listed values that weigh as much as one subschema. A list of only strings is hashed and has no weight.
+/// Listed values that weigh as much as one subschema. A list of only strings is hashed and has no weight.
 const VALUES_PER_WEIGHT: usize = 16;
-/// Maximum length of a chain of subschemas and references.
 const CHAIN_MAX: usize = 2 * limits::JSON_DEPTH_MAX;
 
-/// A step from an instance to one of its parts, as a schema describes it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Step {
     Member(String),
@@ -38,7 +29,7 @@ impl Step {
         matches!(self, Self::AnyMember | Self::AnyItem)
     }
 
-    /// Returns true if both steps can lead to the same part of an instance.
+    /// True if both steps can lead to the same part of an instance.
     fn meets(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Member(a), Self::Member(b)) => a == b,
@@ -50,8 +41,7 @@ impl Step {
     }
 }
 
-/// Fails unless the cost of validation is at most a small multiple of the instance's size. The error is a place (a JSON
-/// pointer) and the reason.
+/// The error is a JSON pointer and the reason.
 pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
     let mut walk = Walk {
         root: schema,
@@ -68,16 +58,14 @@ pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
 struct Walk<'a> {
     root: &'a Value,
     met: usize,
-    /// References that the walk is currently inside of. Each entry has the reference's target and the length of `steps`
-    /// when the reference was followed.
+    /// References that are being followed: the target, and the length of `steps` at the reference.
     open: Vec<(&'a str, usize)>,
     steps: Vec<Step>,
-    /// Recursive uses of open references. Each entry has the reference's target and the steps from the reference to the
-    /// recursive use.
+    /// Recursive uses of open references: the target, and the steps from the reference to the use.
     returns: Vec<(&'a str, Vec<Step>)>,
-    /// Weights for each repeated part, by the steps that lead to the part.
+    /// For each repeated part, by the steps that lead to the part.
     weights: HashMap<Vec<Step>, usize>,
-    /// The current place as a JSON pointer. After a failure, the place where the failure occurred.
+    /// A JSON pointer. After a failure, the place of the failure.
     place: String,
 }
 
@@ -168,8 +156,6 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Runs `walk` at the place `below` the current place. Returns to the current place afterwards, unless `walk`
-    /// fails.
     fn at(&mut self, below: &str, walk: impl FnOnce(&mut Self) -> Result<(), String>) -> Result<(), String> {
         let here = self.place.len();
         self.place.push_str(below);
@@ -204,9 +190,7 @@ impl<'a> Walk<'a> {
         walked
     }
 
-    /// Records a recursive use of a definition. If a definition applies itself once to each part of the instance, the
-    /// work is linear. If it applies itself twice to the same part, the work is exponential in the instance's depth,
-    /// and the schema is rejected.
+    /// A definition that applies itself twice to the same part of an instance requires exponential work.
     fn back(&mut self, target: &'a str, opened_at: usize) -> Result<(), String> {
         let since = self.steps[opened_at..].to_vec();
         if since.is_empty() {
@@ -230,7 +214,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Decodes a JSON pointer that may be percent-encoded, as in a URI fragment.
+/// JSON pointers in a URI fragment are percent-encoded.
 pub(super) fn percent_decoded(pointer: &str) -> String {
     let bytes = pointer.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

@@ -1,8 +1,7 @@
-//! Detects valid schemas that no arguments can satisfy. A tool with such a schema could never run.
+//! Detects valid schemas that no arguments can satisfy.
 
 use serde_json::{Map, Value};
 
-/// Maximum number of references followed in a row.
 const DEPTH_MAX: usize = 16;
 
 /// Considers only required members. Returns a JSON pointer into the schema, and an explanation.
@@ -76,7 +75,6 @@ impl SchemaSearch<'_> {
     }
 }
 
-/// True if an object can have only the members listed in `properties`.
 fn closed(members: &Map<String, Value>) -> bool {
     members.get("additionalProperties") == Some(&Value::Bool(false)) && !members.contains_key("patternProperties")
 }

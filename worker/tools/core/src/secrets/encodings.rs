@@ -1,21 +1,19 @@
-//! Decodes base64, hexadecimal digits and lists of decimal numbers in a text. Line breaks and other separators between
-//! the digits are skipped, including escaped separators.
+//! Decodes base64, hexadecimal digits and lists of decimal numbers in a text, and skips separators.
 
 use super::escapes;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Encoding {
-    /// Base64 in the standard or URL-safe alphabet, with lines of any length.
+    /// In the standard or URL-safe alphabet, with lines of any length.
     Base64,
-    /// Hexadecimal digits in upper or lower case: `4142`, `41:42`, `41 42`, `0x41, 0x42`.
+    /// In upper or lower case: `4142`, `41:42`, `41 42`, `0x41, 0x42`.
     Hexadecimal,
-    /// Decimal numbers, as programs write a buffer into JSON: `65, 66, 67`.
+    /// As programs write a buffer into JSON: `65, 66, 67`.
     Decimal,
 }
 
 /// Maps each byte to its value as a digit, or to one of the constants below.
 type DigitTable = [u8; 256];
-/// A byte that may be between two digits.
 const SEPARATOR: u8 = 0xfd;
 /// A byte that may begin an escape, a longer separator or a number.
 const LONGER: u8 = 0xfe;
@@ -25,14 +23,12 @@ static BASE64: DigitTable = Encoding::Base64.kinds();
 static HEXADECIMAL: DigitTable = Encoding::Hexadecimal.kinds();
 static DECIMAL: DigitTable = Encoding::Decimal.kinds();
 
-/// A run of digits. Separators may be between the digits.
 #[derive(Debug, Default)]
 pub(super) struct DigitRun {
     digits: Vec<u8>,
     stretches: Vec<DigitStretch>,
 }
 
-/// Digits that follow each other in the text without a gap and have the same width.
 #[derive(Debug)]
 struct DigitStretch {
     first_digit: usize,
@@ -51,8 +47,7 @@ impl Encoding {
         }
     }
 
-    /// The number of alignments to try. Other bytes can precede the secret in a run, so the secret's first byte can
-    /// begin at any of the run's first digits.
+    /// The secret can begin at any of the run's first digits, because other bytes can precede the secret.
     pub(super) const fn phases(self) -> usize {
         match self {
             Self::Base64 => 4,
@@ -84,7 +79,6 @@ impl Encoding {
         run.end(self, bytes_min, see);
     }
 
-    /// Returns the class or value of the escape, longer separator or number at `at`, and its length.
     fn longer(self, kinds: &DigitTable, text: &[u8], at: usize) -> (u8, usize) {
         match (self, text.get(at)) {
             (Self::Decimal, Some(b'0'..=b'9')) => decimal(text, at),
@@ -127,13 +121,12 @@ impl Encoding {
     }
 }
 
-/// Reads a decimal number, and returns the number and its width. The number is [`OTHER`] if it is [`SEPARATOR`] or
-/// larger.
+/// The first value is [`OTHER`] if the number is [`SEPARATOR`] or larger.
 fn decimal(text: &[u8], at: usize) -> (u8, usize) {
     let digits = text.get(at..).unwrap_or_default();
     let width = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let number = digits.get(..width).and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u8>().ok());
-    // Numbers from `SEPARATOR` up would be read as the constants above. No UTF-8 text contains these bytes.
+    // Larger numbers would be read as the constants above. No UTF-8 text contains such bytes.
     (number.filter(|number| *number < SEPARATOR).unwrap_or(OTHER), width)
 }
 
@@ -174,7 +167,6 @@ impl DigitRun {
         decoded
     }
 
-    /// Maps the bytes `from..to` of [`Self::decoded`] to the range of their digits in the text.
     pub(super) fn span(&self, encoding: Encoding, phase: usize, (from, to): (usize, usize)) -> (usize, usize) {
         let digit = |bit: usize| phase + bit / encoding.bits();
         (self.place(digit(from * 8)).0, self.place(digit((to * 8).saturating_sub(1))).1)

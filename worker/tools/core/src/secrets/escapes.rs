@@ -1,4 +1,4 @@
-//! Resolves escaped characters of JSON, URLs and HTML, including escapes nested in other escapes.
+//! Resolves escaped characters of JSON, URLs and HTML, including nested escapes.
 
 const NESTED_MAX: usize = 8;
 
@@ -6,7 +6,7 @@ pub(super) const fn begins(byte: u8) -> bool {
     matches!(byte, b'\\' | b'%' | b'&' | b'+')
 }
 
-/// Calls `read` for each reading of the escape at `at`, with the decoded bytes and the escape's length in `text`.
+/// Calls `read` for each reading of the escape, with the decoded bytes and the escape's length in `text`.
 pub(super) fn readings(text: &[u8], at: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let tail = text.get(at..).unwrap_or_default();
     match tail.first() {
@@ -30,14 +30,13 @@ pub(super) fn resolved(text: &[u8], at: usize) -> Option<(u8, usize)> {
     longest
 }
 
-/// The escape may be in a nested JSON string. A run of backslashes has several readings.
+/// The escape may be in a nested JSON string, so a run of backslashes has several readings.
 fn json_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     let run = tail.iter().take(NESTED_MAX + 1).take_while(|byte| **byte == b'\\').count();
     for doubled in [2, 4, 8].into_iter().filter(|doubled| *doubled <= run) {
         read(b"\\", doubled);
     }
-    // Each level of nesting doubles the backslashes and adds one before a quote. Longer runs are nested too deeply to
-    // be read.
+    // Each level of nesting doubles the backslashes and adds one before a quote.
     if run > NESTED_MAX {
         return;
     }
@@ -61,7 +60,7 @@ fn json_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     read(&[plain], run + 1);
 }
 
-/// Like [`json_escape`], for `\uXXXX` with `run` backslashes, including surrogate pairs.
+/// For `\uXXXX` with `run` backslashes, including surrogate pairs.
 fn numbered_escape(tail: &[u8], run: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let unit = |from: usize| {
         let slashes = tail.get(from..from + run)?.iter().all(|byte| *byte == b'\\');
@@ -97,8 +96,7 @@ fn percent_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     }
 }
 
-/// The `&` of the reference takes `ampersand` bytes. The reference may be nested in other HTML. As in browsers, the `;`
-/// is optional.
+/// `ampersand` is the length of the `&`, which may be nested in other HTML. As in browsers, the `;` is optional.
 fn html_entity(tail: &[u8], ampersand: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let mut at = ampersand;
     for _ in 0..NESTED_MAX {
@@ -135,7 +133,7 @@ fn numeric_reference(rest: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     }
 }
 
-/// The named entities of the ASCII characters that are neither letters nor digits.
+/// The ASCII characters that are neither letters nor digits.
 const HTML_ENTITIES: [(&str, u8); 32] = [
     ("amp", b'&'),
     ("apos", b'\''),

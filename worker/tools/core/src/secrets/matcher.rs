@@ -1,8 +1,5 @@
-//! Finds secrets in text that a service returned, in every encoding that a service might use.
-//!
-//! The search covers the text and the decoded bytes of its encoded parts. Escapes ([`escapes`]) are resolved during
-//! matching. The search decodes the text instead of encoding the secret: encoders differ in the characters that they
-//! escape, and in the case of digits. The cost is linear in the length of the text.
+//! Finds secrets in text that a service returned, in any encoding. The search decodes the text instead of encoding the
+//! secret, because encoders differ in the characters that they escape.
 
 use std::collections::BTreeSet;
 
@@ -11,20 +8,17 @@ use encoding_rs::WINDOWS_1252;
 use super::encodings::Encoding;
 use super::escapes;
 
-/// Secrets shorter than this are not searched for, because they would match everywhere.
+/// Shorter secrets would match everywhere.
 const SECRET_BYTES_MIN: usize = 4;
-/// Secrets of at least this length match in upper and lower case: hosts, headers and databases change the case of
-/// letters.
+/// Secrets of this length match in any case of letters, because hosts, headers and databases change the case.
 const CASELESS_BYTES_MIN: usize = 8;
-/// Maximum depth of nested encodings that are decoded.
+/// Depth of nested encodings.
 const ENCODED_MAX: usize = 2;
-/// The maximum comparisons that start at one position of the text, per byte of the secret. The limit keeps the cost
-/// linear for text with nested escapes.
+/// Comparisons from one position of the text, per byte of the secret. Keeps the cost linear for nested escapes.
 const STEPS_PER_BYTE: usize = 16;
 
 pub(super) struct SecretMatcher {
     wanted: Vec<Vec<u8>>,
-    /// For each byte, the indexes of the values in `wanted` that may begin with this byte.
     by_first: [Vec<usize>; 256],
     shortest: usize,
 }
@@ -46,7 +40,7 @@ impl SecretMatcher {
         Self { wanted, by_first, shortest }
     }
 
-    /// Returns the byte ranges of the secrets in order, without overlaps, and at character boundaries.
+    /// In order, without overlaps, and at character boundaries.
     pub(super) fn found(&self, text: &str) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         if self.wanted.is_empty() {
@@ -73,8 +67,7 @@ impl SecretMatcher {
         found
     }
 
-    /// Searches the text and the decoded bytes of its encoded parts. `place` maps a range of this text to a range of
-    /// the whole text.
+    /// `place` maps a range of this text to a range of the whole text.
     fn search(
         &self,
         text: &[u8],
@@ -121,8 +114,7 @@ impl SecretMatcher {
     }
 }
 
-/// Returns the forms of the secret. The first form is unchanged. The other forms arise if a program reads or writes the
-/// secret in a wrong character set.
+/// A program may read or write the secret in a wrong character set. The first form is unchanged.
 fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
     let mut all = vec![secret.as_bytes().to_vec()];
     if secret.is_ascii() {
@@ -153,7 +145,7 @@ fn whole_escape(bytes: &[u8], at: usize) -> usize {
     at - slashes % 2
 }
 
-/// The end of the longest match, plain or escaped, that starts at `start`.
+/// The longest match counts, plain or escaped.
 fn end_of(wanted: &[u8], text: &[u8], start: usize) -> Option<usize> {
     let is_same = |byte: u8, wanted_byte: u8| {
         byte == wanted_byte || wanted.len() >= CASELESS_BYTES_MIN && byte.eq_ignore_ascii_case(&wanted_byte)
@@ -333,7 +325,7 @@ mod tests {
             let text = unit.repeat((256 << 10) / unit.len());
             let began = tokio::time::Instant::now();
             assert!(SecretMatcher::of(secrets.iter().map(String::as_str)).found(&text).is_empty());
-            // The search takes half a second on a busy machine. With superlinear growth, the search would take minutes.
+            // With superlinear growth, the search would take minutes.
             assert!(began.elapsed() < std::time::Duration::from_secs(20), "{unit}: {:?}", began.elapsed());
         }
     }

@@ -10,26 +10,23 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::{CallContext, ToolError};
 
-/// The error if inner calls are not available: outside a fleet, and for tools that do not run again.
+/// For calls outside a fleet, and for tools that do not run again.
 const NONE_HERE: &str = "No other tool can be called from here: only tools with the effect read or idempotent do so, on a \
                          fleet. What has effects are the calls that they make.";
 
-/// The result of an inner call, with the text that a model would have received.
+/// The result of an inner call, as a model would see it.
 #[derive(Debug, Clone)]
 pub struct InnerResult {
-    /// The outcome, as one of the words that results use (`ok`, `denied`, `invalid_arguments`…).
+    /// One of the words that results use (`ok`, `denied`, `invalid_arguments`…).
     pub outcome: String,
-    /// The tool's output; `None` if the call did not succeed.
+    /// `None` if the call did not succeed.
     pub output: Option<Box<RawValue>>,
-    /// The reason why the call did not succeed, worded so that a model can act on it.
+    /// The reason for a failure, worded so that a model can act on it.
     pub error: Option<String>,
 }
 
 impl InnerResult {
-    /// Returns the tool's output.
-    ///
-    /// # Errors
-    /// [`ToolError::Permanent`] with the inner call's error message if the inner call did not succeed.
+    /// Returns the tool's output. Fails with [`ToolError::Permanent`] if the inner call did not succeed.
     pub fn output(self) -> Result<Box<RawValue>, ToolError> {
         let Self { outcome, output, error } = self;
         output.ok_or_else(|| ToolError::Permanent(error.unwrap_or(outcome)))
@@ -39,11 +36,7 @@ impl InnerResult {
 /// Makes inner calls on behalf of the worker.
 #[async_trait]
 pub trait InnerCalls: Send + Sync {
-    /// Begins the inner call with the number `number` of the call that `context` describes. If the inner call has
-    /// ended, returns its result.
-    ///
-    /// # Errors
-    /// [`ToolError::Waits`] while the inner call is in progress. Another error if the inner call cannot be made.
+    /// Begins inner call `number`, or returns its result. Fails with [`ToolError::Waits`] while the inner call runs.
     async fn call(
         &self,
         context: &CallContext,
@@ -53,7 +46,7 @@ pub trait InnerCalls: Send + Sync {
     ) -> Result<InnerResult, ToolError>;
 }
 
-/// The inner calls of one attempt of a call. Clones share one counter. By default, inner calls are not available.
+/// The inner calls of one attempt. Clones share one counter. By default, inner calls are not available.
 #[derive(Clone, Default)]
 pub struct Inner {
     calls: Option<Arc<dyn InnerCalls>>,
@@ -75,24 +68,13 @@ impl fmt::Debug for Inner {
 }
 
 impl CallContext {
-    /// Calls another tool as the same agent, with the agent's permissions, limits and caps. The inner call has its own
-    /// audit entry. Only for tools with the effect `read` or `idempotent`: all side effects come from the inner calls.
+    /// Calls another tool as the same agent, with the agent's permissions, limits and caps. Only for the effects `read`
+    /// and `idempotent`.
     ///
-    /// The first attempt begins a turn with the id `<turn>.<position>.call-<number>` and ends with
-    /// [`ToolError::Waits`]. The function must return this error (`?`). While the inner turn runs, the outer call holds
-    /// no slot.
-    ///
-    /// When the inner turn has ended, the function runs again from the start and receives the result. Code before an
-    /// inner call should therefore have no side effects, and the nth inner call must be the same on each run. Each
-    /// inner call is executed once, even if the function runs several times.
-    ///
-    /// A function that also returns [`ToolError::Waits`] for other reasons must make its inner calls first. After the
-    /// call has waited once, the fleet assumes that the first inner call was made.
-    ///
-    /// # Errors
-    /// - [`ToolError::Waits`] while the inner call is in progress.
-    /// - [`ToolError::Permanent`] if a limit on inner calls is reached.
-    /// - Other errors if the inner call cannot be made now.
+    /// The first attempt ends with [`ToolError::Waits`], and the function must return this error (`?`). After the inner
+    /// call, the function runs again from the start and receives the result. So the nth inner call must be the same on
+    /// each run, and earlier code must have no side effects. A function that returns [`ToolError::Waits`] for other
+    /// reasons must make its inner calls first.
     ///
     /// A denied or failed inner call is not an error: [`InnerResult`] reports it.
     pub async fn call(&self, tool: &str, arguments: impl Serialize) -> Result<InnerResult, ToolError> {

@@ -5,25 +5,21 @@ use std::borrow::Cow;
 use encoding_rs::Encoding;
 use reqwest::header::{self, HeaderMap};
 
-/// Returns the decoded body. `None` if the body is not text.
-///
-/// If a body is valid UTF-8, it is read as UTF-8, even if another encoding is declared. Declarations are often only a
-/// server's default, and text in other encodings is hardly ever valid UTF-8. A declared encoding that is not
-/// ASCII-compatible is always used.
+/// `None` if the body is not text. A declared encoding is often only a server's default, so valid UTF-8 takes
+/// precedence.
 pub(super) fn text<'a>(body: &'a [u8], headers: &HeaderMap) -> Option<Cow<'a, str>> {
     let declared = declared(headers);
     if declared.is_none_or(Encoding::is_ascii_compatible)
         && let Ok(text) = std::str::from_utf8(body)
     {
-        // A byte order mark at the start is not part of the text. JSON does not allow such a mark.
+        // JSON does not allow a byte order mark.
         return Some(Cow::Borrowed(text.strip_prefix('\u{feff}').unwrap_or(text)));
     }
     let (text, _, is_odd) = declared?.decode(body);
     (!is_odd).then_some(text)
 }
 
-/// Considers only media types of text. Servers add their default encoding to images and archives too, and some
-/// encodings decode any bytes to text.
+/// Servers declare their default encoding for images too, and some encodings decode any bytes.
 fn declared(headers: &HeaderMap) -> Option<&'static Encoding> {
     let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?.to_ascii_lowercase();
     let mut parts = kind.split(';').map(str::trim);

@@ -37,7 +37,6 @@ pub fn request(
     })
 }
 
-/// Returns the access token, and the time during which a worker uses it.
 pub async fn parse_grant(answer: Response) -> Result<(String, Duration), ToolFailure> {
     let granted = oauth2::parse_grant(answer).await?;
     Ok((granted.token.expose_secret().to_owned(), granted.life))

@@ -1,5 +1,4 @@
-//! An interpreter in a sandbox. The launcher starts and monitors the interpreter. Even if the worker is killed, the
-//! launcher ends the interpreter and all processes that the interpreter has started.
+//! An interpreter in a sandbox. The launcher ends all processes of the sandbox, even if the worker is killed.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -23,12 +22,10 @@ use crate::machine::Machine;
 use crate::runtime::{self, SocketAt};
 use crate::scratch::Scratch;
 
-/// Number of processes and threads allowed for the interpreter itself and for its tools, in addition to one per
-/// concurrent call.
+/// For the interpreter itself and its tools. Each concurrent call adds one.
 const PROCESSES: u64 = 64;
 const OPEN_FILES: u64 = 1_024;
-/// The sandbox's memory limit as a multiple of `memory_max`. An interpreter that reaches `memory_max` is replaced after
-/// its calls have ended. An interpreter that reaches the sandbox's limit is killed.
+/// A multiple of `memory_max`. At `memory_max`, an interpreter is replaced. At this multiple, it is killed.
 const WALL: u64 = 2;
 /// A confined interpreter has its own temporary folder.
 const TEMPORARY: &str = "TMPDIR";
@@ -36,7 +33,6 @@ const TEMPORARY: &str = "TMPDIR";
 /// Dropping this value kills the whole sandbox.
 pub(crate) struct ConfinedProcess {
     confined: Confined,
-    /// Reads the interpreter's standard error.
     listening: Option<JoinHandle<()>>,
     scratch: Option<Scratch>,
 }
@@ -72,8 +68,6 @@ const fn level(level: ShellLevel) -> Level {
     }
 }
 
-/// Accessible paths are the interpreter's own folder, the folders of the modules and the interpreter, and the paths
-/// that the entry grants.
 fn spec(
     (def, sandbox): (&ModulesDef, &ModulesSandbox),
     variables: BTreeMap<String, String>,
@@ -83,7 +77,7 @@ fn spec(
     let path = machine.environment.get("PATH").unwrap_or_default();
     let interpreter = runtime::interpreter(&def.interpreter, &path)?;
     let folders: Vec<PathBuf> = runtime::folders(def).iter().map(|folder| real(folder)).collect::<Result<_, _>>()?;
-    // The socket is the standard output. It cannot be the standard input, which is an empty file in the sandbox.
+    // The standard input is an empty file in the sandbox, so the socket is the standard output.
     let argv = runtime::command(def, interpreter.display().to_string(), &folders, SocketAt::StandardOutput)?;
     let beside = runtime::reads(def, &interpreter, &folders)?;
     let mut grants: Vec<Grant> = folders.into_iter().chain(beside).map(|path| Grant { path, write: false }).collect();
@@ -95,7 +89,7 @@ fn spec(
         false => Network::Tcp(sandbox.tcp_ports.iter().copied().collect()),
     };
     let limits = Limits {
-        // The interpreter runs as long as the worker. The timeout of a call limits only the call.
+        // The timeout of a call limits only the call.
         cpu_ms: u64::MAX,
         wall_ms: u64::MAX,
         memory_bytes: def.memory_max.saturating_mul(WALL),
@@ -112,18 +106,17 @@ fn real(path: &Path) -> Result<PathBuf, String> {
 }
 
 impl ConfinedProcess {
-    /// Returns the launcher's process id. The interpreter is a descendant of the launcher.
+    /// The interpreter is a descendant of the launcher.
     pub(super) fn launcher(&self) -> Option<u32> {
         self.confined.launcher()
     }
 
-    /// Kills the interpreter and all processes that it has started. Call [`Self::end`] after this.
+    /// Call [`Self::end`] after this.
     pub(super) fn kill(&self) {
         self.confined.kill();
     }
 
-    /// Call this function after the host's socket was closed. Kills the host if it does not exit. Returns a description
-    /// of the host's end, if known.
+    /// Call this after the host's socket was closed. Kills the host if it does not exit.
     pub(super) async fn end(mut self) -> Option<String> {
         let mut ended = tokio::time::timeout(ENDS_IN, self.confined.ended()).await.ok();
         if ended.is_none() {

@@ -1,22 +1,16 @@
-//! Finds processes that a tool has started and that still run outside the process group of their interpreter.
-//!
-//! A signal to the group does not reach a process that called `setsid`. After the parent of such a process has exited,
-//! no chain of parents connects the process with the interpreter. But the process has inherited the environment, which
-//! includes a variable with the interpreter's unique mark. Processes that also clear their environment are not found.
-//! Only a sandbox ends such processes.
+//! Finds processes that have left the process group of their interpreter, by a variable that they inherit. Only a
+//! sandbox ends processes that clear their environment.
 
 use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Marks an interpreter and all processes that it starts.
 pub(super) const MARK: &str = "TICKFLEET_INTERPRETER";
-/// Maximum number of passes. If a process forks during one pass over the machine's processes, the next pass finds the
-/// child.
+/// A process may fork during one pass. The next pass finds the child.
 const LOOKS_MAX: usize = 10;
 
-/// Kills all processes with the mark. Blocks until done. Without `/proc`, no process is found.
+/// Blocks. Without `/proc`, no process is found.
 pub(super) fn end(mark: &str) {
     let variable = format!("{MARK}={mark}");
     for _ in 0..LOOKS_MAX {
@@ -25,7 +19,7 @@ pub(super) fn end(mark: &str) {
             return;
         }
         for process in found {
-            // `kill` fails if the process has exited in the meantime.
+            // The process may have exited meanwhile.
             let _ = kill(process, Signal::SIGKILL);
         }
     }
@@ -59,7 +53,7 @@ pub(super) fn resident_bytes_below(process: u32) -> u64 {
     bytes
 }
 
-/// Finds only the children of the process's first thread. Empty if the process no longer exists.
+/// Finds only the children of the process's first thread.
 fn children(process: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|word| word.parse().ok()).collect()

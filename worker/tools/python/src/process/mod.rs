@@ -19,8 +19,7 @@ use own::OwnProcess;
 use remote::Remote;
 pub(crate) use remote::is_absent;
 
-/// The process of an interpreter. Killed on drop. [`Process::end`] also ends all processes that the interpreter has
-/// started.
+/// Killed on drop. [`Process::end`] also ends all processes that the interpreter has started.
 pub(crate) enum Process {
     Own(Box<OwnProcess>),
     Confined(Box<ConfinedProcess>),
@@ -28,8 +27,6 @@ pub(crate) enum Process {
     Remote(Remote),
 }
 
-/// Starts an interpreter. If the entry has a tool host, connects to the host, which starts the interpreter. Returns the
-/// worker's end of the socket.
 pub(crate) async fn start(
     name: &str,
     def: &ModulesDef,
@@ -50,8 +47,7 @@ pub(crate) async fn start(
 }
 
 impl Process {
-    /// Returns the interpreter's process id, or in a sandbox the launcher's. `None` if the interpreter is in a tool
-    /// host.
+    /// In a sandbox, the launcher's process id. `None` in a tool host.
     pub(crate) fn id(&self) -> Option<u32> {
         match self {
             Self::Own(process) => process.id(),
@@ -60,8 +56,7 @@ impl Process {
         }
     }
 
-    /// Returns the resident memory of the interpreter. In a sandbox, counts all descendants of the launcher. `None` if
-    /// unknown.
+    /// In a sandbox, counts all descendants of the launcher. `None` if unknown.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
         match self {
             Self::Own(process) => leftovers::resident_bytes(process.id()?),
@@ -70,7 +65,7 @@ impl Process {
         }
     }
 
-    /// Kills the interpreter without a grace period. Call [`Self::end`] after this.
+    /// Without a grace period. Call [`Self::end`] after this.
     pub(crate) fn kill(&self) {
         match self {
             Self::Own(process) => process.kill(),
@@ -79,8 +74,7 @@ impl Process {
         }
     }
 
-    /// Returns a description of the interpreter's end, if known. A tool host ends its interpreter itself: this function
-    /// only closes the connection and does not wait.
+    /// Does not wait for a tool host, which ends its interpreter itself.
     pub(crate) async fn end(self) -> Option<String> {
         match self {
             Self::Own(process) => process.end().await.map(|status| status.to_string()),

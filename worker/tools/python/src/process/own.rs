@@ -1,5 +1,4 @@
-//! An interpreter as a child process with a clean environment and its own process group. The interpreter is ended
-//! together with all processes that it has started.
+//! An interpreter as a child process, with a clean environment and its own process group.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -22,21 +21,15 @@ use tokio::task::JoinHandle;
 use super::leftovers;
 use crate::runtime::{self, SocketAt};
 
-/// Variables that an interpreter inherits from the worker: the locations of programs and temporary files, the locale
-/// and the time zone.
 const INHERITED: [&str; 6] = ["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
-/// Maximum time for a host to exit after its socket is closed.
 pub(super) const ENDS_IN: Duration = Duration::from_secs(1);
-/// Maximum time for a host to exit after it was killed.
 pub(super) const DIES_IN: Duration = Duration::from_secs(1);
 
-/// Dropping this value kills the interpreter and its process group. [`OwnProcess::end`] also kills processes that have
-/// left the group.
+/// [`OwnProcess::end`] also kills processes that have left the process group. Dropping this value does not.
 pub(crate) struct OwnProcess {
     child: Child,
     group: Option<Pid>,
     mark: String,
-    /// Reads the interpreter's standard error.
     listening: Option<JoinHandle<()>>,
 }
 
@@ -52,8 +45,7 @@ pub(super) fn start(
     ours.set_nonblocking(true).map_err(no_socket)?;
     let ours = UnixStream::from_std(ours).map_err(no_socket)?;
     let mark = mark();
-    // The socket is the host's standard input, so that no other file descriptor has to be inherited. The host first
-    // moves the socket to another descriptor.
+    // The socket is the host's standard input, so that no other file descriptor has to be inherited.
     let argv = command(def, environment)?;
     let (program, arguments) = argv.split_first().ok_or("the command is empty")?;
     let mut starting = Command::new(program);
@@ -100,7 +92,7 @@ fn command(def: &ModulesDef, environment: &Environment) -> Result<Vec<String>, S
     }
 }
 
-/// If a variable's secret is not in `secrets`, the variable is left out.
+/// Leaves out variables with a secret that is not in `secrets`.
 pub(super) fn variables(def: &ModulesDef, secrets: &Secrets, environment: &Environment) -> BTreeMap<String, String> {
     let inherited = INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), environment.get(name)?.to_owned())));
     let known = |template: &String| {
@@ -123,8 +115,7 @@ impl OwnProcess {
         self.child.id()
     }
 
-    /// Call this function after the host's socket was closed. Kills the host if it does not exit in time. Then kills
-    /// the processes that the host has started and that still run.
+    /// Call this after the host's socket was closed. Also kills the processes that the host has started.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         self.kill();
@@ -134,17 +125,17 @@ impl OwnProcess {
         let mark = std::mem::take(&mut self.mark);
         // An error means that the runtime is stopping, and then the worker's process exits too.
         let _ = tokio::task::spawn_blocking(move || leftovers::end(&mark)).await;
-        // The last output may still arrive. The wait is bounded, because another process may keep the pipe open.
+        // The wait for the last output is bounded, because another process may keep the pipe open.
         if let Some(listening) = self.listening.take() {
             let _ = tokio::time::timeout(DIES_IN, listening).await;
         }
         status
     }
 
-    /// Kills the interpreter and its process group. Call [`Self::end`] after this.
+    /// Call [`Self::end`] after this.
     pub(super) fn kill(&self) {
         if let Some(group) = self.group {
-            // `killpg` fails if the group no longer exists, and then nothing is left to kill.
+            // `killpg` fails only if the group no longer exists.
             let _ = killpg(group, Signal::SIGKILL);
         }
     }
@@ -156,8 +147,7 @@ impl OwnProcess {
 
 impl Drop for OwnProcess {
     fn drop(&mut self) {
-        // `kill_on_drop` kills only the interpreter itself. Once the interpreter's exit has been awaited, the kernel
-        // may reuse the group id, so the group must not be signaled.
+        // `kill_on_drop` kills only the interpreter itself. After its exit, the kernel may reuse the group id.
         if self.child.id().is_some() {
             self.kill();
         }

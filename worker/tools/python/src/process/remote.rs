@@ -1,6 +1,5 @@
-//! An interpreter in a tool host. A tool host is a program in a separate container. It listens on a Unix socket and
-//! starts one interpreter per connection. The worker has only the connection. Closing the connection ends the
-//! interpreter.
+//! An interpreter in a tool host. A tool host is a separate container, with one interpreter for each connection to its
+//! Unix socket. Closing the connection ends the interpreter.
 
 use std::io::{Error, ErrorKind};
 use std::net::Shutdown;
@@ -10,14 +9,13 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 
-/// Wait between attempts to reach an absent host. The containers of a pod start at the same time.
+/// The containers of a pod start at the same time, so the host may be absent at first.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
-/// Dropping this value closes the connection. The host then ends the interpreter and all processes that the interpreter
-/// has started.
+/// Dropping this value closes the connection. The host then ends the interpreter.
 pub(crate) struct Remote(StdUnixStream);
 
-/// True if the host is absent: it has no socket yet, or was killed and left a socket on which nothing listens.
+/// A killed host leaves a socket on which nothing listens.
 fn is_absence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
@@ -26,7 +24,7 @@ pub(crate) fn is_absent(path: &str) -> bool {
     StdUnixStream::connect(path).is_err_and(|error| is_absence(&error))
 }
 
-/// Connects to the host at `path`. If no host listens yet, waits at most `patience`.
+/// Waits at most `patience` for the host.
 pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, UnixStream), String> {
     let began = Instant::now();
     let mut reported = false;
@@ -49,16 +47,15 @@ pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, Unix
     }
 }
 
-/// Returns a second handle, which can close the connection while the reader and the writer use it.
+/// The second handle can close the connection while the reader and the writer use it.
 fn with_closer(socket: UnixStream) -> std::io::Result<(Remote, UnixStream)> {
     let socket = socket.into_std()?;
     Ok((Remote(socket.try_clone()?), UnixStream::from_std(socket)?))
 }
 
 impl Remote {
-    /// Closes the connection, even while its reader and writer use it.
     pub(super) fn close(&self) {
-        // `shutdown` fails if the host has already closed the connection, and then nothing is left to close.
+        // `shutdown` fails only if the host has already closed the connection.
         let _ = self.0.shutdown(Shutdown::Both);
     }
 }

@@ -15,10 +15,9 @@ use tickfleet_tools::inner::Inner;
 use tickfleet_tools::{CallContext, Environment, Handler, ToolFailure, TypedTool};
 use tickfleet_tools_python::Pools;
 
-/// The pinned dependencies of the package tickfleet.
 const PYPI: [&str; 2] = ["pydantic==2.12.5", "docstring-parser==0.17.0"];
 
-/// The package tickfleet and its dependencies, which are installed once, into cargo's target folder.
+/// Installed once, into cargo's target folder.
 pub fn python_path() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -99,7 +98,6 @@ impl Tools {
         &self.tools[tool].0
     }
 
-    /// Makes the first call of a turn, without inner calls.
     pub async fn call(&self, tool: &str, arguments: Value) -> Result<Value, ToolFailure> {
         self.call_with(Inner::default(), tool, arguments).await
     }
@@ -117,7 +115,7 @@ impl Tools {
     }
 }
 
-/// True if the process is running. A process that has exited but was not reaped does not count.
+/// A process that has exited but was not reaped does not count.
 pub fn is_running(process: i64) -> bool {
     let state = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     !state.is_empty() && !state.contains(") Z ")

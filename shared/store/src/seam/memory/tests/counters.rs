@@ -145,7 +145,7 @@ proptest! {
         }
     }
 
-    /// Even if policies change the length of the window.
+    /// Policies can change the length of the window.
     #[test]
     fn a_fixed_counter_never_exceeds_its_bound_in_a_window(
         steps in prop::collection::vec((0..60_i64, 1..4_u64, prop::sample::select(vec![20_i64, 50])), 1..60),

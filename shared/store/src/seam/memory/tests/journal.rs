@@ -206,7 +206,7 @@ impl Bench {
     }
 }
 
-/// Drops fields that a restart changes, or that the journal writes with a delay.
+/// A restart changes these fields, or the journal writes them with a delay.
 fn without_time(mut contents: Contents) -> Contents {
     (contents.epoch, contents.epoch_began_ms, contents.clock) = Default::default();
     contents
@@ -271,7 +271,6 @@ proptest! {
                 let opened = Opened::read(bench.dir.path()).unwrap();
                 assert_eq!(without_time(opened.contents.unwrap()), before, "at {at} of {}", frames.len());
             }
-            // The log now ends before the damage, and a copy of the damaged log is kept.
             let cut = MemoryStore::open_dir(bench.dir.path(), FsyncPolicy::Never, options).unwrap();
             assert_eq!(without_time(cut.lock().shard.contents.clone()), before);
             // Writes that change nothing have no frame to damage.
@@ -298,7 +297,6 @@ async fn a_new_directory_starts_at_epoch_1_and_counts_restarts() {
     bench.reopen();
     let shard = bench.store().shard().await.unwrap();
     assert_eq!((shard.epoch, shard.epoch_began_ms), (2, 1_500));
-    // The clock was set back while the process was down.
     bench.clock.set(0);
     bench.reopen();
     let shard = bench.store().shard().await.unwrap();

@@ -20,7 +20,7 @@ async fn inboxes_are_bounded_and_their_replies_numbered() {
     assert_eq!(entries, Value::Entries(vec![(id.clone(), reply("one", "1"))]));
     let entries = bench.read(Query::Entries { stream: stream.clone(), after: Some(id), count: 9 }).await;
     assert_eq!(entries, Value::Entries(vec![(EntryId::new(format!("{START}-1")), reply("two", "2"))]));
-    // If the store has lost the readers' position, that position does not confirm new entries.
+    // The store has lost the readers' position, so that position does not confirm new entries.
     let read_upto = Some((START as u128 + 1) << 64);
     assert_eq!(bench.store.trim(&stream, TrimBounds { read_upto, ..TrimBounds::default() }).await.unwrap(), 0);
     let read_upto = Some((START as u128) << 64);
@@ -43,7 +43,6 @@ async fn logs_are_bounded_by_number_and_age() {
     let count = async |bench: &Bench| bench.store.backlog(&StreamKey::new("audit")).await.unwrap().waiting;
     assert_eq!(count(&bench).await, 4);
     assert_eq!(bench.store.trim(&log, TrimBounds { entries: 3, ..TrimBounds::default() }).await.unwrap(), 1);
-    // The newest three entries were appended 10, 20 and 30 ms ago.
     assert_eq!(bench.store.trim(&log, TrimBounds { age_ms: 20, ..TrimBounds::default() }).await.unwrap(), 1);
     assert_eq!(count(&bench).await, 2);
 }
@@ -71,7 +70,6 @@ async fn entries_are_taken_held_and_acknowledged() {
     assert_eq!(bench.read(holds).await, Value::Holds(vec![]));
     assert!(bench.store.remove_consumer(&one, "c").await.unwrap());
     assert!(bench.store.consumers(&one).await.unwrap().is_empty());
-    // IDs continue to increase, although the queue is empty.
     let committed = bench.write(vec![Write::Enqueue(one.clone(), fields("c"))]).await;
     assert_eq!(committed.entries, [EntryId::new(format!("{START}-1"))]);
     bench.write(vec![Write::Remove(one.clone(), committed.entries[0].clone())]).await;
