@@ -180,8 +180,9 @@ impl DispatchRecord {
         let admitted = self.admitted.into_iter().map(|found| {
             let (seen, led) = self.looks[&found].clone();
             let ((turn, _), DispatchTime { shard_ms, at_ms }) = found;
-            // Names of turns have the form <agent>-<number>.
-            let agent = turn.split([':', '-']).nth(1).unwrap_or_default().to_owned();
+            // Names of turns have the form <tenant>:<agent>-<number>.
+            let turn = turn.split_once(':').map_or_else(|| turn.clone(), |(_, id)| id.to_owned());
+            let agent = turn.split('-').next().unwrap_or_default().to_owned();
             AdmittedCall { agent, turn, at_ms, shard_ms, led, seen }
         });
         admitted.collect()
