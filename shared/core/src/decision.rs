@@ -40,8 +40,8 @@ pub struct Receipt<T> {
     pub committed: Option<Committed>,
 }
 
-pub trait Decision {
-    type Output;
+pub trait Decision: Sync {
+    type Output: Send;
 
     /// Read in one request before the first attempt, to save round trips.
     fn reads(&self) -> Vec<Query> {

@@ -246,15 +246,70 @@ const RECORD_CONFLICTS_MAX: usize = 1_024;
 /// For an unreadable record.
 const REREADS_MAX: usize = 3;
 
-struct Pending<'a, D: Decision> {
-    decision: &'a D,
-    context: Context,
-    conflicts: usize,
-    /// Conflicts with a changed record, among `conflicts`.
-    overtaken: usize,
-    rereads: usize,
-    outcome: Option<Result<Receipt<D::Output>, RunError>>,
+/// A decision in progress, without its type: all decisions share one copy of the loop's code.
+trait Attempt: Send {
+    fn reads(&self) -> Vec<Query>;
+
+    /// Returns the transaction to commit. `None` if the decision ended without a commit.
+    fn decide(&mut self, view: &View, context: &Context) -> Result<Option<Transaction>, Undecided>;
+
+    fn committed(&mut self, committed: Committed);
+
+    fn failed(&mut self, error: RunError);
 }
+
+struct DecisionAttempt<'a, D: Decision> {
+    decision: &'a D,
+    output: Option<D::Output>,
+    result: Option<Result<Receipt<D::Output>, RunError>>,
+}
+
+impl<D: Decision> Attempt for DecisionAttempt<'_, D> {
+    fn reads(&self) -> Vec<Query> {
+        self.decision.reads()
+    }
+
+    fn decide(&mut self, view: &View, context: &Context) -> Result<Option<Transaction>, Undecided> {
+        Ok(match self.decision.decide(view, context)? {
+            Step::Commit(transaction, output) => {
+                self.output = Some(output);
+                Some(transaction)
+            }
+            Step::Return(result) => {
+                self.result = Some(Ok(Receipt { result, committed: None }));
+                None
+            }
+        })
+    }
+
+    fn committed(&mut self, committed: Committed) {
+        let receipt = |result| Ok(Receipt { result, committed: Some(committed) });
+        self.result = self.output.take().map(receipt);
+    }
+
+    fn failed(&mut self, error: RunError) {
+        self.result = Some(Err(error));
+    }
+}
+
+/// The attempts of a batch of decisions.
+struct Batch<'a, D: Decision>(Vec<DecisionAttempt<'a, D>>);
+
+impl<'a, D: Decision> Batch<'a, D> {
+    fn of(decisions: &'a [D]) -> Self {
+        Self(decisions.iter().map(|decision| DecisionAttempt { decision, output: None, result: None }).collect())
+    }
+
+    fn attempts(&mut self) -> Vec<&mut dyn Attempt> {
+        self.0.iter_mut().map(|attempt| attempt as &mut dyn Attempt).collect()
+    }
+
+    fn results(self) -> Results<D> {
+        self.0.into_iter().filter_map(|attempt| attempt.result).collect()
+    }
+}
+
+type Results<D> = Vec<Result<Receipt<<D as Decision>::Output>, RunError>>;
 
 /// In each round, all reads are one round trip, and all commits are one round trip. Results are in the order of the
 /// decisions. After an error, the caller may run the same decisions again.
@@ -263,11 +318,14 @@ pub async fn run<D: Decision>(
     versions: &Versions,
     shard: ShardState,
     decisions: &[D],
-) -> Result<(ShardState, Vec<Result<Receipt<D::Output>, RunError>>), StoreError> {
+) -> Result<(ShardState, Results<D>), StoreError> {
     let mut view = View::default();
-    let hinted: HashSet<Query> = decisions.iter().flat_map(Decision::reads).collect();
+    let mut batch = Batch::of(decisions);
+    let attempts = batch.attempts();
+    let hinted: HashSet<Query> = attempts.iter().flat_map(|attempt| attempt.reads()).collect();
     read_into(store, &mut view, hinted).await?;
-    run_with(store, versions, shard, &mut view, decisions).await
+    let (shard, _) = run_attempts(store, versions, shard, &mut view, attempts, None).await?;
+    Ok((shard, batch.results()))
 }
 
 /// Starts with a view that the caller has filled, for example with a record that it has just written.
@@ -277,9 +335,10 @@ pub async fn run_with<D: Decision>(
     shard: ShardState,
     view: &mut View,
     decisions: &[D],
-) -> Result<(ShardState, Vec<Result<Receipt<D::Output>, RunError>>), StoreError> {
-    let mut committer = Committer { store, durably: None, confirmed: Confirmed::Yes };
-    run_by(&mut committer, versions, shard, view, decisions).await
+) -> Result<(ShardState, Results<D>), StoreError> {
+    let mut batch = Batch::of(decisions);
+    let (shard, _) = run_attempts(store, versions, shard, view, batch.attempts(), None).await?;
+    Ok((shard, batch.results()))
 }
 
 /// Commits are durable: see [`Store::commit_durably`].
@@ -288,84 +347,93 @@ pub async fn run_durably<D: Decision>(
     versions: &Versions,
     shard: ShardState,
     (view, decisions): (&mut View, &[D]),
-    (durability, at_most): (Durability, Duration),
-) -> Result<(ShardState, Vec<Result<Receipt<D::Output>, RunError>>, Confirmed), StoreError> {
-    let mut committer = Committer { store, durably: Some((durability, at_most)), confirmed: Confirmed::Yes };
-    let (shard, results) = run_by(&mut committer, versions, shard, view, decisions).await?;
-    Ok((shard, results, committer.confirmed))
+    durably: (Durability, Duration),
+) -> Result<(ShardState, Results<D>, Confirmed), StoreError> {
+    let mut batch = Batch::of(decisions);
+    let (shard, confirmed) = run_attempts(store, versions, shard, view, batch.attempts(), Some(durably)).await?;
+    Ok((shard, batch.results(), confirmed))
 }
 
-struct Committer<'a> {
-    store: &'a dyn Store,
-    durably: Option<(Durability, Duration)>,
-    confirmed: Confirmed,
+struct Pending<'a> {
+    attempt: &'a mut dyn Attempt,
+    context: Context,
+    conflicts: usize,
+    /// Conflicts with a changed record, among `conflicts`.
+    overtaken: usize,
+    rereads: usize,
+    has_ended: bool,
 }
 
-impl Committer<'_> {
-    async fn commit(&mut self, batch: &[Transaction]) -> Result<BatchResult, StoreError> {
-        let Some((durability, at_most)) = self.durably else { return self.store.commit(batch).await };
-        let (batch, confirmed) = self.store.commit_durably(batch, durability, at_most).await?;
-        if batch.results.iter().any(Result::is_ok) {
-            self.confirmed = confirmed;
+impl Pending<'_> {
+    fn fail(&mut self, error: RunError) {
+        self.attempt.failed(error);
+        self.has_ended = true;
+    }
+
+    fn conflict(&mut self, conflict: Conflict) {
+        self.conflicts += 1;
+        self.overtaken += usize::from(matches!(conflict, Conflict::Record { .. }));
+        let is_contended = self.conflicts - self.overtaken >= CONFLICTS_MAX || self.overtaken >= RECORD_CONFLICTS_MAX;
+        if let Conflict::Failed { message } = conflict {
+            self.fail(RunError::Failed(message));
+        } else if is_contended {
+            self.fail(RunError::Contended(self.conflicts));
+        } else {
+            self.context.conflicts.retain(|earlier| !is_of_same_record(earlier, &conflict));
+            self.context.conflicts.push(conflict);
         }
-        Ok(batch)
     }
 }
 
-async fn run_by<D: Decision>(
-    committer: &mut Committer<'_>,
+async fn run_attempts(
+    store: &dyn Store,
     versions: &Versions,
     mut shard: ShardState,
     view: &mut View,
-    decisions: &[D],
-) -> Result<(ShardState, Vec<Result<Receipt<D::Output>, RunError>>), StoreError> {
-    let store = committer.store;
-    let mut pending: Vec<Pending<'_, D>> = decisions
-        .iter()
-        .map(|decision| Pending {
-            decision,
-            context: shard.context(versions.draw()),
-            conflicts: 0,
-            overtaken: 0,
-            rereads: 0,
-            outcome: None,
-        })
-        .collect();
+    attempts: Vec<&mut dyn Attempt>,
+    durably: Option<(Durability, Duration)>,
+) -> Result<(ShardState, Confirmed), StoreError> {
+    let mut confirmed = Confirmed::Yes;
+    let start = |attempt| Pending {
+        attempt,
+        context: shard.context(versions.draw()),
+        conflicts: 0,
+        overtaken: 0,
+        rereads: 0,
+        has_ended: false,
+    };
+    let mut pending: Vec<Pending<'_>> = attempts.into_iter().map(start).collect();
     loop {
-        let decided = decide_all(store, view, &mut pending).await?;
-        if decided.is_empty() {
-            break;
+        let (indexes, transactions) = decide_all(store, view, &mut pending).await?;
+        if indexes.is_empty() {
+            return Ok((shard, confirmed));
         }
-        let (indexes, steps): (Vec<usize>, Vec<(Transaction, D::Output)>) = decided.into_iter().unzip();
-        let (transactions, outputs): (Vec<Transaction>, Vec<D::Output>) = steps.into_iter().unzip();
-        let batch = committer.commit(&transactions).await?;
+        let batch = match durably {
+            None => store.commit(&transactions).await?,
+            Some((durability, at_most)) => {
+                let (batch, is_confirmed) = store.commit_durably(&transactions, durability, at_most).await?;
+                if batch.results.iter().any(Result::is_ok) {
+                    confirmed = is_confirmed;
+                }
+                batch
+            }
+        };
         shard = batch.shard;
-        let committed = indexes.into_iter().zip(&transactions).zip(outputs);
-        for (((index, transaction), output), result) in committed.zip(batch.results) {
+        for ((index, transaction), result) in indexes.into_iter().zip(&transactions).zip(batch.results) {
             let Some(item) = pending.get_mut(index) else { continue };
             match result {
                 Ok(committed) => {
                     view.learn_written(transaction);
-                    item.outcome = Some(Ok(Receipt { result: output, committed: Some(committed) }));
+                    item.attempt.committed(committed);
+                    item.has_ended = true;
                 }
                 Err(conflict) => {
                     view.learn(&conflict);
-                    item.conflicts += 1;
-                    item.overtaken += usize::from(matches!(conflict, Conflict::Record { .. }));
-                    let is_contended =
-                        item.conflicts - item.overtaken >= CONFLICTS_MAX || item.overtaken >= RECORD_CONFLICTS_MAX;
-                    if let Conflict::Failed { message } = conflict {
-                        item.outcome = Some(Err(RunError::Failed(message)));
-                    } else if is_contended {
-                        item.outcome = Some(Err(RunError::Contended(item.conflicts)));
-                    } else {
-                        item.context.conflicts.retain(|earlier| !is_of_same_record(earlier, &conflict));
-                        item.context.conflicts.push(conflict);
-                    }
+                    item.conflict(conflict);
                 }
             }
         }
-        for item in pending.iter_mut().filter(|item| item.outcome.is_none()) {
+        for item in pending.iter_mut().filter(|item| !item.has_ended) {
             // A version identifies one content, and the next attempt may write different content.
             item.context.version = versions.draw();
             item.context.now_ms = shard.now_ms;
@@ -373,8 +441,6 @@ async fn run_by<D: Decision>(
             item.context.epoch_began_ms = shard.epoch_began_ms;
         }
     }
-    let results = pending.into_iter().filter_map(|item| item.outcome).collect();
-    Ok((shard, results))
 }
 
 fn is_of_same_record(one: &Conflict, other: &Conflict) -> bool {
@@ -384,25 +450,26 @@ fn is_of_same_record(one: &Conflict, other: &Conflict) -> bool {
     }
 }
 
-/// Returns the transactions by index.
-async fn decide_all<D: Decision>(
+/// Returns the transactions, with the indexes of their decisions.
+async fn decide_all(
     store: &dyn Store,
     view: &mut View,
-    pending: &mut [Pending<'_, D>],
-) -> Result<Vec<(usize, (Transaction, D::Output))>, StoreError> {
+    pending: &mut [Pending<'_>],
+) -> Result<(Vec<usize>, Vec<Transaction>), StoreError> {
     for reads in 0..=READS_MAX {
-        let mut steps = Vec::new();
+        let mut decided = (Vec::new(), Vec::new());
         let mut missing = HashSet::new();
-        for (index, item) in pending.iter_mut().enumerate().filter(|(_, item)| item.outcome.is_none()) {
-            match item.decision.decide(view, &item.context) {
-                Ok(Step::Commit(transaction, output)) => steps.push((index, (transaction, output))),
-                Ok(Step::Return(result)) => item.outcome = Some(Ok(Receipt { result, committed: None })),
-                Err(Undecided::Missing(_)) if reads == READS_MAX => {
-                    item.outcome = Some(Err(RunError::Contended(READS_MAX)));
+        for (index, item) in pending.iter_mut().enumerate().filter(|(_, item)| !item.has_ended) {
+            match item.attempt.decide(view, &item.context) {
+                Ok(Some(transaction)) => {
+                    decided.0.push(index);
+                    decided.1.push(transaction);
                 }
+                Ok(None) => item.has_ended = true,
+                Err(Undecided::Missing(_)) if reads == READS_MAX => item.fail(RunError::Contended(READS_MAX)),
                 Err(Undecided::Missing(queries)) => missing.extend(queries),
                 Err(Undecided::Unreadable { key, why }) if item.rereads >= REREADS_MAX || reads == READS_MAX => {
-                    item.outcome = Some(Err(RunError::Unreadable { key, why }));
+                    item.fail(RunError::Unreadable { key, why });
                 }
                 // The record may have changed between its own read and the reads of its parts.
                 Err(Undecided::Unreadable { key, .. }) => {
@@ -413,11 +480,11 @@ async fn decide_all<D: Decision>(
             }
         }
         if missing.is_empty() {
-            return Ok(steps);
+            return Ok(decided);
         }
         read_into(store, view, missing).await?;
     }
-    Ok(Vec::new())
+    Ok(Default::default())
 }
 
 async fn read_into(store: &dyn Store, view: &mut View, queries: HashSet<Query>) -> Result<(), StoreError> {

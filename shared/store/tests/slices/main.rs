@@ -117,7 +117,7 @@ struct Play<'a, F>(&'a TurnName, F);
 
 impl<F> Decision for Play<'_, F>
 where
-    F: Fn(Turn, &mut Transaction, &View, &Context) -> Result<bool, Undecided>,
+    F: Sync + Fn(Turn, &mut Transaction, &View, &Context) -> Result<bool, Undecided>,
 {
     type Output = Option<Turn>;
 
