@@ -19,7 +19,7 @@ prepare: ## Check for the tools that the tests need; as root on Debian, install 
 prepare-demo prepare-bench:
 	@.ci/prepare $(@:prepare-%=%)
 
-# A release build takes three times as long, and the demo waits for its caps, not for the CPU.
+# A release build takes three times as long. The demo waits for its caps, not for the CPU, so a debug build is enough.
 demo: prepare-demo ## Build and run the demo: a fleet, its agents, their results; STAY=1 keeps the console open
 	cargo build --workspace --bin tickfleet --locked
 	"$(BUILT)/debug/tickfleet" demo --interpreter "$$(.ci/demo-python "$(BUILT)/demo-python")" $(if $(STAY),--stay)
@@ -70,7 +70,7 @@ bench: prepare-bench ## Build the release binary and measure it; ARGS="--limits 
 fuzz: ## Fuzz the parsers of foreign input: all, or TARGET=turn; RUNS=100000 inputs each
 	@.ci/fuzz "$(TARGET)" "$(RUNS)"
 
-# Root runs the tests a second time as user 65534, who must have permission to execute the test program.
+# If root runs this target, the tests run a second time as user 65534. This user must be able to read the test program.
 escape: ## Attack the sandbox with real processes, at each level that this machine supports
 	cargo test -p tickfleet-sandbox --test escape --locked -- --include-ignored --test-threads=1
 	@if [ "$$(id -u)" = 0 ]; then \

@@ -11,16 +11,16 @@ use tickfleet_store::Store;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// After this time, tools are shown as configured.
+/// If Redis does not respond within this time, tools are shown as configured.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// With the run-time settings, a disabled tool is shown as disabled and is not called.
+/// Reads the run-time settings. A tool that was disabled at run time is then shown as disabled and is not called.
 pub(crate) async fn with_run_time(active: &PolicyHandle, stores: &[Store]) {
     let looks = stores.iter().map(|store| active.refresh(store));
     drop(tokio::time::timeout(LOOK_TIMEOUT, futures::future::join_all(looks)).await);
 }
 
-/// A configured tenant needs no Redis and is shown as configured.
+/// Reads the run-time settings only if the tenant is not configured, so a configured tenant needs no Redis.
 pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &TenantId) -> Result<(), Failure> {
     if !active.load().policy.tenants.contains_key(tenant) {
         let read = match setup.client().await {
@@ -32,7 +32,7 @@ pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &T
     Ok(())
 }
 
-/// A misspelled tenant is more likely than a run-time tenant.
+/// A misspelled tenant is more likely than a run-time tenant, so the message names the missing tenant first.
 fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::Redis(format!(

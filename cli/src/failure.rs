@@ -11,11 +11,11 @@ pub(crate) const REDIS: u8 = 3;
 #[derive(Debug)]
 pub(crate) enum Failure {
     Failed(anyhow::Error),
-    /// The output already contains the reason.
+    /// The output already contains the reason, so nothing more is printed.
     Reported,
     Usage(String),
     Redis(String),
-    /// The message already contains a remedy.
+    /// The message already contains a remedy, so no other remedy is added.
     RedisReported(String),
 }
 

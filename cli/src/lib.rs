@@ -46,7 +46,8 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Ok(command) => command,
         Err(ended) => return ended,
     };
-    // A fleet checks every name, to reject a change that was copied only in part. Commands that show tools do the same.
+    // A fleet rejects unknown tool names, because a change may have been copied only in part. Commands that show tools
+    // do the same.
     let knows_tools = match &command {
         // In an emergency, these commands must work even if the configuration has errors elsewhere.
         Command::Tools(tools::Tools {
@@ -81,7 +82,7 @@ const fn uses_dev_here(command: &Command) -> bool {
     )
 }
 
-/// These commands must work even if the configuration is broken.
+/// Returns true for commands that must work even if the configuration is broken.
 const fn operates(command: &Command) -> bool {
     match command {
         Command::Cancel(_)

@@ -86,7 +86,8 @@ impl Program {
         if std::env::args_os().nth(1).is_some_and(|argument| argument == tickfleet_sandbox::sandbox::LAUNCH) {
             return tickfleet_sandbox::launcher::main();
         }
-        // Tools run as the same user. The process becomes non-dumpable before it reads any secret.
+        // Tools run as the same user. The process becomes non-dumpable before it reads any secret, so that tools cannot
+        // read its memory.
         let hidden = tickfleet_sandbox::hide_this_process();
         let args: Vec<String> = std::env::args_os().skip(1).filter_map(|arg| arg.into_string().ok()).collect();
         let json_log = logs_json(&args, &crate::global::environment());

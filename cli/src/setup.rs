@@ -49,7 +49,7 @@ use crate::output::time_format::millis;
 pub(crate) struct Setup {
     pub(crate) configuration: Configuration,
     pub(crate) url: String,
-    /// By an option or an environment variable.
+    /// True if an option or an environment variable sets the URL.
     pub(crate) url_chosen: bool,
     memory: Option<Arc<[Store]>>,
     sources: Sources,
@@ -78,7 +78,7 @@ pub(crate) fn sources(global: &Global) -> Result<Sources, Failure> {
 }
 
 pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Result<Sources, Failure> {
-    // `TICKFLEET_CONFIG` is an option of the command line, not a setting.
+    // `TICKFLEET_CONFIG` is an option of the command line and not a setting, so it is removed.
     environment.remove("TICKFLEET_CONFIG");
     if global.trial_tools {
         environment.entry(GRANT_TRIAL_TOOLS.to_owned()).or_insert_with(|| "true".to_owned());
@@ -115,7 +115,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     })
 }
 
-/// A file keeps the password out of the environment.
+/// Names a file with the URL, so that the password is not in the environment.
 const URL_FILE: &str = "REDIS_URL_FILE";
 
 fn read_url_file(environment: &mut Environment, is_overridden: bool) -> Result<(), Failure> {
@@ -155,7 +155,7 @@ impl Setup {
     }
 
     fn beside(global: &Global, part: Part) -> Result<Self, Failure> {
-        // The fleet itself rejects invalid schemas.
+        // Schemas are not checked here: the fleet itself rejects invalid schemas.
         let schema_check = SchemaCheck::default();
         let sources = Sources { others_carry_out: true, schema_check, part, ..sources(global)? };
         Self::of(&sources, &global.extensions, None)
@@ -564,7 +564,7 @@ impl Setup {
         }
     }
 
-    /// Begins the names of incarnations. In Kubernetes, `HOSTNAME` is the pod's name.
+    /// The names of incarnations begin with this name. In Kubernetes, `HOSTNAME` is the pod's name.
     pub(crate) fn name(&self) -> String {
         self.sources
             .environment

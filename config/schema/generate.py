@@ -48,7 +48,8 @@ def written():
     """Returns a dict with the text of every generated file, by the file's path from the root."""
     texts = {f"config/schema/{name}.json": json.dumps(schema, indent=2) + "\n" for name, schema in schemas().items()}
     chart = json.loads(read(CHART))
-    # The chart's templates reject settings that other chart values set. The error names those values.
+    # This schema allows all settings. The chart's templates reject settings that other chart values set, and the error
+    # names those values.
     chart["properties"]["config"]["properties"]["settings"] = settings()
     return texts | {CHART: json.dumps(chart, indent=2, ensure_ascii=False) + "\n"}
 

@@ -56,7 +56,7 @@ def check():
     """Returns a problem for each page that is missing in SUMMARY.md, is listed twice, or does not exist."""
     _, pages = summary()
     there = {path for path in files("") if path.endswith(".md") and not path.startswith(NO_PAGES)} | {SECURITY}
-    # SUMMARY.md need not have the decisions, because the index of decisions lists them.
+    # SUMMARY.md need not list the architecture decisions, because their own index lists them.
     there -= {path for path in there if re.match(r"docs/adr/\d", path)}
     wrong = [f"SUMMARY.md does not have {path}" for path in sorted(there - set(pages))]
     wrong += [f"SUMMARY.md has {path}, which is no page" for path in sorted(set(pages) - there)]

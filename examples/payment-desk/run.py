@@ -99,7 +99,7 @@ def check_records(folder):
     deadline = time.monotonic() + 60
     proved = None
     while not proved or proved["verdict"]["unsealed"] and time.monotonic() < deadline:
-        # The export would continue the file of the previous attempt.
+        # Otherwise, the export would continue the file of the previous attempt.
         export.unlink(missing_ok=True)
         tickfleet("audit", "export", "--to", export)
         proved = tickfleet("prove", export)

@@ -81,7 +81,7 @@ pub(crate) struct Rejection {
 }
 
 impl Rejection {
-    /// Has a reply only if the entry's tenant and inbox are readable.
+    /// The rejection has a reply only if the entry's tenant and inbox are readable.
     pub(crate) fn of(
         from: Inbound,
         arrival: &Arrival,
@@ -112,7 +112,8 @@ impl Rejection {
         self.raw.len() + self.reply.as_ref().map_or(0, |(_, reply)| reply.len())
     }
 
-    /// The store needs the turn, because calls may have begun before a restart of the store.
+    /// Adds the turn to the rejection. The store needs the turn, because its calls may have begun before a restart of
+    /// the store.
     pub(crate) fn of_turn(self, candidate: &Candidate) -> Self {
         Self { turn: Some((candidate.name.clone(), content_digest(&candidate.turn))), ..self }
     }
@@ -131,7 +132,7 @@ impl Rejection {
     }
 }
 
-/// The client may have recorded this name and digest at the submission.
+/// Returns the name and the digest that the client may have recorded at the submission.
 fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
     let turn = refusal.turn_id.clone().or_else(|| refusal.task_id.clone().map(Into::into))?;
     let tenant = refusal.tenant.clone()?;
@@ -203,7 +204,8 @@ fn look_up<'a>(policy: &'a Policy, turn: &Turn) -> Result<(&'a TenantPolicy, &'a
     })
 }
 
-/// In ms. If calls over the daily cap wait for the next day, 24 h after that day begins (invariant 15).
+/// Returns a time in ms: 24 h from now. If calls over the daily cap wait for the next day, the 24 h begin with that day
+/// (invariant 15).
 fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, now_ms: i64) -> i64 {
     let base_ms = match policy.caps(owner, agent).on_day_cap {
         DayCapAction::Reject => now_ms,

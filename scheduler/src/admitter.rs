@@ -114,7 +114,7 @@ impl Admitter {
         self.intake.reject_all(reader, Inbound::Turns, rejections).await;
     }
 
-    /// At least one. `None` if this incarnation must stop.
+    /// Returns the number of candidates for the next commit, at least one. `None` if this incarnation must stop.
     async fn wait_for_room(&self, reader: &InboundReader, candidates: &[Candidate]) -> Option<usize> {
         let room = retry_until(reader, || async {
             if !self.store.state().pressure {
@@ -161,7 +161,7 @@ impl Admitter {
                     }
                 }
             });
-            // No result: this incarnation must stop, and other schedulers take over its entries.
+            // Without a result, this incarnation must stop. Other schedulers take over its entries.
             let Some(AdmissionAttempt { retry, rejections: more }) = attempt.await else { break };
             rejections.extend(more);
             left = retry.into_iter().filter_map(|at| left.get(at).copied()).collect();
@@ -172,7 +172,7 @@ impl Admitter {
     async fn try_to_admit(&self, candidates: &[&Candidate]) -> Result<AdmissionAttempt, StoreError> {
         self.refresh_for_unknown(candidates).await?;
         let grants = self.grants(candidates).await?;
-        // No snapshot: a newer policy is in force, and this incarnation must stop.
+        // Without a snapshot, a newer policy is in force, and this incarnation must stop.
         let Some(snapshot) = self.policy_tracker.policy_snapshot().await? else {
             return Ok(AdmissionAttempt::default());
         };
@@ -306,8 +306,8 @@ impl Admitter {
         rejection.of_turn(candidate)
     }
 
-    /// Calls that need a fact wait for these calls. A failed write loses no guarantee: a call is then decided without
-    /// this wait.
+    /// Announces the calls that can set facts. Calls that need these facts wait for them. A failed write loses no
+    /// guarantee: the calls then do not wait.
     async fn announce_fact_calls(&self, snapshot: &PolicySnapshot, candidates: &[&Candidate], heads: &[(usize, Head)]) {
         let batch: Vec<_> =
             heads.iter().filter_map(|(at, head)| candidates.get(*at).map(|candidate| (*candidate, head))).collect();
@@ -374,7 +374,7 @@ impl Admitter {
     }
 }
 
-/// The names of built-in limits begin with `_`.
+/// Skips built-in limits. Their names begin with `_`.
 pub(crate) fn count_throttled(metrics: &Metrics, limit: &str) {
     if !limit.starts_with('_') {
         metrics.limits_reached(&[limit.to_owned()], LimitAction::Wait);
@@ -408,7 +408,7 @@ struct AdmissionAttempt {
     rejections: Vec<Rejection>,
 }
 
-/// At least one. `cost` is the relative cost of a call: 1 without limits, and more with limits.
+/// Returns at least one. `cost` is the relative cost of a call: 1 without limits, and more with limits.
 fn batch_length(candidates: &[Candidate], turns_max: usize, bytes_max: usize, cost: usize) -> usize {
     let mut calls = 0;
     let mut bytes = 0;

@@ -2,7 +2,7 @@ use tickfleet_core::recovery::reap::HeldEntry;
 use tickfleet_core::{Query, StreamKey, Value};
 use tickfleet_store::{Store, StoreError};
 
-/// Delivered to the consumer, but not acknowledged yet. At most `count` per queue.
+/// Returns entries that were delivered to the consumer, but are not acknowledged yet. At most `count` per queue.
 pub(crate) async fn held_entries(
     store: &Store,
     queues: &[StreamKey],

@@ -39,8 +39,8 @@ impl InboundReader {
         Self { from, consumer, store, handle, stop, suspects, permit: Mutex::default() }
     }
 
-    /// A later crash then counts against the entry. Waits while another loop of this process handles a suspect. Returns
-    /// false if the loop must stop during the wait.
+    /// Marks the entry, so that a crash of the process counts against it. Waits while another loop of this process
+    /// handles a suspect. Returns false if the loop must stop during the wait.
     pub(crate) async fn mark_suspect(&self, suspect: &EntryId) -> bool {
         let mut turn = std::pin::pin!(self.suspects.acquire());
         let permit = loop {

@@ -78,12 +78,12 @@ impl Intake {
             wait_ms: u64::try_from(block.as_millis()).unwrap_or(u64::MAX),
         };
         let mut backoff = Backoff::default();
-        // Between two batches, no entry is being handled. A held entry was lost with a dropped read, or must be decided
-        // again.
+        // Time of the last check for entries that this consumer still holds. Between two batches, it handles none, so
+        // such an entry was lost with a dropped read, or must be decided again.
         let mut compared: Option<Instant> = None;
         while !stop.is_cancelled() {
             let compares = compared.is_none_or(|at| at.elapsed() >= lease);
-            // The epoch must be older than the entries, see `TakenInbound`.
+            // The epoch must be read before the entries, see `TakenInbound`.
             let epoch = self.store.state().epoch;
             match self.next_batch(&take, &stop, compares).await {
                 Ok(entries) => {

@@ -27,7 +27,7 @@ const AUDIT_SHARE: u64 = 4;
 /// Dead letters may use at most 1/16 of the maximum memory.
 const DEAD_SHARE: u64 = 16;
 const STEP_MAX: usize = 256;
-/// For events of approvals.
+/// Retention of the events of approvals.
 const EVENTS_MS: i64 = 7 * 24 * 3_600_000;
 
 /// (used, maximum), in bytes. A maximum of 0 means that memory is unlimited.
@@ -131,7 +131,7 @@ impl Janitor {
         Ok(())
     }
 
-    /// The number of audit entries is limited elsewhere, whenever a result is settled.
+    /// Trims by size and age. Each commit of a result limits the number of audit entries.
     async fn trim_logs(&self, memory: Memory) -> Result<(), StoreError> {
         let audit_bytes = share(memory, self.audit_bytes_max, AUDIT_SHARE);
         self.trim(&keys::audit(), audit_bytes, self.store.options().audit_retain_ms).await?;
@@ -261,7 +261,7 @@ struct Cursors {
     counter: u64,
 }
 
-/// Despite damaged data, the other inboxes must be trimmed.
+/// Skips damaged inboxes, so that the other inboxes are trimmed.
 fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreError> {
     match result {
         Err(error) if error.is_script_error() => {
@@ -284,7 +284,7 @@ pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, ag
     store.seam().trim(&log, TrimBounds { age_ms, read_upto, ..TrimBounds::default() }).await
 }
 
-/// In the form of [`TrimBounds::read_upto`].
+/// Returns the position in the form of [`TrimBounds::read_upto`].
 fn read_position(text: &[u8]) -> Option<u128> {
     let (ms, sequence) = std::str::from_utf8(text).ok()?.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

@@ -52,7 +52,7 @@ pub struct Options {
     /// [`Options::reap_period`] limits the period.
     pub reap_every: Duration,
     pub collect_every: Duration,
-    /// For each shard.
+    /// The limit for the audit log of each shard.
     pub audit_bytes_max: u64,
     pub dead_retain_ms: i64,
     pub seal: Option<SealOptions>,
@@ -74,8 +74,8 @@ impl Options {
         }
     }
 
-    /// After more than half a lease without a check, the next check assumes an outage of Redis and reaps nothing. With
-    /// a longer period, a scheduler would never reap.
+    /// If the last check is more than half a lease old, a check assumes an outage of Redis and reaps nothing. With a
+    /// period of more than half a lease, a scheduler would therefore never reap.
     #[must_use]
     pub fn reap_period(&self, lease: Duration) -> Duration {
         self.reap_every.min(lease / REAPS_PER_LEASE)
@@ -103,7 +103,8 @@ pub struct Process {
     pub active: Arc<PolicyHandle>,
     pub metrics: Arc<Metrics>,
     pub progress: Progress,
-    /// All schedulers of the process together handle only one suspect entry, because a crash ends all of them.
+    /// All schedulers of the process together handle only one suspect entry at a time, because a crash ends all
+    /// schedulers.
     pub suspects: SuspectSemaphore,
 }
 

@@ -51,7 +51,7 @@ impl PolicyTracker {
         self.active.load()
     }
 
-    /// 1 without limits. Assumes that one in eight limits matches a call.
+    /// 1 without limits. Assumes that an eighth of the limits match a call.
     pub(crate) fn cost_of_call(&self) -> usize {
         1 + self.active.load().policy.limits.len() / 8
     }

@@ -24,7 +24,8 @@ use crate::policy_tracker::PolicyTracker;
 
 const DEAD_MAX: usize = 16;
 const HELD_MAX: usize = 256;
-/// Entries of deleted consumers get this name. No lease has this name, so the entries are reaped immediately.
+/// Entries of deleted consumers move to a consumer with this name. No lease has this name, so the entries are reaped
+/// immediately.
 const LOST: &str = "lost";
 /// For one consumer in one round. The next round does further steps.
 const STEPS_MAX: usize = 256;
@@ -76,8 +77,8 @@ impl Recovery {
         handle.finished();
     }
 
-    /// Skips the check if the last one is less than three quarters of a period old. Two checks are then less than two
-    /// periods apart.
+    /// Does nothing if the last check is less than three quarters of a period old. Two checks are therefore less than
+    /// two periods apart.
     async fn round(&self, lists: bool) -> Result<(), StoreError> {
         let every_ms = i64::try_from(self.every.as_millis()).unwrap_or(i64::MAX);
         if !self.may_reap(every_ms / 4 * 3).await? {

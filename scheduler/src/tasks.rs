@@ -148,7 +148,7 @@ impl TaskQueues {
             return Ok(DelegateAttempt::Refused(refuse(&task, RejectionCode::WrongShard, WRONG_SHARD.into())));
         }
         if self.active.load().policy.look_up(&task.tenant, &task.target).is_err() {
-            // The tenant or agent may just have been configured.
+            // The tenant or agent may just have been configured, so the settings are read again.
             self.active.refresh_if_changed(&self.store).await?;
         }
         let active = self.active.load();
@@ -204,8 +204,8 @@ impl TaskQueues {
         tracing::warn!(%error, verb, "Redis did not respond; retrying");
     }
 
-    /// A runtime sends each message only once, so this retries until Redis has decided. If the lease has ended, the
-    /// message changes nothing.
+    /// A runtime sends each message only once, so this function retries until Redis has decided. If the lease has
+    /// ended, the message changes nothing.
     async fn apply_runtime_message(
         &self,
         reader: &InboundReader,
@@ -226,7 +226,7 @@ impl TaskQueues {
                 }
             }
         });
-        // If there is no result, this incarnation must stop, and another scheduler receives the pending entry.
+        // Without a result, this incarnation must stop. Another scheduler then receives the pending entry.
         decided.await.unwrap_or(Ok(()))
     }
 
@@ -274,7 +274,7 @@ impl TaskQueues {
         }
         let is_known = || self.active.load().policy.tenants.contains_key(&name.tenant);
         if !is_known() {
-            // The tenant may just have been configured.
+            // The tenant may just have been configured, so the settings are read again.
             self.active.refresh_if_changed(&self.store).await?;
         }
         if !is_known() {
@@ -358,7 +358,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// After 1, 3 or 9 s. The fourth failure is final.
+    /// The next attempt begins after 1, 3 or 9 s. The fourth failure is final.
     async fn fail_for_now(&self, leased: &LeasedTask, error: CallError) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.leased_slice(leased).await? else { break };
@@ -382,7 +382,8 @@ impl TaskQueues {
                     return Ok(());
                 }
                 ParkResult::Canceled => return self.end_canceled(leased, &slice.name, error).await,
-                // The runtime has sent a heartbeat since the slice was read, or another runtime has the task now.
+                // The slice is read again: the runtime has sent a heartbeat since the read, or another runtime has the
+                // task now.
                 ParkResult::Stale => {}
             }
         }
@@ -423,7 +424,7 @@ fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMess
 enum DelegateAttempt {
     Written,
     Refused(Box<RejectedMessage>),
-    /// The store is short of memory.
+    /// The store is short of memory, so the task must be written later.
     Later,
 }
 

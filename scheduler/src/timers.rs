@@ -148,7 +148,8 @@ impl Timers {
         for chunk in queues.chunks(CHUNK_MAX) {
             failed = self.release(chunk, &mut round).await.err().or(failed);
         }
-        // Cascades run before the turns, so that the canceled work ends in the same round.
+        // Cascades cancel the work below ended tasks. They run before the turns, so that the canceled work ends in the
+        // same round.
         for name in &cascades {
             failed = self.cascade(name, &mut round).await.err().or(failed);
         }
@@ -158,7 +159,7 @@ impl Timers {
         failed.map_or(Ok(round), Err)
     }
 
-    /// This version sets no timer with such a name.
+    /// Removes a timer with an unknown name. This version sets no such timers.
     async fn discard_timer(&self, name: &str) -> Result<(), StoreError> {
         tracing::error!(timer = name, "cannot read the name of a timer; removing it");
         let mut transaction = Transaction::new(self.store.versions().draw());
@@ -242,7 +243,7 @@ impl Timers {
         }
     }
 
-    /// An unreadable turn would block its throttle queue.
+    /// Otherwise, an unreadable turn would block its throttle queue.
     async fn discard_unreadable(&self, counter: &CounterKey, name: &TurnName, why: &str) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         let discard = Discard { counter: counter.clone(), name: name.clone(), why: why.to_owned(), bounds: &bounds };
@@ -286,8 +287,8 @@ impl Timers {
                         self.report_unreadable(name, &why);
                     } else {
                         tracing::warn!(%error, turn = %name, "failed to handle a timer; retrying");
-                        // Another key that the turn needs may be damaged. The postponed timer does not block other
-                        // timers.
+                        // The cause may be a damaged key that the turn needs. The timer is postponed, so that it does
+                        // not block other timers.
                         let again_ms = self.store.state().now_ms + bounds.lease_ms;
                         transaction.guard(Guard::Present(name.record()));
                         transaction.timer(name.timer(), again_ms, TimerRule::Set);

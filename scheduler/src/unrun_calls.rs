@@ -29,7 +29,7 @@ impl<'a> RecordingRenderer<'a> {
         Self { renderer, rendered: Mutex::default() }
     }
 
-    /// The decision must be committed. `is_over` is true if the turn has also ended.
+    /// Call this method only after the commit. `is_over` is true if the turn has also ended.
     pub(crate) fn count(&self, name: &TurnName, is_over: bool, now_ms: i64, metrics: &Metrics) {
         let Some(rendered) = self.rendered.lock().remove(name) else { return };
         let calls = rendered.calls.len() as u64;
@@ -52,7 +52,7 @@ impl<'a> RecordingRenderer<'a> {
     }
 }
 
-/// A submission time of 0 is unknown.
+/// A submission time of 0 is unknown, so nothing is recorded.
 pub(crate) fn turn_ended(submitted_ms: i64, now_ms: i64, metrics: &Metrics) {
     if submitted_ms > 0 {
         metrics.turn_ended(Duration::from_millis((now_ms - submitted_ms).max(0).unsigned_abs()));

@@ -52,7 +52,7 @@ async def openai_agents(fleet: AsyncFleet) -> None:
         def stream_response(self, *args: Any, **more: Any) -> Any:
             raise NotImplementedError
 
-    # This model sets no call IDs, so the run has an ID.
+    # The run needs an ID, because this model sets no call IDs.
     agent = Agent(name="frugal", model=StandIn(), tools=await fleet_tools(fleet, "frugal", run_id="run-1"))
     result = await Runner.run(agent, "Go.")
     assert result.final_output == "done"

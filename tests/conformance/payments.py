@@ -297,7 +297,8 @@ LOOPS: list[type[Loop]] = [
 
 async def cancelled(loop: Loop) -> None:
     """Cancels the run after the money has moved and before the result arrives. A resumed run must not pay again."""
-    # On a busy machine, the first import of a framework blocks this process for seconds.
+    # The payment must last longer than the first import of a framework. On a busy machine, this import blocks the
+    # process for seconds.
     loop.bank.seconds = 12.0
     saved = await loop.saved()
     running = asyncio.create_task(loop.resume(saved))

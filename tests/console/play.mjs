@@ -30,7 +30,7 @@ function watch(page) {
   });
 }
 
-/** An action is a click, or a text with Enter. */
+/** Performs and counts actions. An action is a click, or a text with Enter. */
 class Hands {
   constructor(page, fleet) {
     Object.assign(this, { page, fleet, actions: 0 });
@@ -443,7 +443,7 @@ async function views(browser, fleet, colorScheme, width) {
   await context.close();
 }
 
-/** The page must have watched the fleet for a while. */
+/** Takes the screenshots. The page must have watched the fleet for a while, so that its charts have data. */
 async function pictures(browser, page, fleet) {
   const hand = new Hands(page, fleet);
   const take = (name) => page.screenshot({ path: join(screens, `${name}.png`) });

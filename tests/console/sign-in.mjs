@@ -1,5 +1,5 @@
 // Signs in to the console at an identity provider, in Chromium. The test `gateway::sign_in` starts the servers.
-//  node tests/console/sign-in.mjs FOLDER-OF-PACKAGES CONSOLE CONSOLE-WITHOUT-PROVIDER KEY-OF-IT
+//  node tests/console/sign-in.mjs FOLDER-OF-PACKAGES CONSOLE CONSOLE-WITHOUT-PROVIDER KEY-WITHOUT-PROVIDER
 import { createRequire } from "node:module";
 import { join, resolve } from "node:path";
 

@@ -41,7 +41,7 @@ def tools() -> list[dict]:
         {"name": "environment", "description": "Its environment.", "inputSchema": {"type": "object"}, "annotations": READ},
         {"name": "announce", "description": "Says that its tools changed.", "inputSchema": {"type": "object"}},
         {"name": "nag", "description": "From now on, says so after each list.", "inputSchema": {"type": "object"}},
-        # The first start only pins the definitions, so the server dies at the first call after the second start.
+        # `die_reading` ends only the second process, because the first start only pins the definitions.
         {"name": "die_reading", "description": "Dies once.", "inputSchema": KEYED, "annotations": READ},
         {"name": "die_sending", "description": "Dies with every call.", "inputSchema": KEYED},
     ]

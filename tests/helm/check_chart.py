@@ -29,7 +29,7 @@ import workspaces
 from refused import REFUSED
 from toolbox import HERE_CHART, Missing, Toolbox
 
-# Calculated by hand, to check what the templates calculate.
+# Calculated by hand, so that the check does not rely on the templates' calculation.
 LONGEST_TOOL_S = {"own-config": 90, "locked-down": 120}
 DEFAULT_TOOL_S = 30
 SHAPES_MIN = 8

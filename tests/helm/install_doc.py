@@ -11,10 +11,10 @@ from toolbox import HERE_CHART
 ROOT = os.path.dirname(os.path.dirname(HERE_CHART))
 PAGES = ("docs/start/kubernetes.md", "docs/operate/kubernetes.md", "docs/operate/upgrade.md")
 SNIPPETS = os.path.join(ROOT, "docs", "snippets", "kubernetes")
-# Files with a complete set of values, or with a rule for another chart.
+# Complete sets of values, or rules for another chart. The other snippets are rendered one by one.
 WHOLE = ("production.yaml", "first-fleet.yaml", "prometheus-adapter.yaml")
 CONFIGURATION = ("agents.yaml", "tools.yaml", "permissions.yaml", "tenants.yaml")
-# `helm template` lacks these options, or the options would hide errors.
+# Removed from the commands: `helm template` lacks these options, or the options would hide errors.
 NOT_FOR_TEMPLATE = {"--wait", "--reset-then-reuse-values"}
 
 

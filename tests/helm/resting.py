@@ -21,7 +21,7 @@ ALWAYS_ON = {
     "no autoscaling": ["--set", "worker.autoscaling.kind=off,worker.autoscaling.minReplicas=0"],
     "nobody started": ["--set", "worker.autoscaling.kind=off,worker.replicas=0"],
 }
-# Numbers of slices that are ready, running, or without worker, over ten minutes. True if the alert must then fire.
+# A case has the numbers of ready, running and suspect slices over ten minutes, and true if the alert must fire.
 COMES = ("0x5 1x5", "0x10", "0x10")
 CASES = {
     "nothing": (("0x10", "0x10", "0x10"), False),

@@ -6,7 +6,7 @@ import tempfile
 
 from install_doc import snippet
 
-# Every scheduler of a fleet exports the whole backlog.
+# Every scheduler of a fleet exports the whole backlog, so a query must not add up the schedulers.
 OURS = [("agents", "fleet-tickfleet-scheduler", instance) for instance in ("a", "b")]
 THEIRS = [("others", "fleet-tickfleet-scheduler", "c")]
 BACKLOG = {"inbound": 50, "ready": 30, "running": 12, "suspect": 5, "parked_capped": 100_000, "delayed": 7_000, "dead": 9}

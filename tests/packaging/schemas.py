@@ -18,7 +18,7 @@ from compose import ROOT  # The import adds the folder of the other checks to th
 from toolbox import Missing, Toolbox
 
 UNKNOWN = "zzz"
-# Some fields need or exclude other fields. `None` leaves a field out.
+# Some fields need or exclude other fields, so each variant sets other fields. `None` leaves a field out.
 VARIANTS = ({}, {"effect": "once"}, {"from_environment": None}, dict.fromkeys(("max", "concurrent", "tokens", "money")))
 FOLDERS = ("config", "docs/example-tools/conf", "docs/own-fleet/conf", "tests/conformance/conf")
 

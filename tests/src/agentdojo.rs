@@ -105,7 +105,7 @@ impl AgentDojo {
         grants
     }
 
-    /// Each tool returns its arguments.
+    /// Returns the tools for a fleet. Each tool returns its arguments.
     pub fn registered(&self) -> Result<Vec<RegisteredTool>> {
         let make = |tool: &Tool| {
             let name = fleet_name(&tool.suite, &tool.name);

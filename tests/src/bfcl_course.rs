@@ -73,7 +73,7 @@ impl Course {
         (from..self.begun).map(|conversation| self.send((conversation, 0))).collect()
     }
 
-    /// `None` at the end of the conversation.
+    /// Returns the next turn of the reply's conversation. `None` at the end of the conversation.
     pub fn take(&mut self, reply: Value) -> Option<Value> {
         let id = reply["turn_id"].as_str().unwrap_or_else(|| panic!("a reply without a turn: {reply}")).to_owned();
         let (conversation, turn) = *self.sent.get(&id).unwrap_or_else(|| panic!("nobody sent the turn {id}"));

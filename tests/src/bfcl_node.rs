@@ -33,7 +33,7 @@ pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
         retry_delays: RetryDelays::new([200, 400, 800].map(Duration::from_millis).into()),
         store: StoreOptions {
             lease_ms: 1_500,
-            // Random kills may hit the same harmless slice several times.
+            // High, because random kills may hit the same harmless slice several times.
             crashes_max: 8,
             ..StoreOptions::default()
         },

@@ -19,7 +19,7 @@ pub enum ToolBehavior {
     Prompt,
     /// In ms. Long enough that a kill can hit the running call.
     Slow(u64),
-    /// Fails at the first attempt, so that a kill can hit the parked call.
+    /// Fails at the first attempt, so that a kill can hit the call while it waits for its retry.
     Flaky,
     Once,
 }

@@ -34,7 +34,7 @@ pub mod fleet_redis;
 mod lasting;
 pub mod users;
 
-/// Events that tests wait for take one or two seconds on an idle machine.
+/// On an idle machine, tests wait one or two seconds. The limit is for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Plan {
@@ -68,7 +68,7 @@ pub struct Plan {
     /// If set, `policy` and `handlers` have no effect.
     pub active: Option<ActivePolicy>,
     pub users: bool,
-    /// If set, all workers share this permit, as in one process. Otherwise, each worker has its own permit.
+    /// If set, all workers share this semaphore, as in one process. Otherwise, each worker has its own semaphore.
     pub suspects: Option<SuspectSemaphore>,
 }
 
@@ -455,7 +455,7 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// A canceled or expired turn leaves the timer of its queue behind, until the timer is due.
+    /// A canceled or expired turn leaves the timer of its queue behind. This removes such timers before they are due.
     async fn forget_timers_of_empty_queues(&self) {
         let timers: Vec<String> = self.ask("ZRANGE", "timers", &["0", "-1"]).await;
         for timer in timers.iter().filter(|timer| timer.starts_with("throttle:")) {

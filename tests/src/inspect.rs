@@ -28,7 +28,7 @@ impl Fleet {
     pub async fn ask<T: FromRedisValue>(&self, verb: &str, suffix: &str, args: &[&str]) -> T {
         assert!(is_in_layout(suffix), "docs/contribute/store-layout.md has no key {suffix}");
         let command = redis::cmd(verb).arg(self.store.keys().key(suffix)).arg(args).to_owned();
-        // Connects anew, because the test may have restarted Redis.
+        // Opens a new connection, because the test may have restarted Redis.
         command.query_async(&mut self.server.connection().await).await.unwrap()
     }
 

@@ -27,7 +27,7 @@ const NPM: [&str; 3] = [
 const PYPI: [&str; 2] = ["mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"];
 const HINT: &str =
     "The MCP reference servers need package registries, through npm and pip; TICKFLEET_SKIP_MCP=1 does without.";
-/// `node` and `python3` are slow on a busy machine.
+/// Long, because `node` and `python3` start slowly on a busy machine.
 const LOOK_LIMIT: Duration = Duration::from_secs(120);
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -91,7 +91,7 @@ impl ReferenceServers {
     }
 }
 
-/// The copy must be next to the original, so that it finds the same dependencies.
+/// The copy must be next to the original, so that the copy finds the same dependencies.
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -180,7 +180,7 @@ pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
 
 /// Waits up to two minutes, because a server may have to restart first.
 pub async fn reply_of(fleet: &mut Fleet) -> Value {
-    // Each blocking read must be shorter than the response timeout of a connection.
+    // Each blocking read must be shorter than the response timeout of a connection, so this reads several times.
     for _ in 0..12 {
         if let Some(reply) = fleet.try_reply(Duration::from_secs(10)).await {
             return reply;

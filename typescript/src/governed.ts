@@ -188,7 +188,8 @@ class LocalCall<A extends Record<string, unknown>> {
   async #beat(claim: Claim, signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       await sleep(claim.leaseMs / 3, undefined, { signal, ref: false }).catch(() => undefined);
-      // The function cannot be stopped. If the claim is lost, the fleet reports an unknown outcome.
+      // Ignores errors, because the function cannot be stopped. If the claim is lost, the fleet reports an unknown
+      // outcome.
       if (!signal.aborted) await this.#report(claim, { op: "heartbeat" }).catch(() => undefined);
     }
   }

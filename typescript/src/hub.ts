@@ -11,7 +11,7 @@ import { type Reply, UNKNOWN_TENANT, absent, isEnd, readRecord, readReply } from
 
 /** In ms, until the first read of a turn's record if no reply has arrived. */
 const RECORD_AFTER_MS = 1_000;
-/** For a record that may already show the end: the caller gave the id, or the tenant may not exist. */
+/** In ms. Replaces the pause above if the record may already show the end. */
 const RECORD_SOON_MS = 100;
 /** In ms. */
 const RECORD_EVERY_MAX_MS = 10_000;
@@ -24,7 +24,7 @@ export class Waiter {
   /** `entry` is `undefined` if this process did not submit the message. */
   stream = "";
   entry: string | undefined;
-  /** A record that exists before the message is sent belongs to another turn. */
+  /** Records are ignored meanwhile: a record that exists before the message is sent belongs to another turn. */
   isSending = false;
   /** True if the entry has left the stream. If the message was rejected, the rejection is then already in the inbox. */
   isDecided = false;
@@ -47,7 +47,7 @@ export class Waiter {
       this.#tell = resolve;
       this.#fail = reject;
     });
-    // Avoids an unhandled rejection if nobody awaits the reply.
+    // Avoids an unhandled rejection if no caller awaits the reply.
     this.reply.catch(() => {});
     this.pauseMs = mayHaveEnded ? RECORD_SOON_MS : RECORD_AFTER_MS;
     this.lookAt = Date.now() + this.pauseMs;
@@ -133,7 +133,7 @@ export class Hub {
       } catch (error) {
         this.#link?.drop();
         this.#link = undefined;
-        // Another inbox was added, or the client was closed.
+        // This error is expected if another inbox was added or the client was closed.
         if (this.#isClosed || this.#inboxes.size !== count) continue;
         this.warn(`replies cannot be read, trying again in ${pauseMs} ms: ${(error as Error).message}`);
         this.#lookNow();
@@ -171,7 +171,7 @@ export class Hub {
         this.warn(`${inbox.key} ${entry.id}: ${(error as Error).message}`);
       }
     }
-    // Includes entries of an earlier read whose removal failed.
+    // Includes entries that an earlier read could not remove.
     if (inbox.kept.size > 0) await this.redis.remove(inbox, [...inbox.kept]);
   }
 
@@ -211,8 +211,8 @@ export class Hub {
   }
 
   /**
-   * The record counts only once this process' own message is decided: if that message was rejected, the record belongs
-   * to another turn.
+   * The record counts only after the fleet has accepted or rejected this process' own message. If the message was
+   * rejected, the record belongs to another turn.
    */
   async #lookAt(waiter: Waiter): Promise<void> {
     if (waiter.isSending) return;

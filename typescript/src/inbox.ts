@@ -45,7 +45,7 @@ export class Inbox {
       this.#seq = entry.seq;
     }
     if (this.#looksBack) this.#looksBack = found.length >= COUNT;
-    // The missing replies may be before the entries that were read.
+    // The missing replies may be before the entries that were read, so the next read starts at the beginning.
     else if (!follows) this.lookBack();
     return fresh;
   }

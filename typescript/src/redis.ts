@@ -63,7 +63,7 @@ interface Driver {
   on(event: "error", listener: (error: unknown) => void): unknown;
 }
 
-/** The commands that use the driver report its later errors. */
+/** Ignores later errors of the driver, because the commands that use the driver report them. */
 async function opened(driver: Driver, send: Link["send"]): Promise<Link> {
   driver.on("error", () => {});
   const drop = () => {
@@ -322,7 +322,7 @@ export class Redis {
     let starts = [">"];
     return this.#patiently(async () => {
       const some = starts;
-      // If the response to an attempt was lost, the entry of that attempt is pending.
+      // If the response to an attempt was lost, its entry is pending. So retries read pending entries first.
       starts = ["0", ">"];
       for (const start of some) {
         const args = ["XREADGROUP", "GROUP", "workers", consumer, "COUNT", "1", "STREAMS", stream, start];
@@ -391,7 +391,10 @@ export class Redis {
     return found.filter((step) => step !== null);
   }
 
-  /** A decided entry is removed from the stream. `false` if the Redis user may not read streams. */
+  /**
+   * Returns whether the entry is still in the stream. The fleet removes the entry when it accepts or rejects the
+   * message. `false` if the Redis user may not read streams.
+   */
   async waits(stream: string, entry: string): Promise<boolean> {
     if (!this.#mayLookAtStreams) return false;
     try {

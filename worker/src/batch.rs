@@ -34,7 +34,7 @@ pub(crate) type OnError = Arc<dyn Fn(&'static str, &(dyn std::error::Error + 'st
 const ITEMS_MAX: usize = limits::BATCH_TURNS_USUAL;
 /// Approximate bytes of an item that carries only IDs.
 const IDS_BYTES: usize = 128;
-/// Between two attempts of a rejected item that must not be dropped ([`BatchItem::OWED`]).
+/// The pause between two attempts of a rejected item that must not be dropped ([`BatchItem::OWED`]).
 const OWED_EVERY: Duration = Duration::from_secs(2);
 /// After this number of batches with conflicts, an item counts as rejected.
 const CONTENDED_MAX: usize = 20;
@@ -58,7 +58,8 @@ pub(crate) trait BatchItem: Sized + Send + Sync + 'static {
     fn calls(&self) -> usize {
         1
     }
-    /// Without the turn's record. Items that change the same record are never in one batch.
+    /// The records that the item changes, except the turn's own record. Items that change the same record are never in
+    /// one batch.
     fn shared(&self) -> Vec<RecordKey> {
         Vec::new()
     }
@@ -89,7 +90,7 @@ fn result_of<T>(receipt: Result<Receipt<T>, RunError>) -> Result<T, RunError> {
 
 pub(crate) struct SettleResults {
     pub(crate) slice: Arc<Slice>,
-    /// From the slice's position onward.
+    /// The results of the calls from the slice's position onward.
     pub(crate) results: Vec<RenderedCall>,
     pub(crate) frame: ReplyFrame,
     pub(crate) sections: SettleSections,
@@ -213,7 +214,7 @@ impl BatchItem for BeginCall {
     }
 }
 
-/// Runs only after its begin record is durable. All items of a batch need the same durability.
+/// Begins a call that runs only after the begin record is durable. All items of a batch need the same durability.
 pub(crate) struct DurableBegin {
     pub(crate) begin: BeginCall,
     pub(crate) durability: Durability,
@@ -253,7 +254,7 @@ pub(crate) enum WaitFor {
 pub(crate) struct ParkSlice {
     pub(crate) slice: Arc<Slice>,
     pub(crate) reason: ParkReason,
-    /// Later calls ran in parallel, and their results were dropped.
+    /// True if later calls ran in parallel and their results were dropped.
     pub(crate) had_parallel_reads: bool,
     pub(crate) waits_while: Vec<Guard>,
     pub(crate) wait: WaitFor,
@@ -355,8 +356,8 @@ pub(crate) struct Batcher<I: BatchItem> {
 }
 
 impl<I: BatchItem> Batcher<I> {
-    /// The batcher ends after its drop, when all items are handled. After `give_up`, only [`BatchItem::OWED`] items are
-    /// repeated.
+    /// After the batcher is dropped, its task ends when all items are handled. After `give_up`, only
+    /// [`BatchItem::OWED`] items are repeated.
     pub(crate) fn new(store: &Store, capacity: usize, give_up: &CancellationToken, on_error: OnError) -> Self {
         let (sender, receiver) = mpsc::channel(capacity);
         let work = BatchLoop { store: store.clone(), give_up: give_up.clone(), on_error };
@@ -379,7 +380,8 @@ struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// Returns the number of suppressed messages if the next message is due.
+    /// If the next message is due, returns the number of messages suppressed before. Otherwise counts the message as
+    /// suppressed.
     fn allow(&mut self) -> Option<u64> {
         if self.logged.is_some_and(|logged| logged.elapsed() < LOG_EVERY) {
             self.held_back += 1;
@@ -425,7 +427,7 @@ impl BatchLoop {
             let (items, answers): (Vec<I>, Vec<_>) = batch.into_iter().unzip();
             let results = match self.persist(&items).await {
                 Ok(results) => results,
-                // One item causes the failure. One by one, the other items succeed.
+                // One item causes the failure, so the items are sent one by one. The other items then succeed.
                 Err(()) if items.len() > 1 => {
                     for (item, to) in items.into_iter().zip(answers) {
                         Box::pin(self.send(vec![(item, to)])).await;
@@ -441,7 +443,7 @@ impl BatchLoop {
             for ((item, to), result) in items.into_iter().zip(answers).zip(results) {
                 match result {
                     Ok(reply) => {
-                        // The receiver can then change the shared slice without a copy.
+                        // Drop the item first, so that the receiver can change the shared slice without a copy.
                         drop(item);
                         drop(to.send(reply));
                     }
@@ -461,7 +463,7 @@ impl BatchLoop {
 
     /// Fails if an item of the batch causes a failure, or if the worker must stop.
     async fn persist<I: BatchItem>(&self, items: &[I]) -> Result<Vec<Result<I::Reply, RunError>>, ()> {
-        // `OWED` items continue when the worker stops. Other items get at least one attempt.
+        // `OWED` items are retried even when the worker must stop. Other items get at least one attempt.
         let answered = retry_until(&NeverStop, || async {
             match I::decide(&self.store, items).await {
                 Ok(results) => Attempt::Done(Ok(results)),
@@ -503,7 +505,7 @@ impl BatchLoop {
     }
 }
 
-/// No two of the items change the same record. The rest stays in `gathered`, in order.
+/// Takes the next batch, in which no two items change the same record. The other items stay in `gathered`, in order.
 fn take_batch<I: BatchItem, A>(gathered: &mut Vec<(I, A)>) -> Vec<(I, A)> {
     let mut bytes = 0;
     let mut calls = 0;

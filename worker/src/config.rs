@@ -53,16 +53,18 @@ impl WorkerConfigs {
         self.current.store(Arc::new(WorkerConfig { active, registry, task_handlers, generation, short_digest }));
     }
 
-    /// Returns the generation if it has changed.
+    /// Adopts run-time settings and the policy's generation. Returns the generation if it has changed.
     pub(crate) async fn refresh(&self, store: &Store) -> Result<Option<u64>, StoreError> {
         self.in_force.refresh(store).await?;
         self.adopt_policy(store).await
     }
 
-    /// For callers that do not know the tenant of a slice.
+    /// Refreshes the configuration if the settings have changed. For a slice of a tenant that the configuration does
+    /// not contain.
     pub(crate) async fn refresh_if_changed(&self, store: &Store) -> Result<(), StoreError> {
         self.in_force.refresh_if_changed(store).await?;
-        // A scheduler in this process, or the worker of another shard, may have read the changes already.
+        // Compare, because a scheduler in this process, or the worker of another shard, may have read the changes
+        // already.
         if !Arc::ptr_eq(&self.load().active, &self.in_force.load()) {
             self.adopt_policy(store).await?;
         }

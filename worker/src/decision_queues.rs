@@ -17,7 +17,7 @@ pub(crate) struct DecisionQueues {
     store: Store,
     settles: Batcher<SettleResults>,
     begins: Batcher<BeginCall>,
-    /// The next two batchers begin calls that run only after the begin record is on disk or on a replica.
+    /// This batcher and the next one begin calls that run only after the begin record is on disk or on a replica.
     begins_disk: Batcher<DurableBegin>,
     begins_replica: Batcher<DurableBegin>,
     parks: Batcher<ParkSlice>,
@@ -59,7 +59,7 @@ impl DecisionQueues {
         }
     }
 
-    /// `None` if the call needs a read or a commit to begin.
+    /// Begins a call without a read or a commit. `None` if the call needs one.
     fn begin_at_once(&self, begin: &BeginCall) -> Option<BeginResult> {
         let context = self.store.state().context(Version::new("-"));
         match begin.begin(self.store.options().lease_ms).decide(&begin.view, &context) {

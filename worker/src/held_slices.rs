@@ -10,9 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::slot_pool::SlotPool;
 
-/// Results that wait for the store occupy no slot, but their slices count.
+/// The slices that a worker may hold for each slot. A slice with results that wait for the store occupies no slot, but
+/// counts.
 const HELD_PER_SLOT: usize = 4;
-/// A worker with few slots can still settle in batches.
+/// With this minimum, a worker with few slots can still settle in batches.
 const HELD_MIN: usize = 512;
 
 pub(crate) fn held_max(slots: usize) -> usize {
@@ -20,9 +21,10 @@ pub(crate) fn held_max(slots: usize) -> usize {
 }
 
 pub(crate) struct HeldSlices {
-    /// Regular slices, and all suspects of a group except the first one.
+    /// The slots of regular slices. All suspects of a group except the first one use these slots too.
     pool: SlotPool,
-    /// Suspects were redelivered after a crash. The first one takes no slot from other slices (invariant 17).
+    /// The slot of the first suspect of a group, which takes no slot from other slices (invariant 17). Suspects are
+    /// slices that were redelivered after a crash.
     suspects: SlotPool,
     /// By turn, so that a cancellation notice finds its slice.
     running: Mutex<HashMap<TurnName, RunningSlice>>,
@@ -41,7 +43,8 @@ pub(crate) struct SliceLease {
     pub(crate) term: u64,
     /// The store's restart epoch before the take. After a restart, another worker may also hold the slice.
     pub(crate) epoch: u64,
-    /// Without this flag, the next call would run if the estimated clock moved back by a few milliseconds.
+    /// Stays set after the deadline. Otherwise, the next call would run if the estimated clock moved back by a few
+    /// milliseconds.
     deadline_passed: Arc<AtomicBool>,
 }
 
@@ -72,7 +75,7 @@ impl HeldSlices {
         self.pool.busy() + self.suspects.busy()
     }
 
-    /// A heartbeat that reports the turn as canceled cancels the lease.
+    /// Adds a slice. Its lease is canceled when a heartbeat reports that the turn was canceled.
     pub(crate) fn add(&self, slice: &Slice, term: u64, epoch: u64) -> SliceLease {
         let lease = SliceLease::new(term, epoch);
         let held = RunningSlice { entry: slice.entry.clone(), lease: lease.clone() };

@@ -20,11 +20,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 
-/// In ms, or the length of a lease if that is longer. With an append-only file, Redis loses only newer writes.
+/// A confirmed entry is kept for this time, or for the length of a lease if that is longer. With an append-only file,
+/// Redis loses only newer writes.
 const KEPT_MS: i64 = 60_000;
-/// The oldest results are dropped first.
+/// The maximum bytes of results in the journal. The oldest results are dropped first.
 const RESULT_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// A turn may get a later deadline, or wait for the next day, which has at most 25 hours.
+/// A begun call is reported until this time after its turn's deadline. A turn that is submitted again may get a later
+/// deadline. It may also wait for the next day, which has at most 25 hours.
 const KEPT_AFTER_DEADLINE_MS: i64 = 2 * 86_400_000;
 
 #[derive(Debug, Clone)]
@@ -65,7 +67,8 @@ impl WorkerJournal {
         self.entries.lock().reported(0);
     }
 
-    /// Must follow the commit that begins the call. If false, the store may have lost this commit: do not run the call.
+    /// Records that a call is about to run. Must follow the commit that begins the call. If false, the store may have
+    /// lost this commit: do not run the call.
     pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool, epoch: u64) -> bool {
         let head = &slice.turn.head;
         let call = JournalCall {
@@ -79,7 +82,7 @@ impl WorkerJournal {
         self.entries.lock().begin(call, epoch)
     }
 
-    /// Must precede the commit of the result.
+    /// Records the result of a call. Must precede the commit of the result.
     pub(crate) fn end(&self, slice: &Slice, position: usize, result: &RenderedCall) {
         self.entries.lock().end(&slice.delivery(), position, result.clone());
     }
@@ -115,7 +118,8 @@ impl WorkerJournal {
         self.entries.lock().change(Change::Claim(claim, now_ms, deadline_ms), bytes, now_ms);
     }
 
-    /// For a slice that this worker has lost: after a restart of the store, the new holder may lack the intent records.
+    /// Reports results of a slice that this worker has lost. After a restart of the store, the new holder may lack the
+    /// intent records.
     pub(crate) async fn report_results(&self, slice: &Slice, positions: std::ops::Range<usize>) {
         let state = self.store.state();
         if state.epoch_began_ms == 0 {
@@ -130,7 +134,8 @@ impl WorkerJournal {
         self.report_until_answered(&left).await;
     }
 
-    /// Must be called with each heartbeat, and no call may begin before the report succeeds.
+    /// If the store has restarted, reports everything. Must be called with each heartbeat, and no call may begin before
+    /// the report succeeds.
     pub(crate) async fn report(&self) -> Result<(), StoreError> {
         self.entries.lock().forget(self.now_ms());
         let _reporting = self.reporting.lock().await;

@@ -37,7 +37,7 @@ struct ReportedDrain {
 }
 
 impl WorkerDrainFlag {
-    /// If a new run of the store has lost the flag, the flag stays set, and the caller restores it.
+    /// If a new run of the store has lost the drain flag, the worker stays drained. The caller then restores the flag.
     pub(crate) fn report(&self, drained: Option<&Pause>, run: StoreRun) -> Option<Pause> {
         let mut reported = self.reported.lock();
         match (&reported.drained, drained) {
@@ -145,7 +145,8 @@ impl Lease {
         let run = (self.store.state().epoch, *self.losses.lock());
         self.follow_drain(consumer, drained.as_ref(), run).await;
         self.journal.report().await?;
-        // After a suspension of the worker, read the settings first: a tool may be disabled.
+        // After a suspension of the worker, the settings are read before the lease is confirmed: a tool may be
+        // disabled.
         if self.lease_clock.is_fresh() {
             self.lease_clock.confirm(sent);
         }
@@ -163,7 +164,8 @@ impl Lease {
         Role::Worker { worker, slots: Slots { busy, all } }
     }
 
-    /// The store may have lost anything, even without a restart.
+    /// After a lost heartbeat, the store may have lost anything, even without a restart. So everything is reported
+    /// again.
     fn state_lost(&self) {
         *self.losses.lock() += 1;
         self.metrics.state_lost();
@@ -171,7 +173,7 @@ impl Lease {
         tracing::error!("the store has lost the worker's heartbeat; reporting begun calls again");
     }
 
-    /// If the restore of a lost flag fails, the next heartbeat tries again.
+    /// If the restore of a lost drain flag fails, the next heartbeat tries again.
     async fn follow_drain(&self, consumer: &ConsumerId, drained: Option<&Pause>, run: StoreRun) {
         let Some(lost) = self.drain_flag.report(drained, run) else { return };
         let Some(worker) = worker_of(consumer.as_str()) else { return };
@@ -221,7 +223,7 @@ impl Lease {
         }
     }
 
-    /// Entries that stay with this worker would count as its crashes when the lease ends.
+    /// Returns entries of a dropped take. Otherwise, they would count as crashes of this worker when the lease ends.
     pub(crate) async fn return_undelivered(&self, consumer: &ConsumerId) {
         if let Err(error) = self.strays.return_entries(consumer, &queues(), StrayScope::All).await {
             tracing::warn!(%error, "failed to return the last delivery; other workers take it over");

@@ -21,7 +21,8 @@ impl LeaseClock {
         Self { origin: Instant::now(), lease, sent_ms: AtomicU64::new(0), term: AtomicU64::new(0) }
     }
 
-    /// In ms. Call this before a heartbeat is sent, and pass the time to [`Self::confirm`] after the reply.
+    /// The current time of this clock, in ms. Call this before a heartbeat is sent, and pass the time to
+    /// [`Self::confirm`] after the reply.
     pub(crate) fn sending(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
@@ -36,7 +37,7 @@ impl LeaseClock {
         self.sent_ms.store(0, Ordering::Relaxed);
     }
 
-    /// Other workers may take slices that were leased in an earlier incarnation.
+    /// The number of the incarnation. Other workers may take slices that were leased in an earlier incarnation.
     pub(crate) fn term(&self) -> u64 {
         self.term.load(Ordering::Relaxed)
     }
@@ -45,8 +46,8 @@ impl LeaseClock {
         self.age().is_none()
     }
 
-    /// False if the lease of `term` is over. With an old lease, the worker still holds the slice and must not return
-    /// it.
+    /// If the lease is too old for sending, waits for the next heartbeat, because this worker still holds the slice.
+    /// False if the lease of `term` is over.
     pub(crate) async fn wait_until_valid(&self, term: u64) -> bool {
         loop {
             if self.term() != term || self.is_lost() {
@@ -89,7 +90,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(5)).await;
         lease_clock.confirm(sent);
         assert!(lease_clock.is_fresh());
-        // The clock counts whole milliseconds, and counts the first millisecond as passed.
+        // The clock counts whole milliseconds, and counts the first millisecond as passed. So the test needs one more.
         tokio::time::advance(Duration::from_millis(1_001)).await;
         assert!(!lease_clock.is_fresh() && !lease_clock.is_lost(), "within the margin");
         tokio::time::advance(Duration::from_secs(2)).await;

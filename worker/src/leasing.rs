@@ -28,10 +28,10 @@ use crate::lease_clock::{LeaseClock, STEP};
 use crate::slot_pool::{SlotPermits, SuspectGroup};
 use crate::strays::{StrayScope, Strays};
 
-/// One of this many takes begins with the least urgent queue.
+/// One of this many takes begins with the least urgent queue, so that this queue never starves.
 const STARVATION_GUARD: u64 = 16;
 
-/// Each check reads only memory.
+/// How often a drained worker checks whether it was resumed. A check reads only memory.
 const RECHECK_AFTER: Duration = Duration::from_millis(100);
 
 pub(crate) struct Leasing {
@@ -111,14 +111,14 @@ impl Leasing {
                     continue;
                 }
             };
-            // Invariant 12: without a lease, slices could only be returned. Epoch 0: the worker reports to a restarted
-            // store.
+            // Invariant 12: without a lease, slices could only be returned. Epoch 0 means that the worker has not
+            // reported to a restarted store yet.
             if self.lease_clock.is_lost() || self.journal.epoch() == 0 {
                 handle.advanced();
                 stop.pause(STEP).await;
                 continue;
             }
-            // A take in progress completes first.
+            // A drained worker takes no slices. A take in progress completes first.
             if self.drain_flag.is_drained() {
                 handle.advanced();
                 let _ = stop.run_until_cancelled(tokio::time::sleep(RECHECK_AFTER)).await;
@@ -205,7 +205,8 @@ impl Leasing {
         }
     }
 
-    /// All slots may be busy: the store can deliver more slices than requested, and suspects take slots too.
+    /// Waits for a slot. All slots may be busy: the store can deliver more slices than requested, and suspects take
+    /// slots too.
     async fn wait_for_slot(self: Arc<Self>, slice: Slice, lease: SliceLease) {
         let pool = self.slices.pool(false);
         let room = tokio::select! {
@@ -230,7 +231,7 @@ impl Leasing {
     }
 }
 
-/// Suspects: slices that were redelivered after a crash, see [`tickfleet_core::recovery`].
+/// Suspects are slices that were redelivered after a crash. They run in groups, see [`tickfleet_core::recovery`].
 impl Leasing {
     fn start_group(self: &Arc<Self>, consumer: &ConsumerId, taken: Vec<TakenEntry>, epoch: u64, tracker: &TaskTracker) {
         let mut slices = taken.into_iter().filter_map(|entry| self.slice_of(entry, tracker));
@@ -253,7 +254,7 @@ impl Leasing {
         }));
     }
 
-    /// Waits until the process runs no other group.
+    /// Waits until the process runs no other group of suspects.
     async fn run_group(
         self: &Arc<Self>,
         consumer: &ConsumerId,
@@ -342,7 +343,7 @@ impl Leasing {
     }
 }
 
-/// Includes the suspect itself.
+/// The maximum size of the suspect's group, including the suspect itself.
 fn group_max(slice: &Slice) -> usize {
     slice.turn.suspect.map_or(1, |suspect| usize::try_from(suspect.group_max).unwrap_or(1))
 }

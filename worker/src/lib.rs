@@ -62,9 +62,9 @@ pub struct WorkerOptions {
 pub struct ProcessParts {
     pub active: Arc<PolicyHandle>,
     pub metrics: Arc<Metrics>,
-    /// For `/livez`.
+    /// `/livez` reports this progress.
     pub progress: Progress,
-    /// One semaphore for all shards of the process, because their workers die together.
+    /// Permits only one running group of suspects in the process, because the workers of all its shards die together.
     pub suspects: SuspectSemaphore,
     /// All shards of the process share the breakers.
     pub breakers: Breakers,

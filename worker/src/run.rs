@@ -82,7 +82,7 @@ impl Worker {
             return;
         }
         if let Some(consumer) = consumer {
-            // The store may have delivered entries to a dropped request after the first return.
+            // Return entries again: after the first return, the store may have delivered entries to a dropped request.
             self.lease.return_undelivered(consumer).await;
             self.lease.release(consumer).await;
         }

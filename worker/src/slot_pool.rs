@@ -12,7 +12,8 @@ pub(crate) type SlotPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 pub(crate) struct SlotPool {
     slots: Arc<Semaphore>,
     busy: Arc<AtomicUsize>,
-    /// Limits the results that wait in memory while the store is unreachable (invariant 6).
+    /// Permits for held slices. They limit the results that wait in memory while the store is unreachable (invariant
+    /// 6).
     held: Arc<Semaphore>,
 }
 
@@ -21,7 +22,7 @@ impl SlotPool {
         Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
     }
 
-    /// 0 if the pool is closed. Reserves nothing: suspects may take the slots meanwhile.
+    /// Returns 0 if the pool is closed. Reserves nothing: suspects may take the slots meanwhile.
     pub(crate) async fn wait_for_free_slots(&self) -> usize {
         let Some(room) = self.reserve().await else { return 0 };
         let free = self.free() + 1;
@@ -55,14 +56,14 @@ impl SlotPool {
         Slot { _permit: Some(permit), _group: None, busy: Arc::clone(&self.busy) }
     }
 
-    /// The slot's permit belongs to the group, not to the slice.
+    /// Begins the first slice of a group. The slot's permit belongs to the group, not to the slice.
     pub(crate) fn begin_first(&self, group: &Arc<SuspectGroup>) -> Slot {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Slot { _permit: None, _group: Some(Arc::clone(group)), busy: Arc::clone(&self.busy) }
     }
 }
 
-/// The next group waits until all slots of this group are free.
+/// The right to run a group of suspects. The next group waits until all slots of this group are free.
 pub(crate) struct SuspectGroup {
     _slot: OwnedSemaphorePermit,
     _look: SuspectPermit,

@@ -25,13 +25,14 @@ pub(crate) struct Strays {
     store: Store,
     slices: Arc<HeldSlices>,
     decisions: Arc<DecisionQueues>,
-    /// One comparison is not enough: the worker may just be about to start an entry's slice.
+    /// The strays of the previous comparison. One comparison is not enough: the worker may just be about to start an
+    /// entry's slice.
     seen: Mutex<HashSet<(StreamKey, EntryId)>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StrayScope {
-    /// Only for queues from which this worker does not take entries at the same time.
+    /// All strays. Only for queues from which this worker does not take entries at the same time.
     All,
     /// Only strays that the previous comparison also found.
     SeenBefore,
@@ -100,7 +101,8 @@ impl Strays {
         Ok(())
     }
 
-    /// A worker of a newer build may be able to read the entry.
+    /// If the turn's name is readable, the entry returns to its queue: a worker of a newer build may read it.
+    /// Otherwise, the entry becomes a dead letter.
     pub(crate) async fn return_unreadable(&self, entry: &HeldEntry, problem: &str) {
         tracing::error!(entry = %entry.entry, problem, "cannot read an entry of a ready stream");
         let returned = match entry.text(fields::NAME).and_then(TurnName::parse) {

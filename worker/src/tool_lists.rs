@@ -19,7 +19,7 @@ use crate::tools::Toolbox;
 
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 const FRESH_MS: u64 = 300_000;
-/// Long enough for a deployment during which no worker runs.
+/// The lifetime of a list: long enough for a deployment during which no worker runs.
 const LIST_TTL_MS: u64 = 1_800_000;
 
 const _: () = assert!(LIST_TTL_MS > 2 * FRESH_MS);
@@ -58,7 +58,8 @@ impl ToolListWriter {
         }
     }
 
-    /// Overwrites fresh lists only once for a policy. Otherwise workers with different tools would never stop.
+    /// Overwrites fresh lists only once for a policy. Otherwise, workers with different tools would overwrite each
+    /// other's lists forever.
     async fn write_if_due(
         &self,
         config: &Arc<WorkerConfig>,
@@ -119,7 +120,7 @@ fn lists(store: &Store, config: &WorkerConfig) -> ToolLists {
 
 struct SharedLists {
     made: ToolLists,
-    /// From the names and versions of tools to the digest of their list. `None` if the list does not fit.
+    /// Maps the names and versions of tools to the digest of their list, or to `None` if the list does not fit.
     known: HashMap<Vec<(String, String)>, Option<String>>,
     bytes_left: usize,
 }
@@ -164,7 +165,8 @@ fn hex(hash: Sha256) -> String {
 fn fingerprint(config: &WorkerConfig) -> String {
     let mut hash = Sha256::new();
     hash.update(config.active.digest.as_bytes());
-    // The policy's digest does not include tenants and disabled tools, which can be set at run time.
+    // Added separately, because the policy's digest does not include tenants and disabled tools, which can be set at
+    // run time.
     hash.update(serde_json::to_string(&config.active.policy.tenants).unwrap_or_default());
     hash.update(serde_json::to_string(&config.active.policy.permissions.switched_off).unwrap_or_default());
     for tool in config.registry.iter() {

@@ -88,7 +88,7 @@ pub(super) async fn run(
 async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     let now_ms = server.clock_ms().await?;
     let until_ms = now_ms + u64::try_from(wait.as_millis())?;
-    // The numbers are used amount, end (ms), start (ms) and flags.
+    // A counter in Redis has four numbers: used amount, end (ms), start (ms) and flags.
     let counter = |ends_ms: u64| -> Vec<u8> {
         [10, ends_ms, now_ms, 0].into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect()
     };
@@ -106,7 +106,7 @@ async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     Ok(until_ms)
 }
 
-/// Each queue has one turn, and both the turn and the queue have a timer.
+/// Each queue has one turn. The turn and the queue have one timer each, so there are twice as many timers as turns.
 async fn throttled_turns(server: &Server) -> Result<usize> {
     let timers: usize =
         redis::cmd("ZCARD").arg(format!("{PREFIX}timers")).query_async(&mut server.connection().await?).await?;

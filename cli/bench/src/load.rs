@@ -288,7 +288,7 @@ pub(super) fn message(tenant: &str, agent: &str, at_us: u64, (tool, calls): (&st
     )
 }
 
-/// Uses the nearest-rank method, for a `share` from 0 to 1. Sorts the values.
+/// `share` is from 0 to 1. Sorts the values, and uses the nearest-rank method.
 pub(super) fn percentile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return f64::NAN;

@@ -50,7 +50,7 @@ impl Shape {
     }
 }
 
-/// Maxima of each kind of process, in MB.
+/// Memory of the largest process of each kind, in MB.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Rss {
     pub(crate) scheduler: Memory,
@@ -122,7 +122,7 @@ impl Fleet {
         Rss { scheduler: largest(&self.schedulers), worker: largest(&self.workers) }
     }
 
-    /// In seconds: schedulers, workers.
+    /// Returns the CPU time of all schedulers, and that of all workers.
     pub(super) fn cpu_seconds(&self) -> (f64, f64) {
         let of = |children: &[Child]| children.iter().filter_map(Child::id).map(cpu_seconds).sum();
         (of(&self.schedulers), of(&self.workers))
@@ -137,7 +137,7 @@ impl Fleet {
     }
 }
 
-/// Another process can bind an address before the fleet does. The fleet's process then reports the conflict.
+/// Returns addresses that are free now. If another process binds one of them first, the fleet reports the conflict.
 pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     let listeners = (0..count).map(|_| TcpListener::bind(ANY_PORT)).collect::<std::io::Result<Vec<_>>>()?;
     listeners.iter().map(TcpListener::local_addr).collect()

@@ -60,7 +60,7 @@ pub(crate) struct Report {
     pub(crate) throttle_queues: ThrottleQueueStats,
     /// Each finished turn is one key, which expires `retain` after the end of the turn.
     pub(crate) expiry_us_per_key: f64,
-    /// Of the largest process of each kind.
+    /// Each value belongs to the largest process of its kind.
     pub(crate) rss_mb: RssMb,
     /// Excludes the pages of the program.
     pub(crate) own_mb: RssMb,

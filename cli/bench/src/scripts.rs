@@ -11,7 +11,7 @@ use super::server::Server;
 
 const COMMITS: [&str; 3] = ["fcall", "evalsha", "eval"];
 const NOTED_US: u64 = 1_000;
-/// More entries than one phase logs.
+/// Entries in Redis' slow log. One phase logs fewer.
 const NOTED_MAX: u64 = 100_000;
 /// Longer commands make other clients wait too long.
 const LONG_US: u64 = 5_000;
@@ -21,7 +21,7 @@ pub(crate) struct Slow {
     /// `commit`, or Redis' name of the command.
     pub(crate) command: String,
     pub(crate) ms: f64,
-    /// Calls above `LONG_US`.
+    /// Calls that took longer than `LONG_US`.
     pub(crate) long: usize,
 }
 

@@ -2,9 +2,9 @@
 //! time. Benchmark machines have too few cores to compare throughput.
 //!
 //! Turns cost less in larger batches, and a busy primary gets larger batches. Each shard therefore receives a fixed
-//! number of turns at once, and the next ones when all of these have replies.
+//! number of turns at once. When all of them have replies, the shard receives the next batch.
 //!
-//! The primaries are loaded one after the other, for a second or two in turn. Three primaries under load on two cores
+//! The primaries are loaded one after the other, each for a second or two. Three primaries under load on two cores
 //! would evict each other's data from the CPU caches.
 
 use std::path::PathBuf;

@@ -113,7 +113,7 @@ async fn next(exchange: Option<Exchange>) -> Option<(axum::response::sse::Event,
     }
 }
 
-/// Nobody can guess the id.
+/// The id is random, so other callers cannot guess it.
 fn new_session() -> Result<SessionId, Problem> {
     let mut bytes = [0_u8; 16];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Problem::no_randomness())?;

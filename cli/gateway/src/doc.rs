@@ -48,7 +48,7 @@ fn has_query(operation: &Operation) -> bool {
     operation.parameters.iter().flatten().any(|parameter| matches!(parameter, RefOr::T(known) if is_query(known)))
 }
 
-/// Operations keep their own descriptions of statuses.
+/// Adds the common error responses to operations. If an operation describes a status itself, its description stays.
 struct CommonResponses;
 
 impl Modify for CommonResponses {

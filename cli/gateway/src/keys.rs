@@ -17,14 +17,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::verbs::{CredentialKind, Grant, Rate, TenantScope, Verb};
 
-/// An unsalted hash does not reveal a key of so many random bytes.
+/// With this many random bytes, even an unsalted hash does not reveal the key.
 const KEY_BYTES: usize = 32;
 /// Scanners of leaked secrets find keys by this prefix.
 const PREFIX: &str = "tfk_";
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Also bounds names in tokens.
+/// Also the maximum for names in tokens.
 pub(crate) const ID_CHARS_MAX: usize = 64;
-/// A mounted Kubernetes Secret changes without a file event, so the file is polled.
+/// Kubernetes changes a mounted Secret without a file event, so the file is polled.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

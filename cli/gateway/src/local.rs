@@ -84,7 +84,7 @@ pub(crate) struct ConclusionBody {
     unknown: Option<bool>,
 }
 
-/// The protocol's parser would read a message without `op` as a delegation.
+/// Checks for `op` first, because the protocol's parser would read a message without `op` as a delegation.
 #[derive(Deserialize)]
 struct HasOp {
     op: Option<String>,

@@ -21,7 +21,7 @@ pub(crate) fn chosen(field: &str, id: Option<&impl Display>) -> Result<(), Probl
     }
 }
 
-/// Others could read a named inbox, and the inbox would count against the tenant's maximum.
+/// Rejects a named inbox: other callers could read it, and it would count against the tenant's maximum.
 pub(crate) fn no_inbox(inbox: Option<&InboxName>) -> Result<(), Problem> {
     match inbox {
         Some(_) => Err(Problem::invalid(
@@ -44,9 +44,9 @@ pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context)
     }
 }
 
-/// Makes the parent's agent the delegator, if the task names none. The scheduler compares both, so a parent that
-/// changes meanwhile cannot make another agent the delegator. 404: the key does not cover the parent's agent, or the
-/// parent has ended or was never accepted.
+/// Makes the parent's agent the delegator, if the task has no delegator. The scheduler compares the delegator with the
+/// parent's agent, so a parent that changes meanwhile cannot make another agent the delegator. 404: the key does not
+/// cover the parent's agent, or the parent has ended or was never accepted.
 pub(crate) async fn under_parent(shared: &Shared, caller: &Caller, task: &mut Task) -> Result<(), Problem> {
     let Some(parent) = &task.parent else { return Ok(()) };
     let name = TurnName::task(caller.tenant(), parent);

@@ -114,7 +114,7 @@ impl Problem {
         (&self.message, self.retry_after_s.is_some())
     }
 
-    /// A record in Redis cannot be read: a retry fails again.
+    /// True if a record in Redis cannot be read. A retry would fail again.
     pub(crate) fn is_damaged(&self) -> bool {
         self.code == DAMAGED
     }

@@ -110,7 +110,7 @@ impl RequestRates {
     }
 }
 
-/// After the removal of an allowance, its caller can send slightly earlier than the rate allows.
+/// Removes allowances that are nearly full, if there are too many. Callers without an allowance start with a full one.
 fn make_room<N: Eq + Hash>(all: &mut HashMap<N, Allowance>, now: Instant) {
     if all.len() < CALLERS_MAX {
         return;

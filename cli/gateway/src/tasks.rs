@@ -142,7 +142,7 @@ pub(crate) async fn delegate(
     if let Some(permit) = permit
         && let TurnLookup::Ended(reply) = shared.waiting.reply(&name, wait, &permit, None).await?
     {
-        // Another message with this id may have been decided first, or the id may belong to other work.
+        // The reply may belong to another message with this id, or the id may belong to other work.
         let is_others = reply.status == ReplyStatus::Done && reply.agent != task.target.as_str();
         let is_taken = is_others || shared.client.has_id_conflict(&task).await?;
         return if is_taken { Err(taken()) } else { Ok(reply_response(&reply)) };
@@ -223,15 +223,15 @@ pub(crate) async fn events(
     let position = position(&headers)?;
     let caller = requester.caller.clone();
     let open_stream = OpenStream::begin(&shared, requester, Verb::Read)?;
-    // While a task waits for a decision, another message with its id may be decided first. Its first event names the
-    // agent, so the stream must start at the beginning.
+    // Until a scheduler admits or rejects the task, the id may still become a task of another agent. Only the first
+    // event names the agent, so the stream must then start with that event.
     let position = if is_decided(&shared, &caller, &name).await? { position } else { 0 };
     Ok(events::of_task(open_stream, caller, shared.client.watch_from(&name, position), shared.draining.clone()))
 }
 
 /// True if a scheduler has admitted or rejected the task. A decided task takes precedence over an undecided message
-/// with its id, because any caller can send such a message. A task may be decided between the two reads, so there is a
-/// second round.
+/// with the same id, because any caller can send such a message. A task may be decided between the two reads, so there
+/// is a second round.
 async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
     let agent = |task: &UndecidedTurn| task.agent.as_ref().map(ToString::to_string);
     for _ in 0..2 {

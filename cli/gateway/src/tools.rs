@@ -26,7 +26,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// Right after the start of a fleet, no worker has published any tool list.
+/// Right after the start of a fleet, no worker has published tool lists, so a request waits this long for them.
 const FIRST_WORKER_WAIT: Duration = Duration::from_secs(5);
 const FIRST_WORKER_POLL: Duration = Duration::from_millis(250);
 

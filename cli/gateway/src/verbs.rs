@@ -109,7 +109,7 @@ impl CredentialKind {
     }
 }
 
-/// A name in a token is unique within its tenant.
+/// A name in a token is unique only within its tenant, so the identity includes the tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct CallerIdentity {
     pub(crate) credential: CredentialKind,

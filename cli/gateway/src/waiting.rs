@@ -129,7 +129,7 @@ impl ReplyWaiters {
     ) -> Result<TurnLookup, Problem> {
         let inner = &*self.inner;
         self.start_reader(&name.tenant);
-        // Before the first lookup, so that a reply that arrives in between is not lost.
+        // Start to wait before the first lookup, so that a reply that arrives in between is not lost.
         let mut waiter = inner.waiter(name);
         let deadline = Instant::now() + wait;
         let (mut every, longest) = LOOKUP_INTERVALS;
@@ -153,7 +153,7 @@ impl ReplyWaiters {
                 Some(reply) if !is_for(&reply) => previous = Some(reply),
                 Some(reply) if reply.status == ReplyStatus::Done => break TurnLookup::Ended(reply),
                 // The rejection may belong to an earlier attempt or to another message with this id. The next lookup
-                // decides whether it counts.
+                // shows whether the rejection counts.
                 Some(rejection) => {
                     previous = Some(rejection);
                     continue;
@@ -170,7 +170,7 @@ impl ReplyWaiters {
         self.inner.permits.count()
     }
 
-    /// Readers remove their inboxes when they end.
+    /// Waits for the end of all readers. They remove their inboxes when they end.
     pub(crate) async fn ended(&self) {
         self.inner.readers.close();
         self.inner.readers.wait().await;
@@ -229,8 +229,8 @@ impl Inner {
         }))
     }
 
-    /// True if the turn was accepted, no scheduler has decided it yet, and `caller` may see its agent. The check may
-    /// search the stream for the id.
+    /// True if the turn was accepted, no scheduler has admitted or rejected it yet, and `caller` may see its agent. The
+    /// check may search the stream for the id.
     async fn is_undecided(&self, name: &TurnName, caller: Option<&Caller>) -> Result<bool, Problem> {
         let waits = self.client.store(&name.tenant).waits_for_admission(name).await?;
         let Some(caller) = caller.filter(|caller| !caller.can_read_agent(None)) else {
@@ -247,7 +247,7 @@ impl Inner {
         if self.is_undecided(name, caller).await? {
             return Ok(TurnLookup::UnderWay);
         }
-        // A scheduler may have admitted the turn between the two reads.
+        // A scheduler may have admitted the turn between the two reads, so read the record again.
         match self.look_up_record(name, caller).await? {
             TurnLookup::Unknown if self.client.store(&name.tenant).is_absent(&name.tenant).await? => {
                 Ok(unknown_tenant_reply(name).map_or(TurnLookup::Unknown, TurnLookup::Ended))
@@ -324,7 +324,8 @@ impl Inner {
         }
     }
 
-    /// Removes an idle tenant. Check and removal share one lock, so a later caller starts a new reader.
+    /// True if the tenant was idle and is now removed. Check and removal share one lock, so a later caller starts a new
+    /// reader.
     fn is_idle(&self, tenant: &TenantId) -> bool {
         let mut tenants = self.tenants.lock();
         let idle = tenants
@@ -337,7 +338,7 @@ impl Inner {
     }
 }
 
-/// A tenant that is not configured has no inbox for a rejection.
+/// A tenant that is not configured has no inbox for a rejection, so the gateway makes the rejection itself.
 fn unknown_tenant_reply(name: &TurnName) -> Option<Arc<Reply>> {
     let message = format!("tenant {:?} is not configured", name.tenant.as_str());
     let reply = serde_json::json!({

@@ -27,7 +27,7 @@ const CHAT: &str = "POST /v1/agents/{agent}/chat";
 const AG_UI: &str = "POST /v1/agents/{agent}/ag-ui";
 const MCP: &str = "POST /v1/agents/{agent}/mcp";
 
-/// These fields have no owner.
+/// The values of these fields have no owner, so any key can send any value.
 const DATA: &[(&str, &[&str])] = &[
     (
         TURNS,
@@ -83,7 +83,7 @@ const DATA: &[(&str, &[&str])] = &[
     ("POST /v1/operate/cancel", &["reason"]),
     ("POST /v1/operate/dead/drop", &["reason"]),
     ("POST /v1/operate/dead/replay", &["reason", "allow_duplicate_effects"]),
-    // Tools and agents are looked up within the key's tenant.
+    // Tools and agents are looked up within the key's tenant, so their names have no other owner.
     ("POST /v1/operate/pause", &["reason", "agent", "tool"]),
     ("POST /v1/operate/resume", &["reason", "agent", "tool"]),
     ("POST /v1/operate/tools/disable", &["reason"]),
@@ -410,7 +410,7 @@ async fn a_key_can_delegate_under_a_parent_task_of_a_covered_agent() {
     let (all_row, all) = key("all", "acme", &["*"], &["submit", "read", "cancel"]);
     let front = TestGateway::of(&fleet, &[row, all_row]).await;
     let parent = json!({"target_agent": "kelly", "task_description": "work", "task_id": "parent", "budget": 5});
-    // No scheduler may have decided the parent yet.
+    // When the child arrives, the parent may still wait for a scheduler.
     assert_eq!(front.ask(&kelly, "POST", "/v1/tasks", &parent).await.status, 202);
     let child = json!({"target_agent": "fran", "task_description": "part", "task_id": "child", "parent_task_id": "parent", "budget": 2});
     let answer = front.ask(&all, "POST", "/v1/tasks", &child).await;
@@ -596,7 +596,7 @@ async fn a_task_list_contains_exactly_the_tasks_the_key_covers() {
     {
         delegated(agent, id).await;
     }
-    // Between kelly's tasks are more tasks of fran's than one page reads.
+    // Between two tasks of kelly, fran has more tasks than one page reads.
     let newest: f64 = fleet.ask("ZSCORE", "tasks:acme", &["kellys-new"]).await;
     let old = (newest - 100_000.0).to_string();
     let between = (newest - 50_000.0).to_string();

@@ -147,7 +147,7 @@ async fn only_an_eligible_approver_sees_the_full_arguments() {
     fleet.stop().await;
 }
 
-/// The last full minute is then sampled again.
+/// Moves the last sample back by a minute, so that the last full minute is sampled again.
 async fn age_last_sample(fleet: &Fleet) {
     fleet.store.sample_history(&[]).await.unwrap();
     let last: Stored<Sampled> = fleet.store.record_of(&history::key()).await.unwrap().unwrap();
@@ -163,7 +163,7 @@ async fn the_history_counts_recent_calls_and_requires_an_all_tenant_key() {
     let (acme_row, acme) = key("acme", "acme", &["*"], &["view"]);
     let front = TestGateway::of(&fleet, &[anna_row, acme_row]).await;
     let get = async |path: &str| front.ask(&anna, "GET", &format!("/v1/operate/history{path}"), &Value::Null).await;
-    // The scheduler's first sample must not come between the start and the end of the calls.
+    // The scheduler's first sample must not come between the start and the end of the calls, so wait for it first.
     let is_sampled = async |fleet: &Fleet| {
         let sampled = fleet.store.record_of::<Sampled>(&history::key()).await.unwrap();
         sampled.is_some()

@@ -9,7 +9,7 @@ use crate::setup::Setup;
 /// Valkey continued Redis' version numbers, so one number applies to both.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 
-/// Includes the general setting, and each tool with its own setting.
+/// Returns the general setting, and the setting of each tool that has its own. Leaves out settings without durability.
 pub(crate) fn durability_needs(setup: &Setup) -> Vec<(String, Durability)> {
     let setting = ("worker.durable".to_owned(), setup.settings().worker.durable);
     let tools = &setup.configuration.tools.tools;

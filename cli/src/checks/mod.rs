@@ -41,7 +41,7 @@ impl CheckResult {
     }
 }
 
-/// Leaves out facts that a server hides from this user, because `doctor` reports them.
+/// Ignores facts that a server hides from this user, because `doctor` reports such facts.
 pub(crate) async fn problems_of_servers(setup: &Setup) -> Result<Vec<CheckResult>, Failure> {
     if setup.is_in_memory() {
         return Ok(Vec::new());

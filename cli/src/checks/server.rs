@@ -6,7 +6,7 @@ use super::CheckResult;
 
 /// The oldest release with all features that the fleet's scripts need.
 const RELEASE_MIN: (u32, u32) = (7, 0);
-/// A larger difference confuses people.
+/// With a larger difference, times from different machines confuse people.
 const CLOCK_DIFFERENCE_MS_MAX: i64 = 1_000;
 /// New work is rejected from this percentage of `maxmemory` on.
 const MEMORY_PERCENT_FULL: u64 = 80;
@@ -22,7 +22,7 @@ pub(crate) fn check(facts: &ServerFacts) -> Vec<CheckResult> {
     findings
 }
 
-/// A `redis://` URL names one node, but the keys of a fleet in a cluster are on several nodes.
+/// Rejects a `redis://` URL of a cluster: the URL names one node, but the keys of the fleet are on several nodes.
 pub(crate) fn cluster_by_one_node(facts: &ServerFacts) -> Option<CheckResult> {
     let says = "redis:// names one node of a cluster, which serves only some shards";
     (facts.mode == "cluster").then(|| CheckResult::fail("cluster", says, Refusal::Cluster.remedy()))
@@ -86,7 +86,8 @@ fn role(facts: &ServerFacts) -> CheckResult {
 pub(crate) fn sentinels(says: &[SentinelReport]) -> Option<CheckResult> {
     const ADVICE: &str = "start or repair it, or remove it from the URL: a failover needs a majority of sentinels";
     let named: Vec<&String> = says.iter().filter_map(|said| said.primary.as_ref().ok()).collect();
-    // The Sentinels are queried one after the other, so their answers can differ for a moment during a failover.
+    // The Sentinels are queried one after the other, so their answers can differ during a failover. The most frequent
+    // answer counts.
     let primary = named.iter().max_by_key(|name| named.iter().filter(|other| other == name).count())?;
     let agree = named.iter().filter(|name| name == &primary).count();
     let text = format!("{primary}, according to {agree} of {} sentinels", says.len());

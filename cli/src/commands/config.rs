@@ -77,7 +77,7 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     if let Err(errors) = configuration::load(&modules::with_modules(&sources, Some(&pools))?) {
         return refused(&errors, output);
     }
-    // These checks need the built tools.
+    // The next checks need the built tools.
     let setup = Setup::of(&sources, &global.extensions, Some(&pools))?;
     let of_rules = match setup.check_rules()? {
         Ok(warnings) => warnings,

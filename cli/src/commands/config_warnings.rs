@@ -25,7 +25,7 @@ pub(super) fn missing_secrets(configuration: &Configuration, environment: &Envir
         };
         found.push((file, field, format!("{what}: if a worker lacks the secret too, calls end as not_configured")));
     };
-    // The secrets of the sample business are optional.
+    // The secrets of the sample business are optional, so they cause no warnings.
     let own_tools =
         if configuration.samples().contains(&"tools.yaml") { None } else { Some(&configuration.tools.tools) };
     for (tool, def) in own_tools.into_iter().flatten() {
@@ -41,7 +41,8 @@ pub(super) fn missing_secrets(configuration: &Configuration, environment: &Envir
     found
 }
 
-/// As effect keys, `5` and `"5"` name different effects. Sums and comparisons fail for texts.
+/// Finds arguments that can be a number or a text. As effect keys, `5` and `"5"` name different effects. Sums and
+/// comparisons fail for texts.
 pub(super) fn arguments_of_two_types(configuration: &Configuration) -> Vec<ConfigWarning> {
     let mut found = Vec::new();
     let policy = &configuration.policy;

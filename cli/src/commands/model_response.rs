@@ -41,7 +41,7 @@ impl Members {
         serde_json::from_str(json).ok()
     }
 
-    /// `None` also for a member that is null.
+    /// `None` if the member is missing or null.
     fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(other, _)| other == name)?;
         Some(found.1.get()).filter(|value| *value != "null")
@@ -71,7 +71,7 @@ pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     let calls = calls(&members)?;
     Some(calls.map(|(field, calls)| {
         let stop_reason = stop_reason(&members).map(|why| format!("\"stop_reason\":{why},")).unwrap_or_default();
-        // These fields of the turn come from the message.
+        // The turn takes these fields from the calls and the stop reason. Members with these names are left out.
         let taken = ["calls", "tool_calls", "content", "answer", "format", "stop_reason"];
         let kept = members
             .0
@@ -82,7 +82,7 @@ pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     }))
 }
 
-/// A JSON string in the provider's terms. If a response was truncated, its last call is not run.
+/// Returns the provider's reason as a JSON string. The fleet does not run the last call of a truncated response.
 fn stop_reason(response: &Members) -> Option<String> {
     let of = |members: &Members, name: &str| members.get(name).filter(|why| why.starts_with('"')).map(str::to_owned);
     let only = |list: &str, name: &str| of(&only(response, list, "").ok()?, name);
@@ -96,7 +96,7 @@ fn stop_reason(response: &Members) -> Option<String> {
         .or_else(|| of(response, "finish_reason"))
 }
 
-/// Returns the name of the turn's field, and the calls. `None` if `members` are not a provider's response.
+/// Returns the JSON text in front of the calls, and the calls. `None` if `members` are not a provider's response.
 fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     if members.get("choices").is_some() {
         return Some(choice(members));
@@ -108,12 +108,12 @@ fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     if members.get("candidates").is_some() {
         return Some(candidate(members));
     }
-    // A message has a role, but a turn has none.
+    // A message has a role. A turn has none, so `None` is returned.
     members.get("role")?;
     Some(message(members))
 }
 
-/// The error message names the relevant `part` of an element.
+/// Returns the only element of the list `name`. If there are several, the error names the `part` to submit.
 fn only(response: &Members, name: &str, part: &str) -> Result<Members, String> {
     let list = response.list(name).and_then(|list| serde_json::from_str::<Vec<Box<RawValue>>>(list).ok());
     let list = list.ok_or_else(|| format!("has {name} that is not a list"))?;

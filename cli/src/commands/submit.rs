@@ -140,7 +140,7 @@ fn turn(args: &Submit) -> Result<Turn, Failure> {
     Ok(turn)
 }
 
-/// The turn has no tenant and no agent.
+/// Returns a turn with these calls, but without a tenant and an agent.
 fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
     let text = std::str::from_utf8(calls).map_err(|_| "is not UTF-8")?;
     let word = format.0.as_str();
@@ -159,7 +159,7 @@ fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 fn read(file: &str) -> Result<Vec<u8>, Failure> {
-    // More than the maximum, so that a larger turn is rejected for its size and not as incomplete JSON.
+    // Reads more than the maximum, so that a larger turn is rejected for its size and not as incomplete JSON.
     let bound = limits::TURN_BYTES_MAX as u64 + 1_024;
     let mut bytes = Vec::new();
     let read = match file {

@@ -160,7 +160,8 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
     }
 }
 
-/// The fleet rejects the turns of these tenants.
+/// Returns each tenant with unreadable run-time settings, and the problem. The fleet rejects the turns of these
+/// tenants.
 pub(crate) fn unreadable(set: &RunTimeConfig) -> Vec<(TenantId, String)> {
     let words = |problem: &String| format!("unreadable run-time settings ({problem})");
     set.unreadable.iter().map(|(tenant, problem)| (tenant.clone(), words(problem))).collect()

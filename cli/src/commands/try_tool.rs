@@ -65,7 +65,7 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
         )));
     }
     let traces = setup.start_log()?;
-    // With the same ID, a service with idempotency keys would treat two trials as one.
+    // Each trial has its own ID. Otherwise, a service with idempotency keys would treat two trials as one.
     let now_ms = setup::now_ms();
     let id = TurnId::new(format!("try{now_ms}"))?;
     let dry = Trial { dry: true, ..trial.clone() }.run(id.clone(), now_ms).await;
@@ -117,7 +117,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
         .policy
         .look_up(&tenant, &args.agent)
         .map_err(|unknown| unknown_caller(unknown, &in_force.policy, &tenant, &args.agent))?;
-    // Only tools that read or change the fleet itself use the store.
+    // Only tools that read or change the fleet itself use this store.
     let home = stores.iter().find(|store| store.is_home_of(&tenant));
     let store = home.ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
     let registry = Arc::new(setup.registry(store, &active, crate::setup::Runs::Here)?);

@@ -87,12 +87,12 @@ pub(crate) async fn start(
     shutdown: Shutdown,
 ) -> Result<Fleet, Failure> {
     if !roles.worker {
-        // Building a worker's tools includes this check.
+        // A worker makes this check when it builds its tools.
         setup.check_tools()?;
     }
     let metrics = Arc::new(Metrics::of(roles.part()).map_err(Failure::failed)?);
     let shared = Shared { active: setup.active(), metrics, progress: Progress::default() };
-    // The generation is unknown until a scheduler has announced the policy.
+    // The generation is unknown until a scheduler has announced the policy, so the metric shows 0.
     shared.metrics.config_in_force(shared.active.load().short_digest(), 0);
     setup.warn_if_all_rejected();
     let stores = setup.stores()?;
@@ -148,7 +148,7 @@ pub(crate) async fn start(
 }
 
 impl Fleet {
-    /// Also runs the program's companion task next to the workers.
+    /// Applies new configuration. Also runs the program's companion task next to the workers.
     pub(crate) fn follow_configuration(&self, setup: &Setup, hangups: Option<Signal>) {
         let reload = Reload::new(setup, self.live.clone(), self.shutdown.draining.clone());
         let (registrar, requests) = Registrar::new(setup.tool_environment());
@@ -283,7 +283,7 @@ fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
 fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown) -> Result<Vec<Arc<Worker>>, Failure> {
     let worker = &setup.settings().worker;
     let options = worker::WorkerOptions {
-        // The process has one worker per shard, so `worker.slots` is divided.
+        // The process has one worker per shard. Each worker gets an equal part of `worker.slots`.
         settings: WorkerSettings { slots: (worker.slots / stores.len().max(1)).max(1), ..worker.clone() },
         loops: loops(&setup.settings().loops),
         report: setup.report(),

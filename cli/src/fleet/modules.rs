@@ -25,7 +25,7 @@ pub(crate) fn with_modules(sources: &Sources, pools: Option<&Arc<Pools>>) -> Res
         let names =
             pools.describe(&tickfleet_config::load_modules(&sources)).map_err(|errors| modules_failed(&errors))?;
         sources.built_in_tools.extend(names);
-        // An unknown name is not an error, because permission rows can name tools of a missing tool host.
+        // If a tool host is missing, unknown names are accepted, because permission rows can name its tools.
         sources.knows_modules = pools.left_out().is_empty();
     }
     Ok(sources)

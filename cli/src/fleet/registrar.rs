@@ -36,13 +36,14 @@ impl Registrar {
         (Self { requests, environment }, receiver)
     }
 
-    /// Runs the tool's start hook, then makes the tool callable until the process ends. Agents also need a row in
-    /// `permissions.yaml` with the tool's name. Register the same tools with every worker, because a call can go to any
-    /// worker.
+    /// Runs the tool's start hook, then makes the tool callable until the tool is unregistered or the process ends.
+    /// Agents also need a row in `permissions.yaml` with the tool's name. Register the same tools with every worker,
+    /// because a call can go to any worker.
     pub async fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.ask(|answer| Request::May(name, answer)).await?;
-        // A slow hook would delay other registrations in the loop that serves them.
+        // The hook runs here and not in the loop for registrations, because a slow hook would delay other
+        // registrations.
         let one = [tool.clone()];
         start_all(&one, &self.environment).await.map_err(|errors| {
             let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();

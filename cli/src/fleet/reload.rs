@@ -80,7 +80,7 @@ impl Reload {
     }
 
     fn answer(&self, request: Request) {
-        // The requester may have stopped waiting.
+        // The requester may have stopped waiting, so errors of `send` are ignored.
         match request {
             Request::May(name, answer) => drop(answer.send(self.may_register(&name))),
             Request::Register(tool, answer) => drop(answer.send(self.register(*tool))),
@@ -196,7 +196,7 @@ impl Reload {
             result.setup.warn_about_rules(registry);
         }
         if !self.live.workers.is_empty() && active.digest != before {
-            // The generation of the new policy is unknown until a later heartbeat.
+            // The generation of the new policy is unknown until a later heartbeat, so the metric shows 0.
             self.live.metrics.config_in_force(active.short_digest(), 0);
         }
         tracing::info!(
@@ -219,7 +219,7 @@ fn make(sources: &Sources, modules: &Modules, live: &ReloadableParts) -> (String
         Ok(setup) => setup.sharing(&live.mcp, &live.knowledge),
         Err(failure) => return (before, Err(failure)),
     };
-    // Every role must reject the same configurations as a worker.
+    // Every role must reject the same configurations as a worker, so the other roles check the tools too.
     let sound = if live.workers.is_empty() { setup.check_tools() } else { Ok(()) };
     let built = sound.and_then(|()| Ok((registries(&setup, live)?, task_handlers(&setup, live)?)));
     (before, built.map(|(registries, task_handlers)| ReloadResult { setup, registries, task_handlers }))

@@ -9,7 +9,8 @@ pub(crate) async fn about(store: &Store, name: &TurnName) -> Result<Option<DeadL
     let minted = minted(name);
     let is_it = |letter: &DeadLetter| {
         let by_id = ["turn_id", "task_id"].iter().any(|field| has_member(&letter.raw, field, name.turn.as_str()));
-        // A dead letter has no tenant if its message requested no reply or could not get one.
+        // A dead letter has no tenant if its message requested no reply or could not get one. The raw text is then
+        // searched.
         let of_tenant =
             letter.tenant == tenant || letter.tenant.is_empty() && has_member(&letter.raw, "tenant", tenant);
         of_tenant && (by_id || minted.is_some_and(|(_, entry)| letter.entry == entry))

@@ -28,7 +28,7 @@ pub(crate) struct Awaited<'a> {
     pub(crate) tenant: &'a TenantId,
     pub(crate) id: &'a TurnId,
     pub(crate) inbox: &'a InboxName,
-    /// The inbox is deleted after the reply.
+    /// True if only this command uses the inbox. The inbox is then deleted after the reply.
     pub(crate) private: bool,
     pub(crate) timeout: Duration,
     pub(crate) prior_letter: PriorLetter,
@@ -86,7 +86,7 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
             awaited.id
         )));
     };
-    // An inbox that is not removed expires later.
+    // An inbox that is not removed expires later, so a failure is only noted.
     let tidied = if awaited.private { replies.forget().await } else { replies.finish().await };
     if let Err(error) = tidied {
         output.note(&format!("the inbox could not be tidied: {error}"));
@@ -107,7 +107,8 @@ async fn await_reply(
             return Ok(Some(reply));
         }
         if let Some(refusal) = awaited.prior_letter.refusal(client, awaited).await {
-            // The fleet writes dead letter and reply at the same time. The reply has more details.
+            // The fleet writes dead letter and reply at the same time. The reply is preferred, because it has more
+            // details.
             let reply = replies.await_reply(awaited.id, Duration::from_millis(1)).await?;
             return Ok(Some(reply.unwrap_or(refusal)));
         }

@@ -6,7 +6,7 @@ use tickfleet_config::Environment;
 
 const WITH_VALUE: [&str; 2] = ["--config", "--redis-url"];
 
-/// The arguments may be invalid.
+/// The arguments are not parsed yet, and may be invalid.
 pub(crate) fn logs_json(args: &[String], environment: &Environment) -> bool {
     starts_a_process(args) && tickfleet_config::wants_json_log(folder(args, environment).as_deref(), environment)
 }

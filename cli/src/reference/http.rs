@@ -158,7 +158,8 @@ fn permissions() -> BTreeMap<String, String> {
                 let rest = &source[at + start.len()..];
                 let method = rest.split(',').next().unwrap().to_uppercase();
                 let path = rest.split('"').nth(1).unwrap();
-                // Handlers that share a helper come before the helper, so the next check in the source is the helper's.
+                // A handler without its own check calls a helper further down in the source. The next check is then the
+                // helper's.
                 let checked = rest.split(".may(Verb::").nth(1).and_then(|verb| verb.split(')').next());
                 found.insert(format!("{method} {path}"), checked.unwrap_or_default().to_lowercase());
             }

@@ -9,7 +9,8 @@ use tickfleet_tools::Registry;
 
 pub(super) fn errors(configuration: &Configuration, registry: &Registry) -> Vec<String> {
     let approvers = &configuration.policy.permissions.approvers;
-    // If tools can be registered at run time or by another worker, this process does not know all tools.
+    // If tools can be registered at run time or by another worker, this process does not know all tools. Unknown tools
+    // are then not reported.
     let is_complete = !configuration.settings.worker.allow_dynamic_registration;
     let mut errors = Vec::new();
     for ToolSpec { name, approval, reconcile, .. } in registry.iter().map(|tool| &tool.spec) {
@@ -24,7 +25,8 @@ pub(super) fn errors(configuration: &Configuration, registry: &Registry) -> Vec<
             }
             let may = approvers.values().filter(|roles| demand.by.is_empty() || !demand.by.is_disjoint(roles)).count();
             let quorum = usize::try_from(demand.quorum).unwrap_or(usize::MAX);
-            // If `may` is 0, the loop above reports unknown roles, and calls without an approver are rejected.
+            // If `may` is 0, the error would be redundant: the loop above reports unknown roles, and calls without an
+            // approver are rejected.
             if may > 0 && quorum > may {
                 errors.push(format!(
                     "tool '{name}': approval.quorum is {quorum}; expected at most {may}: permissions.yaml has only that \

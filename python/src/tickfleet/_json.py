@@ -21,7 +21,8 @@ def dump(adapter: TypeAdapter[Any], value: Any) -> str:
         ValueError: The value has NaN or Infinity.
         PydanticSerializationError: Another part of the value cannot be written as JSON.
     """
-    # A generator can be read only once. A list's serializer would include fields that the declared type omits.
+    # A generator can be read only once, so its items are kept. They are passed as an iterator again, because a list's
+    # serializer would include fields that the declared type omits.
     items = list(value) if isinstance(value, Iterator) else None
 
     def again() -> Any:

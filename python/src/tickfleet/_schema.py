@@ -35,7 +35,7 @@ class Signature:
     result: TypeAdapter[Any]
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
-    #: As floats, decimals would lose some digits.
+    #: True if the arguments have decimals. Parsed as floats, they would lose some digits.
     has_decimals: bool
 
 

@@ -8,12 +8,14 @@ use tickfleet_model::limit::LimitBound;
 use tickfleet_model::{Limit, TenantId};
 use tickfleet_store::FleetLoad;
 
-/// A slice waits about this long if it is dispatched while all slots are busy. No slot becomes idle then, but calls of
-/// other tenants wait as long.
+/// Slices are dispatched about this long before a slot becomes idle, so that no slot waits. New calls of other tenants
+/// wait as long behind these slices.
 const AHEAD_MS: u64 = 25;
-/// Slices in addition to the slots. With fewer, slots of small fleets would be idle after each call.
+/// At least this number of slices is dispatched in addition to the slots. With fewer, slots of small fleets would be
+/// idle after each call.
 const AHEAD_MIN: u64 = 2;
-/// While no worker sends heartbeats. Dispatched slices do not run until the next worker starts.
+/// The assumed number of slots while no worker sends heartbeats. Dispatched slices then do not run until the next
+/// worker starts.
 const SLOTS_UNKNOWN: u64 = 1;
 /// A tenant without a waiting turn for this time no longer limits the other tenants.
 const FORGET_MS: i64 = 2_000;
@@ -28,7 +30,7 @@ struct SlotState {
     load: FleetLoad,
     /// Slices that workers read per second.
     rate: u64,
-    /// Turns that arrived at this process since the last count. Some of them may already be dispatched.
+    /// Turns that arrived at this process since `load` was read. Some of them may already be dispatched.
     taken: u64,
     waiting: HashMap<String, WaitingTenants>,
 }
@@ -46,12 +48,12 @@ impl SlotState {
         if self.load.slots > 0 { self.load.slots } else { SLOTS_UNKNOWN }
     }
 
-    /// More than the slots, so that no slot is idle.
+    /// Returns the number of slices to dispatch: more than the slots, so that no slot is idle.
     fn depth(&self) -> u64 {
         self.slots() + (self.slots() / 4).max(AHEAD_MIN).max(self.rate.saturating_mul(AHEAD_MS) / 1_000)
     }
 
-    /// Assumes that workers read later arrivals at the known rate.
+    /// Adds the arrivals since `load` was read. Assumes that workers read these arrivals at the known rate.
     fn in_flight(&self, now_ms: i64) -> u64 {
         let since_ms = (now_ms - self.load.now_ms).max(0).unsigned_abs();
         self.load.in_flight + self.taken.saturating_sub(self.rate.saturating_mul(since_ms) / 1_000)
@@ -59,7 +61,7 @@ impl SlotState {
 }
 
 impl WaitingTenants {
-    /// At most ten times per second.
+    /// Does nothing if the last call was less than 100 ms ago.
     fn drop_unseen(&mut self, now_ms: i64) {
         // A negative difference means that the clock was set back. Tenants must be dropped even then.
         if (0..100).contains(&(now_ms - self.looked_ms)) {
@@ -193,7 +195,7 @@ mod tests {
         // When a tenant no longer waits, the others can use its share.
         slots.record_waiting("slots", &tenant("acme"), 1, 2_050);
         assert_eq!(share("acme", 1, 2_200), 50);
-        // After the clock was set back, no other tenant must count as waiting.
+        // After the clock was set back, the tenants that were recorded before must not count as waiting.
         slots.record_waiting("slots", &tenant("globex"), 4, 2_200);
         assert_eq!(share("acme", 1, -90_000_000), 50);
     }

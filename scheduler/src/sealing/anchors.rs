@@ -23,7 +23,7 @@ pub enum AnchorTarget {
     File(PathBuf),
 }
 
-/// The last seal with copied heads. `None` until it is read from the store.
+/// Up to this seal, the heads have been copied. `None` until the seal is read from the store.
 #[derive(Default)]
 pub(super) struct Anchors {
     at: Option<String>,
@@ -45,7 +45,7 @@ impl Anchors {
         };
         let mut last = at.clone();
         let mut heads = BTreeMap::new();
-        // By key ID. An older signing key may have signed the last seal of a tenant without newer entries.
+        // Public keys by key ID. An older signing key may have signed the last seal of a tenant without newer entries.
         let mut older: Option<BTreeMap<String, String>> = None;
         loop {
             let after = if last.is_empty() { "0-0" } else { last.as_str() };

@@ -28,7 +28,7 @@ use position::Position;
 const PAGE: usize = 500;
 /// Another sealer takes over if the current one writes nothing for this time.
 const LEASE_MS_MIN: i64 = 10_000;
-/// Between two rounds, other sealers can take the lease.
+/// Steps in one round. Between two rounds, other sealers can take the lease.
 const STEPS_MAX: usize = 200;
 
 #[derive(Debug, Clone)]
@@ -109,7 +109,8 @@ impl Sealing {
         Candidate { process: consumer.clone(), lease_ms: self.lease_ms }
     }
 
-    /// Writes only if the shard is sealed up to exactly `before`. Equal positions without seals only take the lease.
+    /// Writes only if the shard is sealed up to exactly `before`. If `before` equals `after` and `seals` is empty, only
+    /// takes the lease.
     async fn extend(
         &self,
         consumer: &ConsumerId,
@@ -180,7 +181,7 @@ impl Sealing {
         Ok(StepResult::Done)
     }
 
-    /// The problem lasts until the configured ID changes.
+    /// The problem lasts until the configured ID changes, so it is logged only once.
     fn log_other_key(&self, seal_state: &mut SealState) {
         self.metrics.seal_failed();
         if !std::mem::replace(&mut seal_state.has_logged_other_key, true) {

@@ -19,8 +19,8 @@ pub(super) struct Step {
     pub(super) gone: u64,
 }
 
-/// `None` if there is nothing to seal and nothing was lost. A loss is known at the end of the log, or if all sealed
-/// entries have been trimmed.
+/// `None` if there is nothing to seal and nothing was lost. A loss is detected only at the end of the log, or if all
+/// sealed entries have been trimmed.
 pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Option<Step> {
     let read = page.entries.len() as u64;
     // Entries that were trimmed before the first sealing do not count as lost.

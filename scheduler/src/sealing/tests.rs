@@ -237,7 +237,7 @@ async fn the_sealer_with_the_next_key_anchors_heads_of_quiet_tenants() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("anchors.jsonl");
     shard.write(0..9).await;
-    // The target may be unavailable, or the scheduler may die before it writes the anchors.
+    // These seals get no anchors, as if the scheduler had died before it wrote the anchors.
     shard.seal_all().await;
     // The key changes, and only one tenant writes more entries.
     shard.write_of(1, 9).await;

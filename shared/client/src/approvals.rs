@@ -324,8 +324,8 @@ async fn of_tenant(
         if looked_at < APPROVALS_LISTED_MAX {
             return Ok((found, None));
         }
-        // All approvals of this batch have ended since their IDs were read, so there is no position to return. The loop
-        // ends, because a tenant's approvals are limited in number.
+        // `end` is `None` if all approvals of this batch have ended since their IDs were read. The next batch is then
+        // read. The loop ends, because a tenant's approvals are limited in number.
         if found.len() > filter.limit && end.is_some() {
             return Ok((found, end));
         }
@@ -434,7 +434,7 @@ pub(crate) async fn decide(
     })
 }
 
-/// JSON in the form of the approval's record. Empty if there are no changes.
+/// Returns the changes as JSON, in the form of the approval's record. The text is empty if nothing is changed.
 fn narrowed(view: &ApprovalView, verdict: &ApprovalVerdict<'_>) -> Result<String, ApprovalError> {
     if verdict.narrow.is_empty() {
         return Ok(String::new());

@@ -37,11 +37,11 @@ pub async fn end_many(
     Ok(answers)
 }
 
-/// Returns true if a turn or task with this name is undecided, in progress, or ended with a stored record.
+/// Returns true if a turn or task with this name waits for admission, is in progress, or ended with a stored record.
 pub async fn turn_exists(client: &Client, name: &TurnName) -> Result<bool, StoreError> {
     let store = client.store(&name.tenant);
     let is_known = || async { Ok::<_, StoreError>(!matches!(store.turn_view(name).await?, TurnView::Unknown)) };
-    // If a scheduler decides about the turn between the first two reads, the third read finds the record.
+    // If a scheduler admits the turn between the first two reads, the third read finds the record.
     Ok(is_known().await? || client.undecided(name).await?.is_some() || is_known().await?)
 }
 

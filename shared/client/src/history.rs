@@ -7,7 +7,7 @@ use tickfleet_store::{Point, ShardHistory, Store, StoreError};
 pub use tickfleet_store::HistoryStep;
 
 const MINUTE_MS: i64 = 60_000;
-/// Each shard applies a new policy separately, so changes that are closer together are shown as one.
+/// Each shard applies a new policy separately, so changes within less than this time are shown as one change.
 const ONE_CHANGE_MS: i64 = 60_000;
 
 /// A query for a part of the history.

@@ -37,8 +37,8 @@ pub struct InnerCall {
     pub inner: Vec<Self>,
 }
 
-/// Returns the inner calls of the calls at `positions`, in the order in which they were made. Ignores turns of other
-/// agents with the ID of an inner call.
+/// Returns the inner calls of the calls at `positions`, in the order in which they were made. Ignores a turn of another
+/// agent, even if the turn has the ID of an inner call.
 pub async fn inner_calls(
     store: &Store,
     name: &TurnName,
@@ -60,7 +60,7 @@ fn below<'a>(
         for position in positions {
             let outer = CallId { turn: name.turn.clone(), position };
             let mut number = 1;
-            // Most calls make no inner calls.
+            // Most calls make no inner calls, so the first step looks for only one.
             let mut together = 1;
             while number <= limits::INNER_CALLS_MAX {
                 let numbers = (number..number + together).filter_map(|number| inner_turn(&outer, number).ok());

@@ -246,7 +246,7 @@ impl Client {
     }
 
     /// Returns true if the ID that the producer chose for this task belongs to another task or to a turn. Returns false
-    /// before a scheduler has decided, and if the content of the task depends on its parent.
+    /// while the task waits for admission, and if the content of the task depends on its parent.
     pub async fn has_id_conflict(&self, task: &Task) -> Result<bool, StoreError> {
         let Some(id) = &task.id else { return Ok(false) };
         if !has_own_content(task) {
@@ -266,8 +266,8 @@ impl Client {
         replies::recorded(self.store(&name.tenant), name).await
     }
 
-    /// Returns the submitted turn or task if no scheduler has decided about it yet. Call this function before you read
-    /// the record. In the other order, you could miss a decision.
+    /// Returns the submitted turn or task if it still waits for admission. Call this function before you read the
+    /// record. In the other order, you could find neither, if the turn is admitted between the two calls.
     pub async fn undecided(&self, name: &TurnName) -> Result<Option<UndecidedTurn>, StoreError> {
         undecided::undecided(self.store(&name.tenant), name).await
     }
@@ -343,7 +343,8 @@ impl Client {
     }
 }
 
-/// The digest includes the delegator. A task without a delegator gets the delegator of its parent.
+/// The digest of a task includes the delegator. A task without its own delegator gets the delegator of its parent, so
+/// its digest depends on the parent.
 const fn has_own_content(task: &Task) -> bool {
     task.parent.is_none() || task.delegator.is_some()
 }
@@ -397,7 +398,7 @@ async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize
     indexes.into_iter().zip(answers).collect()
 }
 
-/// At least one, even if that turn is too large for a script.
+/// Returns at least 1, even if the first turn is too large for a script.
 fn batch_length(turns: &[Submission]) -> usize {
     let mut bytes = 0;
     let fits = |turn: &&Submission| {

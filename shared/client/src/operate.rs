@@ -81,7 +81,7 @@ pub struct TurnFilter {
     /// Only turns that wait for this cap or limit, by the name that `tickfleet limits` shows. Turns of a paused agent
     /// wait for `max_calls_per_tick`.
     pub waits_for: Option<String>,
-    /// Only turns that a worker runs. Excludes turns with a call that runs in its caller's process.
+    /// Only turns that a worker runs. Excludes turns with calls that run in the caller's process.
     pub in_workers: bool,
     /// Only turns that were admitted at least this long ago.
     pub older_than: Option<Duration>,
@@ -152,8 +152,8 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor)
     Ok(page)
 }
 
-/// A scan would read every unfinished turn, and most of these may be waiting. `None` if the turns may not fit into one
-/// page.
+/// Reads only the turns that workers hold. A scan would read every unfinished turn, and most of these may be waiting.
+/// Returns `None` if the turns may be too many for one page.
 async fn turns_in_workers(shards: &[Store], filter: &TurnFilter) -> Result<Option<Vec<TurnSummary>>, StoreError> {
     let mut turns = Vec::new();
     let mut held = 0;
@@ -291,7 +291,7 @@ pub struct ToolPaused {
 }
 
 impl ToolPaused {
-    /// Returns a message about the shards that could not pause the tool. `None` if there are none.
+    /// Returns a message about the shards that could not pause the tool. `None` if all shards could.
     #[must_use]
     pub fn incomplete_message(&self) -> Option<String> {
         let full: Vec<String> = self.full.iter().map(ToString::to_string).collect();
@@ -301,8 +301,8 @@ impl ToolPaused {
     }
 }
 
-/// Pauses a tool, in its tenant's shard or in all shards. Other shards still pause the tool if one has too many pauses.
-/// After an error, the call can be repeated.
+/// Pauses a tool, in its tenant's shard or in all shards. If one shard has too many pauses, the other shards still
+/// pause the tool. After an error, the call can be repeated.
 pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<ToolPaused, StoreError> {
     let text = |text: &str| operator.redactor.text(text).into_owned();
     let mut set = ToolPaused::default();
@@ -364,8 +364,8 @@ pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Opera
     Ok(changed)
 }
 
-/// Returns the tools that are disabled for all agents, by name or ID, each with the shards. An interrupted change
-/// leaves a tool disabled in only some shards.
+/// Returns the tools that are disabled for all agents, by name or ID, each with the shards in which it is disabled. An
+/// interrupted change leaves a tool disabled in only some shards.
 pub async fn switched_off(shards: &[Store]) -> Result<BTreeMap<String, Vec<u32>>, StoreError> {
     let mut off: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for store in shards {

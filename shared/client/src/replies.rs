@@ -19,7 +19,7 @@ const RECORD_EVERY: Duration = Duration::from_secs(1);
 pub enum ReplyStatus {
     /// Every call has a result.
     Done,
-    /// The reason is in [`Reply::error`].
+    /// The turn or task was rejected. The reason is in [`Reply::error`].
     Rejected,
     /// The ID belongs to another turn. [`Reply::results`] is empty.
     Conflict,
@@ -67,7 +67,7 @@ pub struct Reply {
     pub status: ReplyStatus,
     /// The dialect of [`Self::messages`].
     pub dialect: Dialect,
-    /// The producer's correlation ID, unchanged.
+    /// The correlation ID that the producer set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
     /// The producer's trace context.
@@ -130,7 +130,7 @@ pub enum RecordedReply {
     InInbox,
     /// The turn has not ended.
     UnderWay,
-    /// There is no record: the turn was not admitted, was rejected, or its record has expired.
+    /// The turn was not admitted, was rejected, or has an expired record.
     Unknown,
 }
 

@@ -10,7 +10,7 @@ use tickfleet_model::policy::{FactCondition, Policy, Rule, RuleMode, ToolGrant};
 use tickfleet_model::{Limit, Outcome, TenantId};
 use tickfleet_store::{Store, StoreError};
 
-/// No tenant name contains this character.
+/// Separates the parts of a counted name. No tenant name contains this character.
 const BETWEEN: char = '|';
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +136,7 @@ fn of_limit(limit: &Limit) -> ConfiguredRule {
     }
 }
 
-/// Returns the rules in `here` with their counts, for one tenant or for all tenants. Counted names that are not in
+/// Returns the rules in `here` with their counts, of one tenant or of all tenants. Counted names that are not in
 /// `here`, such as removed rules, follow at the end.
 ///
 /// Entries of the audit log that are not [counted](crate::stats::count_on) yet are not included.

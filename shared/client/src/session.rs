@@ -30,7 +30,7 @@ use tickfleet_store::{MessageResult, SessionRecord, Side, Store, StoreError, Tur
 use crate::tasks::{CancelledTask, TaskEvent, TaskProgress, TaskWatcher, cancel_task};
 use crate::{Client, SubmitError};
 
-/// The IDs of the session's tasks contain the session ID.
+/// Shorter than an ID, because the IDs of the session's tasks contain the session's name.
 const ID_BYTES_MAX: usize = 64;
 const TASKS: &str = "ses-";
 const PLACES_TRIED: usize = 8;
@@ -112,7 +112,7 @@ pub struct SessionExchange {
     pub agent: Option<String>,
 }
 
-/// The ID distinguishes the message's task from a task outside the session with an ID of the same form.
+/// Includes the task's ID, because a task outside the session can have an ID of the same form.
 #[derive(Serialize, Deserialize)]
 struct StoredMessage {
     task: String,
@@ -201,7 +201,7 @@ impl Session {
             match self.store().add_message(session, &self.agent, place.number, Side::User, &kept).await? {
                 MessageResult::Done => return Ok(place),
                 MessageResult::OtherAgent => return Err(SessionError::Others(self.id.clone())),
-                // `Already`: another sender has stored an equal message under this number.
+                // Another sender has used this number, even for an equal message (`Already`), so try the next number.
                 MessageResult::Already | MessageResult::Conflict | MessageResult::Gap => {}
             }
         }
@@ -270,7 +270,7 @@ impl Exchange {
             }
         }
         if let Some(TaskProgress { event: TaskEvent::Answer { answer, .. }, .. }) = &self.answer {
-            // Agents that run on a model have already stored their answer.
+            // If the agent runs on a model, the answer is already stored, and this call changes nothing.
             let session = &self.session;
             store_answer(session.store(), &session.tenant, &session.agent, &self.place, answer).await?;
         }

@@ -15,13 +15,13 @@ use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 use crate::model_use::ModelUse;
 use crate::rules::{RuleEffect, field};
 
-/// The Redis script that adds the counts of one step takes far less than 10 ms.
+/// In entries. The Redis script that adds the counts of one step takes far less than 10 ms.
 const STEP: usize = 1_000;
 const DAY_MS: i64 = 86_400_000;
 /// The name for tools that do not exist, and for all further tools of a day with too many names.
 const OTHERS: &str = "~";
 
-/// Rows are grouped by dimensions.
+/// A dimension by which rows can be grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StatsDimension {
     /// The day, UTC.
@@ -88,7 +88,7 @@ pub struct StatsRow {
 }
 
 impl StatsRow {
-    /// Day, tenant, agent and tool.
+    /// Returns the day, tenant, agent and tool.
     #[must_use]
     pub fn key(&self) -> [Option<String>; 4] {
         [self.day.clone(), self.tenant.clone(), self.agent.clone(), self.tool.clone()]
@@ -153,7 +153,7 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
             *sums.entry((day, tenant.clone(), count, field(did, tenant, OTHERS))).or_default() += 1;
         }
         let agent = logged.agent();
-        // A model can invent any number of tool names.
+        // A model can invent any number of tool names, so unknown tools are counted under one name.
         let is_tool = logged.meta.outcome != Outcome::UnknownTool.as_str();
         let tool = if is_tool { &*logged.entity_id } else { OTHERS };
         let took = format!("h{}", bucket(logged.meta.duration_ms));

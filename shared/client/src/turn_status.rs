@@ -24,7 +24,7 @@ pub struct TurnStatus {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum TurnPhase {
-    /// No scheduler has decided the turn yet.
+    /// The turn waits for admission.
     Queued,
     /// The turn's next call waits.
     Waiting(TurnWait),
@@ -119,7 +119,7 @@ pub enum TurnWaitReason {
 pub struct CallEnd {
     /// The call, `<turn>/<position>`.
     pub call: String,
-    /// The provider's ID.
+    /// The ID that the model's provider gave the call.
     pub tool_call_id: Option<String>,
     /// The name in the model's call.
     pub tool: String,
@@ -199,7 +199,7 @@ async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<
                 TurnWaitReason::Turn { turn: turn.to_string() }
             }
             WaitReason::Budget { counter } => TurnWaitReason::Limit { limit: limit_of(counter) },
-            // A call with a decided approval is dispatched again.
+            // The approval is already decided, so the call is dispatched again.
             WaitReason::Approval { .. } | WaitReason::Breaker { .. } | WaitReason::Reader { .. } => {
                 TurnWaitReason::NextTry
             }

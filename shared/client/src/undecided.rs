@@ -1,4 +1,4 @@
-//! Accepted turns and tasks without a record: no scheduler has decided them yet.
+//! Accepted turns and tasks without a record: no scheduler has admitted or rejected them yet.
 
 use tickfleet_model::AgentId;
 use tickfleet_protocol::{TaskMessage, parse_task_message, parse_turn};
@@ -15,11 +15,12 @@ pub(super) async fn undecided(store: &Store, name: &TurnName) -> Result<Option<U
     if let Some(waits) = store.undecided(name).await? {
         return Ok(agent(&waits, name).map(|agent| UndecidedTurn { agent: Some(agent) }));
     }
-    // The search above misses a message whose entry is being moved.
+    // The search above misses a message while its entry is moved.
     Ok(store.waits_for_admission(name).await?.then_some(UndecidedTurn { agent: None }))
 }
 
-/// `None` for a message of another tenant. Two tenants can have the same ID if it was derived from a stream entry.
+/// `None` for a message of another tenant. Turns of two tenants can have the same ID if the IDs were derived from
+/// stream entries.
 fn agent(waits: &UndecidedMessage, name: &TurnName) -> Option<AgentId> {
     let raw = waits.message.as_bytes();
     let (tenant, given, agent) = match waits.from {

@@ -59,7 +59,7 @@ pub enum WorkerDrainResult {
     Ok,
     /// Every shard already had the requested state.
     None,
-    /// No such worker exists or is drained.
+    /// No worker, running or drained, has this name.
     Unknown,
     /// A shard has too many drained workers. The worker may be drained in other shards.
     Full,

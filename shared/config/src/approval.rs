@@ -98,7 +98,8 @@ fn roles(cursor: &Cursor<'_>) -> BTreeSet<String> {
     roles
 }
 
-/// A call with an impossible demand would wait until its deadline. Without any approver, such calls are denied at once.
+/// An impossible demand is an error. Otherwise, the call would wait until its deadline. A quorum without any possible
+/// approver is allowed, because such calls are denied at once.
 pub(super) fn check(asked: &ApprovalDemands, approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
     let known: BTreeSet<&str> = approvers.values().flatten().map(String::as_str).collect();
     for NamedRole { place, path, role } in asked.roles.iter().filter(|named| !known.contains(named.role.as_str())) {

@@ -57,7 +57,7 @@ pub(super) struct Trees {
 }
 
 impl fmt::Debug for Trees {
-    /// The trees contain passwords.
+    /// Shows no content, because the trees contain passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Trees")
     }
@@ -78,8 +78,8 @@ impl Trees {
     }
 }
 
-/// The text is the canonical JSON of the policy, without values from the environment: they can differ between processes
-/// with the same policy.
+/// The text is the canonical JSON of the policy, without values from the environment: these values can differ between
+/// processes with the same policy.
 pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)> {
     if let Some(dir) = sources.policy_dir() {
         check_folder(dir, errors);
@@ -123,7 +123,7 @@ fn declared(files: [(&str, &Option<Node>); 4]) -> String {
     text
 }
 
-/// The caller replaces the pins, so their errors do not matter.
+/// Returns the trees of the servers and of the pins. The caller replaces the pins, so errors in them do not matter.
 pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Option<Node>) {
     let dir = sources.dir.as_deref();
     let mut mcp = replacing(MCP, dir, sources, true, errors);
@@ -241,7 +241,7 @@ fn from_folder(name: &str, dir: Option<&Path>, errors: &Errors) -> ParsedFile {
     }
 }
 
-/// Nothing would read YAML files with other names, such as `agents.yml`.
+/// A YAML file with another name, such as `agents.yml`, is an error, because nothing would read the file.
 fn check_folder(dir: &Path, errors: &Errors) {
     let names = || BUILT_IN.iter().map(|(name, _)| *name);
     let shown = dir.display().to_string();

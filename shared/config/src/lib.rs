@@ -81,7 +81,7 @@ pub enum Part {
     #[default]
     Whole,
     Settings,
-    /// Other settings come from the defaults or the environment.
+    /// Reads only the settings of Redis from files. Other settings come from the defaults or the environment.
     Redis,
 }
 
@@ -92,7 +92,7 @@ impl Sources {
 }
 
 impl fmt::Debug for Sources {
-    /// Some values are secrets.
+    /// Shows only the names of variables, because some values are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sources")
             .field("dir", &self.dir)
@@ -170,7 +170,7 @@ pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
     errors.unless_any(configuration)
 }
 
-/// Ignores errors in other files, because permissions can name tools without a pin.
+/// Loads the MCP servers and pins. Ignores other files, because permissions can name tools that are not pinned yet.
 pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
     let errors = Errors::default();
     let (servers, lock) = files::read_mcp(sources, &errors);
@@ -185,7 +185,7 @@ pub fn wants_json_log(dir: Option<&std::path::Path>, environment: &Environment) 
     files::wants_json_log(dir, environment)
 }
 
-/// By `<section>.<name>`. Empty after an error, which [`load`] reports.
+/// Returns the modules by `<section>.<name>`. Empty after an error, which [`load`] reports.
 #[must_use]
 pub fn load_modules(sources: &Sources) -> BTreeMap<String, ModulesDef> {
     let errors = Errors::default();

@@ -156,7 +156,7 @@ fn bound(s: &mut Section<'_>, cursor: &Cursor<'_>) -> Option<LimitBound> {
     }
 }
 
-/// A request to a model has no tool, no arguments and no tick.
+/// Rejects keys and filters about calls: a request to a model has no tool, no arguments and no tick.
 fn of_models(s: &mut Section<'_>, per: &BTreeSet<LimitKey>) {
     if let (Some(place), Some(key)) = (s.optional("per"), per.iter().find(|key| key.is_of_calls())) {
         place.refuse(format!("no {key}: a limit of tokens or money counts requests to models, not calls"));
@@ -204,7 +204,7 @@ fn words(cursor: &Cursor<'_>) -> Vec<String> {
     some(cursor, cursor.words().into_iter().collect())
 }
 
-/// An empty list would match everything and is probably a mistake.
+/// An empty list is an error, because it would match everything.
 fn some<T>(cursor: &Cursor<'_>, list: Vec<T>) -> Vec<T> {
     if cursor.items().is_empty() {
         cursor.refuse("at least one; omit the list to match all");
@@ -291,7 +291,8 @@ fn every(cursor: &Cursor<'_>) -> Option<LimitWindow> {
     None
 }
 
-/// Other tools of binaries cannot be called.
+/// Returns the declared and imported tools, and the other spellings of all tools with a permission row. Tools without a
+/// row cannot be called.
 #[must_use]
 pub fn known_tools(tools: &ToolsFile, mcp: &McpFile, permissions: &Permissions) -> KnownTools {
     let declared = tools.tools.iter().map(|(name, tool)| {

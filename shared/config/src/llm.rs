@@ -24,7 +24,7 @@ pub struct LlmDef {
     pub repeats_max: u32,
     /// JSON Schema of the answer; `None` means text.
     pub answer_schema: Option<serde_json::Value>,
-    /// For one step, with requests to fallback models.
+    /// For one step, including requests to fallback models.
     pub timeout: Duration,
 }
 

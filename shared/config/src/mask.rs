@@ -170,7 +170,7 @@ fn address(text: &str, redactor: &Redactor) -> String {
     query.map_or(path.clone(), |query| format!("{path}?{query}"))
 }
 
-/// Only its random look reveals the key of a webhook.
+/// Masks a word that looks random, because the word may be the key in the address of a webhook.
 fn without_random(word: &str) -> &str {
     let digits = |text: &str| text.bytes().filter(u8::is_ascii_digit).count();
     let letters = |text: &str| text.bytes().filter(u8::is_ascii_alphabetic).count();

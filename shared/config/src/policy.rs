@@ -16,7 +16,7 @@ use tickfleet_model::{AgentId, ApprovalDemand, Limit, TenantId, TenantUser, limi
 use tickfleet_rules::{RuleError, check_condition, check_message};
 
 const USERS_MAX: usize = 1_000;
-/// Models receive these texts.
+/// Short, because models receive these texts.
 const USER_TEXT_BYTES_MAX: usize = 254;
 
 /// A set is `None` if its file could not be read.
@@ -112,7 +112,8 @@ fn grant(cursor: &Cursor<'_>, tool: &str, known: &KnownNames, permitted: &mut Pe
     grant
 }
 
-/// Workers compile the rules again, because a policy contains them as text.
+/// Checks that the rules compile, and keeps their text. Workers compile the rules again, because a policy contains them
+/// as text.
 fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Vec<Rule> {
     let items = cursor.items();
     if items.len() > limits::RULES_PER_TOOL_MAX {
@@ -143,7 +144,7 @@ fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Ve
     rules
 }
 
-/// `None` denies the call.
+/// `None` means that the call is denied.
 fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<ApprovalDemand> {
     let otherwise = s.optional("otherwise");
     let approval = s.optional("approval");

@@ -17,7 +17,7 @@ const READS_MAX: usize = 5;
 
 const FILES_MAX: usize = 1_000;
 
-/// Covers visible files in the folder and its direct subfolders.
+/// Returns a digest of the visible files in the folder and in its direct subfolders.
 ///
 /// Callers poll the digest. A mounted ConfigMap changes by swapping the link `..data`, which a watch on the files does
 /// not notice. Network file systems report no changes at all.
@@ -77,7 +77,7 @@ pub fn load_settled(sources: &Sources) -> (String, Result<Configuration, ConfigE
     (before, load(sources))
 }
 
-/// Returns no values, because some are secrets.
+/// Returns only the names of the changed settings, because some values are secrets.
 #[must_use]
 pub fn needs_restart(running: &Configuration, new: &Configuration) -> Vec<String> {
     let mut names = Vec::new();

@@ -14,7 +14,7 @@ pub struct Bounds {
     pub turns_max: u64,
     pub tenant_turns_max: u64,
     pub tenant_bytes_max: u64,
-    /// In queues or with workers.
+    /// Slices in queues or with workers.
     pub tenant_in_flight_max: u64,
     pub inbox_unread_max: u64,
     pub inboxes_max: u64,

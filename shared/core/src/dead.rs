@@ -7,8 +7,8 @@
 //! | record `handled:call:<entry of the audit log>` | the failed call was dropped or replayed |
 //! | set `handled` | failed calls that were handled, by entry; the score is the time of the entry in ms |
 //!
-//! Entries of the audit log never change, so a record marks a handled call. It is kept as long as the call's entry, see
-//! [`ForgetHandled`].
+//! Entries of the audit log never change, so a record marks a handled call. The record is kept as long as the call's
+//! entry, see [`ForgetHandled`].
 
 use std::sync::Arc;
 
@@ -144,7 +144,8 @@ impl Decision for DropDead {
     }
 }
 
-/// One transaction submits and marks the item. So no item is replayed twice, or marked without a submission.
+/// One transaction submits the turn or task and marks the item. So no item is replayed twice, or marked without a
+/// submission.
 #[derive(Debug, Clone)]
 pub struct Replay<S> {
     pub item: DeadItem,

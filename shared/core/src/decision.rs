@@ -1,4 +1,4 @@
-//! The loop of a decision: read, decide, commit. After a conflict, it decides again with the current values.
+//! The loop of a decision: read, decide, commit. After a conflict, the loop decides again with the current values.
 //!
 //! The store's module `seam` implements the loop. Tests and the simulator use the same loop.
 
@@ -12,7 +12,7 @@ pub struct Context {
     pub epoch: u64,
     /// 0 for the first epoch.
     pub epoch_began_ms: i64,
-    /// Only optional writes may depend on it.
+    /// True if memory is short. Only optional writes may depend on this field.
     pub pressure: bool,
     /// The transaction writes this version.
     pub version: Version,

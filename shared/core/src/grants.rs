@@ -48,8 +48,8 @@ impl Decision for KeepGrant<'_> {
     }
 }
 
-/// A failed renewal keeps the right. So a token service that refuses every request receives at most one request per
-/// `lease_ms`.
+/// Takes the right to renew a grant for `lease_ms`, even if the renewal fails. So a token service that refuses every
+/// request receives at most one request per `lease_ms`.
 #[derive(Debug, Clone, Copy)]
 pub struct RenewGrant<'a> {
     pub id: &'a str,

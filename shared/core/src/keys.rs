@@ -102,7 +102,7 @@ pub fn recovered_calls(turn: &TurnName) -> RecordKey {
     RecordKey::new(format!("ran:{turn}"))
 }
 
-/// Without turns that wait for approvals. Metrics read this set. The score is the start of the wait (ms).
+/// Parked turns, except turns that wait for approvals. Metrics read this set. The score is the start of the wait (ms).
 #[must_use]
 pub fn parked() -> SetKey {
     SetKey::new("parked")
@@ -139,7 +139,7 @@ pub fn ready(priority: Priority) -> StreamKey {
     StreamKey::new(format!("ready:{}", priority.as_str()))
 }
 
-/// After a crash, slices return to this queue.
+/// After a crash, the slices of the crashed worker return to this queue.
 #[must_use]
 pub fn suspect(priority: Priority) -> StreamKey {
     StreamKey::new(format!("ready:suspect:{}", priority.as_str()))

@@ -161,7 +161,7 @@ impl Transaction {
         self.write(Write::Put { key: key.clone(), content: value.encode(), ttl_ms: Some(ttl_ms) })
     }
 
-    /// The record must have the same version, or still be absent.
+    /// Guards that the record still has this version, or is still absent.
     pub fn guard_read<T>(&mut self, key: &RecordKey, stored: Option<&Stored<T>>) -> &mut Self {
         self.guard(match stored {
             Some(stored) => Guard::Version(key.clone(), stored.version.clone()),

@@ -57,7 +57,7 @@ text_key!(
     EntryId
 );
 text_key!(
-    /// The last transaction that wrote a record: 1 to 40 bytes, without blanks. Each process counts from a random
+    /// Names the last transaction that wrote a record: 1 to 40 bytes, without blanks. Each process counts from a random
     /// prefix, so no version is assigned twice.
     Version
 );
@@ -145,7 +145,8 @@ impl CounterState {
     }
 }
 
-/// Changes from windows to no window, and from rolling to another kind, reset a counter to 0.
+/// A counter is reset to 0 if it changes from a window to no window. It is also reset if it changes from rolling to
+/// another kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
@@ -156,7 +157,8 @@ pub enum Window {
     /// A changed time zone keeps the amount until `end_ms`. Outside this day, the guard fails with [`Conflict::Time`].
     Day { start_ms: i64, end_ms: i64 },
     /// At most `max` within any `length_ms`. The store counts in eight buckets, so a debit counts for up to an eighth
-    /// of the length too long. [`Write::Add`] changes the bucket with its `ends_ms`, or else the newest bucket.
+    /// of the length too long. [`Write::Add`] changes the bucket that ends at the write's `ends_ms`. Without `ends_ms`,
+    /// it changes the newest bucket.
     Rolling { length_ms: i64 },
     /// Concurrency permits. For one lease after a restart of the store, no permit is granted, because some holders may
     /// not have reported.
@@ -176,7 +178,8 @@ pub struct ConditionalDebit {
     pub behind_queue: bool,
     /// In shadow mode, the amount is added even without room, and [`Committed::shadowed`] reports it.
     pub shadow: bool,
-    /// Further counters share [`ConditionalDebit::OTHERS`]. Later writes to a missing counter also go there.
+    /// Maximum number of counters of the limit. Further counters share [`ConditionalDebit::OTHERS`]. Later writes to a
+    /// missing counter also go there.
     pub counters_max: u64,
 }
 
@@ -219,12 +222,12 @@ pub enum Guard {
         max: u64,
     },
     Member(SetKey, Arc<str>),
-    /// If not, the conflict is [`Conflict::NoMember`].
+    /// The member is first in the set. If not, the conflict is [`Conflict::NoMember`].
     First(SetKey, Arc<str>),
     /// As of the store's last memory sample.
     MemoryAvailable,
-    /// The inbox has fewer unread replies than `unread_max`. A new inbox needs fewer than `inboxes_max` inboxes of the
-    /// tenant. Two inbox guards of one transaction do not count each other's inbox.
+    /// The inbox has fewer unread replies than `unread_max`. A new inbox is allowed only if the tenant has fewer than
+    /// `inboxes_max` inboxes. Two inbox guards of one transaction do not count each other's inbox.
     Inbox {
         inbox: InboxKey,
         unread_max: u64,
@@ -239,7 +242,7 @@ pub enum Guard {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TimerRule {
     Set,
-    /// Sets the timer if it is absent or due later.
+    /// Sets the timer if there is no timer, or if the existing timer is due later.
     Earlier,
     /// Changes only an existing timer that is due later.
     Wake,
@@ -247,8 +250,8 @@ pub enum TimerRule {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Write {
-    /// The record contains the entry of the transaction's last [`Write::Enqueue`]. With a lifetime, the record and its
-    /// parts expire.
+    /// The store adds the entry ID of the transaction's last [`Write::Enqueue`] to the record. With a lifetime, the
+    /// record and its parts expire.
     Put {
         key: RecordKey,
         content: Bytes,
@@ -259,7 +262,7 @@ pub enum Write {
     DeleteParts(RecordKey, Vec<Arc<str>>),
     Delete(RecordKey),
     Enqueue(StreamKey, Vec<(Arc<str>, Bytes)>),
-    /// Even if a consumer holds the entry.
+    /// Removes the entry even if a consumer holds it.
     Remove(StreamKey, EntryId),
     DropQueue(StreamKey),
     Timer {
@@ -316,7 +319,7 @@ pub struct Transaction {
     pub version: Version,
     /// A record that the transaction writes. If this record already has `version`, the store repeats the first result.
     pub dedupe_record: Option<RecordKey>,
-    /// The store then adds the states of the debited counters to records (see [`crate::record`]) and slices (field
+    /// If true, the store adds the states of the debited counters to records (see [`crate::record`]) and slices (field
     /// `d`).
     pub stamped: bool,
     /// [`Guard::Held`] comes last.
@@ -366,11 +369,11 @@ pub enum Conflict {
     LimitReached {
         /// The guard's own counter, never [`ConditionalDebit::OTHERS`].
         counter: CounterKey,
-        /// With the window that is open now. If a restart took the counter's room, `used` is at least the guard's
-        /// `max`.
+        /// The window is the window that is open now. If the counter has no room because of a restart, `used` is at
+        /// least the guard's `max`.
         state: CounterState,
     },
-    /// Shard time is outside the decision's window, or [`Guard::Before`] or [`Guard::Since`] does not hold.
+    /// Shard time is outside the window of a debit, or [`Guard::Before`] or [`Guard::Since`] does not hold.
     Time {
         now_ms: i64,
     },

@@ -127,7 +127,7 @@ impl View {
         }
     }
 
-    /// The writer then need not read the records again.
+    /// Adds the written records to the view, so that the writer need not read them again.
     pub fn learn_written(&mut self, transaction: &Transaction) {
         let enqueues = transaction.writes.iter().any(|write| matches!(write, Write::Enqueue(..)));
         let is_plain = !enqueues && !transaction.stamped;

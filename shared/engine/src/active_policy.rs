@@ -94,7 +94,7 @@ impl ShardSettings {
         let mut tool_pauses = read.tool_pauses;
         let mut lost_tool_pauses = BTreeMap::new();
         if read.generation < self.generation {
-            // The store has restarted and lost changes.
+            // The store has restarted and lost changes, so the settings that were known before stay in force.
             lost_tools = self.tools_off.difference(&tools_off).cloned().collect();
             tools_off.extend(lost_tools.iter().cloned());
             lost_pauses = keep_known(&self.pauses, &mut pauses);
@@ -203,7 +203,7 @@ impl PolicyHandle {
         Ok(true)
     }
 
-    /// Does nothing if a later read was already applied. Returns the settings that Redis has lost.
+    /// Does nothing if a newer read was already applied. Returns the settings that Redis has lost.
     fn apply_read(&self, shard: u32, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let mut sources = self.sources.lock();
         let held = sources.shards.entry(shard).or_default();

@@ -61,7 +61,8 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTa
     };
     let grant = TaskGrant { chain: chain(task)?, capabilities: capabilities(active, task)?, ..task.grant.clone() };
     let deadline_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
-    // A past deadline is rejected when the task is written. A task that already exists is then accepted as a duplicate.
+    // A past deadline is rejected only when the task is written. So a task that already exists is accepted as a
+    // duplicate.
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let days = limits::DEADLINE_MS_MAX / 86_400_000;
         return Err((RejectionCode::InvalidDeadline, format!("the deadline is more than {days} days away")));
@@ -142,7 +143,7 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
     Ok(())
 }
 
-/// `ends_ms` is the end of the work that began the task. An earlier deadline stays.
+/// `ends_ms` is the end of the work that began the task. If the task's deadline is earlier, it stays.
 pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     let own_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
     if ends_ms < own_ms {
@@ -237,8 +238,8 @@ impl PlannedTask {
         self.deadline_ms
     }
 
-    /// The task's reply names the call (`<turn id>/<position>`), because this reply may arrive first. If `awaited` is
-    /// true, the task ends with the call's turn.
+    /// The task's reply names the call (`<turn id>/<position>`), because the task's reply may arrive before the call's
+    /// reply. If `awaited` is true, the task ends with the call's turn.
     #[must_use]
     pub fn by_call(mut self, call: &CallId, awaited: bool) -> Self {
         (self.by, self.awaited) = (Some(call.clone()), awaited);

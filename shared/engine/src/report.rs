@@ -51,7 +51,7 @@ struct ReplyHead<'a> {
     agent: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     delegator: Option<&'a str>,
-    /// The reply of this call's turn can follow later.
+    /// The call that delegated the task. The reply of the call's turn may arrive after this reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegated_by: Option<&'a str>,
     status: &'a str,

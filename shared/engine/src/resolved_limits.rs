@@ -4,7 +4,8 @@ use tickfleet_model::day::{Tz, zone};
 
 use crate::time::counter_stagger_ms;
 
-/// The offset (ms) is smaller than a window, and 0 unless windows have a fixed length.
+/// Returns the counter and the offset (ms) of its windows. The offset is shorter than a window. It is 0 for windows
+/// without a fixed length.
 #[must_use]
 pub fn counter_of(resolved: &ResolvedLimit, key: &str) -> (CounterKey, i64) {
     let stagger_ms = match resolved.window {

@@ -14,7 +14,7 @@ use crate::resolved_limits::{counter_of, known_zone};
 
 /// The maxima of limits on slots depend on the number of slots that a process has counted.
 pub trait SlotBounds: Sync {
-    /// A limit on a share of the slots is not counted while there are enough slots for every tenant.
+    /// False for a limit on a share of the slots, while there are enough slots for every tenant.
     fn counts(&self, limit: &Limit) -> bool;
 
     fn max_of(&self, limit: &Limit, tenant: &TenantId) -> Option<u64>;

@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// One right per process: a crash must count against only one suspect (invariant 17). Clones share the right.
+/// One right per process to run a suspect, so that a crash counts against only one suspect (invariant 17). Clones share
+/// the right.
 #[derive(Debug, Clone)]
 pub struct SuspectSemaphore(Arc<Semaphore>);
 

@@ -46,7 +46,7 @@ pub struct WaitNote {
     pub cause: WaitCause,
     /// When the calls may be admitted (shard time); 0 if unknown.
     pub until_ms: i64,
-    /// `None` unless the limit is a percentage of the workers' slots.
+    /// Set only if the limit is a percentage of the workers' slots.
     pub slots: Option<u64>,
 }
 
@@ -92,9 +92,9 @@ impl WaitNote {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AdmissionExtras {
-    /// The calls of the turn's task, including the admitted calls, and the maximum.
+    /// The number of calls of the turn's task, including the admitted calls, and the maximum number.
     pub task: Option<(u32, u32)>,
-    /// `None` unless a limit of the calls is a percentage of the workers' slots.
+    /// Set only if a limit of the calls is a percentage of the workers' slots.
     pub slots: Option<u64>,
 }
 

@@ -40,7 +40,7 @@ pub fn day_bounds(now_ms: i64, zone: Tz) -> (i64, i64) {
     (start(today, zone), end(today, zone))
 }
 
-/// A zone that moves across the date line may skip a date.
+/// A zone that moves across the date line may skip a date. Then the day ends at the start of the next existing date.
 fn end(date: NaiveDate, zone: Tz) -> i64 {
     let begun = start(date, zone);
     let after = next(date);
@@ -60,7 +60,7 @@ fn start(date: NaiveDate, zone: Tz) -> i64 {
     }
 }
 
-/// A clock jump skipped the midnight of `date`.
+/// Returns the start of `date` if a clock jump skipped its midnight.
 fn after_gap(date: NaiveDate, zone: Tz) -> i64 {
     let midnight = date.and_time(NaiveTime::MIN).and_utc().timestamp_millis();
     let begun =

@@ -87,7 +87,7 @@ impl Number {
         Self::of(self.digits.checked_mul(other.digits)?, self.scale.checked_add(other.scale)?)
     }
 
-    /// Numbers of 38 digits are far from the limits of `i128`.
+    /// Numbers of 38 digits are far from the limits of `i128`, so the negation cannot overflow.
     #[must_use]
     pub const fn negated(self) -> Self {
         Self { digits: -self.digits, scale: self.scale }

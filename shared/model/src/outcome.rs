@@ -125,7 +125,7 @@ impl Outcome {
         self.meaning().happened
     }
 
-    /// True even if the result does not show that the call ran.
+    /// Also true for outcomes that leave open whether the call ran.
     #[must_use]
     pub const fn may_have_run(self) -> bool {
         matches!(self.meaning().happened, EffectHappened::Perhaps | EffectHappened::IfRun)
@@ -187,7 +187,7 @@ pub struct CallResult {
     pub duration_ms: u64,
     /// 0 if the call never ran.
     pub attempts: u32,
-    /// The ID of an equal call. This call did not run, and has the result of that call.
+    /// The ID of an equal call. This call did not run, and has the equal call's result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -260,8 +260,8 @@ pub struct PolicyInputs {
 }
 
 impl CallResult {
-    /// Also true with the result of another call. If false, the call's end changes no facts, unless the outcome is
-    /// unknown.
+    /// Also true if the call has the result of another call. If false, the call's end changes facts only with an
+    /// unknown outcome.
     #[must_use]
     pub fn ran(&self) -> bool {
         self.attempts > 0 || self.repeats.is_some() || self.cached.is_some()

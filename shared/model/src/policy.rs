@@ -92,7 +92,7 @@ pub struct ToolGrant {
     pub roles: BTreeSet<String>,
     pub deny_agents: BTreeSet<AgentId>,
     pub deny_roles: BTreeSet<String>,
-    /// Every agent that is not denied may call the tool.
+    /// If true, every agent that is not denied may call the tool.
     pub everyone: bool,
     /// Every call must meet all rules. Digests omit an empty list, so that a policy without rules keeps its digest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -176,7 +176,8 @@ pub struct Permissions {
     pub matrix: BTreeMap<String, ToolGrant>,
     /// IDs or names. No agent may call these tools.
     pub disabled_tools: BTreeSet<String>,
-    /// IDs or names of tools that were disabled at run time. Invalid configuration files do not enable these tools.
+    /// IDs or names of tools that were disabled at run time. These tools stay disabled even if configuration files are
+    /// invalid.
     pub switched_off: BTreeSet<String>,
     /// If false, missing capabilities only cause a warning.
     pub strict_capabilities: bool,
@@ -184,7 +185,8 @@ pub struct Permissions {
     pub approvers: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// The matrix must name the agent, so that agents of a production fleet do not see these tools.
+/// An agent may call these tools only if the matrix names the agent. So agents of a production fleet do not see the
+/// tools.
 pub const TRIAL_TOOLS: [&str; 4] = ["echo", "sleep", "fail", "fail_once"];
 
 /// Without a row in the matrix, every agent may call these tools. The calls debit budgets like any other call.

@@ -131,7 +131,8 @@ impl Redactor {
     }
 }
 
-/// A replacement may complete a match of another rule (`://user:[REDACTED]@`), or turn invalid JSON into valid JSON.
+/// Repeats `pass` until the text no longer changes. A replacement may complete a match of another rule
+/// (`://user:[REDACTED]@`), or turn invalid JSON into valid JSON.
 fn settled<'a>(text: &'a str, pass: impl Fn(&str) -> Cow<'_, str>) -> Cow<'a, str> {
     let Cow::Owned(mut clean) = pass(text) else { return Cow::Borrowed(text) };
     for _ in 0..PASSES_MAX {
@@ -166,7 +167,7 @@ fn cut(text: &mut String, bytes_max: usize) {
     text.truncate(end);
 }
 
-/// Most keys are too short and simple to contain a secret.
+/// True for most keys: they are too short and simple to contain a secret.
 fn cannot_hold_a_secret(key: &str) -> bool {
     key.len() < 13 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }

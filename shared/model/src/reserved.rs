@@ -1,7 +1,7 @@
 //! The fleet derives the IDs of some work from other IDs, and finds this work by ID. A caller with such an ID could
 //! replace the fleet's turn or get its result.
 
-/// Half of the digest from which the ID is derived.
+/// Length of an ID's hexadecimal part: half of the digest from which the ID is derived.
 const DELEGATED_HEX: usize = 32;
 
 /// Names the kind of work. `None` if a caller may choose the ID.

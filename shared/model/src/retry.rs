@@ -57,8 +57,9 @@ impl RetryDelays {
         waits.iter().fold(each.saturating_mul(tries), |all, wait| all.saturating_add(*wait))
     }
 
-    /// For a transient failure of attempt number `attempt` (from 1). The wait is never shorter than `retry_after`. The
-    /// failure is final if `retry_after` exceeds [`limits::RETRY_AFTER_MS_MAX`], or if the wait is longer than `left`.
+    /// Decides after a transient failure of attempt number `attempt` (from 1). The wait is never shorter than
+    /// `retry_after`. The failure is final if `retry_after` exceeds [`limits::RETRY_AFTER_MS_MAX`], or if the wait is
+    /// longer than `left`.
     #[must_use]
     pub fn decide(&self, attempt: u32, retry_after: Option<Duration>, left: Duration) -> RetryDecision {
         let Some(wait) = self.waits.get((attempt as usize).saturating_sub(1)).copied() else {

@@ -79,7 +79,7 @@ pub struct ToolSpec {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolTraits {
-    /// `None` if the declaration only overrides fields of a tool with its own effect.
+    /// `None` if the declaration only overrides fields of a tool that declares its own effect.
     pub effect: Option<Effect>,
     pub category: String,
 }

@@ -100,15 +100,15 @@ pub struct Turn {
     /// The turn's calls also debit the budget of this task.
     pub task: Option<TaskId>,
     pub context: Context,
-    /// The reply must contain `tool_call_audits`.
+    /// If true, the reply must contain `tool_call_audits`.
     pub want_audits: bool,
-    /// The model got strict tool definitions. A null that the tool's schema does not allow then means an omitted
-    /// argument.
+    /// True if the model got strict tool definitions. A null that the tool's schema does not allow then means an
+    /// omitted argument.
     pub strict: bool,
     /// An additional restriction. `None` means all tools of the agent.
     pub allowed_tools: Option<BTreeSet<String>>,
     pub parallel_reads: bool,
-    /// The inbox receives a message as soon as a call waits for approval.
+    /// If true, the inbox receives a message as soon as a call waits for approval.
     pub pending_approval: bool,
     pub local_calls: bool,
     /// In order. Only a turn in [`Dialect::Text`] can have no calls.

@@ -33,7 +33,7 @@ pub fn records_content() -> bool {
     CONTENT.load(Ordering::Relaxed)
 }
 
-/// `id` is the provider's ID of the call, or else the fleet's.
+/// `id` is the provider's ID of the call, or else the fleet's ID of the call.
 #[must_use]
 pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     if !is_recorded() {

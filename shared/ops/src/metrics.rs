@@ -65,7 +65,7 @@ pub struct RedisScrape {
     pub memory_used: u64,
     /// Bytes; 0 without a limit.
     pub memory_max: u64,
-    /// A shard rejects new work because memory is nearly full.
+    /// True if a shard rejects new work because memory is nearly full.
     pub pressure: bool,
     /// Age of the oldest unsealed audit entry. `None` if no entry waits for a seal.
     pub unsealed: Option<Duration>,
@@ -245,7 +245,7 @@ impl Metrics {
         self.quarantined.inc_by(slices);
     }
 
-    /// The holder was alive. `holder` is `scheduler`, `worker` or `external`.
+    /// The lease ended although the holder was alive. `holder` is `scheduler`, `worker` or `external`.
     pub fn lease_lost(&self, holder: &'static str) {
         self.leases_lost.with_label_values(&[labels::known(&labels::HOLDERS, holder)]).inc();
     }
@@ -329,7 +329,7 @@ impl Metrics {
 
     fn backlog(&self, places: &[(WorkStage, Backlog)]) {
         for gone in WorkStage::ALL.iter().filter(|place| !places.iter().any(|(known, _)| known == *place)) {
-            // Fails if the stage had no series before.
+            // An error only means that the stage had no series.
             let _ = self.backlog.remove_label_values(&[gone.as_str()]);
             let _ = self.oldest_age.remove_label_values(&[gone.as_str()]);
         }

@@ -22,8 +22,8 @@ struct WatchedLoop {
     finished: AtomicBool,
 }
 
-/// Even an idle loop calls [`Self::advanced`]. [`Self::finished`] ends the watch. A dropped handle does not, because a
-/// loop that panics also drops its handle.
+/// Even an idle loop calls [`Self::advanced`]. [`Self::finished`] ends the watch. Dropping the handle does not end the
+/// watch, because a loop that panics also drops its handle.
 #[derive(Debug, Clone)]
 pub struct LoopHandle {
     born: Instant,

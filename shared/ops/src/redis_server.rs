@@ -22,7 +22,7 @@ use super::redis_watchdog::Watchdog;
 /// Maximum length of a socket's path on Linux (`sun_path` without its terminator).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 const STEP: Duration = Duration::from_millis(10);
-/// Another process can take a free port first.
+/// Number of attempts to start, because another process can take a free port first.
 const PORT_TRIES: usize = 5;
 const LOG_LINES: usize = 8;
 
@@ -196,7 +196,7 @@ impl PrivateRedis {
     /// Lets the server save. After `stop_within`, kills the server.
     pub async fn stop(&mut self) -> Result<(), ServerError> {
         if self.child.try_wait()?.is_none() {
-            // A stopped process does not handle SIGTERM.
+            // A stopped process does not handle SIGTERM, so it must continue first.
             self.signal(Signal::SIGCONT)?;
             self.signal(Signal::SIGTERM)?;
         }
@@ -238,7 +238,7 @@ impl PrivateRedis {
         }
     }
 
-    /// True after PONG, or if the server requires a login. LOADING is not a response.
+    /// True after PONG, or if the server requires a login. A LOADING error does not count.
     async fn is_responding(&self) -> io::Result<bool> {
         match self.port {
             Some(port) => ping(TcpStream::connect(("127.0.0.1", port)).await?).await,

@@ -49,7 +49,7 @@ impl Watchdog {
 
 #[cfg(test)]
 impl Watchdog {
-    /// The system also closes the pipe when the process ends.
+    /// The system also closes the pipe when this process ends.
     pub(super) fn close_pipe(&mut self) {
         self.shell.stdin = None;
     }

@@ -12,7 +12,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter};
 
-/// Between two equal warnings or errors.
+/// Minimum time between two equal warnings or errors in the log.
 const EVERY: Duration = Duration::from_secs(10);
 /// The code has far fewer log statements.
 const REMEMBERED_MAX: usize = 4_096;

@@ -125,7 +125,7 @@ fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     }
     // The MCP library logs whole messages, so this library is silent unless the level names it.
     let quiet = if level.contains("rmcp") { "" } else { ",rmcp=off" };
-    // `EnvFilter` would treat blanks as part of the names.
+    // Each directive was trimmed, because `EnvFilter` would treat blanks as part of the names.
     EnvFilter::try_new(directives.join(",") + quiet).map_err(|error| fail(error.to_string()))
 }
 

@@ -189,8 +189,8 @@ impl SealBody {
         Ok(ids)
     }
 
-    /// Includes seals without entries, seals with an entry in the range, and seals made in the range for earlier
-    /// entries: anchors have the time of the seal.
+    /// Includes seals without entries, and seals with an entry in the range. Also includes seals made in the range for
+    /// earlier entries, because anchors have the time of the seal.
     #[must_use]
     pub fn is_of_time(&self, from_ms: Option<i64>, until_ms: Option<i64>) -> bool {
         let Ok(ids) = self.entry_ids() else { return false };

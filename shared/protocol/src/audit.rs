@@ -31,13 +31,13 @@ pub struct AuditInput<'a> {
     pub turn: &'a str,
     /// `None` if no tool was looked up, or if no tool has the name that the model wrote.
     pub tool_name: Option<&'a str>,
-    /// Identifies the version that ran.
+    /// The ID of the tool version that ran.
     pub tool_id: Option<&'a str>,
     /// As the model wrote them.
     pub arguments: &'a str,
     pub result: &'a CallResult,
     pub shadow: &'a [ShadowDenial],
-    /// JSON. Empty if the configuration turns it off.
+    /// JSON. Empty if the configuration excludes these inputs from the audit log.
     pub policy_inputs: &'a str,
     /// Set if the effect may have happened, or if the result is copied from an equal call.
     pub effect: Option<&'a EffectNote>,
@@ -204,7 +204,7 @@ fn arguments(meta: &mut Object, arguments: &str, redactor: &Redactor) {
 /// A huge output is not redacted completely, because only a few characters are kept. A secret that starts in the kept
 /// characters ends inside the redacted window.
 fn shown(json: &str, chars_max: usize, redactor: &Redactor) -> String {
-    // Enough for the longest token that is detected by its shape.
+    // More bytes than the longest token that is detected by its shape.
     const MARGIN: usize = 1_024;
     let window = super::json::prefix(json, chars_max.saturating_mul(4).saturating_add(2 * MARGIN));
     let mut clean = redactor.json(window);

@@ -126,7 +126,7 @@ fn cut_text(text: &str, bytes_max: usize) -> Box<RawValue> {
     write_blocks(&[ContentBlock::Text { text: serde_json::from_str(&cut).unwrap_or_default() }])
 }
 
-/// Images that no model can use become notes.
+/// `None` if the output is not a list of content blocks. Images that no model can use become notes.
 #[must_use]
 pub fn usable_blocks(output: &str) -> Option<Vec<ContentBlock>> {
     let blocks: Vec<ContentBlock> = serde_json::from_str(output).ok()?;

@@ -8,7 +8,7 @@ use tickfleet_model::numbers::number_across;
 
 use super::json::{escaped_len, push_escaped, push_quoted, unescape};
 
-/// For the marker and the braces around it.
+/// The room for the marker and the braces around it.
 const MARKER_BYTES: usize = 120;
 
 pub(super) const CUT_OBJECT: &str = r#"{"truncated":true,"bytes":"#;
@@ -71,7 +71,7 @@ fn ends(text: &str, room: usize) -> (&str, &str) {
         left.checked_sub(escaped_len(character)).inspect(|rest| left = *rest).map(|_| character.len_utf8())
     };
     let head: usize = text.chars().map_while(&mut fits).sum();
-    // A part of a number would be a different number.
+    // Do not cut inside a number, because a part of a number is a different number.
     let head = number_across(text, head).map_or(head, |(before, _)| before);
     let (head, rest) = text.split_at_checked(head).unwrap_or((text, ""));
     left = room - head_room;

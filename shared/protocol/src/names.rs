@@ -112,8 +112,8 @@ impl NameMap {
                 long.push(name.to_owned());
             }
         }
-        // A shortened name must not equal a name that fits. Sort, so that the result does not depend on the caller's
-        // order.
+        // Add the long names last, so that no shortened name equals a name that fits. Sort them, so that the result
+        // does not depend on the order of the caller.
         long.sort_unstable();
         long.dedup();
         for name in long {

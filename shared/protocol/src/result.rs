@@ -72,7 +72,8 @@ pub fn messages_frame(dialect: Dialect) -> Option<(&'static str, &'static str)> 
     rules(dialect).frame()
 }
 
-/// `results` are in call order. `None` also if `results` is empty, because providers reject an empty message.
+/// `results` are in call order. `None` if the dialect has no messages, or if `results` is empty, because providers
+/// reject an empty message.
 #[must_use]
 pub fn messages(dialect: Dialect, results: &[CallResult]) -> Option<String> {
     let (before, after) = messages_frame(dialect).filter(|_| !results.is_empty())?;

@@ -9,8 +9,8 @@ use tickfleet_model::{Dialect, Effect, ToolSpec};
 use super::definitions::define;
 use super::names::NameMap;
 
-/// The key of each dialect's names. The rules of `openai` are also for Anthropic, and the rules of `mcp` are for all
-/// its revisions.
+/// The keys in a list, each with the dialect that defines its names. The rules of `openai` are also for Anthropic, and
+/// the rules of `mcp` are for all its revisions.
 const NAMED: [(&str, Dialect); 3] =
     [("openai", Dialect::OpenaiChat), ("gemini", Dialect::Gemini), ("mcp", Dialect::Mcp)];
 

@@ -63,7 +63,7 @@ pub(crate) fn expression(text: &str) -> Result<Node, RuleError> {
         return Err(RuleError::because(format!("has {} bytes", text.len()), format!("at most {RULE_BYTES_MAX}")));
     }
     let depth = RULE_DEPTH_MAX;
-    // A third-party parser may panic.
+    // The third-party parser may panic on hostile text.
     let parsed = catch_unwind(AssertUnwindSafe(|| PrattParser::new().max_recursion_depth(depth).parse(text)));
     let Ok(parsed) = parsed else { return Err(RuleError::because("crashes the CEL parser", CONDITION)) };
     let parsed = parsed.map_err(|errors| match errors.errors.first() {
@@ -302,7 +302,6 @@ fn unknown(name: &str) -> RuleError {
 
 fn unknown_of<'a>(name: &str, there: impl Iterator<Item = &'a str>) -> RuleError {
     let names: Vec<&str> = there.collect();
-    // `name` ends with its unknown part: `agrs` for `agrs.amount`.
     let meant = suggest::closest(name, names.iter().copied())
         .map(|meant| format!(" (did you mean `{meant}`?)"))
         .unwrap_or_default();

@@ -147,7 +147,7 @@ impl Rulebook {
         for rule in rules.iter().filter(|rule| rule.mode.is_enforced()) {
             match (rule.decide(&mut evaluation), &rule.ask) {
                 (Ok(()), _) => {}
-                // If the condition cannot be evaluated, nobody is asked.
+                // Only a violated rule asks people. A rule that cannot be evaluated denies the call.
                 (Err(unmet), Some((demand, terms))) if unmet.why == DenialCause::NotMet => {
                     asked.push(unmet.asked(demand.clone(), terms.clone()));
                 }

@@ -61,7 +61,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// The first level of `self` must be parsed.
+    /// The caller must have parsed the first level of `self`.
     pub(crate) fn member(&self, name: &str, work: &mut Work) -> Result<Option<Self>, Problem> {
         let Self::Map(members) = self else {
             return Err(Problem::Cannot(format!("`{name}` is read from {}, which has no members", self.kind())));

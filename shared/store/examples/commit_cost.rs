@@ -1,5 +1,5 @@
-//! Measures Redis's CPU time for a turn with one call: medians in microseconds, for the store's commits, the same
-//! commands without a script, and only their writes.
+//! Measures Redis's CPU time for a turn with one call. Compares the store's commits, the same commands without a
+//! script, and only their writes. The results are medians in microseconds.
 //!
 //! ```text
 //! cargo run --example commit_cost -p tickfleet-store [redis-server]

@@ -61,7 +61,7 @@ impl Default for ShardCache {
     }
 }
 
-/// The standard library gives each process random hasher keys.
+/// Random, because the standard library gives each process random hasher keys.
 fn rand_prefix() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
@@ -101,8 +101,8 @@ impl Store {
         }
     }
 
-    /// While the stream has too many bytes, `turns_max` is 0, so that the stream accepts no new message. IDs that were
-    /// accepted before are still recognized.
+    /// The limits for a new message. While the stream has too many bytes, `turns_max` is 0, so that the stream accepts
+    /// no new message. Messages with IDs that were accepted before are still recognized.
     pub async fn inbound_bounds(&self, to: Inbound) -> Result<Bounds, StoreError> {
         let now_ms = self.state_or_read().await?.now_ms;
         let [turns, tasks] = &self.known.inbound;

@@ -184,7 +184,7 @@ impl Store {
         Self { connection, keys, shard, options, backend: Backend::Redis(Arc::new(redis)), known: Arc::default() }
     }
 
-    /// For a [`seam::memory::MemoryStore`] or a [`SocketStore`]; in simulations, for a
+    /// Uses a [`seam::memory::MemoryStore`] or a [`SocketStore`]. Simulations use a
     /// [`seam::memory::faults::FaultyStore`].
     #[must_use]
     pub fn in_memory(memory: impl seam::Store + 'static, shard: u32, options: Arc<StoreOptions>) -> Self {

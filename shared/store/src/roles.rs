@@ -59,11 +59,11 @@ const READS: &[&str] = &[
 /// `acl|dryrun` checks whether the user `default` may load the append-only file.
 const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
 const TAKING: &[&str] = &["xgroup|create", "xreadgroup"];
-/// For entries of a deleted consumer.
+/// To assign entries of a deleted consumer to another one.
 const ADOPTING: &[&str] = &["xclaim"];
 const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];
-/// The category `@blocking` contains `waitaof`. A server rejects a rule with an unknown command, and older servers lack
-/// `waitaof`.
+/// Lists `@blocking` instead of `waitaof`, which is in this category. Older servers lack `waitaof`, and a server
+/// rejects a rule with an unknown command.
 const WAITING: &[&str] = &["@blocking", "wait"];
 
 /// The keys are in the format of ACL rules, but without the namespace.
@@ -349,7 +349,7 @@ mod tests {
     fn a_worker_may_wait_until_a_begin_is_durable() {
         for role in [Role::Worker, Role::Tickfleet] {
             let commands = role.commands();
-            // `WAIT` is in the category `@blocking` since Redis 7.2. `WAITAOF` has always been in it.
+            // `WAIT` is in the category `@blocking` since Redis 7.2, and `WAITAOF` in all versions.
             assert!(commands.contains("wait") && commands.contains("@blocking"), "{role:?}");
         }
     }

@@ -232,7 +232,7 @@ async fn follows(subject: &impl Subject) {
         fields.iter().find(|(name, _)| &**name == "seq").map(|(_, number)| number.clone())
     };
     assert_eq!(number(&fields), Some("1".into()));
-    // The server's clock is stopped, so a blocking read would wait forever.
+    // Do not wait: the server's clock is stopped, so a blocking read would wait forever.
     let nothing = FollowRequest { after: Some(entry), wait_ms: 0, ..follow.clone() };
     assert!(store.follow(&nothing).await.unwrap().is_empty());
     store.drop_stream(&log).await.unwrap();

@@ -9,7 +9,7 @@ use tickfleet_core::{Context, Decision, Query, Record, RecordKey, SetKey, Step, 
 use tickfleet_store::seam::memory::{ManualClock, MemoryOptions, MemoryStore};
 use tickfleet_store::seam::{RunError, Store, Versions, run};
 
-/// If `endless`, requests reads without end.
+/// A decision. If `endless` is true, it requests reads without end.
 struct Joins {
     endless: bool,
 }

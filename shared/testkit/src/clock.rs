@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// In milliseconds since 1970. Only the test moves the time. Clones share it.
+/// In milliseconds since 1970. Only the test moves the time. Clones share the time.
 #[derive(Debug, Clone)]
 pub struct TestClock {
     now_ms: Arc<AtomicI64>,

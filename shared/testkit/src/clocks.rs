@@ -59,7 +59,7 @@ impl Clocks {
         self.dir.path().join("clocks.so")
     }
 
-    /// The script replaces its shell with Redis.
+    /// Writes a script that sets the clock, and then replaces its shell with Redis.
     fn write_server(&self) -> std::io::Result<()> {
         let program = find_binary().expect("a Redis server");
         let text = format!(

@@ -12,11 +12,11 @@ use crate::network::{PortProxy, address_of};
 use crate::{Network, RedisOptions, RedisServer, TlsFiles};
 
 const SLOTS: u16 = 16_384;
-/// With a shorter time, a busy machine would cause failovers.
+/// The `cluster-node-timeout`. With a shorter time, a busy machine would cause failovers.
 const NODE_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// For any expected event, such as a complete cluster or a failover.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A paused node does not respond.
+/// The timeout of a command. A paused node does not respond.
 const ANSWER: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(20);
 /// If another process takes the port, another attempt follows.
@@ -179,8 +179,8 @@ impl Cluster {
         (server + self.primaries) % (2 * self.primaries)
     }
 
-    /// A primary other than `server` and its partner, if one responds. The returned server holds the slot in the middle
-    /// of another primary's initial range.
+    /// A server other than `server` and its partner that holds a slot from the middle of another primary's initial
+    /// range. `None` if the servers report no such holder.
     pub async fn elsewhere(&self, server: usize) -> Option<usize> {
         let part = SLOTS / u16::try_from(self.primaries).ok()?;
         for next in 1..self.primaries {
@@ -312,7 +312,7 @@ impl Cluster {
         };
         let mut connection = self.servers[primary].connection().await;
         let mut first = None;
-        // A replica reports its offset once a second.
+        // Poll, because a replica reports its offset only once a second.
         for _ in 0..60 {
             let info: String =
                 redis::cmd("INFO").arg("replication").query_async(&mut connection).await.expect("the primary answers");
@@ -334,7 +334,7 @@ impl Cluster {
             let first = primary * count / primaries;
             let last = (primary + 1) * count / primaries - 1;
             self.cluster_command::<()>(primary, &["ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
-            // With equal epochs, the nodes would first have to resolve the conflict.
+            // Each primary gets its own epoch. With equal epochs, the nodes would first have to resolve the conflict.
             self.cluster_command::<()>(primary, &["SET-CONFIG-EPOCH", &(primary + 1).to_string()]).await;
         }
     }

@@ -38,7 +38,7 @@ pub async fn leaked_keys(
     }
     leaked.retain(|key| !exceptions.iter().any(|(pattern, _)| matches(pattern.as_bytes(), key.as_bytes())));
     leaked.sort();
-    // SCAN may return a key twice.
+    // Remove duplicates, because SCAN may return a key twice.
     leaked.dedup();
     Ok(leaked)
 }

@@ -15,7 +15,7 @@ pub struct RedisOptions {
     /// True if the server fsyncs every write, so that its data survives [`RedisServer::restart`] and
     /// [`RedisServer::kill9`].
     pub appendonly: bool,
-    /// A free port of 127.0.0.1 instead of a unix socket. Proxies need a port.
+    /// True if the server listens on a free port of 127.0.0.1 instead of a Unix socket. Proxies need a port.
     pub tcp: bool,
     /// In bytes; `None` means no limit.
     pub maxmemory: Option<u64>,
@@ -30,8 +30,8 @@ impl RedisOptions {
     }
 }
 
-/// Dropping it ends the server and deletes its folder. If the test process is killed, a watchdog ends the server, but
-/// does not delete the folder.
+/// Dropping this value ends the server and deletes its folder. If the test process is killed, a watchdog ends the
+/// server, but does not delete the folder.
 #[derive(Debug)]
 pub struct RedisServer {
     // Declared before `_dir`, so that the server ends before its folder is deleted.
@@ -40,7 +40,7 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// The server persists nothing, and listens on a unix socket.
+    /// The server persists nothing, and listens on a Unix socket.
     pub async fn start() -> Self {
         Self::start_with(RedisOptions::default()).await
     }
@@ -100,7 +100,8 @@ impl RedisServer {
         }
     }
 
-    /// The replicas cannot connect again. A paused replica would still read the data that had reached its connection.
+    /// Disconnects the replicas, and refuses their new connections. A paused replica would still read the data that had
+    /// reached its connection.
     pub async fn cut_replicas(&self) {
         let mut connection = self.connection().await;
         let mut pipe = redis::pipe();

@@ -73,7 +73,8 @@ impl SentinelSetup {
         Self::start_of(replicas, &RedisOptions::with(extra_args), true).await
     }
 
-    /// The numbers of the sentinels follow those of the servers: with two servers, sentinel 0 has number 2.
+    /// In the network, the numbers of the sentinels follow those of the servers: with two servers, sentinel 0 has
+    /// number 2.
     #[must_use]
     pub const fn network(&self) -> &Network {
         self.network.as_ref().expect("a trio with a network that can be cut")
@@ -135,13 +136,13 @@ impl SentinelSetup {
         format!("{scheme}+sentinel://{}/{NAME}", hosts.join(","))
     }
 
-    /// The sentinels use this port.
+    /// The port of the server, which the sentinels report.
     #[must_use]
     pub fn port(&self, server: usize) -> &str {
         &self.ports[server]
     }
 
-    /// `None` unless a majority of the sentinels agrees on the primary.
+    /// The primary according to a majority of the sentinels. `None` without a majority.
     pub async fn primary(&self) -> Option<usize> {
         let mut says = BTreeMap::new();
         for sentinel in &self.sentinels {

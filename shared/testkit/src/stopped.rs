@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 const CHECKS_MAX: usize = 10_000;
-/// The system sends no event when a process has stopped.
+/// Checks at this interval, because the system sends no event when a process has stopped.
 const EVERY: Duration = Duration::from_millis(1);
 
 /// The process must have been sent SIGSTOP. Panics after ten seconds.

@@ -5,7 +5,7 @@ use tokio::net::TcpListener;
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
     pub ca: PathBuf,
-    /// It must name `localhost` and 127.0.0.1.
+    /// The certificate must name `localhost` and 127.0.0.1.
     pub certificate: PathBuf,
     pub key: PathBuf,
 }

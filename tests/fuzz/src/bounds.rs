@@ -9,7 +9,7 @@ use tickfleet_tools::{ToolFailure, ToolOutput};
 
 pub(crate) const SECRET: &str = "s3cr+t/<&>\"canary-7f3a9c";
 
-/// Limits a reply without its results.
+/// The maximum size of a reply without its results.
 const REPLY_FRAME_BYTES_MAX: usize = 16 * 1024;
 
 pub(crate) fn text(bytes: &[u8]) -> String {

@@ -180,7 +180,7 @@ fn http_answers(data: &Path, at_most: usize) -> Vec<String> {
     bodies.map(answer).collect()
 }
 
-/// JSON is valid YAML.
+/// Returns JSON, which is valid YAML.
 fn configuration(tools: &[Value]) -> String {
     let declared = tools.iter().map(|tool| {
         let def = json!({"description": tool["description"], "effect": "read", "input_schema": tool["input_schema"],

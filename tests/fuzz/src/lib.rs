@@ -17,7 +17,7 @@ pub fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target is named {name}"))
 }
 
-/// Must be called on the main thread: only its stack is large enough for deeply nested input.
+/// Must be called on the main thread, because only the main thread's stack is large enough for deeply nested input.
 pub fn on_main_thread() {
     tickfleet_config::fuzzing::parse_here();
 }

@@ -41,7 +41,7 @@ pub struct ModelRequest {
     /// Without the system message.
     pub messages: Vec<Value>,
     pub tools: BTreeSet<String>,
-    /// The model must not call a tool in this response.
+    /// True if the model must not call a tool in this response.
     pub last: bool,
 }
 
@@ -82,7 +82,7 @@ impl ScriptedModel {
         self.server.asked.load(Ordering::SeqCst)
     }
 
-    /// Without rejected requests.
+    /// Returns the requests so far, without rejected requests.
     pub fn seen(&self) -> Vec<ModelRequest> {
         self.server.seen.lock().unwrap().clone()
     }

@@ -25,7 +25,7 @@ const EVERYBODY: [&str; 9] = [
     "send_telegram_message",
 ];
 
-/// Agent → further tools.
+/// Agent → tools in addition to [`EVERYBODY`].
 const AGENTS: [(&str, &[&str]); 18] = [
     ("atlas", &["cancel_task", "delegate_task", "get_subscription_info", "get_team_members", "post_to_x", "search_x"]),
     ("binky", &["cancel_task", "delegate_task", "get_subscription_info", "get_team_members"]),

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// Prefixes. Each sign-in adds the next number.
+/// Prefixes of tokens. Each sign-in appends the next number.
 pub const ACCESS: &str = "access-token-1f0e3dad-";
 pub const REFRESH: &str = "refresh-token-98f13708-";
 pub const CLIENT: (&str, &str) = ("client-id", "client-secret-3c59dc04");
@@ -305,7 +305,7 @@ impl ReceivedRequest {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// `None` if the request is no POST of JSON, or if the JSON has other fields than `fields`.
+    /// `None` if the request is not a POST of JSON, or if the JSON has other fields than `fields`.
     fn json(&self, fields: &[&str]) -> Option<Value> {
         let is_json = self.method == "POST" && self.header("content-type") == "application/json";
         let body: Value = serde_json::from_slice(&self.body).ok().filter(|_| is_json)?;

@@ -55,7 +55,7 @@ fn counted() -> (Arc<AtomicUsize>, Arc<AtomicUsize>) {
     (Arc::default(), Arc::default())
 }
 
-/// A call that kept the only slot during its inner call would wait forever.
+/// There is only one slot, so a call that kept its slot during an inner call would wait forever.
 fn plan(posts: &Arc<AtomicUsize>, runs: &Arc<AtomicUsize>) -> Plan {
     Plan { slots: 1, tools: vec![post(posts), announce(runs)], ..Plan::default() }
 }
@@ -240,7 +240,7 @@ async fn an_expired_inner_call_of_a_lost_attempt_is_not_repeated() {
     let lost = lost.timeout(Duration::from_secs(3));
     let plan = plan(&posts, &runs);
     let tools = [plan.tools.clone(), vec![lost]].concat();
-    // This wait is longer than the store keeps an inner call.
+    // The wait before the retry is longer than the store keeps an inner call.
     let plan = Plan { tools, slots: 2, retry_delays: RetryDelays::new(vec![Duration::from_secs(2)]), ..plan };
     let mut fleet = Fleet::start(forgetful(plan)).await;
     let calls = json!([{"name": "lost", "arguments": {}}]);

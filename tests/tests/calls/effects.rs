@@ -218,7 +218,7 @@ async fn a_call_without_a_part_of_its_effect_key_is_rejected() {
 async fn after_a_crash_equal_calls_are_unknown_and_do_not_run_again() {
     let bank = Bank::new(false);
     let mut plan = Plan { workers: 0, ..bank.plan() };
-    // With this lease, even a worker on a stalled machine runs the call that it has begun.
+    // The lease is long, because a worker on a stalled machine must still run the call.
     plan.store.lease_ms = 4_000;
     let mut fleet = Fleet::start(plan).await;
     let first = KillableProcess::start(&fleet, "first");

@@ -36,7 +36,7 @@ fn error(reply: &Value, position: usize) -> &Value {
 async fn a_dead_server_is_restarted_without_repeating_effects() {
     let notes = Notes::new().unwrap();
     let (mut fleet, servers) = fleet(pinned("t", notes.server()).await.unwrap()).await;
-    // Pinning has also started the server.
+    // Pinning has also started the server, so the count is not zero.
     let before = notes.lines("starts").len();
 
     // A call kills the server while two other calls run on the same connection.

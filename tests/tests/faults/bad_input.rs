@@ -11,7 +11,7 @@ struct InvalidTurn {
     what: &'static str,
     message: Vec<u8>,
     code: &'static str,
-    /// True if tenant and inbox can be read. Otherwise, there is no reply.
+    /// True if tenant and inbox can be read. Otherwise, the fleet sends no reply.
     answered: bool,
 }
 
@@ -263,7 +263,7 @@ async fn a_turn_with_a_past_deadline_expires_without_a_debit() {
 async fn a_turn_in_the_wrong_shard_is_rejected() {
     let store = tickfleet_store::StoreOptions { shards: 16, ..fleet_options() };
     let mut fleet = Fleet::start(Plan { store, ..Plan::default() }).await;
-    // CRC32("acme") mod 16 is not 0, and this fleet serves shard 0.
+    // This fleet serves only shard 0, but CRC32("acme") mod 16 is another shard.
     let acme = tickfleet_model::TenantId::new("acme").unwrap();
     assert_ne!(tickfleet_model::ids::shard_of(&acme, 16), 0);
     fleet.submit(&[("echo", serde_json::json!({}))]).await;
@@ -304,7 +304,7 @@ async fn a_temporarily_rejected_turn_can_be_resubmitted_under_its_id() {
 #[tokio::test]
 async fn an_entry_with_an_extreme_id_blocks_no_other_entries() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    // The largest sequence number, numbers that a double cannot hold, and a time far ahead.
+    // IDs with the largest sequence number, with numbers that a double cannot hold, and with a time far ahead.
     for id in ["5-18446744073709551615", "9007199254740993-9007199254740993", "99999999999999999-1"] {
         let entry: String = fleet.ask("XADD", "turns", &[id, "turn", &with(r#""correlation_id":"odd""#)]).await;
         let reply = fleet.reply().await;

@@ -18,10 +18,10 @@ use tickfleet_tests::inbox::{Inbox, submit_all};
 use tickfleet_tests::ledger::{Entry, Ledger};
 use tokio::time::Instant;
 
-/// Repeats the random choices of a run, but not its timing.
+/// The seed of an earlier run repeats its random choices, but not its timing.
 const SEED_VARIABLE: &str = "TICKFLEET_CHAOS_SEED";
 const NODES: usize = 3;
-/// Per role. `TICKFLEET_CHAOS_KILLS=<number>` sets another number, for a longer run.
+/// Per role. For a longer run, `TICKFLEET_CHAOS_KILLS=<number>` sets another number.
 const KILLS: usize = 22;
 const KILLS_VARIABLE: &str = "TICKFLEET_CHAOS_KILLS";
 const STEP: usize = 2;
@@ -29,7 +29,7 @@ const BETWEEN_MS: std::ops::Range<u64> = 200..700;
 /// From less than one lease to more than one.
 const STANDSTILL_MS: std::ops::Range<u64> = 700..2_200;
 const STANDSTILL_EVERY: usize = 4;
-/// Several leases, because a slice may be hit several times.
+/// The run fails after this time without a reply. Several leases long, because a slice may be hit several times.
 const SILENCE: Duration = Duration::from_secs(60);
 
 struct Chaos {

@@ -195,7 +195,7 @@ async fn a_process_runs_one_suspect_at_a_time_and_marks_no_other() {
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
 
-    // The test holds the permit in place of another shard's loop.
+    // The test holds the permit as another shard's loop would, so the survivor must wait for the permit.
     let look = suspects.acquire().await;
     let survivor = KillableProcess::start(&fleet, "survivor");
     until_held(&fleet, "ready:suspect:normal").await;
@@ -231,7 +231,7 @@ async fn a_worker_survives_a_redis_stall_shorter_than_its_lease() {
         ..Plan::default()
     })
     .await;
-    // Short calls are not settled one by one, so the worker sends no command to Redis for five seconds.
+    // The worker does not record short calls one by one, so the worker sends no command to Redis for five seconds.
     fleet.submit(&vec![("sleep", json!({"ms": 50})); 100]).await;
     fleet.leased().await;
     fleet.server.pause();
@@ -269,7 +269,7 @@ async fn a_live_worker_returns_a_slice_from_an_abandoned_read() {
         ..Plan::default()
     })
     .await;
-    // While the only slot is busy, the worker reads no slices.
+    // While the only slot is busy, the worker reads no slices, so `read_astray` gets the next slice.
     fleet.submit(&[("sleep", json!({"ms": 2_000}))]).await;
     fleet.leased().await;
     let astray = fleet.submit(&[("echo", json!({"text": "astray"}))]).await;

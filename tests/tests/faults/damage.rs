@@ -1,4 +1,4 @@
-//! Damages each kind of key. Only the owner of the key may be affected, and checks must name the key.
+//! Damages each kind of key. Only the agent or tenant of the key may be affected, and checks must name the key.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ enum KeyDamage {
     /// The field (key and field of a hash) changes and disappears.
     Field(&'static str, AffectedOwner, &'static [(&'static str, &'static str)]),
     Member(&'static str, &'static [&'static str]),
-    /// Not damaged, for this reason.
+    /// Not damaged. The second text is the reason.
     Shared(&'static str, &'static str),
 }
 
@@ -538,7 +538,7 @@ async fn damages(fleet: &Fleet, row: &KeyDamage) -> Vec<Damage> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_data_affects_only_its_owner() {
-    // Three fleets share the rows, because most of the time passes while windows end.
+    // Three fleets share the rows, because a fleet mostly waits for the end of windows.
     let part = |part| damaged(ROWS.iter().enumerate().filter(|(at, _)| at % 3 == part).map(|(_, row)| row).collect());
     let parts: [(usize, Vec<String>); 3] = tokio::join!(part(0), part(1), part(2)).into();
     let number: usize = parts.iter().map(|(number, _)| number).sum();

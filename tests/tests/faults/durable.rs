@@ -87,7 +87,7 @@ const RETRIED: &str = "tickfleet_retries_total{reason=\"not_durable\"}";
 async fn a_call_with_an_unconfirmed_begin_does_not_run() {
     let (paid, (primary, mut replica)) = (PaymentLog::default(), pair().await);
     let mut fleet = Fleet::start_on(primary, plan(&paid, true, Durability::Replica)).await;
-    // A stall of half a second makes a confirmation fail, which uses up an attempt.
+    // A stall of half a second makes a confirmation fail, so the counters can already be above zero afterward.
     fleet.submit(&[("pay", json!({"to": "kim"}))]).await;
     assert_eq!(result(&fleet.reply().await).0, "ok");
     let unconfirmed = counted(&fleet.metrics, UNCONFIRMED);
@@ -180,7 +180,7 @@ async fn the_durability_of_a_tool_overrides_the_fleet() {
         }
     });
     let tools = vec![pay(&paid, true).durable(Durability::Replica), careless.durable(Durability::None)];
-    // There is no replica, and the server has no append-only file.
+    // The server has neither a replica nor an append-only file, so Redis never confirms a begin.
     for durable in [Durability::None, Durability::Disk, Durability::Replica] {
         let mut fleet = Fleet::start(Plan { tools: tools.clone(), ..plan(&paid, true, durable) }).await;
         fleet.submit(&[("pay", json!({"to": "kim"}))]).await;
@@ -229,7 +229,8 @@ struct FailedOver {
     outcome: String,
 }
 
-/// Another worker continues with the replica's data. If `lags` is true, the replica lacks the begin of the payment.
+/// Kills the worker and the primary. Another worker continues with the replica's data. If `lags` is true, the replica
+/// lacks the begin of the payment.
 async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let paid = PaymentLog::default();
     let trio = &mut SentinelSetup::start(1).await;
@@ -262,7 +263,7 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let before = paid.lock().unwrap().len();
     trio.servers[0].kill9();
     assert_eq!(trio.another_primary(0).await, 1);
-    // Without a replica, the next primary could not confirm a begin.
+    // Without a replica, the next primary could not confirm a begin, so the old primary returns as a replica.
     trio.servers[0].restart().await;
     trio.replicated(1, 1).await;
     let worker = KillableProcess::worker_on(&url, second, &active, &metrics, "second");
@@ -329,7 +330,8 @@ async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
             let () = redis::cmd("SAVE").query_async(&mut connection).await.unwrap();
         }
     }
-    // During an fsync, `everysec` lets Redis confirm writes up to two seconds before they reach the file.
+    // During an fsync, `everysec` lets Redis confirm writes up to two seconds before they reach the file. So this waits
+    // until the buffer is empty.
     until(async || {
         let reported: String =
             redis::cmd("INFO").arg("persistence").query_async(&mut connection.clone()).await.unwrap();

@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 const LEASE_MS: i64 = 2_000;
-/// In ms. Limits what [`FaultyStore::lose`] can lose.
+/// In ms. [`FaultyStore::lose`] can lose only writes of this time.
 const HISTORY_MS: i64 = 2_000;
 const AGENTS: [&str; 3] = ["kelly", "fran", "ben"];
 /// `sam` has a handler, and `ext` is an external runtime.
@@ -289,7 +289,7 @@ impl Game {
                 switch_tool(self.client.stores(), "write", on, operator).await.unwrap();
                 self.is_switched = true;
             }
-            // If the store lost the tenant, it would reject all turns of the tenant.
+            // Creates no tenant if writes are lost: a store that lost the tenant would reject all its turns.
             1 if !loses => {
                 let late = TenantId::new("late").unwrap();
                 set_tenant(self.client.store(&late), &late, &TenantPolicy::default(), operator).await.unwrap();

@@ -1,4 +1,4 @@
-//! After a restart, Redis 7.0 reports a lag of a group that has read all entries. No decision may depend on the lag.
+//! After a restart, Redis 7.0 reports a lag even if a group has read all entries. The fleet must not rely on the lag.
 
 use std::slice::from_ref;
 use std::sync::Arc;

@@ -159,7 +159,7 @@ fn find_late(asked: &QueryCounts) -> TypedTool {
 async fn a_payment_is_reconciled_as_not_made_only_after_a_second_query() {
     let bank = Bank::default();
     let asked = QueryCounts::default();
-    // The default lease does not end even on a stalled machine.
+    // Even on a stalled machine, the default lease does not end.
     let store = StoreOptions::default();
     let tools = vec![pay(&bank), find_late(&asked)];
     let fleet = Fleet::start(Plan { workers: 1, tools, store, ..plan(&bank) }).await;

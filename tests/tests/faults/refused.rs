@@ -43,7 +43,7 @@ async fn disk_demotion_and_replica_errors_are_reported_separately() {
     let written: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
     assert_eq!(written, [store.keys().key("meta")], "the probe writes nothing but the time of the shard");
 
-    // The snapshot cannot replace a folder, so it fails.
+    // The snapshot cannot replace a folder, so the snapshot fails.
     let blocked = server.dir().join("dump.rdb");
     let make = |path: &Path| std::fs::create_dir(path).unwrap();
     make(&blocked);
@@ -75,7 +75,7 @@ async fn every_role_is_ready_and_missing_permissions_are_reported() {
     users::make(&server, "tickfleet").await;
     for role in ["tickfleet", "scheduler", "worker", "operator", "gateway", "producer", "exporter"] {
         let error = shard(&users::url_in(&server.url(), role)).probe().await.err();
-        // No process of a fleet is a producer.
+        // No process of a fleet is a producer, so a producer may lack permissions for the probe.
         assert!(error.is_none() || role == "producer", "{role}: {error:?}");
     }
     let mut connection = server.connection().await;

@@ -124,7 +124,7 @@ impl Fleet {
                     Err(SubmitError::Store(error)) if Instant::now() < deadline => drop(error),
                     Err(error) => panic!("{id}: {error}"),
                 }
-                // Retries while there is no primary; the deadline above bounds this.
+                // Retries while Redis has no primary; the deadline above bounds this.
                 sleep(Duration::from_millis(50)).await;
             }
         }
@@ -166,7 +166,7 @@ impl Fleet {
         run_and_epoch(&state)
     }
 
-    /// Returns the number of promotions: on a busy machine, Sentinels may revert a promotion.
+    /// Promotes `server` again if Sentinels on a busy machine revert the promotion. Returns the number of promotions.
     async fn until_led_to(&self, server: usize) -> u64 {
         let mut deadline = Instant::now() + RECOVERS_WITHIN;
         let mut failovers = 0;
@@ -252,7 +252,7 @@ async fn a_fleet_answers_each_turn_once_across_a_failover() {
 
     fleet.trio.servers[0].restart().await;
     fleet.trio.replicated(1, 1).await;
-    // Until all clients know the new primary, the other server accepts writes that it will lose.
+    // Until all clients know the new primary, the other server accepts writes that it will lose. So this waits.
     let failovers = fleet.until_led_to(0).await;
     fleet.submit("back").await;
     let replies = fleet.until_replied(0, 4 * TURNS).await;

@@ -66,7 +66,8 @@ impl Gate {
     }
 }
 
-/// Short, because tests wait for the end of a lease. On a busy machine, a fleet on one thread can stall for a second.
+/// The lease is short, because tests wait for its end. It is longer than one second, because a busy machine can stall
+/// for a second.
 fn plan(gate: &Gate) -> Plan {
     Plan {
         caps: DefaultCaps {
@@ -120,7 +121,7 @@ async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
 async fn a_draining_worker_requeues_its_unfinished_turns() {
     let gate = Gate::new(false);
     let plan = plan(&gate);
-    // A lost lease would start calls again.
+    // The lease must not end during the test, because another worker would start the calls again.
     let store = StoreOptions { lease_ms: 20_000, ..plan.store.clone() };
     let mut fleet = Fleet::start(Plan { slots: 4, store, ..plan }).await;
     for i in 0..8 {

@@ -100,7 +100,7 @@ async fn a_gap_in_sequence_numbers_is_reported() {
     assert_eq!([(one.seq, one.missed), (two.seq, two.missed)], [(Some(4), 0), (Some(7), 2)]);
 }
 
-/// Redis has lost the inbox, and its clock is behind. New replies have lower entry IDs than earlier replies.
+/// Redis has lost the inbox, and Redis' clock is behind. So new replies have lower entry IDs than earlier replies.
 #[tokio::test]
 async fn replies_with_lower_ids_than_the_last_read_are_still_read() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;

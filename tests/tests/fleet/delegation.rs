@@ -114,7 +114,6 @@ async fn a_delegated_task_sends_its_answer_in_a_separate_reply() {
     let job = confirmed["job_id"].as_str().unwrap();
     let reply = &replies[job];
     assert_eq!((&reply["agent"], &reply["correlation_id"]), (&json!("fran"), &json!("r-1")));
-    // The task's reply may arrive before the turn's reply.
     assert_eq!(
         (&reply["delegator"], &reply["delegated_by"]),
         (&json!("kelly"), &json!(format!("{turn}/0"))),

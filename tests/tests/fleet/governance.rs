@@ -112,7 +112,7 @@ fn plan() -> Plan {
         tools: vec![stamp()],
         store: StoreOptions {
             lease_ms: 10_000,
-            // The turns of all agents wait at the same time, and all replies go to one inbox.
+            // High, because the turns of all agents wait at the same time, and all replies go to one inbox.
             tenant_turns_max: 1_000_000,
             tenant_ready_max: 100_000,
             inbox_unread_max: 100_000,

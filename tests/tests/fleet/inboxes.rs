@@ -92,7 +92,7 @@ async fn the_janitor_trims_other_inboxes_despite_a_damaged_one() {
     let fleet = Fleet::start(plan()).await;
     let mut inbox = fleet.inbox("box").await;
     let (entry, _) = turn(&fleet, &mut inbox, "t").await;
-    // The janitor starts with the inbox that was used least recently.
+    // The janitor starts with the inbox that was used least recently, which is the damaged inbox.
     let _: String = fleet.ask("SET", "replies:acme:bad", &["odd"]).await;
     let _: u64 = fleet.ask("ZADD", "inboxes:acme", &["1", "bad"]).await;
     let _: String = fleet.ask("SET", "read:acme:box", &[&entry, "EX", "600"]).await;

@@ -9,7 +9,7 @@ use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// `0-0` before the first entry.
+/// Returns the ID of the last entry that was read. `0-0` if no entry was read.
 async fn read_up_to(fleet: &Fleet, stream: &str) -> String {
     let command = redis::cmd("XINFO").arg("GROUPS").arg(fleet.store.keys().key(stream)).to_owned();
     let groups: Vec<BTreeMap<String, redis::Value>> =
@@ -32,7 +32,7 @@ async fn a_worker_pool_takes_only_its_own_priorities() {
     };
     fleet.until("both turns are ready", ready).await;
 
-    // In some of twenty rounds, the starvation guard reverses the order.
+    // In some of twenty rounds, the starvation guard reverses the order. Even then, the other queues stay unread.
     for round in 0..20 {
         let id = format!("urgent-{round}");
         fleet.submit_turn(json!({"turn_id": id, "agent": "kelly", "priority": "urgent", "calls": calls})).await;

@@ -151,7 +151,7 @@ async fn the_work_of_a_killed_worker_is_redelivered_under_all_valid_settings() {
         let mut since = Duration::ZERO;
         let mut killed = None;
         let is_back = loop {
-            // A round that follows too quickly is skipped.
+            // A reaper skips a round that follows too quickly, so the interval has a minimum.
             let period = options.reap_period(lease);
             let late = period.max(lease / 40).mul_f64(rng.random_range(1.0..1.5));
             shard.advance(late).await;

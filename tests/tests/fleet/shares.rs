@@ -96,7 +96,7 @@ async fn until_slots_are_counted(fleet: &Fleet) {
     fleet
         .until("the worker is counted", async |fleet| fleet.store.fleet_load().await.unwrap().slots == SLOTS as u64)
         .await;
-    // Schedulers count slots once a second, and the first count may have begun too early.
+    // Schedulers count slots once a second, and the first count may have begun too early. So this waits for two counts.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
 }
 
@@ -139,7 +139,8 @@ async fn calls_before_one_of_globex(fleet: &Fleet, begun: &BegunTenants) -> usiz
     }
 }
 
-/// Some calls of the flood occupy the slots, and others begin while the other tenant's turn is admitted.
+/// Some calls of the flood may begin before the other tenant's call: they occupy the slots, or begin while the other
+/// tenant's turn is admitted.
 const BEFORE_MAX: usize = FLOOD / 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -162,7 +163,7 @@ async fn by_default_a_flood_stands_before_no_other_tenant_s_calls() {
     let fleet = start(&begun, by_default).await;
     submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
     until_begun(&begun, SLOTS).await;
-    // Entries that no scheduler has read yet would be admitted before later turns.
+    // Entries that no scheduler has read yet would be admitted before the other tenant's turns, so this waits.
     fleet.until("the flood is taken in", async |fleet| fleet.ask::<u64>("XLEN", "turns", &[]).await == 0).await;
     let mut before = Vec::new();
     for _ in 0..CALLS {

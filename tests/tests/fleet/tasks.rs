@@ -174,7 +174,7 @@ fn standing(state: TaskState) -> TaskFilter {
     TaskFilter { state: Some(state), limit: 10, ..TaskFilter::default() }
 }
 
-/// The name of the other tenant comes first.
+/// Also reads a tenant without tasks. This tenant's name comes first.
 async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<String> {
     let tenants = [TenantId::new("aaa").unwrap(), tenant.clone()].into();
     let one = TaskFilter { limit: 1, ..filter.clone() };
@@ -271,7 +271,7 @@ async fn an_agent_can_check_and_cancel_only_tasks_that_it_delegated() {
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["outcome"], "permanent", "{reply}");
     fleet.submit_turn(call("atlas", "cancel_task")).await;
-    // The task's reply may arrive before the turn's reply.
+    // The task's reply may arrive before the turn's reply, so this collects both.
     let replies: BTreeMap<String, Value> = fleet.replies(2).await;
     assert_eq!(result(&replies[&job])["outcome"], "cancelled", "{replies:?}");
     let ending = replies.values().find(|reply| reply["turn_id"].is_string()).unwrap();
@@ -346,7 +346,7 @@ async fn an_agent_receives_a_message_once_in_its_next_step() {
         let says = |message: &&Value| message["content"].as_str().is_some_and(|text| text.contains("The price is 7."));
         asked.messages.iter().filter(says).count()
     };
-    // The first task shows the message in its first step, and then in its history.
+    // The first task shows the message in its first step, and then in its history. The second task does not show it.
     let counts: Vec<usize> = model.seen().iter().map(reported).collect();
     assert_eq!(counts, [1, 1, 0, 0]);
     let first = &model.seen()[0];

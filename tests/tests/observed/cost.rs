@@ -309,14 +309,14 @@ impl MeasuredRedis {
         }
     }
 
-    /// In instructions of Redis per turn.
+    /// Returns the instructions of Redis per turn.
     async fn cost(&mut self, batch: usize, rounds: usize) -> u64 {
         self.control("-z");
         self.play(batch, rounds).await;
         self.counted() / (batch * rounds) as u64
     }
 
-    /// In instructions of Redis per entry, on average over at least `entries` entries.
+    /// Returns the instructions of Redis per entry, on average over at least `entries` entries.
     async fn cost_of_sealing(&mut self, entries: usize) -> u64 {
         let mut sealing = Sealing::new();
         sealing.seal_all(&self.store).await;

@@ -125,7 +125,7 @@ async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<S
     endpoint.shows(&[("backlog{state=\"running\"}", 4.0), ("slots_busy", 2.0)]).await;
     for n in 0..7_u32 {
         let turn = submit(&fleet, "queue", ("echo", json!({"text": n.to_string()}))).await;
-        // The first three turns are within the cap.
+        // The first three turns are within the cap, so they end by themselves.
         left.extend((n >= 3).then_some(turn));
     }
     fleet.xadd("turns", "turn", b"{").await;

@@ -25,7 +25,7 @@ fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Another test checks that the page agrees with the code.
+/// Reads the names from the documentation. Another test checks that the page agrees with the code.
 fn exported() -> BTreeSet<String> {
     let row = Regex::new(r"(?m)^\| `((?:tickfleet|process)_[a-z_]+)` \| (\w+) \|").unwrap();
     let page = read("docs/reference/metrics.md");

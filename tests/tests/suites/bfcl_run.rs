@@ -30,7 +30,7 @@ async fn every_leaderboard_call_gets_one_correct_result() {
         },
         // With this lease, a late heartbeat does not look like a death.
         store: StoreOptions { lease_ms: 10_000, ..StoreOptions::default() },
-        // The leaderboard has its own `echo`.
+        // The leaderboard has its own `echo`, so the standard `echo` is left out.
         standard_tools: false,
         registered: data.tools().iter().map(|tool| registered(tool, ToolBehavior::Prompt)).collect(),
         ..Plan::default()

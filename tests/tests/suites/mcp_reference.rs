@@ -95,7 +95,7 @@ fn outputs(reply: &Value) -> Vec<&Value> {
 async fn the_tools_of_the_reference_servers_are_called_over_both_transports() {
     let Some(reference) = ReferenceServers::unless_skipped().unwrap() else { return };
     let folder = tempfile::tempdir().unwrap();
-    // Servers name files by their real path.
+    // Servers name files by their real path, so the test also uses the real path.
     let root = folder.path().canonicalize().unwrap();
     let root = root.to_str().unwrap();
     let git = Command::new("git").args(["init", "--quiet", root]).status();
@@ -224,7 +224,7 @@ async fn each_call_gets_one_result_when_its_mcp_server_is_killed() {
     for number in 0..5 {
         fleet.until_begun(&format!("sending-{number}")).await;
     }
-    // The requests take 8 s. The test cannot observe when they are sent.
+    // The test cannot observe when the requests are sent. They take 8 s, so they still run after this sleep.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     web.kill();
     let mut web = Everything::start(&reference, web.port).await;

@@ -86,7 +86,7 @@ fn every_suite_test_agrees_except_the_listed_exceptions() {
 }
 
 fn judge(tally: &mut Tally, file: &str, uri: &str, mut group: Group) {
-    // The suite names the draft by the folder. A tool names it in the schema.
+    // The suite names the draft by the folder, but a tool names it in the schema. So this adds the draft to the schema.
     if let Some(members) = group.schema.as_object_mut() {
         members.entry("$schema").or_insert_with(|| uri.into());
     }

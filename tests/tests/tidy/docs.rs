@@ -22,7 +22,7 @@ pub fn dead_links(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// The program's output must also name a heading, because pages are long.
+/// Links in the program's output must also name a heading, because pages are long.
 pub fn dead_pointers(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     let is_rust = path.ends_with(".rs");
     let of_tests = path.starts_with("tests/") || path.contains("/tests/");
@@ -119,7 +119,7 @@ pub fn unlisted(contents: &str, path: &str) -> Option<String> {
     (is_a_page(path) && !contents.contains(&link)).then(|| format!("docs/site/SUMMARY.md does not have {path}"))
 }
 
-/// nextest accepts filters that match no test.
+/// Finds filters that match no test, because nextest accepts such filters.
 pub fn dead_filters(tree: &Tree, list: &str) -> Vec<String> {
     let mut dead = Vec::new();
     for line in list.lines().filter(|line| !line.starts_with('#')) {

@@ -141,7 +141,7 @@ fn item_end(code: &str, from: usize) -> usize {
     code.len()
 }
 
-/// Every newline stays.
+/// Replaces comments and literals with blanks. Every newline stays.
 pub fn blank(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -11,7 +11,7 @@ const PATHS: [&str; 5] = [
     concat!("/ho", "me/"),
 ];
 
-/// Each machine sets its own source of packages.
+/// Forbidden, because each machine sets its own source of packages.
 const HOSTS: [&str; 6] = [
     concat!("index.", "crates.io"),
     concat!("static.", "crates.io"),
@@ -62,7 +62,7 @@ pub fn unreasoned_exceptions(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// A comment on the same line or just above must give the reason.
+/// Finds sleeps without a reason. A comment on the same line or just above must give the reason.
 pub fn unreasoned_sleeps(source: &Source) -> Vec<String> {
     let texts: Vec<&str> = source.text.lines().collect();
     let production: Vec<&str> = source.production.lines().collect();

@@ -169,7 +169,7 @@ function turnIdOf(parts: readonly (string | number)[]): string {
   return `ai-sdk-${createHash("sha256").update(JSON.stringify(parts)).digest("hex")}`;
 }
 
-/** A provider may reuse ids in each response. */
+/** Counts the results with this call id, because a provider may reuse ids in each response. */
 function resultsOf(messages: readonly ModelMessage[], toolCallId: string): number {
   const parts = messages.flatMap((message) => (message.role === "tool" ? message.content : []));
   return parts.filter((part) => part.type === "tool-result" && part.toolCallId === toolCallId).length;

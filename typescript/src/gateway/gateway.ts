@@ -70,7 +70,7 @@ export class Gateway implements Transport {
 
   async reply(tenant: string | undefined, id: string): Promise<Reply | undefined> {
     const answer = await this.#http.ask("GET", `/v1/turns/${segment(id)}`, tenant);
-    // Only the gateway that accepted the message knows of a rejection.
+    // Only the gateway that accepted the message knows of a rejection. Another gateway has no reply.
     return answer.status === 200 ? readReply(answer.text) : undefined;
   }
 
@@ -93,7 +93,7 @@ export class Gateway implements Transport {
     const again = `/v1/turns/${segment(id)}/claim`;
     const path = again + (wait > 0 ? `?wait=${wait}` : "");
     const answer = await this.#http.ask("POST", path, tenant, { body: JSON.stringify({ claimant }), wait, again });
-    // The turn may not have arrived yet, or another gateway knows of its rejection.
+    // The turn may not have arrived yet, or only another gateway knows of its rejection. The caller asks again.
     if (answer.status === 404) return undefined;
     const { state, lease, call, reply } = good(answer).json;
     if (state === "ended") return readReply(write(reply));

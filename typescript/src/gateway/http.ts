@@ -117,7 +117,7 @@ export class Http {
     }
     this.#url = url.replace(/\/+$/, "");
     this.#key = typeof key === "function" ? key : checkedKey(key);
-    // Any number of requests may listen, so this is no leak.
+    // Any number of requests may listen, so this disables the warning about leaks.
     setMaxListeners(0, this.closed);
   }
 

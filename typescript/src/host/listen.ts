@@ -97,7 +97,7 @@ function serve(connection: Socket, given: Arguments, running: Map<ChildProcess, 
     kill(child, mark);
     ended();
   });
-  // The last messages of a process that has ended must arrive first.
+  // The connection ends only after the last messages of an ended process have arrived.
   pipe.once("close", () => connection.end(() => connection.destroy()));
 }
 

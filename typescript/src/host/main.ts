@@ -47,7 +47,7 @@ async function main(): Promise<void> {
 async function serve(fd: number, { paths, modules }: Arguments): Promise<void> {
   const end = keepProcess();
   const socket = new Socket({ fd, readable: true, writable: true });
-  // Reading also reports that the worker has closed the connection.
+  // Ignores the error, because reading also reports that the worker has closed the connection.
   socket.on("error", () => {});
   paths.forEach(belongsToUser);
   process.setSourceMapsEnabled(true);

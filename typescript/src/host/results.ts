@@ -31,7 +31,7 @@ export class Withheld extends Error {
     return new Withheld(why, `what ${tool.name} returned cannot be encoded: it has ${size}`);
   }
 
-  /** A failure would make the model repeat the call, which is harmless only for a read. */
+  /** Fails only for a read: after a failure, the model would repeat the call, which is harmless only for a read. */
   answer(tool: Tool): { output: string } | { error: Failure } {
     if (tool.effect === "read") {
       return { error: { kind: "permanent", message: `The tool ran, but its result ${this.why}.` } };

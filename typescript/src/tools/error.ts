@@ -18,7 +18,7 @@ export interface ToolErrorOptions extends ErrorOptions {
 }
 
 const KINDS: readonly string[] = ["permanent", "transient", "invalid_arguments"];
-/** Modules can have a copy of this package that differs from the host's copy. */
+/** Replaces `instanceof`, because modules can have another copy of this package than the host. */
 const BRAND = Symbol.for("tickfleet.ToolError");
 
 /**

@@ -90,7 +90,7 @@ const OPTIONS = [
   "requiredCapabilities",
   "requiredFeatures",
 ];
-/** Modules can have a copy of this package that differs from the host's copy. */
+/** Shares the registry between copies of this package, because modules can have another copy than the host. */
 const REGISTRY = Symbol.for("tickfleet.tools");
 
 /** A function with its declaration, made by {@link tool}. */

@@ -69,7 +69,7 @@ pub(crate) fn unfit_message(problem: &str) -> String {
     )
 }
 
-/// Many models put JSON into a code fence.
+/// Removes a code fence, because many models put JSON into a code fence.
 fn bare(text: &str) -> &str {
     let text = text.trim();
     let inner = text.strip_prefix("```").and_then(|text| text.strip_suffix("```"));

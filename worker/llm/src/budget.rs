@@ -79,7 +79,8 @@ impl<'a> Budgets<'a> {
         Ok(Self { agent, context, name, active: agent.active.load(), now_ms })
     }
 
-    /// False if no limit counts the request. [`ToolFailure::Waits`] if the budget may permit the request later.
+    /// Returns false if no limit counts the request. The error is [`ToolFailure::Waits`] if the budget may permit the
+    /// request later.
     pub(crate) async fn reserve(
         &mut self,
         number: &str,
@@ -185,7 +186,7 @@ impl<'a> Budgets<'a> {
             if score == Value::Score(None) {
                 self.agent.metrics.limit_reached(name, LimitAction::Wait, 1);
             }
-            // An operator can raise the limit before the window ends.
+            // Checks before the window ends, because an operator can raise the limit.
             let look_ms = if *ends_ms > 0 { *ends_ms - self.now_ms } else { WINDOW_CHECK_MS };
             let at_most = Duration::from_millis(look_ms.clamp(1, WINDOW_CHECK_MS).unsigned_abs());
             let awaits = Awaited::Budget { limit: name.to_owned(), counter: counter.counter.to_string() };

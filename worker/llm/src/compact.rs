@@ -75,7 +75,7 @@ fn write_entry(entry: &HistoryEntry, text: &mut String) {
             writeln!(text, "Note to the agent: {note}")
         }
         HistoryEntry::AgentMessage { from, text: words, .. } => writeln!(text, "The agent {from} wrote: {words}"),
-        // Earlier exchanges are always sent in full. The request already contains the previous summary.
+        // Left out: earlier exchanges are always sent in full, and the request already contains the previous summary.
         HistoryEntry::Earlier { .. } | HistoryEntry::Summary(_) => Ok(()),
     };
 }

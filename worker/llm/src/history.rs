@@ -37,10 +37,10 @@ pub(crate) struct Plan {
     pub(crate) text: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) calls: Vec<PlanCall>,
-    /// The model had to answer without calls.
+    /// True if the model had to answer without calls.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) last: bool,
-    /// The token limit cut off the answer.
+    /// True if the token limit cut off the answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) cut: bool,
     #[serde(default)]
@@ -86,7 +86,7 @@ pub(crate) struct CallOutcome {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NextStep {
     Plan {
-        /// The model must answer without calls.
+        /// True if the model must answer without calls.
         last: bool,
     },
     Warn,
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(of(warned.clone()), NextStep::Plan { last: false });
         warned.extend([plan(&["1"]), result("same")]);
         assert_eq!(of(warned.clone()), NextStep::Plan { last: true });
-        // With another result, the call is no repetition: the model may be waiting for something.
+        // With another result, the call does not count as a repetition: the model may be waiting for something.
         let mut other = rounds(3);
         other.extend([plan(&["1"]), result("at last")]);
         assert_eq!(of(other), NextStep::Plan { last: false });

@@ -59,7 +59,7 @@ fn system(def: &LlmDef) -> String {
     }
 }
 
-/// Under names that all providers accept.
+/// Returns the agent's tools, under names that all providers accept.
 fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     let tools = context.tools.may_call(&context.tenant, &context.agent);
     let specs: Vec<&ToolSpec> = tools.iter().map(|tool| &tool.spec).filter(|spec| spec.configured).collect();

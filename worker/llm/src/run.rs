@@ -169,8 +169,8 @@ impl TaskRun<'_> {
             let number = format!("{number}.{at}");
             let is_reserved = match budgets.reserve(&number, model, request).await {
                 Ok(is_reserved) => is_reserved,
-                // An earlier provider may charge for this request, and would be asked again after each wait for a
-                // budget.
+                // Do not wait for the budget: after each wait, the request would go again to an earlier provider that
+                // may charge for it.
                 Err(_) if failed.iter().any(|error: &ModelError| error.may_have_run) => break,
                 Err(failure) => return Err(failure),
             };
@@ -204,7 +204,7 @@ impl TaskRun<'_> {
 
     async fn execute(&mut self, number: usize) -> Result<(), ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Ok(()) };
-        // If this attempt made the plan, no earlier attempt submitted the plan's calls.
+        // If this attempt made the plan, no earlier attempt submitted the plan's calls, so `since` is `None`.
         let since = plan.at_ms.filter(|_| self.history.last_plan_at() < Some(self.known_at_start));
         let (bytes_max, priority) =
             (self.agent.def.result_bytes_max, self.task.priority.as_deref().unwrap_or_default());

@@ -13,7 +13,7 @@ use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::history::{CallOutcome, Plan};
 
-/// The wake-up at the end of the turn can be lost.
+/// The wake-up at the end of the turn can be lost, so the task then checks the turn itself.
 pub(crate) const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
 pub(crate) enum PlanResults {
@@ -21,7 +21,7 @@ pub(crate) enum PlanResults {
     Pending(TurnId),
 }
 
-/// Another worker must compute the same ID.
+/// Another worker must compute the same ID, so that the calls are not submitted twice.
 fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> {
     let task = context.call.turn.as_str();
     let id = TurnId::new(format!("{task}.step-{number}")).or_else(|_| {
@@ -31,7 +31,8 @@ fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> 
     id.map_err(|error| ToolFailure::Internal { message: error.to_string() })
 }
 
-/// `since` (ms of shard time) is the earliest submission by an earlier attempt. `None` if there can be none.
+/// An earlier attempt can have submitted the calls at `since` (ms of shard time) or later. `None` if no earlier attempt
+/// can have submitted them.
 pub(crate) async fn run_calls(
     store: &Store,
     context: &CallContext,

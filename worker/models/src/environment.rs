@@ -44,7 +44,7 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
         key: value(key).map(|key| SecretString::from(key.to_owned())),
         model: model.to_owned(),
         function_calling: true,
-        // The operator has chosen this server, and a model cannot influence the address.
+        // A private address is permitted: the operator has chosen it, and a model cannot influence it.
         allow_private: value(base).and_then(host_of).into_iter().collect(),
         timeout: TIMEOUT,
     }))

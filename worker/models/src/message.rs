@@ -53,7 +53,8 @@ pub struct ModelRequest {
     pub messages: Vec<ChatMessage>,
     /// Includes tools that only earlier calls of the conversation use.
     pub tools: Vec<ToolDefinition>,
-    /// Tools are still sent, because a provider rejects a conversation with calls of undefined tools.
+    /// True if the model must not call tools. Tools are still sent, because a provider rejects a conversation with
+    /// calls of undefined tools.
     pub answer_only: bool,
     /// `None` is the provider's default.
     pub temperature: Option<f64>,

@@ -45,12 +45,12 @@ impl ModelChainError {
         if all_rest { later().filter_map(|error| error.retry_after).min() } else { None }
     }
 
-    /// `None` if no provider can answer later, or if such a provider named no time.
+    /// `None` if no provider can answer later, or if any provider that can answer later named no time.
     #[must_use]
     pub fn retry_after(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
         let mut later = errors.iter().filter(|error| error.class() == FailureClass::Transient);
-        // A provider that named no time can be asked again at once.
+        // A provider that named no time can be asked again at once, so the result is `None`.
         later.try_fold(None, |least: Option<std::time::Duration>, error| {
             let after = error.retry_after?;
             Some(Some(least.map_or(after, |least| least.min(after))))

@@ -6,7 +6,7 @@ use tickfleet_protocol::text::calls_in;
 
 use crate::message::{CALLS_MAX, ChatMessage, ModelAnswer, ModelRequest, StopReason, ToolCall};
 
-/// The model needs no tool.
+/// The model writes this name if it needs no tool.
 const NONE: &str = "none";
 
 /// The result has no tool definitions and no calls, and its roles alternate.

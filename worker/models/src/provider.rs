@@ -34,9 +34,9 @@ pub struct ProviderSettings {
     /// `None` if the server needs no key.
     pub key: Option<SecretString>,
     pub model: String,
-    /// False for a model that gets the planner prompt.
+    /// If false, the prompt describes the tools, and the model writes calls as text.
     pub function_calling: bool,
-    /// Hosts, `host:port` pairs or blocks of private addresses.
+    /// Permitted private addresses: hosts, `host:port` pairs or blocks of addresses.
     pub allow_private: BTreeSet<String>,
     pub timeout: Duration,
 }
@@ -125,7 +125,7 @@ impl Provider {
             }
             _ => self.error(failure, "the connection ended before the complete response"),
         })?;
-        // Parsed values take far more memory than their text.
+        // Parsed values take far more memory than their text, so their number is limited.
         if values(&body) > limits::JSON_VALUES_MAX {
             let detail = format!("the response has more than {} values", limits::JSON_VALUES_MAX);
             return Err(self.error(ModelFailure::TooLarge, &detail));
@@ -185,7 +185,7 @@ impl Provider {
     }
 }
 
-/// The estimate is at least half of the real number.
+/// Estimates the number of values in JSON. The estimate is at least half of the real number.
 fn values(json: &[u8]) -> usize {
     let mut values = 1;
     let mut in_text = false;

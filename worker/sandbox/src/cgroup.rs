@@ -15,7 +15,7 @@ const COMMAND: &str = "tickfleet.command.";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 /// The first process of the namespace, and one more that shows that the command exceeds its limit.
 const MORE_PROCESSES: u64 = 2;
-/// Processes of a cgroup may still be dying when the cgroup is removed.
+/// The number of attempts to remove a cgroup, because its processes may still be dying.
 const REMOVALS: u32 = 500;
 const REMOVE_EVERY: Duration = Duration::from_millis(20);
 
@@ -60,7 +60,7 @@ impl Cgroups {
         }
         let enabled = set(base, "cgroup.subtree_control", "+memory +pids");
         enabled.map_err(|error| failed("enable its controllers", &error))?;
-        // Killed workers leave cgroups behind. A cgroup in use cannot be removed.
+        // Killed workers leave cgroups behind. Errors are ignored, because a cgroup in use cannot be removed.
         for entry in fs::read_dir(base).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(COMMAND) {
                 let _ = fs::remove_dir(entry.path());
@@ -107,13 +107,13 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Kernels before 5.14 lack this file.
+        // Errors are ignored, because kernels before 5.14 lack this file.
         let _ = set(&self.path, "cgroup.kill", "1");
         if is_removed(&self.path) {
             return;
         }
         let path = std::mem::take(&mut self.path);
-        // Processes take a moment to die, and this thread can belong to the runtime.
+        // Processes take a moment to die. Another thread waits, because this thread can belong to the runtime.
         #[allow(clippy::disallowed_methods, reason = "the thread has nothing else to do, and no runtime")]
         std::thread::spawn(move || {
             for _ in 0..REMOVALS {

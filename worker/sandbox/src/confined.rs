@@ -71,7 +71,7 @@ impl Confined {
         self.stderr.take()
     }
 
-    /// [`Self::ended`] waits for the end of the processes.
+    /// Does not wait. [`Self::ended`] waits for the end of the processes.
     pub fn kill(&self) {
         // Fails if the launcher has ended. Then no process is alive.
         let _ = self.held.shutdown(Shutdown::Both);
@@ -80,7 +80,7 @@ impl Confined {
     /// Waits until no process of the command is alive. After [`Self::kill`], the error can be [`RunError::Lost`].
     pub async fn ended(&mut self) -> Result<ConfinedEnd, RunError> {
         let mut report = Vec::new();
-        // An incomplete report cannot be parsed.
+        // Errors are ignored here, because an incomplete report cannot be parsed below.
         let _ = (&mut self.control).take(FRAME_BYTES_MAX as u64).read_to_end(&mut report).await;
         let _ = self.launcher.wait().await;
         match crate::wire::read(&mut report.as_slice()) {

@@ -136,7 +136,7 @@ impl Engine {
     }
 }
 
-/// An engine does not limit the size of a mount.
+/// Checks the workspace regularly, because an engine does not limit the size of a mount.
 async fn until_overfull(spec: &Spec) -> StopCause {
     loop {
         tokio::time::sleep(CHECK_EVERY).await;
@@ -154,7 +154,7 @@ async fn check_workspace(spec: &Spec) -> Option<StopCause> {
     tokio::task::spawn_blocking(check).await.ok().flatten()
 }
 
-/// Killing the engine's client leaves the container running, so the drop removes the container.
+/// Killing the engine's client leaves the container running, so dropping this value removes the container.
 struct ContainerRemoval {
     program: PathBuf,
     name: Option<String>,

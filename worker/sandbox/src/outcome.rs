@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-/// All processes of the run were killed.
+/// The reason for stopping a run. All processes of the run were killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 /// Passes in addition to one for each moved folder. If more are needed, another process keeps filling the folder.
 const IDLE_PASSES_MAX: u64 = 16;
 
-/// Needs few descriptors and no recursion. Does not follow symbolic links. A missing folder is no error.
+/// Needs few descriptors and no recursion. Does not follow symbolic links. Accepts a missing folder.
 pub fn remove(folder: &Path) -> io::Result<()> {
     let root = match open(CWD, folder) {
         Err(Errno::NOENT) => return Ok(()),
@@ -82,7 +82,7 @@ fn move_up(from: BorrowedFd<'_>, name: &CStr, root: BorrowedFd<'_>, moved: &mut 
         match renameat(from, name, root, free.as_str()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::ISDIR) => {}
-            // A folder can move to another parent only if the folder itself is writable.
+            // A folder can move to another parent only if the folder itself is writable. `open` makes it writable.
             Err(Errno::ACCESS) => {
                 drop(open(from, name)?);
                 renameat(from, name, root, free.as_str())?;

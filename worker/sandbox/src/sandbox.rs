@@ -1,4 +1,5 @@
-//! A run, from the worker's side. When the worker's socket closes, the launcher kills all processes and ends.
+//! A run, from the worker's side. When the worker's socket closes, the launcher kills all processes of the run and
+//! ends.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -54,8 +55,8 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// May move this process into a child cgroup. `scratch` is an existing folder, which must belong to another user if
-    /// this process is root.
+    /// Tries each level, and may move this process into a child cgroup. `scratch` is an existing folder, which must
+    /// belong to another user if this process is root.
     pub async fn probe(launcher: Launcher, engine: Option<Engine>, scratch: &Path) -> Self {
         let mut sandbox = Self { launcher, engine, cgroups: None, support: SandboxSupport::default() };
         let mut found = SandboxSupport { landlock: launcher::landlock_abi(), ..SandboxSupport::default() };
@@ -76,7 +77,7 @@ impl Sandbox {
         sandbox
     }
 
-    /// Executes no command. Returns true if the process had a `/proc`.
+    /// Confines a process that executes no command. Returns true if this process had a `/proc`.
     async fn try_level(&self, level: Level, scratch: &Path) -> Result<bool, RunError> {
         let (request, cgroup) = self.request(level, Spec::new(["probe"], scratch), true)?;
         Ok(self.launch(request, cgroup, &CancellationToken::new()).await?.1)
@@ -99,7 +100,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Drop the cgroup only after the launcher has ended.
+    /// The caller must drop the returned cgroup only after the launcher has ended.
     pub(crate) fn request(&self, level: Level, spec: Spec, probe: bool) -> Result<(Request, Option<Cgroup>), RunError> {
         let make = |cgroups: &Cgroups, limits: &Limits| {
             let refused = |error| RunError::Machine(format!("make a cgroup for the command: {error}"));
@@ -149,7 +150,8 @@ impl Sandbox {
         let stdout = child.stdout.take();
         let stderr = child.stderr.take();
         let limit = Duration::from_millis(request.spec.limits.wall_ms).saturating_add(GRACE);
-        // If the launcher was killed, other processes could keep the pipes open forever.
+        // If the launcher was killed, other processes could keep the pipes open forever, so the wait for the output is
+        // bounded.
         let read =
             |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
         let read_errors =
@@ -162,7 +164,7 @@ impl Sandbox {
                 _ = tokio::time::timeout(limit, bounded.read_to_end(&mut report)) => false,
                 () = cancel.cancelled() => true,
             };
-            // The closed socket makes the launcher kill all processes.
+            // The closed socket makes the launcher kill all processes of the run.
             drop(control);
             (report, cancelled)
         };

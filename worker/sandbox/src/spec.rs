@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// At the levels [`Level::Strict`] and [`Level::Docker`].
+/// The path of the workspace inside the sandbox, at the levels [`Level::Strict`] and [`Level::Docker`].
 pub const WORKSPACE: &str = "/app/workspace";
-/// For commands without a `/`.
+/// The search path for commands without a `/`.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ impl fmt::Display for Level {
 pub enum Network {
     #[default]
     None,
-    /// TCP connections to these ports of any host. Requires Landlock ABI 4.
+    /// Permits TCP connections to these ports of any host. Requires Landlock ABI 4.
     Tcp(Vec<u16>),
 }
 
@@ -46,7 +46,7 @@ pub struct Grant {
     pub write: bool,
 }
 
-/// `docs/reference/sandbox-limits.md` lists the effect of each limit.
+/// If a limit is exceeded, all processes are killed or an operation fails, see `docs/reference/sandbox-limits.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// For all processes together.
@@ -62,7 +62,7 @@ pub struct Limits {
     pub workspace_bytes: u64,
     /// Includes folders.
     pub workspace_files: u64,
-    /// For standard output, and again for standard error. Further output is read and dropped.
+    /// Applies to standard output and standard error separately. Further output is read and dropped.
     pub output_bytes: usize,
     pub wall_ms: u64,
 }
@@ -85,7 +85,7 @@ impl Default for Limits {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
-    /// No shell interprets the arguments.
+    /// The program and its arguments. No shell interprets them.
     pub argv: Vec<String>,
     #[serde(skip)]
     pub stdin: Vec<u8>,

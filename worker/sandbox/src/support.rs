@@ -8,16 +8,16 @@ pub(crate) const ABI_TCP: i32 = 4;
 #[cfg(target_os = "linux")]
 pub(crate) const ABI_SCOPES: i32 = 6;
 
-/// Trial runs of the launcher detected `basic`, `strict` and `proc`.
+/// The values of `basic`, `strict` and `proc` come from trial runs of the launcher.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SandboxSupport {
-    /// 0 if Landlock is unavailable.
+    /// The version of Landlock's ABI. 0 if Landlock is unavailable.
     pub landlock: i32,
     /// `None` if the level is supported; otherwise the reason.
     pub basic: Option<String>,
     /// `None` if the level is supported; otherwise the reason.
     pub strict: Option<String>,
-    /// At the level `strict`, each command has its own `/proc`.
+    /// True if each command at the level `strict` has its own `/proc`.
     pub proc: bool,
     /// `None` if a container engine is available; otherwise the reason.
     pub docker: Option<String>,
@@ -32,7 +32,7 @@ impl SandboxSupport {
         Self { landlock: 0, basic: why(), strict: why(), proc: false, docker: why(), cgroup: why() }
     }
 
-    /// The error names the missing feature, for the operator.
+    /// The error names the missing feature in words that an operator understands.
     pub fn check(&self, level: Level, network: &Network) -> Result<(), String> {
         let missing = match level {
             Level::Basic => &self.basic,
@@ -55,7 +55,7 @@ impl SandboxSupport {
         }
     }
 
-    /// `None` for a supported level, otherwise the reason.
+    /// Returns each level with `None` if the level is supported, otherwise with the reason.
     pub fn levels(&self) -> impl Iterator<Item = (Level, Option<&str>)> {
         let levels = [(Level::Basic, &self.basic), (Level::Strict, &self.strict), (Level::Docker, &self.docker)];
         levels.into_iter().map(|(level, missing)| (level, missing.as_deref()))

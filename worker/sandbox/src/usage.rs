@@ -11,7 +11,7 @@ use crate::outcome::StopCause;
 use crate::spec::Limits;
 
 const BLOCK: u64 = 512;
-/// A folder that is moved during a count restarts the count.
+/// A count starts again if a folder is moved meanwhile. After this number of attempts, the count fails.
 const ATTEMPTS: usize = 5;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct FolderSize {
     pub files: u64,
 }
 
-/// Callers treat such a workspace as if it exceeded its limits.
+/// Callers treat an uncountable workspace as if it exceeded its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Uncountable {
     #[error("a folder of the workspace cannot be read ({0})")]
@@ -31,7 +31,7 @@ pub enum Uncountable {
     Moving,
 }
 
-/// Needs two descriptors and no recursion. Never leaves the workspace. Stops above `files_max`.
+/// Needs two descriptors and no recursion. Never leaves the workspace. Stops counting above `files_max` files.
 pub fn folder_size(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
     for _ in 0..ATTEMPTS {
         match count(workspace, files_max) {
@@ -74,7 +74,7 @@ fn count(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
         levels.pop();
         let Some(parent) = levels.last() else { break };
         let above = open(&here, c"..")?.ok_or(Uncountable::Moving)?;
-        // The parent of a moved folder can be outside the workspace.
+        // The parent of a moved folder can be outside the workspace, so the count starts again.
         if identity(&above)? != parent.identity {
             return Err(Uncountable::Moving);
         }

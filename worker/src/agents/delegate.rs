@@ -69,7 +69,7 @@ struct Confirmation {
     error: Option<String>,
 }
 
-/// The wake-up at the end of the task can be lost.
+/// A waiting call checks again after this time, in case its wake-up is lost.
 const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
 /// The task's ID is derived from the call's idempotency key, so a repeated call creates only one task.
@@ -100,7 +100,8 @@ async fn delegate(
     let id = id.map_err(ToolError::internal)?;
     let wait = args.wait;
     let mut task = task(&context, args).map_err(refused)?;
-    // An earlier attempt's task may be forgotten. The store would then create a second task.
+    // The store may have forgotten the task of an earlier attempt, and would then create a second task. So the call
+    // fails.
     let is_given = wait && context.waited;
     if context.may_be_forgotten && !is_given {
         let message = "Whether the task was given out is not known: an earlier try may have done it, and is no longer \
@@ -143,7 +144,7 @@ async fn delegate(
 }
 
 /// Unix milliseconds: the deadline of the call's turn if `wait` is true, otherwise the deadline of the parent task.
-/// `None` if there is no parent task, or if the parent task has ended.
+/// `None` without a parent task, or if the parent task has ended.
 async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) -> Result<Option<i64>, ToolError> {
     if wait {
         return Ok(Some(context.deadline_ms));
@@ -155,7 +156,7 @@ async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) 
     Ok(found.map(|parent| parent.value.head.deadline_ms))
 }
 
-/// If the task has not ended, the call waits without a slot, and the worker repeats the call when the task ends.
+/// If the task has not ended, the call waits without a slot, and is repeated when the task ends.
 async fn ended(
     store: &Store,
     context: &CallContext,

@@ -20,7 +20,7 @@ use crate::tools::{DeclarationError, DeclaredHandler, Environment, RegisteredToo
 /// A handler is a tool that no model calls. Its arguments are the task.
 pub type TaskHandlers = BTreeMap<AgentId, Arc<RegisteredTool>>;
 
-/// For processes without models: simulations, and some tests.
+/// Replaces the model loop in processes without models: simulations, and some tests.
 #[derive(Debug, Clone, Copy)]
 pub struct NoModels;
 
@@ -30,7 +30,8 @@ impl ToolKind<LlmDef> for NoModels {
     }
 }
 
-/// Leaves out agents of external runtimes. The error lists all problems, one per line.
+/// Leaves out agents of external runtimes, because their tasks never reach a worker. The error lists all problems, one
+/// per line.
 pub fn bind(
     defs: &BTreeMap<AgentId, TaskHandlerDef>,
     typed: Vec<TypedTool>,

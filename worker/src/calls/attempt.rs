@@ -27,7 +27,7 @@ pub(crate) enum HandlerEnd {
 pub(crate) enum HandlerOutcome {
     Output(ToolOutput),
     Failed(CallEnding),
-    /// A retry is harmless.
+    /// The call failed, and a retry is harmless.
     Retry {
         /// Shown to the model if the call is not retried.
         message: String,
@@ -36,10 +36,10 @@ pub(crate) enum HandlerOutcome {
         /// `timeout` or `transient`, for metrics.
         reason: &'static str,
     },
-    /// The call waits for work elsewhere. Afterwards the handler runs again.
+    /// The call has begun work that continues elsewhere. The handler runs again when that work has ended.
     Waits {
         awaits: Awaited,
-        /// After this time, the handler runs again even without the event.
+        /// After this time, the handler runs again even if that work has not ended.
         at_most: Duration,
     },
     /// The turn was canceled, and the call had no lasting effect.
@@ -80,7 +80,7 @@ pub(crate) async fn checked(tool: &RegisteredTool, mut output: ToolOutput, is_wh
     HandlerEnd::Returned(Ok(Ok(output)))
 }
 
-/// A client that cannot parse the output would treat a successful call as failed.
+/// Makes the output valid for every JSON parser. Otherwise, a client could treat a successful call as failed.
 fn make_readable(output: &mut ToolOutput) {
     let text = output.json.get();
     let json = match repaired(text, limits::JSON_DEPTH_MAX) {
@@ -155,7 +155,7 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Handle
                 (Outcome::Internal, messages::internal())
             }
         }
-        // A retry would run the `once` call twice.
+        // The repeated call would run the `once` tool twice.
         ToolFailure::Waits { .. } if once => {
             tracing::error!(%call, tool = name, "once tool asked for a retry; not retried");
             (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))

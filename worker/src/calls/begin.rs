@@ -50,13 +50,14 @@ pub(super) struct BeginInputs<'a> {
 
 enum AfterBegin {
     Started(Box<Started>),
-    /// The claimant's call certainly had no effect: begin again, and replace the claim.
+    /// The claimant's call certainly had no effect, so this call begins again and replaces the claim.
     Nothing(Claimant),
     Again,
 }
 
 impl Calls {
-    /// After a restart of the store, waits until other workers have reported the calls that they have begun.
+    /// Finds out whether an earlier attempt began the call. After a restart of the store, first waits for the reports
+    /// of other workers.
     pub(super) async fn begun_before(&self, attempt: &CallAttempt<'_>) -> EarlierAttempts {
         let once =
             !matches!(attempt.config.registry.effect(&attempt.call.tool), Some(Effect::Read | Effect::Idempotent));
@@ -87,7 +88,7 @@ impl Calls {
         });
         let mut known = match asked.await {
             Some(Some(known)) => known,
-            // One of the unread reports may be about this call.
+            // One of the unread reports may be about this call, so the outcome of the call is unknown.
             Some(None) => return EarlierAttempts::Ends(self.unknown(attempt)),
             None => return EarlierAttempts::Ends(AttemptOutcome::unsent()),
         };
@@ -112,7 +113,7 @@ impl Calls {
     }
 
     fn unknown(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
-        // The attempt that began the call was lost, or could not write its result.
+        // The attempt that began the call was lost, or could not write its result. The text fits both cases.
         let what = "This call was begun before, and no result of it was recorded.";
         let error = messages::outcome_unknown(&attempt.call.tool, what);
         let begun = attempt.slice.turn.begun.as_ref().filter(|begun| begun.position == attempt.id.position);
@@ -134,7 +135,7 @@ impl Calls {
     ) -> Result<BegunCall, NotBegun> {
         let facts_row = facts::row_of(attempt.config, attempt.slice, &attempt.call.tool);
         let uses = (!passed.asked.is_empty()).then(|| consent::uses(attempt, &passed));
-        // For a local call, the entry that the caller's process takes serves as the intent record.
+        // A local call has no intent record of its own: the entry for the caller's process serves as one.
         let once = passed.tool.spec.effect == Effect::Once && passed.tool.local_lease.is_none();
         let mut nothing = None;
         let mut view = attempt.view.clone();
@@ -234,7 +235,8 @@ impl Calls {
                         .as_ref()
                         .map(|facts| facts.in_shadow(attempt, &runs.tool, inputs.tools, &shadow))
                         .unwrap_or_default();
-                    // A retry does not check the conditions again: 0 means that the time is unknown.
+                    // Only the first attempt checks the conditions. On a retry, 0 means that the time of the check is
+                    // unknown.
                     let facts_evaluated_ms = checked_ms.map(|at_ms| if attempt.number == 1 { at_ms } else { 0 });
                     let mut passed = narrowed.unwrap_or(passed);
                     passed.shadow.extend(shadow);
@@ -335,7 +337,8 @@ impl Calls {
                 counted(self.end_unless_begun(attempt, &EndReason::Canceled).await)
             }
             BeginResult::Expired => counted(self.end_unless_begun(attempt, &EndReason::Expired).await),
-            // A restarted store may have lost another worker's begin record of this call.
+            // A restarted store may have lost another worker's begin record of this call, so wait for that worker's
+            // report.
             BeginResult::Hold => {
                 tokio::select! {
                     () = self.now.cancelled() => return Err(NotBegun::of(AttemptOutcome::unsent())),

@@ -83,7 +83,7 @@ impl Calls {
         Box::pin(self.begin_and_run(attempt, tools, passed, access, streak)).await
     }
 
-    /// Only for a call that ends without beginning. If this read fails, the result has no note about a loop.
+    /// Reads the streak of a call that ends without beginning. If this read fails, the result has no note about a loop.
     pub(super) async fn read_streak(&self, attempt: &CallAttempt<'_>, streak: Option<&StreakCheck>) {
         let Some(key) = streak.map(|check| check.name.key()) else { return };
         if attempt.view.record::<Streak>(&key).is_ok() {
@@ -168,7 +168,8 @@ impl Calls {
         let once = attempt.config.registry.effect(&attempt.call.tool) == Some(Effect::Once);
         let past = CallHistory {
             tries: attempt.tries(),
-            // A `once` call has not begun (see above), so no lost holder of the slice has run the call.
+            // `begun_before` has shown that a `once` call has not begun, so no lost holder of the slice has run the
+            // call.
             lost: matches!(earlier, EarlierAttempts::MayHaveRun) || !once && may_have_been_held(attempt.slice),
             waited: attempt.waited,
             why: why.as_deref(),
@@ -177,7 +178,8 @@ impl Calls {
         self.ended(attempt, reason, &past)
     }
 
-    /// If false, the caller returns the slice. The return does not count as a crash of the slice.
+    /// False if the lease of the slice is over. The caller then returns the slice, which does not count as a crash of
+    /// the slice.
     pub(super) async fn still_leased(&self, attempt: &CallAttempt<'_>) -> bool {
         let sure = self.lease_clock.wait_until_valid(attempt.lease.term).await;
         if !sure {
@@ -209,7 +211,7 @@ impl Calls {
         found.map(|found| found.value).filter(|found| found.is_of(&slice.turn)).map(|found| found.reason)
     }
 
-    /// `None` if the turn is not canceled, or if no reason is known.
+    /// Why the turn was canceled. `None` if the call ends for another reason, or if the reason is unknown.
     async fn cancel_reason(&self, attempt: &CallAttempt<'_>, reason: &EndReason) -> Option<String> {
         if *reason != EndReason::Canceled {
             return None;
@@ -223,7 +225,7 @@ impl Calls {
         Some(self.redactor.text(&why).into_owned()).filter(|why| !why.is_empty())
     }
 
-    /// True if the store may have forgotten how work of an earlier attempt ended.
+    /// True if an earlier attempt may have begun work elsewhere that the store no longer remembers.
     pub(super) fn may_be_forgotten(&self, attempt: &CallAttempt<'_>) -> bool {
         let tried = attempt.number > 1 || may_have_been_held(attempt.slice);
         let options = self.store.options();
@@ -345,7 +347,7 @@ impl Calls {
                 )
             }
             HandlerOutcome::Failed(CallEnding { outcome, error }) => attempt.refused(outcome, error),
-            // The handler may have noticed the cancellation before this check.
+            // The handler may have noticed the cancellation before this check, so its failure counts as a stop.
             HandlerOutcome::Retry { .. } if attempt.lease.cancel.is_cancelled() => attempt.stopped(why),
             HandlerOutcome::Retry { message, after, reason } => self.retry_or_give_up(attempt, &message, after, reason),
             HandlerOutcome::Waits { .. } if attempt.lease.cancel.is_cancelled() => attempt.stopped(why),
@@ -380,7 +382,8 @@ impl Calls {
     }
 }
 
-/// If the model's response was cut off, even the tool's name may be incomplete.
+/// The error of a call that could not be parsed. If the model's response was cut off, even the tool's name may be
+/// incomplete.
 fn unreadable(attempt: &CallAttempt<'_>) -> Option<CallError> {
     let head = attempt.head();
     let call = attempt.call;

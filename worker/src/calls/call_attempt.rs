@@ -28,10 +28,10 @@ pub(crate) enum AttemptOutcome {
     Reported(Box<RenderedCall>),
     /// The wait before the retry, and the reason.
     Retry(Duration, String),
-    /// The wait until the next lookup, the reason, the encoded progress (`reconcile_progress`), and the result if the
-    /// lookups find nothing.
+    /// It is unknown whether the call took effect. The fields: the wait until the next lookup, the reason, the encoded
+    /// progress (`reconcile_progress`), and the result if the lookups find nothing.
     Reconcile(Duration, String, u32, Box<CallResult>),
-    /// The event that the call waits for, and the longest wait.
+    /// The call has begun work that continues elsewhere. It waits for this event, but at most for this time.
     WaitForWork(Awaited, Duration),
     /// The caller's process runs the call.
     Offer(Box<LocalOffer>),
@@ -39,7 +39,7 @@ pub(crate) enum AttemptOutcome {
     ToolUnavailable(Box<ToolUnavailable>),
     /// The call waits for other calls or for people.
     WaitToBegin(Box<BeginWait>),
-    /// Another worker can run the call.
+    /// The worker must stop, or its lease is over. Another worker can run the call.
     Requeue(RequeueReason),
     /// Another worker holds the turn, or may hold it.
     Lost,
@@ -52,7 +52,7 @@ pub(crate) struct BeginWait {
     pub(crate) waits_while: Vec<Guard>,
 }
 
-/// The tool's circuit breaker is open, or an operator has paused the tool.
+/// A call that cannot use its tool now: the tool's circuit breaker is open, or an operator has paused the tool.
 pub(crate) struct ToolUnavailable {
     pub(crate) delay: Duration,
     /// The longest total wait. `None` means until the call's deadline.
@@ -176,7 +176,7 @@ impl CallAttempt<'_> {
         AttemptOutcome::Requeue(RequeueReason::Unsent { nonce: self.progress.lock().begun_by.clone() })
     }
 
-    /// Only for a call without a lasting effect.
+    /// The outcome of a call that was canceled while it ran, without a lasting effect.
     pub(super) fn stopped(&self, why: Option<&str>) -> AttemptOutcome {
         let because = report::because(why);
         let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");

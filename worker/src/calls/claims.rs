@@ -18,7 +18,7 @@ use crate::calls::messages;
 use crate::config::WorkerConfig;
 use crate::tools::RegisteredTool;
 
-/// In bytes. For a larger output, the claim keeps only that the call succeeded.
+/// The longest output that a claim keeps, in bytes. For a larger output, the claim keeps only that the call succeeded.
 const KEPT_BYTES_MAX: usize = 16 * 1024;
 
 pub(super) struct EffectClaims {
@@ -30,7 +30,8 @@ impl EffectClaims {
         Self { store: common.store.clone() }
     }
 
-    /// `None` unless the tool is `once` and has an effect key. `nothing` is an equal call without an effect.
+    /// Only a `once` tool with an effect key has a claim. `nothing` is an equal call without an effect: the new claim
+    /// replaces its claim.
     pub(super) fn claim_of(
         &self,
         attempt: &CallAttempt<'_>,
@@ -47,7 +48,8 @@ impl EffectClaims {
         Ok(Some(ClaimEffect { effect, by, window_ms: key.window_ms, nothing }))
     }
 
-    /// False also if an argument of the effect key is missing, or if the claim cannot be read.
+    /// True if the outcome of an equal call is known. False also if an argument of the effect key is missing, or if the
+    /// claim cannot be read.
     pub(super) async fn is_end_known(
         &self,
         attempt: &CallAttempt<'_>,
@@ -79,7 +81,8 @@ impl EffectClaims {
         self.known_outcome(attempt, claim, by, result)
     }
 
-    /// `None` if `by` certainly had no effect. A claim is kept for longer than the record of a turn.
+    /// `None` if `by` certainly had no effect. Otherwise records the end in the claim, because a claim is kept for
+    /// longer than the record of a turn.
     pub(super) async fn end_of(
         &self,
         claim: &ClaimEffect,
@@ -93,13 +96,13 @@ impl EffectClaims {
         }
         let end = EndClaim { effect: claim.effect.clone(), by: by.clone(), end, window_ms: claim.window_ms };
         if let Err(error) = self.store.decide(end).await {
-            // Equal calls find the result in the turn's record, until that record expires.
+            // For some time, equal calls find the result in the turn's record. Afterwards, their outcome is unknown.
             tracing::warn!(%error, call = %by.call, "failed to record a call's outcome in its effect claim");
         }
         Some(result)
     }
 
-    /// `by` is this call itself if a worker settled the call and then died.
+    /// The known result of an equal call, or of this call itself if a worker settled the call and then died.
     pub(super) fn known_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -130,7 +133,7 @@ pub(super) fn opened(claim: &ClaimEffect) -> EndClaim {
     EndClaim { effect, by, end: EffectEnd::Open, window_ms }
 }
 
-/// `None` if the call cannot have a claim, or has the result of an equal call.
+/// The end of the call's claim. `None` if the call cannot have a claim, or has the result of an equal call.
 pub(super) fn end_of(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> Option<EndClaim> {
     let call = &slice.calls[index];
     if slice.turn.is_task() || result.repeats.is_some() {
@@ -191,7 +194,7 @@ fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
     }
 }
 
-/// Computed again from the arguments, so that any process that ends the call can log the effect.
+/// Computes the key again from the arguments, so that any process that ends the call can log the effect.
 pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<EffectNote> {
     let key = tool.spec.effect_key.as_ref()?;
     if result.repeats.is_none() && end_by(result) == EffectEnd::Undone {
@@ -200,7 +203,7 @@ pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result:
     Some(EffectNote { key: hash_of(key, tool, slice, call, result)?, window_ms: key.window_ms })
 }
 
-/// `None` if the arguments are unreadable or lack an argument of the effect key.
+/// Hashes the arguments that the call ran with. `None` if they are unreadable or lack an argument of the effect key.
 fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<String> {
     let given = result.approval.as_ref().and_then(|approval| approval.arguments.as_deref());
     let text = match given {
@@ -212,12 +215,13 @@ fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, r
     key.hash(&slice.name.tenant, &tool.spec.name, arguments).ok()
 }
 
-/// `None` if another program has written the text.
+/// `None` if the text is not a stored result: another program may have written the text.
 fn read(result: &str) -> Option<CallResult> {
     serde_json::from_str(result).ok()
 }
 
-/// A `once` call that may have taken effect is always reported as done or unknown (invariants 7 and 21).
+/// Releases the claim only if nothing took effect. A `once` call that may have taken effect is always reported as done
+/// or unknown (invariants 7 and 21).
 fn end_by(result: &CallResult) -> EffectEnd {
     match result.outcome.happened() {
         EffectHappened::Yes => EffectEnd::Ended(kept(result)),
@@ -233,7 +237,7 @@ fn kept(result: &CallResult) -> String {
     result_json(&CallResult { tool_call_id: None, output, ..result.clone() })
 }
 
-/// For an output that was too large to keep, or was dropped because memory was short.
+/// Replaces an output that was too large to keep, or was dropped because memory was short.
 fn not_kept(success: bool) -> Option<Box<RawValue>> {
     let text = r#""It was carried out. Its result was not kept for equal calls.""#;
     RawValue::from_string(text.to_owned()).ok().filter(|_| success)

@@ -82,14 +82,14 @@ pub(crate) struct CheckedCall {
 pub(crate) struct BegunCall {
     pub(crate) passed: CheckedCall,
     pub(crate) approved: Option<CallApproval>,
-    /// In the encoding of [`tickfleet_model::CallResult::facts_evaluated_ms`].
+    /// The time of the facts check, in the encoding of [`tickfleet_model::CallResult::facts_evaluated_ms`].
     pub(crate) facts_evaluated_ms: Option<i64>,
     pub(super) lookup: Option<CacheLookup>,
     pub(super) cached: Option<CachedResult>,
 }
 
 impl BegunCall {
-    /// Adds no consent to a call that people have not approved.
+    /// Adds the consent only to a call that people have approved.
     pub(crate) fn annotate(self, outcome: AttemptOutcome) -> AttemptOutcome {
         let approval = self.approved.filter(|_| !outcome.is_refused());
         match outcome {
@@ -158,7 +158,7 @@ impl GuardedCall<'_> {
 }
 
 impl GuardedCall<'_> {
-    /// A task has no permission row. The call that delegated the task has one.
+    /// A task has no permission row, so no rules apply here. The rules applied to the call that delegated the task.
     fn evaluate_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<RuleFindings, Box<CallEnding>> {
         let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else {
             return Ok(RuleFindings::default());
@@ -174,7 +174,7 @@ impl GuardedCall<'_> {
 }
 
 impl GuardedCall<'_> {
-    /// A task needs no approval: the call that delegated the task could require one.
+    /// A task needs no approval. The call that delegated the task may have needed one.
     fn required_approvals(
         &self,
         tool: &RegisteredTool,
@@ -238,7 +238,7 @@ fn not_usable(
 }
 
 fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<CallEnding>> {
-    // Without an argument of the effect key, it is unknown whether two calls are equal.
+    // Without an argument of the effect key, it is unknown whether two calls are equal, so the call is rejected.
     if let Some(pointer) = tool.spec.effect_key.as_ref().and_then(|key| key.missing(arguments)) {
         let error = messages::no_effect_key(&tool.spec.name, pointer);
         return Err(Box::new(CallEnding { outcome: Outcome::InvalidArguments, error }));

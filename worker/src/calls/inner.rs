@@ -20,7 +20,7 @@ const RECHECK_AFTER: Duration = Duration::from_secs(15);
 pub(crate) struct InnerTurns {
     store: Store,
     priority: Priority,
-    /// The turn that was sent to the store. `None` after the turn's end.
+    /// The inner turn that this attempt has sent to the store. `None` after the turn's end.
     out: Mutex<Option<TurnId>>,
 }
 

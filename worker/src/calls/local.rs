@@ -82,7 +82,8 @@ impl Calls {
         AttemptOutcome::Offer(Box::new(LocalOffer { message: message.to_string(), note, lease_ms }))
     }
 
-    /// Evaluates no guard again, because the call may have taken effect.
+    /// `None` until the call's function has ended or the caller's process was lost. Evaluates no guard again, because
+    /// the call may have taken effect.
     pub(super) async fn concluded(&self, attempt: &CallAttempt<'_>) -> Option<AttemptOutcome> {
         let turn = &attempt.slice.turn;
         let (local, conclusion) = turn.concluded().filter(|_| attempt.id.position == turn.position)?;
@@ -217,7 +218,7 @@ impl Pipeline {
             Some(OfferResult::Offered) => {}
             Some(OfferResult::Canceled) => self.cancel_remaining(run, (attempt.saturating_sub(1), false)).await,
             Some(OfferResult::Stale) => self.metrics.fenced("offer"),
-            // If the call was offered, the store ignores the returned slice.
+            // It is unknown whether the call was offered. If it was, the store ignores the returned slice.
             None => self.return_slice(run, RequeueReason::Unsent { nonce: None }).await,
         }
     }

@@ -71,7 +71,8 @@ impl LoggedCall<'_> {
             session_data: policy_inputs.session_data.clone(),
             ..Context::default()
         };
-        // Assume that nulls represent omitted arguments: with nulls as values, the logged call would not have passed.
+        // Without policy inputs, assume that nulls represent omitted arguments. The logged call passed the guards, and
+        // null values would not have passed.
         let strict = self.policy_inputs.is_none_or(|policy_inputs| policy_inputs.strict);
         let task = task.as_ref();
         let asked = GuardedCall::Tool { tools, tenant, agent, name, strict, context: &context, task };
@@ -100,7 +101,8 @@ impl LoggedCall<'_> {
         };
         let is_logged = match self.policy_inputs {
             None => !ONLY_IN_POLICY_INPUTS.iter().any(|name| asks(name)),
-            // Policy inputs never contain the chain of agents above a task.
+            // Policy inputs never contain the chain of agents above a task, so rules about the chain cannot be
+            // evaluated.
             Some(policy_inputs) => {
                 !(asks("user_context") && is_hidden(&policy_inputs.user_context)
                     || asks("session_data") && is_hidden(&policy_inputs.session_data)

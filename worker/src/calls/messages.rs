@@ -41,7 +41,7 @@ pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
     invalid_arguments(tool, &problem)
 }
 
-/// An equal call waits for this call. If this call also waited, neither call would end.
+/// An equal call waits for this call. If this call also waited, neither call would end, so this call is denied.
 pub(crate) fn equal_call_waits(tool: &str, call: &str) -> CallError {
     let details = Some(serde_json::json!({ "reason": "equal_call", "call": call }));
     let message = format!(
@@ -114,7 +114,7 @@ pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
     }
 }
 
-/// `after` is the wait that the service asked for.
+/// `why` is the reason for not retrying. `after` is the wait that the service asked for.
 pub(crate) fn retries_exhausted(
     message: &str,
     attempts: u32,

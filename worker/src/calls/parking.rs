@@ -52,7 +52,7 @@ impl Pipeline {
         config: &WorkerConfig,
     ) {
         match outcome {
-            // The caller has handled these outcomes.
+            // These outcomes are results or may become results, so the caller has handled them.
             AttemptOutcome::Ended(..) | AttemptOutcome::Reported(_) | AttemptOutcome::ToolUnavailable(_) => {}
             AttemptOutcome::Retry(delay, cause) => {
                 self.undo_begin(&run).await;
@@ -84,12 +84,13 @@ impl Pipeline {
         }
     }
 
-    /// Only for a call without an effect, or with effects that may be repeated.
+    /// Undoes the begin record of the next call, which had no effect, or only effects that may be repeated.
     async fn undo_begin(&self, run: &SliceRun) {
         self.journal.undo(&run.slice, run.position()).await;
     }
 
-    /// `tried`: the finished attempts of the next call, and whether that call has begun work elsewhere.
+    /// Parks the slice. `tried` is the number of finished attempts of the next call, and whether that call has begun
+    /// work elsewhere.
     async fn park(
         &self,
         run: SliceRun,
@@ -121,7 +122,8 @@ impl Pipeline {
         Some((parked, run))
     }
 
-    /// `None` if the slice is finished, held by another worker, or returned to its queue.
+    /// Commits the results in memory. `None` if the slice is finished, held by another worker, or returned to its
+    /// queue.
     pub(super) async fn commit_and_release(&self, mut run: SliceRun) -> Option<SliceRun> {
         match self.commit(&mut run).await {
             CommitOutcome::Ok => {}
@@ -137,7 +139,8 @@ impl Pipeline {
         Some(run)
     }
 
-    /// The call stays begun. If the turn is canceled, the call ends with `unknown`.
+    /// Parks the slice until the next lookup. The call stays begun. If the turn is canceled, the call ends with
+    /// `unknown`.
     async fn reconcile_later(&self, run: SliceRun, request: ParkRequest, config: &WorkerConfig, unknown: CallResult) {
         let Some((parked, mut run)) = self.try_to_park(run, request).await else { return };
         match parked {
@@ -211,7 +214,8 @@ impl Pipeline {
         let Some((parked, run)) = self.try_to_park(run, request).await else { return };
         match parked {
             ParkResult::Canceled => {
-                // When the turn was canceled, the store did not know yet that the call waits for this inner turn.
+                // The turn was canceled before the store knew that the call waits for this inner turn. So the inner
+                // turn is canceled here.
                 let is_ours = |turn: &TurnId| outer_turn(turn).as_ref() == Some(&name.turn);
                 if let Some(inner) = awaits.turn().filter(is_ours) {
                     self.calls.cancel_inner(&name, &inner, None).await;
@@ -235,7 +239,8 @@ impl Pipeline {
         }
     }
 
-    /// `failed` counts the finished attempts of the next call. `waited` is true if that call has begun work elsewhere.
+    /// Ends the remaining calls. `failed` counts the finished attempts of the next call. `waited` is true if that call
+    /// has begun work elsewhere.
     pub(super) async fn cancel_remaining(&self, mut run: SliceRun, (failed, waited): (u32, bool)) {
         let config = self.configs.load();
         run.lease.cancel.cancel();
@@ -270,7 +275,7 @@ impl Pipeline {
             }
         }
         if self.journal.epoch() != run.lease.epoch {
-            // Another worker may also have held the slice.
+            // After a restart of the store, another worker may also have held the slice.
             Arc::make_mut(&mut run.slice).turn.may_have_run = true;
         }
         self.journal.release(&run.slice);

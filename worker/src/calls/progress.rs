@@ -1,4 +1,4 @@
-//! Stores the progress that a tool reports while its call runs, for all clients that follow the turn.
+//! Stores the progress that a tool reports while its call runs. All clients that follow the turn receive it.
 
 use std::convert::Infallible;
 use std::time::Duration;

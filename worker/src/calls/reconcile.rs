@@ -22,7 +22,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Calls {
-    /// An inconclusive lookup is repeated later. Outcomes other than unknown stay unchanged.
+    /// If the tool has a lookup tool, the lookup decides about an unknown outcome. An inconclusive lookup is repeated
+    /// later.
     pub(super) async fn reconciled(
         &self,
         attempt: &CallAttempt<'_>,

@@ -1,6 +1,7 @@
 //! The attempt number of a parked slice encodes the progress of the lookups for an unknown outcome.
 
-/// Added to the attempt number during the grace period. The first lookup that finds no effect starts this period.
+/// Added to the attempt number when the slice is parked for the grace period. The first lookup that finds no effect
+/// starts this period, and the period is over when the slice is taken again.
 const GRACE_OVER: u32 = 1_000;
 /// Added to the attempt number for each lookup.
 const QUESTION: u32 = 10_000;

@@ -52,7 +52,7 @@ pub struct TrialResult {
 }
 
 impl Trial {
-    /// `None` unless the tool exists and the agent may call the tool.
+    /// `None` if the tool does not exist, or if the agent may not call the tool.
     #[must_use]
     pub fn effect(&self) -> Option<Effect> {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.effect)

@@ -36,10 +36,11 @@ use crate::held_slices::{HeldSlices, SliceLease};
 use crate::journal::WorkerJournal;
 use crate::slot_pool::Slot;
 
-/// Running shorter calls again after a crash costs less than a commit.
+/// A call that ran at least this long gets its own commit. Running a shorter call again after a crash costs less than a
+/// commit.
 const COMMIT_ALONE_MS: u64 = 100;
 
-/// These reads share the slice's slot.
+/// The maximum number of reads that run in parallel. These reads share the slice's slot.
 const READS_AT_ONCE_MAX: usize = 8;
 
 pub(super) struct SliceRun {
@@ -73,7 +74,8 @@ struct FinishedAttempt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CommitOutcome {
     Ok,
-    /// The store refused the commit: calls that were reported as not run may have run.
+    /// The store refused the commit, because calls that were reported as not run may have run. These calls are handled
+    /// again.
     Again,
     /// The slice is finished, or another worker holds the slice.
     Over,
@@ -113,7 +115,7 @@ impl Pipeline {
         }
     }
 
-    /// Releases `slot` after the slice's last call, perhaps before the store has the results.
+    /// Runs the slice. Releases `slot` after the last call, perhaps before the store has the results.
     pub(crate) fn run_slice(
         self: Arc<Self>,
         slice: Slice,
@@ -133,7 +135,8 @@ impl Pipeline {
         }
     }
 
-    /// Another crash counts against the slice only after this mark. `None` if the slice must not run here.
+    /// Marks a slice of a crashed worker as started. Only then does another crash count against the slice. `None` if
+    /// the slice must not run here.
     pub(crate) async fn mark_started(&self, slice: Slice) -> Option<Slice> {
         use tickfleet_core::call::begin::BeginResult;
         let mut slice = Arc::new(slice);
@@ -185,7 +188,8 @@ impl Pipeline {
             let mut alone = false;
             let mut finished = self.run_next_calls(&run, &context, &config).await.into_iter();
             while let Some(FinishedAttempt { number, progress, outcome }) = finished.next() {
-                // If this outcome is no result, later parallel reads lose their results and are repeated.
+                // If this call has no result yet, the results of later parallel reads are dropped, and these reads are
+                // repeated.
                 let had_parallel_reads = finished.len() > 0;
                 let effects = run.adopt(progress);
                 match outcome {
@@ -236,7 +240,7 @@ impl Pipeline {
         self.configs.load()
     }
 
-    /// The outcomes are in call order.
+    /// Makes one attempt of each of the next calls. The outcomes are in call order.
     async fn run_next_calls(
         &self,
         run: &SliceRun,
@@ -329,7 +333,8 @@ impl Pipeline {
             self.metrics.call_ended(tool, result.outcome, None);
         }
         let ran = result.ran();
-        // A call that may have run counts as attempted, unless its result is that of another call.
+        // A lost worker began the call. A call that may have run counts as attempted, unless its result is that of
+        // another call.
         let tried = result.attempts == 0 && result.outcome == Outcome::OutcomeUnknown && result.repeats.is_none();
         let tried = tried.then(|| CallResult { attempts: 1, ..result.clone() });
         let result = tried.as_ref().unwrap_or(result);
@@ -514,7 +519,8 @@ fn entry_ms(entry: &EntryId) -> Option<i64> {
     entry.as_str().split_once('-')?.0.parse().ok()
 }
 
-/// If an admission exceeds a limit's maximum by n calls, the limit would have delayed the last n calls.
+/// The limits in shadow mode that would have delayed the call. If an admission exceeds a maximum by n calls, the limit
+/// would have delayed the last n calls of the admission.
 fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
     let admitted = slice.turn.notes.iter().rev().find_map(|note| match note {
         Note::Admitted { limits, debited, .. } => Some(limits.iter().zip(debited)),
@@ -537,12 +543,14 @@ fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> V
     .collect()
 }
 
-/// More than one only for consecutive reads. After a crash, the calls run one by one.
+/// The number of calls that run at the same time: more than one only for consecutive reads. After a crash, the calls
+/// run one by one.
 fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     if !slice.turn.head.parallel_reads || slice.turn.is_task() || slice.turn.crashes > 0 {
         return 1;
     }
-    // The order of calls that use facts matters, and durable begins write the turn's record one after the other.
+    // The order of calls that use facts matters, and durable begins write the turn's record one after the other. So
+    // such reads run alone.
     let reads =
         |call: &&Call| config.registry.is_parallel(&call.tool) && facts::row_of(config, slice, &call.tool).is_none();
     slice.calls[first..].iter().take(READS_AT_ONCE_MAX).take_while(reads).count().max(1)

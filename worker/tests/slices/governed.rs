@@ -25,7 +25,7 @@ struct Payment {
     amount: u32,
 }
 
-/// The first `failures` runs fail without effect.
+/// A tool that counts its runs. The first `failures` runs fail without effect.
 fn counted(tool: &str, effect: Effect, runs: &Arc<AtomicU32>, failures: u32) -> TypedTool {
     let runs = Arc::clone(runs);
     TypedTool::new(tool, "Pays.", effect, move |_: CallContext, args: Payment| {

@@ -145,7 +145,7 @@ impl Shard {
         self.until(|| async { (self.memory.round_trips().1 >= commits).then_some(()) }).await;
     }
 
-    /// Handles due timers meanwhile.
+    /// Waits for the result, and handles due timers meanwhile.
     pub async fn result(&self, id: &str, position: usize) -> serde_json::Value {
         let finished = self.until(|| async move {
             self.fire_timers().await;

@@ -62,7 +62,7 @@ impl RunConverter {
 
     fn convert(&mut self, event: TaskEvent) {
         match event {
-            // Front ends do not show which agent and turn execute the task.
+            // Front ends do not show which agent and turn execute the task, so these events are left out.
             TaskEvent::Accepted { .. } | TaskEvent::Execute { .. } => {}
             TaskEvent::Plan { text, calls, .. } => self.plan(&text, &calls),
             TaskEvent::Result { content, .. } => self.result(&content),
@@ -110,7 +110,7 @@ impl RunConverter {
         }
     }
 
-    /// Results arrive in the order of the calls.
+    /// Results arrive in the order of the calls, so a result belongs to the first call without one.
     fn result(&mut self, content: &str) {
         let Some(call) = self.calls.pop_front() else { return };
         self.results += 1;

@@ -4,7 +4,7 @@
 import { parse, write } from "./json.js";
 
 const STORED = "tickfleet-key";
-// An action can take longer than a read, because its result must not be lost.
+// Time limits of requests. An action gets more time than a read, because the result of an action must not be lost.
 const READ_MS = 12_000;
 const ACT_MS = 45_000;
 let me;

@@ -199,7 +199,7 @@ function providerChoice() {
   if (state.unknown) return h("p", { class: "soft", role: "status" }, `Sign-in at the identity provider is not available: ${state.unknown}`);
   if (!state.provider) return null;
   const { host } = new URL(state.provider.issuer);
-  // The provider returns the browser to this address only. A sign-in that begins elsewhere would be lost.
+  // The provider returns the browser only to `redirect_uri`. A sign-in that begins at another address would be lost.
   if (isElsewhere(state.provider)) return h("p", {}, `To sign in at ${host}, open `, h("a", { href: state.provider.redirect_uri }, state.provider.redirect_uri), ".");
   return h("p", {}, h("button", { type: "button", class: "act", disabled: state.isBusy, onClick: () => tried(() => beginSignIn(state.provider)) }, `Sign in at ${host}`));
 }
@@ -279,7 +279,7 @@ const share = () => shared.postMessage({ kind: "key", key: key() });
 shared.onmessage = ({ data }) => {
   if (data.kind === "who" && whoami()) share();
   else if (data.kind === "key" && !state.isIn && !hasKey()) start(data.key).catch((error) => { state.wrong = error.message; redraw(); });
-  // During its sign-in, a tab has a key but not `isIn`.
+  // During its sign-in, a tab has a key although `isIn` is still false. It must leave, too.
   else if (data.kind === "sign-out" && (state.isIn || hasKey())) leave(data.why || "Signed out in another tab.", true);
 };
 

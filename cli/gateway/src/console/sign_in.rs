@@ -105,7 +105,7 @@ fn check_sender(parts: &Parts, public: &PublicUrl) -> Result<(), Problem> {
         return Err(Problem::forbidden(format!("sign in at {}", public.console())));
     }
     // Browsers send this content type to another site only after a preflight request. The gateway does not answer such
-    // requests.
+    // requests, so pages of other sites cannot send a code.
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().is_none_or(|kind| !kind.trim().eq_ignore_ascii_case("application/json")) {
         return Err(Problem::invalid("Content-Type: expected application/json"));

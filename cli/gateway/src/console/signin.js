@@ -40,8 +40,8 @@ function takeBegun() {
 }
 
 /**
- * Returns the response of the provider in the address of this page, and removes it from the address. `undefined` if the
- * address has none. `begun` is missing if this tab did not begin the sign-in.
+ * Returns the response of the provider in the address of this page, and removes it from the address. Returns
+ * `undefined` if the address has no response. `begun` is missing if this tab did not begin the sign-in.
  */
 export function takeResponse() {
   const query = new URLSearchParams(location.search);

@@ -5,7 +5,7 @@ import { fromNow, local, moodOf, utc } from "./format.js";
 import { Component, h as element } from "./preact.js";
 import { parts, visible } from "./text.js";
 
-// Users see or hear the text of these attributes.
+// Users read the text of these attributes, so hidden characters in it become visible.
 const SHOWN = new Set(["aria-label", "title", "placeholder"]);
 
 function nodes(child) {

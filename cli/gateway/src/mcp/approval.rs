@@ -1,5 +1,5 @@
 //! Shows a client that its call waits for approval. The caller can never approve its own call. If the client can show
-//! its user a page, the gateway asks it to show the approvals page. The client's response decides nothing.
+//! its user a page, the gateway asks the client to show the approvals page. The client's response decides nothing.
 //!
 //! The exception is a client on the approver's own machine ([`LocalApprover`]): it shows a dialog, and the approver's
 //! answer decides. Without dialogs, the call is *held*: the client gets a result that explains where to decide. If the
@@ -66,7 +66,7 @@ impl LocalApprovals {
         self.held.lock().iter().find(is_equal).map(|held| held.turn.clone())
     }
 
-    /// Call when the result is known, or before the call is held again.
+    /// Use this when the result of the call is known, or before the call is held again.
     pub(super) fn release(&self, turn: &TurnId) {
         self.held.lock().retain(|held| held.turn != *turn);
     }
@@ -94,7 +94,7 @@ impl LocalApprovals {
 }
 
 pub(super) enum Question {
-    /// True if the approval is decided.
+    /// The task of the dialog returns true if the approval is decided.
     Dialog(AbortOnDropHandle<bool>),
     NoDialog(Box<Approval>),
 }
@@ -112,7 +112,8 @@ impl McpServer {
         }
     }
 
-    /// `None` for an approval with the id `asked`, or on a read error.
+    /// Returns an approval that this machine's approver may decide. `None` on a read error, or if the approval's id is
+    /// `asked`.
     pub(super) async fn new_local_approval(&self, name: &TurnName, asked: Option<&str>) -> Option<Approval> {
         let approver = &self.local.as_ref()?.approver;
         let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).turn_view(name).await else { return None };
@@ -158,7 +159,7 @@ impl McpServer {
     }
 }
 
-/// False if the approval is still undecided: nobody answered the dialog, or the decision failed.
+/// False if the approval is still undecided: the user did not answer the dialog, or the decision failed.
 async fn decided_in_dialog(
     client: &Client,
     approver: &LocalApprover,

@@ -26,7 +26,7 @@ use crate::names;
 use crate::problem::Problem;
 use crate::waiting::TurnLookup;
 
-/// A longer call becomes a task if the client supports tasks. Most calls end sooner, so their clients do not poll.
+/// A call that takes longer becomes a task if the client supports tasks. Clients of shorter calls need not poll.
 const TASK_AFTER: Duration = Duration::from_secs(2);
 /// The longest wait for clients without tasks. Clients and proxies rarely allow more.
 const WAIT_MAX: Duration = Duration::from_secs(600);
@@ -34,7 +34,7 @@ const SUBMIT_MAX: Duration = Duration::from_secs(10);
 const SUBMIT_AGAIN: Duration = Duration::from_millis(500);
 const PROGRESS: Duration = Duration::from_secs(5);
 const APPROVAL_LOOKS: Duration = Duration::from_millis(250);
-/// Member of `_meta`. Several calls with the same id run once.
+/// Member of `_meta` that contains an id. A call runs only once, even if a client sends it again with the same id.
 const TURN_ID: &str = "tickfleet/turn_id";
 /// Member of `_meta` that is rejected: a client that chose the session could avoid facts that block a call.
 const SESSION_ID: &str = "tickfleet/session_id";
@@ -158,7 +158,7 @@ impl McpServer {
         let known = self.client.store(&name.tenant).content_of(name).await.map_err(|error| failed(&error.into()))?;
         let turn = &name.turn;
         let message = match known {
-            // Redis has the id, but no longer the result.
+            // Redis still has the id of the call, but no longer the result.
             Some(_) => format!(
                 "The call was submitted before, as turn {turn}, and has ended; its result has expired. It did not run again."
             ),
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn images_reach_mcp_clients_unchanged() {
-        // The image in base64 has more digits in a row than an exact number.
+        // The base64 text contains a long row of digits, which must not be read as a number.
         let data = "iVBORw0KGgo1234567890123456789012345";
         let output =
             json!([{"type": "text", "text": "a chart"}, {"type": "image", "data": data, "mimeType": "image/png"}]);

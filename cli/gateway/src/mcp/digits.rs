@@ -15,7 +15,7 @@ fn mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| {
         let mut bytes = [0_u8; 16];
-        // If senders guess the mark, their texts become numbers, which is harmless.
+        // Without random bytes, senders could guess the mark. Their texts would become numbers, which is harmless.
         let _ = SystemRandom::new().fill(&mut bytes);
         bytes.iter().fold("tickfleet-number-".to_owned(), |mark, byte| format!("{mark}{byte:02x}"))
     })

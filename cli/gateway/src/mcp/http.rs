@@ -22,7 +22,7 @@ use crate::{BODY_SLACK_BYTES, Shared};
 pub(crate) type HttpServer = StreamableHttpService<McpServer, NeverSessionManager>;
 
 const BODY_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
-/// Each replaced number has at least 15 digits, and its quotes and mark add 51 bytes.
+/// Each replaced number has at least 15 digits. Its quotes and mark add 51 bytes, so a body grows less than fivefold.
 const GUARDED_BYTES_MAX: usize = 5 * BODY_BYTES_MAX;
 const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
 
@@ -53,7 +53,8 @@ pub(crate) async fn answer(
 
 async fn with_guarded_digits(request: Request) -> Result<Request, Problem> {
     let (head, body) = request.into_parts();
-    // An error also occurs if the body ends early, but then no client waits for the response.
+    // Every error is reported as a body that is too large. A body can also end early, but then no client waits for
+    // the response.
     let bytes = axum::body::to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| Problem::too_large())?;
     let body = match std::str::from_utf8(&bytes).map(digits::guarded) {
         Ok(Cow::Owned(guarded)) => guarded.into(),

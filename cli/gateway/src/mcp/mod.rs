@@ -44,7 +44,7 @@ pub(crate) use http::{HttpServer, answer, http_server};
 pub use stdio::serve_stdio;
 
 const PAGE: usize = 200;
-/// Clients request the list once, as soon as a fleet starts. A worker must write the list first.
+/// Clients request the tool list once, as soon as a fleet starts. The request waits until a worker writes the list.
 const LIST_WAIT: Duration = Duration::from_secs(5);
 const LIST_LOOKS_MIN: Duration = Duration::from_millis(100);
 const LIST_LOOKS_MAX: Duration = Duration::from_secs(1);
@@ -105,7 +105,7 @@ impl McpServer {
         Self { client, waiting, metrics: Some(metrics), draining, only: None, public, local: None }
     }
 
-    /// `None` if there is no list after [`LIST_WAIT`], or if the process drains first.
+    /// Waits for the tool list of the agent. `None` if [`LIST_WAIT`] is over, or if the process drains first.
     async fn list_of(
         &self,
         principal: &Principal,
@@ -204,7 +204,8 @@ impl ServerHandler for McpServer {
         Ok(page)
     }
 
-    // Revision 2026-07-28 requires that methods and capabilities agree: return "method not found", not empty lists.
+    // Revision 2026-07-28 forbids methods without a matching capability. The methods below therefore return "method not
+    // found" instead of an empty list.
 
     async fn list_prompts(
         &self,
@@ -285,7 +286,7 @@ impl ServerHandler for McpServer {
     ) -> Result<(), ErrorData> {
         let principal = self.principal(&context)?;
         principal.require_permission(Verb::Cancel)?;
-        // A task of another agent is reported as unknown.
+        // This read fails for a task of another agent, as if the task were unknown.
         self.task(&principal, &request.task_id, &context).await?;
         self.cancel(&principal.turn(&request.task_id)?).await
     }

@@ -15,7 +15,7 @@ use super::{McpServer, Principal, digits};
 use crate::BODY_SLACK_BYTES;
 use crate::waiting::ReplyWaiters;
 
-/// A longer line is not converted, and is rejected later.
+/// A longer line passes unchanged. A request of this length is rejected later.
 const LINE_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
 const PIPE_BYTES: usize = 64 * 1024;
 
@@ -53,7 +53,7 @@ pub async fn serve_stdio(
     read.abort();
     // The library has closed its end of the pipe, so this task ends when all responses are written.
     drop(written.await);
-    // No client can receive the results of held calls any more.
+    // No client can receive the results of held calls any more, so cancel these calls.
     for turn in local.map(|local| local.held_turns()).unwrap_or_default() {
         let name = TurnName { tenant: tenant.clone(), turn };
         if let Err(error) = client.cancel(&name, "the MCP client disconnected").await {

@@ -33,7 +33,7 @@ impl McpServer {
         let waits = if is_own(&view) { None } else { self.client.undecided(&name).await.map_err(failed)? };
         let is_queued = waits.is_some_and(|waits| waits.agent.as_ref() == Some(&principal.agent));
         if !is_own(&view) && !is_queued {
-            // The scheduler may have admitted the turn between the two reads.
+            // The scheduler may have admitted the turn between the two reads, so read the record again.
             view = store.turn_view(&name).await.map_err(failed)?;
         }
         match view {

@@ -181,7 +181,7 @@ impl Deciding {
         Approver { name: &self.by, roles: &self.roles }
     }
 
-    /// Two keys may have the same approver, so the log has the name of the key.
+    /// Two keys may have the same approver, so the log also names the key.
     fn log(&self, counted: VerdictResult) -> VerdictResult {
         let (key, by, approval) = (&self.context.by, &self.by, &self.approval.id);
         tracing::info!(key, by, %approval, state = %counted.state, "approval decided");

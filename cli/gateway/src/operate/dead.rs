@@ -132,7 +132,7 @@ impl DeadQuery {
 pub(crate) struct DeadCausesPage {
     causes: Vec<Cause>,
     read: usize,
-    /// Entries with further causes, which do not fit into the response.
+    /// The number of entries with causes that do not fit into the response.
     others: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,

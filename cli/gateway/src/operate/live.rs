@@ -60,7 +60,7 @@ impl FleetPoller {
             let mut before = Value::Null;
             loop {
                 if self.snapshot.receiver_count() == 0 {
-                    // A snapshot from before a pause in polling must not be sent as current.
+                    // Without watchers, polling pauses. The next watcher must not get an old snapshot as current.
                     self.snapshot.send_replace(Arc::new(FleetSnapshot::Nothing));
                     self.watcher_arrived.notified().await;
                     continue;
@@ -151,7 +151,7 @@ fn change_marker(fleet: &Value) -> Value {
     json!([counts, fleet["paused"], fleet["policy_generation"], fleet["slots"], findings])
 }
 
-/// Traffic can change other views without changing the counts in `change_marker`.
+/// True while there is traffic, which can change other views without changing the counts in `change_marker`.
 fn is_busy(fleet: &Value) -> bool {
     ["turns", "slices", "calls"].iter().any(|rate| fleet["rates"][rate].as_f64().is_some_and(|rate| rate > 0.0))
 }

@@ -95,7 +95,7 @@ impl FollowerEvents {
         self.phase = Some(phase);
     }
 
-    /// A turn that the key does not cover gets the same event, which must not reveal the owner.
+    /// An unknown turn gets the same event as a turn that the key does not cover, so the event reveals nothing.
     fn add_not_found(&mut self) {
         let message = format!("{} is unknown: rejected, or its record has expired", self.name.turn);
         self.push("not_found", &json!({"message": message}));

@@ -1,4 +1,4 @@
-//! Polls each followed turn once, for all its followers.
+//! Polls each followed turn only once, however many followers it has.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl FollowedTurns {
         let known = turns.get(name).filter(|seen| seen.receiver_count() > 0);
         let mut seen = match known {
             Some(seen) => seen.subscribe(),
-            // Without followers, the stored state may be outdated.
+            // Turns without followers are not polled, so a stored state may be outdated.
             None => {
                 let (sender, seen) = watch::channel(PolledState::Nothing);
                 turns.insert(name.clone(), sender);
@@ -122,7 +122,7 @@ impl FollowedTurns {
 }
 
 impl Inner {
-    /// Returns turns with the number of their known results. Removes turns without followers.
+    /// Returns the unfinished turns, each with its number of known results. Removes turns without followers.
     fn names(&self) -> Vec<(TurnName, usize)> {
         let mut turns = self.turns.lock();
         turns.retain(|_, seen| seen.receiver_count() > 0);
@@ -174,7 +174,7 @@ impl Inner {
         join_all(polled).await.into_iter().all(|is_read| is_read)
     }
 
-    /// False if the lookup failed and a later one may succeed.
+    /// False if the lookup failed, but a later lookup may succeed.
     async fn look_up_inactive(&self, name: &TurnName) -> bool {
         let is_queued = self.turns.lock().get(name).is_some_and(|seen| matches!(*seen.borrow(), PolledState::Queued));
         let found = if is_queued && !self.polls.load(Ordering::Relaxed).is_multiple_of(READ_EVERY) {

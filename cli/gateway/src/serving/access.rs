@@ -21,7 +21,7 @@ pub(crate) async fn log(request: Request, next: Next) -> Response {
     let trace = only(request.headers(), TRACEPARENT).and_then(|value| value.to_str().ok()).and_then(trace_id);
     let trace = trace.map(str::to_owned);
     let method = request.method().clone();
-    // Paths contain ids of turns and agents. The route has only a few values.
+    // Log the route instead of the path: paths contain ids of turns and agents, but there are only a few routes.
     let route =
         request.extensions().get::<MatchedPath>().map_or_else(|| "other".to_owned(), |path| path.as_str().into());
     let mut response = next.run(request).await;

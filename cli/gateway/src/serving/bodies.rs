@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::stream;
 use tokio::time::{Instant, timeout_at};
 
-/// Bodies have at most 1 MiB.
+/// Long enough for the largest body, slightly more than 1 MiB.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
 pub(crate) async fn in_time(request: Request, next: Next) -> Response {

@@ -180,7 +180,7 @@ impl Listener for PlainListener {
     }
 }
 
-/// Reads and writes of an unknown connection fail after its timeout or its closure.
+/// Reads and writes fail when an unknown connection is out of time or is closed.
 pub(crate) struct ConnectionStream<S> {
     stream: S,
     connection: Arc<OpenConnection>,

@@ -79,7 +79,7 @@ impl InvalidCredentialLimiter {
         }
     }
 
-    /// The credential no longer counts as valid.
+    /// Debits the rate of the address. The credential no longer counts as valid.
     pub(crate) fn count(&self, parts: &Parts, secret: &str) {
         if let (Some(rate), Some(peer)) = (self.rate, peer_of(parts)) {
             self.good.lock().remove(&Sha256::digest(secret).into());

@@ -67,7 +67,7 @@ impl OpenStream {
                 Ok(grant) => {
                     self.requester.caller.has_same_scope(&grant) && grant.require_permission(self.verb).is_ok()
                 }
-                // A later check may succeed, for example after the issuer was unavailable.
+                // Keep the stream if a later check may succeed, for example if the issuer is unavailable now.
                 Err(problem) => problem.summary().1,
             };
             if !may {

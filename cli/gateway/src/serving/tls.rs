@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::connections::{ConnectionStream, Connections, RequestConnection};
 use super::peer::Peer;
 
-/// A mounted Kubernetes Secret changes without a file event, so the files are polled.
+/// Kubernetes changes a mounted Secret without a file event, so the files are polled.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -145,7 +145,7 @@ impl Listener for TlsListener {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match self.ready.recv().await {
             Some(connection) => connection,
-            // The accepting task, which owns the sender, lives as long as this listener.
+            // Not reached: the accepting task owns the sender, and lives as long as this listener.
             None => std::future::pending().await,
         }
     }

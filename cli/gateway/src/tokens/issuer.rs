@@ -146,7 +146,7 @@ pub(super) async fn bounded_body(response: Response, bytes_max: usize) -> Result
     Ok(body)
 }
 
-/// The outermost error reports only that a request failed.
+/// Returns the innermost error. The outermost one reports only that a request failed.
 pub(super) fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }

@@ -153,7 +153,7 @@ impl Tokens {
 /// RFC 6749, section 5.2.
 fn rejected(status: StatusCode, body: &[u8]) -> Problem {
     let error = serde_json::from_slice::<TokenErrorResponse>(body).map(|response| response.error).unwrap_or_default();
-    // The text comes from another server. Only a code is safe in a log line; a description may repeat the request.
+    // Another server sent this text. Only an error code is safe in a log line: a description may repeat the request.
     let is_code = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let is_plain = !error.is_empty() && error.len() <= ERROR_CHARS_MAX && error.chars().all(is_code);
     let error = if is_plain { error } else { format!("status {}", status.as_u16()) };

@@ -38,7 +38,7 @@ impl Keys {
         }
     }
 
-    /// Returns at once if an earlier Ctrl-C was not received yet.
+    /// Waits for Ctrl-C. Returns at once if an earlier Ctrl-C was not received yet.
     pub(super) async fn interrupted(&mut self) {
         self.interrupts.recv().await;
     }

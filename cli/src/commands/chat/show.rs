@@ -93,7 +93,7 @@ impl ExchangeSpinner<'_> {
         };
         match event {
             TaskEvent::Accepted { .. } => Vec::new(),
-            // The text of this plan is the final answer, which also arrives as a separate event.
+            // The text of this plan is the final answer. A separate event shows the same text.
             TaskEvent::Plan { calls, .. } if calls.is_empty() => Vec::new(),
             TaskEvent::Plan { model, text, calls } => {
                 let said = if text.trim().is_empty() { model.clone() } else { format!("{model}: {}", text.trim()) };

@@ -40,8 +40,8 @@ const CAPPED: (&str, u32) = ("dwight", 6);
 const HASTE: [(&str, &str); 2] =
     [("TICKFLEET_CAPS_TICK", "1s"), ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms")];
 
-/// The tools that some machines cannot run are added later.
 const MCP: &str = include_str!("mcp.yaml");
+/// Tools that some machines cannot run are added later.
 const TOOLS: &str = include_str!("../../../../config/tools.yaml");
 const PERMISSIONS: &str = concat!(
     include_str!("../../../../config/permissions.yaml"),
@@ -130,7 +130,7 @@ async fn play_day(
     report
 }
 
-/// The calendar's tools are declared, granted and pinned in the folder `dir`.
+/// Declares, grants and pins the calendar's tools in the folder `dir`.
 async fn configured(dir: &Path, probed: &Probed, stand_in: &StandIn) -> Result<Setup, Failure> {
     let base = stand_in.base_url.as_str();
     let calendar_url = format!("{base}{}", calendar::PATH);

@@ -20,7 +20,7 @@ use crate::setup::Setup;
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Surplus replies may arrive for this long after all expected replies.
 const ENCORE: Duration = Duration::from_millis(300);
-/// The output of this tool contains the ID of the delegated task, which gets its own reply.
+/// The output of this tool contains the ID of the delegated task. The demo also waits for the reply to that task.
 const DELEGATE: &str = "delegate_task";
 
 #[derive(Default)]
@@ -74,7 +74,7 @@ async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Resu
     Ok(submitted)
 }
 
-/// A turn that is canceled before its admission would never begin.
+/// Waits for the admission of the turn first: a turn that is canceled before its admission would never begin.
 async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), Failure> {
     let name = name(planned)?;
     while matches!(client.store(&name.tenant).turn_view(&name).await?, TurnView::Unknown) {

@@ -10,7 +10,7 @@ pub(super) struct DayResult {
 }
 
 pub(super) struct PlayedTurn {
-    /// Each with the time since the submit. There must be exactly one.
+    /// Replies, each with the time since the submit. There must be exactly one reply.
     pub(super) replies: Vec<(Duration, Reply)>,
     pub(super) duplicates: usize,
     pub(super) slices: Vec<AdmissionNote>,

@@ -30,7 +30,7 @@ pub(super) struct StandIn {
 }
 
 struct Services {
-    /// From the text, query or title to the index of the turn.
+    /// Maps the text, query or title of a request to the index of the turn.
     turns: HashMap<String, usize>,
     /// Responses to the requests of each turn, in order.
     moods: Mutex<Vec<VecDeque<ServiceResponse>>>,
@@ -43,7 +43,7 @@ pub(super) struct Ledger {
     pub(super) requests: usize,
     pub(super) searches: usize,
     pub(super) looks: usize,
-    /// Successful responses do not count.
+    /// The number of failed responses of each kind.
     pub(super) troubles: BTreeMap<ServiceResponse, usize>,
     pub(super) messages: BTreeMap<String, usize>,
     pub(super) posts: BTreeMap<String, usize>,
@@ -79,7 +79,7 @@ impl Ledger {
 
 struct ServiceRequest {
     action: ServiceAction,
-    /// Identifies the turn.
+    /// The text, query or title, which identifies the turn.
     text: String,
 }
 
@@ -164,7 +164,7 @@ fn service_request(service: Service, request: &Parts, body: &Value) -> ControlFl
         Service::XPosts => (ServiceAction::Post, text(&body["text"])),
         Service::XSearch => (ServiceAction::Search, parameter(request.uri.query().unwrap_or_default(), "query")),
         Service::Model => return ControlFlow::Break(axum::Json(completion()).into_response()),
-        // The fake supports neither streaming nor ending a session.
+        // The fake supports neither streaming (GET) nor ending a session (DELETE).
         Service::Calendar if request.method != Method::POST => {
             return ControlFlow::Break(StatusCode::METHOD_NOT_ALLOWED.into_response());
         }

@@ -1,4 +1,4 @@
-//! If the console cannot be started, the demo continues without it.
+//! The console of the demo. If the console cannot be started, the demo continues without it.
 
 use tickfleet_ops::shutdown::Shutdown;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +17,7 @@ impl DemoConsole {
         let ending = CancellationToken::new();
         let console = match Console::start(setup, PORT, &ending).await {
             Ok(console) => Ok(console),
-            // Another program uses the port, for example a `tickfleet dev`.
+            // Another program, for example a `tickfleet dev`, may use the port, so take a free port.
             Err(_) => Console::start(setup, 0, &ending).await,
         };
         let console = console

@@ -102,7 +102,7 @@ pub(crate) fn open_console(dir: &Path, link: &str) -> Result<Announced, Failure>
 }
 
 fn write_private(path: &Path, text: &[u8]) -> Result<PathBuf, Failure> {
-    // An existing file would keep its mode.
+    // An existing file would keep its mode, so remove the file first.
     let _ = std::fs::remove_file(path);
     let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     written

@@ -136,7 +136,7 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
     outcome
 }
 
-/// `false`: the console must use exactly this port.
+/// With the flag `false`, the console must use exactly this port.
 fn console_on(port: Option<u16>) -> Option<(u16, bool)> {
     port.map(|port| (port, false))
 }
@@ -159,7 +159,8 @@ fn with_redis_url_hint(failure: Failure) -> Failure {
     }
 }
 
-/// An existing folder may contain other files. `.gitignore` is optional, and a missing folder fails the next step.
+/// Creates the folder, with a `.gitignore`. An existing folder may contain other files, so it is not changed.
+/// Errors are ignored: `.gitignore` is optional, and the next step fails if the folder is missing.
 fn make_private(dir: &Path) {
     if !dir.exists() && DirBuilder::new().recursive(true).mode(0o700).create(dir).is_ok() {
         let _ = std::fs::write(dir.join(".gitignore"), "*\n");
@@ -176,7 +177,7 @@ async fn serve(
 ) -> Result<(), Failure> {
     let mut address = setup.settings().http.address;
     if address.ip().is_unspecified() {
-        // Other machines need no access to a developer's machine.
+        // Other machines need no access to a developer's machine, so listen only locally.
         address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port());
     }
     let draining = shutdown.draining.clone();
@@ -223,7 +224,7 @@ fn welcome(setup: &Setup, place: &DataLocation, fleet: &Fleet, console: Option<&
     let link = console.map(|console| format!("Console: {}\n", console.link())).unwrap_or_default();
     let over_http = console.map(|console| over_http(setup, console)).unwrap_or_default();
     let exports = exports(setup, place);
-    // Commands find a fleet in the default folder, and its configuration, without exports.
+    // Commands find a fleet in the default folder without these variables.
     let is_found = place.here.as_ref().is_some_and(|(dir, _)| dir == Path::new(DIR));
     let commands = next_steps(setup);
     let elsewhere = match is_found {

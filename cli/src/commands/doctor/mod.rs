@@ -96,7 +96,7 @@ async fn store_findings(
     Ok((findings, unreachable.first))
 }
 
-/// The checks of this command describe the same problems in more detail.
+/// Findings of these kinds are left out: other checks of `doctor` describe the same problems in more detail.
 const CHECKED_KINDS: [FindingKind; 4] =
     [FindingKind::ProcessDead, FindingKind::DeadMessages, FindingKind::Store, FindingKind::Other];
 
@@ -286,7 +286,7 @@ async fn shard_findings(
         facts = store.facts().await?;
     }
     let shards = setup.settings().redis.shards;
-    // A broken configuration has no policy to compare, so the policy in force is compared with itself.
+    // A broken configuration has no policy. The policy in force is then compared with itself and never differs.
     let digest = if setup.has_full_policy() { &setup.configuration.digest } else { &facts.policy_digest };
     let mut findings = queues::shard(shard, &facts, shards, digest);
     findings.extend(agrees);
@@ -303,7 +303,7 @@ async fn shard_findings(
     Ok(findings)
 }
 
-/// Clients of agents without a tool list cannot fetch one.
+/// Warns about agents without a tool list, because their clients cannot fetch the list.
 async fn tool_lists(store: &Store) -> Result<Vec<CheckResult>, StoreError> {
     let left_out = store.tool_lists_mark().await?.map_or(0, |mark| mark.left_out);
     let says = format!("{left_out} agents have no tool list: the distinct lists exceed 64 MiB");

@@ -12,7 +12,7 @@ use crate::checks::CheckResult;
 use crate::output::short;
 use crate::output::time_format::{from_now, span};
 
-/// In ms. If a timer is later than this, no scheduler checks the timers.
+/// In ms. If a timer is overdue for longer than this, no scheduler checks the timers.
 const LATE_MS_MAX: i64 = 2_000;
 const NAMED_MAX: usize = 5;
 
@@ -71,7 +71,7 @@ fn policy(facts: &ShardFacts, digest: &str) -> CheckResult {
     )
 }
 
-/// Schedulers and workers report their policy with each heartbeat.
+/// Warns about live processes with a policy other than the policy in force. A heartbeat names the policy of a process.
 fn others(facts: &ShardFacts) -> Option<CheckResult> {
     let in_force = short_digest(&facts.policy_digest);
     let lives = |name: &str| facts.beats.get(name).is_some_and(|until| *until > facts.now_ms);
@@ -91,7 +91,7 @@ fn others(facts: &ShardFacts) -> Option<CheckResult> {
     (!named.is_empty()).then(|| CheckResult::warn("policies", says, advice))
 }
 
-/// The other findings then name low memory as their cause.
+/// If memory is low, the other findings name it as their cause.
 fn memory(b: &ShardBacklog) -> Option<CheckResult> {
     let says = format!(
         "{} MiB of {} MiB used: new work is rejected; accepted work continues in small batches",
@@ -134,7 +134,7 @@ pub(super) fn backlog(backlog: &ShardBacklog, settings: &Settings) -> Vec<CheckR
     findings
 }
 
-/// A lost process can still hold work.
+/// Checks live processes, lost processes, and work that lost processes still hold.
 pub(super) fn consumers(facts: &ShardFacts) -> Vec<CheckResult> {
     let alive = |kind: &str| {
         facts.beats.iter().filter(|(name, until)| name.starts_with(kind) && **until > facts.now_ms).count()
@@ -181,7 +181,7 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<CheckResult> {
     findings
 }
 
-/// Leaves out the text of the letters, which can contain anything.
+/// Leaves out the texts of the dead letters, because they can contain anything.
 pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> CheckResult {
     if count == 0 {
         return CheckResult::ok("dead", "no rejected or poison messages");

@@ -18,7 +18,7 @@ const PAGE: usize = 500;
 /// If entries stay unsealed, or seals stay unanchored, for longer than this time (ms), no process does the work.
 const LATE_MS_MIN: i64 = 30_000;
 
-/// No findings if no key is configured and nothing was ever sealed.
+/// Checks the seals if a key is configured, or if anything was ever sealed.
 pub(super) async fn shard(setup: &Setup, store: &Store) -> Result<Vec<CheckResult>, StoreError> {
     let is_sealed = store.sealed_state().await?.is_some();
     let signer = match setup.signer() {

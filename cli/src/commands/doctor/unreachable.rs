@@ -11,12 +11,12 @@ pub(super) struct UnreachableShards {
 }
 
 impl UnreachableShards {
-    /// The check must not wait again for a primary that is known to be unreachable.
+    /// True if the primary of the shard is known to be unreachable. A check must not wait for it again.
     pub(super) fn has(&self, shard: usize) -> bool {
         self.shards.iter().any(|unreachable| usize::try_from(*unreachable) == Ok(shard))
     }
 
-    /// The finding is for an unreachable primary. Fails if the check failed for another reason.
+    /// Turns the failure of an unreachable primary into a finding. Any other failure is returned.
     pub(super) fn or_finding(
         &mut self,
         shards: &[u32],

@@ -7,7 +7,7 @@ use tickfleet_store::{AuditSearch, AuditSearchResult, Store, TurnName, entry_ms}
 use super::{Explain, ExplainedState, Explanation};
 use crate::failure::Failure;
 
-/// In ms. The record contains shard time, but entry IDs contain times of Redis' clock.
+/// In ms, added at both ends of the search. The record contains shard time, but entry IDs contain Redis' time.
 const SLACK_MS: i64 = 1_000;
 /// Bounds the search if no time is given.
 const READ_MAX: usize = 100_000;
@@ -45,7 +45,7 @@ pub(super) async fn of_explanation(
     let Some(accepted) = explanation.accepted_ms else {
         return unrecorded(store, name, explanation.now_ms, args).await;
     };
-    // IDs of log entries contain times of Redis' clock, and the shard's clock may be ahead.
+    // IDs of log entries contain times of Redis' clock. Shard time may be ahead of that clock.
     let ahead = store.clock_offset_ms().await?;
     let from_ms = args.since.map_or(accepted - ahead - SLACK_MS, |since| since.at(explanation.now_ms));
     let until_ms = args

@@ -261,13 +261,13 @@ async fn explain_turn(setup: &Setup, client: &Client, name: &TurnName) -> Result
                 (&mut explanation.waits, counter.filter(|counter| record::is_configured(counter)))
             {
                 wait.limit = record::limit(&active.policy, &name.tenant, counter, &budget, now_ms);
-                // The timer of the throttle queue may be due earlier than the end of the counter's period.
+                // Show the end of the counter's period: the timer of the throttle queue may be due earlier.
                 wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);
             }
             if let (ExplainedState::Retry, Some(id)) = (explanation.state, &live.turn.approval) {
                 let approval = client.approval(&name.tenant, id).await?;
                 let open = approval.filter(|approval| approval.state == "waiting" || approval.state == "approved");
-                // The gateway shows the approval even to keys with only the `view` permission.
+                // The gateway shows the approval even to keys with only the `view` permission, so remove secrets.
                 let open = open.map(|open| open.without_secrets(&setup.report().redactor));
                 explanation.waits = explanation.waits.map(|wait| wait.or_for_approval(open));
             }
@@ -292,7 +292,8 @@ fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
     declared.unwrap_or_else(|| u64::try_from(default).unwrap_or(u64::MAX))
 }
 
-/// A generated ID contains the ID of the inbound entry. `None` if the fleet has no trace of the turn.
+/// A generated ID contains the ID of the inbound entry, so that entry is checked first. `None` if the turn has left no
+/// trace in the fleet.
 async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Explanation>, Failure> {
     if let Some((from, entry)) = dead_letters::minted(name)
         && store.is_inbound(from, entry).await?

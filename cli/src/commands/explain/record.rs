@@ -25,7 +25,7 @@ use super::{ExplainedState, Explanation};
 #[serde(rename_all = "snake_case")]
 pub(super) enum WaitRule {
     TickCap,
-    /// A restart, a failover or a move of the shard may lose counts, so the tick accepts no more calls.
+    /// A restart, a failover or a move of the shard may have lost counts, so the tick accepts no more calls.
     TickClosed,
     DayCap,
     TenantDayCap,
@@ -37,7 +37,7 @@ pub(super) enum WaitRule {
     /// A failed call waits for its next attempt, or no worker can read the slice.
     Backoff,
     Approval,
-    /// For work that the turn began, for an equal call, or for a call that may change a fact.
+    /// The turn waits for other work: work that it began, an equal call, or a call that may change a fact.
     Other,
     Paused,
     /// The tool of the next call accepts no calls, after failures or because it is paused.

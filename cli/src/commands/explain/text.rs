@@ -210,7 +210,7 @@ fn life(explanation: &Explanation) -> Vec<String> {
         lines.push("No calls admitted, no caps debited.".into());
     }
     lines.extend(explanation.task.iter().flat_map(tasks::text::steps));
-    // `steps` has listed the recorded attempts.
+    // `steps` has listed the recorded attempts, so count only the others here.
     let noted = explanation.tries.iter().filter(|noted| noted.attempt > 0).count();
     let unnoted = explanation.retries.saturating_sub(u64::try_from(noted).unwrap_or(u64::MAX));
     let trouble = [
@@ -249,7 +249,7 @@ fn rules(explanation: &Explanation) -> Vec<String> {
             _ if rule.is_empty() => return None,
             "rule_not_met" | "rule_undecided" | "limit_reached" => "The rule ",
             "fact_missing" | "fact_forbidden" | "fact_deadlock" => "The condition on facts ",
-            // `rule` names the command or setting that disabled the tool.
+            // Here, `rule` is the command or setting that disabled the tool, so the sentence needs no prefix.
             "tool_disabled" => "",
             _ => return None,
         };
@@ -267,7 +267,7 @@ fn rules(explanation: &Explanation) -> Vec<String> {
     }
     for entry in &explanation.audit.entries {
         let meta = AuditEntry::read(entry.get()).unwrap_or_default().meta;
-        // Without results in the record, the audit log is the only source.
+        // Without results in the record, the audit log is the only source of errors.
         if let (true, Some(error)) = (explanation.results.is_empty(), &meta.error) {
             let rule = error.detail("rule").unwrap_or_default();
             let reason = error.detail("reason").unwrap_or_default();

@@ -194,7 +194,7 @@ impl OperatorBackend for LocalBackend {
 
     fn approver<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>> {
         async move {
-            // An approver loses the right to decide as soon as the file changes.
+            // Read the current configuration: an approver loses the right to decide as soon as the file changes.
             let setup = self.current().await?;
             Ok(setup.configuration.policy.permissions.approvers.get(name).cloned())
         }

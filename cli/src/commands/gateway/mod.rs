@@ -328,7 +328,7 @@ fn make_key(args: &Key, output: &Output) -> Result<(), Failure> {
     };
     let rows = [row];
     let text = serde_saphyr::to_string(&rows).map_err(|error| Failure::failed(anyhow::anyhow!("{error}")))?;
-    // An invalid key is never printed.
+    // Check the key first: an invalid key must not be printed.
     tickfleet_gateway::ApiKeys::parse(&text).map_err(Failure::usage)?;
     output.show(&rows, |_| text.trim_end().to_owned())?;
     output.note(&format!("The key, shown only once: {}", key.secret));

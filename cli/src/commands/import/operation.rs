@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::schema::Document;
 use super::security::{self, SecretNaming};
 
-/// Models read all descriptions with every request.
+/// Models read all descriptions with every request, so descriptions must be short.
 const DESCRIPTION_BYTES_MAX: usize = 1_024;
 /// OpenAPI excludes these from parameters, or the connection sets them.
 const HEADERS_IGNORED: [&str; 3] = ["accept", "content-type", "authorization"];
@@ -123,14 +123,14 @@ impl Operation<'_> {
             let name = text("name");
             let place = text("in");
             let required = place == "path" || parameter.get("required") == Some(&Value::Bool(true));
-            // Without a parameter, the call could have another effect, so even an optional one needs a readable schema.
+            // Even an optional parameter needs a readable schema: without it, the call could have another effect.
             if let Some(schema) = parameter.get("schema")
                 && let Err(reason) = self.document.inlined(schema)
             {
                 return Err(format!("its {place} parameter {name} cannot be read: {reason}"));
             }
             match self.parameter(&mut arguments, parameter, name, place, required) {
-                // Without this parameter, the call could affect more than intended.
+                // Without this parameter, the call could affect more than intended, so the operation is left out.
                 Err(reason) if required || self.method != "get" => {
                     return Err(format!("its {place} parameter {name} {reason}"));
                 }
@@ -255,7 +255,7 @@ impl Arguments {
         self.properties.insert(name, schema);
     }
 
-    /// Templates can use the name, and no other argument has it.
+    /// Returns a name that templates can use and that no other argument has.
     fn name(&self, name: &str, place: &str) -> Result<String, String> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
         let plain: String = name.chars().map(plain).collect();

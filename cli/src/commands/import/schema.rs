@@ -181,7 +181,7 @@ impl SchemaInliner<'_> {
         Ok(Value::Object(made))
     }
 
-    /// These properties occur only in responses.
+    /// Returns the properties that occur only in responses.
     fn read_only<'m>(&self, members: &'m Map<String, Value>) -> Result<Vec<&'m String>, String> {
         let mut names = Vec::new();
         for (name, property) in members.get("properties").and_then(Value::as_object).into_iter().flatten() {

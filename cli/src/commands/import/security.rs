@@ -36,7 +36,7 @@ impl SecretNaming {
     }
 }
 
-/// Takes the first alternative that tools can use. The error is the reason why there is none.
+/// Takes the first alternative that tools can use. The error is the reason why tools cannot use the first alternative.
 pub(super) fn signing(
     document: &Document,
     operation: &Value,
@@ -123,7 +123,7 @@ impl ImportedCredentials {
             oauth2["refresh_token"] = self.secret(name, "_REFRESH_TOKEN", naming).into();
         }
         let scopes: Vec<&str> = scopes.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        // A refresh token already has the scopes to which its owner agreed.
+        // Only this grant requests scopes: a refresh token already has the scopes to which its owner agreed.
         if !scopes.is_empty() && grant == "client_credentials" {
             oauth2["scope"] = scopes.join(" ").into();
         }

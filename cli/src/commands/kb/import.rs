@@ -86,7 +86,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
     }
     let is_good = report.problems.is_empty() && report.stopped.is_none();
     for problem in report.problems.iter().take(PROBLEMS_SHOWN).filter(|_| !output.json) {
-        // A file name can contain control characters.
+        // A file name can contain control characters, which must not reach the terminal.
         let line = format!("{}: {}", problem.place, problem.why);
         output.note(&line.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>());
     }

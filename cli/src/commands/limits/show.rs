@@ -47,7 +47,7 @@ fn allows(limit: &LimitView) -> String {
     format!("{allows}; {beyond}")
 }
 
-/// The only counter of a limit can have an empty name.
+/// If a limit has only one counter, the name of the counter can be empty.
 fn name(counter: &CounterView) -> String {
     let name = match counter.counter.as_str() {
         "" => "(all calls)",

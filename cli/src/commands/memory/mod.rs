@@ -16,7 +16,6 @@ use crate::output::time_format::stamp;
 use crate::output::{Output, lines, short, table};
 use crate::setup::Setup;
 
-/// 64 times the size that an agent can keep.
 const FILE_BYTES_MAX: u64 = 64 * limits::MEMORIES_BYTES_MAX as u64;
 
 /// Add, import, list or delete memories of an agent, which it searches with search_my_memories.

@@ -18,7 +18,7 @@ pub(crate) struct AuditNote {
 }
 
 impl AuditNote {
-    /// A command that revokes a right must not fail because the name is missing.
+    /// A missing name is not an error, because a command that revokes a right must always work.
     pub(crate) fn by(&self) -> String {
         self.by.clone().unwrap_or_else(|| by_environment().unwrap_or_else(|_| "unknown".into()))
     }

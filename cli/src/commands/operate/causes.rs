@@ -15,7 +15,7 @@ use crate::output::{Output, lines, short, table};
 struct CausesOutput {
     causes: Vec<Cause>,
     read: usize,
-    /// Entries with other causes, which are not listed.
+    /// The number of entries with causes that are not listed.
     #[serde(skip_serializing_if = "is_none")]
     others: u64,
 }

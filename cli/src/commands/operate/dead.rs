@@ -299,7 +299,7 @@ struct Summary {
     handled: usize,
     /// False for a preview.
     done: bool,
-    /// Covers entries that were not handled, and all entries given by ID.
+    /// Has the entries that were not handled, and all entries given by ID.
     results: Vec<ReplayReport>,
 }
 
@@ -326,7 +326,8 @@ async fn handle_entries(
         let is_unknown = args.yes && summary.results.iter().all(|result| result.result == ReplayStatus::NotFound);
         return if is_unknown { Err(Failure::Reported) } else { Ok(()) };
     }
-    // An entry that fails again after this command started must not be replayed repeatedly.
+    // Handles only entries from before the start of this command. Otherwise, an entry that fails again would be
+    // replayed repeatedly.
     let mut began_ms = 0;
     for store in client.stores() {
         began_ms = store.now_ms().await?.max(began_ms);

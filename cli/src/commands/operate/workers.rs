@@ -13,7 +13,7 @@ use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Output, StatusColor, lines, table};
 use crate::setup::Setup;
 
-/// The list starts with the longest-running slice.
+/// Only the slices that have run longest are shown.
 const SLICES_SHOWN: usize = 50;
 
 /// List workers, drain a worker, or resume it.
@@ -101,7 +101,7 @@ async fn list(setup: &Setup, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let (found, now_ms) = workers::workers(client.stores()).await?;
     let mut slices = Vec::new();
-    // With JSON output, programs read the running slices from the list of turns.
+    // JSON output has no running slices. Programs read them from the list of turns.
     for store in client.stores().iter().filter(|_| !output.json()) {
         slices.extend(held_slices(store, None, SLICES_SHOWN).await?);
     }

@@ -1,4 +1,5 @@
-//! Draws a frame into a buffer of cells, for a terminal or as text. This module does no I/O.
+//! Draws a frame into a buffer of cells. A terminal shows the buffer, or it is printed as text. This module does no
+//! I/O.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -26,11 +27,11 @@ const BAR_CELLS: usize = 20;
 const TALL_ROWS: u16 = 30;
 /// Below this height, the trends are left out.
 const TREND_ROWS: u16 = 20;
-/// Least and most rows on a terminal.
+/// Least and most rows of findings on a terminal.
 const FINDINGS: (u16, u16) = (2, 10);
 const CORE_STATES: [&str; 2] = ["ready", "running"];
 
-/// At most 76 characters per line, for a terminal with 80 columns.
+/// Lines have at most 76 characters, so that they fit a terminal with 80 columns.
 const HELP: [&str; 20] = [
     "q, Ctrl-C, Esc   quit; Esc closes an open window first",
     "p                pause the display",
@@ -202,7 +203,7 @@ fn finding_line(finding: &Finding, columns: u16, style: Style) -> Line<'static> 
     Line::from(spans)
 }
 
-/// At most half of the height `left`, unless the backlog needs more.
+/// Returns at most half of the height `left`, or the height of the backlog if the backlog is higher.
 fn tables_on_top(frame: &Frame, states: usize, left: u16) -> u16 {
     let backlog = states + shard_lines(frame);
     let wanted = backlog.max(frame.nodes.len().min(PRINTED_ROWS_MAX) + 1) + 2;

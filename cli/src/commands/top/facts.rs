@@ -18,7 +18,7 @@ const APPROVALS_READ: usize = 100;
 const SLICES_READ: usize = 100;
 /// The settings of servers rarely change.
 const SERVERS_EVERY: Duration = Duration::from_secs(60);
-/// In ms. The least timeout of a tool that is not in tools.yaml.
+/// The least timeout, in ms, of a tool that is not in tools.yaml.
 const UNDECLARED_MS: i64 = 600_000;
 
 #[derive(Debug, Clone, Default)]

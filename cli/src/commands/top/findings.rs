@@ -62,7 +62,8 @@ fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// `pay (2), post_to_x (1)`, the most frequent name first. A single name has no count and is also returned.
+/// Returns text such as `pay (2), post_to_x (1)`, the most frequent name first. If there is only one name, the text is
+/// this name without a count, and the second value is the name.
 fn tallied<'a>(names: impl Iterator<Item = &'a str>) -> (String, Option<&'a str>) {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     names.for_each(|name| *counts.entry(name).or_default() += 1);
@@ -255,7 +256,7 @@ fn full_limits(frame: &Frame, facts: &FleetFacts, tick_ms: i64) -> Vec<Finding> 
         .collect();
     full.sort_by_key(|row| std::cmp::Reverse(row.turns));
     let of = |row: &&super::frame::Agent| {
-        // A wait for the next tick is short. A longer wait needs a decision.
+        // A wait for the next tick ends soon. A longer wait needs a person's decision.
         let severity = if row.due_in_ms > tick_ms { Severity::Doubt } else { Severity::Info };
         let (what, subject) = match &row.limit {
             Some(limit) => (format!("limit {limit}"), limit.clone()),
@@ -392,7 +393,7 @@ fn store(frame: &Frame, polled: &PollResult, facts: &FleetFacts) -> Vec<Finding>
     found
 }
 
-/// Short memory delays timers too, so `is_memory_short` hides this finding.
+/// Short memory also delays timers. Therefore no finding about timers is returned if `is_memory_short`.
 fn timers(polled: &PollResult, is_memory_short: bool) -> Vec<Finding> {
     let late = polled.shards.iter().enumerate().filter(|(_, shard)| shard.timer_late_ms > TIMER_LATE_MS_MAX);
     let of = |(number, shard): (usize, &tickfleet_store::ShardView)| {

@@ -59,7 +59,7 @@ pub(crate) struct Rates {
     pub(crate) calls: Option<f64>,
 }
 
-/// Of live workers, according to their last heartbeats.
+/// The slots of live workers, according to the last heartbeats.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Slots {
     pub(crate) busy: usize,
@@ -100,7 +100,7 @@ pub(crate) struct Agent {
     pub(crate) due_in_ms: i64,
     pub(crate) tick_used: i64,
     pub(crate) day_used: i64,
-    /// From the local configuration. `None` if unknown, or if the row is a limit.
+    /// The cap per tick in the local configuration. `None` if unknown, or if the row is a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tick_max: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -226,14 +226,14 @@ fn rate(
     passed_s: f64,
     counter: impl Fn(&ShardView) -> Option<u64>,
 ) -> Option<f64> {
-    // The counters of a shard that did not respond are unknown.
+    // The counters of a shard that did not respond are unknown, so the total is unknown too.
     let total =
         |seen: &PollResult| seen.shards.iter().map(&counter).sum::<Option<u64>>().filter(|_| seen.unread.is_empty());
     per_second(total(last?), total(now), passed_s)
 }
 
 fn per_second(before: Option<u64>, now: Option<u64>, passed_s: f64) -> Option<f64> {
-    // If the counter decreased, the stream was deleted and created again.
+    // If the counter decreased, the stream was deleted and created again, so the growth is unknown.
     let grown = now?.checked_sub(before?)?;
     #[allow(clippy::cast_precision_loss, reason = "a count a second is far below 2^53")]
     (passed_s > 0.0).then(|| (grown as f64 / passed_s * 10.0).round() / 10.0)

@@ -6,7 +6,7 @@ use tickfleet_store::{ServerLoad, ShardView};
 pub(super) struct PollResult {
     pub(super) at: Instant,
     pub(super) server: ServerLoad,
-    /// One per shard. Empty if the shard did not respond.
+    /// One view per shard. The view of a shard that did not respond is empty.
     pub(super) shards: Vec<ShardView>,
     pub(super) unread: BTreeMap<usize, String>,
 }

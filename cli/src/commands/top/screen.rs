@@ -100,7 +100,7 @@ pub(super) async fn run(
     let explanation_loader = ExplanationLoader { setup: Arc::new(setup.clone()), client: setup.client().await? };
     let (explanations, mut explanation_receiver) = mpsc::channel(1);
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
-    // A lost connection closes the terminal.
+    // If the connection is lost, the terminal closes and sends SIGHUP.
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::failed)?;
     let (pace, paces) = watch::channel(PollPace { every, paused: false });
     let (frames, mut fresh) = watch::channel(Ok(first.clone()));

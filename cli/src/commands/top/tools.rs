@@ -27,7 +27,7 @@ pub(crate) struct Tools {
 #[derive(Debug, Default)]
 pub(super) struct Window {
     calls: VecDeque<EndedCall>,
-    /// In ms of shard time. Until then, the window is incomplete, because the polls missed calls.
+    /// Until this time (ms of shard time), the window is incomplete, because the polls missed calls.
     sampled_until_ms: i64,
 }
 

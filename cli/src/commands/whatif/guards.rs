@@ -32,7 +32,7 @@ pub(super) struct Guards {
 impl Guards {
     pub(super) fn new(setup: &Setup) -> Result<Self, Failure> {
         let active = setup.active();
-        // No tool runs here. Only tools about the fleet itself would query this store.
+        // Any store is sufficient. Only tools that query the fleet itself would use it, and no tool runs here.
         let stores = setup.stores()?;
         let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
         let registry = Arc::new(setup.registry(store, &active, Runs::Elsewhere)?);
@@ -92,7 +92,7 @@ impl Guards {
         FactTurn::of(calls.first()?, by_facts)
     }
 
-    /// Reports a difference immediately, unless session facts can still stop the call.
+    /// Reports a difference immediately. If session facts can still stop the call, the difference is reported later.
     async fn evaluate_call(
         &self,
         call: &RecordedCall,

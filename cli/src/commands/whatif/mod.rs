@@ -32,7 +32,7 @@ use crate::output::Output;
 use crate::output::time_format::TimeArg;
 use crate::setup::{Setup, now_ms};
 
-/// The file of `--differences` gets all differences.
+/// Further differences are written only to the file of `--differences`.
 const PRINTED_MAX: usize = 100;
 const DIFFERENCES_MAX: usize = 10_000;
 /// Calls of one turn that are evaluated together.
@@ -214,7 +214,8 @@ impl RecordedLog {
                     }
                     RecordedEntry::Reset(_) | RecordedEntry::Pause(_) | RecordedEntry::Other => {}
                 },
-                // The fleet's counters include the lost entries, so the log is complete only after the gap.
+                // The fleet's counters include the lost entries, but the log does not. The log is complete only after
+                // the gap.
                 Some(Line::Lost(lost)) => {
                     let at_ms = ms_of(lost.before.as_deref().unwrap_or(&lost.after));
                     at_ms.into_iter().for_each(|at_ms| self.began.cut_shard(lost.shard, at_ms));
@@ -314,7 +315,8 @@ fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Re
     Ok(evaluation)
 }
 
-/// The first list has all turns. The second has the turns that depend on facts, by the time the facts first matter.
+/// The first list has all turns. The second list has the turns that depend on facts, sorted by the time when the facts
+/// first matter.
 async fn evaluate_guards(
     guards: &Guards,
     calls: Sorter,

@@ -7,12 +7,12 @@ use tickfleet_testkit::{file_of, move_clock};
 use super::ChaosFleet;
 use super::target::RedisKind;
 
-/// Like a correction of some seconds, a wrong time zone, and a wrong day.
+/// Steps such as a correction of some seconds, a wrong time zone, and a wrong day.
 const STEPS_MS: [i64; 6] = [-25 * HOUR_MS, -HOUR_MS, -20_000, 20_000, HOUR_MS, 25 * HOUR_MS];
 /// After a step back, a node's last vote seems recent. The node then does not vote, and no replica may take over.
 /// Therefore the clocks of nodes step ahead, or back by less than the time between votes.
 const STEPS_OF_NODES_MS: [i64; 4] = [20_000, HOUR_MS, 5 * HOUR_MS, -2_000];
-/// Records that must be kept are kept longer than this lead of a clock.
+/// A clock is at most this far ahead. Records that must be kept are kept for a longer time.
 const AHEAD_MS_MAX: i64 = 48 * HOUR_MS;
 const HOUR_MS: i64 = 3_600_000;
 

@@ -10,7 +10,7 @@ use super::{ChaosFleet, PATIENCE};
 
 /// Producers submit every three seconds, so this time contains two rounds of submits.
 const SPAN: Duration = Duration::from_secs(6);
-/// In percent of the usual throughput.
+/// The throughput has recovered if it reaches this percentage of the usual throughput.
 const AGAIN: usize = 95;
 
 #[derive(Debug, Clone, Copy)]

@@ -35,13 +35,13 @@ use verdict::{ChaosVerdict, Evidence};
 use witness::Witness;
 
 const AGENTS: usize = 6;
-/// Schedulers must come first.
+/// The processes start in this order, so schedulers must come first.
 const ROLES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
 /// Longer than the lease of every process, 2 s.
 const PAST_THE_LEASE: Duration = Duration::from_millis(3_500);
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Replies are only read at the end of the run, which may be hours later.
+/// Replies are only read at the end of the run, which may be hours later, so inboxes must hold many replies.
 const INBOX_UNREAD_MAX: u64 = 1_000_000;
 
 struct Dice(u64);
@@ -157,7 +157,7 @@ impl ChaosFleet {
             "stop Redis" => {
                 let primary = self.target.primary().await;
                 self.target.server(primary).pause();
-                // Sentinels consider a primary dead only after a longer time.
+                // This pause is shorter than the time after which Sentinels consider a primary dead.
                 sleep(Duration::from_millis(800)).await;
                 self.target.server(primary).resume();
             }
@@ -195,7 +195,8 @@ impl ChaosFleet {
         proxy.set(ProxyState::Open);
     }
 
-    /// The fleet recreates a deleted group. An operator must repair the timers. Only metrics use the list `parked`.
+    /// Deletes the timers, a consumer group or the list `parked`. An operator must repair the timers. The fleet
+    /// recreates the group. Only metrics use the list.
     async fn delete(&mut self) {
         let [timers, ready, parked] = ["timers", "ready:normal", "parked"].map(|name| self.target.key(name));
         match self.dice.below(3) {
@@ -258,7 +259,7 @@ impl ChaosFleet {
                 break;
             }
             assert!(began.elapsed() < PATIENCE, "after {fault:?} nothing goes on");
-            // A late failover may have lost the turn.
+            // A late failover may have lost the turn, so the turn is submitted again.
             if self.target.forgets() && began.elapsed() > PATIENCE / 8 {
                 submit(&self.client, &tenant, "probe", self.probes, 1).await;
             }

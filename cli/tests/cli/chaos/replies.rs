@@ -44,7 +44,8 @@ async fn replies_of(target: &mut ChaosTarget, found: &mut Vec<String>) {
     }
 }
 
-/// A failover can lose writes that the replica lacked. The fleet accepts an ID only once.
+/// A failover can lose writes that the replica lacked, so turns without a reply are sent again. The fleet accepts an ID
+/// only once.
 async fn send_again(client: &Client, homes: &[ShardTenant], missing: &[String]) {
     for id in missing {
         let (agent, turn) = id.rsplit_once('-').unwrap();

@@ -37,7 +37,7 @@ const SHARDS: u32 = 4;
 /// fsync is needed.
 const WITNESSED: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
 
-/// Separated by commas. If the variable is empty, all faults.
+/// The variable lists faults, separated by commas. If the variable is empty, all faults are wanted.
 #[allow(clippy::disallowed_methods, reason = "whoever runs it by hand says which faults")]
 fn wanted(mut faults: Vec<&'static str>) -> Vec<&'static str> {
     let named = std::env::var("TICKFLEET_CHAOS_FAULTS").unwrap_or_default();
@@ -216,7 +216,8 @@ impl ChaosTarget {
         }
     }
 
-    /// A single server restarts. With `lags`, the replica is disconnected first for this time, so that writes are lost.
+    /// Kills the primary. A single server is restarted. With `lags`, the replica is first disconnected for this time,
+    /// so that writes are lost.
     pub async fn kill(&mut self, lags: Option<Duration>) {
         let primary = self.primary().await;
         if let Some(lags) = lags {
@@ -266,7 +267,7 @@ impl ChaosTarget {
             ("a primary and its replica that clients alone reach" | "all nodes apart", RedisKind::Cluster(_)) => {
                 self.refuses(primary).await;
             }
-            // No `once` call is confirmed and the primary does not change. There is no event to wait for.
+            // The primary does not change, so no event ends this wait.
             _ => sleep(PAST_THE_LEASE).await,
         }
         if let Some((network, _)) = self.network() {
@@ -283,7 +284,8 @@ impl ChaosTarget {
         }
     }
 
-    /// Behind Sentinels, an isolated primary never rejects writes, so the wait is only longer than the lease.
+    /// Waits until the isolated primary rejects writes. Behind Sentinels, it never does, so the wait has a fixed
+    /// length.
     async fn refuses(&self, primary: usize) {
         let RedisKind::Cluster(cluster) = &self.kind else {
             // Both primaries accept writes during this sleep.
@@ -324,7 +326,7 @@ impl ChaosTarget {
             }
         }
         cluster.end_move(slot, from, to).await;
-        // Until all nodes know the move, some of them redirect clients twice.
+        // Waits until all nodes know the move. Until then, some nodes redirect clients twice.
         cluster.another_holder(slot, from).await;
     }
 

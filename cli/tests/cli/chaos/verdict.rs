@@ -9,7 +9,7 @@ pub const TICK_CALLS: usize = 10;
 pub const TICK_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400_000;
 pub const DAY_CALLS: usize = 30;
-/// An entry gets its ID after the decision, possibly after the end of the window.
+/// The fleet decides in a window, and the entry gets its ID at most this much later, possibly after the window.
 const BLUR_MS: u64 = 60;
 
 #[derive(Debug, Clone)]

@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use super::verdict::AdmittedCall;
 
-/// Every file exists for at least some seconds.
+/// Every file exists for at least some seconds, so the witness detects every file.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// By path of the link: each length of the file, and the time when the file grew.
 type Growth = Arc<Mutex<BTreeMap<PathBuf, Vec<(u64, Interval)>>>>;
-/// Since the start of the witness.
+/// Two times since the start of the witness.
 type Interval = (Duration, Duration);
 
 pub struct Witness {

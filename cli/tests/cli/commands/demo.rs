@@ -66,7 +66,7 @@ fn asked(address: &str, key: &str, path: &str) -> String {
     answer
 }
 
-/// Without sandbox support, one call is missing. Without Python, two calls are missing.
+/// Checks the counts of the day. Without sandbox support, one call is missing. Without Python, two calls are missing.
 fn plays_its_day(report: &Value) {
     assert_eq!((&report["ok"], &report["broken"]), (&true.into(), &json!([])));
     let sandbox = report["left_out"].get("shell");

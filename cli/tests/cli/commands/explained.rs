@@ -139,7 +139,7 @@ async fn explain_finds_an_old_turn_among_many_newer_audit_entries() {
     }
     fleet.run(&["explain", "demo:given/1"]).exits(0).says("kelly called nope");
 
-    // In a real fleet, these records expire earlier than the audit log.
+    // In a real fleet, these records expire earlier than the audit log. Here, they are deleted.
     let ids = [
         format!("{{tickfleet:0}}:done:{minted}"),
         "{tickfleet:0}:done:demo:given".into(),

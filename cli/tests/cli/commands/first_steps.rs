@@ -16,7 +16,7 @@ fn kellys<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&KELLY, more].concat()
 }
 
-/// The length of socket paths is limited.
+/// The path is short, because the length of socket paths is limited.
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }

@@ -8,9 +8,9 @@ use crate::support::process::Process;
 #[tokio::test]
 async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
     let redis = RedisServer::start().await;
-    // The window does not end between two polls.
+    // The long tick does not end between two polls.
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "10m")]);
-    // Even three windows allow fewer calls, so the last calls wait.
+    // Even three ticks allow fewer calls, so the last calls wait.
     let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 25).flatten().collect();
     fleet.run(&submit(&[&calls[..], &["--turn-id", "long"]].concat())).exits(0).says("demo:long");
     let story = loop {
@@ -58,7 +58,7 @@ async fn explain_finds_turns_that_no_scheduler_has_admitted() {
 
 #[tokio::test]
 async fn tenant_set_applies_to_a_running_fleet_and_survives_a_restart() {
-    // The length of socket paths is limited.
+    // The path is short, because the length of socket paths is limited.
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let dir = ["--redis", "--dir", folder.path().to_str().unwrap()];
     let fleet = DevFleet::start(&dir);
@@ -66,7 +66,7 @@ async fn tenant_set_applies_to_a_running_fleet_and_survives_a_restart() {
     assert_eq!(fleet.run(&set).exits(0).json()["max_actions_per_day"], 7);
     fleet.run(&["tenant", "set", "acme", "--time-zone", "Europe/Berlinn"]).exits(2).prints_error("Europe/Berlinn");
     fleet.run(&["tenant", "set", "acme", "--agent", "nobody"]).exits(1).prints_error("nobody");
-    // Until the next heartbeat, turns of the new tenant are rejected.
+    // Until the next heartbeat, turns of the new tenant are rejected, so the turn is repeated.
     let turn = ["submit", "--tenant", "acme", "--agent", "kelly", "--call", "echo", "--wait", "--json"];
     while fleet.run(&turn).json()["status"] != "done" {}
     DevFleet::refused(&dir).exits(1).prints_error("a running Redis uses the folder");
@@ -80,7 +80,7 @@ async fn tenant_set_applies_to_a_running_fleet_and_survives_a_restart() {
 
 #[tokio::test]
 async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
-    // The length of socket paths is limited.
+    // The path is short, because the length of socket paths is limited.
     let place = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
     let fleet = DevFleet::start(&["--dir", place.path().to_str().unwrap()]);
     let folder = tempfile::tempdir().unwrap();

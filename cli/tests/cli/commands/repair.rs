@@ -65,7 +65,7 @@ impl RepairFixture {
         Process::start(role, self.dir.path(), &self.redis.url())
     }
 
-    /// Direct checks are much faster than runs of the binary.
+    /// Tests check the store directly where they can, because runs of the binary are much slower.
     fn store(&self) -> Store {
         Store::open(&self.redis.url(), 0, Arc::new(StoreOptions::default())).unwrap()
     }

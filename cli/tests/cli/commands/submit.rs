@@ -67,7 +67,7 @@ async fn a_delegated_task_that_fails_reports_its_reason() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let to = |agent| ["delegate", "--tenant", "atlas-ux", "--to", agent, "Announce it", "--wait", "--json"];
-    // Kelly needs a model, but none is configured.
+    // Kelly needs a model, but none is configured, so the task fails.
     let reply = fleet.run(&to("kelly")).exits(1).json();
     assert_eq!(reply["results"][0]["outcome"], "permanent", "{reply}");
     assert_eq!(reply["results"][0]["error"]["code"], "not_configured", "{reply}");

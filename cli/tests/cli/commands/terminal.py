@@ -87,7 +87,7 @@ def main():
 
     def read(wait_s):
         if select.select([ours], [], [], wait_s)[0]:
-            # A read may end in the middle of a multi-byte character.
+            # A read may end in the middle of a multi-byte character. The next read completes the character.
             nonlocal half
             data = half + os.read(ours, 65536)
             cut = max((n for n in range(4) if is_whole(data[:len(data) - n])), key=lambda n: -n)
@@ -99,7 +99,7 @@ def main():
     def wait(what, done):
         end = time.monotonic() + PATIENCE_S
         while not done():
-            # The last output may not have been read when the process ends.
+            # The last output may not have been read when the process ends, so one more read follows.
             is_over = child.poll() is not None or time.monotonic() > end
             read(0.2)
             if is_over and not done():

@@ -55,7 +55,7 @@ async fn top_prints_a_frame_with_capped_agents_tools_and_live_processes() {
     assert!(frame["nodes"][1]["heartbeat_age_ms"].as_i64().unwrap() < 10_000, "{frame:#}");
     let kinds: Vec<&str> =
         frame["findings"].as_array().unwrap().iter().map(|finding| finding["kind"].as_str().unwrap()).collect();
-    // This Redis has no append-only file and no maxmemory.
+    // This Redis has no append-only file and no maxmemory, so there is a finding about the store.
     assert!(kinds.iter().all(|kind| ["limit_full", "store"].contains(kind)), "{frame:#}");
     assert!(kinds.contains(&"store"), "{frame:#}");
 

@@ -54,7 +54,8 @@ async fn stored_data_survives_a_clock_that_ran_ten_days_ahead() {
             command.arg("{tickfleet:0}:turns").arg("*").arg("turn").arg(message);
             let _: String = command.query_async(&mut redis).await.unwrap();
         }
-        // Each turn is then settled by its own commit, which trims the streams.
+        // Waits until the turn is settled, so that each turn is settled by its own commit. Each commit trims the
+        // streams.
         has(&server, &format!("replies:demo:{inbox}"), i / 2 + 1 + (i + 1) % 2).await;
     }
     has(&server, "dead", turns + 1).await;

@@ -105,7 +105,7 @@ async fn answers_name_the_cap_limit_or_slot_that_delays_a_call() {
     let echo = |value: i64| ("echo", json!({"value": value}));
     let long = ("sleep", json!({"ms": 25_000}));
 
-    // The tick lasts an hour.
+    // The tick lasts an hour, so the second call waits.
     asked.submit("demo", "slow", "tick", &calls(&[echo(1), echo(1)]));
     asked.answers("demo:tick", &["It waits: the agent's tick is used up (1 of 1 calls). The next call is eligible"]);
     asked.submit("demo", "slow", "behind", &calls(&[echo(1)]));
@@ -151,7 +151,7 @@ async fn answers_name_the_rule_or_error_that_stopped_a_call() {
     let wrong = ["it is not granted to you", "'to'", "There is no tool called \"pya\". Did you mean pay?"];
     asked.answers("demo:wrong", &wrong);
     asked.run(&["tools", "disable", "post"]).exits(0);
-    // Workers detect the change only at their next heartbeat.
+    // Workers detect the change only at their next heartbeat, so the call is repeated.
     for number in 0.. {
         let id = format!("gone-{number}");
         // The arguments differ each time, so that the loop breaker does not deny the call.

@@ -68,7 +68,7 @@ impl Log {
     }
 }
 
-/// The oldest first.
+/// Returns the files of the export, the oldest first.
 fn files(current: &Path) -> Vec<PathBuf> {
     let name = format!("{}.", current.file_name().unwrap().to_str().unwrap());
     let all = current.parent().unwrap().read_dir().unwrap().map(|entry| entry.unwrap().path());

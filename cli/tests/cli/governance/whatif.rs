@@ -151,7 +151,7 @@ async fn a_policy_change_alters_only_the_decisions_it_affects() {
     let other = |name: &str, changes: &[(&str, &str, &str)]| {
         let said = whatif(&configure(folder.path(), name, changes), &export);
         let mut found = differ(&said);
-        // The calls of a tick depend on the machine's speed.
+        // The calls of a tick depend on the machine's speed, so these differences are ignored.
         found.retain(|(.., by)| by != "max_calls_per_tick");
         (found, said)
     };

@@ -15,7 +15,7 @@ use crate::support::python::interpreter;
 /// The events usually take some seconds.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The length of socket paths is limited.
+/// The path is short, because the length of socket paths is limited.
 pub(super) fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }

@@ -25,7 +25,7 @@ fn own_fleet() -> PathBuf {
     program
 }
 
-/// The length of socket paths is limited.
+/// The path is short, because the length of socket paths is limited.
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }

@@ -48,7 +48,7 @@ async fn roles_and_commands_accept_the_url_of_a_cluster() {
     until_all_printed(&[placed, few].concat(), || asked(&["doctor"]));
     until_printed("4 schedulers, 4 workers alive", || asked(&["top", "--once"]));
 
-    // The dead primary has no replica. The other primaries are still checked.
+    // `doctor` reports the dead primary, which has no replica, but still checks the other primaries.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
     cluster.servers[2].kill9();
     let reported = asked(&["doctor"]);

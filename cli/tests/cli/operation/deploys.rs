@@ -175,7 +175,7 @@ async fn untroubled(redis: &RedisServer) {
     }
 }
 
-/// In the first line, the JSON follows a header. The next line has the reply.
+/// Returns the JSON in the first line of the record, after its header. The next line has the reply.
 fn finished(record: &str) -> Value {
     let line = record.lines().next().unwrap();
     serde_json::from_str(&line[line.find('{').unwrap()..]).unwrap()

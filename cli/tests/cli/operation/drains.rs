@@ -74,7 +74,7 @@ impl DrainFixture {
         self.until(host, |one| one["drain_applied"] == true && one["drained"].is_object() == (what == "drain"));
     }
 
-    /// The drained worker still accepts the slices that its pending read returns.
+    /// Waits until the last read of the drained worker ends. Until then, the worker still accepts slices.
     async fn asks_no_more() {
         let lease_ms = StoreOptions::default().lease_ms.unsigned_abs();
         // The end of a read causes no event, so wait for the maximum duration of a read.

@@ -15,7 +15,7 @@ fn finding(overview: &Value, kind: &str) -> Option<Value> {
 async fn the_api_top_and_doctor_report_the_same_findings() {
     let served = OperatorFleet::start().await;
     let calm = served.sees("overview");
-    // This Redis has no append-only file and no maxmemory.
+    // This Redis has no append-only file and no maxmemory, so there is a finding about the store.
     let kinds: Vec<&Value> = calm["findings"].as_array().unwrap().iter().map(|finding| &finding["kind"]).collect();
     assert!(!kinds.is_empty() && kinds.iter().all(|kind| *kind == "store"), "{calm:#}");
 

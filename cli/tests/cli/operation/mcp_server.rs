@@ -19,7 +19,7 @@ const PATH: &str = "/v1/agents/kelly/mcp";
 const LOOKS: usize = 2_400;
 const HEAD: &str = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
 
-/// The protocol revision 2025-11-25 has a handshake.
+/// Uses the protocol revision 2025-11-25, which has a handshake.
 fn ask(gateway: &Gateway, key: &str, method: &str, params: &Value) -> HttpResponse {
     ask_for("kelly", gateway, key, method, params)
 }
@@ -54,7 +54,7 @@ fn call(name: &str, arguments: &Value) -> Value {
     json!({"name": name, "arguments": arguments})
 }
 
-/// A worker writes the list only some time after its start.
+/// Repeats the request, because a worker writes the list only some time after its start.
 fn listed(mut ask: impl FnMut() -> Value) -> Value {
     for _ in 0..LOOKS {
         let answer = ask();

@@ -237,7 +237,7 @@ fn without_dialogs_a_waiting_call_names_the_console_and_can_be_retried() {
     assert_eq!(waiting.len(), 1, "{approvals}");
     let approve = format!("/v1/operate/approvals/local:{}/approve", waiting[0]["id"].as_str().unwrap());
     assert_eq!(console.ask(secret, "POST", &approve, &json!({})).status, 200);
-    // The approved call may not have run yet.
+    // The approved call may not have run yet, so the call is repeated.
     let mut said = client.call("send", &key("a"));
     for _ in 0..LOOKS {
         if !said.1 {

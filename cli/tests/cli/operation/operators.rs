@@ -48,7 +48,7 @@ pub(super) struct Keys {
     pub(super) operator: String,
     pub(super) approver: String,
     pub(super) service: String,
-    /// May view and operate, but only in the tenant `acme`.
+    /// A key that may view and operate, but only in the tenant `acme`.
     pub(super) acme: String,
 }
 

@@ -68,7 +68,7 @@ const AGENTS: usize = 30_000;
 /// About 14 MB were measured. A second copy of the agents, their text or their parsed trees would exceed the maximum.
 const AGENTS_COST_MAX: u64 = 40 << 20;
 
-/// In bytes, after the process has released the memory for reading the configuration.
+/// Returns the memory in bytes, after the process has released the memory for reading the configuration.
 async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();

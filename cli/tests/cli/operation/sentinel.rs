@@ -57,7 +57,7 @@ async fn readiness_and_doctor_report_the_primary_or_why_it_is_missing() {
     until_metric(&scheduler, "tickfleet_redis_primary_moves_total", |moves| moves >= 1.0);
     until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing == 0.0);
 
-    // The Sentinels name a primary that does not respond, and there is no replica to promote.
+    // The Sentinels still name the dead primary, because they have no replica to promote.
     trio.servers[1].kill9();
     until_ready_says(&scheduler, "503", "cannot find the primary fleet");
     until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing > 0.0);

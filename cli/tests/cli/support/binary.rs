@@ -81,7 +81,8 @@ impl CommandOutput {
     }
 }
 
-/// Each node and each Sentinel has one second to respond, so the command fails if the machine stalls.
+/// Repeats the command. Each node and each Sentinel has one second to respond, so the command fails if the machine
+/// stalls.
 pub fn reached(run: impl Fn() -> CommandOutput) -> CommandOutput {
     let began = Instant::now();
     loop {

@@ -29,7 +29,7 @@ pub struct Prometheus {
     dir: TempDir,
 }
 
-/// Below the range from which the system assigns ports, so no other process gets the port.
+/// Returns a port below the range from which the system assigns ports, so no other process gets it.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Processes that run at the same time start their search at different ports.

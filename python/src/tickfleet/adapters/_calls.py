@@ -254,7 +254,7 @@ class Caller(Generic[C]):
     async def _defined(self, fleet: AsyncFleet) -> list[Definition]:
         shown = own = await fleet.tools(self.agent, format="openai", tenant=self.tenant)
         if self._allowed and not self._allowed <= {definition["function"]["name"] for definition in shown}:
-            # The dialect may have renamed a tool of the fleet.
+            # The dialect may have renamed a tool of the fleet, so the original names are needed too.
             own = await fleet.tools(self.agent, format="raw", tenant=self.tenant)
         found = []
         for definition, raw in zip(shown, own):

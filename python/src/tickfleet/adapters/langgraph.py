@@ -302,7 +302,8 @@ class _FleetTool(BaseTool):
         at, message, equal = made_by[-1]
         parts: list[Any] = [_place(runtime, message, at + 1), runtime.tool_call_id]
         if len(equal) > 1:
-            # Two calls of one message have the same id. With equal arguments too, these calls are one call.
+            # Several calls of the message have the same id, so names and arguments distinguish them. Equal calls count
+            # as one call.
             parts += [self.name, text]
         return calls, self._caller.turn_id(*parts), interrupts
 
@@ -338,7 +339,8 @@ def _messages(state: Any, key: str) -> Sequence[AnyMessage]:
 
 def _may_interrupt(config: RunnableConfig) -> bool:
     """Returns whether an interrupted graph can be resumed, that is, whether it has a checkpointer."""
-    # With Python 3.10, asynchronous nodes cannot interrupt. A graph without a checkpointer can also have a thread.
+    # With Python 3.10, asynchronous nodes cannot interrupt. A thread is not enough: a graph without a checkpointer can
+    # also have a thread.
     return sys.version_info >= (3, 11) and config.get("configurable", {}).get(CONFIG_KEY_CHECKPOINTER) is not None
 
 

@@ -56,7 +56,7 @@ Context: TypeAlias = RunContextWrapper[Any]
 # A shorter item id is a number that can also occur in other runs.
 _ITEM_LENGTH_MIN = 16
 
-# For replies that arrive before the SDK calls their tools, and for descriptions of waiting calls.
+# Maximum number of replies that arrive before the SDK calls their tools, and of descriptions of waiting calls.
 _KEPT_MAX = 1_000
 
 V = TypeVar("V")

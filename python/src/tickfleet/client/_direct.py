@@ -66,7 +66,8 @@ class _Awaited:
             if reply is not None:
                 return reply
             approval = await self._hub.pending_approval(self._waiter) if is_decided else None
-            # A rejection is in the inbox before the state of the turn is read.
+            # If the fleet has rejected the message, the rejection is already in the inbox. The next pass reads it
+            # before the state of the turn.
             is_decided = is_decided or await self._hub.is_decided(self._waiter)
             if approval is not None or (end is not None and time.monotonic() >= end):
                 return approval
@@ -164,7 +165,7 @@ class Direct:
             if await self._redis.exists(f"{prefix}names") or time.monotonic() >= end:
                 break
             await asyncio.sleep(_LOOK_AGAIN_S)
-        # The list may have been written between the last two reads.
+        # The list may have been written between the last two reads, so it is read once more.
         found = found or await self._redis.content(f"{prefix}{tenant}:{agent}")
         text = None if found is None else await self._redis.content(f"{prefix}=:{json.loads(found)['d']}")
         if text is None:

@@ -86,7 +86,7 @@ async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position:
         if not steps and record is not None:
             yield Event(kind="ended", position=position, reply=read_record(record))
             return
-        # Within this time, the scheduler decides about every message of an unknown tenant.
+        # After this time, the scheduler has rejected any message of an unknown tenant.
         is_late = position == first and time.monotonic() - started > _ABSENT_AFTER
         if is_late and await redis.is_absent(prefix, place):
             yield Event(kind="ended", position=position, reply=absent(place, "task"))

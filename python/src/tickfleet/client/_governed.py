@@ -356,7 +356,7 @@ class Governed(_Governed[R]):
                 except Exception as error:
                     report = ran.raised(error)
                 except BaseException as error:
-                    # After Ctrl-C, for example, the function may have taken effect.
+                    # The function may have taken effect, for example before Ctrl-C, so the report is sent.
                     with contextlib.suppress(FleetError):
                         thread.run(call.conclude(found, ran.raised(error)))
                     raise

@@ -150,7 +150,8 @@ class Hub:
             while tasks:
                 for task in tasks:
                     task.cancel()
-                # A library may swallow a cancellation that arrives at the wrong moment.
+                # A library may swallow a cancellation that arrives at the wrong moment, so tasks are canceled
+                # repeatedly.
                 _, tasks = await asyncio.wait(tasks, timeout=0.1)
             if read is not None and not read.cancelled():
                 read.exception()
@@ -231,5 +232,5 @@ class Hub:
             if reply is not None:
                 self._tell(waiter, reply)
         elif waiter.decided:
-            # The hub reads a rejection from the inbox before the next check.
+            # If the message was rejected, the hub reads the rejection from the inbox before the next check.
             waiter.look_at = time.monotonic() + _RECORD_SOON

@@ -28,7 +28,7 @@ from tickfleet.client._transport import DEFAULT_URL
 # Timeout of a command in seconds. It must be longer than BLOCK_MS, because it includes a blocking read.
 _ANSWER_S = 10.0
 
-# Each command has its own connection, so a burst of turns opens no more connections.
+# Maximum number of concurrent commands. Each has its own connection, so this also limits the connections.
 _AT_ONCE = 32
 
 # Seconds before each retry; the last value is repeated.
@@ -255,7 +255,7 @@ class Redis:
 
         async def ask() -> tuple[str, dict[str, str]] | None:
             for start in list(starts):
-                # The entry of an earlier attempt is now pending if the response was lost.
+                # If the response was lost, the entry is now pending. A retry therefore reads pending entries first.
                 starts[:] = ["0", ">"]
                 try:
                     found = await self._client.xreadgroup("workers", consumer, {stream: start}, count=1)
@@ -319,7 +319,8 @@ class Redis:
                 reason = state.get("reason", {})
                 if state.get("s") != "waiting" or reason.get("f") != "approval":
                     return None
-                # A decision makes the timer of the turn due immediately. The record changes when the timer fires.
+                # A decision about the approval makes the timer of the turn due immediately. The record changes only
+                # when the timer fires. An earlier timer therefore means that the approval is decided.
                 timer = await self._client.zscore(f"{prefix}timers", f"turn:{place}")
             except exceptions.NoPermissionError:
                 self._may_read_turns = False

@@ -54,7 +54,7 @@ class _Thread:
         try:
             return future.result(timeout)
         except BaseException:
-            # For example Ctrl-C. The caller no longer waits for the result.
+            # The caller no longer waits for the result, for example after Ctrl-C.
             future.cancel()
             raise
 

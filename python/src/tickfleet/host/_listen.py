@@ -26,12 +26,12 @@ _MARK = "TICKFLEET_INTERPRETER"
 #: After the end of its connection, an interpreter has this time to end. Then it is killed.
 _GRACE_S = 1.0
 _LOOK_S = 0.1
-#: A terminating tool host ends after this many seconds without a connection. A worker that replaces its only
-#: interpreter has no connection for a moment.
+#: A terminating tool host ends after this many seconds without a connection. It does not end immediately, because a
+#: worker that replaces its only interpreter has no connection for a moment.
 _LINGER_S = 2.0
-#: A process that forks during one scan for processes to kill is found in the next scan.
+#: Maximum scans for processes to kill. A process that forks during one scan is found in the next scan.
 _LOOKS_MAX = 10
-#: Platforms without this event do not report a closed connection, so interpreters must end without a kill.
+#: Platforms without this event do not report a closed connection. There, interpreters must end by themselves.
 _GONE = getattr(select, "POLLRDHUP", 0)
 
 

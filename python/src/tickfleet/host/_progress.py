@@ -22,7 +22,8 @@ class Progress:
         self._send = send
         self._loop = loop
         self._lock = threading.Lock()
-        #: By call. ``None`` means that the report was sent. A call without an entry has no timer.
+        #: The latest report of each call. ``None`` means that the report was sent. A call without an entry has no
+        #: timer.
         self._latest: dict[int, dict[str, Any] | None] = {}
 
     def of(self, identity: int) -> Reporter:

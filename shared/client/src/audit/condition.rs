@@ -64,7 +64,7 @@ impl ArgumentConditions {
             })
     }
 
-    /// A call must then meet the conditions of both.
+    /// A call must then meet the conditions of `self` and `other`.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.0.extend(other.0);

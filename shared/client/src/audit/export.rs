@@ -158,7 +158,7 @@ impl<'a, W: io::Write> Export<'a, W> {
         Ok(self.resume.counted)
     }
 
-    /// By shard: the start of a log that was trimmed (ms by Redis' clock).
+    /// Returns the start of each trimmed log, by shard (ms by Redis' clock).
     async fn begins(&self) -> Result<BTreeMap<u32, i64>, StoreError> {
         let mut begins = BTreeMap::new();
         for store in self.stores {

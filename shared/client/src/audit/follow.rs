@@ -192,7 +192,7 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
     (after != *position).then_some(LogBatch { shard, items, after, more: full || more_seals })
 }
 
-/// A loss is known at the end of the log, or if all entries before the position have been trimmed.
+/// A loss is detected only at the end of the log, or if all entries before the position have been trimmed.
 fn lost(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntries> {
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let read = page.entries.len() as u64;

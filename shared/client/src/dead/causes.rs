@@ -151,8 +151,8 @@ pub async fn causes(
 }
 
 impl DeadEntry {
-    /// Returns the normalized error of a call or task: `#` replaces each word with a digit, except status codes (503).
-    /// `None` for letters, and if no part of the error is short enough to be shown.
+    /// Returns the normalized error of a call or task: `#` replaces each word that contains a digit, except status
+    /// codes (503). `None` for letters, and if no part of the error is short enough to be shown.
     #[must_use]
     pub fn normalized_error(&self) -> Option<String> {
         if self.id.kind == DeadKind::Letter {

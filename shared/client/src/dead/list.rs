@@ -10,12 +10,12 @@ use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError};
 use super::{DeadCursor, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage};
 
 const PAGE: usize = 500;
-/// For one page of the list.
+/// The entries that are read for one page of the list.
 const READ_MAX: usize = 20_000;
 
 fn again(old: &str, suffix: &str, id: &DeadId) -> String {
     let name = format!("{old}{suffix}");
-    // If the old ID is too long for the suffix, the shard and the entry are unique together.
+    // If the old ID is too long for the suffix, the shard and the entry make the new ID unique.
     if name.len() <= limits::ID_BYTES_MAX { name } else { format!("again-{}-{}", id.shard, id.entry) }
 }
 
@@ -141,7 +141,8 @@ fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
     let is_task = letter.from == "tasks";
     let own = if is_task { text("task_id") } else { text("turn_id") };
     let minted = format!("{}{}", if is_task { "k" } else { "t" }, letter.entry);
-    // A poison message crashed its readers, so a turn with its ID may exist. The ID of a rejected message is unused.
+    // No turn uses the ID of a rejected message, so the replay keeps this ID. A poison message crashed its readers, so
+    // a turn may use the message's ID, and the replay gets a new ID.
     let becomes = match &own {
         Some(own) if letter.reason != "poison" => own.clone(),
         Some(own) => again(own, ".again", &id),
@@ -179,7 +180,8 @@ fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
     (!is_whole).then_some("its message is invalid or was stored only in part")
 }
 
-/// Only outcomes that are listed by default, or `asked`. `None` for a call without an agent.
+/// Returns the entry of a failed call, or of a call with the outcome `asked`. Returns `None` for other entries, and for
+/// a call without an agent.
 pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDetails> {
     // Most entries are of successful calls, so entries without the level `error` are skipped without parsing.
     let (head, _) = entry.text.split_once(r#""action":"TOOL_CALL""#)?;
@@ -227,8 +229,8 @@ pub(super) fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<
     Some(DeadEntryDetails { dead, message: Some(message), becomes: Some(becomes) })
 }
 
-/// The entry lacks the task's grants. Without grants, a replay could do more than the task, so a replay needs a new
-/// message.
+/// The audit entry lacks the task's grants. Without grants, a replay could do more than the task, so a replay needs a
+/// new message.
 fn task(
     shard: u32,
     entry: &LogEntry,

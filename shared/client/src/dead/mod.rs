@@ -21,7 +21,7 @@ pub use list::{find, list};
 pub use recent::{FailuresSeen, RecentFailures};
 pub use replay::{DeadAction, ReplayReport, ReplayStatus, handle};
 
-/// Kind of an entry.
+/// The kind of a dead item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -35,7 +35,7 @@ pub enum DeadKind {
 }
 
 impl DeadKind {
-    /// All kinds. Calls and tasks are listed together, after the letters.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Letter, Self::Call, Self::Task];
 
     /// Returns the kind's name.

@@ -9,9 +9,9 @@ use super::list::call;
 
 const WINDOW_MS: i64 = 3_600_000;
 const PAGE: usize = 500;
-/// In pages, for the first poll of a shard.
+/// In pages, in the first poll of a shard.
 const FIRST_READS_MAX: usize = 10;
-/// In pages, for each later poll of a shard, before it skips to the newest page.
+/// In pages, in each later poll of a shard. A poll that finds more pages skips to the newest page.
 const READS_MAX: usize = 2;
 /// Per shard.
 const FAILURES_MAX: usize = 2_000;
@@ -75,7 +75,8 @@ impl ShardFailures {
     async fn read_back(&mut self, store: &Store, from_ms: i64, now_ms: i64) -> Result<(), StoreError> {
         let from = from_ms.max(0).to_string();
         let mut until = "+".to_owned();
-        // The hour is partial until all its pages are read. If a read fails, the next poll skips the unread pages.
+        // The hour is partial until all its pages are read. After a failed read, it stays partial, because the next
+        // poll skips the unread pages.
         self.partial_until_ms = now_ms + WINDOW_MS;
         for _ in 0..FIRST_READS_MAX {
             let page = store.log_entries_back(&until, &from, PAGE).await?;

@@ -18,11 +18,11 @@ pub enum CancelStatus {
     Flagged,
     /// The turn or task had already ended.
     Ended,
-    /// Nothing with this name has arrived yet. If it arrives later, it ends at once.
+    /// No turn or task with this name has arrived yet. A turn or task that arrives later ends at once.
     Waiting,
-    /// Nothing with this name has arrived yet. The cancel was not stored, because too many cancels wait.
+    /// No turn or task with this name has arrived yet. The cancel was not stored, because too many cancels wait.
     Full,
-    /// Nothing with this name exists, or the record is lost.
+    /// No turn or task with this name exists, or its record is lost.
     Unknown,
 }
 

@@ -103,10 +103,11 @@ pub struct Round {
     /// `None` if the round has no calls, or if the task's ID is too long for the turn's ID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<String>,
-    /// Time of the turn's admission (ms of shard time). `None` before it, or if the turn's record has expired.
+    /// Time of the turn's admission (ms of shard time). `None` before the admission, or if the turn's record has
+    /// expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed_ms: Option<i64>,
-    /// Time of the turn's end (ms of shard time). `None` before it, or if the turn's record has expired.
+    /// Time of the turn's end (ms of shard time). `None` before the end, or if the turn's record has expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validated_ms: Option<i64>,
     /// The calls.

@@ -22,7 +22,7 @@ pub enum HistoryStep {
         /// The text.
         text: String,
     },
-    /// A summary of the first steps. It replaces these steps in requests to the agent's model.
+    /// A summary of the first steps. The summary replaces these steps in requests to the agent's model.
     Summary(SummaryStep),
     /// An unreadable entry, or an entry of a newer build.
     #[serde(other)]

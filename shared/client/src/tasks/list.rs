@@ -16,7 +16,7 @@ use crate::position;
 use crate::replies::Reply;
 
 const PAGE: usize = 32;
-/// Maximum number of tasks of one tenant that one page reads.
+/// Maximum number of tasks that a page reads per tenant.
 const WINDOW: usize = 63 * PAGE;
 const DESCRIPTION_BYTES_MAX: usize = 400;
 
@@ -101,7 +101,7 @@ impl TaskFilter {
 pub struct TaskCursor {
     tenant: TenantId,
     behind: Option<TaskId>,
-    /// Windows of [`WINDOW`] tasks after `behind` without a match.
+    /// The number of windows (of [`WINDOW`] tasks) after `behind` that were read without a match.
     windows: usize,
 }
 
@@ -148,8 +148,8 @@ pub struct TaskPage {
 /// Returns true if the caller may see the tasks of this agent. The argument is `None` if the agent is unknown.
 pub type TaskVisibility<'a> = &'a (dyn Fn(Option<&str>) -> bool + Sync);
 
-/// Lists one page of tasks. After about 2,000 read tasks, a page does not continue with another tenant. This bounds the
-/// cost of a filter without matches.
+/// Lists one page of tasks. After about 2,000 read tasks, a page does not continue with the next tenant. This bounds
+/// the cost of a filter without matches.
 pub async fn task_page(
     client: &Client,
     tenants: &BTreeSet<TenantId>,
@@ -184,7 +184,7 @@ pub async fn task_page_of(
     Ok(page)
 }
 
-/// True if the page has room for the tasks of another tenant.
+/// Returns true if the page has room for the tasks of the next tenant.
 async fn of_tenant(
     store: &Store,
     mut at: TaskCursor,
@@ -260,7 +260,7 @@ async fn newer(
     Ok(newer.filter(|_| sees(agent.as_deref())))
 }
 
-/// Returns all IDs if `last` is missing: newer tasks have moved it down the list.
+/// Returns the IDs after `last`. Returns all IDs if `last` is missing.
 fn behind(mut ids: Vec<TaskId>, last: Option<&TaskId>) -> Vec<TaskId> {
     let known = last.and_then(|last| ids.iter().position(|id| id == last)).map_or(0, |at| at + 1);
     ids.split_off(known)

@@ -242,7 +242,7 @@ impl TaskWatcher {
                 self.plans = self.plans.map(|plans| plans + 1);
                 self.executed = false;
             }
-            // The turn can start and end between two reads.
+            // The turn can start and end between two reads. In that case, the event `Execute` is still missing.
             HistoryStep::Result(_) => {
                 if let Some(turn) = turn_of(&self.name, self.plans.unwrap_or_default()) {
                     // The position excludes the result: a watcher that continues from here must still receive it.

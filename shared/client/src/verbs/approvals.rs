@@ -49,7 +49,7 @@ pub struct Approver<'a> {
 }
 
 impl VerbContext<'_> {
-    /// Finds an approval by `tenant:id`. Without a tenant, searches all tenants of the operator.
+    /// Finds an approval by `tenant:id`. If `name` has no tenant, searches all tenants of the operator.
     pub async fn find_approval(&self, name: &str) -> Result<Approval, VerbError> {
         let (tenant, id) = split_tenant(self.tenant.as_ref(), name)?;
         let tenants: Vec<TenantId> = match &tenant {

@@ -34,7 +34,7 @@ pub struct VerbContext<'a> {
     pub client: Client,
     /// The names of the local configuration.
     pub names: FleetNames,
-    /// The operator's name, for the audit log.
+    /// The operator's name in the audit log.
     pub by: String,
     /// The only tenant of the operator. `None` if the operator may act on all tenants.
     pub tenant: Option<TenantId>,
@@ -84,8 +84,8 @@ impl VerbContext<'_> {
         Operator { by: &self.by, reason, redactor: &self.redactor }
     }
 
-    /// Checks that the fleet has this name. If only the local configuration lacks it, and this configuration is not in
-    /// force, the operator receives a remark.
+    /// Checks that the fleet has this name. If only the local configuration lacks the name, and this configuration is
+    /// not in force, the operator receives a remark.
     pub async fn check_name(&self, name: FleetName<'_>) -> Result<(), VerbError> {
         match self.names.find_unknown(&self.client, name).await? {
             None => Ok(()),
@@ -115,8 +115,7 @@ pub fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<&str>) -> Re
 
 /// Restricts a requested tenant to the operator's tenant `own`. `None` means all tenants.
 ///
-/// # Errors
-/// [`VerbError::Invalid`]: invalid tenant. [`VerbError::Forbidden`]: another tenant.
+/// # Errors [`VerbError::Invalid`]: invalid tenant. [`VerbError::Forbidden`]: a tenant other than `own`.
 pub fn restrict_tenant(own: Option<&TenantId>, requested: Option<&str>) -> Result<Option<TenantId>, VerbError> {
     match (own, optional("tenant", requested)?) {
         (Some(own), Some(requested)) if *own != requested => {

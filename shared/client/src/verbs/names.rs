@@ -168,7 +168,7 @@ impl FleetNames {
         Ok(())
     }
 
-    /// All tenants: those of the configuration, and those that were declared at run time.
+    /// All tenants: the tenants of the configuration, and the tenants that were declared at run time.
     pub async fn tenants(&self, client: &Client) -> Result<BTreeSet<TenantId>, StoreError> {
         let mut tenants = self.tenants.clone();
         for store in client.stores() {
@@ -186,7 +186,7 @@ impl FleetNames {
         }
     }
 
-    /// The ID of one version is returned unchanged, because it means only that version.
+    /// Returns the tool's name. The ID of one version is returned unchanged, because it means only that version.
     pub(super) async fn tool_switched(&self, client: &Client, given: &str) -> Result<String, StoreError> {
         Ok(self.read_tools(client).await?.switched(given))
     }

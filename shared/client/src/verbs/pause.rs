@@ -189,7 +189,7 @@ impl ActivePauses {
             let callers = set.pauses.into_iter().map(|(who, pause)| (PauseTarget::Caller(who), pause));
             let tools = set.tool_pauses.into_iter().map(|(tool, pause)| (PauseTarget::Tool(tool), pause));
             for (target, pause) in callers.chain(tools) {
-                // Each shard stores a pause for all tenants, but the list has it once.
+                // A pause for all tenants is stored in each shard, but listed only once.
                 let is_listed =
                     target.tenant().is_none() && pauses.iter().any(|pause: &ActivePause| pause.target == target);
                 if is_theirs(target.tenant()) && !is_listed {

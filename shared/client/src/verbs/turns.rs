@@ -66,7 +66,7 @@ impl VerbContext<'_> {
     ) -> Result<Vec<CancelStatus>, VerbError> {
         let answers = end_many(&self.client, names, filter, self.operator(reason)).await?;
         let Some(first) = names.first() else { return Ok(answers) };
-        // Turns from a filter existed at the selection. They may all have ended since then.
+        // Turns from a filter existed at the selection, so it is not an error if all have ended since then.
         if !filter.is_empty() || answers.iter().any(|answer| *answer != CancelStatus::Unknown) {
             return Ok(answers);
         }

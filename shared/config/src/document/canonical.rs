@@ -34,7 +34,7 @@ pub(crate) fn write_name(name: &str, out: &mut String) {
     out.push(':');
 }
 
-/// Converting the whole tree to JSON values first would take more memory.
+/// Writes the tree directly, because converting the whole tree to JSON values first would take more memory.
 pub(crate) fn write_tree(node: &Node, out: &mut String) {
     match &node.value {
         tree::Value::Mapping(entries) => {

@@ -17,7 +17,7 @@ const SHORT_NAMES: [(&str, &str); 3] = [
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "tracing.otlp_endpoint"),
 ];
 
-/// The path of the Redis binary for a private Redis. Other code reads it.
+/// Variables that are not settings. Other code reads this variable: the path of the binary for a private Redis.
 const NOT_KNOBS: [&str; 1] = ["TICKFLEET_REDIS_SERVER"];
 
 /// `worker.slots` becomes `TICKFLEET_WORKER_SLOTS`.
@@ -70,7 +70,7 @@ fn set(tree: &mut Node, built_in: &Node, path: &str, name: &str, text: String) {
     }
 }
 
-/// A cap with a misspelled name would have no effect.
+/// An unknown variable is an error. Otherwise, a cap with a misspelled name would have no effect.
 fn refuse_unknown(settings: &[String], built_in: &Node, environment: &Environment, errors: &Errors) {
     let known: Vec<String> = settings.iter().map(|path| variable(path)).collect();
     let sections: Vec<String> = built_in.entries().iter().map(|s| format!("{}_", variable(&s.key))).collect();

@@ -1,5 +1,5 @@
-//! Reads typed values from a tree. After an error, reading continues with placeholders, so that one run reports all
-//! errors.
+//! Reads typed values from a tree. After an error, reading continues with placeholders, so that a single run reports
+//! all errors.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(crate) struct Section<'a> {
     path: String,
     place: &'a ConfigLocation,
     entries: &'a [Entry],
-    /// False if the value is not a mapping. Its error was noted, so missing fields are not reported.
+    /// False if the value is not a mapping. That error is already noted, so missing fields are not reported.
     sound: bool,
     asked: Vec<&'static str>,
     errors: &'a Errors,
@@ -82,7 +82,7 @@ impl<'a> Cursor<'a> {
         self.errors.suggest(&self.node.place, &self.path, self.found(), expected, meant);
     }
 
-    /// The text may be a secret.
+    /// Masks the text, because it may be a secret.
     fn found(&self) -> String {
         let shown = match &self.node.value {
             Value::Text(text) => mask::found(text, &self.path),
@@ -203,7 +203,7 @@ impl<'a> Cursor<'a> {
         words
     }
 
-    /// Numbers and booleans from variables are texts.
+    /// Numbers and booleans from environment variables are texts, so this text must be parsed.
     fn variable_text(&self) -> Option<&'a str> {
         match (&self.node.place, &self.node.value) {
             (ConfigLocation::Environment(_), Value::Text(text)) => Some(text.trim()),

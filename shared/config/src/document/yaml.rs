@@ -41,7 +41,7 @@ pub(crate) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<N
 fn read(text: &str) -> Result<Option<Raw>, serde_saphyr::Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_events: 8_000_000, max_nodes: 4_000_000, max_depth: DEPTH_MAX },
-        // The error about a duplicate key shows both locations.
+        // Accept duplicate keys here: the error that is noted later shows both locations.
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
         merge_keys: MergeKeyPolicy::Error,
@@ -54,7 +54,7 @@ thread_local! {
     static HAS_ROOM: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Call this function on the main thread, while most of its stack is free.
+/// Lets `parse` use the current stack. Call this function on the main thread, while most of its stack is free.
 pub(crate) fn parse_here() {
     HAS_ROOM.set(true);
 }
@@ -66,7 +66,7 @@ fn with_room<T: Send>(parse: &(dyn Fn() -> T + Sync)) -> T {
     }
     thread::scope(|scope| match thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, parse) {
         Ok(parsing) => parsing.join().unwrap_or_else(|panic| resume_unwind(panic)),
-        // Without a new thread, use the current stack. It is enough for most files.
+        // If no thread can start, use the current stack. This stack is enough for most files.
         Err(_) => parse(),
     })
 }

@@ -184,8 +184,8 @@ fn line(out: &mut String, depth: usize, key: &str, value: Option<&Json>) {
     }
 }
 
-/// YAML forbids these characters, or readers cannot see them. They occur only inside JSON strings, so the escapes are
-/// valid.
+/// Escapes the characters that YAML forbids or that readers cannot see. These characters occur only inside JSON
+/// strings, so the escapes are valid.
 fn yaml_safe(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {

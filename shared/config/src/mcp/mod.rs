@@ -42,7 +42,7 @@ pub struct McpServerDef {
     pub connection: McpConnection,
     pub prefix: String,
     pub trust_annotations: bool,
-    /// By the server's name of the tool.
+    /// By the tool's name on the server.
     pub effects: BTreeMap<String, Effect>,
     pub effect_keys: BTreeMap<String, EffectKey>,
     /// Maximum time between progress reports of a call. Default: the fleet's tool timeout.

@@ -88,7 +88,8 @@ fn condition(cursor: &Cursor<'_>) -> Option<FactCondition> {
     Some(FactCondition { fact: named?, mode: mode.unwrap_or_default(), message })
 }
 
-/// A requirement with a misspelled fact would stop every call, and a misspelled prohibition would stop none.
+/// A fact that no row sets is an error. Otherwise, a misspelled requirement would stop every call, and a misspelled
+/// prohibition would stop none.
 pub(super) fn check(tree: &Node, matrix: &BTreeMap<String, ToolGrant>, errors: &Errors) {
     let shape = |fact: &Fact| (fact.name.clone(), fact.arguments.len());
     let set: BTreeSet<_> = matrix.values().flat_map(|row| &row.facts.sets).map(|set| shape(&set.fact)).collect();

@@ -31,7 +31,7 @@ pub struct Settings {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// Includes the file of the setting `tls_ca`.
+    /// Includes the path in the setting `tls_ca`.
     pub url: RedisUrl,
     /// First part of every key.
     pub namespace: String,
@@ -56,17 +56,17 @@ pub struct WorkerSettings {
     pub slots: usize,
     /// A worker without a heartbeat for this time counts as dead.
     pub lease: Duration,
-    /// Time for running calls after SIGTERM.
+    /// Time that running calls get after SIGTERM.
     pub drain: Duration,
     pub priorities: Priorities,
-    /// For one try. A tool can override it.
+    /// For one try. A tool can override this timeout.
     pub tool_timeout: Duration,
     pub retry_ladder: RetryDelays,
     pub allow_dynamic_registration: bool,
     /// For shell and file tools. Empty means a folder in the machine's temporary folder.
     pub workspaces: String,
     pub workspace_ttl: Duration,
-    /// For `once` calls. A tool can override it.
+    /// For `once` calls. A tool can override this setting.
     pub durable: Durability,
     pub durable_wait: Duration,
     pub output_bytes_max: u64,
@@ -90,7 +90,7 @@ pub struct SchedulerSettings {
     pub batch: usize,
     /// Interval of checks for due throttle queues and retries.
     pub tick_poll: Duration,
-    /// Interval of cleanup (memory, audit, dead entries, old budgets), and of the check of some turns.
+    /// Interval at which the janitor cleans up (memory, audit, dead items, old counters) and checks some turns.
     pub collect_every: Duration,
     pub reap_every: Duration,
 }
@@ -98,7 +98,7 @@ pub struct SchedulerSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetentionSettings {
     pub records: Duration,
-    /// To reject duplicate IDs. At least `records`.
+    /// How long IDs are kept to reject duplicates. At least `records`.
     pub dedupe_for: Duration,
     pub replies: Duration,
     pub audit: Duration,
@@ -114,7 +114,7 @@ pub struct QueueSettings {
     pub turns_bytes_max: u64,
     pub tenant_turns_max: u64,
     pub tenant_bytes_max: u64,
-    /// In queues or with workers.
+    /// Turns and tasks in queues or with workers.
     pub tenant_ready_max: u64,
     pub inbox_unread_max: u64,
     pub inboxes_max: u64,

@@ -324,7 +324,7 @@ fn endpoint(cursor: &Cursor<'_>) -> Option<String> {
     sound.then(|| text.to_owned())
 }
 
-/// Lists show the name on one line.
+/// Rejects line breaks, because lists show the name on one line.
 fn plain_name(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.some_text()?;
     let sound = text.len() <= limits::NAME_BYTES_MAX && !text.contains(char::is_control);

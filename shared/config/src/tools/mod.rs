@@ -112,7 +112,7 @@ pub struct ShellDef {
     pub tcp_ports: BTreeSet<u16>,
     #[serde(default)]
     pub transient_exits: BTreeSet<u8>,
-    /// With any other exit code, the call succeeds.
+    /// With an exit code in neither list, the call succeeds.
     #[serde(default)]
     pub permanent_exits: BTreeSet<u8>,
     #[serde(default)]

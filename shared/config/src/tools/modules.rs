@@ -77,9 +77,9 @@ pub struct ModulesDef {
     pub modules: Vec<String>,
     /// A changed code file in these folders counts as a changed configuration.
     pub path: Vec<String>,
-    /// It must be able to import the package `tickfleet`; default `python3` or `node`.
+    /// The interpreter must be able to import the package `tickfleet`; default `python3` or `node`.
     pub interpreter: String,
-    /// Default: the worker's own.
+    /// Default: the working directory of the worker.
     pub cwd: Option<String>,
     /// Default 2.
     pub processes: usize,

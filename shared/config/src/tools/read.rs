@@ -27,7 +27,7 @@ pub(crate) const EFFECTS: [(&str, Effect); 3] =
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
     pub(crate) file: ToolsFile,
-    /// Includes tools with errors, so that other files may name them.
+    /// Includes tools with errors, so that other files may name these tools.
     pub(crate) names: BTreeSet<String>,
     pub(crate) names_and_ids: BTreeSet<String>,
     pub(crate) has_all_names: bool,
@@ -45,7 +45,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     let before = errors.len();
     let mut root = Section::open(tree, "", errors);
     let modules = ToolRuntime::ALL.map(|runtime| (runtime, root.optional(runtime.section())));
-    // A fleet can have only tools of modules.
+    // A fleet can have only tools of modules, so with modules, `tools` is optional.
     let has_modules = modules.iter().any(|(_, section)| section.is_some());
     let declared = if has_modules { root.optional("tools") } else { root.required("tools") };
     let members = declared.map(|c| c.members()).unwrap_or_default();

@@ -43,7 +43,7 @@ pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments) -> Option<ShellDe
     matches!(cursor.node.value, Value::Mapping(_)).then_some(def)
 }
 
-/// Arguments of a call cannot change the program.
+/// Rejects a placeholder in the program, so that arguments of a call cannot change the program.
 fn command(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Vec<String> {
     let items = cursor.items();
     if items.is_empty() {

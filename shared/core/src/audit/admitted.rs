@@ -1,4 +1,4 @@
-//! Notes in audit entries about the admission of calls, for the setting `audit.admissions`.
+//! Notes in audit entries about the admission of calls. The setting `audit.admissions` enables the notes.
 //!
 //! The field `admitted` of an entry has the notes, separated by `;`. `tickfleet_model::admission` parses the field.
 //!
@@ -18,7 +18,7 @@ use crate::record::Debited;
 use crate::transaction::CounterKey;
 use crate::turn::{Note, Turn};
 
-/// Every call of a slice repeats these notes.
+/// Small, because every call of a slice repeats these notes.
 const DEBITS_BYTES_MAX: usize = 1_000;
 const WAITS_MAX: usize = 4;
 
@@ -37,7 +37,8 @@ pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
     let of = |name: &str| limits.iter().zip(debited).find(|((counter, _), _)| &*counter.limit == name);
     let ((_, tick_max), tick) = of(limits::TICK)?;
     let ((_, day_max), day) = of(limits::DAY)?;
-    // A debit opens the counter's window at the commit, which may be later than the decision.
+    // A debit opens the counter's window at the commit, which may be later than the decision. So use the latest of
+    // these times.
     let at_ms = debited.iter().map(|one| one.began_ms).fold(*at_ms, i64::max);
     let mut text = format!("A{at_ms},{calls},{},{tick_max},{},{},{day_max}", tick.used, tick.ends_ms, day.used);
     if let Some(((_, max), task)) = of(limits::TASK) {
@@ -68,8 +69,8 @@ fn debits(limits: &[(CounterKey, u64)], amounts: &[u64], debited: &[Debited]) ->
     if text.is_empty() { ";D0".to_owned() } else { text }
 }
 
-/// Returns `None` for other notes, and for a wait without a limit: the slice ended before its next calls were decided
-/// (see [`crate::turn::throttle::undecided_queue`]).
+/// Returns `None` for other notes, and for a wait without a limit. Such a wait begins when a slice ends before the
+/// admission of its next calls (see [`crate::turn::throttle::undecided_queue`]).
 fn wait(note: &Note) -> Option<String> {
     let Note::Throttled { at_ms, counter, until_ms } = note else { return None };
     let is_known = until_ms > at_ms;

@@ -38,7 +38,7 @@ pub struct Follow {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowResult {
     Done,
-    /// Nothing was written.
+    /// The stored position is not `before`, so nothing was written.
     Stale {
         position: String,
     },

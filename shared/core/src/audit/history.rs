@@ -119,10 +119,10 @@ pub struct Sampled {
     /// `None` for an empty log.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<EntryId>,
-    /// Since the shard was created.
+    /// The number of entries since the shard was created.
     #[serde(rename = "e")]
     pub entries: u64,
-    /// Since the shard was created.
+    /// The number of turns since the shard was created.
     #[serde(rename = "t")]
     pub turns: u64,
     /// Oldest first.
@@ -192,7 +192,7 @@ pub struct Sample {
     pub turns: u64,
     pub waiting: u64,
     pub running: u64,
-    /// 0 for no policy.
+    /// 0 if no policy is in force.
     pub generation: u64,
     pub ended: BTreeMap<i64, EndedCalls>,
 }
@@ -207,7 +207,7 @@ impl Sample {
             points.entry(minute * MINUTE_MS).or_default().calls.add(calls);
         }
         let sampled = points.entry(self.minute * MINUTE_MS).or_default();
-        // After a gap, the minutes of the turns are unknown.
+        // After a gap, the minutes of the turns are unknown, so the point gets no number of turns.
         let is_next = last.minute + 1 == self.minute;
         sampled.turns = self.turns.checked_sub(last.turns).filter(|_| is_next);
         sampled.waiting = Some(self.waiting);

@@ -1,7 +1,7 @@
 //! Chains of seals over the audit log, and copies of the chains' heads (anchors).
 //!
-//! Only the process with the sealer's lease adds seals, for the entries after the last sealed entry. It writes nothing
-//! if the stored state differs from the state that it started from. So no entry is sealed twice or skipped.
+//! Only the process with the sealer's lease adds seals. It seals the entries after the last sealed entry. It writes
+//! nothing if the stored state differs from the state that it started from. So no entry is sealed twice or skipped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ pub struct ExtendSeals {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SealResult {
     Done,
-    /// Nothing was written.
+    /// The stored state is not `before`, so nothing was written.
     Stale {
         state: String,
     },

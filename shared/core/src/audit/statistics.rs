@@ -1,7 +1,7 @@
 //! Counts of each day's calls, computed from the audit log on demand.
 //!
-//! A count starts after the last counted entry, so each entry counts once. The same transaction updates each tenant's
-//! number of counts.
+//! A count starts after the last counted entry, so each entry counts once. The transaction of a count also updates the
+//! tenants' numbers of counts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub fn day_counts(day: i64) -> Arc<str> {
     format!("_calls:{day}").into()
 }
 
-/// Each tenant has its own bound.
+/// Holds the number of counts of each tenant, because each tenant has its own bound.
 fn numbers_of_counts(day: i64) -> Arc<str> {
     format!("_counts:{day}").into()
 }
@@ -64,7 +64,7 @@ pub struct CountCalls {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CountResult {
     Done,
-    /// Nothing was added.
+    /// The last counted entry is not `before`, so nothing was added.
     Stale {
         upto: Option<EntryId>,
     },

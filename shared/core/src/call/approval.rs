@@ -78,7 +78,8 @@ pub struct Approval {
     pub shown: ApprovalPreview,
     #[serde(rename = "de")]
     pub demands: Vec<Demand>,
-    /// For the decision, and again for the begin of an approved call. Absent means the turn's deadline.
+    /// Time for the decision, and the same time again for the begin of an approved call. Absent means the turn's
+    /// deadline.
     #[serde(rename = "ex", default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
     /// A JSON object that maps JSON pointers to new values.
@@ -248,7 +249,8 @@ impl Demand {
     }
 }
 
-/// A worker must check the changed arguments before it begins the call.
+/// Returns whether people have agreed to the call. If they changed arguments, the worker must check these before it
+/// begins the call.
 pub fn consent(
     view: &View,
     tenant: &TenantId,

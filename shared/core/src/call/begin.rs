@@ -40,11 +40,11 @@ use super::streak::{self, StreakName};
 pub struct Begin<'a> {
     pub slice: &'a Slice,
     pub position: usize,
-    /// A repeated decision keeps the ID.
+    /// The ID of the attempt. A repeated decision keeps this ID.
     pub by: &'a str,
     /// A `once` call gets an intent record.
     pub once: bool,
-    /// True if the call waits until this commit is durable. Redis confirms only writes, so the commit then always writes
+    /// True if the call waits until this commit is durable. Redis confirms only writes, so such a commit always writes
     /// the turn's record. The confirmation covers all earlier writes, such as the debits of the call's admission.
     pub is_durable: bool,
     /// The last restart epoch for which the worker has reported its begun calls.
@@ -214,7 +214,7 @@ impl Begin<'_> {
         context.epoch != self.epoch || began_ms > 0 && context.now_ms < began_ms + self.lease_ms
     }
 
-    /// For a canceled turn, returns the reason.
+    /// Returns a transaction with the guards of every begin, or the reason of the cancel for a canceled turn.
     fn base(
         &self,
         turn: &Turn,

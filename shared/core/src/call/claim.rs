@@ -26,7 +26,7 @@ use crate::view::{Undecided, View};
 /// While memory is short, longer results are dropped.
 const SMALL_RESULT_BYTES: usize = 1_000;
 
-/// Further turns check again when their own timers fire.
+/// A claim does not wake further turns. They check again when their own timers fire.
 const WAITERS_MAX: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl EffectName {
     }
 }
 
-/// A later turn can receive the same ID.
+/// Identifies a call even if a later turn receives the same ID.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claimant {
     #[serde(rename = "c")]
@@ -91,7 +91,7 @@ impl Record for Claim {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimResult {
     Ours,
-    /// The owner can be this call itself, if its worker crashed after the commit.
+    /// The claimant can be this call itself, if its worker crashed after the commit.
     Ended {
         by: Claimant,
         /// JSON.
@@ -242,7 +242,7 @@ fn finished_result(view: &View, tenant: &TenantId, by: &Claimant) -> Result<Opti
     Ok(reply.and_then(|reply| reply.results.get(by.call.position).map(|result| result.get().to_owned())))
 }
 
-/// The owner of the earlier claim may begin again before the commit.
+/// Guards that the earlier call is still over. Otherwise, its turn could begin the call again before the commit.
 fn guard_gone(transaction: &mut Transaction, view: &View, tenant: &TenantId, by: &Claimant) -> Result<(), Undecided> {
     let key = turn_name(tenant, by).record();
     let stored = view.record::<Turn>(&key)?;
@@ -271,7 +271,8 @@ pub enum EndClaimResult {
     Others,
 }
 
-/// Also a decision of its own, for [`ClaimResult::Abandoned`] and after a restart of the store.
+/// Ends a claim when its call settles. Also a separate decision, for [`ClaimResult::Abandoned`] and after a restart of
+/// the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndClaim {
     pub effect: EffectName,

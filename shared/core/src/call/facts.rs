@@ -75,7 +75,7 @@ impl Record for Session {
     const SCHEMA: u32 = 1;
 }
 
-/// If both spans exist, the uncertain span ends later or was reported later.
+/// If both spans exist, the uncertain span ends later than the certain span, or was reported later.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Fact {
     #[serde(rename = "y", default, skip_serializing_if = "Option::is_none")]
@@ -266,7 +266,7 @@ pub struct EndedCall {
     pub changes: Option<Vec<AppliedFactChange>>,
 }
 
-/// A transaction needs a single section for all calls of a session.
+/// One section for all calls of a session, because a transaction writes the session's record only once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndCalls {
     pub session: SessionName,
@@ -274,7 +274,7 @@ pub struct EndCalls {
 }
 
 impl EndCalls {
-    /// Without a session, no call of the turn can change facts.
+    /// Returns `None` for a turn without a session, because its calls cannot change facts.
     #[must_use]
     pub fn unreported(tenant: &TenantId, turn_id: &TurnId, turn: &Turn) -> Option<Self> {
         let session = SessionName { tenant: tenant.clone(), session: turn.session.clone()? };

@@ -77,7 +77,8 @@ impl From<CallName> for String {
     }
 }
 
-/// Any possible fact change of the call may have happened. Its claim stays: the next equal call looks up the result.
+/// Ends a call without a known result. Any possible fact change of the call may have happened. The call's claim stays:
+/// the next equal call looks up the result.
 pub fn end_unreported(
     name: &TurnName,
     turn: &Turn,
@@ -126,7 +127,7 @@ fn due_at_once(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, 
     transaction.timer(name.timer(), now_ms, TimerRule::Earlier);
 }
 
-/// An advisory section is skipped after this number of conflicts. No guarantee depends on it.
+/// An advisory section is skipped after this number of conflicts. No guarantee depends on such a section.
 const ADVISORY_CONFLICTS_MAX: usize = 3;
 
 fn is_contended(key: &RecordKey, context: &Context) -> bool {

@@ -115,7 +115,7 @@ impl Streak {
     }
 }
 
-/// A result from a single record without a write needs no guard.
+/// Returns the end of a refusal. Needs no guard, because the result depends on a single record and nothing is written.
 pub fn refusal(view: &View, name: &StreakName, hash: &str, now_ms: i64) -> Result<Option<i64>, Undecided> {
     Ok(view.record::<Streak>(&name.key())?.and_then(|stored| stored.value.refused_until(hash, now_ms)))
 }

@@ -35,7 +35,7 @@ pub fn call(turn: &str, position: usize) -> CallName {
     CallName::new(turn_id(turn), position)
 }
 
-/// Two calls. The deadline is 1,000,000 ms.
+/// A turn with two calls and a deadline of 1,000,000 ms.
 pub fn turn() -> Turn {
     serde_json::from_value(serde_json::json!({
         "h": {"ag": "kelly", "dl": 1_000_000, "ts": 1, "dg": "d0", "n": 2},

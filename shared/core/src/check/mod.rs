@@ -1,8 +1,8 @@
 //! Checks of records against the invariants of the core, for operators and for the janitor.
 //!
-//! A repair by [`Check`] arms a timer, so that a scheduler decides again, or removes a set member without a subject.
-//! The repair guards the record. A check without a repair has no guards, and its reads may come from different times.
-//! So a fault counts only if a second check finds it, too.
+//! A repair by [`Check`] either arms a timer, so that a scheduler decides again, or removes a set member without a
+//! subject. The repair guards the record. A check without a repair has no guards, and its reads may come from different
+//! times. So a fault counts only if a second check finds it, too.
 //!
 //! [`TenantCounts`] compares the counters of a tenant, and [`Recount`] corrects them.
 
@@ -137,7 +137,7 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
     Ok(())
 }
 
-/// A consumer that holds the entry ends the slice itself.
+/// False while a consumer holds the entry, because this consumer ends the slice itself.
 fn is_slice_lost(name: &TurnName, stored: &Stored<Turn>, view: &View) -> Result<bool, Undecided> {
     let Some(entry) = stored.in_flight_entry() else { return Ok(false) };
     let queue = stored.value.queue(&name.tenant);
@@ -196,7 +196,7 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
         let lifetime_ms = record.lease_ends_ms - now_ms + workers::SILENT_MS;
         findings.report(Fault::LeaseTooLong { ends_ms }).put_for(&key, &record, lifetime_ms);
     }
-    // A reaper removes a consumer with an ended lease from the set.
+    // A reaper removes a consumer with an ended lease from the set, so such a consumer may be missing.
     let is_due = record.lease_ends_ms > now_ms || score.is_some();
     let listed = record.lease_ends_ms.max(0).unsigned_abs();
     if is_due && score != Some(listed) {

@@ -65,7 +65,7 @@ impl Decision for Recount {
         };
         for ((limit, counted), (_, stored)) in numbers(&self.counted).into_iter().zip(numbers(&self.stored)) {
             let counter = CounterKey::new(limit, self.tenant.as_str());
-            // Fails if the counter has grown since the read, for example by another correction.
+            // The guard fails if the counter has grown since the read, for example because of another correction.
             transaction.guard(Guard::Debit(ConditionalDebit {
                 counter: counter.clone(),
                 amount: 0,

@@ -32,9 +32,9 @@ pub struct Mail {
 #[serde(rename_all = "snake_case")]
 pub enum MailState {
     Unread,
-    /// A kept entry prevents a second delivery.
+    /// The entry of a read message is kept, so that the message is not delivered a second time.
     Read {
-        /// If this call is repeated, it receives the same messages.
+        /// The call that read the message. If this call is repeated, it receives the same messages.
         by: String,
         at_ms: i64,
     },

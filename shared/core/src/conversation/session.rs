@@ -33,7 +33,7 @@ pub struct Exchange {
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     Awaited,
-    /// In bytes.
+    /// The size of the answer in bytes.
     Given(usize),
 }
 
@@ -83,7 +83,7 @@ impl Session {
         self.exchanges.iter().map(bytes).sum()
     }
 
-    /// Never removes the last exchange. Returns the parts of the others.
+    /// Never removes the last exchange. Returns the parts of the removed exchanges.
     fn trim(&mut self) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         while self.exchanges.len() > 1

@@ -23,7 +23,7 @@ use crate::turn::Turn;
 use crate::turn::end::RenderedCall;
 use crate::view::{Query, Undecided, Value, View};
 
-/// The current restart epoch must be known, and have begun at least one lease ago.
+/// Guards that the current restart epoch is known, and that it began at least one lease ago.
 #[must_use]
 pub const fn settled(context: &Context, lease_ms: i64) -> Guard {
     Guard::Epoch { number: context.epoch, lease_ms }
@@ -272,7 +272,7 @@ impl ReportBegunCall {
             return Ok(None);
         };
         let begun = turn.value.begun.as_ref().filter(|begun| begun.position == self.position);
-        // No decision would read the recovered call.
+        // The turn has other calls or is past this call, so no decision would read the recovered call.
         if turn.value.head.digest != self.digest || turn.value.position > self.position {
             return Ok(Some(ReportBegunResult::NotNeeded));
         }

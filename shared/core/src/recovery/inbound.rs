@@ -1,9 +1,9 @@
 //! Redelivers inbound messages of a crashed scheduler. A message that repeatedly crashes its readers goes to the dead
 //! letters without being parsed.
 //!
-//! The first crash counts against all messages that the scheduler held. They become suspects, and are decided one by
-//! one. A scheduler records the name of a suspect before it reads the message ([`NameSuspect`]). So the next crash
-//! counts only against this message.
+//! The first crash counts against all messages that the scheduler held. These messages become suspects. Schedulers then
+//! handle them one by one. A scheduler records the name of a suspect before it reads the message ([`NameSuspect`]). So
+//! the next crash counts only against this message.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ const FIELDS_MAX: usize = 16;
 const LOOK_BYTES: usize = 65_536;
 const POISON: &str = "The processes that read this message crashed repeatedly. It was not carried out.";
 
-/// A scheduler decides this suspect without other entries.
+/// A scheduler handles this suspect alone, without other entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedSuspect {
     #[serde(rename = "e")]
@@ -100,8 +100,8 @@ impl Decision for NameSuspect {
     }
 }
 
-/// After a restart of the store, the scheduler no longer holds the entry: the store may have given its ID to another
-/// message.
+/// After a restart of the store, the scheduler no longer holds the entry: the store may have given the entry's ID to
+/// another message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenInbound {
     pub id: EntryId,
@@ -198,7 +198,7 @@ fn enqueue_again(
     Ok(())
 }
 
-/// `None` if the record is absent or unreadable, or if the message was already decided.
+/// `None` if the record is absent or unreadable, or if the message was already admitted or rejected.
 fn given(entry: &HeldEntry, view: &View) -> Result<Option<(TurnName, Stored<GivenId>)>, Undecided> {
     let Some(name) = entry.text(fields::GIVEN).and_then(TurnName::parse) else { return Ok(None) };
     let known = match view.record::<GivenId>(&name.given()) {
@@ -302,7 +302,7 @@ impl<'a> Message<'a> {
         Self { text: text.get(..upto).unwrap_or_default(), bytes: text.len(), is_turn, minted }
     }
 
-    /// A name that occurs several times may belong to a nested object.
+    /// Returns `None` for a name that occurs several times, because the name may belong to a nested object.
     fn only_value(&self, name: &str) -> Option<&'a str> {
         let quoted = format!("\"{name}\"");
         let mut found = self.text.match_indices(&quoted);

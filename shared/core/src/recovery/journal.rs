@@ -119,7 +119,7 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// The call certainly had no effect. A reported call needs another report, which withdraws the first one.
+    /// The call certainly had no effect. A reported call needs a second report, which withdraws the first report.
     pub fn undo(&mut self, delivery: &Delivery, position: usize) -> Option<ReportBegunCall> {
         let number = self.set(delivery, position, JournaledOutcome::Undone, 0)?;
         let entry = self.entries.get(&number).filter(|entry| entry.reported)?;

@@ -28,7 +28,8 @@ impl Lease {
         }
     }
 
-    /// The lease has ended, the consumer has not renewed it, and the store has not restarted within one lease.
+    /// Guards that the lease has ended, that the consumer has not renewed it, and that the store has not restarted
+    /// within one lease.
     pub fn guard(&self, transaction: &mut Transaction, context: &Context, lease_ms: i64) {
         if !mutant!("reap_guards_the_epoch") {
             transaction.guard(Guard::Epoch { number: context.epoch, lease_ms });

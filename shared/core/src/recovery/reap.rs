@@ -337,7 +337,7 @@ impl Turn {
             && known.is_empty()
         {
             *known = Debited::parse_all(debited);
-            // Other bounds, such as the bound on unfinished turns, follow the limits.
+            // Keep only the limits. After them, the list has other bounds, such as the bound on unfinished turns.
             known.truncate(limits);
         }
     }

@@ -4,7 +4,7 @@ use tickfleet_model::{Priority, TenantId};
 
 use crate::turn::Suspect;
 
-/// One transaction redelivers a group.
+/// Limited, because one transaction redelivers a group.
 pub const GROUP_MAX: u32 = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

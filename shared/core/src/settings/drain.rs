@@ -22,7 +22,7 @@ pub enum DrainFlag {
     Drained {
         note: Pause,
     },
-    /// The worker may keep an earlier flag until it receives this state.
+    /// The drain has ended. The worker may keep its flag until it receives this state.
     Lifted {
         at_ms: i64,
     },
@@ -52,7 +52,8 @@ pub(crate) fn forget(worker: &str, transaction: &mut Transaction) {
 pub enum DrainChange {
     Drain {
         note: Pause,
-        /// Workers that no longer run. At most [`limits::DRAINS_FORGOTTEN_MAX`] of them lose their flags.
+        /// Workers that no longer run. The change removes the flags of at most [`limits::DRAINS_FORGOTTEN_MAX`] of
+        /// them.
         gone: Vec<String>,
         entry: AuditEntry,
     },
@@ -104,7 +105,8 @@ impl Decision for ChangeDrain {
             _ => {}
         }
         let gone = &gone[..gone.len().min(limits::DRAINS_FORGOTTEN_MAX)];
-        // A small overrun is acceptable, because operators rarely drain workers.
+        // Concurrent drains may slightly exceed the maximum. This is acceptable, because operators rarely drain
+        // workers.
         if let Value::Size(size) = view.get(&Query::Size(drained()))?
             && size.saturating_sub(gone.len() as u64) >= limits::DRAINS_MAX as u64
         {
@@ -124,7 +126,7 @@ impl Decision for ChangeDrain {
 }
 
 impl ChangeDrain {
-    /// If the store has lost the flag, the worker would restore it. So the resume is always recorded.
+    /// Records the resume even without a stored flag. Otherwise a worker would restore a flag that the store has lost.
     fn resume(
         &self,
         flag: Option<DrainFlag>,

@@ -20,7 +20,7 @@ pub use run_time::{ChangeSetting, Origin, Setting, SettingResult, Settings, key}
 
 use crate::decision::Context;
 
-/// At least shard time in milliseconds: a generation that the store lost in a restart is never assigned again.
+/// At least the shard time in milliseconds, so that a generation that a restart lost is never assigned again.
 #[must_use]
 pub fn next_generation(last: u64, context: &Context) -> u64 {
     (last + 1).max(context.now_ms.max(0).unsigned_abs())

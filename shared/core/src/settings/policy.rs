@@ -16,12 +16,12 @@ use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 use crate::workers::{self, Liveness};
 
-/// The policy that was in force longest ago is dropped first. A dropped policy counts as new.
+/// The policy that was in force longest ago is dropped first. If a dropped policy returns, it counts as new.
 const KNOWN_MAX: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policies {
-    /// The shard of each tenant depends on the number of shards.
+    /// All schedulers must have the same number, because it decides the shard of each tenant.
     #[serde(rename = "sh")]
     pub shards: u32,
     #[serde(rename = "in")]
@@ -51,7 +51,7 @@ pub struct Announce {
     pub shards: u32,
     /// `None` for an operator. A scheduler must have sent a heartbeat.
     pub scheduler: Option<ConsumerId>,
-    /// A silent scheduler has an ended lease, and did not shut down.
+    /// True to ignore schedulers with an ended lease that did not shut down.
     pub ignore_silent: bool,
 }
 
@@ -79,7 +79,7 @@ enum Others {
 }
 
 impl Announce {
-    /// No scheduler with an ended lease may send a heartbeat before the commit.
+    /// Guards that no scheduler with an ended lease sends a heartbeat before the commit.
     fn find_other_schedulers(
         &self,
         policies: &mut Policies,

@@ -18,7 +18,7 @@ pub struct RunTimeSettings {
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
     /// Tenant → reason.
     pub unreadable: BTreeMap<TenantId, String>,
-    /// An unreadable note is empty, and the pause still applies.
+    /// A pause with an unreadable note still applies, with an empty note.
     pub pauses: BTreeMap<Paused, Pause>,
     pub tool_pauses: BTreeMap<PausedTool, Pause>,
     /// By name or ID.
@@ -41,7 +41,7 @@ impl RunTimeSettings {
     }
 }
 
-/// The days of a tenant with an unknown time zone would be counted in another zone.
+/// Rejects an unknown time zone. Otherwise the tenant's days would be counted in another zone.
 pub fn read_tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     let policy: TenantPolicy = serde_json::from_slice(declaration).map_err(|error| error.to_string())?;
     if let Some(zone) = &policy.time_zone {
@@ -50,7 +50,7 @@ pub fn read_tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     Ok(policy)
 }
 
-/// Writes nothing: its guard detects a change between two reads.
+/// Writes nothing. A guard detects a change between the two reads.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadSettings;
 

@@ -15,7 +15,7 @@ use crate::view::{Query, Undecided, Value, View};
 #[derive(Debug, Clone)]
 pub struct ResetLimit {
     pub counter: CounterKey,
-    /// Its object `meta` receives `used_before` and `window_ends_ms`.
+    /// The entry's object `meta` receives `used_before` and `window_ends_ms`.
     pub entry: Map<String, Json>,
     pub audit_entries_max: u64,
 }
@@ -30,7 +30,7 @@ pub struct ResetCounter {
 }
 
 impl ResetLimit {
-    /// The empty member marks the new counter as queued if turns wait for it.
+    /// Removing the empty member changes no queue, but marks the new counter as queued if turns wait for it.
     fn start_again(&self, transaction: &mut Transaction) {
         transaction.write(Write::DeleteCounter(self.counter.clone())).write(Write::RemoveMember {
             set: throttle_queue(&self.counter),

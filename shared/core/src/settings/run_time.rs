@@ -18,7 +18,7 @@ use crate::view::{Query, Undecided, View};
 const TENANTS_MAX: u64 = 10_000;
 const TOOLS_OFF_MAX: u64 = 10_000;
 
-/// Each setting is a part of the record.
+/// The record of the settings. Each setting is a part of this record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// Increases with every change.
@@ -141,7 +141,8 @@ impl ChangeSetting {
         Self { setting, content: None, origin: Origin::Operator(entry) }
     }
 
-    /// After the pause of a whole tenant, each agent's turns are checked at its next tick.
+    /// Makes the tick queue of a paused agent due at once. If a whole tenant is paused, each agent's turns are checked
+    /// at the agent's next tick.
     fn wake(&self, now_ms: i64, transaction: &mut Transaction) {
         if let Setting::Pause(Paused { tenant, agent: Some(agent) }) = &self.setting {
             let counter = CounterKey::new(counters::TICK, format!("{tenant}:{agent}"));

@@ -31,15 +31,15 @@ pub struct Cancel<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Canceled {
-    /// The turn ends at once, or with its running call.
+    /// The turn ends at once, or when its running call ends.
     Ending,
     Ended,
     /// The turn has not arrived yet, and will end when it arrives.
     Waiting,
-    /// The tenant has too many waiting cancels, so this one is not stored.
+    /// The tenant has too many waiting cancels, so this cancel is not stored.
     Full,
     Unknown,
-    /// A cascade skips this turn.
+    /// The turn's record is unreadable. A cancel of an ancestor skips the turn.
     Unreadable,
 }
 
@@ -59,7 +59,7 @@ impl Decision for Cancel<'_> {
         match view.record::<Turn>(&self.name.record()) {
             Ok(Some(turn)) => self.end(transaction, view, context, &turn),
             Ok(None) => self.end_absent(transaction, view, context),
-            // An unreadable record must not block the rest of a cascade.
+            // An unreadable record must not block the cancels of the other descendants.
             Err(Undecided::Unreadable { why, .. }) if self.above.is_some() => {
                 dead_letter(&mut transaction, &self.name, &why.to_string(), self.bounds);
                 Ok(Step::Commit(transaction, Canceled::Unreadable))
@@ -122,7 +122,8 @@ impl Cancel<'_> {
             return Ok(Step::Commit(transaction, Canceled::Unknown));
         }
         if context.failed(|conflict| *conflict == Conflict::Full) {
-            // A cascade must commit the removal from the set of descendants. Otherwise it would never finish.
+            // The cancel of an ancestor must still remove this turn from the set of descendants. Otherwise it would
+            // never finish.
             let commits = self.above.is_some();
             return Ok(if commits { Step::Commit(transaction, Canceled::Full) } else { Step::Return(Canceled::Full) });
         }
@@ -194,8 +195,8 @@ pub enum KnownCancel {
     Canceled(String),
 }
 
-/// Requests no read: a missing record counts as no cancel. If the record exists, the guard fails, and the conflict
-/// returns it.
+/// Requests no read: a cancel that was not read counts as absent. If the cancel exists, the guard fails, and the
+/// conflict returns the record.
 pub fn cancel_of(view: &View, name: &TurnName, admitted_ms: i64) -> Result<KnownCancel, Undecided> {
     let key = name.cancellation();
     if view.get(&Query::Record(key.clone())).is_err() {
@@ -210,7 +211,7 @@ pub fn cancel_of(view: &View, name: &TurnName, admitted_ms: i64) -> Result<Known
     })
 }
 
-/// The admission ends the turn, or the cancel belongs to an earlier turn with this ID.
+/// Removes the early cancel: either the admission ends the turn, or the cancel belongs to an earlier turn with this ID.
 pub fn take_early(transaction: &mut Transaction, name: &TurnName) {
     let member = name.turn.as_str().into();
     transaction.write(Write::Delete(name.cancellation()));

@@ -15,9 +15,9 @@ use crate::view::{Query, Undecided, Value, View};
 
 pub const STEP_MAX: usize = 32;
 
-/// The caller ends each descendant with a [`super::cancel::Cancel`] that sets `above`. Then it repeats this decision
-/// with a new view, until [`Cascade::Done`] or [`Cascade::Later`]. The timer stays due: if the caller crashes, another
-/// scheduler continues.
+/// The caller ends each descendant with a [`super::cancel::Cancel`] that sets `above`. Then the caller repeats this
+/// decision with a new view, until [`Cascade::Done`] or [`Cascade::Later`]. The timer stays due: if the caller crashes,
+/// another scheduler continues.
 #[derive(Debug, Clone)]
 pub struct CascadeStep<'a> {
     pub name: TurnName,
@@ -95,7 +95,7 @@ impl CascadeStep<'_> {
         }
         Ok(match readable::<Finished>(view, &self.name.finished())? {
             Some(Finished { canceled: Some(reason), .. }) => canceled(&reason),
-            // A turn without an end reason has a cascade only if it is a task that failed.
+            // Without an end reason, only a task that failed ends its descendants.
             Some(Finished { reason: None, .. }) => "the task that began it has failed".to_owned(),
             _ => "the turn or task that began it has ended".to_owned(),
         })

@@ -19,13 +19,13 @@ use crate::turn::state::{EndReason, Finished};
 use crate::turn::{Destination, Head, State, TaskPart, Turn};
 use crate::view::{Query, Undecided, Value, View};
 
-/// While memory is short, an inbound task is accepted only if its queue has fewer slices.
+/// While memory is short, an inbound task is accepted only if its queue has fewer slices than this.
 pub const TIGHT_SLICES: u64 = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     Inbound(TakenInbound),
-    /// See [`Head::delegated_by`].
+    /// A call delegates the task, see [`Head::delegated_by`].
     Call,
 }
 
@@ -35,15 +35,15 @@ pub struct Delegate<'a> {
     /// True if the producer chose the ID.
     pub given: bool,
     pub source: Source,
-    /// An earlier deadline of the parent replaces the task's.
+    /// If the parent's deadline is earlier, it replaces the task's deadline.
     pub head: Head,
     /// JSON.
     pub call: Bytes,
     pub destination: Destination,
-    /// Calls of turns below the task. They are deducted from the parent's budget.
+    /// Maximum number of calls of turns below the task. They are deducted from the parent's budget.
     pub budget: u64,
     pub parent: Option<TaskId>,
-    /// An awaited task ends with the turn of the delegating call.
+    /// If true, the task ends with the turn of the delegating call.
     pub awaited: bool,
     pub bounds: &'a Bounds,
 }
@@ -54,9 +54,9 @@ pub enum DelegateResult {
     Ends,
     Duplicate,
     Conflict,
-    /// The caller must reject an inbound entry.
+    /// The task is refused. If the task is inbound, the caller must reject its entry.
     Refused(Refusal),
-    /// An inbound task waits. A call can be retried.
+    /// The store's memory is short. An inbound task waits. A call can be retried.
     Pressure,
 }
 
@@ -144,7 +144,7 @@ impl Delegate<'_> {
         if let Source::Inbound(entry) = &self.source
             && entry.is_lost(context)
         {
-            // Another scheduler decides the message, or this scheduler takes it again.
+            // Another scheduler handles the message, or this scheduler takes the message again later.
             return Some(DelegateResult::Duplicate);
         }
         let above = self.parent_name().map(|name| name.to_string());
@@ -292,7 +292,7 @@ impl Delegate<'_> {
             transaction.guard(total(of_tenant(limits::BYTES), turn.bytes, bounds.tenant_bytes_max));
         }
         if let Some(inbox) = &self.head.reply_to {
-            // The admission of the call's turn has already checked this inbox.
+            // The admission of the call's turn has already checked this inbox, so no maximum applies.
             let unread_max = if self.source == Source::Call { u64::MAX } else { bounds.inbox_unread_max };
             let inbox = keys::inbox(&self.name.tenant, inbox);
             transaction.guard(Guard::Inbox { inbox, unread_max, inboxes_max: bounds.inboxes_max });
@@ -329,7 +329,7 @@ impl Delegate<'_> {
         }
         transaction.dedupe_record = Some(self.name.record());
         if let Some(reason) = reason {
-            // The task was never dispatched.
+            // The task was never dispatched, so no call was debited.
             turn.debited = 0;
             turn.state = State::Ending { reason, due_ms: now_ms };
             transaction.put(&self.name.record(), &turn);

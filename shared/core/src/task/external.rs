@@ -211,7 +211,7 @@ impl Case<'_> {
         self.lease_timer(transaction, reason)
     }
 
-    /// Each local call has a queue of its own.
+    /// Each local call has a queue of its own, which ends with the call.
     fn drop_local_queue(&self, transaction: &mut Transaction) {
         if self.stored.value.is_offered() {
             transaction.write(Write::DropQueue(self.queue.clone()));

@@ -7,7 +7,7 @@ use crate::keys::TurnName;
 use crate::transaction::{Conflict, Guard, SetKey, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Each addition removes at most this many members. Two or more let a list shrink after concurrent additions.
+/// Each addition removes at most this many members. With two or more, a list shrinks again after concurrent additions.
 const UNLISTED_MAX: usize = 2;
 
 const EXPIRED_MAX: usize = 256;

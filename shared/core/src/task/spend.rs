@@ -30,7 +30,7 @@ pub struct BudgetDebit {
     pub window: Window,
     pub shadow: bool,
     pub counters_max: u64,
-    /// If false, a request without room is rejected.
+    /// If false, a request that exceeds the budget is rejected.
     pub waits: bool,
 }
 
@@ -98,7 +98,7 @@ impl Decision for Reserve {
         let Some(stored) = held(view, &self.name, &self.entry)? else { return Ok(Step::Return(ReserveResult::Stale)) };
         let mut turn = stored.value.clone();
         let Some(task) = &mut turn.task else { return Ok(Step::Return(ReserveResult::Stale)) };
-        // Another holder may have sent the same request, and then both requests are billed.
+        // Another holder may have sent the same request. Then both requests are billed, so each is debited.
         let is_own = |reserved: &Reservation| {
             reserved.request == self.request && (reserved.entry == self.entry || mutant!("reserve_debits_each_holder"))
         };
@@ -107,7 +107,8 @@ impl Decision for Reserve {
             return Ok(Step::Return(ReserveResult::Already(Box::new(fenced))));
         }
         let mut transaction = Transaction::new(context.version.clone());
-        // The store then adds the counters' states to the record. The states show which windows were debited.
+        // If `stamped` is true, the store adds the counters' states to the record. The states show which windows were
+        // debited.
         transaction.stamped = true;
         transaction.dedupe_record = Some(self.name.record());
         transaction.guard(Guard::Version(self.name.record(), stored.version));
@@ -231,7 +232,7 @@ fn correct(
     Ok(())
 }
 
-/// Guards that no turn joins the queue concurrently. Such a turn would wait although there is room.
+/// Guards that no turn joins the queue concurrently. Otherwise such a turn would wait although there is room.
 pub fn wake_waiters(
     transaction: &mut Transaction,
     view: &View,
@@ -254,7 +255,7 @@ pub fn wake_waiters(
     Ok(())
 }
 
-/// Room may appear between the check and the wait, so a task that joins the queue soon checks again.
+/// Room may appear between the check and the wait, so a task checks again soon after it joins the queue.
 #[derive(Debug, Clone)]
 pub struct BudgetWait {
     pub name: TurnName,

@@ -118,7 +118,8 @@ const TASK_HAS_ENDED: &str = "the task that it ran under has ended";
 struct AdmissionPlan {
     budget: Option<u64>,
     ends: Option<Ends>,
-    /// False after a restart of the store: the first admission already checked the tenant's bounds.
+    /// True if the tenant's maxima are checked. False if calls of the turn may have run before a restart of the store:
+    /// the first admission has checked the maxima.
     is_bounded: bool,
 }
 
@@ -354,7 +355,7 @@ pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> G
     })
 }
 
-/// `None` unless an earlier attempt failed on a full inbox or a tenant's bound.
+/// Returns a code if an earlier attempt failed on a full inbox or on a maximum of the tenant.
 fn refusal(context: &Context) -> Option<RejectionCode> {
     context.conflicts.iter().find_map(|conflict| match conflict {
         Conflict::InboxFull => Some(RejectionCode::InboxFull),

@@ -1,4 +1,4 @@
-//! Applies the limits to a turn's next calls, for admission and release.
+//! Admission and release use this code to apply the limits to a turn's next calls.
 
 use bytes::Bytes;
 use tickfleet_model::Call;
@@ -47,7 +47,7 @@ pub struct Candidate<'a> {
 pub enum AdvanceResult {
     Dispatched {
         calls: usize,
-        /// The calls only acquire their permits again.
+        /// True if the calls only acquire their permits again.
         resumed: bool,
     },
     /// The turn waits in the counter's throttle queue.
@@ -56,7 +56,7 @@ pub enum AdvanceResult {
         /// Time of the next check.
         due_ms: i64,
     },
-    /// Nothing was written.
+    /// The turn keeps its place in the throttle queue. Nothing was written.
     Stays {
         counter: CounterKey,
         /// Time of the next check.
@@ -91,7 +91,8 @@ impl Candidate<'_> {
             NextDispatch::AgentRemoved if self.is_new => return Ok(AdvanceResult::AgentRemoved),
             _ => self.guard_policy(transaction),
         }
-        // After a restart of the store, no call is refused for one lease. The view may be older than a restart.
+        // After a restart of the store, no call is refused for one lease. The view may be older than a restart, so a
+        // guard checks the epoch.
         if !plan.refused.is_empty() && !mutant!("refuse_waits_for_the_lease") {
             transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: self.bounds.lease_ms });
         }
@@ -381,7 +382,7 @@ impl Candidate<'_> {
         }
     }
 
-    /// The record of an existing turn already has the calls.
+    /// The record of an existing turn already has the calls, so only a new turn stores them.
     fn put_calls(&self, from: usize, transaction: &mut Transaction) {
         if self.is_new {
             let left = self.texts.get(from..).unwrap_or_default();
@@ -418,7 +419,7 @@ pub fn lease_ends_ms(context: &Context, bounds: &Bounds) -> Option<i64> {
     (context.epoch_began_ms > 0 && context.now_ms < ends_ms).then_some(ends_ms)
 }
 
-/// The refusal is valid only until the end of the counter's window.
+/// Guards that the counter's window has not ended, because the refusal is valid only until then.
 fn guard_refusal(rejection: &LimitRejection, transaction: &mut Transaction) {
     if let Some(until_ms) = rejection.until_ms {
         transaction.guard(Guard::Before(until_ms));

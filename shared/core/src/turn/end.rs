@@ -79,7 +79,7 @@ impl Turn {
         if is_next && self.began_child {
             return ExecutionState::BeganChild;
         }
-        // After a crash, the dead worker may have begun another attempt.
+        // After a crash, the dead worker may have begun another attempt, so the number of attempts is not certain.
         if is_next && self.attempts > 0 && self.crashes == 0 {
             return ExecutionState::Tried(self.attempts);
         }
@@ -298,7 +298,7 @@ pub fn append_audit(transaction: &mut Transaction, entry: &Bytes, bounds: &Bound
     append(transaction, entry.clone(), None, bounds);
 }
 
-/// See [`Ending::debited`].
+/// `debited` has the counter states that the turn's record does not have yet.
 pub fn append_call_audits<'a>(
     transaction: &mut Transaction,
     entries: impl Iterator<Item = &'a Bytes>,

@@ -24,7 +24,7 @@ impl Case<'_> {
             return self.end(reason, turn);
         }
         let queue = turn.queue(&self.due.name.tenant);
-        // A later conflict may mean that the record names another entry.
+        // A later conflict may mean that the record names another entry, so only the last conflict counts.
         let was_read = self.context.conflicts.last() == Some(&Conflict::Read);
         match self.stored.in_flight_entry() {
             Some(entry) if !was_read => {

@@ -24,7 +24,7 @@ pub struct Offer<'a> {
     /// JSON.
     pub message: &'a str,
     pub lease_ms: i64,
-    /// Read-only calls of this slice may have run in parallel without recorded results.
+    /// True if read-only calls of this slice may have run in parallel without recorded results.
     pub had_parallel_reads: bool,
 }
 
@@ -135,7 +135,8 @@ pub(crate) struct LocalEnd<'a> {
 }
 
 impl LocalEnd<'_> {
-    /// The caller must guard the record's version. `held` also guards that the process still holds the entry.
+    /// The caller must guard the record's version. If `held` is true, the transaction also guards that the process
+    /// still holds the entry.
     pub(crate) fn bring_back(self, transaction: &mut Transaction, conclusion: Conclusion, held: bool, now_ms: i64) {
         let mut turn = self.stored.value;
         let (Some(local), Destination::External { lease_ms }) = (&mut turn.local, &turn.destination) else { return };

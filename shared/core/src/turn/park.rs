@@ -19,14 +19,15 @@ pub enum ParkReason {
         attempts: u32,
         delay_ms: i64,
         cause: String,
-        /// The record still states that the call has begun. The next holder asks the tool for the outcome.
+        /// If true, the record still states that the call has begun. The next holder then asks the tool for the
+        /// outcome.
         keeps_begun: bool,
     },
     Wait {
         reason: WaitReason,
         /// Maximum wait (ms) without a wake-up.
         most_ms: i64,
-        /// The call began work outside its turn, and the work continues during the wait.
+        /// True if the call began work outside its turn. The work continues during the wait.
         has_begun: bool,
         /// Only for [`WaitReason::Breaker`].
         cause: String,
@@ -37,8 +38,8 @@ pub enum ParkReason {
 pub struct Park<'a> {
     pub slice: &'a Slice,
     pub reason: &'a ParkReason,
-    /// Read-only calls may have run in parallel without recorded results. After a restart of the store, another worker
-    /// may have read the slice too.
+    /// True if read-only calls may have run in parallel without recorded results. After a restart of the store, another
+    /// worker may have read the slice too.
     pub had_parallel_reads: bool,
     /// If one of these guards fails, the wait is over, and the call continues at once. Only guards on records are
     /// allowed.
@@ -79,7 +80,8 @@ impl Decision for Park<'_> {
 }
 
 impl Park<'_> {
-    /// A wake-up before the park would be lost. Returns true if an earlier attempt failed on one of these guards.
+    /// Guards that the wait is not over yet. Otherwise a wake-up before the park would be lost. Returns true if an
+    /// earlier attempt failed on one of these guards.
     fn guard_wait(&self, transaction: &mut Transaction, context: &Context) -> bool {
         let mut guards = self.waits_while.to_vec();
         if let ParkReason::Wait { reason, .. } = self.reason {
@@ -154,7 +156,7 @@ impl Turn {
         }
     }
 
-    /// A later call that an earlier holder began stays begun.
+    /// A call at a later position stays begun if an earlier holder began it.
     fn forget_begun(&mut self) {
         self.begun = self.begun.take().filter(|begun| begun.position > self.position);
     }
@@ -196,7 +198,7 @@ impl Turn {
         });
     }
 
-    /// Start (ms) of the wait. `None` unless the last note is a wait of the next call with this cause.
+    /// Start (ms) of the wait, if the last note is a wait of the next call with this cause. Otherwise `None`.
     #[must_use]
     pub fn unavailable_since(&self, why: &str) -> Option<i64> {
         match self.notes.last() {

@@ -139,8 +139,8 @@ impl Reject<'_> {
         Ok(None)
     }
 
-    /// The producer can then send the message again with the same ID. A record with another digest or of an admitted
-    /// turn belongs to another message.
+    /// Frees the ID, so that the producer can send the message again with the same ID. A record with another digest or
+    /// of an admitted turn belongs to another message.
     fn free_id(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Some((name, digest)) = &self.given else { return Ok(()) };
         let key = name.given();

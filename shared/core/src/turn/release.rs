@@ -105,7 +105,7 @@ pub enum ReleaseResult {
 }
 
 impl ReleaseResult {
-    /// The next turn may then be released at once.
+    /// True if the turn has left the queue. The next turn may then be released at once.
     #[must_use]
     pub const fn has_left(&self) -> bool {
         matches!(self, Self::Advanced(_) | Self::Gone)
@@ -261,7 +261,7 @@ impl Release<'_> {
     }
 }
 
-/// The record of the unreadable turn stays for inspection.
+/// Removes an unreadable turn from the queue. The turn's record stays for inspection.
 pub struct Discard<'a> {
     pub counter: CounterKey,
     pub name: TurnName,

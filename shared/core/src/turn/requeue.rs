@@ -88,7 +88,7 @@ impl RequeueSlice<'_> {
     }
 }
 
-/// After another restart, calls of the slice might have run on another worker.
+/// Guards that the store does not restart again. Otherwise calls of the slice might have run on another worker.
 fn guard_restart(transaction: &mut Transaction, context: &Context) {
     if !mutant!("requeue_guards_the_epoch") {
         transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: 0 });
@@ -107,7 +107,7 @@ impl Turn {
 
     fn requeue(&mut self, reason: &RequeueReason, context: &Context) {
         match reason {
-            // A call that an earlier holder began stays begun.
+            // A call stays begun if an earlier holder began it.
             RequeueReason::Unsent { nonce } => {
                 let is_own = |by: &str| nonce.as_deref() == Some(by);
                 self.begun = self.begun.take().filter(|begun| !is_own(&begun.by));

@@ -76,8 +76,8 @@ impl Decision for Settle<'_> {
 }
 
 impl Settle<'_> {
-    /// If the record has this entry and the position after these results, an earlier commit succeeded. The holder keeps
-    /// the slice.
+    /// If the record has this entry and the position after these results, an earlier commit succeeded. The holder then
+    /// keeps the slice.
     fn committed_before(&self, view: &View) -> Result<SettleResult, Undecided> {
         let slice = self.slice;
         let done = slice.turn.position + self.results.len();
@@ -156,7 +156,7 @@ impl Settle<'_> {
         transaction.dedupe_record = Some(name.record());
     }
 
-    /// Returns a time (ms): now, unless this slice has used up the agent's tick.
+    /// Returns a time (ms): the end of the agent's tick if this slice has used up the tick, or else now.
     fn next_due(&self, now_ms: i64) -> i64 {
         let admitted = self.slice.turn.notes.iter().rev().find_map(|note| match note {
             super::Note::Admitted { limits, .. } => Some(limits),
@@ -164,7 +164,7 @@ impl Settle<'_> {
         });
         let mut debits = admitted.into_iter().flatten().zip(&self.slice.debited);
         let tick = debits.find(|((counter, _), _)| &*counter.limit == limits::TICK);
-        // If the list of notes is full, the last note may belong to an earlier slice.
+        // If the list of notes is full, the last note may belong to an earlier slice, so it is ignored.
         let is_noted = self.slice.turn.notes.len() < Turn::NOTES_MAX;
         tick.filter(|((_, max), debited)| is_noted && debited.used >= *max)
             .map_or(now_ms, |(_, debited)| debited.ends_ms.max(now_ms))
@@ -200,7 +200,7 @@ impl Settle<'_> {
 }
 
 impl Turn {
-    /// Also clears the state of the call at the old position.
+    /// Advances the position, and clears the state of the call at the old position.
     pub(super) fn pass_calls(&mut self, calls: usize) {
         if calls == 0 {
             return;
@@ -212,7 +212,7 @@ impl Turn {
         (self.session, self.approval, self.local) = (None, None, None);
     }
 
-    /// `may_have_run` stays true only for later calls that were dispatched before.
+    /// `may_have_run` stays true only if the next call was already dispatched.
     fn clear_slice_state(&mut self) {
         self.may_have_run = self.position < self.debited && (self.may_have_run || self.crashes > 0);
         self.clear_suspicion();

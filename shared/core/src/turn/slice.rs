@@ -49,7 +49,7 @@ pub enum BadSlice {
     State(&'static str),
 }
 
-/// After a restart of the store, a worker can hold two deliveries of a turn.
+/// Identifies one delivery, because a worker can hold two deliveries of a turn after a restart of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Delivery {
     pub name: TurnName,

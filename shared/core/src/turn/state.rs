@@ -58,7 +58,7 @@ pub struct Head {
 }
 
 impl PartialEq for Head {
-    /// Not all fields can be compared directly.
+    /// Not all fields can be compared directly, so the JSON texts are compared.
     fn eq(&self, other: &Self) -> bool {
         serde_json::to_string(self).ok() == serde_json::to_string(other).ok()
     }
@@ -145,7 +145,7 @@ impl State {
         matches!(self, Self::Retrying { .. } | Self::Waiting { .. })
     }
 
-    /// `None` without a slice on a queue or with a worker.
+    /// Returns `None` if no slice is on a queue or held by a worker.
     #[must_use]
     pub const fn in_flight_upto(&self) -> Option<usize> {
         match self {
@@ -231,7 +231,7 @@ impl WaitReason {
         }
     }
 
-    /// True if people or other work end the wait. The slice then returns its permits for this work.
+    /// True if people or other work end the wait. The slice returns its permits during such a wait.
     #[must_use]
     pub const fn is_for_others(&self) -> bool {
         match self {
@@ -244,7 +244,7 @@ impl WaitReason {
         }
     }
 
-    /// `None` except for a circuit breaker or a paused tool.
+    /// Returns a time only for a circuit breaker or a paused tool.
     #[must_use]
     pub const fn unavailable_since_ms(&self) -> Option<i64> {
         match self {
@@ -258,7 +258,7 @@ impl WaitReason {
         }
     }
 
-    /// Metrics count turns with other waits as parked.
+    /// True if a person ends the wait. Metrics count turns with other waits as parked.
     #[must_use]
     pub const fn is_for_people(&self) -> bool {
         match self {
@@ -446,7 +446,7 @@ pub struct Turn {
     pub unreadable: u32,
     #[serde(rename = "u", default, skip_serializing_if = "is_default")]
     pub may_have_run: bool,
-    /// The call at `position` began work outside its turn, for example a delegated task.
+    /// True if the call at `position` began work outside its turn, for example a delegated task.
     #[serde(rename = "e", default, skip_serializing_if = "is_default")]
     pub began_child: bool,
     #[serde(rename = "be", default, skip_serializing_if = "is_default")]
@@ -464,7 +464,7 @@ pub struct Turn {
     /// The call at `position` is in progress and may change this session's facts.
     #[serde(rename = "se", default, skip_serializing_if = "is_default")]
     pub session: Option<String>,
-    /// For the call at `position`.
+    /// The approval of the call at `position`.
     #[serde(rename = "ap", default, skip_serializing_if = "is_default")]
     pub approval: Option<String>,
     #[serde(rename = "k", default, skip_serializing_if = "is_default")]
@@ -528,7 +528,7 @@ impl Turn {
 }
 
 impl Stored<Turn> {
-    /// `None` without a slice on a queue or with a worker.
+    /// Returns `None` if no slice is on a queue or held by a worker.
     #[must_use]
     pub fn in_flight_entry(&self) -> Option<&EntryId> {
         self.value.state.in_flight_upto()?;

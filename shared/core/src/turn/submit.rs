@@ -89,8 +89,8 @@ impl Submit<'_> {
         }
     }
 
-    /// The record says that the message waits, but the stream has lost the message. The guard on the record excludes a
-    /// concurrent removal.
+    /// True if the record says that the message waits, but the stream has lost the message. The guard on the record
+    /// excludes a concurrent removal.
     fn is_lost(&self, given: &Stored<GivenId>, view: &View) -> Result<bool, Undecided> {
         let (GivenState::Queued, Some(entry)) = (&given.value.state, &given.entry) else { return Ok(false) };
         Ok(view.entry(&self.to.stream(), entry)?.is_none())

@@ -28,8 +28,8 @@ pub fn throttle(
     transaction.timer(name.timer(), turn.head.deadline_ms, TimerRule::Earlier);
 }
 
-/// The agent's tick. In this queue, a scheduler dispatches the calls, or moves the turn to the queue of the full
-/// counter.
+/// The queue of the agent's tick. In this queue, a scheduler dispatches the calls, or moves the turn to the queue of
+/// the full counter.
 #[must_use]
 pub fn undecided_queue(name: &TurnName, turn: &Turn) -> CounterKey {
     CounterKey::new(limits::TICK, format!("{}:{}", name.tenant, turn.head.agent))

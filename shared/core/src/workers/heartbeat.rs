@@ -40,7 +40,7 @@ impl Role {
     }
 }
 
-/// Must be sent before the consumer takes new work. Also deletes the returned cancel notices.
+/// Must be sent before the consumer takes new work. Also deletes the cancel notices that it returns.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
     pub consumer: ConsumerId,
@@ -61,7 +61,7 @@ pub struct HeartbeatReport {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LeaseBefore {
-    /// Also if the consumer's record was lost.
+    /// The consumer had no lease, or the store has lost the consumer's record.
     #[default]
     None,
     Running,

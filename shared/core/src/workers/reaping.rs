@@ -30,7 +30,7 @@ pub struct RequestReapPermit {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReapPermit {
-    /// A consumer is dead after the end of its lease.
+    /// A consumer counts as dead when its lease has ended.
     Granted,
     /// The last check is less than `every_ms` old.
     Recent,

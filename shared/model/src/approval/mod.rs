@@ -51,7 +51,7 @@ pub fn expires_ms(asked: &[ApprovalReason]) -> Option<i64> {
     asked.iter().filter_map(|asked| asked.demand.expires_ms).min()
 }
 
-/// Every reason must allow the arguments.
+/// Returns the arguments that every reason allows an approver to narrow.
 #[must_use]
 pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     let mut all = asked.iter().map(|asked| asked.demand.narrow.clone());

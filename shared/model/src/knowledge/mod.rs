@@ -59,7 +59,8 @@ pub struct Memory {
     pub at_ms: i64,
 }
 
-/// Equal at every import. Documents of one origin need different titles. A single document needs an empty title.
+/// The ID is the same at every import. Documents with the same source need different titles. A single document needs an
+/// empty title.
 #[must_use]
 pub fn document_id(source: &str, title: &str) -> String {
     digest(&[source, title])

@@ -7,7 +7,7 @@ const DIGITS: usize = 6;
 /// In millionths. Up to this number, a double represents integers exactly.
 pub const AMOUNT_MAX: u64 = 1 << 53;
 
-/// Returns millionths. `None` unless the text is a plain decimal with at most six decimal places, up to [`AMOUNT_MAX`].
+/// Returns millionths if the text is a plain decimal with at most six decimal places, up to [`AMOUNT_MAX`].
 #[must_use]
 pub fn parse(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
@@ -21,7 +21,7 @@ pub fn parse(text: &str) -> Option<u64> {
     (amount <= AMOUNT_MAX).then_some(amount)
 }
 
-/// Returns millionths. `None` unless the value is a number or a text that [`parse`] accepts.
+/// Returns millionths if the value is a number or a text that [`parse`] accepts.
 #[must_use]
 pub fn of(value: &Value) -> Option<u64> {
     match value {

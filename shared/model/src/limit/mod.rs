@@ -41,7 +41,7 @@ pub struct LimitMatch {
     pub plans: Vec<String>,
 }
 
-/// Each value of the property has its own counter.
+/// A property of a call. Each value of the property has its own counter.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitKey {

@@ -68,7 +68,7 @@ pub struct FactRow {
 }
 
 impl<'de> serde::Deserialize<'de> for FactRow {
-    /// Only the configuration's own parser reads rows.
+    /// Always fails, because only the configuration's own parser reads rows.
     fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
         Err(serde::de::Error::custom("facts of a row are read from a configuration alone"))
     }

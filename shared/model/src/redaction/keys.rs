@@ -135,7 +135,7 @@ fn is_secret_word(word: &[u8]) -> bool {
     )
 }
 
-/// The second word alone may name something else, such as `key` or `tokens`.
+/// True if both words together name a secret. The second word alone may name something else, such as `key` or `tokens`.
 fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     match word {
         b"key" | b"keys" => is_of_secret_key(before),

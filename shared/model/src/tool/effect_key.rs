@@ -10,7 +10,7 @@ use crate::digest::hash_of;
 pub const EFFECT_WINDOW_MS_DEFAULT: i64 = 86_400_000;
 pub const EFFECT_WINDOW_MS_MAX: i64 = 31 * 86_400_000;
 
-/// Calls with equal listed arguments have the same effect within the window.
+/// Within the window, calls with equal values of the listed arguments have their effect only once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EffectKey {
     /// JSON pointers (RFC 6901).

@@ -37,7 +37,7 @@ pub struct CacheInputs<'a> {
     pub version: &'a str,
     pub configuration: &'a str,
     pub arguments: &'a RawValue,
-    /// `None` unless the tool's results depend on the task.
+    /// Set only if the tool's results depend on the task.
     pub task: Option<&'a str>,
     pub context: &'a Context,
 }

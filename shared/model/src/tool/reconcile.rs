@@ -30,7 +30,7 @@ pub struct Reconcile {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum ReconcileArgument {
-    /// A JSON pointer. A missing argument is omitted.
+    /// A JSON pointer to an argument of the call. If the call lacks the argument, the lookup omits it too.
     Of(String),
     IdempotencyKey,
     Call,

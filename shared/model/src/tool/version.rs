@@ -1,4 +1,4 @@
-//! A tool can have several versions, and an agent gets one of them.
+//! A tool can have several versions. Each agent gets one version.
 
 use semver::{Version, VersionReq};
 

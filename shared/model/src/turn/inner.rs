@@ -18,7 +18,7 @@ pub fn inner_turn(outer: &CallId, number: usize) -> Result<TurnId, String> {
     id.map_err(|error| format!("the turn's id leaves no room for those of inner calls: {error}"))
 }
 
-/// `None` unless `turn` is the turn of an inner call.
+/// Returns the outer turn if `turn` is the turn of an inner call.
 #[must_use]
 pub fn outer_turn(turn: &TurnId) -> Option<TurnId> {
     let (outer, number) = turn.as_str().rsplit_once(MARK)?;

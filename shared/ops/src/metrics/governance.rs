@@ -109,7 +109,7 @@ impl Metrics {
         self.governance.approvals.with_label_values(&[event.as_str()]).inc();
     }
 
-    /// Has no effect unless the OpenTelemetry names are enabled. `tool` must exist. `failed` is the error type of a
+    /// Has an effect only if the OpenTelemetry names are enabled. `tool` must exist. `failed` is the error type of a
     /// failed attempt.
     pub fn tool_tried(&self, tool: &str, took: Duration, failed: Option<&str>) {
         self.governance.tool_seconds.observe(&self.tools.label(tool, Outcome::Ok), took, failed);

@@ -124,7 +124,7 @@ fn counters_start_at_zero_for_every_known_label() {
     }
 }
 
-/// In ms since the epoch.
+/// The time after the given number of seconds from now, in ms since the epoch.
 fn in_seconds(seconds: i64) -> i64 {
     i64::try_from(Duration::from_secs_f64(seconds_since_epoch()).as_millis()).unwrap() + seconds * 1_000
 }

@@ -13,7 +13,8 @@ const WHY_UNCHECKED: &str = "their debits are not in the log: they were never ad
                              an older version decided them, there were too many, or an unreadable counter \
                              was reset";
 
-/// After several resets in one millisecond, each window begins one millisecond after the previous window.
+/// Tolerance for the beginning of a window. After several resets in one millisecond, each window begins one millisecond
+/// after the previous window.
 const RESET_MS: i64 = 10;
 
 struct LimitDebit {

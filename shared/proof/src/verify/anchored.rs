@@ -117,7 +117,8 @@ impl Verifier {
         }
     }
 
-    /// Seals before [`anchors_from_ms`](super::Expected::anchors_from_ms) may have been trimmed.
+    /// Seals before [`anchors_from_ms`](super::Expected::anchors_from_ms) may have been trimmed, so they may be
+    /// missing.
     fn check_beginning(&mut self, name: &ChainName, begins: &FoundSeal, anchors: &[&Anchor]) {
         let first = begins.body.number;
         let before = anchors.iter().filter(|anchor| anchor.number < first).max_by_key(|anchor| anchor.number);

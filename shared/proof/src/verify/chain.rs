@@ -113,8 +113,8 @@ impl Verifier {
         }
     }
 
-    /// A log is trimmed oldest first. So the entry must be older than the shard's entries in the export, and older than
-    /// `anchors_from_ms`.
+    /// The oldest entries of a log are trimmed first. So the entry must be older than the shard's entries in the
+    /// export, and older than `anchors_from_ms`.
     fn may_be_trimmed(&self, shard: u32, id: EntryId) -> bool {
         let ms = i64::try_from(id.ms).unwrap_or(i64::MAX);
         self.expected.anchors_from_ms.is_some_and(|from| ms < from)

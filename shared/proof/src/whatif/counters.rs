@@ -1,4 +1,4 @@
-//! Counters with the values under the policy, and the debits of a turn's next calls.
+//! Counters with the values that the evaluated policy would have caused, and the debits of a turn's next calls.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -45,7 +45,8 @@ pub(super) struct CounterLedger {
     pub(super) counters: HashMap<String, CounterState>,
     /// By counter. Includes permits that were returned in the current millisecond.
     held: HashMap<String, u64>,
-    /// Permits that were returned at `returned_ms`, by counter. Only a decision in this millisecond shows the order.
+    /// Permits that were returned at `returned_ms`, by counter. Only a decision that was recorded in this millisecond
+    /// shows whether the permits were already free.
     returned: HashMap<String, u64>,
     returned_ms: i64,
     pub(super) slots: Option<u64>,

@@ -1,6 +1,7 @@
-//! What-if: finds recorded calls that another policy would have decided differently. The policy is evaluated at each
-//! recorded decision, with the counter values under the policy. The command evaluates permission, arguments, rules and
-//! consent, because it has the tools.
+//! What-if: finds recorded calls that another policy would have decided differently. In this module, *the policy* is
+//! that other policy. The replay evaluates the policy at each recorded decision, with the counter values that the
+//! policy would have caused. The command `tickfleet whatif` evaluates permission, arguments, rules and consent, because
+//! the command has the tools.
 
 pub mod facts;
 pub mod recorded;

@@ -16,7 +16,7 @@ const REDACTED: &str = "[REDACTED]";
 #[derive(Debug, Clone)]
 pub struct RecordedCall {
     pub shard: u32,
-    /// When the entry was written and the slice ended (ms).
+    /// Time (ms) when the entry was written and the slice ended, which is the same moment.
     pub written_ms: i64,
     /// In shard time, as estimated by the process that ended the call.
     pub ended_ms: i64,
@@ -30,7 +30,7 @@ pub struct RecordedCall {
     pub position: usize,
     /// As the model named the tool.
     pub tool: String,
-    /// The entry describes a task instead of a tool call.
+    /// True if the entry describes a task instead of a tool call.
     pub is_task: bool,
     pub arguments: Arguments,
     pub narrowed: Option<Arguments>,

@@ -144,7 +144,7 @@ fn a_turn_behind_earlier_turns_of_its_agent_debits_nothing() {
 
 #[test]
 fn a_simultaneous_turn_that_fills_the_limit_replays_first() {
-    // If `b` had been decided first, both of its calls would have fit.
+    // If `b` had been decided first, both calls of `b` would have fit.
     let first = turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_010, 3, go(1, 1, 10_000))]);
     let mut cut = turn("b", &[(1_000, 0, go(1, 1, 5_000)), (5_020, 1, go(1, 1, 10_000))]);
     cut.agent = "stan".into();
@@ -299,7 +299,7 @@ fn a_percentage_limit_uses_the_recorded_number_of_slots() {
     assert_eq!(differences(&part(50), &said), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
     let less: Vec<_> = differences(&part(12), &said).into_iter().map(|one| (one.0, one.1)).collect();
     assert!(less.contains(&("b/0".into(), DifferenceKind::Delayed)), "{less:?}");
-    // A quarter of 16 slots is the same number as half of 8 slots.
+    // A quarter of 16 slots is the same number as half of 8 slots, so the result is the same.
     let more = with_slots(turns.clone(), 16);
     assert_eq!(differences(&part(25), &more), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
     let (found, summary) = replay(&part(25), &turns);
@@ -375,8 +375,7 @@ fn a_rejection_prefers_the_shards_time() {
         let RecordedEntry::Call(call) = RecordedEntry::entry(&entry) else { unreachable!() };
         Turn::of(&[*call]).unwrap().at_ms()
     };
-    // The first entry has only the time of the process that reported the rejection. The second entry has the shard's
-    // time.
+    // The first entry lacks the time by the shard's clock, so the time is estimated. The second entry has this time.
     assert_eq!((refused(""), refused(r#","ended_ms":5371"#)), (Some(5_366), Some(5_371)));
 }
 

@@ -44,7 +44,7 @@ pub struct Decision {
     pub what: DispatchDecision,
     /// Set if the decision depended on the number of worker slots.
     pub slots: Option<u64>,
-    /// While one call waits, the calls of the slice return their permits. Later the calls acquire permits again.
+    /// When the slice returned its permits and acquired them again.
     pub places: Vec<PermitsNote>,
 }
 
@@ -142,7 +142,7 @@ impl Turn {
                 is_one_admission(&other.admitted, &call.admitted) && other.refused == call.refused && is_same_moment
             };
             let count = calls[at..].iter().take_while(alike).count();
-            // The call that ended last has the most notes about permits.
+            // Use the notes of the call that ended last: it has the most notes about permits.
             let places = calls[at + count - 1].places.clone();
             if let Some(note) = call.admission() {
                 self.waits(at, &call.waits());
@@ -210,7 +210,7 @@ fn context(policy_inputs: &PolicyInputs) -> TurnContext {
     }
 }
 
-/// Ignores debits of limits: entries of older versions do not state these debits.
+/// Ignores debits of limits, because entries of older versions do not state these debits.
 fn is_one_admission(one: &str, other: &str) -> bool {
     let is_of_both = |note: &&str| !note.starts_with('D');
     one == other || one.split(';').filter(is_of_both).eq(other.split(';').filter(is_of_both))

@@ -296,7 +296,7 @@ fn an_export_resealed_for_another_fleet_is_not_intact() {
             [FindingKind::HeaderWrong, FindingKind::Truncated].iter().all(|kind| kinds(&verdict).contains(kind));
         assert!(is_intact || named, "{:?}", verdict.findings);
     }
-    // If an export has no seals, its fleet is unknown. The caller can name the fleet.
+    // An export without seals does not prove its fleet, so it is intact only if the caller names this fleet.
     let empty = [lines::header(&Header { export: lines::FORMAT, fleet: "f".into(), ..Header::default() })];
     for (fleet, is_intact) in [(None, false), (Some("f"), true), (Some("x"), false)] {
         let verdict = held_against(&empty, &resealed.anchors, fleet);

@@ -281,7 +281,7 @@ fn an_entry_under_two_seals_is_reported_as_forked() {
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
     let leaves = ["1-0", "2-0", "3-0"].map(|id| Leaf::of(id.parse().unwrap(), "", "{}"));
     let first = seal(&chain, &Head::default(), &leaves[..2], &Losses::default(), 1, &signer);
-    // The sealer has lost its position. It seals an entry a second time, but continues the same chain.
+    // The sealer has lost its position, so it seals an entry a second time, and continues the same chain.
     let second = seal(&chain, &first.head, &leaves[1..], &Losses::default(), 2, &signer);
     let mut made = ["1-0", "2-0", "3-0"].map(|id| lines::entry(0, id, "", "{}")).to_vec();
     made.extend([&first, &second].map(|sealed| lines::seal(0, &sealed.body, &sealed.signature)));

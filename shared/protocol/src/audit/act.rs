@@ -1,5 +1,5 @@
-//! Audit entries for actions of operators. They have no `meta.turn`, so a search for the calls of a turn does not
-//! return them.
+//! Audit entries for actions of operators. These entries have no `meta.turn`, so a search for the calls of a turn does
+//! not return them.
 
 use crate::write::{Object, time};
 use tickfleet_model::{Redactor, TenantId};

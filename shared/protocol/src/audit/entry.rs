@@ -48,7 +48,7 @@ pub struct AuditMeta<'a> {
     #[serde(borrow)]
     pub arguments: Option<&'a RawValue>,
     pub result: Option<String>,
-    /// Of the last attempt.
+    /// The duration of the last attempt.
     pub duration_ms: u64,
     pub retry_count: u32,
     #[serde(borrow)]
@@ -93,7 +93,6 @@ pub struct AuditError<'a> {
     pub code: Cow<'a, str>,
     #[serde(borrow)]
     pub message: Cow<'a, str>,
-    /// Any JSON value, because each tool writes its own details.
     #[serde(borrow)]
     pub details: Option<&'a RawValue>,
 }
@@ -110,7 +109,7 @@ pub struct AuditDenial {
 pub struct AuditEffect {
     /// A hash, equal for two calls with the same effect.
     pub key: String,
-    /// The claim stays valid for this time after the end of the call.
+    /// For this time after the end of the call, an equal call gets the same result instead of running.
     pub window_ms: i64,
 }
 

@@ -22,7 +22,8 @@ pub struct RejectedCall {
     /// A name of more than [`limits::TOOL_NAME_BYTES_MAX`] bytes is cut and ends with `…`. Empty if the name cannot be
     /// read.
     pub tool: String,
-    /// Only an item of the matching output type (OpenAI Responses) can answer a call of a custom tool.
+    /// True for a call of a custom tool (OpenAI Responses). The result of such a call must be an item of a different
+    /// type.
     pub custom: bool,
 }
 
@@ -60,7 +61,7 @@ pub(super) fn read_list<R: DialectRules + ?Sized>(
     }
     let mut calls = Vec::new();
     for (index, element) in held.elements().enumerate() {
-        // Some serializers write null in place of a call.
+        // Skip a null: some serializers write null in place of a call.
         if element.kind() == Kind::Null {
             continue;
         }

@@ -125,7 +125,7 @@ impl DialectRules for Rules {
         Some(part.end())
     }
 
-    /// Gemini rejects a request with fewer responses than calls.
+    /// All responses go into one content, because Gemini rejects fewer responses than calls.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some((r#"[{"role":"user","parts":["#, "]}]"))
     }
@@ -170,7 +170,8 @@ fn parts<'a, 'd>(content: Value<'a, 'd>) -> Option<Value<'a, 'd>> {
     content.member("parts").filter(|parts| parts.kind() != Kind::Null)
 }
 
-/// One piece of a streamed call might be a valid call, but a different one.
+/// The arguments of one piece can be valid on their own, but differ from those of the whole call. So pieces are
+/// rejected.
 fn in_pieces(call: &Fields<'_, '_>, name: &str) -> MessageProblem {
     call.invalid(name, "the arguments of a streamed call must be put together first")
 }

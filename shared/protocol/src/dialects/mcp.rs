@@ -46,7 +46,8 @@ impl DialectRules for Rules {
     fn message(&self, result: &CallResult) -> Option<String> {
         let mut object = Object::new(256);
         let is_structured = push_content(&mut object, result);
-        // A cut output also begins with `{`, but it does not match the tool's output schema.
+        // A cut output also begins with `{`, but does not match the tool's output schema. So it is not structured
+        // content.
         let output = result.output.as_ref().map_or("", |output| output.get());
         if is_structured && output.starts_with('{') && !output.starts_with(CUT_OBJECT) {
             object.raw("structuredContent", output);
@@ -56,7 +57,7 @@ impl DialectRules for Rules {
     }
 
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
-        // In this revision, a structured result must be an object.
+        // In this revision, a structured result must be an object, so omit any other output schema.
         let is_object = |schema: &&Json| schema.get("type").is_some_and(|kind| kind == "object");
         Definitions::of_each(self.names(), tools, |name, tool| {
             definition(name, tool, tool.output_schema.as_ref().filter(is_object))

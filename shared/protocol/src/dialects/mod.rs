@@ -23,7 +23,7 @@ use super::message::problem::MessageProblem;
 use super::names::NameRules;
 use tickfleet_model::{Call, CallResult, Dialect, ToolSpec};
 
-/// This member of a turn can contain calls of any dialect. The turn's member `format` names the dialect.
+/// A member of a turn that can contain calls of any dialect. The turn's member `format` names the dialect.
 pub(super) const CALLS: &str = "calls";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub(super) trait DialectRules: Sync {
     /// `None` if the element is not a call.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem>;
 
-    /// If the response was cut off, the last call is incomplete.
+    /// True if the last element of the list is a call. If the response was cut off, this call is incomplete.
     fn ends_with_call(&self, name: &'static str, held: Value<'_, '_>) -> bool {
         let last = self.list(name, held).1.elements().last();
         last.is_some_and(|element| self.salvage_call(element).is_some())

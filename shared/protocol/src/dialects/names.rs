@@ -10,7 +10,7 @@ impl NameMap {
         let names: Vec<N> = names.into_iter().collect();
         let names = || names.iter().map(AsRef::as_ref);
         let mut map = Self::within(Some(NameRules::STRICTEST), names());
-        // Dialects shorten a long name in different ways.
+        // Dialects shorten a long name in different ways, so add the names of each dialect.
         for dialect in Dialect::ALL {
             map.add_aliases(&Self::of(dialect, names()));
         }

@@ -94,7 +94,7 @@ impl DialectRules for Rules {
         Some(item.end())
     }
 
-    /// OpenAI assumes true if `strict` is missing.
+    /// Always writes `strict`, because OpenAI assumes true if it is missing.
     fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions {
         let mut not_strict = Vec::new();
         let definitions = Definitions::of_each(self.names(), tools, |name, tool| {

@@ -67,7 +67,7 @@ impl DialectRules for Rules {
         Some(part.end())
     }
 
-    /// Many chat templates reject two user messages in a row.
+    /// All results go into one user message, because many chat templates reject two user messages in a row.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some(IN_ONE_USER_MESSAGE)
     }

@@ -28,7 +28,7 @@ pub enum JsonProblem {
         found: char,
     },
     Trailing,
-    /// Parsers disagree on which of the two values counts.
+    /// An object has a key twice. Parsers disagree on which of the two values counts.
     DuplicateKey(String),
     LoneSurrogate,
 }

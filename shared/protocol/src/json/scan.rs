@@ -363,7 +363,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Equal keys can have different escapes.
+/// Compares the unescaped keys, because equal keys can have different escapes.
 fn same_key(text: &str, one: Span, other: Span) -> bool {
     if !(one.escaped || other.escaped) {
         return one.of(text) == other.of(text);

@@ -33,8 +33,8 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     if is_cut && !rules.info().in_words && rules.ends_with_call(name, held) {
         calls.last_mut().into_iter().for_each(|call| cut_off(&mut call.arguments));
     }
-    // In plain text, the client cannot know whether the answer contains a call. In other dialects, the provider reports
-    // this.
+    // A plain-text answer may have no call, because the client cannot know in advance. In other dialects, the provider
+    // reports whether a response contains calls.
     if calls.is_empty() && !rules.info().in_words {
         let what = rules.without_calls();
         return Err(MessageProblem::new(

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub use nulls::without_nulls;
 pub use schema::strict_schema;
 
-/// A schema can refer to itself.
+/// At most this many references are followed, because a schema can refer to itself.
 const HOPS_MAX: usize = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

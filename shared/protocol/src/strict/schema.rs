@@ -137,7 +137,7 @@ impl SchemaWalk<'_> {
         })
     }
 
-    /// Generators write an `allOf` with a single schema to add a description.
+    /// Replaces an `allOf` with a single schema by that schema. Generators write such an `allOf` to add a description.
     fn only_one(
         &mut self,
         members: &Map<String, Value>,

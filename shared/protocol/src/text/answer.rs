@@ -25,10 +25,11 @@ const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<|channel>thought", "<channel|>", true),
 ];
 
-/// The text for the user needs no end mark.
+/// The text for the user follows. It may end without an end mark.
 const TO_THE_USER: &str = "<|channel|>final<|message|>";
 
-/// JSON follows, or a markup that this module does not read. [`forms::tag`] recognizes further marks.
+/// After these marks, JSON follows, or a markup that this module does not read. [`forms::tag`] recognizes further
+/// marks.
 const MARKS: [&str; 3] = ["[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>"];
 
 /// This module does not read these markups, because they have the tool's name outside the JSON.
@@ -80,7 +81,7 @@ pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     reader.calls
 }
 
-/// The offset after a thought that began in the prompt; 0 if there is none.
+/// The offset after a thought that began in the prompt. 0 if no thought began there.
 fn thought_in_prompt(answer: &str) -> usize {
     let ends = THOUGHTS.into_iter().filter(|(.., may_be_prompted)| *may_be_prompted).filter_map(|(start, end, _)| {
         let at = answer.find(end)?;
@@ -94,8 +95,8 @@ struct AnswerReader<'a> {
     answer: &'a str,
     at: usize,
     calls: Vec<Call>,
-    /// The offset of broken JSON that does not look like a call. A later call may be inside a string of the broken
-    /// JSON.
+    /// The offset of broken JSON that does not look like a call. Later text may be inside a string of the broken JSON,
+    /// so it does not count as a call.
     doubt: Option<usize>,
     /// The offset of a mark after which JSON must follow.
     marked: Option<usize>,
@@ -158,7 +159,8 @@ impl<'a> AnswerReader<'a> {
         self.at < self.answer.len()
     }
 
-    /// Returns false if there is no thought. A thought without an end may contain a call, so its text is read.
+    /// Skips a thought, and returns false if `rest` does not begin with one. A thought without an end may contain a
+    /// call, so its text is read.
     fn thought(&mut self, rest: &str) -> bool {
         if self.open_thought.is_some() {
             return false;
@@ -184,7 +186,8 @@ impl<'a> AnswerReader<'a> {
         false
     }
 
-    /// Returns false if there is no mark. Stops at a markup that this module does not read.
+    /// Reads a mark, and returns false if `rest` does not begin with one. Stops at a markup that this module does not
+    /// read.
     fn mark(&mut self, rest: &str) -> bool {
         if FOREIGN.iter().any(|mark| rest.starts_with(mark)) || names_a_recipient(rest) {
             self.give_up(self.marked.unwrap_or(self.at));
@@ -200,7 +203,7 @@ impl<'a> AnswerReader<'a> {
         }
         self.marked = Some(self.at);
         self.at += bytes;
-        // The mark announces a call that is missing.
+        // No call follows the mark, so the mark itself is an unreadable call.
         if self.rest().trim().is_empty() {
             self.give_up(self.at - bytes);
         }
@@ -217,7 +220,7 @@ impl<'a> AnswerReader<'a> {
             self.calls.truncate(before);
             return self.give_up(doubt);
         }
-        // The error message states that nothing after the unreadable call has run.
+        // Drop the calls after an unreadable call: the error message states that none of them ran.
         if let Some(bad) = self.calls.iter().skip(before).position(needs_repair) {
             self.calls.truncate(before + bad + 1);
             self.at = self.answer.len();
@@ -261,7 +264,7 @@ fn names_a_recipient(rest: &str) -> bool {
     recipient.is_some_and(|recipient| !matches!(recipient, "" | "user" | "assistant" | "all"))
 }
 
-/// The first key decides. Quotes of any kind can surround the key.
+/// Only the first key of the object matters. Quotes of any kind can surround the key.
 fn looks_like_a_call(text: &str) -> bool {
     let quotes = ['"', '\'', '`', '“', '”', '\\', ' ', '\n', '\r', '\t'];
     let inside = text.strip_prefix('[').unwrap_or(text).trim_start();

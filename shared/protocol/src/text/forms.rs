@@ -14,7 +14,7 @@ const LINES_MAX: usize = 10_000;
 /// In lower case without punctuation.
 const CALLS: [&str; 8] =
     ["toolcall", "functioncall", "tooluse", "toolcode", "usetool", "calltool", "toolinvocation", "usemcptool"];
-/// The content of these tags is not JSON in the fleet's format.
+/// Tags of calls that this module does not read: their content is not JSON in the fleet's format.
 const FOREIGN: [&str; 6] = ["invoke", "toolname", "toolinput", "toolarguments", "usemcptool", "recipient"];
 /// These tags end a call or report a result.
 const NO_CALLS: [&str; 5] = ["result", "response", "output", "error", "end"];
@@ -168,7 +168,8 @@ fn is_expression_of_functions(line: &str) -> bool {
     name > 0 && rest.get(name..).is_some_and(|after| after.starts_with(['(', ':', '{', '[']))
 }
 
-/// `None` unless the answer is a single call in Python syntax. The call can be in a fence.
+/// The offset of the call if the answer is a single call in Python syntax, otherwise `None`. The call can be in a
+/// fence.
 fn lone_expression(answer: &str) -> Option<usize> {
     let trimmed = answer.trim();
     let inside = trimmed.strip_prefix("```").and_then(|text| text.strip_suffix("```"));

@@ -52,7 +52,7 @@ impl Connection {
                 (OpenConnection::new(connection), moves)
             }
         };
-        // If the Redis user may not read the run ID, continue without it.
+        // If the Redis user lacks the permission to read the run ID, continue without the ID.
         let run_id = live.0.run_id().await.unwrap_or_default().to_owned();
         let run = self.call(&live.0, function, |command| arguments(command, &run_id));
         let (reply, has_written) = read(self.observe(function.script.verb, true, run).await?)?;

@@ -29,7 +29,8 @@ pub trait Dial: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Set if the slot is moving or has moved to another node. Keys that are missing here are then on the other node.
+    /// Set if the slot is moving or has moved to another node. Keys that are missing on this node are then on the other
+    /// node.
     async fn migration_redirect(&self, _connection: &mut MultiplexedConnection) -> Option<RedisError> {
         None
     }

@@ -13,14 +13,14 @@ pub enum StoreError {
     /// If the connection broke, Redis may have applied the request. The caller may repeat the request.
     #[error("{verb} failed in Redis: {source}")]
     Verb { verb: &'static str, source: redis::RedisError },
-    /// For example after a flush. The fleet creates streams and groups again, but their content is lost.
+    /// For example after a flush. The fleet creates streams and groups again, but the content of the streams is lost.
     #[error("the shard's streams or groups are missing: {0}")]
     StateLost(String),
     #[error(
         "this process has {ours} shards, the data was written with {stored}; all processes must have the same number"
     )]
     Shards { ours: u32, stored: String },
-    /// No version of the script returns this reply.
+    /// The reply is one that no version of the script returns.
     #[error("unexpected reply to {verb}: {found}")]
     Reply {
         verb: &'static str,
@@ -95,7 +95,7 @@ pub(super) fn fault_source(error: &redis::RedisError) -> FaultSource {
     if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() || error.is_unrecoverable_error() {
         return FaultSource::Connection;
     }
-    // The error of a pipeline does not contain the codes of its commands.
+    // Read the replies, because the error of a pipeline does not contain the codes of its commands.
     let replies = error.clone().into_server_errors();
     let replies = replies.as_deref().unwrap_or_default();
     let blames =
@@ -114,8 +114,8 @@ fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
     match code {
         _ if ELSEWHERE.contains(&code) => FaultSource::Connection,
         "WRONGTYPE" => FaultSource::Data,
-        // The position in the script shows that data caused the error. The error about a missing permission has a
-        // position, too.
+        // With a position in the script, data caused the error. The error about a missing permission also has a
+        // position, so exclude it.
         "ERR" if said.contains("user_script:") && !is_not_allowed => FaultSource::Data,
         _ => FaultSource::Server,
     }
@@ -147,7 +147,8 @@ pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisRes
     }
 }
 
-/// The slot of the command is on another server, is migrating, or is unavailable.
+/// True if the server did not run the command. The slot of the command is on another server, is migrating, or is
+/// unavailable.
 pub(super) fn was_not_run(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"))
         && !error.detail().is_some_and(|said| said.contains("user_script"))

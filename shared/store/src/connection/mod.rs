@@ -29,7 +29,7 @@ use command::RedisCommand;
 use dial::Dial;
 use error::{StoreError, answer_of, is_of_this_connection, is_unknown_command, was_not_run};
 
-/// A batch takes about 2 ms, and a lease is much longer than this time.
+/// A batch takes about 2 ms, and a lease is much longer than this timeout.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// For all retries of a command while servers redirect it or are not ready.
@@ -160,8 +160,8 @@ impl Connection {
         Ok(made)
     }
 
-    /// Drops `made` when another server is the primary. An old primary still accepts commands until other nodes notify
-    /// it.
+    /// Drops `made` when another server is the primary, because an old primary still accepts commands until other nodes
+    /// notify it.
     fn watch(&self, made: &OpenConnection, primary: String) {
         let Some(every) = self.dial.check_interval() else { return };
         let dial = Arc::clone(&self.dial);
@@ -208,7 +208,7 @@ impl Connection {
         made.map_err(|source| StoreError::Connect { address: self.address(), source })
     }
 
-    /// Another caller may already have replaced `from`. The new connection then stays open.
+    /// Drops only `from`: another caller may already have replaced it with a new connection, which stays open.
     async fn drop_if_failed(&self, from: &OpenConnection, error: &redis::RedisError) {
         self.notify_observer(error);
         if !is_of_this_connection(error) {
@@ -220,8 +220,8 @@ impl Connection {
         }
     }
 
-    /// Only blocked readers get `UNBLOCKED` when their server becomes a replica. The multiplexed connection may get
-    /// nothing.
+    /// Also drops the multiplexed connection. Only blocked readers get `UNBLOCKED` when their server becomes a replica,
+    /// so the multiplexed connection may notice nothing.
     pub(crate) async fn handle_reader_error(&self, error: &redis::RedisError) {
         self.notify_observer(error);
         if is_of_this_connection(error) && !error.is_io_error() {
@@ -254,7 +254,7 @@ impl Connection {
                 let live = self.live().await?;
                 let answer = match live.run_id().await {
                     Err(error) if is_of_this_connection(&error) => self.check_reply(verb, &live, Err(error)).await,
-                    // The Redis user may not be permitted to read the run ID.
+                    // The Redis user may lack the permission to read the run ID. The script then reads the ID itself.
                     known => {
                         let run_id = known.unwrap_or_default();
                         self.call(&live, function, |command| arguments(command, run_id)).await
@@ -326,7 +326,8 @@ impl Connection {
             let load = redis::cmd("SCRIPT").arg("LOAD").arg(&script.source).query_async::<()>(&mut connection).await;
             answer = match load {
                 Ok(()) => command.query_async::<Value>(&mut connection).await,
-                // Some Redis users may only run scripts that other users have loaded (roles.rs).
+                // Some Redis users may run scripts but not load them (see roles.rs). The error is then that the script
+                // is missing.
                 Err(error) if error.code() == Some("NOPERM") => answer,
                 Err(error) => Err(error),
             };

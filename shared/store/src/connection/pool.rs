@@ -48,13 +48,13 @@ impl managed::Manager for Manager {
     }
 
     async fn recycle(&self, pooled: &mut PooledConnection, _: &Metrics) -> managed::RecycleResult<RedisError> {
-        // A replaced primary does not know this until other nodes notify it.
+        // Ask other nodes about the primary: a replaced primary knows nothing of its replacement until they notify it.
         if let Some(primary) = &pooled.primary
             && self.dial.has_moved(primary).await
         {
             return Err(managed::RecycleError::message("another server is the primary"));
         }
-        // A server that is no longer a primary still replies to PING and reads.
+        // Check the role, because a server that is no longer a primary still replies to PING and reads.
         match role(&mut pooled.connection).await? {
             Role::Other(role) => Err(managed::RecycleError::message(format!("the server has become a {role}"))),
             Role::Primary | Role::Unreported => Ok(()),

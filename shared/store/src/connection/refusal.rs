@@ -103,7 +103,7 @@ pub fn refusal_in(error: &(dyn std::error::Error + 'static)) -> Option<Refusal> 
 }
 
 fn of_error(error: &RedisError) -> Option<Refusal> {
-    // The library logs in while it connects, and its error does not contain the code of Redis's reply.
+    // Check the kind of the error: the library's login error does not contain the code of Redis's reply.
     if error.kind() == redis::ErrorKind::AuthenticationFailed {
         return Some(Refusal::Login);
     }

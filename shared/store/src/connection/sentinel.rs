@@ -19,10 +19,11 @@ use super::role::{Role, role};
 use super::tls::{Server, TlsFiles};
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// After most sentinels have replied, an unavailable sentinel causes only this delay.
+/// The wait for the other sentinels after most sentinels have replied. So an unavailable sentinel causes only this
+/// delay.
 const GRACE: Duration = Duration::from_millis(250);
-/// An old primary accepts writes until other nodes notify it, and then loses these writes. This interval bounds the
-/// loss.
+/// Check this often for a new primary. An old primary accepts writes until other nodes notify it, and then loses these
+/// writes. So this interval limits the loss.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -133,7 +134,7 @@ impl Sentinels {
             {
                 return Ok(named);
             }
-            // The time limit applies to the whole exchange, not to each step.
+            // The steps have no timeouts, because a time limit applies to the whole exchange.
             let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
             let connection = sentinel.dial(config).await.map_err(|error| error.to_string())?;
             *locked(kept) = Some(connection.clone());
@@ -157,7 +158,7 @@ impl Sentinels {
         );
         let (host, port) =
             place.map_err(|error| error.to_string())?.ok_or_else(|| format!("it does not monitor {:?}", self.name))?;
-        // Most users are not permitted to run this command.
+        // Most Redis users may not run this command, so its errors are ignored.
         let epoch = state.ok().and_then(|state| state.get("config-epoch")?.parse().ok());
         Ok(ReportedPrimary { host, port, epoch: epoch.unwrap_or(0) })
     }
@@ -252,7 +253,7 @@ impl Dial for Sentinels {
             if place.to_string() == from {
                 return false;
             }
-            // An outdated sentinel may report a server that is no longer a primary.
+            // Connect, to check the role: an outdated sentinel may report a server that is no longer a primary.
             if self.connect(place, AsyncConnectionConfig::new()).await.is_ok() {
                 return true;
             }

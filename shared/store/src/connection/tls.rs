@@ -68,7 +68,7 @@ impl TlsFiles {
         if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
             return Err(refused("tls_cert, tls_key and tls_ca need rediss://", ""));
         }
-        // The library's message might contain lines of the key.
+        // Replace the library's message, because it might contain lines of the key.
         let built = Client::build_with_tls(info, TlsCertificates { client_tls, root_cert });
         built.map_err(|_| {
             refused("tls_cert, tls_key, tls_ca", "expected certificates and a key without password, in PEM")
@@ -82,7 +82,7 @@ fn certificates(name: &'static str, path: &Path) -> RedisResult<Vec<u8>> {
     let text = std::fs::read(path).map_err(|error| invalid(&error.to_string()))?;
     match String::from_utf8_lossy(&text).contains(CERTIFICATE) {
         true => Ok(text),
-        // The library would read a file without certificates as an empty list.
+        // Report a file without certificates: the library would read it as an empty list.
         false => Err(invalid("it holds no certificate in PEM")),
     }
 }

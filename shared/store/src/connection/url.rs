@@ -49,7 +49,7 @@ fn server_of(url: &str) -> RedisResult<Server> {
     let (place, query) = url.rsplit_once('?').unwrap_or((url, ""));
     let (files, rest) = TlsFiles::take(query)?;
     let kept = match rest.as_str() {
-        // The `?` may be part of a password that is not escaped.
+        // Without TLS files, keep the URL unchanged: the `?` may be part of a password that is not escaped.
         _ if files.is_empty() => url.to_owned(),
         "" => place.to_owned(),
         rest => format!("{place}?{rest}"),

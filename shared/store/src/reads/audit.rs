@@ -52,7 +52,7 @@ enum SearchEnd {
 
 impl Store {
     pub async fn audit_of(&self, name: &TurnName, wanted: &AuditSearch) -> Result<AuditSearchResult, StoreError> {
-        // IDs need no escaping, and the writer puts no blanks between members, so the unparsed text can be compared.
+        // Compare the unparsed text: IDs need no escaping, and the writer puts no blanks between members.
         let mut needles = vec![format!("\"tenant\":\"{}\"", name.tenant)];
         needles.push(match wanted.position {
             Some(position) => format!("\"call\":\"{}/{position}\"", name.turn),

@@ -12,18 +12,18 @@ use crate::seam::inspect::{QueueState, Range, ShardStats};
 use crate::{Store, StoreError, TurnName};
 
 const TENANTS_MAX: usize = 1_000;
-/// The throttle queues of these timers are the sample for the age of waiting turns.
+/// The number of timers whose throttle queues are the sample for the age of waiting turns.
 const TIMERS_SAMPLED: usize = 256;
 
 /// Ages of entries are by the store's clock, which gives the IDs of entries.
 #[derive(Debug, Clone, Default)]
 pub struct ShardBacklog {
-    /// No scheduler has decided these turns yet. Includes turns that a scheduler has taken.
+    /// Turns without a decision of a scheduler. Includes turns that a scheduler has taken.
     pub inbound: u64,
     pub tasks: u64,
     /// Unread slices, and turns that wait for their tenant's share of the slots. More slots would let them start.
     pub ready: u64,
-    /// For redelivery after a crash of the worker. Each worker runs at most one such slice at once.
+    /// Slices for redelivery after a crash of the worker. Each worker runs at most one such slice at once.
     pub suspect: u64,
     pub running: u64,
     pub delayed: u64,
@@ -34,13 +34,13 @@ pub struct ShardBacklog {
     pub timers: u64,
     pub dead: u64,
     pub audit: u64,
-    /// Of undecided inbound turns and task messages.
+    /// The age of the oldest inbound turn or task message without a decision.
     pub oldest_inbound_ms: i64,
     pub oldest_ready_ms: i64,
     pub oldest_suspect_ms: i64,
-    /// Of slices that a worker has taken, since their dispatch.
+    /// The time since the dispatch of the oldest slice that a worker has taken.
     pub oldest_pending_ms: i64,
-    /// Of turns in a sample of throttle queues, since their admission.
+    /// The time since the admission of the oldest turn in a sample of throttle queues.
     pub oldest_parked_ms: i64,
     pub oldest_delayed_ms: i64,
     pub oldest_approval_ms: i64,
@@ -149,7 +149,7 @@ impl Store {
             let records: Vec<_> = turns.map(|name| name.record()).collect();
             let queries: Vec<Query> = records.iter().map(|record| Query::Record(record.clone())).collect();
             let found = self.values(&queries).await?;
-            // A turn that was dispatched in the meantime is not waiting.
+            // Skip turns that were dispatched in the meantime: they are not waiting.
             let since = records.iter().zip(found).filter_map(|(record, value)| {
                 let stored: Option<Stored<Turn>> = super::stored(record, Some(value)).ok()?;
                 Some(stored?.value.admitted_ms)

@@ -19,14 +19,15 @@ pub struct ShardFacts {
     pub used: bool,
     pub policy_generation: u64,
     pub policy_digest: String,
-    /// When the shard's data was written.
+    /// The number of shards when this shard's data was written.
     pub shards: Option<u32>,
     /// Shard time minus the store's clock.
     pub offset_ms: i64,
     /// How often the store's clock was set back, and by how many milliseconds the last time.
     pub steps: (u64, i64),
     pub pressure: bool,
-    /// The processes that have sent a heartbeat and not signed off, each with the end of its lease in shard time (ms).
+    /// The processes that have sent a heartbeat and have not signed off. The number is the end of the lease in shard
+    /// time (ms).
     pub beats: HashMap<String, i64>,
     /// A prefix of the digest of each process's policy.
     pub policies: HashMap<String, String>,
@@ -56,7 +57,7 @@ pub struct DeadLetter {
     pub at_ms: i64,
     pub from: String,
     pub entry: String,
-    /// Stays the same across versions.
+    /// A word that stays the same across versions.
     pub reason: String,
     pub tenant: String,
     pub raw: String,
@@ -127,7 +128,7 @@ impl Store {
         self.consumers_of(&StreamKey::new(queue)).await
     }
 
-    /// No scheduler has decided an entry that is still in the stream.
+    /// True if the entry is still in the stream, so no scheduler has decided it.
     pub async fn is_inbound(&self, from: Inbound, entry: &str) -> Result<bool, StoreError> {
         if entry_ms(entry).is_none() {
             return Ok(false);

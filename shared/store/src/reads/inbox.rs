@@ -72,7 +72,7 @@ impl InboxReader {
         Ok(self.unread(found))
     }
 
-    /// True if the newest entry is unread. If no entry follows the position, the position is wrong.
+    /// True if the newest entry is unread. If a read found no entry after the position, the position is then wrong.
     async fn is_behind(&self) -> Result<bool, StoreError> {
         let newest = self.store.seam().entries(&self.inbox, &Range::newest(1)).await?;
         Ok(newest.iter().any(|(id, _)| !self.kept.iter().any(|(kept, _)| kept == id.as_str())))
@@ -91,7 +91,7 @@ impl InboxReader {
         if self.looks_back {
             self.looks_back = !is_end;
         } else if !follows {
-            // The missing replies may be before the position.
+            // Read the inbox from its start, because the missing replies may be before the position.
             (self.last, self.looks_back) = (None, true);
         }
         self.seq = fresh.last().map_or(self.seq, |entry| entry.seq);

@@ -50,7 +50,7 @@ impl Store {
         let mut cursor = 0;
         while seen.len() < seen_max {
             let (page, next) = self.seam().scan_counters(limit, cursor, PAGE).await?;
-            // A scan may return a counter twice.
+            // Store by name, because a scan may return a counter twice.
             seen.extend(page.into_iter().map(|(name, state)| (name.to_string(), state)));
             cursor = next;
             if cursor == 0 {

@@ -17,7 +17,7 @@ pub struct FleetLoad {
     pub slots: u64,
     /// Slices that wait on queues or that workers have taken.
     pub in_flight: u64,
-    /// Slices that workers have ever taken.
+    /// The number of slices that workers have ever taken. `None` if unknown.
     pub read: Option<u64>,
     pub now_ms: i64,
 }
@@ -55,7 +55,7 @@ impl Store {
             match stored.map(|stored| stored.map(|stored| stored.value)) {
                 Ok(Some(DrainFlag::Drained { note })) => Some((worker.to_owned(), note)),
                 Ok(Some(DrainFlag::Lifted { .. }) | None) => None,
-                // With an unreadable flag, the worker still counts as drained.
+                // With an unreadable flag, the worker counts as drained.
                 Err(_) => Some((worker.to_owned(), Pause::default())),
             }
         };

@@ -7,7 +7,7 @@ pub struct MemoryUsage {
 
 impl MemoryUsage {
     /// True if at least 80 % of `maxmemory` is in use. New work is then not admitted, so that admitted work can be
-    /// finished (rule 13).
+    /// finished.
     #[must_use]
     pub const fn is_tight(self) -> bool {
         self.max > 0 && self.used / 4 >= self.max / 5

@@ -1,4 +1,4 @@
-//! Reads for people, exporters and metrics. They change nothing, and need no permission to commit.
+//! Reads for people, exporters and metrics. They need no permission to commit.
 
 pub(crate) mod audit;
 pub(crate) mod backlog;

@@ -20,7 +20,7 @@ pub struct ServerFacts {
     pub mode: String,
     /// `master` or `slave`.
     pub role: String,
-    /// Only `noeviction` removes no data.
+    /// With any other value than `noeviction`, the server may remove data of the fleet.
     pub maxmemory_policy: String,
     pub used_memory: u64,
     /// In bytes; 0 means unlimited.

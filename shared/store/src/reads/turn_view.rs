@@ -53,7 +53,7 @@ impl LiveTurn {
         calls.filter_map(|call| serde_json::from_str::<Call>(call).ok()).map(|call| call.tool).collect()
     }
 
-    /// For display: ignores the separate queue for redelivery after a crash.
+    /// For display. Does not distinguish the separate queue for redelivery after a crash.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> String {
         match self.turn.destination {

@@ -62,7 +62,7 @@ impl Store {
         let mut cursor = 0;
         loop {
             let (page, next) = self.seam().scan_counters(limit, cursor, STEP).await?;
-            // A scan may return a counter twice.
+            // Store by name, because a scan may return a counter twice.
             amounts.extend(page.into_iter().map(|(counter, state)| (counter.to_string(), state.used)));
             cursor = next;
             if cursor == 0 {

@@ -192,7 +192,7 @@ pub trait Store: Send + Sync {
     /// The entries and the counts are from the same moment.
     async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError>;
 
-    /// Waits if there are no new entries. The entries stay in the stream.
+    /// Waits for new entries. The entries stay in the stream.
     async fn follow(&self, follow: &FollowRequest) -> Result<Vec<Entry>, StoreError>;
 
     async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError>;
@@ -239,11 +239,12 @@ pub enum RunError {
     Contended(usize),
 }
 
-/// Does not count conflicts with changed records.
+/// The maximum number of conflicts, without those with changed records.
 const CONFLICTS_MAX: usize = 16;
-/// Each of these conflicts means that another decision was committed. Many processes can write the same record.
+/// The maximum number of conflicts with changed records. Each of them means that another decision was committed, and
+/// many processes can write the same record.
 const RECORD_CONFLICTS_MAX: usize = 1_024;
-/// For an unreadable record.
+/// The maximum number of further reads of an unreadable record.
 const REREADS_MAX: usize = 3;
 
 /// A decision in progress, without its type: all decisions share one copy of the loop's code.

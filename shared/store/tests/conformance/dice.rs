@@ -85,7 +85,7 @@ impl ValueTree for SmallerGames {
         self.current.clone()
     }
 
-    /// The current game has failed. The first current game is the complete game.
+    /// proptest calls this after the current game has failed. The first current game is the complete game.
     fn simplify(&mut self) -> bool {
         self.has_shrunk |= self.current.len() < self.failing.len() || size(&self.current) < size(&self.failing);
         self.failing = self.current.clone();
@@ -107,7 +107,7 @@ fn size(steps: &[Step]) -> usize {
     steps.iter().map(parts).sum()
 }
 
-/// `None` if there is no removal with this number.
+/// The game after the removal with this number. `None` after the last removal.
 fn without(steps: &[Step], removal: usize) -> Option<Vec<Step>> {
     let mut left = removal;
     // Try halves first, single steps last.

@@ -22,7 +22,7 @@ pub trait Subject {
     async fn set_clock(&mut self, now_ms: i64);
     /// The store keeps its contents.
     async fn restart(&mut self);
-    /// After the sample, memory is not short any more.
+    /// Sets the maximum memory so that the sample finds this level, and removes the maximum after the sample.
     async fn sample_memory(&mut self, memory: MemoryLevel) -> Result<(), StoreError>;
 }
 
@@ -390,7 +390,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
     }
 }
 
-/// Texts and numbers can differ between stores.
+/// Removes texts of errors and numbers of epochs, which can differ between the stores.
 fn comparable(batch: &BatchResult) -> BatchResult {
     let mut batch = batch.clone();
     batch.shard = comparable_shard(batch.shard);

@@ -86,7 +86,7 @@ impl Server {
         self.connection.clone()
     }
 
-    /// Valkey reads the clock only once a millisecond.
+    /// Waits until the server reports the new time, because Valkey reads the clock only once a millisecond.
     pub async fn set_clock(&mut self, now_ms: i64) {
         self.clock.write_all_at(&now_ms.to_ne_bytes(), 0).unwrap();
         loop {

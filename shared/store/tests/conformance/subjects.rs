@@ -62,7 +62,7 @@ impl Subject for InMemory {
 
     async fn restart(&mut self) {
         let Some(dir) = &self.dir else { return self.store.restart().await.unwrap() };
-        // Only one store can have the directory open.
+        // Drop the old store first, because only one store can have the directory open.
         self.store = MemoryStore::default();
         self.store = open(dir, &self.clock);
     }

@@ -47,9 +47,9 @@ pub const CALLS_PER_TICK: u32 = 3;
 /// Within `PAYMENTS_MS`.
 pub const PAYMENTS_MAX: u64 = 4;
 pub const PAYMENTS_MS: i64 = 2_000;
-/// A restart loses at most the writes of this time.
+/// A restart loses at most the writes of the last `LOST_MS_MAX` milliseconds.
 pub const LOST_MS_MAX: i64 = 600;
-/// For confirmed entries in workers' journals.
+/// How long workers' journals keep confirmed entries.
 const KEPT_MS: i64 = 4_000;
 const STEP_MS_MAX: i64 = 3_000;
 /// After this many polls without faults, a game with unfinished turns fails. This many polls take longer than a
@@ -74,7 +74,7 @@ pub struct Plan {
     pub refused: u64,
     pub unanswered: u64,
     pub lose: u32,
-    /// Chance that time passes, by at most 10 ms.
+    /// Chance that time passes. Each time, at most 10 ms pass.
     pub advance: u32,
     pub step: u32,
     pub short: u32,
@@ -402,7 +402,7 @@ impl Process {
     async fn schedule_once(&mut self) -> Result<(), ProcessEnded> {
         self.heartbeat(false).await?;
         self.intake().await?;
-        // A longer pause between two requests would count as an outage of the store.
+        // Request a permit here, too. A longer pause between two requests would count as an outage of the store.
         self.may_reap(LEASE_MS / 8).await?;
         self.timers().await?;
         if self.rng.random_range(0..8) == 0 {
@@ -550,7 +550,7 @@ impl Process {
         Ok(())
     }
 
-    /// Some consumers take entries after the reaper has removed them from the list.
+    /// Lists consumers with entries again. Some consumers take entries after the reaper has removed them from the list.
     async fn list_holders(&mut self) -> Result<(), ProcessEnded> {
         for queue in [keys::turns(), keys::ready(Priority::Normal), keys::suspect(Priority::Normal)] {
             let consumers = self.shared.store.consumers(&queue).await?;

@@ -151,9 +151,10 @@ impl Process {
         let is_own = matches!(&reason, WaitReason::Fact { turn } if *turn == slice.name.turn);
         let most_ms = match &reason {
             WaitReason::Fact { .. } if is_own => 500,
-            // If the park finds a deadlock, no other turn wakes this call, as for `is_own`.
+            // Like `is_own`: if the wait is a deadlock, no other turn wakes the call.
             WaitReason::Fact { .. } => 20_000,
-            // A scheduler that ends a canceled turn does not know the turn's claim, so it wakes no waiting call.
+            // Short, because a scheduler that ends a canceled turn does not know its claim. Then nothing wakes the
+            // call.
             WaitReason::EqualCall { .. } => 5_000,
             _ => 2 * DEADLINE_MS,
         };

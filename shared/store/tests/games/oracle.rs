@@ -96,8 +96,8 @@ impl Oracle {
         }
     }
 
-    /// Executions around a restart, by a worker that did not report its journal in time. From one lease before the lost
-    /// writes to one lease after the restart.
+    /// The numbers of executions by workers that did not report their journal in time after a restart. The period is
+    /// from one lease before the lost writes to one lease after the restart.
     pub fn excused(&self) -> BTreeSet<u64> {
         let is_excused = |one: &&Execution| {
             self.losses.iter().any(|loss| {

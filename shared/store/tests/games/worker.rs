@@ -54,7 +54,7 @@ enum Next {
     /// The flag is true if the call ran, and `None` if that is unknown.
     Result(RenderedCall, Option<bool>),
     Waits(WaitReason),
-    /// An equal call ended without effect.
+    /// An equal call ended without effect, so this call can begin again.
     Again(Option<Claimant>),
     Ends(EndReason),
     Hold,
@@ -112,7 +112,8 @@ impl Process {
         ended
     }
 
-    /// A restart of the store has lost the end of these slices, so the store assigns them to this worker again.
+    /// Requeues slices that this worker holds but does not run. A restart of the store has lost the end of these
+    /// slices.
     async fn give_back_strays(&mut self) -> Result<(), ProcessEnded> {
         let queues = [keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
         let held = self.held(&queues, &self.consumer).await?.into_iter().filter(|one| !one.fields.is_empty());
@@ -152,7 +153,7 @@ impl Process {
         self.consumer.split_once('-').unwrap_or_default().1.to_owned()
     }
 
-    /// The epoch of the worker's journal when the worker took the slice.
+    /// `taken_epoch` is the epoch of the worker's journal when the worker took the slice.
     async fn run_slice(&mut self, mut slice: Slice, taken_epoch: u64) -> Result<(), ProcessEnded> {
         let mut results: Vec<RenderedCall> = Vec::new();
         let mut nothing: Option<Claimant> = None;
@@ -318,7 +319,7 @@ impl Process {
         Ok(())
     }
 
-    /// Another worker may hold the slice and need the results.
+    /// Reports the results in the journal, because another worker may hold the slice and need the results.
     async fn report_results(&mut self, slice: &Slice, upto: usize) -> Result<(), ProcessEnded> {
         if self.shard.epoch_began_ms == 0 {
             return Ok(());
@@ -354,7 +355,7 @@ impl Process {
         Ok(Next::Again(None))
     }
 
-    /// False if the tool failed and certainly had no effect.
+    /// Returns false if the tool failed and certainly had no effect.
     async fn execute(&mut self, slice: &Slice, position: usize, call: &Call) -> bool {
         // The lease was checked at this time. No worker can check again at the moment of the effect.
         let at_ms = self.shared.clock.now_ms();

@@ -27,7 +27,7 @@ use tickfleet_store::seam::{RunError, ShardState, Store, TakeRequest, Versions, 
 pub const BEGIN_MS: i64 = 1_000_000_000;
 pub const TICK_MS: i64 = 5_000;
 
-/// Each limit counts the calls of the tool with the same name.
+/// Each limit counts the calls of one tool, and has the name of this tool.
 pub struct Table {
     pub caps: Caps,
     pub resolved_limits: Vec<Arc<ResolvedLimit>>,
@@ -301,7 +301,7 @@ impl Fleet {
         }
     }
 
-    /// The park returns the slice's permits.
+    /// Lets each taken slice wait for an approval. The slice then returns its permits.
     pub async fn park(&mut self, most_ms: i64) {
         let queues = Priority::ALL.map(keys::ready).to_vec();
         let take = TakeRequest { consumer: "w".into(), queues, count: 1, wait_ms: 0 };

@@ -47,7 +47,7 @@ impl Game {
                 }
             }
         }
-        // Slices that a worker still has are stale.
+        // All turns have ended, so the slices that workers still have are stale. Their results must change nothing.
         for worker in 0..WORKERS {
             for held in (0..self.workers[worker].len()).rev() {
                 self.settle(worker, held, 4);

@@ -39,12 +39,12 @@ use tickfleet_store::seam::{ShardState, Store, TakeRequest, Versions, run_with};
 
 const LEASE_MS: i64 = 100;
 const DEADLINE_MS: i64 = 2_000;
-/// A restart loses at most the writes of this time.
+/// A restart loses at most the writes of the last `LOST_MS_MAX` milliseconds.
 const LOST_MS_MAX: i64 = 300;
 const TURNS: usize = 3;
 const WORKERS: usize = 3;
 
-/// The futures of a store in memory are ready at once.
+/// One poll is enough, because the futures of a store in memory are ready at once.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {

@@ -30,7 +30,7 @@ impl Game {
         }
     }
 
-    /// A decision uses the read later, when it may be stale.
+    /// Reads a turn for a later decision. The view may then be stale.
     pub(super) fn look(&mut self, turn: usize) {
         let name = name(turn);
         let mut view = View::default();

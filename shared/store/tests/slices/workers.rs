@@ -40,7 +40,7 @@ impl Game {
         self.journal.push((call.0, position, one.nonce.clone()));
     }
 
-    /// A `once` call is begun first.
+    /// If `once` is true, the call is recorded as begun before it runs.
     pub(super) fn run_call(&mut self, worker: usize, held: usize, once: bool, sent: bool) {
         let Some(one) = self.held(worker, held) else { return };
         let slice = &one.slice;
@@ -171,7 +171,7 @@ impl Game {
         {
             return;
         }
-        // The begun turn is the next one by index, and its end wakes the call.
+        // If the call begins a turn, this is the next turn by index, and its end wakes the call.
         let turn = name(if begins { Self::index(&one.slice) + 1 } else { for_turn }).turn;
         let reason = if begins { WaitReason::Child { turn } } else { WaitReason::EqualCall { turn } };
         let cause = String::new();

@@ -40,6 +40,6 @@ fn nothing_is_lost<'a>(content: &[u8], passages: impl Iterator<Item = &'a str>) 
     let kept: BTreeSet<&str> = passages.flat_map(str::split_whitespace).collect();
     let short = |word: &&str| word.chars().count() < limits::PASSAGE_CHARS / 4;
     let lost = text.split_whitespace().filter(short).find(|word| !kept.contains(word));
-    // A short word next to a very long word may be cut.
+    // A short word next to a very long word may be cut, so a text with a very long word may lose short words.
     assert!(lost.is_none() || text.split_whitespace().any(|word| !short(&word)), "{lost:?} is in no passage");
 }

@@ -19,7 +19,7 @@ const TOOLS: &str = "tools.yaml";
 const FILES: [&str; 7] =
     ["tickfleet.yaml", "agents.yaml", TOOLS, "permissions.yaml", "tenants.yaml", "mcp.yaml", MCP_LOCK_FILE];
 
-/// Has one configuration file. The other files are the built-in ones.
+/// A configuration folder with only one file. Built-in files replace the other files.
 pub(super) struct Folder(TempDir);
 
 thread_local! {
@@ -83,7 +83,7 @@ fn assert_errors_are_located(errors: &ConfigErrors, name: &str, yaml: &str) {
                 assert!(*line <= lines, "{error}: there are {lines} lines");
                 assert!((*line == 0) == (*column == 0), "{error}");
             }
-            // A built-in file may use a name that the tested file lacks.
+            // A built-in file may use a name that the tested file lacks, so an error in a built-in file is permitted.
             ConfigLocation::BuiltIn { .. } | ConfigLocation::Environment(_) => {}
         }
     }

@@ -30,7 +30,7 @@ fn assert_turn(turn: &Turn) {
     let tools = turn.allowed_tools.as_ref().map_or(0, |tools| tools.len());
     assert!(tools <= limits::ALLOWED_TOOLS_MAX, "{tools} allowed tools");
     let written = write_turn(turn);
-    // Escapes can make the written text longer than the original.
+    // Escapes can make the written text longer than the original, and then also longer than the limit.
     if written.len() > limits::TURN_BYTES_MAX {
         return;
     }

@@ -128,7 +128,7 @@ async fn an_approval_expires_while_its_call_waits_for_an_equal_call() {
     let demand = ApprovalDemand { expires_ms: Some(6_000), ..of(1, &["finance"]) };
     let mut fleet = Fleet::start(pays_once(demand, &paid, &gate)).await;
     let (second, _) = waits_for_an_equal(&mut fleet).await;
-    // The consent expires 6 s after the decision.
+    // The consent expires 6 s after the approval.
     tokio::time::sleep(Duration::from_millis(6_100)).await;
     gate.add_permits(2);
     let one = fleet.reply().await;

@@ -70,7 +70,7 @@ async fn leased_by_a_ghost(fleet: &Fleet) -> Slice {
     let beat = Heartbeat { consumer: ConsumerId::new("ghost").unwrap(), role, lease_ms, policy: String::new() };
     fleet.store.decide(beat).await.unwrap();
     let queue = keys::ready(Priority::Normal);
-    // A scheduler must dispatch the slice first.
+    // A scheduler must dispatch the slice first, so this waits.
     let take = TakeRequest {
         consumer: "ghost".into(),
         queues: vec![queue.clone()],

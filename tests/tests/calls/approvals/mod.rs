@@ -55,7 +55,7 @@ impl Bank {
     }
 }
 
-/// The approver kelly has the name of an agent.
+/// On purpose, the approver kelly has the name of an agent.
 fn people(policy: &mut Policy) {
     let approver = |name: &str, roles: &[&str]| (name.to_owned(), roles.iter().map(ToString::to_string).collect());
     let all = [
@@ -164,7 +164,7 @@ async fn a_call_waits_for_approval_without_a_slot_and_then_runs() {
         (&*format!("{turn}/1"), "kelly", "pay")
     );
     assert_eq!(asked.arguments.get(), r#"{"to":"kim","amount":700}"#);
-    // One request reads fewer than 1,100 tenants.
+    // One request reads fewer than 1,100 tenants, so the client must make several requests.
     let client = Client::over(vec![fleet.store.clone()]);
     let mut tenants: Vec<TenantId> = (0..1_100).map(|it| TenantId::new(format!("t{it}")).unwrap()).collect();
     assert!(client.approval_of_any(&tenants, &asked.id).await.unwrap().is_none());

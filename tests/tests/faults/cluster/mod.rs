@@ -216,7 +216,7 @@ async fn submit(client: &Client, tenant: &TenantId, id: &str) {
             Err(SubmitError::Store(error)) if Instant::now() < deadline => drop(error),
             Err(error) => panic!("{id}: {error}"),
         }
-        // Retries while there is no primary or the slot moves; the deadline above bounds this.
+        // Retries while the slot has no primary or moves; the deadline above bounds this.
         sleep(Duration::from_millis(50)).await;
     }
 }

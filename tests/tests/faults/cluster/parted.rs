@@ -28,7 +28,7 @@ async fn durable_calls_run_once_when_an_isolated_primary_is_replaced() {
 
     let said = fleet.until_ended(tenant, 8).await;
     let ok = said.iter().filter(|outcome| *outcome == "ok").count();
-    // No replica confirms before the old primary follows the new one, so calls use up their attempts without running.
+    // Until the old primary follows the new one, no replica confirms. Calls may use up their attempts without running.
     assert!(
         said.iter().all(|outcome| ["ok", "transient"].contains(&outcome.as_str())),
         "{:#?}",

@@ -165,12 +165,12 @@ async fn a_task_of_two_agents_reaches_the_same_end_after_a_kill_at_any_step() {
         assert_eq!(played.confused, 0, "killed after {kill_after}, a message was lost or came twice: {played:?}");
         assert_eq!(played.counted, ASKED as u64, "killed after {kill_after}, use is not counted once: {played:?}");
         assert!(played.posts <= 1, "killed after {kill_after}, it was posted twice: {played:?}");
-        // One response can be pending when all processes die.
+        // One response can be pending when all processes die, so one request may be repeated.
         assert!(played.asked <= ASKED + 1, "killed after {kill_after}, asked too often: {played:?}");
         if played.posts == 0 {
             unknown.insert(kill_after, played);
         }
     }
-    // At a few steps, the post has begun but is not sent.
+    // A kill between the begin of the post and its request loses the post. Only few steps lie between them.
     assert!(unknown.len() <= 2, "it was not posted at all: {unknown:?}");
 }

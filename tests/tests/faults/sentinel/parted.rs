@@ -4,7 +4,7 @@ use tickfleet_testkit::Network;
 
 use super::*;
 
-/// Numbers in the test's network. All URLs name `FIRST_SENTINEL` first.
+/// Numbers of servers in the test's network. All URLs name `FIRST_SENTINEL` first.
 const PRIMARY: usize = 0;
 const FIRST_SENTINEL: usize = 2;
 
@@ -90,7 +90,7 @@ async fn durable_calls_do_not_run_on_a_partitioned_primary() {
     assert_eq!(fleet.replies(1).await.len(), 0, "what the old primary took is still there");
     fleet.submit("cut-off").await;
     let replies = fleet.until_replied(1, TURNS).await;
-    // A stall of half a second makes a confirmation fail, which uses up an attempt.
+    // A stall of half a second makes a confirmation fail, so a call can use up its attempts without running.
     let ran = good(&replies, "", &["ok", "transient"]);
     assert_eq!(fleet.ran(""), vec![1; ran]);
     fleet.stop().await;

@@ -91,7 +91,7 @@ async fn a_task_with_an_exhausted_budget_fails_and_names_the_limit() {
     assert_eq!((&refused["outcome"], &error["details"]["limit"]), (&json!("permanent"), &json!("money")), "{refused}");
     assert!(error["message"].as_str().unwrap().contains("0.005 for models per tenant in a day"), "{error}");
     assert!(error["details"]["resets_at"].as_str().unwrap().ends_with("00:00:00Z"), "{error}");
-    // A request that may use more than the whole limit would wait forever.
+    // A request that may use more than the whole limit would wait forever, so it must be rejected.
     let small = |policy: &mut Policy| with(policy, vec![tokens(100, LimitWindow::Day)]);
     fleet.stop().await;
     let mut fleet = Fleet::start(Plan { policy: small, ..plan(&model, vec![]) }).await;

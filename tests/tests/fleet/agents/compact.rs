@@ -31,7 +31,7 @@ fn says(asked: &ModelRequest, words: &str) -> bool {
 
 #[tokio::test]
 async fn old_steps_are_summarized_once_and_summaries_count_as_usage() {
-    // Requests no longer show all calls, so the scripted model counts the calls.
+    // Requests have summaries instead of old calls, so the scripted model counts the calls.
     let calls = AtomicUsize::new(0);
     let notes = AtomicUsize::new(0);
     let model = ScriptedModel::start(move |asked: &ModelRequest| {

@@ -100,7 +100,7 @@ async fn descendants_of_a_task_expire_with_it() {
     let deadline = tickfleet_engine::time::rfc3339(fleet.store.now_ms().await.unwrap() + 12_000);
     family(&fleet, json!({"task_id": "job", "deadline": deadline})).await;
     let replies = fleet.replies(2).await;
-    // The deadline interrupts a running attempt.
+    // If the deadline interrupts a running attempt, the outcome is `transient`.
     for id in ["grandchild", "work"] {
         let outcome = &replies[id]["results"][0]["outcome"];
         assert!(["transient", "expired"].contains(&outcome.as_str().unwrap()), "{id}: {:#}", replies[id]);

@@ -8,7 +8,7 @@ async fn the_first_task_creates_the_consumer_group_of_an_external_runtime() {
     fleet.delegate("archy", json!({"task_id": "job"})).await;
     let has_stream = async |fleet: &Fleet| fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await == 1;
     fleet.until("its stream is there", has_stream).await;
-    // Redis returns an error if the group does not exist.
+    // Redis returns an error if the group does not exist, so this also checks that the group exists.
     let pending: (u64, redis::Value, redis::Value, redis::Value) =
         fleet.ask("XPENDING", "external:acme:archy", &["workers"]).await;
     assert_eq!(pending.0, 0);

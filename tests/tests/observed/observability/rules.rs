@@ -172,7 +172,7 @@ fn no_alert_or_scaling_rule_counts_capped_turns() {
     for rule in rules() {
         let name = rule.alert.or(rule.record).unwrap();
         assert!(!rule.expr.contains("parked_capped"), "{name}");
-        // Without a state, an expression covers `parked_capped`. The two recordings by state are exempt.
+        // An expression must name a state, or it would cover `parked_capped`. The two recordings by state are exempt.
         let by_state = rule.expr.contains("by (namespace, state)") && name.contains("namespace_state:");
         for gauge in ["tickfleet_backlog", "tickfleet_oldest_age_seconds"] {
             let all_states = Regex::new(&format!(r"{gauge}(:max)?([^_:a-z{{]|$|\{{[^}}]*\}})")).unwrap();

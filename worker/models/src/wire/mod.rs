@@ -80,7 +80,7 @@ impl ProviderApi {
     }
 }
 
-/// Some servers write null or another JSON value instead of text.
+/// Accepts every JSON value, because some servers write null or another value instead of text. Null becomes empty.
 #[derive(Debug, Default)]
 struct LooseText(String);
 

@@ -55,7 +55,7 @@ fn asking() -> ModelRequest {
     }
 }
 
-/// The second call has failed.
+/// Returns a request with the results of `calls`. The second call has failed.
 fn continued(calls: Vec<ToolCall>) -> ModelRequest {
     let mut request = asking();
     let results = calls.iter().enumerate().map(|(index, call)| ChatMessage::Result {

@@ -85,7 +85,7 @@ pub(super) fn admit(cgroup_handle: Option<&CgroupHandle>, child: Pid) -> Result<
     cgroup_handle.map_or(Ok(()), |cgroup_handle| cgroup_handle.admit(child.as_raw())).map_err(step("enter the cgroup"))
 }
 
-/// If the launcher dies before the child asks for the death signal, the gate's byte never arrives.
+/// If the launcher dies before the child asks for the death signal, the gate's byte never arrives and this fails.
 pub(super) fn wait_for_gate(mut gate: PipeReader) -> Result<(), Refusal> {
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(step("die with the launcher"))?;
     gate.read_exact(&mut [0]).map_err(step("wait for the launcher"))
@@ -98,7 +98,8 @@ pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
     unistd::setresuid(uid, uid, uid).map_err(step("change the user"))
 }
 
-/// Containers lack the capability that root needs to see descriptors of other users. Signals are still sent as root.
+/// Reads files as the owner, because containers lack the capability that root needs to see descriptors of other users.
+/// Signals are still sent as root.
 fn use_file_ids_of(owner: Option<Owner>) -> Result<(), Refusal> {
     let Some(Owner { uid, gid }) = owner else { return Ok(()) };
     // Each call returns the previous ID and no error, so the second pair of calls reads the IDs.
@@ -155,7 +156,7 @@ pub(super) fn run(
     Err(execute(&spec.argv[0], &argv, &environment))
 }
 
-/// The launcher may start with blocked signals, and Rust programs ignore `SIGPIPE`.
+/// Resets signals for the command: the launcher may start with blocked signals, and Rust programs ignore `SIGPIPE`.
 fn default_signals() -> Result<(), Refusal> {
     let all = SigSet::all();
     nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&all), None).map_err(step("unblock signals"))?;

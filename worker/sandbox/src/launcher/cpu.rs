@@ -23,7 +23,7 @@ pub(super) struct CpuMeter {
 }
 
 impl CpuMeter {
-    /// Returns ticks, for all processes together.
+    /// Returns the total ticks of all processes.
     pub(super) fn add(&mut self, now: CpuSample) -> u64 {
         let has_gone = |(identity, _): &(&Identity, &Stat)| !self.before.processes.contains_key(identity);
         let gone: u64 = self.older.processes.iter().filter(has_gone).map(|(_, stat)| stat.own + stat.reaped).sum();

@@ -14,7 +14,7 @@ use crate::spec::{Level, Network, Spec};
 
 /// For one socket of a pair: 208 KiB by default, plus one message. A sandboxed command cannot raise this limit.
 const SOCKET_BYTES: u64 = 320 << 10;
-/// The machine's default size of a socket buffer, in bytes.
+/// This file contains the machine's default size of a socket buffer, in bytes.
 const SOCKET_DEFAULT: &str = "/proc/sys/net/core/wmem_default";
 /// A sandboxed command cannot raise the capacity of a pipe.
 const PIPE_BYTES: u64 = 64 << 10;
@@ -57,7 +57,7 @@ pub(super) struct Charged {
     has_sockets: bool,
 }
 
-/// Counted less often, because counting takes longer.
+/// Memory and files that are counted less often, because counting them takes longer.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// Memory of the kernel for mappings, watches and locks.
@@ -150,7 +150,7 @@ impl Charges {
     }
 
     fn descriptor(&self, path: &Path, charged: &mut Charged) {
-        // The descriptor was closed in the meantime.
+        // If this fails, the descriptor was closed in the meantime.
         let Ok(found) = fs::metadata(path) else { return };
         let kind = found.file_type();
         let identity = (found.dev(), found.ino());

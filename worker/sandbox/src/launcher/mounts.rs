@@ -14,7 +14,7 @@ use super::files::{DEVICES, ETC, SYSTEM, ZERO};
 use super::{Refusal, raw, step};
 use crate::spec::{Spec, WORKSPACE};
 
-/// The new root hides the content of one of these folders.
+/// The new root is mounted on the first of these folders that exists, and hides its content.
 const STAGES: [&str; 4] = ["/tmp", "/mnt", "/run", "/var"];
 /// For each of `/tmp` and `/dev/shm`. The run's limits can make the size smaller.
 const SCRATCH_BYTES: u64 = 64 << 20;
@@ -88,7 +88,7 @@ fn sources(spec: &Spec) -> Result<Vec<BindSource>, Refusal> {
     Ok(all)
 }
 
-/// Each link comes with its target.
+/// Returns each link with its target.
 fn links() -> Vec<(PathBuf, PathBuf)> {
     let devices = [("/dev/fd", "/proc/self/fd"), ("/dev/stdin", "/proc/self/fd/0"), ("/dev/stdout", "/proc/self/fd/1")];
     let devices = devices.into_iter().chain([("/dev/stderr", "/proc/self/fd/2")]);

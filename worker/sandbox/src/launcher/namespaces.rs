@@ -43,7 +43,7 @@ pub(super) fn start(
     cgroup_handle: Option<&CgroupHandle>,
 ) -> Result<StartedChild, Refusal> {
     let owner = owner(&request.spec.workspace)?;
-    // From here on, a root launcher needs no more rights than any other launcher.
+    // From here on, a launcher that is root needs no more rights than any other launcher, so it gives them up.
     become_owner(owner)?;
     enter(&request.spec.network)?;
     let (failure, failure_writer) = std::io::pipe().map_err(step("make a pipe"))?;

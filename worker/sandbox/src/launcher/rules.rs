@@ -18,7 +18,7 @@ const NEWEST: ABI = ABI::V6;
 /// Restricts this process and its children permanently.
 pub(super) fn restrict(spec: &Spec, paths: &CommandPaths<'_>) -> Result<(), Refusal> {
     if raw::landlock_abi() == 0 {
-        // The command has its own root, so the mounts already restrict its files.
+        // At the level `strict`, the command has its own root, so the mounts already restrict its files.
         return match paths.level {
             Level::Strict => Ok(()),
             _ => Err(Refusal::Step("Landlock: the kernel has none, or it is switched off".into())),

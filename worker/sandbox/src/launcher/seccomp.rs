@@ -14,7 +14,7 @@ use crate::support::ABI_SCOPES;
 
 type Rules = BTreeMap<libc::c_long, Vec<SeccompRule>>;
 
-/// Lower ABIs do not restrict `truncate`.
+/// Lower ABIs of Landlock do not restrict `truncate`.
 const ABI_TRUNCATE: i32 = 3;
 const NEW_NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWNS,
@@ -33,7 +33,7 @@ const PRCTL: [libc::c_int; 5] = [
     libc::PR_SET_MM,
     libc::PR_SET_DUMPABLE,
 ];
-/// Denied: they type into a terminal, or choose the process that receives signals.
+/// Denied: these requests type into a terminal, or choose the process that receives signals.
 const IOCTL: [u64; 4] = [0x5412, 0x541C, 0x8901, 0x8902];
 /// Denied: data in the first packet of a connection would bypass Landlock's check of `connect`.
 const FASTOPEN: u64 = 0x2000_0000;
@@ -45,12 +45,12 @@ const MAPPINGS: [libc::c_int; 2] = [libc::MAP_SHARED | libc::MAP_ANONYMOUS, libc
 /// A filter makes these options do nothing.
 const BUFFERS: [libc::c_int; 4] = [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
 
-/// The restriction is permanent, also for children. `shared` is true if the worker runs as the same user.
+/// The restriction is permanent, also for children. `shared` is true if worker and command run as one user.
 pub(super) fn restrict(level: Level, network: &Network, shared: bool) -> Result<(), Refusal> {
     let errno = |code: libc::c_int| SeccompAction::Errno(code.unsigned_abs());
     let forbidden = forbidden(level, network, shared).map_err(step("write the seccomp filter"))?;
     let buffers = buffers().map_err(step("write the seccomp filter"))?;
-    // From here on, the filters block the query of Landlock's ABI.
+    // From here on, the filters block the query of Landlock's ABI. So `forbidden`, which queries it, ran before.
     let known = syscalls::allowed().map(|call| (call, Vec::new())).collect();
     apply(known, errno(libc::ENOSYS), SeccompAction::Allow)?;
     apply(forbidden, SeccompAction::Allow, errno(libc::EPERM))?;

@@ -282,7 +282,7 @@ pub(super) const SIGNALS: [libc::c_long; 6] = [
 pub(super) const SOCKETS: [libc::c_long; 5] =
     [libc::SYS_socket, libc::SYS_connect, libc::SYS_accept4, libc::SYS_sendmsg, libc::SYS_sendmmsg];
 
-/// One byte of a file's page in a pipe can keep megabytes of memory in use.
+/// Denied: one byte of a file's page in a pipe can keep megabytes of memory in use.
 pub(super) const SPLICES: [libc::c_long; 3] = [libc::SYS_splice, libc::SYS_tee, libc::SYS_sendfile];
 
 /// With `EPERM` instead of `ENOSYS`, programs print better messages, and tests can distinguish the two filters.

@@ -12,7 +12,7 @@ const VISITED_MAX: usize = 20_000;
 pub(super) struct Stat {
     /// 0 if the process has ended and its parent has not reaped it.
     pub(super) threads: u64,
-    /// The first thread has ended, so the process's own folder shows neither memory nor descriptors.
+    /// True if the first thread has ended. The process's own folder then shows neither memory nor descriptors.
     pub(super) is_headless: bool,
     /// A process ID and a start time identify a process permanently.
     pub(super) started: u64,

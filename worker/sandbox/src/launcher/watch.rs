@@ -68,9 +68,10 @@ struct CommandWatch<'a> {
     limits: &'a Limits,
     workspace: &'a std::path::Path,
     child: Pid,
-    /// At the level `strict`, `child` is the first process of a namespace, and runs the launcher's program.
+    /// At the level `strict`, `child` is the first process of a namespace and runs the launcher's program. So its
+    /// descriptors are not charged.
     level: Level,
-    /// Until the command is executed, `child` runs the launcher's program.
+    /// Until the command is executed, `child` runs the launcher's program, so no descriptors are charged.
     is_executed: bool,
     charges: Charges,
     cpu: CpuMeter,
@@ -209,7 +210,7 @@ impl<'a> CommandWatch<'a> {
 /// A workspace that already exceeds its limits must not grow.
 fn workspace_limits(request: &Request) -> Limits {
     let mut limits = request.spec.limits.clone();
-    // The count of a far larger workspace stops early.
+    // Stops counting above twice the limit, because a far larger workspace would take long.
     if let Ok(before) = folder_size(&request.spec.workspace, limits.workspace_files.saturating_mul(2)) {
         limits.workspace_bytes = limits.workspace_bytes.max(before.bytes);
         limits.workspace_files = limits.workspace_files.max(before.files);
@@ -237,14 +238,14 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Dead processes count toward the kernel's limit. `child` is reaped only at the end.
+/// Dead processes count toward the kernel's limit until they are reaped. `child` is reaped only at the end.
 fn reap_orphans(child: Pid) {
     for orphan in tree::children(Pid::this()).into_iter().filter(|pid| *pid != child) {
         let _ = waitpid(orphan, Some(WaitPidFlag::WNOHANG));
     }
 }
 
-/// No orphan escapes, because this process is a subreaper. The next round finds processes that one walk missed.
+/// No orphan escapes, because this process is a subreaper. If a walk misses a process, the next round finds it.
 fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
     let mut ended = (None, Some(Signal::SIGKILL as i32));
     loop {

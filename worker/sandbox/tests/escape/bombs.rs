@@ -257,7 +257,7 @@ async fn cpu_time_is_limited_per_process_and_in_total() {
 
 #[tokio::test]
 async fn cpu_time_of_ended_processes_counts_toward_the_limit() {
-    // The pipe closes when the process that burns time has ended.
+    // In `ended`, the pipe closes when the process that burns time has ended.
     let burn = "
 def burn():
     end = time.process_time() + 0.1
@@ -469,7 +469,7 @@ async fn a_cgroup_limits_the_memory_of_a_command() {
             continue;
         }
         let folder = workspace();
-        // Each process stays below the limit, and the kernel acts before a check detects the usage.
+        // Each process alone stays below the limit. The kernel ends the command before a check detects the usage.
         let script = "
 for _ in range(6):
     if os.fork() == 0: x = bytearray(b'x') * (100 << 20); time.sleep(60)

@@ -22,10 +22,10 @@ struct Counts {
     /// Processes with the commands' mark or users, and children of the test. A dead child also counts until it is
     /// reaped.
     processes: usize,
-    /// Of the test's own process, which acts as the worker.
+    /// The descriptors of the test's own process, which acts as the worker.
     descriptors: usize,
     mounts: usize,
-    /// Without the folder for temporary files of commands at the level `basic`.
+    /// Leaves out the folder for temporary files of commands at the level `basic`.
     files: usize,
     bytes: u64,
 }
@@ -127,7 +127,7 @@ async fn counted(mark: &str, folders: &[TempDir], is_reached: impl Fn(Counts) ->
     Counts::now(mark, folders)
 }
 
-/// Otherwise, the test above could pass because nothing is counted.
+/// Shows that processes are counted. Otherwise, the test above could pass without counting anything.
 #[tokio::test]
 async fn leftovers_of_a_running_command_are_counted() {
     for (level, sandbox) in each_level().await {
@@ -137,7 +137,8 @@ async fn leftovers_of_a_running_command_are_counted() {
         let mut spec = shell(&format!("{} echo xyz > file; sleep 600", left_behind(&mark)), folders[0].path());
         spec.limits.wall_ms = 60_000;
         let running = tokio::spawn(async move { run(&sandbox, level, spec).await });
-        // As root: the launcher, the command, the process left behind, and two `sleep`. Otherwise, without the `sleep`.
+        // As root, five processes are counted: the launcher, the command, the process left behind, and two `sleep`.
+        // Without root, the two `sleep` are not counted.
         let more = if is_root() { 5 } else { 3 };
         let is_seen = |now: Counts| {
             now.processes >= before.processes + more

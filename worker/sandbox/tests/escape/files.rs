@@ -102,7 +102,7 @@ os.wait()
 
 #[tokio::test]
 async fn a_command_cannot_change_metadata_of_the_workers_files() {
-    // The file belongs to the user that runs the command.
+    // Without root, the file belongs to the command's user, so only the sandbox protects the file.
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let other = workspace();

@@ -31,7 +31,7 @@ async fn a_missing_launcher_is_reported() {
     );
 }
 
-/// `restrict` is Python code that removes features before the launcher starts.
+/// A launcher that runs as on a machine with fewer features. `restrict` is Python code that removes the features first.
 fn lesser(folder: &Path, owner: &Path, restrict: &str) -> Launcher {
     let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(owner).unwrap());
     let script = format!(

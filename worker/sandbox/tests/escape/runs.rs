@@ -42,7 +42,7 @@ child = subprocess.Popen(['/bin/sleep', '60']); child.kill(); print(child.wait()
 
 #[tokio::test]
 async fn a_command_without_a_cpu_limit_can_compute_for_seconds() {
-    // The CPU limit of `docker` has other bounds.
+    // The level `docker` is left out, because its CPU limit has other bounds.
     for (level, sandbox) in each_level().await.into_iter().filter(|(level, _)| *level != Level::Docker) {
         let folder = workspace();
         let mut spec = python("while time.process_time() < 2: pass\nprint('done')", folder.path());

@@ -118,7 +118,8 @@ pub fn processes_with(mark: &str) -> Vec<String> {
     .collect()
 }
 
-/// The process stays in its own session. The command `:` keeps the inner shell from replacing itself with `sleep`.
+/// Shell code that leaves a process in its own session. The command `:` keeps the inner shell from replacing itself
+/// with `sleep`.
 pub fn left_behind(mark: &str) -> String {
     format!("setsid sh -c 'sleep 600; : {mark}' &")
 }

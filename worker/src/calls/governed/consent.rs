@@ -36,7 +36,8 @@ pub(in crate::calls) fn uses(attempt: &CallAttempt<'_>, passed: &CheckedCall) ->
 }
 
 impl Calls {
-    /// Reads the approval from `view`. The error is the outcome of a call that cannot run with the changed arguments.
+    /// Applies the arguments that people changed. The error is the outcome of a call that cannot run with these
+    /// arguments.
     pub(in crate::calls) async fn consented(
         &self,
         attempt: &CallAttempt<'_>,
@@ -131,7 +132,8 @@ impl Calls {
         Ok(again)
     }
 
-    /// Ends the call if too many calls wait for people. `before` is the ID and state of an earlier approval.
+    /// If too many calls already wait for people, the call ends instead. `before` is the ID and state of an earlier
+    /// approval.
     pub(in crate::calls) async fn request_approval(
         &self,
         attempt: &CallAttempt<'_>,
@@ -169,7 +171,7 @@ impl Calls {
         match full.await {
             Ok(Some(of_agent)) => return self.not_agreed(attempt, too_many(of_agent), ApprovalEvent::NotAsked),
             Ok(None) => {}
-            // Parking the call counts the waiting approvals again.
+            // The failure is harmless, because parking the call counts the waiting approvals again.
             Err(error) => tracing::debug!(%error, call = %attempt.id, "failed to count waiting approvals"),
         }
         let at_most = ask.expires_ms.map_or_else(
@@ -182,7 +184,7 @@ impl Calls {
         AttemptOutcome::WaitToBegin(Box::new(BeginWait { reason, at_most, wait, waits_while }))
     }
 
-    /// The guard ends the wait when the approval's record changes.
+    /// Returns how long the call waits, and the guard of the wait: the approval's record must stay unchanged.
     pub(in crate::calls) fn waits_for_people(
         &self,
         attempt: &CallAttempt<'_>,
@@ -197,7 +199,8 @@ impl Calls {
         (at_most, stored.map(|stored| Guard::Version(key, stored.version)))
     }
 
-    /// For lists, notices and people without the right to decide. `None` if the short form equals the exact arguments.
+    /// The short form is for lists, notices and people without the right to decide. `None` if the short form equals the
+    /// exact arguments.
     fn short(&self, arguments: &RawValue) -> Option<String> {
         let clean = self.redactor.json(arguments.get()).into_owned();
         let short = match RawValue::from_string(clean) {

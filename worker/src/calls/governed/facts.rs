@@ -39,7 +39,7 @@ pub(in crate::calls) fn session_of(slice: &Slice, row: &FactRow) -> SessionName 
     SessionName::new(&slice.name.tenant, &session)
 }
 
-/// [`EndedCall::changes`] is `None` if it is unknown whether the call ran.
+/// If it is unknown whether the call ran, [`EndedCall::changes`] is `None`: each change may have happened.
 pub(in crate::calls) fn end_of(
     config: &WorkerConfig,
     slice: &Slice,
@@ -141,7 +141,7 @@ struct UnmetCondition<'a> {
     tools: &'a Toolbox,
     condition: &'a FactCondition,
     required: bool,
-    /// `None` in shadow mode.
+    /// `None` in shadow mode, which does not read the fact.
     known: Option<KnownFact>,
 }
 

@@ -40,7 +40,7 @@ impl LoopBreaker {
         // Models may spell the tool's name differently, so use the tool's own name.
         let tool = attempt.tool_name();
         let task = head.task.as_ref().map(|(task, _)| task);
-        // Match the names that the model loop gives to its turns.
+        // The model loop gives its turns these names, so its turns are recognized by name.
         let turn = name.turn.as_str();
         let is_step = |task: &str| turn.strip_prefix(task).is_some_and(|rest| rest.starts_with(".step-"));
         let is_step = task.is_some_and(|task| is_step(task.as_str()) || turn.starts_with("step-"));
@@ -51,7 +51,7 @@ impl LoopBreaker {
         Some(StreakCheck { name, hash: call_hash(tool, &attempt.call.arguments, &attempt.context) })
     }
 
-    /// The stored streak does not contain the unsettled calls of this slice.
+    /// Checks the unsettled calls of this slice, because the stored streak does not contain them yet.
     pub(in crate::calls) fn refused_by_unsettled(
         &self,
         check: &StreakCheck,
@@ -75,7 +75,8 @@ impl LoopBreaker {
         self.metrics.loop_broken(LoopAction::Denied);
         let tool = &attempt.call.tool;
         let until = rfc3339(until_ms);
-        // A read that ran in parallel to a retried call is repeated. So this call may already have been executed.
+        // This call may be a read that ran in parallel to a retried call, and is repeated now. So it may already have
+        // been executed.
         let not_executed = if may_have_been_held(attempt.slice) { "" } else { ", and was not executed" };
         let message = format!(
             "You have made this same call of {tool:?} again and again, and each time got the same result. It is refused until \

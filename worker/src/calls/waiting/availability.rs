@@ -14,11 +14,12 @@ use crate::calls::waiting::breakers::CallPermit;
 use crate::calls::waiting::tool_access::ToolAccess;
 use crate::tools::RegisteredTool;
 
-/// A check follows after a quarter of the pause so far, but within these two bounds.
+/// The bounds of the time between two checks of a call to a paused tool. The time is a quarter of the pause so far.
 const PAUSE_RECHECK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 impl Calls {
-    /// Must precede any request for approval. A task is not checked, because its models have their own breakers.
+    /// Decides whether the call may use its tool. Must precede any request for approval. A task is not checked, because
+    /// its models have their own breakers.
     pub(in crate::calls) async fn permit_call<'a>(
         &'a self,
         attempt: &'a CallAttempt<'_>,
@@ -37,7 +38,7 @@ impl Calls {
             Ok(permit) => return Ok(ToolAccess::Call(permit)),
             Err(open_breaker) => open_breaker,
         };
-        // Invariant 21: a call that another attempt has begun must not be reported as not sent.
+        // Invariant 21: without this check, a call that another attempt has begun would be reported as not sent.
         if self.begun_by_another(attempt).await.is_some() {
             return Ok(ToolAccess::Call(CallPermit::always(&self.breakers, name, tenant)));
         }
@@ -72,7 +73,7 @@ impl Calls {
             delay: recheck,
             at_most: None,
             why: format!("{name} is paused by {}: {}", pause.by, pause.reason),
-            // Never used: only the deadline ends this wait.
+            // The wait has no maximum, so this result is never used: only the deadline ends the call.
             final_result: Box::new(attempt.result(Outcome::Transient, error)),
         });
         self.wait_or_use_known_result(attempt, tool, arguments, unavailable).await

@@ -1,5 +1,6 @@
-//! Circuit breakers of tools. They belong to the process: its network may be the cause, and asking Redis costs time.
-//! Failures of one tenant stop only that tenant's calls, because the arguments may be the cause.
+//! Circuit breakers of tools. Each process has its own breakers: its own network may be the cause of failures, and
+//! asking Redis costs time. Failures of one tenant stop only that tenant's calls, because the arguments may be the
+//! cause.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use tokio::time::Instant;
 use crate::calls::attempt::HandlerEnd;
 use crate::tools::ToolFailure;
 
-/// Failures of further tenants count only for the tool.
+/// The number of tenants that have their own breaker for a failing tool. Failures of further tenants count only for the
+/// tool.
 const TENANTS_MAX: usize = 1_000;
 /// During a trial, other calls check again after the breaker's open time divided by this number.
 const RECHECKS_PER_COOLDOWN: u32 = 4;
@@ -32,7 +34,7 @@ struct ToolBreakers {
     /// Counts the failures of all tenants. One tenant contributes at most half of the failures that open this breaker.
     all: Breaker,
     of_tenants: HashMap<TenantId, Breaker>,
-    /// The longest of the attempts that failed in a row.
+    /// The duration of the longest of the attempts that failed in a row.
     slowest: Duration,
 }
 
@@ -42,7 +44,7 @@ pub(crate) struct CallPermit<'a> {
     breakers: &'a Breakers,
     tool: &'a str,
     tenant: &'a TenantId,
-    /// For the whole tool, and for the tenant. `None` if breakers are disabled, or after a report.
+    /// The permits for the whole tool and for the tenant. `None` if breakers are disabled, or after a report.
     given: Option<(BreakerPermit, BreakerPermit)>,
 }
 
@@ -217,7 +219,8 @@ impl Drop for CallPermit<'_> {
     }
 }
 
-/// A requested retry counts as a response. A timeout shows nothing if the time limit was shorter than the tool's.
+/// A failure that asks for a later retry counts as a response. A timeout shows nothing if the call's time limit was
+/// shorter than the tool's.
 pub(crate) fn health_of(ran: &HandlerEnd, was_cut_short: bool) -> ToolHealth {
     match ran {
         HandlerEnd::TimedOut if was_cut_short => ToolHealth::Unknown,

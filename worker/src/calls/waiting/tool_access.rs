@@ -3,12 +3,13 @@ use crate::calls::waiting::breakers::CallPermit;
 
 pub(in crate::calls) enum ToolAccess<'a> {
     Call(CallPermit<'a>),
-    /// If the known result no longer exists when the call begins, the call waits for its tool.
+    /// The call may use only a cached result, or the result of an equal call. If that result no longer exists when the
+    /// call begins, the call waits for its tool.
     KnownResult(Box<ToolUnavailable>),
 }
 
 impl<'a> ToolAccess<'a> {
-    /// Fails if the call may use only a known result: that result was not found.
+    /// If only a known result was allowed, no such result was found. The error is then the outcome of the waiting call.
     pub(in crate::calls) fn into_permit(self) -> Result<CallPermit<'a>, AttemptOutcome> {
         match self {
             Self::Call(permit) => Ok(permit),

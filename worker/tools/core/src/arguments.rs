@@ -26,17 +26,18 @@ use explain::{ARGUMENTS, CheckedValueName, OUTPUT, quoted};
 pub use explain::{ArgumentError, Problem};
 pub(super) use explain::{found, is_secret};
 
-/// Only the first problem of longer arguments is explained. A long list can have a hundred thousand errors.
+/// If arguments are longer than this, only the first problem is explained. A long list can have a hundred thousand
+/// errors.
 const EXPLAINED_BYTES_MAX: usize = 16 * 1024;
 /// Longer arguments are checked on a separate thread, so that they do not delay calls and heartbeats.
 const CHECKED_IN_PLACE_BYTES_MAX: usize = 16 * 1024;
-/// Checks of real arguments take microseconds.
+/// The time limit for a check. Checks of real arguments take microseconds.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Why a schema cannot be used. The text continues a sentence that begins with `the schema`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
-    /// Arguments are always an object.
+    /// The schema does not describe an object. Arguments are always an object.
     #[error("must describe an object: {0}")]
     NotAnObject(String),
     /// A check against the schema could take unbounded time or need the network.
@@ -205,7 +206,8 @@ impl ValueCheck {
         }
         let fresh = Arc::new(CompiledSchema::new(schema)?);
         let mut all = compiled();
-        // Another thread may have compiled the same schema meanwhile.
+        // Another thread may have compiled the same schema meanwhile. Use that result, so that each schema is in memory
+        // once.
         if let Some(known) = all.get(&digest).and_then(Weak::upgrade) {
             return Ok(Self(known));
         }
@@ -242,7 +244,8 @@ impl ValueCheck {
         RawValue::from_string(text.into_owned()).map_err(|e| not_json(e.to_string()))
     }
 
-    /// `None` if the only errors are patterns that took too many steps: the value may be valid.
+    /// Explains why the value does not fit. `None` if the only errors are patterns that took too many steps: the value
+    /// may be valid.
     fn explain(&self, value: &Value, subject: &CheckedValueName, all: bool) -> Option<ArgumentError> {
         let validator = &self.0.validator;
         let names = &self.0.names;

@@ -10,7 +10,7 @@ use tickfleet_model::Effect;
 use super::{CallContext, ToolError, TypedTool, wording};
 
 const SLEEP_MS_MAX: u64 = 600_000;
-/// For the task's description in the result of `note`.
+/// The maximum length of the task's description in the result of `note`.
 const NOTE_BYTES_MAX: usize = 2_000;
 
 /// Returns all built-in tools.

@@ -12,7 +12,7 @@ type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Variables can contain secrets.
+        // Variables can contain secrets, so their values are not printed.
         f.write_str("Environment(..)")
     }
 }

@@ -45,7 +45,7 @@ pub use tool_secrets::{ToolSecrets, without_secrets};
 pub use toolbox::{RuleViolation, RuledCall, Toolbox, UnusableTool};
 pub use typed::{ToolError, TypedTool, inner};
 
-/// The context of a call, for its handler. It never contains another tenant's data.
+/// The context of a call, passed to the tool's handler. The context never contains another tenant's data.
 #[derive(Debug, Clone)]
 pub struct CallContext {
     /// The tenant of the call.
@@ -56,7 +56,7 @@ pub struct CallContext {
     pub call: CallId,
     /// The same for every attempt of this call, even after the turn is submitted again.
     pub idempotency_key: String,
-    /// In milliseconds since the epoch of the shard's clock.
+    /// In Unix milliseconds, by the shard's clock.
     pub deadline_ms: i64,
     /// Counted from 1.
     pub attempt: u32,
@@ -189,7 +189,7 @@ pub enum ToolFailure {
         /// The text for the model.
         message: String,
     },
-    /// A retry would change nothing.
+    /// The tool or its service ended the call, and a retry would change nothing.
     Ended {
         /// The outcome of the call.
         outcome: Outcome,

@@ -16,9 +16,9 @@ use tickfleet_model::limits;
 use super::Environment;
 use super::{ToolError, ToolSecrets, TypedTool, wording};
 
-/// The process accepts no work before the hooks have finished.
+/// The limit of one start hook. The process accepts no work before the hooks have finished.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// For all stop hooks together, at the end of the orchestrator's grace period.
+/// The limit for all stop hooks together. They run when most of the orchestrator's grace period is used up.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The error of a hook, of any type.
@@ -45,7 +45,8 @@ impl Startup {
 pub(super) struct Hooks {
     start: Option<Arc<StartHook>>,
     stop: Option<Arc<StopHook>>,
-    /// All clones of the tool share this flag, so a tool that is used twice starts and stops once.
+    /// True while the tool is started. All clones of the tool share this flag, so a tool that is used twice starts and
+    /// stops once.
     running: Arc<AtomicBool>,
 }
 
@@ -128,7 +129,7 @@ async fn start(tool: &TypedTool, environment: &Environment) -> Result<(), Startu
     Err(StartupError { tool: tool.spec().name.clone(), why })
 }
 
-/// Runs the stop hooks of all started tools, for at most 5 s. Failures are only logged.
+/// Runs the stop hooks of all started tools, which take at most 5 s together. Failures are only logged.
 pub async fn stop_all(tools: &[TypedTool]) {
     let stopping = tools.iter().filter_map(|tool| {
         let was_running = tool.hooks().running.swap(false, Ordering::AcqRel);

@@ -35,7 +35,8 @@ pub struct RegisteredTool {
     pub runs: String,
     /// True if the result depends on the calling agent or task.
     pub answers_by_agent: bool,
-    /// For a tool in the caller's process: without a heartbeat for this time, a call is lost.
+    /// For a tool in the caller's process: after this time without a heartbeat, a call is lost. `None` for all other
+    /// tools.
     pub local_lease: Option<Duration>,
 }
 
@@ -389,7 +390,8 @@ impl RegistryError {
     }
 }
 
-/// Declared keys are also checked when the configuration is read: their window must be at least 1 s.
+/// Returns the problem with a key. Keys of declarations are also checked when the configuration is read: there, the
+/// window must be at least 1 s.
 fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     if effect != Effect::Once {
         return Some("an effect key is for a tool whose effect is once: any other may run again");
@@ -435,7 +437,8 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
     let union = |typed: Vec<String>, declared: &BTreeSet<String>| -> Vec<String> {
         typed.into_iter().chain(declared.iter().cloned()).collect::<BTreeSet<_>>().into_iter().collect()
     };
-    // If the declaration has a schema, its effect key was checked when the configuration was read.
+    // The key is checked here only if the declaration has no schema. Otherwise, it was checked when the configuration
+    // was read.
     let keys = def.effect_key.as_ref().filter(|_| def.input_schema.is_none());
     let pointers = keys.into_iter().flat_map(|key| &key.arguments);
     if let Some(pointer) = pointers.into_iter().find(|pointer| !is_required(pointer, &typed.input_schema)) {

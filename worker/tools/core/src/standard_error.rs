@@ -11,10 +11,10 @@ use tokio::process::ChildStderr;
 use super::{Secrets, wording};
 
 const LINE_BYTES_MAX: usize = 1_024;
-/// Further lines are dropped, because no one would read them.
+/// The maximum number of logged lines. Further lines are dropped, because no one would read them.
 const LINES_MAX: usize = 1_000;
 
-/// For the report on a failed process.
+/// The number of last lines in the report on a failed process.
 const TAIL_LINES: usize = 5;
 const TAIL_LINE_BYTES: usize = 200;
 
@@ -28,7 +28,7 @@ impl StderrTail {
         if lines.len() == TAIL_LINES {
             lines.pop_front();
         }
-        // Control characters could move the cursor of a terminal.
+        // Control characters could move the cursor of a terminal, so they are replaced.
         let line = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
         lines.push_back(wording::cut(&line, TAIL_LINE_BYTES));
     }
@@ -66,7 +66,7 @@ pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: A
     }
 }
 
-/// Keeps twice the logged length, so that no part of a split secret is logged. `None` at the end.
+/// Cuts the line to twice the logged length, so that no part of a split secret is logged. `None` at the end.
 async fn next_line(from: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     loop {

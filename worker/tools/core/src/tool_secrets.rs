@@ -40,7 +40,8 @@ impl ToolSecrets {
     }
 }
 
-/// Does not check secrets that differ by tenant. Does not check files either, because they can be created later.
+/// True if all checked secrets are set. Secrets that differ by tenant are not checked. Files are not checked either,
+/// because they can be created later.
 pub(super) fn are_set(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> bool {
     references.values().all(|reference| match reference {
         SecretRef::Env(variable) => variable.contains(TENANT) || environment.get(variable).is_some(),

@@ -108,7 +108,7 @@ impl Toolbox {
         self.active.rules.enforced(&tool.spec.name)
     }
 
-    /// Returns the conditions on session facts in the tool's permission row. `None` if there are none.
+    /// Returns the conditions on session facts in the tool's permission row. `None` for a row without conditions.
     #[must_use]
     pub fn facts(&self, tool: &RegisteredTool) -> Option<&FactRow> {
         let row = self.active.policy.permissions.matrix.get(&tool.spec.name)?;

@@ -59,7 +59,7 @@ pub enum ToolError {
     /// `idempotent`.
     #[error("it waits for work that it started")]
     Waits {
-        /// `None` to wait only for the time in `at_most`.
+        /// The turn or task that the call waits for. `None` to wait only for the time in `at_most`.
         awaits: Option<TurnId>,
         /// After this time the call runs again, even if the turn or task has not ended.
         at_most: Duration,
@@ -407,7 +407,7 @@ impl TypedTool {
     }
 }
 
-/// Schemas generated from types contain no references, so the recursion ends.
+/// Includes nested arguments. Schemas generated from types contain no references, so the recursion ends.
 fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {
     for (name, member) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -446,7 +446,7 @@ fn schema_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
     });
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
     if let Some(root) = schema.as_object_mut() {
-        // The tool has its own name and description.
+        // The tool has its own name and description, so those of the struct are removed.
         root.shift_remove("title");
         root.shift_remove("description");
         // A struct without fields is still an object, with no arguments.
@@ -471,7 +471,7 @@ where
     Running: Future<Output = Result<Out, ToolError>> + Send + 'static,
 {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
-        // The struct may reject arguments that fit the schema.
+        // Arguments that fit the schema can still fail here, because the struct may check more than the schema.
         let arguments: Args = deserialize::read(arguments).map_err(ToolError::InvalidArguments)?;
         let output = (self.run)(context.clone(), arguments).await?;
         let json = to_raw_value(&output).map_err(ToolError::internal)?;

@@ -34,7 +34,7 @@ pub fn closest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>, count
     near.into_iter().take(count).map(|(_, name)| name).collect()
 }
 
-/// An edit inserts, deletes or replaces a character, or swaps two neighbors.
+/// The number of edits between two names. An edit inserts, deletes or replaces a character, or swaps two neighbors.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

@@ -12,9 +12,10 @@ use reqwest::{Method, Response, StatusCode, Url};
 use tickfleet_outbound::{Blocked, ConnectOptions, Guard, HostTrust, client};
 use tickfleet_tools::Secrets;
 
-/// For tools that may run twice.
+/// For connections of tools that may run twice.
 const IDLE: Duration = Duration::from_secs(30);
-/// Shorter than the shortest common keep-alive (5 s): a connection that closes during a request has an unknown outcome.
+/// For connections of other tools. Shorter than the shortest common keep-alive (5 s): if a connection closes during a
+/// request, the outcome is unknown.
 const IDLE_ONCE: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
@@ -56,7 +57,8 @@ impl fmt::Debug for UnfollowedRedirect {
     }
 }
 
-/// `named` is for hosts and ports that are allowed by name. A resolver does not know the port.
+/// The client `named` is for hosts and ports that are allowed by name. It is a separate client, because a resolver does
+/// not know the port.
 pub struct Client {
     guard: Arc<Guard>,
     stranger: reqwest::Client,

@@ -11,7 +11,8 @@ use tickfleet_outbound::Guard;
 use super::client::Client;
 use super::tokens::Tokens;
 
-/// Shorter than the tool's timeout: an unreachable host counts as not executed, but a timeout has an unknown outcome.
+/// Shorter than the tool's timeout. An unreachable host is then reported as not executed, and not as a timeout with an
+/// unknown outcome.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Loading trust roots takes tens of milliseconds, so tools with the same guard and kind of effect share a client.
 #[derive(Default)]

@@ -16,7 +16,7 @@ use super::outcome::OutcomeRules;
 use super::template::Template;
 
 const RESPONSE_BYTES_MAX_DEFAULT: usize = 1024 * 1024;
-/// All slots of a worker can hold a response of this size at the same time.
+/// All slots of a worker can hold a response at the same time, so the size is limited.
 const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// With these headers, a template could smuggle in a second request or remove a limit on the response.
 const HEADERS_REFUSED: [HeaderName; 8] = [

@@ -31,7 +31,7 @@ impl Mapping {
         rules.iter().map(Rule::new).collect::<Result<_, _>>().map(Self)
     }
 
-    /// `body` is `None` if the body is not JSON.
+    /// Returns the first rule that matches. `body` is `None` if the body is not JSON.
     pub(super) fn rule(&self, status: u16, body: Option<&RawValue>) -> Option<&Rule> {
         self.0.iter().find(|rule| rule.concerns(status) && rule.fits(body))
     }
@@ -113,7 +113,7 @@ fn is_something(value: &Value) -> bool {
     }
 }
 
-/// Preserves every digit.
+/// Returns the value at `pointer`, with every digit preserved.
 pub(super) fn pointed<'a>(whole: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     let mut here = whole;
     for token in pointer.split('/').skip(1) {

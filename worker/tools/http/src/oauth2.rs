@@ -19,7 +19,7 @@ use super::error::field;
 use super::outcome;
 use super::template::{Template, TemplatePosition, Values};
 
-/// Tokens have a few kilobytes.
+/// The maximum bytes of a response. Tokens have a few kilobytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 const CODE_BYTES_MAX: usize = 64;
 const LIFE_DEFAULT: Duration = Duration::from_secs(300);
@@ -75,7 +75,7 @@ impl OAuth2 {
         own.into_iter().flatten().chain(self.fields.iter().map(|(_, template)| template))
     }
 
-    /// The error names the missing secret.
+    /// Fills in the secrets. The error names the missing secret.
     pub(super) fn credentials(&self, values: &Values<'_>) -> Result<Credentials, String> {
         let text = |template: &Template| template.render(values, TemplatePosition::Text).map(Option::unwrap_or_default);
         let secret =
@@ -103,7 +103,7 @@ pub struct Credentials {
     fields: Vec<(String, SecretString)>,
 }
 
-/// Contains no secrets.
+/// Identifies a sign-in, but contains no secrets.
 pub(super) type SignInDigest = [u8; 32];
 
 pub struct TokenGrant {
@@ -197,7 +197,7 @@ impl Credentials {
     }
 }
 
-/// The tool's own request was never sent.
+/// The tool's own request was never sent, so the call counts as not executed.
 fn away(why: &str, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message: format!("The tool could not sign in: {why}."), retry_after, not_executed: true }
 }
@@ -216,7 +216,7 @@ fn unanswered(error: SendError) -> ToolFailure {
     }
 }
 
-/// RFC 6749, section 5.1.
+/// A successful response of the token service (RFC 6749, section 5.1).
 #[derive(Deserialize)]
 struct Grants {
     access_token: String,
@@ -252,7 +252,7 @@ pub(super) async fn parse_grant(mut answer: Response) -> Result<TokenGrant, Tool
     })
 }
 
-/// RFC 6749, section 5.2. Messages contain no other part of an error response.
+/// The code of an error response (RFC 6749, section 5.2). Messages contain no other part of the response.
 fn code(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let code = body.get("error")?.as_str()?;
@@ -260,7 +260,7 @@ fn code(body: &[u8]) -> Option<String> {
     (code.len() <= CODE_BYTES_MAX && code.chars().all(plain)).then(|| code.to_owned())
 }
 
-/// The margin is at most half of the lifetime.
+/// The token's lifetime minus a margin, which is at most half of the lifetime.
 fn life(expires_in: Option<&Value>) -> Duration {
     // Some services send the number as text.
     let seconds = expires_in.and_then(|e| e.as_u64().or_else(|| e.as_str()?.parse().ok()));

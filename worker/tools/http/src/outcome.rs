@@ -26,7 +26,7 @@ const POINTER_BYTES_MAX: usize = 200;
 
 #[derive(Debug, Clone)]
 pub(super) struct OutcomeRules {
-    /// In addition to 429: nothing took effect.
+    /// The statuses that show that nothing took effect, in addition to 429.
     pub(super) not_executed: BTreeSet<u16>,
     /// A matching rule takes precedence over the status.
     pub(super) mapping: Mapping,
@@ -62,7 +62,7 @@ impl From<UnfollowedRedirect> for ToolResponse {
 }
 
 impl OutcomeRules {
-    /// Removes all secrets from the response's text.
+    /// Converts the response to the call's output or failure, without secrets.
     pub(super) async fn interpret(&self, answered: ToolResponse, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
         let ToolResponse { mut answer, unfollowed, call } = answered;
         let status = answer.status().as_u16();
@@ -95,7 +95,7 @@ impl OutcomeRules {
     fn unread(&self, status: u16, error: &BodyError) -> Result<ToolOutput, ToolFailure> {
         let lost = |message: String| Err(ToolFailure::Transient { message, retry_after: None, not_executed: false });
         match error {
-            // A rule depends on the unread body.
+            // A rule depends on the unread body, so the outcome is unknown.
             BodyError::TooLarge if self.mapping.may_fail(status) => lost(format!(
                 "The service answered (status {status}) with more than {} bytes, which were not read, so whether it \
                  did what was asked is not known. Ask for less at a time.",
@@ -139,7 +139,8 @@ impl OutcomeRules {
         }
     }
 
-    /// The model must not receive the rest of the response: the declaration selects only a part.
+    /// The output for a response without a value at `pointer`. The declaration selects only a part, so the model must
+    /// not receive the rest.
     fn nothing_at(&self, pointer: &str, answer: &Response, call: Option<&CallId>) -> Result<ToolOutput, ToolFailure> {
         let status = answer.status().as_u16();
         let host = answer.url().host_str().unwrap_or_default();
@@ -156,7 +157,8 @@ impl OutcomeRules {
         raw(output.to_string()).map(as_json)
     }
 
-    /// The service may have executed the request. If the tool must not run twice, the outcome is unknown.
+    /// The failure for a redirect that was not followed. The service may have executed the request, so the outcome is
+    /// unknown if the tool must not run twice.
     fn led_on(&self, why: String) -> ToolFailure {
         if self.effect != Effect::Once {
             return permanent(why);
@@ -214,7 +216,7 @@ fn failure_message(status: u16, service_message: Option<String>) -> String {
     wording::cut(&message, limits::ERROR_BYTES_MAX)
 }
 
-/// `None` if the text is not JSON or is nested too deeply. Deeper JSON would make the reply unreadable.
+/// `None` if the text is not JSON or is nested too deeply. The caller sends such text as a string.
 fn as_raw(text: &str) -> Option<Box<RawValue>> {
     let json = repaired(text, limits::JSON_DEPTH_MAX)?;
     RawValue::from_string(json.into_owned()).ok()
@@ -278,7 +280,8 @@ fn clean(service_message: &str) -> String {
     wording::cut(&line, MESSAGE_BYTES_MAX)
 }
 
-/// Telegram sends `parameters.retry_after` in the body. The response's own `Date` counts, not the local clock.
+/// `Retry-After`, or `parameters.retry_after` in the body, as Telegram sends it. A date is compared with the response's
+/// own `Date`, because the local clock may be wrong.
 pub fn retry_after(headers: &HeaderMap, body: Option<&Value>) -> Option<Duration> {
     let text = |name| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
     let date = |text: &str| DateTime::parse_from_rfc2822(text).ok();

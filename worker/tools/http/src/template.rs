@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::percent::{SECRET_KEEPS, percent_encoded};
 
-/// As the model wrote them.
+/// The arguments by name, as the model wrote them.
 pub(super) type Arguments = BTreeMap<String, Box<RawValue>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +103,8 @@ impl Template {
     }
 }
 
-/// The whole segment is checked, because two parts together can form an encoded separator.
+/// A path segment while it is assembled. The whole segment is checked, because two parts together can form an encoded
+/// separator.
 #[derive(Default)]
 struct Segment<'a> {
     decoded: String,
@@ -180,7 +181,8 @@ fn encoded(name: &str, value: &str, place: TemplatePosition) -> Result<String, S
 
 const DECODINGS_MAX: usize = 5;
 
-/// Proxies may decode `%2F` (some twice), resolve dots, treat `\\` as `/`, or drop parameters after `;`.
+/// Checks that the value stays one path segment. Proxies may decode `%2F` (some twice), resolve dots, treat `\\` as
+/// `/`, or drop parameters after `;`.
 fn one_segment(value: &str) -> Result<(), &'static str> {
     if value.is_empty() {
         return Err("must not be empty");

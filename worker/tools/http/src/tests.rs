@@ -98,7 +98,7 @@ fn tool_for(def: Value, effect: Effect) -> Result<HttpTool, DeclarationError> {
     HttpTool::new(&serde_json::from_value(def).unwrap(), &schema, effect, &environment(), &HttpClients::default())
 }
 
-/// `more` is merged into the declaration.
+/// A tool that may call `address`. `more` is merged into the declaration.
 fn get(address: &str, more: Value) -> HttpTool {
     tool_for(with(address, "GET", more), Effect::Read).unwrap()
 }

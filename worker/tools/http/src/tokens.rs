@@ -15,11 +15,12 @@ use super::client::Client;
 use super::oauth2::{Credentials, SignInDigest};
 use tickfleet_tools::ToolFailure;
 
-/// Further sign-ins work, but their calls share no tokens.
+/// The maximum number of sign-ins in memory. Further sign-ins work, but their calls share no tokens.
 const TOKENS_MAX: usize = 4_096;
-/// Shorter than the usual timeout of a call.
+/// The limit of one sign-in, shorter than the usual timeout of a call.
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Limits the load if a service rejects every token: each call would otherwise send three requests.
+/// The minimum time between replacements of rejected tokens. If a service rejects every token, each call would
+/// otherwise send three requests.
 const REPLACE_PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -33,7 +34,7 @@ impl fmt::Debug for Tokens {
 
 #[derive(Default)]
 struct SignInEntry {
-    /// Attempted sign-ins. A call that waited for a failed attempt returns the same failure.
+    /// The number of attempted sign-ins. A call that waited for a failed attempt returns the same failure.
     tried: AtomicU64,
     slot: Arc<tokio::sync::Mutex<SignInState>>,
 }
@@ -56,7 +57,8 @@ pub(super) struct Token {
 }
 
 impl Tokens {
-    /// All calls that waited for a failed sign-in return the same failure.
+    /// Returns a valid token, and signs in if necessary. All calls that waited for a failed sign-in return the same
+    /// failure.
     pub(super) async fn get(&self, client: &Arc<Client>, credentials: Credentials) -> Result<Arc<Token>, ToolFailure> {
         let entry = self.entry(credentials.identity());
         let tried = entry.tried.load(Ordering::SeqCst);
@@ -70,7 +72,8 @@ impl Tokens {
         }
     }
 
-    /// `None` if a token was replaced less than [`REPLACE_PAUSE`] ago.
+    /// Returns a token that replaces the rejected token. `None` if a token was replaced less than [`REPLACE_PAUSE`]
+    /// ago.
     pub(super) async fn replace(
         &self,
         client: &Arc<Client>,
@@ -129,7 +132,8 @@ async fn sign_in(
             Arc::new(Token { value, number, good_until: Instant::now() + granted.life })
         });
         if matches!(result, Err(ToolFailure::Ended { .. })) {
-            // The service may have rejected only the rotated refresh token.
+            // The service may have rejected only the rotated refresh token, so the next sign-in uses the declared
+            // refresh token.
             slot.rotated = None;
         }
         slot.token = result.as_ref().ok().cloned();

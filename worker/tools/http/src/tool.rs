@@ -111,7 +111,8 @@ impl HttpTool {
             known.optional(name).map_err(field("defaults"))?;
         }
         known.check("path", &self.path)?;
-        // A path without one of its segments would be a different address.
+        // A path without one of its segments would be a different address, so every argument in the path must be
+        // required.
         known.required(&self.path).map_err(field("path"))?;
         for (name, template) in &self.query {
             known.check(&format!("query.{name}"), template)?;
@@ -147,7 +148,8 @@ impl HttpTool {
         Ok(self)
     }
 
-    /// Files can be created later, and other tenants may have their own secrets, so both are not checked.
+    /// Secret files are not checked, because they can be created later. Secrets by tenant are not checked, because
+    /// other tenants may have theirs.
     #[must_use]
     pub fn missing_secret(&self) -> Option<&str> {
         let missing = |reference: &SecretRef| match reference {
@@ -193,7 +195,8 @@ impl HttpTool {
             }
         }
         let url = Url::parse(&text).map_err(|_| "The arguments make no valid address.".to_owned())?;
-        // The encoding above prevents a change of the address, unless the encoding has a bug.
+        // The encoding above prevents a change of the address. This check is a second protection, in case the encoding
+        // has a bug.
         let segments = |text: &str| text.matches('/').count();
         let expected = segments(self.base.path().trim_end_matches('/')) + segments(&path);
         if url.origin() != self.base.origin() || segments(url.path()) != expected {
@@ -306,7 +309,8 @@ impl HttpTool {
         }
     }
 
-    /// For a `once` tool, a bare 401 is not sufficient: `invalid_token` (RFC 6750) or a declared 401 is required.
+    /// True if the service has rejected the token. For a `once` tool, a bare 401 is not sufficient: `invalid_token`
+    /// (RFC 6750) or a declared 401 is required.
     fn refuses_token(&self, answered: &ToolResponse) -> bool {
         let answer = &answered.answer;
         let says_so = |challenge: &HeaderValue| {

@@ -11,7 +11,7 @@ use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::wording;
 
 const PAGE: usize = 500;
-/// A read skips older entries beyond this number.
+/// The maximum number of entries in one read. Older entries are skipped.
 const READ_MAX: usize = 5_000;
 const HELD_MAX: usize = 20_000;
 const OF_AGENT_MAX: usize = 500;
@@ -43,7 +43,7 @@ struct ShardLog {
 }
 
 impl AuditLogs {
-    /// Newest first.
+    /// Returns the agent's calls, newest first.
     pub(crate) async fn of_agent(
         &self,
         store: &Store,

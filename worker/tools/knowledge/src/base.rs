@@ -12,9 +12,9 @@ use crate::embeddings::cosine_similarity;
 use crate::lexicon::{Lexicon, best_first};
 use crate::words::words;
 
-/// The passages of one read from Redis take one or two megabytes.
+/// Passages are read from Redis in steps of this size, which take one or two megabytes.
 const STEP_PASSAGES: usize = 512;
-/// The worker's other tasks run after this many comparisons.
+/// The number of comparisons after which a search lets the worker's other tasks run.
 const STEP_VECTORS: usize = 2_048;
 /// A passage with a lower similarity counts as unrelated.
 const LIKE_MIN: f32 = 0.1;
@@ -39,7 +39,7 @@ struct Index {
     generation: u64,
     documents: HashMap<String, Vec<usize>>,
     lexicon: Lexicon,
-    /// By the number of each passage's text in the lexicon. `None` for a removed passage.
+    /// Indexed by the number of each passage's text in the lexicon. `None` for a removed passage.
     places: Vec<Option<PassageRef>>,
     bytes: usize,
 }
@@ -141,7 +141,7 @@ fn steps(documents: Vec<Document>) -> Vec<Vec<Document>> {
 }
 
 impl Index {
-    /// Drops documents that are not listed in their version. Returns the listed documents that are not in memory.
+    /// Keeps only documents that are listed in the same version. Returns the listed documents that are not in memory.
     fn forget_all_but(&mut self, listed: &[Document]) -> Vec<Document> {
         let held = |places: &Vec<Option<PassageRef>>, texts: &[usize]| {
             texts.first().and_then(|text| places[*text].as_ref().map(|(held, _)| held.document.clone()))
@@ -168,7 +168,7 @@ impl Index {
         let mut texts = Vec::new();
         for (number, passage) in held.passages.passages.iter().enumerate() {
             let mut terms = words(&passage.text);
-            // The headings and the title describe the passage's subject.
+            // The headings and the title describe the passage's subject, so their words count too.
             terms.extend(passage.headings.iter().flat_map(|heading| words(heading)));
             terms.extend(title.iter().cloned());
             let text = self.lexicon.add(&terms);
@@ -222,7 +222,7 @@ mod tests {
         (0..DIMENSIONS).map(|_| next().cast_signed()).collect()
     }
 
-    /// The figures are in docs/adr/0013.
+    /// Measures a search in a base of the maximum size. The figures are in docs/adr/0013.
     #[tokio::test]
     #[ignore = "it measures: run it by hand, with --release"]
     async fn search_time_is_measured_in_the_largest_base() {

@@ -3,7 +3,7 @@
 use tickfleet_model::knowledge::Passage;
 use tickfleet_model::limits;
 
-/// Repeated from the end of the previous passage.
+/// The number of characters that a passage repeats from the end of the previous passage.
 const OVERLAP_CHARS: usize = 120;
 const HEADING_BYTES_MAX: usize = 200;
 
@@ -57,7 +57,7 @@ fn heading(line: &str) -> Option<(usize, &str)> {
 #[derive(Default)]
 struct Cutter {
     cut: SplitDocument,
-    /// With their levels.
+    /// The headings above the current position, with their levels.
     headings: Vec<(usize, String)>,
     block: String,
     passage: String,

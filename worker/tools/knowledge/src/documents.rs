@@ -31,7 +31,7 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// `None` for other files.
+    /// The format by the file's name. `None` for other files.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
@@ -62,7 +62,7 @@ struct DocumentLine {
     source: Option<String>,
 }
 
-/// A document without its own category gets `category`.
+/// Returns the documents of a file in order. A document without its own category gets `category`.
 #[must_use]
 pub fn read(file: &str, form: FileFormat, content: &[u8], category: &str) -> Vec<Result<Draft, Problem>> {
     let problem = |why: String| vec![Err(Problem { place: file.to_owned(), why })];

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 const OPENAI: &str = "https://api.openai.com/v1";
 pub(crate) const TEXTS_MAX: usize = 64;
-/// `TEXTS_MAX` vectors of the maximum length, with all digits.
+/// Enough for `TEXTS_MAX` vectors of the maximum length, with all digits.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// After a failure, questions do not call the endpoint for this time, and so do not wait for another failure.
@@ -140,7 +140,7 @@ impl Embedder {
     }
 }
 
-/// Endpoints reject control characters and empty text.
+/// Replaces control characters and empty text, because endpoints reject them.
 pub(crate) fn clean(text: &str) -> String {
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.trim().is_empty() { "-".to_owned() } else { text }

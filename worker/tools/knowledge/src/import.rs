@@ -11,7 +11,7 @@ use crate::documents::Draft;
 use crate::embeddings::{Embedder, TEXTS_MAX, clean};
 
 const EMBED_TIMEOUT: Duration = Duration::from_secs(60);
-/// A busy endpoint often responds a moment later.
+/// The waits before the retries. A busy endpoint often responds a moment later.
 const EMBED_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl<'a> Import<'a> {
         })
     }
 
-    /// `roots` are files or folders. Documents outside of `roots` are never gone.
+    /// Returns the stored documents below `roots` (files or folders) that are no longer in their files.
     #[must_use]
     pub fn gone(&self, roots: &[String]) -> Vec<Document> {
         let below = |file: &str| {
@@ -97,7 +97,8 @@ impl<'a> Import<'a> {
         gone
     }
 
-    /// After a failure, the rest of the import gets no embeddings: each request would take the full time and fail.
+    /// Empty if embeddings are not available. After a failure, the rest of the import gets no embeddings: each request
+    /// would take the full time and fail.
     async fn vectors(&mut self, draft: &Draft) -> Vec<Vec<i8>> {
         let Some(embedder) = self.embedder.filter(|_| self.without_meaning.is_none()) else { return Vec::new() };
         let texts: Vec<String> = draft

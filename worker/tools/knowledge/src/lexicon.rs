@@ -18,7 +18,7 @@ struct Posting {
 #[derive(Debug, Default)]
 pub(crate) struct Lexicon {
     words: HashMap<Box<str>, Vec<Posting>>,
-    /// `None` if the text was removed.
+    /// The number of words of each text. `None` if the text was removed.
     lengths: Vec<Option<u32>>,
     live: usize,
     length: u64,
@@ -68,7 +68,8 @@ impl Lexicon {
         self.bytes
     }
 
-    /// Best first. Scores are relative to an upper bound, so they are below 1.
+    /// Finds texts that contain at least one of the words, best first. Scores are relative to an upper bound, so they
+    /// are below 1.
     pub(crate) fn find(&self, asked: &[String], most: usize, wanted: impl Fn(usize) -> bool) -> Vec<(usize, f32)> {
         let mean = (self.length as f32 / self.live.max(1) as f32).max(1.0);
         let mut scores = HashMap::<u32, f32>::new();
@@ -96,7 +97,7 @@ impl Lexicon {
     }
 }
 
-/// Equal scores are sorted by text number.
+/// Keeps the `most` texts with the highest scores. Equal scores are sorted by text number.
 pub(crate) fn best_first(found: &mut Vec<(usize, f32)>, most: usize) {
     found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     found.truncate(most);

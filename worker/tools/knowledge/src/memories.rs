@@ -11,7 +11,7 @@ use tickfleet_store::{Store, StoreError};
 use crate::lexicon::Lexicon;
 use crate::words::words;
 
-/// Approximate, for one process. The memories of the agents that searched most recently are kept.
+/// An approximate limit per process. The memories of the agents that searched most recently are kept.
 const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[derive(Debug)]

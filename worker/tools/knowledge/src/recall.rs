@@ -14,7 +14,7 @@ use crate::lexicon::Lexicon;
 use crate::search::{Knowledge, Ranking, rounded};
 use crate::words::{query_words, words};
 
-/// After this time, the source's findings are left out.
+/// The limit of one source. After this time, the source's findings are left out.
 const SOURCE_DEADLINE: Duration = Duration::from_secs(2);
 const CONSIDERED: usize = 50;
 const STORY_BYTES_MAX: usize = 2_000;
@@ -233,7 +233,7 @@ impl<'a> RecallQuery<'a> {
         Ok((passages.collect(), found.ranking))
     }
 
-    /// Best first.
+    /// Returns the indexes and scores of the texts, best first.
     fn best(self, texts: impl Iterator<Item = Vec<String>>) -> Vec<(usize, f32)> {
         let mut lexicon = Lexicon::default();
         for text in texts {

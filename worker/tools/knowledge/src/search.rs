@@ -17,12 +17,12 @@ use crate::embeddings::Embedder;
 use crate::memories::MemoryCaches;
 use crate::words::query_words;
 
-/// Approximate, for one process. The most recently searched bases are kept.
+/// An approximate limit per process. The most recently searched bases are kept.
 const BASES_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// Without an embedding after this time, the search ranks by words only.
 const QUESTION_TIMEOUT: Duration = Duration::from_millis(1_500);
 const CONSIDERED: usize = 50;
-/// The usual constant of reciprocal rank fusion.
+/// How slowly a rank's weight decreases: the usual constant of reciprocal rank fusion.
 const RANK_DAMPING: f32 = 60.0;
 
 /// All shards of a process share this state. A reload keeps the state, so that not all data is read again.
@@ -63,7 +63,7 @@ pub struct FoundPassage {
     pub text: String,
     /// How well the passage fits the question, 0 to 1.
     pub score: f32,
-    /// Comparable between sources. `score` may instead come from joined rankings.
+    /// How well the passage fits, comparable between sources. `score` may instead come from joined rankings.
     #[serde(skip)]
     #[schemars(skip)]
     pub(crate) fit: f32,
@@ -84,7 +84,7 @@ pub struct Findings {
 }
 
 impl Knowledge {
-    /// Reads and requests nothing. [`Self::embedder`] reports an unusable endpoint.
+    /// Sends no request. [`Self::embedder`] reports an unusable endpoint.
     #[must_use]
     pub fn new(environment: &Environment) -> Self {
         let embedder = Embedder::from_environment(environment);
@@ -151,7 +151,7 @@ impl Knowledge {
     }
 }
 
-/// A passage that is first in both rankings has the score 1.
+/// Joins two rankings. A passage that is first in both rankings has the score 1.
 fn joined(one: Vec<(PassageRef, f32)>, other: Vec<(PassageRef, f32)>) -> Vec<RankedPassage> {
     let mut found: Vec<RankedPassage> = Vec::new();
     for (rank, (place, own)) in one.into_iter().enumerate().chain(other.into_iter().enumerate()) {

@@ -14,7 +14,8 @@ use tickfleet_tools_knowledge::documents::{FileFormat, read};
 use tickfleet_tools_knowledge::import::Import;
 use tickfleet_tools_knowledge::search::Ranking;
 
-/// A passage on any page has the answer if it contains one of the texts.
+/// A question, and texts that identify the answer. A passage on any page has the answer if it contains one of the
+/// texts.
 const QUESTIONS: [(&str, &[&str]); 20] = [
     ("At what fill level of Redis memory does the fleet stop taking in new turns?", &["80 %"]),
     (
@@ -41,7 +42,8 @@ const QUESTIONS: [(&str, &[&str]); 20] = [
     ("Do more shards make the fleet faster?", &["Shards", "shards"]),
 ];
 
-/// The pages change over time, so the minimum is lower than the first results: 20 by words and 19 by meaning.
+/// The number of questions that the first five passages must answer. The first results were 20 by words and 19 by
+/// meaning. The pages change over time, so this number is lower.
 const WITHIN_FIVE: usize = 15;
 
 /// Leaves out decision records and the page about searching, because that page shows searches of these pages.

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tickfleet_tools::standard_error::{self, StderrTail};
 use tickfleet_tools::{Environment, Secrets};
 
-/// Closing the input asks a server to exit.
+/// Closing the input asks a server to exit. After this time, the server is killed.
 const ENDS_IN: Duration = Duration::from_secs(2);
 const TERMINATES_IN: Duration = Duration::from_secs(1);
 /// Dropping this value kills the process. [`ServerProcess::end`] gives the process time to exit.
@@ -72,7 +72,7 @@ impl ServerProcess {
             self.signal(Signal::SIGTERM);
             status = self.ended_within(TERMINATES_IN).await;
         }
-        // Processes that the server started may still run.
+        // Processes that the server started may still run, so the group is killed.
         self.signal(Signal::SIGKILL);
         if status.is_none() {
             status = self.ended_within(TERMINATES_IN).await;
@@ -90,7 +90,7 @@ impl ServerProcess {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // `killpg` fails only if the group no longer exists.
+            // `killpg` fails only if the group no longer exists, and then nothing is left to kill.
             let _ = killpg(group, signal);
         }
     }
@@ -98,7 +98,8 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // `kill_on_drop` kills only the server itself. After its exit, the kernel may reuse the group id.
+        // `kill_on_drop` kills only the server itself. After its exit, the kernel may reuse the group id, so the group
+        // is not signaled then.
         if self.child.id().is_some() {
             self.signal(Signal::SIGKILL);
         }

@@ -3,7 +3,7 @@
 use sse_stream::Sse;
 use tickfleet_model::limits;
 
-/// For an event's name or id. The id is sent to the server when a stream is resumed.
+/// The maximum length of an event's name or id. The id is sent to the server when a stream is resumed.
 const WORD_BYTES_MAX: usize = 1_024;
 
 #[derive(Debug, PartialEq, Eq)]

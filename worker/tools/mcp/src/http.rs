@@ -28,7 +28,7 @@ const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
-/// The session id is sent with every request.
+/// The session id is sent with every request, so it must be short.
 const SESSION_BYTES_MAX: usize = 1_024;
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
@@ -95,7 +95,7 @@ impl StreamableClient {
         let session = session(response.headers())?;
         let kind = kind(response.headers());
         let Some(asked) = asked else {
-            // Only requests expect a response.
+            // Only requests expect a response, so any body is ignored.
             return Ok(StreamableHttpPostResponse::Accepted);
         };
         match kind.as_deref() {
@@ -135,7 +135,7 @@ impl StreamableClient {
             return Err(failed());
         }
         let body = body(response, REFUSAL_BYTES_MAX).await.ok().flatten().unwrap_or_default();
-        // A response about credentials does not answer the request.
+        // A response about credentials does not answer the request, so it counts as a failure.
         let is_about_credentials = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if is_json
             && !is_about_credentials
@@ -153,7 +153,7 @@ impl StreamableClient {
 }
 
 impl ResponseReader {
-    /// The id in the body is ignored.
+    /// The id in the body is ignored, because an HTTP response belongs to its request.
     fn answer(&self, body: &[u8], asked: u64) -> ServerJsonRpcMessage {
         match self.decoder.decode(body.trim_ascii()) {
             Decoded::Message(JsonRpcMessage::Response(mut response)) => {
@@ -175,7 +175,7 @@ impl ResponseReader {
             Data::Bytes(bytes) => bytes,
             Data::TooLarge => return asked.map(|asked| self.too_large(asked)),
         };
-        // Some servers keep a stream alive with empty events.
+        // Some servers keep a stream alive with empty events, which are ignored.
         if bytes.trim_ascii().is_empty() {
             return None;
         }

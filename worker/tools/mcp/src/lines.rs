@@ -154,14 +154,14 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
         }
         let is_spread = self.spread.is_some();
         let mut spread = self.spread.take().unwrap_or_default();
-        // A line may contain noise before a message.
+        // A line may contain noise before a message, so start at the first brace.
         let from = if is_spread { Some(0) } else { text.iter().position(|byte| *byte == b'{') };
         let Some(from) = from else { return self.noise(text) };
         spread.scan.take_all(&text[from..]);
         spread.scan.take_all(b"\n");
         let why = if is_spread || is_cut { "it is cut off, or spread over several lines".to_owned() } else { why };
         let is_open = (is_spread || is_cut) && spread.scan.is_open();
-        // The request id may be at the end of the response.
+        // The request id may be at the end of the response, so the whole message is scanned.
         let id = spread.scan.response_id().or_else(|| self.only_one().filter(|_| !is_open && spread.scan.is_answer()));
         match id.filter(|_| !spread.is_reported) {
             Some(id) => {

@@ -35,7 +35,7 @@ use tickfleet_tools::Secrets;
 use tickfleet_tools::standard_error::StderrTail;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A worker has fewer slots than this.
+/// The maximum number of pending requests. A worker has fewer slots than this.
 const REQUESTS_MAX: usize = 256;
 const RESUMPTIONS_MAX: usize = 3;
 const RESUMED_AFTER: Duration = Duration::from_millis(250);
@@ -57,7 +57,7 @@ pub(super) struct ToolsCheck {
     pub(super) malformed: Vec<Malformed>,
 }
 
-/// By the tools' names on the server.
+/// The results of a check, by the tools' names on the server.
 pub(super) type PinStatuses = BTreeMap<String, PinStatus>;
 
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl rmcp::ClientHandler for NotificationHandler {
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        // Calls now wait until the tools have been checked again.
+        // Calls now wait until the tools have been checked again, except for a noisy server.
         if !self.0.is_noisy.load(Ordering::Acquire) {
             self.0.verdicts.send_replace(None);
         }
@@ -181,7 +181,7 @@ fn handshake_failure(error: &ClientInitializeError) -> String {
         ClientInitializeError::ExpectedInitResponse(None) => "it ended before its response to `initialize`".to_owned(),
         ClientInitializeError::TransportError { error, .. } => format!("the handshake failed: {}", causes(error)),
         ClientInitializeError::Cancelled => "the handshake was cancelled".to_owned(),
-        // The error's own message contains the unexpected response.
+        // The error's own message contains the unexpected response, so that message is not used.
         _ => "its response to `initialize` is invalid".to_owned(),
     }
 }
@@ -200,7 +200,7 @@ fn causes(error: &DynamicTransportError) -> String {
     message
 }
 
-/// Few resumptions detect the end of a server soon.
+/// With few resumptions, the end of a server is detected soon.
 fn resumptions() -> ExponentialBackoff {
     let mut policy = ExponentialBackoff::default();
     policy.max_times = Some(RESUMPTIONS_MAX);
@@ -233,7 +233,7 @@ impl Link {
         let is_closed = closed.clone();
         let is_gone = gone.clone();
         tokio::spawn(async move {
-            // An error means that the reading task was canceled or panicked.
+            // An error means that the reading task was canceled or panicked. The connection has ended in any case.
             drop(service.waiting().await);
             is_closed.cancel();
             if let Some(process) = process {
@@ -249,7 +249,7 @@ impl Link {
         !self.closed.is_cancelled() && !self.stale.is_cancelled()
     }
 
-    /// Call this also if the session may have ended.
+    /// Makes the next call use a new connection. Call this also if the session may have ended.
     pub(super) fn mark_stale(&self) {
         self.stale.cancel();
     }
@@ -267,7 +267,7 @@ impl Link {
         self.gone.cancelled().await;
     }
 
-    /// For a call without a response: the check shows whether the server still responds.
+    /// Used after a call without a response: the check shows whether the server still responds.
     pub(super) fn request_check(&self) {
         self.notifications.changed.notify_one();
     }
@@ -340,7 +340,7 @@ impl Link {
         self.notifications.is_noisy.store(is_noisy, Ordering::Release);
     }
 
-    /// Waits for a check that is in progress. `None` if the connection ends first.
+    /// The result of the last check. Waits for a check that is in progress. `None` if the connection ends first.
     pub(super) async fn verdict(&self, tool: &str) -> Option<PinStatus> {
         let mut verdicts = self.notifications.verdicts.subscribe();
         let known = tokio::select! {

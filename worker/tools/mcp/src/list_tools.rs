@@ -20,7 +20,7 @@ pub struct ServerTools {
     pub version: Option<String>,
     /// Only tools that can be imported, in the server's order.
     pub tools: Vec<McpDefinition>,
-    /// Names on the server, and reasons.
+    /// The names of rejected tools on the server, and the reasons.
     pub refused: Vec<(String, String)>,
 }
 

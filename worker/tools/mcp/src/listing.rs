@@ -69,7 +69,7 @@ impl Listing {
         if self.bytes > limits::MCP_LIST_BYTES_MAX {
             return Err(format!("its list of tools has more than {} bytes", limits::MCP_LIST_BYTES_MAX));
         }
-        // serde would also accept an array for a struct.
+        // serde would also accept an array for a struct, so the first character is checked.
         let read = page.trim_start().starts_with('{').then(|| serde_json::from_str::<Page<'_>>(page).ok()).flatten();
         let Some(Page { tools, next_cursor }) = read else {
             return Err("its list of tools is not an object".to_owned());
@@ -201,7 +201,7 @@ fn annotations(value: Option<&RawValue>) -> Result<McpAnnotations, String> {
     })
 }
 
-/// Constraints on values stay unchanged.
+/// Removes secrets from descriptions and other texts. Constraints on values stay unchanged.
 fn scrub_words(schema: &mut Value, secrets: &Secrets) {
     match schema {
         Value::Object(members) => {

@@ -135,7 +135,7 @@ impl<'a> CallResult<'a> {
         Ok(Self { is_error, content, structured })
     }
 
-    /// A text describes a block that is neither text nor image.
+    /// A block that is neither text nor image becomes a text that describes the block.
     fn blocks(&self) -> Vec<ContentBlock> {
         let content = self.content.and_then(|content| serde_json::from_str::<Content>(content).ok());
         content.map(|Content(blocks)| blocks).unwrap_or_default()
@@ -254,7 +254,8 @@ fn block(block: &str) -> ContentBlock {
     })
 }
 
-/// A permanent failure would mean that nothing took effect, but this is unknown.
+/// A permanent failure would mean that nothing took effect. For a `once` tool, this is unknown, so the failure is
+/// transient.
 fn unread(message: String, effect: Effect) -> ToolFailure {
     if effect == Effect::Once { lost(message) } else { permanent(&message) }
 }
@@ -282,7 +283,7 @@ pub(super) fn failure(server: &str, error: &ServiceError, effect: Effect, secret
         ServiceError::Cancelled { .. } => {
             CallFailure { failure: lost(format!("The MCP server '{server}' cancelled the call.")), stale: false }
         }
-        // It is unknown whether the request was sent.
+        // It is unknown whether the request was sent, so the call may have taken effect.
         _ => CallFailure {
             failure: lost(format!("The MCP server '{server}' was lost while the call ran.")),
             stale: true,
@@ -298,7 +299,8 @@ fn not_sent(message: String, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message, retry_after, not_executed: true }
 }
 
-/// After a restart, a server with the TypeScript SDK's transport returns this error before it looks for the tool.
+/// True if the server does not know the session. After a restart, a server with the TypeScript SDK's transport returns
+/// this error before it looks for the tool.
 fn is_no_session(error: &ErrorData) -> bool {
     error.code == ErrorCode(-32000) && error.message.starts_with("Bad Request:")
 }
@@ -309,7 +311,7 @@ fn no_session(server: &str) -> ToolFailure {
 
 /// An error about the request is permanent. After a failure of the server, the call may have partly taken effect.
 fn answered(server: &str, error: &ErrorData, secrets: &Secrets) -> ToolFailure {
-    /// Servers use -32000 for any failure, and -32001 for a timeout.
+    /// The codes of a server's own failures. Servers use -32000 for any failure, and -32001 for a timeout.
     const OWN_FAILURES: [ErrorCode; 3] = [ErrorCode::INTERNAL_ERROR, ErrorCode(-32000), ErrorCode(-32001)];
     let message = format!("The MCP server '{server}' answered with an error: {}", secrets.scrub(&error.message));
     let message = wording::cut(message.trim(), limits::ERROR_BYTES_MAX);
@@ -346,7 +348,7 @@ fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &S
     }
 }
 
-/// After 408, 425 and 429, a retry is useful.
+/// True for statuses from 400 to 499, except 408, 425 and 429: after these, a retry is useful.
 fn is_refusal(response: &str) -> bool {
     let status =
         response.strip_prefix("HTTP ").and_then(|rest| rest.get(..3)).and_then(|code| code.parse::<u16>().ok());

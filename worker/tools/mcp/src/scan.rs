@@ -6,7 +6,7 @@ use tickfleet_model::limits;
 const DEPTH_MAX: usize = 128;
 const NAME_BYTES_MAX: usize = 8;
 
-/// `json` must have valid syntax.
+/// Returns a flaw: nesting that is too deep, or text that is not valid Unicode. `json` must have valid syntax.
 pub(super) fn flaw(json: &str) -> Option<String> {
     if depth(json) > DEPTH_MAX {
         return Some(format!("it nests deeper than {DEPTH_MAX} levels"));
@@ -71,7 +71,7 @@ fn has_half_pair(json: &str) -> bool {
     false
 }
 
-/// Preserves every digit.
+/// Removes whitespace outside of strings. Preserves every digit.
 pub(super) fn compact(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
     let mut in_text = false;
@@ -89,7 +89,8 @@ pub(super) fn compact(json: &str) -> String {
     compact
 }
 
-/// Only members at the top level count, because a result can contain any JSON.
+/// Finds out whether a message is a response, and to which request. Only members at the top level count, because a
+/// result can contain any JSON.
 #[derive(Debug, Default)]
 pub(super) struct MessageScan {
     pub(super) bytes: usize,
@@ -148,7 +149,8 @@ impl MessageScan {
     fn named(&mut self) {
         self.member = if self.text == b"id" { Member::Id } else { Member::Other };
         self.has_result |= self.text == b"result" || self.text == b"error";
-        // A request from the server has an id that the server assigned.
+        // A message with `method` is a request from the server, and the server has assigned its id. Two ids are
+        // ambiguous.
         self.is_odd |= self.text == b"method" || (self.member == Member::Id && self.id.is_some());
     }
 
@@ -164,7 +166,8 @@ impl MessageScan {
         }
     }
 
-    /// `None` if the message is not a response, or if the request is unclear.
+    /// The id of the request that the message responds to. `None` if the message is not a response, or if the request
+    /// is unclear.
     pub(super) fn response_id(&self) -> Option<u64> {
         self.id.filter(|_| self.is_answer())
     }

@@ -16,7 +16,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::link::{self, Link, PinStatus, ToolsCheck};
 use super::throttle::Throttle;
 
-/// The last wait repeats. A worker's default retries (1, 3, 9 s) last longer than the longest wait here.
+/// The waits between attempts to connect. The last wait repeats. Together, a worker's default retries (1, 3, 9 s) last
+/// longer than the longest wait. So a retried call can outlast a restart of the server.
 const LADDER: [Duration; 5] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
@@ -24,13 +25,13 @@ const LADDER: [Duration; 5] = [
     Duration::from_secs(5),
     Duration::from_secs(10),
 ];
-/// A connection that lasted this long resets the waits.
+/// After a connection that lasted this long, the waits start again from the first one.
 const STEADY: Duration = Duration::from_secs(30);
-/// `npx` may have to download a package first.
+/// The limit for the start, the handshake and the list of tools. `npx` may have to download a package first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// A longer wait would waste the call's slot.
+/// How long a call waits for a connection. A longer wait would waste the call's slot.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Not every server announces changes.
+/// Not every server announces changes, so the tools are checked at this interval too.
 const RECHECK_EVERY: Duration = Duration::from_secs(300);
 const RECHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -59,7 +60,7 @@ enum State {
     Stopped,
 }
 
-/// Nothing was sent.
+/// No connection is available, so nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LinkUnavailable {
     Away,

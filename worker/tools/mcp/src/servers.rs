@@ -14,7 +14,7 @@ use tickfleet_tools::{Environment, RegisteredTool, RegistryError};
 use super::server::Server;
 use super::tool::McpTool;
 
-/// For a tool that keeps reporting progress.
+/// The limit of a whole call to a tool that keeps reporting progress.
 const TIMEOUT_MAX_DEFAULT: Duration = Duration::from_secs(300);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -65,7 +65,8 @@ impl Servers {
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
     }
 
-    /// Secret files are not checked, because a file can still be created later.
+    /// True if the secret's variable is not set. Secret files are not checked, because a file can still be created
+    /// later.
     fn is_missing(&self, secret: &SecretRef) -> bool {
         match secret {
             SecretRef::Env(variable) => self.environment.get(variable).is_none(),

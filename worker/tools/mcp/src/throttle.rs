@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// The first announcements cause no pause, because a server may send several for one change.
 const AT_ONCE: u32 = 3;
-/// Each further pause is twice as long.
+/// The first pause. Each further pause is twice as long.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// After this time without an announcement, the next listings again have no pause.

@@ -17,7 +17,7 @@ use super::server::{LinkUnavailable, Server};
 use super::wire::RawArguments;
 use tickfleet_tools::{CallContext, Handler, ToolFailure, ToolOutput};
 
-/// Some servers support this metadata key.
+/// The metadata key of the call's idempotency key. Some servers support it.
 const IDEMPOTENCY_KEY: &str = "tickfleet/idempotencyKey";
 
 pub(super) struct McpTool {
@@ -34,7 +34,7 @@ impl McpTool {
         Self { server, own: tool.name.clone(), effect, is_structured: tool.output_schema.is_some(), silence_max }
     }
 
-    /// Fails unless the tool's current definition equals the pinned definition.
+    /// Fails if the tool's current definition differs from the pinned definition.
     async fn admitted(&self) -> Result<Arc<Link>, ToolFailure> {
         let link = self.server.link().await.map_err(|why| self.away(why))?;
         let looked = tokio::time::timeout(self.silence_max, link.verdict(&self.own)).await;
@@ -87,7 +87,7 @@ impl Handler for McpTool {
         }
         let link = self.admitted().await?;
         let request = self.request(context, arguments);
-        // Sending fails only if the connection accepts no more messages.
+        // Sending fails only if the connection accepts no more messages, so nothing was sent.
         let sent = link.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
         let handle = sent.map_err(|_| self.away(LinkUnavailable::Away))?;
         let answer = PendingRequest { link: Arc::clone(&link), handle: Some(handle) }.answer(self.silence_max).await;

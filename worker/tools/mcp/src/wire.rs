@@ -21,15 +21,15 @@ use super::scan;
 const MARK: &str = "tickfleet/unread";
 const TOO_LARGE: &str = "too large";
 const UNREADABLE: &str = "unreadable";
-/// For handshake responses, errors, notifications and requests, because these are parsed into values.
+/// The maximum size of messages that are parsed into values: handshake responses, errors, notifications and requests.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 const WORDS_BYTES_MAX: usize = 200;
 
-/// Text, so that no number is rounded.
+/// The arguments as text, so that no number is rounded.
 #[derive(Debug, Clone)]
 pub(super) struct RawArguments(pub(super) Arc<str>);
 
-/// Messages of this client can always be encoded.
+/// Never fails in practice: messages of this client can always be encoded.
 pub(super) fn encoded(message: &ClientJsonRpcMessage) -> serde_json::Result<Vec<u8>> {
     #[derive(Serialize)]
     struct Call<'a> {
@@ -73,7 +73,7 @@ pub(super) fn number(id: &RequestId) -> Option<u64> {
 }
 
 pub(super) fn id_of(number: u64) -> RequestId {
-    // The ids begin at 0 and count the requests of one connection.
+    // The ids begin at 0 and count the requests of one connection, so they always fit.
     NumberOrString::Number(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
@@ -106,7 +106,7 @@ pub(super) fn is_unreadable(error: &ErrorData) -> bool {
 #[allow(clippy::large_enum_variant, reason = "nearly each is a message, and is moved on at once")]
 #[derive(Debug)]
 pub(super) enum Decoded {
-    /// Results stay text in a `CustomResult`, except for the response to `initialize`.
+    /// Results stay unparsed text in a `CustomResult`, except for the response to `initialize`.
     Message(ServerJsonRpcMessage),
     Ignored,
     Unreadable(DecodeError),
@@ -114,7 +114,7 @@ pub(super) enum Decoded {
 
 #[derive(Debug)]
 pub(super) struct DecodeError {
-    /// The request of the response, if its id could be read.
+    /// The id of the request, if it could be read.
     pub(super) id: Option<u64>,
     pub(super) why: String,
     pub(super) is_cut: bool,
@@ -145,7 +145,7 @@ fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D:
 
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    /// Only the response to the handshake is parsed for the protocol library.
+    /// The id of the handshake request. Only the response to this request is parsed for the protocol library.
     handshake: Mutex<Option<u64>>,
 }
 

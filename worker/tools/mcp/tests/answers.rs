@@ -197,7 +197,7 @@ async fn a_handshake_rejects_an_unsupported_revision_with_the_reason() {
     }
 }
 
-/// In bytes.
+/// The highest memory use of this process so far, in bytes.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -315,7 +315,7 @@ async fn an_unreadable_http_response_fails_its_call_and_digits_are_kept() {
     servers.stop().await;
 }
 
-/// Puts its own token, another secret and hidden characters into its texts.
+/// This server puts its own token, another secret and hidden characters into its texts.
 const INDISCREET: &str = r#"
 import json
 import os
@@ -368,8 +368,8 @@ async fn server_texts_are_redacted_escaped_and_bounded() {
     assert_eq!(tool.input_schema["properties"]["a"]["description"], "as [REDACTED]");
     let (name, why) = &offer.refused[0];
     assert!(name.starts_with("odd [REDACTED]\\u202e") && name.len() <= 300, "{name}: {why}");
-    // A worker compares the server's tools with the pinned definition.
     assert!(!format!("{offer:?}").contains(token), "{offer:?}");
+    // A worker removes secrets in the same way before it compares the server's tools with the pinned definition.
     let mut pinned = def;
     pinned.tools = offer.tools;
     pinned.prefix = String::new();

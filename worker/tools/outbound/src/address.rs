@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(crate) enum NotPublic {
     /// In a private network, or on this machine. A host that is allowed by name may resolve to such an address.
     Private(&'static str),
-    /// Such as a cloud's metadata service. A host that is allowed by name must not resolve to such an address.
+    /// An address that no tool calls on purpose, such as a cloud's metadata service. A host that is allowed by name
+    /// must not resolve to such an address.
     Forbidden(&'static str),
 }
 
@@ -76,7 +77,7 @@ fn special_v6(address: Ipv6Addr) -> Option<NotPublic> {
         [0xfe80..=0xfebf, ..] => Forbidden("a link-local address"),
         [0xfec0..=0xfeff, ..] => Forbidden("a site-local address"),
         [0xff00..=0xffff, ..] => Forbidden("a multicast address"),
-        // A tunnel leads to an embedded IPv4 address that was not checked.
+        // A tunnel leads to an embedded IPv4 address that was not checked, so tunnels are forbidden.
         [0x2002, ..] => Forbidden("a 6to4 address"),
         [0x2001, 0, ..] => Forbidden("a Teredo address"),
         [0x2001, 0x1..=0x1ff, ..] => Forbidden("a protocol address"),

@@ -28,7 +28,7 @@ pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
     }
 }
 
-/// The sources of an I/O error do not include its wrapped error.
+/// The sources of an I/O error do not include its wrapped error, so the wrapped error is searched separately.
 fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(this) = next {

@@ -17,16 +17,16 @@ pub enum Blocked {
     NoHost,
     #[error("the address carries a user name or password")]
     Userinfo,
-    /// All addresses of the host are special and not allowed.
+    /// All addresses of the host are special, and none of them is allowed.
     #[error("'{host}' is {what}, which this tool may not reach (allow_private)")]
     Special { host: String, what: &'static str },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostTrust {
-    /// Only public addresses and allowed blocks can be reached.
+    /// The host is not allowed by name: only public addresses and allowed blocks can be reached.
     Unnamed,
-    /// Private addresses can also be reached.
+    /// The host is allowed by name: private addresses can also be reached.
     Named,
 }
 
@@ -86,7 +86,7 @@ impl Guard {
         Ok(standing)
     }
 
-    /// The error names the reserved range of the address, such as loopback.
+    /// Checks an address before a connection. The error names the reserved range of the address, such as loopback.
     fn admits(&self, address: IpAddr, standing: HostTrust) -> Result<(), &'static str> {
         let allowed = |address| self.blocks.iter().any(|block| block.contains(address));
         match address::special(address) {

@@ -20,7 +20,7 @@ use guard::Resolver;
 pub struct ConnectOptions {
     /// Limits resolving, connecting and the TLS handshake.
     pub timeout: Duration,
-    /// `None` for reqwest's default.
+    /// How long an idle connection is kept. `None` for reqwest's default.
     pub idle: Option<Duration>,
 }
 

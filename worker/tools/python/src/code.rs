@@ -9,11 +9,11 @@ use tickfleet_config::{ModulesDef, ToolRuntime};
 
 use crate::runtime;
 
-/// Larger trees are installations, not tools.
+/// A tree that is deeper than this is an installation, not a tool.
 const DEPTH_MAX: usize = 16;
 const FILES_MAX: usize = 5_000;
 
-/// Covers the code files in the folders of `path`, but no installed modules.
+/// Covers names, sizes and times of the code files in the folders of `path`, but no installed modules.
 #[must_use]
 pub fn code_fingerprint<'a>(defs: impl IntoIterator<Item = &'a ModulesDef>) -> String {
     let mut found = BTreeMap::new();

@@ -15,7 +15,7 @@ use tickfleet_model::tool::{
 };
 use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey, ToolSpec, limits, version};
 
-/// Longer work should be a task.
+/// The longest timeout of one attempt. Longer work should be a task.
 const TIMEOUT_MS_MAX: u64 = 3_600_000;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -31,7 +31,7 @@ pub(crate) fn describe(name: &str, def: &ModulesDef, machine: &Machine) -> Resul
         let runtime = runtime.map_err(|error| format!("cannot start a runtime ({error})"))?;
         runtime.block_on(ask(name, def, machine))
     };
-    // A runtime cannot be entered inside another.
+    // A runtime cannot be entered inside another runtime, so the work runs on a separate thread.
     let asked = std::thread::scope(|scope| scope.spawn(ask).join());
     asked.unwrap_or_else(|_| Err("listing its tools crashed because of a bug".to_owned())).map_err(failed)
 }

@@ -72,7 +72,7 @@ struct CallChannels {
     progress: watch::Sender<Progress>,
 }
 
-/// The error is for an operator, and contains the user's own lines of a traceback.
+/// The error is for an operator. If an import fails, the error contains the user's own lines of the traceback.
 pub(crate) async fn start(
     name: &str,
     def: &ModulesDef,
@@ -132,7 +132,7 @@ async fn next(socket: &mut UnixStream) -> Result<Option<FromHost>, FrameError> {
     match frames::read(socket).await {
         Ok(Some(body)) => Ok(Some(serde_json::from_slice(&body)?)),
         Ok(None) => Ok(None),
-        // The standard error of an exiting process is more informative than the failure of its socket.
+        // The standard error of an exiting process is more informative than this failure, so the failure is dropped.
         Err(FrameError::Socket(_)) => Ok(None),
         Err(error) => Err(error),
     }
@@ -186,7 +186,7 @@ impl Interpreter {
         self.send(&ToHost::Cancel { id });
     }
 
-    /// A result that is too long for a frame becomes a failure.
+    /// Sends the result of an inner call. A result that is too long for a frame becomes a failure.
     pub(crate) fn inner_ended(&self, id: u64, number: u64, result: &InnerResult) {
         let output = result.output.as_deref().map(RawValue::get);
         let ended = ToHost::Inner { id, number, outcome: &result.outcome, output, error: result.error.as_deref() };

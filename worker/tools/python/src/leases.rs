@@ -16,7 +16,7 @@ pub(crate) struct PoolShared {
     pub(crate) name: String,
     pub(crate) def: ModulesDef,
     pub(crate) machine: Arc<Machine>,
-    /// Computed when the configuration was read. A process with different tools is not used.
+    /// The digest of the tools, computed when the configuration was read. A process with different tools is not used.
     pub(crate) digest: String,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
@@ -29,7 +29,7 @@ pub(crate) struct PoolShared {
 struct State {
     eager: bool,
     live: Vec<LiveInterpreter>,
-    /// Oldest first.
+    /// The calls that wait for a lease, oldest first.
     waiting: VecDeque<oneshot::Sender<Lease>>,
     idle: usize,
     starting: usize,
@@ -37,18 +37,18 @@ struct State {
 
 struct LiveInterpreter {
     interpreter: Arc<Interpreter>,
-    /// `served` also counts the calls that have ended.
+    /// The number of calls that run now. `served` also counts the calls that have ended.
     running: usize,
     served: u64,
 }
 
-/// Dropping the lease returns the capacity.
+/// The right to run one call on an interpreter. Dropping the lease returns the capacity.
 pub(crate) struct Lease {
     pub(crate) interpreter: Arc<Interpreter>,
     shared: Arc<PoolShared>,
 }
 
-/// Nothing was sent.
+/// Why a call gets no lease. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoLease {
     Away,
@@ -78,7 +78,7 @@ impl PoolShared {
         self.wanted.add_permits(self.def.processes);
     }
 
-    /// The error receives a later lease.
+    /// The error is a receiver of a later lease.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Lease, oneshot::Receiver<Lease>> {
         let mut state = self.state.lock();
         match self.pick(&mut state) {
@@ -116,7 +116,7 @@ impl PoolShared {
         lease
     }
 
-    /// Sends each lease without the lock, because dropping an undelivered lease needs the lock.
+    /// Gives leases to waiting calls, without holding the lock: dropping an undelivered lease needs the lock.
     fn serve(self: &Arc<Self>) {
         loop {
             let (give, lease) = {
@@ -138,14 +138,15 @@ impl PoolShared {
         {
             let mut state = self.state.lock();
             state.waiting.retain(|waiting| !waiting.is_closed());
-            // Starting processes will have capacity for some of the waiting calls.
+            // Starting processes will have capacity for some of the waiting calls, so this slot starts one only for the
+            // others.
             if state.eager || state.waiting.len() > state.starting * self.def.concurrency {
                 state.starting += 1;
                 return;
             }
             state.idle += 1;
         }
-        // Nothing closes the semaphore.
+        // `acquire` fails only if the semaphore is closed, and nothing closes it.
         if let Ok(permit) = self.wanted.acquire().await {
             permit.forget();
         }
@@ -163,7 +164,7 @@ impl PoolShared {
         self.serve();
     }
 
-    /// If no other process is running or starting, all waiting calls fail.
+    /// Records that a process did not start. If no other process is running or starting, all waiting calls fail.
     pub(crate) fn failed(&self) {
         let given_up = {
             let mut state = self.state.lock();

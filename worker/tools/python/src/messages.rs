@@ -55,7 +55,7 @@ pub(crate) enum FromHost {
         content_blocks: bool,
         error: Option<Failure>,
     },
-    /// The arguments are JSON text.
+    /// Inner call `number` of the call `id`. The arguments are JSON text.
     Inner { id: u64, number: u64, tool: String, arguments: String },
     /// `fraction` is from 0 to 1.
     Progress { id: u64, fraction: Option<f64>, message: String },
@@ -69,7 +69,7 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     #[serde(default)]
     pub(crate) details: Option<Value>,
-    /// In seconds.
+    /// The minimum wait before a retry, in seconds.
     #[serde(default)]
     pub(crate) retry_after: Option<f64>,
     #[serde(default)]
@@ -83,7 +83,7 @@ pub(crate) enum FailureKind {
     InvalidArguments,
     Permanent,
     Transient,
-    /// Only at the worker's request.
+    /// The host cancels a call only at the worker's request.
     Cancelled,
     /// The message contains the traceback.
     Internal,

@@ -38,7 +38,7 @@ struct KnownPools {
     pools: BTreeMap<(Key, String), Weak<Pool>>,
     /// Only entries of the latest configuration are kept.
     described: BTreeMap<Key, Arc<Vec<Definition>>>,
-    /// The tool hosts of these entries were absent.
+    /// Entries without tools, because their tool host was absent.
     left_out: BTreeSet<String>,
 }
 
@@ -61,7 +61,8 @@ impl Pools {
         Self { machine, may_lack_hosts: false, known: Mutex::default() }
     }
 
-    /// For a process that only inspects the configuration. Other processes wait for an absent tool host.
+    /// For a process that only inspects the configuration: an absent tool host is not an error. Other processes wait
+    /// for the tool host.
     #[must_use]
     pub fn that_may_lack_hosts(self) -> Self {
         Self { may_lack_hosts: true, ..self }
@@ -151,7 +152,8 @@ impl Pools {
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
     }
 
-    /// Secret files are not checked, because a file can still be created later.
+    /// True if the secret's variable is not set. Secret files are not checked, because a file can still be created
+    /// later.
     fn is_missing(&self, secret: &SecretRef) -> bool {
         match secret {
             SecretRef::Env(variable) => self.machine.environment.get(variable).is_none(),
@@ -175,7 +177,7 @@ impl Pools {
         pool
     }
 
-    /// Processes of later pools start when their tools are built. Requires a running runtime.
+    /// The processes of pools that are built later start when their tools are built. Requires a running runtime.
     pub fn start(&self) {
         let mut known = self.known.lock();
         known.eager = true;

@@ -15,7 +15,8 @@ pub(crate) enum SocketAt {
 }
 
 impl SocketAt {
-    /// Node.js cannot move descriptors. Child processes of tools do not inherit descriptor 3.
+    /// Node.js cannot move descriptors, so a shell moves the socket to descriptor 3. Child processes of tools do not
+    /// inherit descriptor 3.
     const fn start_of_node(self) -> &'static str {
         match self {
             Self::StandardInput => r#"exec "$@" 3<&0 0</dev/null 1>&2"#,
@@ -24,7 +25,7 @@ impl SocketAt {
     }
 }
 
-/// For people.
+/// The runtime's name in texts for people.
 pub(crate) const fn name(runtime: ToolRuntime) -> &'static str {
     match runtime {
         ToolRuntime::Python => "Python",
@@ -32,7 +33,7 @@ pub(crate) const fn name(runtime: ToolRuntime) -> &'static str {
     }
 }
 
-/// For logs.
+/// The name of the runtime's processes in logs.
 pub(crate) const fn process(runtime: ToolRuntime) -> &'static str {
     match runtime {
         ToolRuntime::Python => "a Python process",
@@ -102,7 +103,7 @@ pub(crate) fn folders(def: &ModulesDef) -> Vec<PathBuf> {
     }
 }
 
-/// Paths besides the folders of the modules.
+/// Returns the paths that the interpreter reads, besides the folders of the modules.
 pub(crate) fn reads(def: &ModulesDef, interpreter: &Path, folders: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     match def.runtime {
         ToolRuntime::Python => Ok(virtual_environment(interpreter).into_iter().collect()),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::unistd::geteuid;
 use tickfleet_sandbox::removal;
 
-/// If the worker is root: the users of confined interpreters. Users of workspaces are in another range.
+/// If the worker is root, confined interpreters run as users from this range. Users of workspaces are in another range.
 const FIRST_USER: u32 = 0x6000_0000;
 const USERS: u32 = 0x1000_0000;
 

@@ -12,7 +12,8 @@ use crate::interpreter::{self, Interpreter};
 use crate::leases::PoolShared;
 use crate::process::Process;
 
-/// The last wait repeats. A worker's default retries (1, 3, 9 s) last longer than the first five waits here.
+/// The waits before a process is started again. The last wait repeats. Together, a worker's default retries (1, 3, 9 s)
+/// last longer than the first five waits. So a retried call can outlast several restarts.
 const LADDER: [Duration; 6] = [
     Duration::from_millis(100),
     Duration::from_millis(500),
@@ -27,7 +28,8 @@ const WEIGHED_EVERY: Duration = Duration::from_secs(1);
 
 enum ProcessEnd {
     Closed,
-    /// The process receives no more calls, but its running calls can end.
+    /// The process has run enough calls or uses too much memory. It receives no more calls, but its running calls can
+    /// end.
     Retired,
     Stopped,
 }
@@ -81,7 +83,7 @@ async fn started(shared: &PoolShared) -> Result<(Arc<Interpreter>, Process), Str
     Err("its tools have changed since the configuration was read; a reload applies the change".to_owned())
 }
 
-/// A retired process ends in the background. Each slot has at most one such process.
+/// Serves calls with one process. A retired process ends in the background, and each slot has at most one such process.
 async fn serve(
     shared: &Arc<PoolShared>,
     interpreter: Arc<Interpreter>,
@@ -132,7 +134,7 @@ async fn watch(shared: &PoolShared, interpreter: &Interpreter, process: &Process
     }
 }
 
-/// A function that ignores cancellation can be stopped only by killing the process.
+/// Waits for the running calls. A function that ignores cancellation can be stopped only by killing the process.
 async fn retire(shared: Arc<PoolShared>, interpreter: Arc<Interpreter>, process: Process) {
     let idle = async {
         while shared.running_on(&interpreter) > 0 {

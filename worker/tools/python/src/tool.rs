@@ -14,7 +14,7 @@ use crate::messages::{CallFacts, Failure, FailureKind};
 use crate::pool::Pool;
 use crate::runtime;
 
-/// A longer wait would waste the call's slot.
+/// How long a call waits for capacity. A longer wait would waste the call's slot.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) struct ModuleTool {
@@ -28,7 +28,7 @@ impl ModuleTool {
         Self { pool, name, timeout }
     }
 
-    /// A retry does no harm, even for a `once` tool.
+    /// The failure of a call that was not sent. A retry does no harm, even for a `once` tool.
     fn unsent(&self, what: &str) -> ToolFailure {
         let shared = &self.pool.shared;
         let (runtime, name) = (runtime::name(shared.def.runtime), shared.entry_name());

@@ -63,7 +63,7 @@ impl ToolHost {
 
 impl Drop for ToolHost {
     fn drop(&mut self) {
-        // After SIGKILL, the interpreters would run until they detect the host's end.
+        // SIGINT lets the host end its interpreters. After SIGKILL, they would run until they detect the host's end.
         let _ = kill(Pid::from_raw(self.process.id().try_into().unwrap()), Signal::SIGINT);
         let _ = self.process.wait();
     }
@@ -129,7 +129,7 @@ async fn a_call_that_ignores_cancellation_ends_its_interpreter() {
     (def.processes, def.concurrency, def.cancel_grace) = (1, 1, Duration::from_millis(300));
     let tools = Tools::of(def);
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
-    // A function that has not begun would simply end.
+    // The function must be running when the call is dropped. A function that has not begun would simply end.
     assert!(timeout(Duration::from_secs(3), tools.call("nap", json!({"seconds": 600}))).await.is_err());
     let next = timeout(PATIENCE, tools.call("wait", json!({"seconds": 0}))).await.unwrap().unwrap();
     assert_ne!(next, process);

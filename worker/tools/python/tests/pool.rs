@@ -96,7 +96,7 @@ async fn a_dropped_call_is_canceled_and_its_process_continues() {
     let tools = Tools::of(def);
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
     assert!(timeout(Duration::from_millis(300), tools.call("wait", json!({"seconds": 600}))).await.is_err());
-    // There is capacity for only one call.
+    // There is capacity for only one call. The capacity becomes free when the dropped call has ended.
     assert_eq!(tools.call("wait", json!({"seconds": 0})).await.unwrap(), process);
     tools.stop().await;
 }
@@ -107,7 +107,7 @@ async fn a_call_that_ignores_cancellation_ends_its_process_after_a_grace() {
     (def.processes, def.concurrency, def.cancel_grace) = (1, 2, Duration::from_secs(5));
     let tools = Tools::of(def);
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
-    // A function that has not begun would simply end.
+    // The function must be running when the call is dropped. A function that has not begun would simply end.
     assert!(timeout(Duration::from_secs(3), tools.call("nap", json!({"seconds": 600}))).await.is_err());
     // A call that ends within the grace period is not affected.
     let (short, long) =
@@ -126,7 +126,7 @@ async fn large_results_and_rogue_bytes_do_not_break_later_calls() {
     let large = tools.call("large", json!({"count": 5_000_000})).await;
     assert!(matches!(large, Err(ToolFailure::Ended { message, .. }) if message.contains("Ask for less at a time")));
     assert_eq!(tools.call("large", json!({"count": 3_000_000})).await.unwrap().as_str().unwrap().len(), 3_000_000);
-    // Bytes that are not a frame end the process.
+    // Bytes that are not a frame end the process and its calls.
     assert!(lost(tools.call("rogue", json!({})).await));
     let after = timeout(PATIENCE, tools.call("add", json!({"a": 1}))).await.unwrap();
     assert_eq!(after.unwrap(), json!({"sum": 3}));
@@ -204,7 +204,8 @@ async fn a_full_pool_reports_not_executed() {
     tools.stop().await;
 }
 
-/// Run it on an idle machine with `cargo nextest run -p tickfleet-tools-python --run-ignored only --no-capture`.
+/// Measures the overhead of a call. Run it on an idle machine with `cargo nextest run -p tickfleet-tools-python
+/// --run-ignored only --no-capture`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn the_call_overhead_of_an_interpreter_is_measured() {

@@ -6,7 +6,7 @@ pub(crate) use of_linux::{FOLDER, open};
 #[cfg(not(target_os = "linux"))]
 pub(crate) use step_by_step::{FOLDER, open};
 
-/// Follows links that stay below the folder.
+/// The kernel resolves the path. Links that stay below the folder are followed.
 #[cfg(target_os = "linux")]
 mod of_linux {
     use std::os::fd::OwnedFd;

@@ -24,7 +24,7 @@ const FOUND_MAX: usize = 200;
 const LINE_CHARS_MAX: usize = 300;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// These tools need no sandbox.
+/// The tools for files. They need no sandbox.
 #[must_use]
 pub fn files(shell: &Arc<Shell>) -> Vec<TypedTool> {
     vec![read_file(shell), write_file(shell), edit_file(shell), list_files(shell), search_files(shell)]
@@ -35,7 +35,7 @@ pub fn running(shell: &Arc<Shell>, level: Level) -> Vec<TypedTool> {
     vec![run_command(shell, level), run_python(shell, level)]
 }
 
-/// For a machine that supports no sandbox level: each call fails with `not_configured`.
+/// For a machine that supports no sandbox level. Each call fails with `not_configured`.
 #[must_use]
 pub fn refused(shell: &Arc<Shell>) -> Vec<TypedTool> {
     let refused = |tool: TypedTool| {

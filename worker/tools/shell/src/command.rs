@@ -34,7 +34,7 @@ impl Template {
         })
     }
 
-    /// `None` if an argument is absent or null.
+    /// Inserts the arguments. `None` if an argument is absent or null.
     pub(crate) fn render(&self, arguments: &Arguments) -> Option<String> {
         let mut text = String::new();
         for part in &self.0 {

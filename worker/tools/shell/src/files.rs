@@ -79,7 +79,8 @@ impl Files {
         file.persist(content, Path::new(name)).map_err(|error| failed(path, &error))
     }
 
-    /// Follows no links. Returns true if the list is incomplete. Needs only one further descriptor.
+    /// Returns at most `max` entries, and true if the list is incomplete. Follows no links. Needs only one further
+    /// descriptor.
     pub(crate) fn walk(&self, path: &str, max: usize) -> Result<(Vec<Entry>, bool), ToolError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let start = inner(path)?;
@@ -143,7 +144,7 @@ impl Files {
         Ok(folder)
     }
 
-    /// Commands run as the workspace's user.
+    /// Commands run as the workspace's user, so this user must own new files and folders.
     fn give_to_owner(&self, made: impl AsFd) -> Result<(), ToolError> {
         let Some(owner) = self.workspace.owner else { return Ok(()) };
         let user = rustix::fs::Uid::from_raw(owner);
@@ -152,7 +153,7 @@ impl Files {
     }
 }
 
-/// `path` is relative, or absolute and below `/app/workspace`.
+/// Returns the path inside the workspace. `path` is relative, or absolute and below `/app/workspace`.
 fn inner(path: &str) -> Result<PathBuf, ToolError> {
     let path = Path::new(path);
     let relative = match path.strip_prefix(WORKSPACE) {

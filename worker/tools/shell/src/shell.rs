@@ -23,7 +23,7 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Nothing is probed yet.
+    /// `launcher` starts commands. The workspaces are below `root`, and are removed when they were not used for `keep`.
     #[must_use]
     pub fn new(launcher: Launcher, root: impl Into<PathBuf>, keep: Duration) -> Arc<Self> {
         let workspaces = Workspaces::new(root, keep);
@@ -36,7 +36,7 @@ impl Shell {
         self.sandbox().map_or_else(|why| SandboxSupport::none(&why), |sandbox| sandbox.support().clone())
     }
 
-    /// Considers only the levels without a container.
+    /// Returns the strictest supported level. Considers only the levels without a container.
     #[must_use]
     pub fn strictest(&self) -> Option<Level> {
         let support = self.support();

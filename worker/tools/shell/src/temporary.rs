@@ -33,7 +33,8 @@ impl<'folder> TemporaryFile<'folder> {
         &self.file
     }
 
-    /// Replaces an existing file. After an error, the temporary file is removed.
+    /// Writes `content` and renames the file to `name`. Replaces an existing file. After an error, the temporary file
+    /// is removed.
     pub(crate) fn persist(mut self, content: &[u8], name: &Path) -> io::Result<()> {
         self.file.write_all(content)?;
         renameat(self.folder, &self.name, self.folder, name)?;

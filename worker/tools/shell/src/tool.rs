@@ -19,7 +19,7 @@ pub(crate) struct ShellTool {
     level: Level,
     command: Vec<Template>,
     stdin: Option<Template>,
-    /// Without the command, the standard input and the workspace.
+    /// The run of a command, still without the command, the standard input and the workspace.
     plan: Spec,
     image: Option<String>,
     transient: BTreeSet<u8>,

@@ -19,9 +19,9 @@ use tokio::time::Instant;
 const FIRST_USER: u32 = 0x4000_0000;
 /// Two workspaces rarely have the same user id. Even in this case, Landlock isolates the workspaces.
 const USERS: u32 = 0x1000_0000;
-/// Between two removals of unused workspaces.
+/// The pause between two removals of unused workspaces.
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
-/// The marker's modification time is the time of the last use.
+/// The suffix of a workspace's marker file. The file's modification time is the time of the last use.
 const USED: &str = ".used";
 
 #[derive(Debug)]
@@ -54,13 +54,13 @@ impl Workspaces {
         }
     }
 
-    /// No call uses this workspace.
+    /// For probing the sandbox levels. No call uses this workspace.
     pub fn scratch(&self) -> io::Result<Workspace> {
         self.get(&["scratch"])
     }
 
     fn get(&self, name: &[&str]) -> io::Result<Workspace> {
-        // Names of tenants and tasks can be long and can contain any characters.
+        // Names of tenants and tasks can be long and can contain any characters, so the folder is named by a digest.
         let digest = Sha256::digest(name.join("\0").as_bytes());
         let key: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let number = u32::from_be_bytes([digest[28], digest[29], digest[30], digest[31]]);

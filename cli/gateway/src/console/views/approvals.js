@@ -67,7 +67,7 @@ function changes(approval, data) {
   return set;
 }
 
-/** Shows an approval with its complete arguments, and lets the user decide it. The list shortens the arguments. */
+/** Shows an approval with its complete arguments, which the list shortens. Lets the user approve or deny the call. */
 async function decide(listed, agrees, refresh) {
   const name = nameOf(listed);
   const approval = await ask(`approvals/${encodeURIComponent(name)}`).catch((error) => void say(error.message));
@@ -102,7 +102,7 @@ function shownArguments(approval, why) {
     : h("p", { class: "bad" }, `Shortened: secrets are removed and long texts cut (${approval.arguments_bytes} bytes in full; ${why}).`)];
 }
 
-// An approver must be able to read all calls that one action approves.
+// One action approves at most this many calls, because an approver must read all of them first.
 const APPROVED_MAX = 200;
 
 /**

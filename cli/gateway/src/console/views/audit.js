@@ -27,7 +27,7 @@ async function search(query, view) {
   const { from, until } = range(query, now());
   const wanted = { ...Object.fromEntries(NAMES.map((name) => [name, query.get(name)])), from_ms: from, until_ms: until, limit: 100 };
   const found = { entries: [], read: 0, cursors: [] };
-  // Each shard has its own cursor.
+  // Each shard has its own cursor, and each request continues one of them.
   const open = view.cursors ?? [undefined];
   for (let pages = 0; open.length && pages < PAGES && found.entries.length < ENOUGH; pages += 1) {
     const page = await ask(withQuery("audit", { ...wanted, cursor: open.shift() }));

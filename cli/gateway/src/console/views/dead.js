@@ -66,14 +66,15 @@ const dropMany = (ids, view, refresh) => handle(ids, {
 async function edit(id, view, refresh) {
   const whole = await ask(`dead/${id}`).catch((error) => void say(error.message));
   if (!whole) return;
-  // JSON with hidden characters escaped has the same meaning.
+  // The field shows hidden characters as JSON escapes, which do not change the meaning.
   const area = h("label", {}, h("span", {}, "Message to send (JSON)"), h("textarea", { name: "message", rows: 8, required: true, spellcheck: false, defaultValue: visible(whole.message ?? "") }));
   const text = whole.needs_message ? `It cannot be sent unchanged: ${whole.needs_message}.` : `New id: ${whole.becomes}.`;
   await handle([id], { path: "dead/replay", verb: "replayed", label: "Replay", text, fields: [area, whole.may_have_run ? mayField() : null] }, view, refresh);
 }
 
 /**
- * Requests all pages of a list, and calls `handlePage` for each. Returns why the loop ended early, or an empty text.
+ * Requests all pages of a list, and calls `handlePage` for each. Returns the reason if the loop ended early, otherwise
+ * an empty text.
  */
 async function each(wanted, before_ms, signal, handlePage) {
   let from;

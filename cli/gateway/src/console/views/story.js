@@ -145,7 +145,7 @@ function tree(story) {
 
 /** Explains why the turn waits, with links to act on the cause. Returns null if the turn does not wait. */
 function why(story, lines) {
-  // The card of the approval shows the reason.
+  // For an approval, the card of the approval already explains the wait.
   if (OVER.includes(story.state) || story.waits?.approval) return null;
   const found = lines.filter((line) => line.startsWith("It waits:"));
   if (!found.length) return null;

@@ -11,8 +11,8 @@ use super::*;
 use crate::verbs::{TenantScope, Verb};
 use world::{Mode, Signer, TestIssuer, base64url};
 
-/// The next token with an unknown key triggers a read: the runtime has one thread, so an earlier request has left the
-/// idle phase.
+/// Waits for the idle phase, in which a token with an unknown key triggers a read. The runtime has one thread, so an
+/// earlier request has already ended the previous idle phase.
 async fn idle(tokens: &Tokens) {
     let mut key_reads = tokens.inner.key_read.subscribe();
     key_reads.wait_for(|key_read| key_read.phase == KeyReadPhase::Idle).await.unwrap();

@@ -104,7 +104,7 @@ pub(super) enum Mode {
     Hanging,
     OtherHost,
     NoEndpoints,
-    /// An attacker on the network could replace this endpoint.
+    /// The endpoint has no TLS, so an attacker on the network could replace it.
     UntrustedEndpoint,
 }
 

@@ -37,8 +37,8 @@ const CONCURRENT_MAX: usize = 8;
 /// Events between two renewals of the lease. If the receiver hangs, a batch takes 20 s. This time must stay below the
 /// lease, or another process with the same name would send the same events.
 const BATCH: usize = 2 * CONCURRENT_MAX;
-/// One query reads `TENANTS` tenants, with `NOTICES` events each. If that many events of a tenant fail, later ones
-/// wait.
+/// One query reads `TENANTS` tenants, with `NOTICES` events each. If `NOTICES` events of a tenant fail, its later
+/// events wait.
 const TENANTS: usize = 50;
 const NOTICES: usize = 100;
 /// After this time (ms) without a renewal, another process with the same name takes over.
@@ -134,7 +134,7 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
         handle.advanced();
         let _ = shutdown.draining.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await;
     }
-    // The next process must not send the last events again.
+    // Acknowledge the last events, so that the next process does not send them again.
     for shard in 0..notifier.stores.len() {
         let _ = notifier.note(shard).await;
     }
@@ -194,12 +194,12 @@ impl Notifier<'_> {
         Ok(())
     }
 
-    /// Another process now has the lease of the shard.
+    /// Use this when another process has the lease of the shard.
     fn drop_shard(&mut self, shard: u32) {
         self.waiting.retain(|(number, ..), _| *number != shard);
     }
 
-    /// Renews the lease. False if this process has lost the lease.
+    /// Renews the lease and acknowledges the sent events. False if this process has lost the lease.
     async fn note(&mut self, shard: usize) -> Result<bool, StoreError> {
         let store = self.stores[shard].clone();
         let of_shard: BTreeSet<TenantId> = self
@@ -288,7 +288,7 @@ impl Notifier<'_> {
             return SendResult::Skipped;
         }
         let body = message(tenant, event, &notice.fields);
-        // Receivers compare the timestamp with their own clocks. Shard time can stay ahead of these clocks.
+        // Receivers compare the timestamp with their own clocks. Shard time can stay ahead of them, so use wall time.
         let timestamp_s = wall_ms() / 1_000;
         let url = self.args.to.clone();
         let request = self

@@ -14,7 +14,7 @@ pub(super) enum SendError {
         /// `None` if the destination specifies no time.
         wait: Option<Duration>,
     },
-    /// The destination accepts no more batches, for this reason.
+    /// The destination accepts no more batches. The text is the reason.
     Over(String),
 }
 

@@ -54,7 +54,7 @@ impl Files {
         if let Some(found) = here {
             return Ok((files, found.positions));
         }
-        // The last writer may have died just after a rotation, before it wrote a header.
+        // The last writer may have died between a rotation and the new header. Then a closed file has the positions.
         for (_, closed) in files.closed()?.into_iter().rev() {
             if let Some(found) = read_content(&closed, fleet)? {
                 return Ok((files, found.positions));
@@ -87,7 +87,7 @@ impl Files {
         let length = length + text.len() as u64;
         if length >= self.size_max {
             drop(file);
-            // The batch is on disk, so a failed rotation is no failure. The next batch starts another attempt.
+            // The batch is on disk, so a failed rotation is not an error. The next batch tries again.
             if let Err(error) = self.close() {
                 tracing::warn!(%error, "cannot rotate the export file; it keeps growing");
             }

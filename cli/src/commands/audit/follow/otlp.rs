@@ -1,5 +1,5 @@
-//! Sends records to an OpenTelemetry collector with OTLP over HTTP. OpenTelemetry's own log exporter does not report
-//! when a collector has accepted a batch, and which records it rejected.
+//! Sends records to an OpenTelemetry collector with OTLP over HTTP. OpenTelemetry's own log exporter is not used,
+//! because it does not report accepted batches and rejected records.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -86,7 +86,7 @@ impl Collector {
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
                 Ok(CollectorResponse::Refused(status.to_string()))
             }
-            // The fault is in the address, in the headers or in the collector, not in the record.
+            // The fault is in the address, in the headers or in the collector, not in the records, so send them again.
             _ => Err(SendError::Again {
                 why: format!("the collector returned {status}"),
                 wait: wait.map(Duration::from_secs),
@@ -96,13 +96,13 @@ impl Collector {
 }
 
 enum CollectorResponse {
-    /// All records but `refused` are accepted.
+    /// The collector accepted the batch, except for this number of records.
     Accepted { refused: u64 },
     /// The rejection is permanent. The text is the reason.
     Refused(String),
 }
 
-/// Rejected records must not be sent again.
+/// Returns and logs the number of rejected records. Rejected records must not be sent again.
 fn refused(said: &[u8]) -> u64 {
     let Ok(answer) = ExportLogsServiceResponse::decode(said) else { return 0 };
     let Some(partial) = answer.partial_success else { return 0 };

@@ -37,7 +37,7 @@ impl Kind {
     }
 }
 
-/// An unknown tool has no kind.
+/// Kinds by the name of the tool. An unknown tool has no kind.
 #[derive(Debug, Default)]
 pub(super) struct Kinds(BTreeMap<String, Kind>);
 
@@ -62,7 +62,7 @@ impl Kinds {
     }
 }
 
-/// The reason for each kind is on one line.
+/// For each skipped kind, the reason, on one line.
 pub(super) type SkippedKinds = BTreeMap<Kind, String>;
 
 pub(super) struct Probed {
@@ -84,7 +84,7 @@ impl Probed {
         &self.shell.workspaces
     }
 
-    /// Writes files that the returned additions to `tools.yaml` and `permissions.yaml` need to `dir`.
+    /// Returns additions to `tools.yaml` and `permissions.yaml`. Writes the files that the additions need to `dir`.
     pub(super) fn configuration(&self, dir: &Path) -> std::io::Result<(String, String)> {
         let (declared, for_command) = self.shell.configuration();
         // The Python part is a separate section, so it comes after the declarations under `tools`.

@@ -26,7 +26,7 @@ use crate::global::Global;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// `npx` and `uvx` may download the server first.
+/// Long, because `npx` and `uvx` may download the server first.
 const PIN_TIMEOUT: Duration = Duration::from_secs(120);
 /// Running calls get this long to finish. Clients soon kill a server that does not exit.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
     let link = dir.join(LINK_FILE);
     write_link(&link, &console.link())?;
     let approver = approver(setup, &console, &link)?;
-    // The path may be too long for a socket. The console still shows the audit log.
+    // The path may be too long for a socket. The fleet then runs without it: the console still shows the audit log.
     let lending = match socket::listen_in(dir) {
         Ok((lender, _)) => Some(tokio::spawn(lender.serve(setup.stores()?))),
         Err(failure) => {

@@ -24,10 +24,10 @@ use crate::setup;
 const TENANT: &str = "local";
 const AGENT: &str = "me";
 const APPROVER: &str = "person";
-/// `TIMEOUT_MAX_MS` is for calls that report progress. Calls may take as long as MCP clients wait.
+/// A call may take as long as MCP clients wait. `TIMEOUT_MAX_MS` applies to calls that report progress.
 const TIMEOUT_MS: u32 = 540_000;
 const TIMEOUT_MAX_MS: u32 = 3_600_000;
-/// This fleet needs no Redis, but the wrapped server may use these variables.
+/// This fleet ignores these variables, because it needs no Redis. The wrapped server may use them.
 const OF_REDIS: [&str; 3] = ["REDIS_URL", "TICKFLEET_REDIS_URL", "REDIS_URL_FILE"];
 /// Variables with this prefix pass texts to the configuration unchanged.
 const PASSED: &str = "WRAPPED_";
@@ -89,7 +89,7 @@ impl WrapSources {
         let settings = json!({
             "permission": {"samples": false, "disabled_tools": META_TOOLS},
             "log": {"level": "warn"},
-            // A restart waits for one lease before it runs a call of a `once` tool.
+            // After a restart, a call of a `once` tool waits for one lease, so the lease is short.
             "worker": {"lease": "3s"},
         });
         sources.written.insert("tickfleet.yaml", settings.to_string());
@@ -231,7 +231,7 @@ fn server(args: &Wrap, environment: &mut Environment) -> Result<Value, Failure> 
         }
         (None, None) => json!({}),
     };
-    // The client knows the tools by their own names.
+    // The client knows the tools by their own names, so add no prefix.
     server["prefix"] = json!("");
     server["timeout_ms"] = json!(TIMEOUT_MS);
     server["timeout_max_ms"] = json!(TIMEOUT_MAX_MS);

@@ -74,7 +74,8 @@ impl Service {
     }
 }
 
-/// Calls do not overlap if one ends at the instant at which another begins.
+/// Returns the highest number of overlapping calls. Calls do not overlap if one ends at the instant at which another
+/// begins.
 fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
     steps.sort_unstable();
     let mut running = 0;

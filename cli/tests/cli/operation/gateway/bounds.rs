@@ -28,7 +28,7 @@ async fn a_key_over_its_rate_gets_retry_after_and_affects_no_other_key() {
     let (process, port) = Process::start_gateway(&keys, &conf, &redis.url());
     let gateway = Gateway::at(&format!("127.0.0.1:{port}"));
 
-    // So many requests at the same time exceed the rate even on slow machines.
+    // This number of simultaneous requests exceeds the rate even on slow machines.
     let paths = ["/v1/turns/none", "/v1/tasks/none/events", "/v1/agents/kelly/tools", "/v1/operate/me"];
     let sent: Vec<_> = (0..60).map(|n| gateway.send(&bounded, "GET", paths[n % paths.len()], "", "")).collect();
     let answers: Vec<HttpResponse> = sent.into_iter().map(received).collect();
@@ -62,7 +62,7 @@ async fn wrong_keys_are_rate_limited_without_affecting_valid_keys() {
     let gateway = Gateway::start_with(&redis.url(), &keys, &["--auth-failure-rate", "1", "--auth-failure-burst", "5"]);
     assert_eq!(gateway.get(&known, "/v1/turns/none").status, 404);
 
-    // So many requests at the same time exceed the rate even on slow machines.
+    // This number of simultaneous requests exceeds the rate even on slow machines.
     let paths = ["/v1/turns/none", "/v1/operate/me", "/v1/agents/kelly/mcp", "/v1/tasks/none/events"];
     let sent: Vec<_> =
         (0..80).map(|n| gateway.send(&format!("tfk_wrong-{n}"), "GET", paths[n % paths.len()], "", "")).collect();

@@ -30,7 +30,7 @@ async fn every_response_to_a_fuzzed_request_matches_the_openapi_document() {
     let key = add_key(&keys, &[&["--id", "all", "--tenant", "demo", "--approver", "ann"], &verbs[..]].concat());
     let gateway = Gateway::start_with(&redis.url(), &keys, &config);
 
-    // Other tests cover the waits for replies.
+    // Other tests cover the waits for replies, so these requests do not wait.
     fs::write(folder.path().join("schemathesis.toml"), "[parameters]\n\"query.wait\" = 0\n").unwrap();
     let mut fuzzer = Command::new(installed("schemathesis").join("schemathesis"));
     fuzzer.args(["run", &format!("http://{}/v1/openapi.json", gateway.address), "--checks", CHECKS, "--no-color"]);

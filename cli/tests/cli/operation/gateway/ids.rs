@@ -77,7 +77,7 @@ async fn a_task_that_reuses_the_id_of_another_is_rejected_as_a_conflict() {
         json!({"target_agent": "petra", "task_id": "child", "task_description": "rest", "parent_task_id": "job"});
     let [first, second] = [0, 1].map(|_| gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &child));
     assert_eq!((first.status, second.status), (404, 404), "{first:?} {second:?}");
-    // The fleet generated this ID for a task of another agent.
+    // The fleet generates an ID for this task. The agent atlas must not use the ID.
     let unnamed = json!({"target_agent": "petra", "task_description": "rest"});
     let made = gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &unnamed);
     let taken = json!({"target_agent": "atlas", "task_id": made.json()["task_id"], "task_description": "rest"});

@@ -49,7 +49,7 @@ impl McpLoad {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let (_, body) = answer.split_once("\r\n\r\n")?;
-        // The kill may have truncated the response.
+        // The kill may have truncated the response, so invalid JSON is ignored.
         serde_json::from_str(body).ok()
     }
 
@@ -130,7 +130,7 @@ async fn killed_gateways_lose_no_task_and_run_none_twice() {
     std::fs::write(conf.join("agents.yaml"), "agents: {kelly: {calls_per_tick: 100, max_actions_per_day: 100000}}\n")
         .unwrap();
     std::fs::write(conf.join("permissions.yaml"), "permissions: {sleep: {everyone: true}}\n").unwrap();
-    // The built-in tenant has a cap, which a thousand kills would reach.
+    // A thousand kills would reach the cap of the built-in tenant. This tenant has no cap.
     std::fs::write(conf.join("tenants.yaml"), "tenants: {demo: {}}\n").unwrap();
     let config = conf.to_str().unwrap();
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), "--config", config]);

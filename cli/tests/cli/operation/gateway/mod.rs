@@ -37,7 +37,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// 2,400 pauses of 50 ms take two minutes.
 const LOOKS: usize = 2_400;
 
-/// Of responses to requests without a valid key.
+/// Headers of responses to requests without a valid key.
 const REFUSAL: [&str; 4] =
     ["www-authenticate: bearer", "nosniff", "cache-control: no-store", "default-src 'none'; frame-ancestors 'none'"];
 

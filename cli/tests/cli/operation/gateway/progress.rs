@@ -39,7 +39,7 @@ fn follow(gateway: &Gateway, key: &str, id: &str) -> Events {
     Events::of(gateway.send(key, "GET", &format!("/v1/turns/{id}/events"), "", ""))
 }
 
-/// No scheduler runs. Each stream has its expected last event.
+/// Submits work while no scheduler runs. Returns the event streams, each with the expected last event.
 fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events, &'static str)> {
     let sent = |path: &str, body: Value| {
         let answer = one.ask(all, "POST", path, &body);

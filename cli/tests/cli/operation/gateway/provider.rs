@@ -28,7 +28,7 @@ pub(super) const CLIENT: &str = "console";
 pub(super) const VERIFIER: &str = "the-verifier-of-this-test-0123456789-abcdefghij";
 pub(super) const NONCE: &str = "the-nonce-of-this-test-0123456789-abcdefghijk";
 const STATE: &str = "the-state-of-this-test-0123456789-abcdefghijk";
-/// Of the token of the account `brief`. A browser signs in faster, even on a busy machine.
+/// Lifetime of the token of the account `brief`. A browser signs in faster, even on a busy machine.
 const BRIEF_S: u64 = 30;
 const ACCOUNTS: [&str; 14] = [
     "otto",

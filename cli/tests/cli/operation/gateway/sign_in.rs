@@ -16,7 +16,7 @@ use crate::support::packages::Packages;
 const RULES: &str = "- {name: operate, claims: {groups: operate}, tenant: '*', role: operator}\n";
 const PATH: &str = "/console/sign-in";
 const JSON: &str = "content-type: application/json\r\n";
-/// Some characters must be encoded in forms and in the authorization header.
+/// Some characters must be encoded in forms and in the authorization header, so the secret contains them.
 const SECRET: &str = "s3cret: of/the+console=0123";
 
 struct SignInFleet {
@@ -30,7 +30,7 @@ struct SignInFleet {
     folder: tempfile::TempDir,
 }
 
-/// The gateway must know its public URL before it starts.
+/// Returns a free address. The gateway must know its public URL before it starts.
 fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }

@@ -35,7 +35,7 @@ pub struct Processes {
     schedulers: Vec<Node>,
     workers: Vec<Node>,
     leaving: Vec<(Instant, Node)>,
-    /// `signaled` workers received SIGTERM. `left` counts those that exited with code 0.
+    /// `signaled` counts the workers that received SIGTERM. `left` counts the workers that then exited with code 0.
     pub signaled: u32,
     pub left: u32,
 }
@@ -81,7 +81,7 @@ impl Processes {
         Node { child: command.spawn().unwrap(), metrics }
     }
 
-    /// Without stopping workers.
+    /// Does not count workers that are stopping.
     pub fn workers(&self) -> u32 {
         u32::try_from(self.workers.len()).unwrap()
     }
@@ -126,7 +126,7 @@ impl Processes {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// `ready` and `running` of `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))`.
+    /// Returns `ready` and `running` of `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))`.
     /// No worker dies here, so `suspect` is empty. `None` while no scheduler reports the backlog.
     pub fn backlog(&self) -> Option<(f64, f64)> {
         let texts: Vec<String> = self.schedulers.iter().filter_map(|node| scrape(node.metrics)).collect();

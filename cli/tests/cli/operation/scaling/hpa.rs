@@ -28,7 +28,7 @@ pub struct Memory {
 }
 
 impl Hpa {
-    /// Without policies and windows.
+    /// Returns the recommendation before policies and windows limit it.
     pub fn recommend(&self, current: u32, metric: f64) -> u32 {
         let ratio = metric / (self.per_pod * f64::from(current.max(1)));
         if current > 0 && (ratio - 1.0).abs() <= self.tolerance {
@@ -62,7 +62,8 @@ impl Hpa {
         decided
     }
 
-    /// `direction` is 1 (up) or -1 (down). Leaves out the changes in this direction during the policy's period.
+    /// Returns the number of pods at the start of the policy's period. Considers only the changes in `direction`: 1 is
+    /// up, and -1 is down.
     fn at_the_start(&self, memory: &mut Memory, now_ms: u64, period_ms: u64, current: u32, direction: i64) -> u32 {
         let longest = self.up_period_ms.max(self.down_period_ms);
         while memory.changed.front().is_some_and(|(at, _)| at + longest < now_ms) {

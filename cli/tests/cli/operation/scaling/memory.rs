@@ -20,7 +20,7 @@ async fn used(redis: &mut MultiplexedConnection) -> i64 {
     info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
 }
 
-/// In bytes. At most `open` turns may still lack a reply.
+/// Waits until at most `open` turns lack a reply. Returns the used memory in bytes.
 async fn settled(redis: &mut MultiplexedConnection, producer: &mut Producer, open: u64) -> i64 {
     let began = Instant::now();
     loop {

@@ -16,14 +16,14 @@ use load::Producer;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
 const SLOTS: u32 = 4;
-/// As the chart's `targetSlotsPercent` sets it.
+/// The target utilization of the slots, as in the chart's `targetSlotsPercent`.
 const TARGET: f64 = 0.8;
 const STEP: Duration = Duration::from_millis(50);
 /// A load is absorbed if at most this number of slices is ready. Two workers can run these slices at the same time.
 const ABSORBED: f64 = 2.0 * SLOTS as f64;
 
 pub struct Course {
-    /// A cluster is slower by this factor.
+    /// The run is faster than a cluster by this factor.
     pub speed: u64,
     /// (duration, turns per second)
     pub steps: Vec<(Duration, f64)>,

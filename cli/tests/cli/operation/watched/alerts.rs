@@ -39,13 +39,15 @@ const OF_THE_MACHINE: [&str; 2] = ["TickfleetStartSlowFastBurn", "TickfleetStart
 /// Up to this share of late starts, no alert of [`OF_THE_MACHINE`] may fire. Prometheus extrapolates, so the share is
 /// lower than the 6 % of the rule.
 const LATE_MAX: f64 = 0.05;
-/// A share of fewer starts does not count. Prometheus extrapolates, so the number is lower than the 100 of the rules.
+/// With fewer starts, the share of late starts does not count. Prometheus extrapolates, so the number is lower than the
+/// 100 of the rules.
 const STARTS_MIN: f64 = 50.0;
-/// In minutes, of the rule with the threshold of 14 %. The window of the other rule is longer than the history.
+/// The window, in minutes, of the rule with the threshold of 14 %. The window of the other rule is longer than the
+/// history.
 const WINDOW: usize = 60;
 
 const SLOW: f64 = 2.0;
-/// Three are needed, and more if a worker is killed before its slice has begun.
+/// Three kills are needed, and more if a worker is killed before its slice has begun.
 const KILLS_MAX: usize = 12;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,7 +102,7 @@ impl Starts {
             let of = |series: &str| page.as_ref()?.get(series).copied();
             let Some(count) = of("tickfleet_schedule_to_start_seconds_count") else { continue };
             let soon = of("tickfleet_schedule_to_start_seconds_bucket{le=\"1\"}").unwrap();
-            // The counters of a new worker process begin at zero.
+            // The counters of a new worker process begin at zero, so older values are ignored.
             let (old_count, old_soon) =
                 self.last.get(&place).filter(|(old, _)| *old <= count).copied().unwrap_or_default();
             (all, late) = (all + count - old_count, late + (count - soon) - (old_count - old_soon));
@@ -109,7 +111,7 @@ impl Starts {
         self.minutes.push((all, late));
     }
 
-    /// Returns the largest share in any hour, or since the beginning.
+    /// Returns the largest share of late starts in any hour, or since the beginning.
     fn late(&self) -> f64 {
         let minutes = &self.minutes;
         let shares = (1..minutes.len()).flat_map(|now| {

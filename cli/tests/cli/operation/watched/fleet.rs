@@ -25,7 +25,7 @@ pub struct Fleet {
     pub members: Vec<Member>,
     pub redis: RedisServer,
     slots: usize,
-    /// Without files, the built-in configuration applies.
+    /// If no files are given, the folder is empty and the built-in configuration applies.
     folder: TempDir,
 }
 
@@ -80,7 +80,7 @@ impl Fleet {
         Process::start_gateway(&keys, self.folder.path(), &self.redis.url())
     }
 
-    /// The workers must hold slices at this time.
+    /// Call this function only while the workers hold slices.
     pub fn kill_workers(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.job == "worker") {
             member.process = None;

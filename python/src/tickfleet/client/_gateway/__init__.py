@@ -135,7 +135,7 @@ class _Awaited:
         self._id = segment(str(message[f"{kind}_id"]))
         self._text = written(message)
         self._kind: Kind = kind
-        # By a clock that also runs while the machine sleeps.
+        # Time when the message was accepted, by a clock that also runs while the machine sleeps.
         self._taken: float | None = None
         self._is_asked_for = False
         self._reply: Reply | None = None
@@ -191,8 +191,8 @@ class _Awaited:
         return await self.reply(None if end is None else max(0.0, end - time.monotonic()))
 
     async def _look(self, wait: int, tries: Tries) -> Reply | None:
-        # Only the gateway that accepted the message has its rejection, so the client also sends the message to this
-        # gateway. An accepted message does not run again.
+        # Only the gateway that accepted the message has its rejection, and this request may reach another gateway.
+        # Therefore the message is sent again. An accepted message does not run again.
         if self._taken is not None and not self._is_asked_for and abs(time.time() - self._taken) < _FRESH_S:
             self._is_asked_for = True
             return await self.submit(wait, tries)

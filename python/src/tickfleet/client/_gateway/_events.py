@@ -102,7 +102,7 @@ async def _check(response: httpx.Response) -> None:
         return
     text = (await response.aread()).decode(errors="replace")
     answer = checked(answer_of(response.status_code, text, response.headers))
-    # If the status is 404, the task may not be admitted yet.
+    # If the status is 404, the task may not be admitted yet, so the caller tries again.
     error = NotFound(answer.message) if answer.status == 404 else passing(answer)
     raise _Later(error, answer.retry_after)
 

@@ -40,10 +40,10 @@ pub struct AskApproval {
 pub enum AskResult {
     /// The turn's record names the approval from now on.
     Waits { until_ms: i64 },
-    /// The call is checked again at once.
+    /// People have already decided, so the call is checked again at once.
     Decided,
     Full {
-        /// False for the tenant's bound.
+        /// True for the agent's bound, false for the tenant's bound.
         of_agent: bool,
     },
 }
@@ -186,7 +186,7 @@ impl AskApproval {
     }
 }
 
-/// An overdue approval has a lost or unreadable turn, which cannot end it.
+/// Finds approvals with a lost or unreadable turn. Such a turn cannot end its approval.
 fn overdue<'v>(view: &'v View, set: &SetKey, now_ms: i64) -> Result<&'v [(Arc<str>, u64)], Undecided> {
     let upto = u64::try_from(now_ms - OVERDUE_MS).ok();
     Ok(match upto {

@@ -56,7 +56,7 @@ pub enum DecideResult {
     /// An agent must not approve its own call.
     Own,
     Role,
-    /// The word for the state.
+    /// The approval has ended in this state, as a word.
     Ended(&'static str),
     Gone,
     Changed,

@@ -5,8 +5,8 @@
 //! | record `follow:<name>` | the lease of the notifier, see [`crate::audit::follow`] |
 //! | record `notified:<name>:<tenant>` | the delivered events of a tenant |
 //!
-//! A receiver can refuse an event and accept later events. So the record lists delivered events after an undelivered
-//! one.
+//! A receiver can refuse an event and accept later events. So the record also lists the delivered events after the
+//! first undelivered event.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

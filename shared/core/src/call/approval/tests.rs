@@ -322,7 +322,7 @@ fn overdue_approvals_do_not_fill_the_bound() {
     assert_eq!(store.sets[&waiting_of_agent(&tenant(), &agent())].len(), 1);
 }
 
-/// A cancel does not change the turn's record.
+/// A cancel does not change the turn's record, so the decision must also read the cancel.
 #[test]
 fn a_canceled_turn_accepts_no_approval_decision() {
     let cancel = |store: &mut MiniStore, admitted_ms| {

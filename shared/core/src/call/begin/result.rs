@@ -31,11 +31,11 @@ pub enum BeginResult {
         result: Option<String>,
     },
     /// The store lost another attempt's intent record in a restart, and that attempt's worker has reported the result.
-    /// The caller settles the call with it.
+    /// The caller settles the call with this result.
     Reported {
         call: RenderedCall,
     },
-    /// Another attempt began the call.
+    /// Another attempt began the call, and its result is unknown.
     Unknown,
     Canceled {
         reason: String,

@@ -471,7 +471,7 @@ fn each_guard_of_the_intent_record_is_needed() {
     // A holder begins and crashes, and the slice is redelivered.
     detects("begin_respects_the_intent_record", || play(&[(0, 0), (2, 0), (0, 1)]) <= 1);
     detects("begin_writes_the_intent_record", || play(&[(0, 0), (2, 0), (0, 1)]) <= 1);
-    // The slice of a slow holder is redelivered before it begins.
+    // The slice of a slow holder is redelivered before the holder begins.
     detects("begin_guards_the_version", || play(&[(2, 0), (0, 1), (0, 0)]) <= 1);
 }
 

@@ -141,7 +141,7 @@ fn each_guard_of_a_claim_is_needed() {
             |store| drop(claim(store, &b)),
         )
     });
-    // The owner had no effect. It begins again before another call takes over its claim.
+    // The claimant had no effect. The claimant begins again before another call takes over the claim.
     let again = ClaimEffect { nothing: Some(claimant("a")), ..claim_of("b") };
     detects("claim_guards_that_the_claimant_is_gone", || {
         let mut store = MiniStore::default();

@@ -1,7 +1,8 @@
 //! Checks a call: required facts must be set, and forbidden facts must not be set.
 //!
-//! If another running call may change such a fact, the checked call waits for it, regardless of the order of their
-//! turns. If a required fact is missing, the checked call also waits for earlier turns that are expected to set it.
+//! If another running call may change such a fact, the checked call waits for the running call, regardless of the order
+//! of their turns. If a required fact is missing, the checked call also waits for earlier turns that are expected to
+//! set it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,7 +58,7 @@ pub enum Precondition {
         shadow: Vec<usize>,
     },
     Running,
-    /// The call's own turn means no particular turn: the call is checked again later.
+    /// If `turn` is the call's own turn, the call waits for no particular turn, and is checked again later.
     Waits {
         turn: TurnId,
     },
@@ -199,12 +200,12 @@ impl Check<'_, '_> {
         let now_ms = self.now_ms;
         Ok(match self.turns.get(&call.turn)? {
             Some(turn) => turn.position <= call.position,
-            // A turn without a record will be admitted soon, or was refused.
+            // A turn without a record will be admitted soon, or was refused. So wait only a short time.
             None => expected.is_some_and(|since_ms| since_ms + ADMITTED_WITHIN_MS > now_ms),
         })
     }
 
-    /// Any possible change of the call may have happened.
+    /// Removes a call that ended without a report. Any possible change of the call may have happened.
     fn drop_gone(&mut self, call: &CallName) {
         let woken = self.session.end_call(call, None, self.now_ms);
         self.woken.extend(woken);
@@ -276,7 +277,7 @@ pub fn check(
     turns: &mut Turns<'_>,
     now_ms: i64,
 ) -> Result<CheckResult, Undecided> {
-    // Another session means that an earlier turn with the same ID ran the call.
+    // If the turn has another session, an earlier turn with the same ID ran the call.
     let is_let_in = own.session.as_ref() == Some(&asks.session.session) || mutant!("facts_let_in_this_turn");
     if is_let_in && session.running.contains_key(call) {
         return Ok(CheckResult { precondition: Precondition::Running, session, woken: Vec::new() });

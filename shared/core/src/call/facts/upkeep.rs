@@ -12,7 +12,7 @@ use crate::mutant;
 use crate::transaction::Transaction;
 use crate::view::{Query, Undecided, View};
 
-/// No check waits for further calls.
+/// Further calls are not recorded, so no check waits for them.
 const EXPECTED_MAX: usize = 128;
 
 /// The call's turn will be admitted soon.
@@ -46,7 +46,8 @@ impl Session {
         true
     }
 
-    /// A fact with a later report only becomes uncertain. Returns the number of lost changes.
+    /// If a fact has a later report, this end only makes the fact uncertain. Returns the number of changes that the
+    /// store had lost.
     pub fn apply_end_report(&mut self, end: &CallEndReport, now_ms: i64) -> usize {
         let mut lost = 0;
         let mut begun = BTreeSet::new();
@@ -57,7 +58,8 @@ impl Session {
             if let Some(last) = last {
                 let certain = fact.and_then(|fact| fact.certain.as_ref()).unwrap_or(last);
                 let is_known = last.by == end.call || certain.by == end.call || certain.since_ms > end.ended_ms;
-                // A call can change the same fact twice. The first change must not make the second one count as known.
+                // A call can change the same fact twice. The first change must not make the second change count as
+                // known.
                 if is_known && !begun.contains(&changed.fact) {
                     continue;
                 }

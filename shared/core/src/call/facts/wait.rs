@@ -9,7 +9,7 @@ use crate::transaction::Transaction;
 use crate::turn::Turn;
 use crate::view::{Undecided, View};
 
-/// Further turns check again when their own timers fire.
+/// No call wakes further turns. They check again when their own timers fire.
 const WAITING_MAX: usize = 256;
 
 /// Section of [`crate::turn::Park`]. Checks the facts again: if two turns begin to wait for each other, the later

@@ -102,7 +102,7 @@ fn a_report_is_late_if_the_turn_changed_since_the_read() {
     assert_eq!(mutants::with("report_begun_guards_the_turn", recorded_late), ReportBegunResult::Recorded);
 }
 
-/// Another worker reports its call while the holder ends the canceled turn.
+/// Another worker reports a call that it began, while the holder ends the canceled turn.
 #[test]
 fn a_call_that_another_worker_began_is_never_settled_as_not_run() {
     let settled = |epoch: u64| {

@@ -77,7 +77,7 @@ impl Fleet {
                 self.settled.insert(slice.name.clone());
             }
         }
-        // The reap stands for the release of suspects that the worker does not run.
+        // This reap simulates the release of suspects that the worker does not run.
         reap(&mut self.trial, consumer, &self.bounds);
         true
     }

@@ -56,7 +56,7 @@ fn a_poison_message_is_dead_lettered_and_rejected() {
         let dead = reaped.iter().filter(|one| **one == ReapResult::Removed { dead: 1 }).count();
         assert_eq!(dead, usize::from(round == 3));
     }
-    // No crash counts against the other message, because it was never the named suspect.
+    // No crash counts against the other message, because that message was never the named suspect.
     let left = trial.take(&keys::turns(), "s9", 9);
     assert_eq!((left.len(), messages::crashes(&left[0].1)), (1, 1));
     let reply = String::from_utf8(trial.inboxes["acme:box"][0].to_vec()).unwrap();

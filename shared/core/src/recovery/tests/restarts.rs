@@ -40,7 +40,7 @@ struct Worker {
 impl Worker {
     fn new(serial: &mut u32, epoch: u64) -> Self {
         *serial += 1;
-        // Longer than any run of this test.
+        // The journal keeps calls for longer than any run of this test.
         let mut journal = Journal::new(1_000_000, 1_000);
         journal.reported(epoch);
         Self { consumer: format!("w{serial}"), journal, slice: None, by: None }
@@ -183,14 +183,14 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    /// If a worker crashes in the same restart that loses its begin, nothing reports the call. So workers in this test
-    /// crash only between restarts.
+    /// A worker reports the calls that it began after each restart. If it crashed during the restart, nothing would
+    /// report a call that the store lost. So workers in this test crash only between restarts.
     #[test]
     fn no_once_call_takes_effect_twice(acts in prop::collection::vec(act(), 1..50)) {
         let mut safe = Vec::new();
         for act in acts {
             if let Act::Crash(_) = act {
-                // No restart may lose the acts before these.
+                // After this time, no restart loses the acts before the crash.
                 safe.extend(std::iter::repeat_n(Act::Pass(1), 6));
             }
             safe.push(act);

@@ -46,7 +46,7 @@ impl FactLifetimes {
 pub enum GuardResult {
     #[default]
     Same,
-    /// Differs from the recorded result. The difference is reported unless facts stop the call.
+    /// Differs from the recorded result. The difference is reported if no fact stops the call.
     Otherwise(Box<Difference>),
 }
 
@@ -88,7 +88,7 @@ pub struct FactCall {
 pub enum FactsOutcome {
     Passed,
     Stopped(String),
-    /// A guard stopped the call in the fleet, but would not stop it under the policy.
+    /// A guard stopped the call in the fleet, but would not stop the call under the evaluated policy.
     New,
     NotReached,
 }

@@ -1,5 +1,5 @@
-//! Evaluates the conditions of calls with the facts under the policy. If two events may have happened in either order,
-//! both orders are evaluated. A call with two different results is undecidable.
+//! Evaluates the conditions of calls with the facts that the evaluated policy would have caused. If two events may have
+//! happened in either order, both orders are evaluated. A call with two different results is undecidable.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -135,7 +135,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Not before `now_ms`. A turn without more calls is dropped.
+    /// Schedules the turn's next call, at `now_ms` or later. A turn without more calls is dropped.
     fn schedule_next(&mut self, number: u64, running: RunningTurn, now_ms: i64) {
         if let Some(call) = running.turn.calls.get(running.next) {
             self.at(call.began.1.saturating_add(running.shift_ms).max(now_ms), TurnEvent::Enter(number));
@@ -290,7 +290,7 @@ impl<'a> FactReplay<'a> {
         if let Some(session) = call.session.as_ref().filter(|_| call.outcome != FactsOutcome::NotReached) {
             self.sessions.entry(session.clone()).or_default().add_call(number, call.position, true, &call.may);
         }
-        // The log has no end for a call that the fleet stopped.
+        // The log has no end for a call that the fleet stopped, so the call ends now.
         let ends_ms =
             if matches!(call.outcome, FactsOutcome::Stopped(_)) { now_ms } else { call.ended.0 + running.shift_ms };
         self.at(ends_ms.max(now_ms), TurnEvent::End(number));

@@ -15,7 +15,7 @@ pub(super) struct DelayGroups {
     groups: Vec<Group>,
 }
 
-/// The flags of the root apply to the whole group.
+/// `by_cap` and `by_limit` of the root are for the whole group.
 struct Group {
     /// A member closer to the root. The root is its own parent.
     parent: usize,
@@ -69,7 +69,7 @@ impl DelayGroups {
 }
 
 impl Replay<'_> {
-    /// `by` delays calls in the fleet or in the replay.
+    /// `by` is the cap or limit that delays calls of the turn, in the fleet or in the replay.
     pub(super) fn record_delay(&mut self, turn: &Turn, by: &str) {
         let by_cap = [TICK, DAY].contains(&by);
         let by_limit = by.starts_with("limits.");
@@ -79,7 +79,7 @@ impl Replay<'_> {
         }
     }
 
-    /// `None` if the agent has its own counter.
+    /// The name of the counter of `by`, if agents share the counter. `None` if each agent has its own.
     fn shared(&self, turn: &Turn, by: &str) -> Option<String> {
         let of_tenant = || format!("{} {by}", turn.tenant);
         if by == TICK {
@@ -91,7 +91,7 @@ impl Replay<'_> {
             };
             return caller_of(&self.fleet, turn).is_ok_and(has_day).then(of_tenant);
         }
-        // The policy lacks this limit of the fleet, so the limit may have counted any call.
+        // The policy lacks this limit of the fleet, so assume that all agents share its counter.
         let Some(known) = self.fleet.policy.limits.iter().find(|known| limit(&known.name) == by) else {
             return Some(by.to_owned());
         };

@@ -103,7 +103,7 @@ impl Replay<'_> {
         self.report_difference(&live.turn, difference(&live.turn, at, kind, by, by_ms, recorded));
     }
 
-    /// Does not report an undecidable difference.
+    /// If a cap and a limit both delayed calls of the agent, only counts the difference as undecidable.
     fn report_difference(&mut self, turn: &Turn, difference: Difference) {
         let agent = agent_of(turn);
         let is_by_both = self.delay_groups.is_by_both(&agent);
@@ -127,8 +127,8 @@ pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &Dispatc
     turn.decisions.iter().find(about).map(|decision| (decision.at_ms, &decision.what))
 }
 
-/// The last recorded wait up to the call, or the cap that the previous slice used up. Otherwise an unnamed limit, or
-/// `None` for the first slice.
+/// The cap or limit for which the call waited: the cause of the last recorded wait. Without such a wait, the cap that
+/// the previous slice used up, or else an unnamed limit. `None` for the first slice.
 pub(super) fn waited_for(turn: &Turn, at: usize) -> Option<String> {
     let before = turn.decisions.iter().rev().filter(|decision| decision.first <= at);
     for decision in before {

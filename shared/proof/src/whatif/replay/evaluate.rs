@@ -34,13 +34,14 @@ pub(super) struct TurnEvaluation {
     pub(super) until_ms: i64,
     pub(super) counter_debits: Vec<CounterDebit>,
     pub(super) unknown: Vec<UnknownLimit>,
-    /// When the current tick and day began; `i64::MAX` if the note of an admission states the used part.
+    /// When the windows of the tick and of the day cap began. `i64::MAX` if a recorded admission states the used part
+    /// of the window.
     pub(super) known_ms: (i64, i64),
     pub(super) knows_task: bool,
 }
 
 impl TurnEvaluation {
-    /// A limit that cannot be evaluated stops the same calls as in the fleet.
+    /// True if `by` cannot be evaluated. The replay then assumes that `by` stops the same calls as in the fleet.
     pub(super) fn is_unknown(&self, by: &str) -> bool {
         self.unknown.iter().any(|unknown| unknown.by == by)
     }
@@ -93,7 +94,7 @@ fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (Admis
     (verdict, stop)
 }
 
-/// Also true if unknown limits or calls can explain the difference.
+/// True if the verdict agrees with the recorded decision, or if unknown limits or calls can explain the difference.
 fn agrees(live: &ReplayTurn, on: &Decision, verdict: &AdmissionVerdict, unknown: &[UnknownLimit]) -> bool {
     let is_unknown = |by: &str| unknown.iter().any(|unknown| unknown.by == by);
     match (&on.what, verdict) {
@@ -154,7 +155,7 @@ impl Replay<'_> {
         let mut caps = self.fleet.policy.caps(caller.owner, caller.policy);
         let paused_ms = self.pauses.until(turn, on, now_ms);
         if paused_ms.is_some() {
-            // Schedulers also set this cap to 0.
+            // During a pause, schedulers set this cap to 0, too.
             caps.calls_per_tick = 0;
         }
         let fleet = self.fleet;
@@ -173,7 +174,7 @@ impl Replay<'_> {
                 && queue != Some(counter_debit.queue.as_str())
                 && self.queues.contains_key(&counter_debit.queue);
         }
-        // The core uses the same order.
+        // Evaluate the debits in the order of the core.
         counter_debits.sort_by_key(|counter_debit| counter_debit.debit.first());
         let (mut verdict, mut stop) = decide(wanted, &counter_debits, now_ms);
         let has_returned = counter_debits.iter().any(|counter_debit| counter_debit.returned > 0);
@@ -217,7 +218,7 @@ fn until_ms(counter_debit: &CounterDebit, (calls_per_tick, paused_ms): (u32, Opt
         (limits::TASK, _) => now_ms,
         (limits::TICK, _) => match paused_ms {
             Some(until_ms) => counter_debit.state.ends_ms.max(until_ms),
-            // A cap of 0 never admits a call, so the call waits until it expires.
+            // With a cap of 0, no call is admitted, so the turn waits until it expires.
             None if calls_per_tick == 0 => now_ms + WAIT_MS_MAX + 1,
             None => counter_debit.state.ends_ms,
         },

@@ -50,7 +50,7 @@ enum ReplayEvent {
     Free(String, u64),
     /// Calls that returned permits acquire permits again.
     Take(String, u64),
-    /// A call without its permit begins (`true`) or stops (`false`) to wait for a permit of this counter.
+    /// A call without its permit begins (`true`) or stops (`false`) waiting for a permit of this counter.
     Line(String, bool),
     /// The turn's number, and the index of the recorded decision.
     Decision(u64, usize),
@@ -63,7 +63,7 @@ type Event = (i64, u8, i64, u64, ReplayEvent);
 struct ReplayTurn {
     turn: Turn,
     next: usize,
-    /// The turn waits differently in the replay and in the fleet.
+    /// Set while the turn waits only in the replay, or for a different time than in the fleet.
     divergence: Option<Divergence>,
     left: usize,
     busy_ms: i64,
@@ -96,10 +96,10 @@ pub struct Replay<'a> {
     waiting: usize,
     /// By throttle queue: turns that wait both in the fleet and in the replay.
     parked: HashMap<String, u64>,
-    /// Agents with different decisions in the replay. The recorded counter values no longer apply.
+    /// Agents with a decision that differs in the replay, so the recorded counter values no longer apply to them.
     apart: HashSet<String>,
     delay_groups: DelayGroups,
-    /// Agents with counters that a recorded admission states.
+    /// Agents with a recorded admission that states the values of their counters.
     anchored: HashSet<String>,
     began: &'a LogStart,
     report: Box<dyn FnMut(Difference) + 'a>,
@@ -107,7 +107,8 @@ pub struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// `began` is the time from which the log is complete. The used part of earlier windows is unknown.
+    /// `began` is the time from which the log is complete. If a window began before this time, its used part is
+    /// unknown.
     #[must_use]
     pub fn new(
         fleet: Fleet<'a>,
@@ -159,7 +160,7 @@ impl<'a> Replay<'a> {
                 }
                 DispatchDecision::Go(..) | DispatchDecision::Refuse(_, None) => {}
             }
-            // At the same time, dispatches of all calls come first, because they filled the limits that cut other
+            // Within a millisecond, dispatches of all calls of a turn come first: they filled the limits that cut other
             // dispatches. Waits and rejections come last.
             let (class, tie) = match &decision.what {
                 DispatchDecision::Go(calls, note) => {
@@ -239,7 +240,8 @@ impl<'a> Replay<'a> {
 
     /// `is_first` is false if the decision's first calls were already compared.
     fn compare(&mut self, number: u64, live: &mut ReplayTurn, decision: &Decision, (now_ms, is_first): (i64, bool)) {
-        // For an unknown agent or tenant, the guards have already reported the difference.
+        // Skip the calls of an unknown agent or tenant. The replay of the guards (permission, arguments, rules,
+        // consent) reports the difference.
         let Ok(caller) = caller_of(&self.fleet, &live.turn) else {
             live.next = live.turn.calls.len();
             return;
@@ -406,8 +408,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// True if the policy was not the reason, if `by` also rejects the calls in the replay, or if the result is
-    /// undecidable.
+    /// True if neither a cap nor a limit was the reason. Also true if `by` rejects the calls in the replay, or if the
+    /// result is undecidable.
     fn is_refused(&mut self, shard: u32, by: Option<&str>, evaluation: &TurnEvaluation) -> bool {
         let Some(by) = by else { return true };
         if by == TASK && !evaluation.knows_task {
@@ -422,7 +424,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The used part of a window from before the log is unknown.
+    /// True if the window of `by` began before the log, so that its used part is unknown.
     fn was_open(&mut self, shard: u32, by: &str, evaluation: &TurnEvaluation) -> bool {
         let began_ms = self.began.of(shard);
         let open = match by {

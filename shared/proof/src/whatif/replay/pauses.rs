@@ -22,14 +22,15 @@ impl Pauses {
                 (false, _) if !is_open => of.push((act.at_ms, i64::MAX)),
                 (true, Some(last)) if is_open => last.1 = act.at_ms,
                 (true, None) => of.push((i64::MIN, act.at_ms)),
-                // Parts of an export can overlap, so the same action can occur twice.
+                // Ignore a repeated action: parts of an export can overlap.
                 _ => {}
             }
         }
         Self(pauses)
     }
 
-    /// In the millisecond in which a pause begins or ends, the recorded decision shows whether the pause applied.
+    /// The end (ms) of the pause that applies at `now_ms`. In the millisecond in which a pause begins or ends, the
+    /// recorded decision `on` shows whether the pause applied.
     pub(super) fn until(&self, turn: &Turn, on: Option<&Decision>, now_ms: i64) -> Option<i64> {
         if self.0.is_empty() {
             return None;

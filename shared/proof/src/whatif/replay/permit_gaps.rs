@@ -89,7 +89,7 @@ impl Replay<'_> {
                 self.at(interval.until_ms + later_ms, 0, 0, ReplayEvent::Free(counter, count));
             }
         }
-        // A slice can end before it acquires its permits again. Then it queues for permits until its end.
+        // A slice can end before it acquires its permits again. Then the slice queues for permits until it ends.
         if let Some(freed_ms) = before_ms.filter(|_| decision.places.last().is_some_and(|last| !last.again)) {
             self.queue_for_permits(permits, freed_ms, ends_ms.max(freed_ms));
         }

@@ -4,6 +4,7 @@ use super::ReplayTurn;
 use super::evaluate::{AdmissionVerdict, TurnEvaluation};
 use crate::whatif::turns::{Decision, DispatchDecision};
 
+/// The number of calls that the fleet dispatched, if a limit that cannot be evaluated may have stopped the others.
 /// `None` if the policy dispatches no more calls than the fleet, or if the cause of the difference is known.
 pub(super) fn cut_by_others(live: &ReplayTurn, decision: &Decision, evaluation: &TurnEvaluation) -> Option<usize> {
     let AdmissionVerdict::Dispatch(fits) = evaluation.verdict else { return None };

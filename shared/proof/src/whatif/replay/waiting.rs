@@ -77,8 +77,8 @@ impl Replay<'_> {
             live.divergence = None;
             return None;
         }
-        // Evaluate only the calls that the fleet had dispatched by now. If there are none, evaluate all remaining
-        // calls.
+        // Evaluate only the calls that the fleet had dispatched by now. If it had dispatched none, evaluate all
+        // remaining calls.
         let is_due = |at: &usize| recorded_decision(&live.turn, *at).is_none_or(|(then_ms, _)| then_ms <= now_ms);
         let left = live.next..live.turn.calls.len();
         let wanted = match left.clone().take_while(is_due).count() {

@@ -25,17 +25,19 @@ pub(crate) use slot::slot_of;
 use view::{NodeAddress, View, place_in};
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// A primary that lost the other nodes accepts writes until `cluster-node-timeout` has passed. These writes are lost.
+/// Check this often for a new primary. An old primary that lost the other nodes accepts writes until
+/// `cluster-node-timeout` has passed, and these writes are lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A disconnected node never updates its view, so the next checks go to another node.
+/// After this many checks of one node, the next check goes to another node. A disconnected node never updates its view.
 const CHECKS_IN_A_ROW: usize = 4;
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
-/// In a large cluster, many nodes can be down, and asking all of them would take too long.
+/// The maximum time of a search. In a large cluster, many nodes can be down, and asking all of them would take too
+/// long.
 const SEARCH_MAX: Duration = Duration::from_secs(8);
 
 pub(crate) struct Cluster {
     seeds: Vec<NodeAddress>,
-    /// The address is a placeholder.
+    /// The user, password and protocol for all nodes. The address is a placeholder.
     login: ConnectionInfo,
     tls: TlsFiles,
     known: std::sync::RwLock<Vec<NodeAddress>>,
@@ -60,7 +62,7 @@ impl fmt::Debug for Cluster {
 
 impl Cluster {
     pub(super) fn new(seeds: Vec<NodeAddress>, login: ConnectionInfo, tls: TlsFiles) -> Self {
-        // Not all processes should ask the same node first.
+        // Begin at a different node in each process, so that not all processes ask the same node first.
         let first = AtomicUsize::new(std::process::id() as usize % seeds.len().max(1));
         Self { seeds, login, tls, known: std::sync::RwLock::default(), first, cached: Mutex::default() }
     }
@@ -120,7 +122,7 @@ impl Cluster {
     }
 
     async fn ask(&self, place: &NodeAddress) -> Result<(View, MultiplexedConnection), String> {
-        // The time limit applies to the whole exchange, not to each step.
+        // The steps have no timeouts, because a time limit applies to the whole exchange.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let ask = async {
             let mut connection = self.connect(place, config).await.map_err(|error| error.to_string())?;

@@ -13,7 +13,7 @@ use crate::script::reply::{into_text, text_of};
 use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError};
 
-/// The approximate length of a stream. A chain head is the last seal of a tenant's chain.
+/// The approximate maximum length of a stream of chain heads. A chain head is the last seal of a tenant's chain.
 const ANCHORS_MAX: usize = 100_000;
 const ANCHORS_PAGE: usize = 1_000;
 
@@ -88,12 +88,12 @@ impl Store {
         Ok(self.sealing().await?.map(|sealing| sealing.keys).unwrap_or_default())
     }
 
-    /// The last seal with chain heads in external storage. `None` if there is none.
+    /// The last seal at which the chain heads were copied to external storage. `None` before the first copy.
     pub async fn anchored(&self) -> Result<Option<String>, StoreError> {
         Ok(self.sealing().await?.map(|sealing| sealing.anchored).filter(|anchored| !anchored.is_empty()))
     }
 
-    /// 0 if all entries are sealed.
+    /// The age of the oldest entry without a seal. 0 if all entries are sealed.
     pub async fn unsealed_ms(&self) -> Result<i64, StoreError> {
         let state = self.sealed_state().await?.unwrap_or_default();
         // The position begins with the ID of the last sealed entry (`sealing/position.rs` of the scheduler).
@@ -128,7 +128,7 @@ fn log_entries(entries: Vec<Entry>) -> Vec<LogEntry> {
     entries.into_iter().map(entry).collect()
 }
 
-/// Streams of chain heads may be on a Redis server outside the fleet.
+/// These methods use a [`Pool`], because streams of chain heads may be on a Redis server outside the fleet.
 impl Pool {
     pub async fn keep_anchors(&self, stream: &str, anchors: &[String]) -> Result<(), StoreError> {
         let mut pipe = redis::pipe();

@@ -28,10 +28,10 @@ use crate::connection::command::RedisCommand;
 use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError, TurnName};
 
-/// Further audit entries are counted, but their tools are not shown.
+/// The maximum number of audit entries to read. Further entries are counted, but their tools are not shown.
 const AUDIT_SEEN_MAX: usize = 200;
 const TIMERS_SEEN: usize = 500;
-/// In each step of a slow scan of all timers, which finds the remaining throttle queues.
+/// The number of timers in each step of a slow scan of all timers. The scan finds the remaining throttle queues.
 const TIMERS_SWEPT: usize = 128;
 const QUEUES_MAX: usize = 256;
 
@@ -192,7 +192,7 @@ impl Watch {
                     (tenant.to_owned(), agent.to_owned(), None)
                 }
                 limits::TENANT_DAY => (waits.counter.to_string(), String::new(), None),
-                // Tenants may share the counter, and its name may be private.
+                // Hide the name: tenants may share the counter, and its name may be private.
                 limit => (String::new(), String::new(), Some(limit.to_owned())),
             };
             view.throttle_queues.push(ThrottleQueueView {

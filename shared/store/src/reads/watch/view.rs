@@ -43,7 +43,7 @@ pub struct ShardView {
     pub pressure: bool,
     pub paused: u64,
     pub streams: Vec<StreamView>,
-    /// Alive, or stopped less than five minutes ago.
+    /// Nodes that are alive, or that stopped less than five minutes ago.
     pub nodes: Vec<NodeView>,
     pub throttle_queues: Vec<ThrottleQueueView>,
     /// False until a scan of all timers has ended, which takes several polls.

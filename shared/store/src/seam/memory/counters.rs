@@ -4,7 +4,7 @@ use tickfleet_core::record::Debited;
 use tickfleet_core::{ConditionalDebit, CounterState, Window};
 
 /// A restart may lose the last debits. A fixed window of at most this length then accepts no more debits. A longer
-/// window accepts debits, because calls would otherwise wait up to a day.
+/// window still accepts debits, because calls would otherwise wait up to a day.
 const LOST_WINDOW_MAX_MS: i64 = 60_000;
 
 /// The time (ms) at which an amount expires, and the amount. The earliest first.

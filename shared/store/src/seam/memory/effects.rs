@@ -103,7 +103,7 @@ effects! {
         stream: StreamKey,
         consumer: Arc<str>,
     }
-    /// A stream keeps these IDs when its entries are removed.
+    /// The newest IDs of a stream, which the stream keeps when its entries are removed.
     15 Reached {
         stream: StreamKey,
         last: Id,

@@ -31,7 +31,7 @@ pub enum FsyncPolicy {
     Never,
 }
 
-/// In bytes. A smaller log begins no new generation.
+/// In bytes. Until the log has this size, no new generation begins.
 const LOG_MIN: u64 = 64 << 20;
 /// In bytes, approximately.
 const SNAPSHOT_FRAME: usize = 1 << 20;
@@ -219,7 +219,8 @@ impl Journal {
         Ok(())
     }
 
-    /// The log must be at least as large as the snapshot, so that snapshots cost in proportion to the logs.
+    /// Begins a new generation if the log is at least as large as the snapshot. So the cost of snapshots is in
+    /// proportion to the logs.
     fn rotate(&mut self, contents: &Contents) -> Result<(), StoreError> {
         if self.log.written.load(Ordering::SeqCst) < self.snapshot_bytes.max(self.log_min) {
             return Ok(());
@@ -280,7 +281,7 @@ fn read_log(path: &Path, contents: &mut Contents) -> Result<(), StoreError> {
     let failed = |error| data_error("read", path, error);
     let file = match File::open(path) {
         Ok(file) => file,
-        // The process stopped between the snapshot and the log.
+        // The log does not exist if the process stopped after the snapshot and before the log.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error)),
     };

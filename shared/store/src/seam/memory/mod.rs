@@ -40,7 +40,7 @@ use crate::{Confirmed, StoreError};
 pub struct MemoryOptions {
     pub clock: Arc<dyn Clock>,
     pub lease_ms: i64,
-    /// In bytes; 0 means unlimited. Only [`Store::sample_memory`] uses this bound; it never blocks a write.
+    /// In bytes; 0 means unlimited. The bound never blocks a write: only [`Store::sample_memory`] uses it.
     pub bytes_max: u64,
 }
 
@@ -216,7 +216,7 @@ impl Store for MemoryStore {
     ) -> Result<(BatchResult, Confirmed), StoreError> {
         let committed = self.commit(batch).await?;
         let position = self.lock().journal.as_ref().map(Journal::position);
-        // Without a directory, a crash ends the caller together with the data.
+        // Without a directory, nothing has to be confirmed: a crash ends the caller together with the data.
         let (Some(position), false) = (position, durability == Durability::None) else {
             return Ok((committed, Confirmed::Yes));
         };

@@ -196,7 +196,7 @@ impl Shard {
     }
 }
 
-/// A range query on a map would panic for such bounds.
+/// True if no ID is between the bounds. A range query on a map would panic for such bounds.
 fn is_empty(from: Bound<Id>, upto: Bound<Id>) -> bool {
     match (from, upto) {
         (Bound::Included(from), Bound::Included(upto)) => from > upto,

@@ -110,7 +110,7 @@ impl Shard {
         self.contents.apply(effect);
     }
 
-    /// Shard time never decreases.
+    /// Advances shard time with the store's clock. If the clock was set back, shard time stays the same.
     pub fn tick(&mut self, raw_ms: i64) -> i64 {
         let clock = &mut self.contents.clock;
         let advanced_ms = raw_ms.saturating_add(clock.offset_ms);

@@ -151,7 +151,7 @@ impl Shard {
         }
     }
 
-    /// A debit for `key` used this counter: the counter with this key, or the limit's shared counter.
+    /// The counter that a debit for `key` used: the counter with this key, or the limit's shared counter.
     fn standing_for(&self, key: &CounterKey) -> CounterKey {
         if self.contents.counter(key).is_some() {
             return key.clone();
@@ -253,7 +253,7 @@ impl Shard {
         taken
     }
 
-    /// False if the consumer holds entries.
+    /// Keeps a consumer with entries, and returns false.
     pub fn remove_consumer(&mut self, queue: &StreamKey, consumer: &str) -> bool {
         self.seen.takes.remove(&(queue.clone(), Arc::from(consumer)));
         let group = self.contents.streams.get(queue).and_then(|stream| stream.group.as_ref());

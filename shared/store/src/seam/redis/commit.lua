@@ -23,7 +23,7 @@ local words = {}
 local call, try, acl_check, pack, unpack_struct, format, unpack, max_of, min_of, floor
 local ARGV, P, META, TIMERS, BUILT_IN, lease
 local GROUP, TIME, NOT_HELD = 'workers', { 'time' }, { 'not_held' }
--- Lua limits the number of arguments of one command.
+-- Lua limits the number of arguments of one command, so a longer list is split into parts of this length.
 local MANY = 1000
 local function in_parts(command, key, list, from, last)
   for k = from, last, MANY do try(command, key, unpack(list, k, min_of(k + MANY - 1, last))) end
@@ -76,12 +76,12 @@ local function read_shard()
     set_meta('last_ms', now_text)
   end
   if run_id ~= ARGV[1] or run_id == '' then
-    -- The caller's run_id may be out of date.
+    -- The caller's run_id may be out of date, so ask the server.
     local id, last = string.match(call('INFO', 'server'), 'run_id:(%x+)'), run_id
     run_id = id
     if last ~= id then begin_epoch(last == '' and 0 or now) end
   end
-  -- A server that has lost all data looks new. If the caller knows another epoch, data was lost.
+  -- A server that has lost all data looks new. If the caller knows another epoch, data was lost, so begin a new epoch.
   local known = ARGV[3] + 0
   if restarted == 0 and known ~= 0 and known ~= epoch and may_set_meta() then begin_epoch(now) end
 end
@@ -100,7 +100,8 @@ local HELD, ROLLING, FIXED, DAY = 1, 2, 3, 4
 -- Fields of an added amount: number of the counter · amount · end of the window in which the amount was debited, or -1.
 local ADD, ADD_SIZE = '<I4dd', 20
 local NO_BOUND = 2 ^ 53
--- By number. `touch` is the number of the last transaction that changed the counter.
+-- The counters of the batch by number, and the number of the current transaction. `touch` of a counter is the number of
+-- the last transaction that changed the counter.
 local counters, present
 -- By the key of a limit's counters. `shared` has the limit's counter `~`: new counters share it when the limit has its
 -- maximum number of counters. `sizes` counts the other counters.
@@ -147,7 +148,7 @@ local function undo_changes()
     c.used, c.ends, c.began, c.queued, c.buckets = unpack(before, n + 1, n + 5)
   end
 end
--- `~` if the counter itself does not exist.
+-- Returns the limit's shared counter `~` if the counter itself does not exist.
 local function written(number)
   local c = counters[number + 0]
   if c.exists or c.key == BUILT_IN then return c end
@@ -202,7 +203,7 @@ function words.debit(i)
   local debits = ARGV[i]
   for at = 1, #debits, DEBIT_SIZE do
     local number, window, behind, shadow, amount, max, from, upto, length, most = unpack_struct(DEBIT, debits, at)
-    -- The window may have ended since the decision.
+    -- If the window has ended since the decision, debit the current window.
     if window == FIXED and now >= upto then
       upto = upto + (floor((now - upto) / length) + 1) * length
       from = upto - length
@@ -219,7 +220,8 @@ function words.debit(i)
     end
     local used, ends, began = c.used, c.ends, c.began
     if checks and (c.buckets or ends ~= 0) then used, ends, began = 0, 0, 0 end
-    -- After a restart, debits of a fixed window may be lost, and permits in use may not be counted yet.
+    -- After a restart, debits of a fixed window may be lost, and permits in use may not be counted yet. So the counter
+    -- then counts as used up.
     if window == FIXED and restarted > 0 and c.began <= restarted and length <= LOST_WINDOW_MAX then
       used = max_of(used, max)
     elseif window == HELD and restarted > 0 and now < restarted + lease then
@@ -261,7 +263,8 @@ end
 
 ---- Queues. For each stream, the entries that the batch has acknowledged are deleted together.
 local acknowledged
--- Above this number, one trim is faster: for each delete by ID, Redis walks over the neighbors of the entry.
+-- Above this number of entries, one trim is faster than deletes by ID. For each delete, Redis walks over the neighbors
+-- of the entry.
 local FEW = 8
 function words.held(i)
   local stream, id = ARGV[i], ARGV[i + 1]
@@ -315,7 +318,7 @@ local function has_version(key, text) return call('GETRANGE', key, '0', format('
 local function record(key) return { 'record', key, call('GET', key) } end
 function words.dedupe(i) return i, has_version(dedupe, version) and NOT_HELD or nil end
 function words.version(i) return i + 2, not has_version(ARGV[i], ARGV[i + 1]) and record(ARGV[i]) or nil end
--- Usually none of the keys exists.
+-- One command checks all keys, because usually none of them exists.
 function words.absent(i)
   local last = i + ARGV[i]
   if call('EXISTS', unpack(ARGV, i + 1, last)) == 0 then return last + 1 end
@@ -363,7 +366,7 @@ function words.call(i)
   local last = i + max_of(ARGV[i], 0)
   call(unpack(ARGV, i + 1, last)) return last + 1
 end
--- A part has the lifetime of its record.
+-- Parts expire together with their record.
 function words.part(i)
   call('HSET', ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
   local ends_ms = call('PEXPIRETIME', ARGV[i])
@@ -417,7 +420,7 @@ function words.delete_counter(i)
   c.used, c.ends, c.began, c.queued, c.buckets = 0, 0, 0, false, false
   return i + 1
 end
--- Producers in other languages read the memory flag from a separate field.
+-- Also writes the memory flag to a separate field, because producers in other languages read this field.
 function words.note(i)
   local name, value = ARGV[i], ARGV[i + 1] + 0
   if name == 'policy' then policy = value elseif name == 'settings' then settings = value else pressure = value end

@@ -79,7 +79,7 @@ struct Numbered<'a> {
 
 type Name<'a> = (&'a str, &'a str);
 
-/// Lua cannot pass more arguments to one command.
+/// The maximum number of items in a group. Lua cannot pass more arguments to one command.
 const GROUP_MAX: usize = 1_000;
 
 impl<'a> Numbered<'a> {
@@ -158,12 +158,12 @@ pub(super) fn encode_idle(prefix: &str, queue: &StreamKey, consumer: &str) -> En
     encode_word("idle", format!("{prefix}{queue}"), consumer)
 }
 
-/// A plain command would fail while memory is full.
+/// Uses the script, because a plain command would fail while memory is full.
 pub(super) fn encode_pressure(short: bool) -> Encoded {
     encode_word("note", "pressure", if short { "1" } else { "0" })
 }
 
-/// Redis would refuse a plain `XGROUP CREATE` while memory is full.
+/// Uses the script, because Redis would refuse a plain `XGROUP CREATE` while memory is full.
 pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
     let mut arguments = Arguments::default();
     arguments.push("0").push("0").show(3 + 2 * queues.len()).push("- ").push("").push("");
@@ -376,7 +376,8 @@ impl Encoder<'_> {
         ttl_ms: Option<i64>,
     ) {
         let fresh = is_fresh(transaction, before, key);
-        // Only the script knows the ID of an enqueued entry and the debits.
+        // Some records contain debits or the ID of an enqueued entry. Only the script knows these values, so it writes
+        // such records.
         let framed = transaction.stamped || before.iter().any(|write| matches!(write, Write::Enqueue(..)));
         let ttl_ms = ttl_ms.map(|ttl_ms| ttl_ms.max(1));
         if let (Some(ttl_ms), false) = (ttl_ms, framed) {
@@ -391,7 +392,7 @@ impl Encoder<'_> {
             self.call(3, "PEXPIRE").key(key.as_str()).show(ttl_ms);
             self.call(3, "PEXPIRE").parts_key(key).show(ttl_ms);
         } else if !fresh {
-            // Without a lifetime of the record, its parts must not expire either.
+            // If the record never expires, its parts must not expire either.
             self.call(2, "PERSIST").parts_key(key);
         }
     }
@@ -411,7 +412,7 @@ impl Encoder<'_> {
                 self.parts_key(key);
             }
             Write::Enqueue(stream, fields) => {
-                // Runtimes read through the consumer group but do not create it.
+                // Create the consumer group, because runtimes read through it but do not create it.
                 if ["external:", "local:"].iter().any(|start| stream.as_str().starts_with(start)) {
                     self.words.push("group");
                     self.key(stream.as_str());
@@ -426,7 +427,7 @@ impl Encoder<'_> {
             }
             Write::Remove(stream, entry) => self.remove(stream, entry),
             Write::DropQueue(queue) => {
-                // If the batch recreates the queue, new entries may reuse the IDs of acknowledged entries.
+                // Delete acknowledged entries first. If the batch recreates the queue, new entries may reuse their IDs.
                 self.words.push("delete_acknowledged");
                 self.key(queue.as_str());
                 self.call(2, "DEL").key(queue.as_str());

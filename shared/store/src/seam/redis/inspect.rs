@@ -205,7 +205,7 @@ impl RedisStore {
     }
 }
 
-/// All counts are 0 if the stream does not exist.
+/// Returns a state with counts of 0 if the stream does not exist.
 fn state_or_none(answer: RedisResult<Value>) -> RedisResult<StreamState> {
     match answer {
         Err(error) if error.detail() == Some("no such key") => Ok(StreamState::default()),

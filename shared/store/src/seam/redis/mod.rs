@@ -123,8 +123,8 @@ impl RedisStore {
     fn read_reply(&self, encoded: &Encoded, reply: redis::Value) -> Result<BatchResult, StoreError> {
         let batch = reply::read(&self.prefix, encoded, reply)?;
         self.epoch.store(batch.shard.epoch, Ordering::Release);
-        // A missing permission is not the fault of the transaction. Once an operator grants the permission, the commit
-        // can succeed.
+        // Return an error instead of a conflict if the Redis user lacks a permission. Once an operator grants the
+        // permission, the commit can succeed.
         let refused = batch.results.iter().find_map(|result| match result {
             Err(Conflict::Failed { message }) if is_right_missing(message) => Some(message.clone()),
             _ => None,

@@ -105,7 +105,7 @@ impl RedisStore {
         let key = self.key(log);
         let mut ask = pipe();
         ask.cmd("XINFO").arg("GROUPS").arg(&key);
-        // The stream of an inbox without replies does not exist.
+        // An error means that the stream does not exist, because the inbox has no replies.
         let reply = self.connection.replies(RedisCommand::Housekeep, &ask).await?.pop().and_then(Result::ok);
         let groups: Vec<Vec<Value>> = list(reply.unwrap_or(Value::Nil)).into_iter().map(list).collect();
         if groups.is_empty() {

@@ -34,7 +34,7 @@ impl Store {
             }
             cursor = next;
         }
-        // A scan may return a counter twice.
+        // Remove duplicates, because a scan may return a counter twice.
         counts.sort();
         counts.dedup_by(|one, other| one.0 == other.0);
         Ok(counts)

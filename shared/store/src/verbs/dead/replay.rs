@@ -10,7 +10,7 @@ use crate::{Store, StoreError, Submission};
 pub enum DeadItemRef<'a> {
     /// An entry of the dead log.
     Letter(&'a str),
-    /// An entry of the audit log, for a permanently failed call.
+    /// The entry of a permanently failed call in the audit log.
     Call(&'a str),
 }
 

@@ -10,7 +10,7 @@ pub enum AnnounceResult {
     InForce {
         generation: u64,
     },
-    /// The policy was in force before, and a scheduler decides by a newer one.
+    /// The policy was in force before, and a scheduler uses a newer one.
     Older {
         generation: u64,
         /// True if the schedulers of the policy in force have stopped sending heartbeats, but may still run.
@@ -25,7 +25,8 @@ impl Store {
         Ok(policies.map(|policies| policies.in_force).filter(|digest| !digest.is_empty()))
     }
 
-    /// `None` unless another policy has replaced this one.
+    /// The generation with which the policy last came into force. `None` if this never happened, or if it is no longer
+    /// stored.
     pub async fn generation_of(&self, digest: &str) -> Result<Option<u64>, StoreError> {
         Ok(self.policies().await?.and_then(|policies| policies.known.get(digest).copied()))
     }
@@ -34,9 +35,8 @@ impl Store {
         Ok(self.record_of::<Policies>(&policy::key()).await?.map(|stored| stored.value))
     }
 
-    /// An older policy takes effect only if no scheduler decides by the policy in force. With `take`, schedulers that
-    /// have stopped sending heartbeats do not count. Without `scheduler`, no process is recorded as deciding by the
-    /// policy.
+    /// An older policy takes effect only if no scheduler uses the policy in force. With `take`, schedulers that have
+    /// stopped sending heartbeats do not count. Without `scheduler`, no process is recorded as a user of the policy.
     pub async fn announce(
         &self,
         digest: &str,

@@ -55,7 +55,7 @@ impl Store {
         Ok(self.decide(conclude).await?.result)
     }
 
-    /// A claim creates the queue. If the call has already ended, the claim leaves an empty queue.
+    /// Removes the queue if it is empty. A claim creates the queue, even if the call has already ended.
     async fn drop_empty(&self, queue: StreamKey) -> Result<(), StoreError> {
         let mut transaction = Transaction::new(self.versions().draw());
         transaction.guard(Guard::Within(queue.clone(), 1)).write(Write::DropQueue(queue));

@@ -9,7 +9,8 @@ use tickfleet_core::{EntryId, Guard, Query, Stored, StreamKey, Transaction, Valu
 
 use crate::{Store, StoreError, TurnName};
 
-/// If a scheduler crashes, its message moves to another entry, so one lookup can miss the message.
+/// The maximum number of lookups. If a scheduler crashes, its message moves to another entry, so one lookup can miss
+/// the message.
 const LOOKUPS_MAX: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +62,7 @@ impl Store {
             let Some(entry) = found.filter(|entry| known.as_ref() != Some(entry)) else { break };
             for from in [Inbound::Turns, Inbound::Tasks] {
                 let Some(fields) = self.inbound_entry(from, entry.clone()).await? else { continue };
-                // The other stream may have an entry with the same ID.
+                // Compare the name, because the other stream may have an entry with the same ID.
                 if text(&fields, fields::GIVEN).as_deref() == Some(name.to_string().as_str())
                     && let Some(message) = text(&fields, from.field())
                 {

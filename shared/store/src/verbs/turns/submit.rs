@@ -80,8 +80,8 @@ fn submitted(result: Result<Receipt<Decided>, RunError>) -> Result<Submitted, St
     let Receipt { result, committed } = result?;
     Ok(match result {
         Decided::Accepted => {
-            // Without an entry, an earlier attempt of the same commit was applied. A commit is only repeated if the
-            // message has an ID.
+            // The entry is missing if an earlier attempt of the commit was applied. Only a message with an ID is
+            // committed again, so its entry is not needed.
             let entry = committed.and_then(|committed| committed.entries.into_iter().next());
             Submitted::Accepted { entry: entry.map(|entry| entry.as_str().to_owned()).unwrap_or_default() }
         }

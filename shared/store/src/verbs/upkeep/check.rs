@@ -15,7 +15,8 @@ use crate::seam::RunError;
 use crate::{Store, StoreError, TurnName};
 
 const PAGE: usize = 128;
-/// One check may see two states of a turn. A fault is reported only if all of these consecutive checks find it.
+/// The number of consecutive checks that must find a fault before it is reported. One check may see two states of a
+/// turn.
 const LOOKS: usize = 3;
 const FAULTS_MAX: usize = 1_000;
 const COUNTED_MAX: usize = 200_000;
@@ -89,7 +90,7 @@ struct Checker<'a> {
     /// A scan may return a turn twice, but each turn counts only once.
     seen: HashSet<TurnName>,
     sums: BTreeMap<TenantId, Sums>,
-    /// An unreadable turn makes the comparison impossible.
+    /// Tenants with an unreadable turn. Their counters cannot be compared.
     uncounted: BTreeSet<TenantId>,
     queues: BTreeSet<CounterKey>,
 }
@@ -320,7 +321,7 @@ impl Checker<'_> {
                     let kind = FaultKind::Unreadable { why: why.to_string() };
                     Err(FaultFound { kind, subject: key.to_string(), repaired: false })
                 }
-                // A subject that changes all the time is in use, not faulty.
+                // If a record changes all the time, it is in use, not faulty.
                 Err(RunError::Contended(_)) => Ok(Vec::new()),
                 Err(error) => return Err(error.into()),
             });

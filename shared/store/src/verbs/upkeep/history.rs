@@ -13,7 +13,7 @@ use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError};
 
 const PAGE: usize = 500;
-/// Reading so many entries takes Redis about 30 ms. If there are more, a sample estimates the outcomes of the others.
+/// Redis takes about 30 ms to read this many entries. The outcomes of further entries are estimated from a sample.
 const READ_MAX: usize = 20_000;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Counted {
         }
     }
 
-    /// In proportion to the calls in the `read` entries.
+    /// Estimates the outcomes of `unread` entries in proportion to the calls in the `read` entries.
     fn estimate(&mut self, unread: u64, read: u64) {
         let mut found = EndedCalls::default();
         self.ended.values().for_each(|calls| found.add(calls));

@@ -12,7 +12,7 @@ use tickfleet_model::{AgentId, TenantId};
 
 use crate::{Store, StoreError};
 
-/// Agents or tool names.
+/// The maximum number of agents or tool names.
 const PER_TRANSACTION: usize = 250;
 /// Without this pause, a fleet of thousands of agents would block the store.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
@@ -56,7 +56,7 @@ impl Store {
     }
 
     pub async fn has_tool_lists(&self) -> Result<bool, StoreError> {
-        // Workers publish the names after the lists.
+        // Read the names only: workers publish the names after the lists.
         Ok(self.record_of::<tickfleet_core::tools::Published>(&names_key()).await?.is_some())
     }
 

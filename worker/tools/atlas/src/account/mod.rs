@@ -14,7 +14,7 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{Store, StoreError, TenantUsage};
 use tickfleet_tools::{CallContext, ToolError};
 
-/// A tenant may have very many agents, and Redis must also serve other requests.
+/// Further agents are not read: a tenant may have very many agents, and Redis must also serve other requests.
 const AGENTS_SEEN_MAX: usize = 1_000;
 
 struct Caller {

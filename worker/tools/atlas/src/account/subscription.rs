@@ -168,7 +168,7 @@ fn subscription(
     let zone = day::zone(time_zone).map_err(ToolError::internal)?;
     let (_, today_ends_ms) = day::day_bounds(standing.now_ms, zone);
     let own = standing.agents.first().copied().unwrap_or_default();
-    // A counter is valid only until the end of its day.
+    // A counter is valid only until the end of its day. Afterwards, it counts as zero.
     let own_ends_ms = Some(own.day_ends_ms).filter(|end| *end > standing.now_ms);
     let agent_used = own_ends_ms.map_or(0, |_| own.day_used.max(0).unsigned_abs());
     let is_used_up = agent_used >= u64::from(caps.calls_per_day)
@@ -222,7 +222,7 @@ fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option
     all.filter_map(|limit| amount(&caller.tenant.limit(limit).bound)).min()
 }
 
-/// The tenant's own numbers replace the general numbers.
+/// The tenant's own numbers replace the general numbers of the limits.
 fn rows(caller: &Caller, context: &CallContext) -> Vec<Row> {
     let tenant = &caller.tenant;
     let all = caller.active.policy.limits.iter();

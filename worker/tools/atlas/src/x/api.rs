@@ -53,7 +53,7 @@ impl ApiRequest {
         self.lost_for(message, None)
     }
 
-    /// If the outcome is unknown, the wait that X requested is dropped.
+    /// The error for a failed request. If the outcome is unknown, the wait that X requested is dropped.
     fn lost_for(&self, message: String, retry_after: Option<Duration>) -> ToolError {
         if self.is_effect { ToolError::Transient(message) } else { ToolError::NotExecuted { message, retry_after } }
     }
@@ -158,7 +158,8 @@ impl ApiResponse {
     }
 }
 
-/// docs.x.com, Rate limits. The local clock may be wrong, so the response's own `Date` counts.
+/// The time until X resets its rate limit (docs.x.com, Rate limits). The response's own `Date` counts, because the
+/// local clock may be wrong.
 fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let reset: i64 = text("x-rate-limit-reset")?.parse().ok()?;
@@ -167,7 +168,7 @@ fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     u64::try_from(reset.saturating_sub(now).saturating_add(1).max(0)).ok().map(Duration::from_secs)
 }
 
-/// The body contains a problem (RFC 7807), a list of errors, or both.
+/// The error message in a response. The body contains a problem (RFC 7807), a list of errors, or both.
 fn rejection_message(body: &Value) -> Option<String> {
     const PLACES: [&str; 5] = ["/errors/0/message", "/errors/0/detail", "/detail", "/error_description", "/title"];
     let said = PLACES.iter().find_map(|place| body.pointer(place)?.as_str()).filter(|said| !said.trim().is_empty())?;

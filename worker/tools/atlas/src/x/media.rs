@@ -18,10 +18,10 @@ pub(super) struct MediaFetcher(Arc<Client>);
 pub(super) struct MediaKind {
     pub(super) mime: &'static str,
     pub(super) category: &'static str,
-    /// For pictures, X's own limits (docs.x.com, Media best practices). Uploading X's largest videos would take too
-    /// long.
+    /// For pictures, X's own limits (docs.x.com, Media best practices). For videos, the limit is lower than X's limit,
+    /// because an upload would take too long.
     pub(super) bytes_max: u64,
-    /// A post can show four pictures, but only one file of any other kind.
+    /// True for a picture. A post can show four pictures, but only one file of any other kind.
     pub(super) is_picture: bool,
 }
 
@@ -118,7 +118,7 @@ fn agrees(declared_type: &str, mime: &str) -> bool {
         || family(declared_type) == family(mime)
 }
 
-/// Nothing was posted, so a retry is harmless.
+/// A failure that a retry may repair. Nothing was posted, so the retry is harmless.
 fn passing(name: &str, why: &str) -> ToolError {
     ToolError::NotExecuted { message: format!("{name} could not be fetched: {why}."), retry_after: None }
 }

@@ -32,7 +32,8 @@ pub(crate) fn all(home: &Store, environment: &Environment) -> Result<[TypedTool;
     let guard = guard(environment, "TICKFLEET_ALLOW_PRIVATE")?;
     guard.check(&base).map_err(|refused| format!("X_BASE_URL: {refused}"))?;
     let client = |guard: Guard| Client::new(guard, true, CONNECT_TIMEOUT).map(Arc::new);
-    // A model chooses the addresses of media, so media must not reach the private addresses of the API client.
+    // A model chooses the addresses of media and must not reach the private addresses of the API client. So media have
+    // their own guard.
     let fetcher = MediaFetcher::new(client(self::guard(environment, "X_MEDIA_ALLOW_PRIVATE")?)?);
     let client = client(guard)?;
     let sign_in = SignIn::new(&base, &client, home, environment)?.map(Arc::new);

@@ -20,7 +20,7 @@ const CONTENT_CHARS_MAX: usize = 280;
 /// A timeout before the post counts as not executed. A draining worker waits 45 s, so a call must end sooner.
 const TIMEOUT: Duration = Duration::from_secs(40);
 const MEDIA_TIMEOUT: Duration = Duration::from_secs(30);
-/// Each upload takes some megabytes of memory.
+/// The maximum number of concurrent uploads. Each upload takes some megabytes of memory.
 const UPLOADS_MAX: usize = 4;
 
 #[derive(Deserialize, JsonSchema)]

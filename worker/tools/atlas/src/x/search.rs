@@ -12,7 +12,7 @@ use super::api::{Api, ApiRequest};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 const QUERY_CHARS_MAX: usize = 512;
-/// X accepts no other numbers.
+/// The smallest and the largest number of results that X accepts.
 const RESULTS: (u32, u32) = (10, 100);
 
 #[derive(Deserialize, JsonSchema)]

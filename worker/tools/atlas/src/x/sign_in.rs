@@ -14,20 +14,21 @@ use tickfleet_tools_http::{Client, Credentials, TokenGrant};
 
 use super::sealed::{Seal, StoredGrant};
 
-/// Longer than a request. After a failed request, no worker requests a grant until this time is over.
+/// How long one worker has the right to request the next grant: longer than a request takes. After a failed request, no
+/// worker requests a grant until this time is over.
 const RENEWAL_MS: u64 = 20_000;
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
-/// For a call that waits for another worker's grant.
+/// The pause between two checks of a call that waits for another worker's grant.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 40;
-/// A grant that is not stored is lost permanently.
+/// A worker tries this often to store a grant, because a grant that is not stored is lost permanently.
 const KEEP_TRIES: u32 = 10;
-/// X's refresh tokens are valid for half a year, and each use returns a new one.
+/// Redis keeps a grant for this time. X's refresh tokens are valid for half a year, and each use returns a new one.
 const KEPT_MS: u64 = 190 * 86_400_000;
 
 #[derive(Clone)]
 pub(super) enum Account {
-    /// The name of the tool's secret.
+    /// The name of the secret that contains the token.
     Fixed(&'static str),
     SignedIn(Arc<SignIn>),
 }
@@ -46,7 +47,7 @@ impl Account {
         sign_in.map_or(Self::Fixed("X_USER_TOKEN"), Self::SignedIn)
     }
 
-    /// Prefers the app's token to the user's.
+    /// For requests that only read: the app's token if there is one, otherwise the user's.
     pub(super) fn of_reader(sign_in: Option<Arc<SignIn>>, environment: &Environment) -> Self {
         let is_set = |name: &str| environment.get(name).is_some();
         match sign_in {
@@ -94,7 +95,7 @@ pub(super) struct SignIn {
     client: Arc<Client>,
     home: Store,
     seal: Seal,
-    /// Used if Redis has lost the grant.
+    /// The last grant that this worker read or obtained. Used if Redis has lost the grant.
     last: Mutex<Option<StoredGrant>>,
 }
 
@@ -121,7 +122,8 @@ impl SignIn {
         }))
     }
 
-    /// A dropped call must not stop the task: X may have replaced the refresh token already.
+    /// Returns a token other than `refused`. A dropped call must not stop the task: X may have replaced the refresh
+    /// token already.
     async fn token(self: &Arc<Self>, refused: Option<&SecretString>) -> Result<SecretString, ToolError> {
         let this = Arc::clone(self);
         let refused = refused.cloned();

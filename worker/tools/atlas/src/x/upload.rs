@@ -44,7 +44,7 @@ pub(super) async fn upload(api: &Api, context: &CallContext, mut media: Media) -
     finished(api, context, id, answer).await
 }
 
-/// The caller limits the wait.
+/// Waits until X has processed the media. The caller limits the wait.
 async fn finished(api: &Api, context: &CallContext, id: String, mut answer: Value) -> Result<String, ToolError> {
     loop {
         let Some(info) = answer.pointer("/data/processing_info") else { return Ok(id) };

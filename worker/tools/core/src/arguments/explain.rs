@@ -13,7 +13,7 @@ use crate::wording;
 /// A model corrects only a few problems in one step.
 pub(super) const PROBLEMS_MAX: usize = 5;
 const QUOTED_BYTES_MAX: usize = 80;
-/// Further entries are only counted.
+/// The maximum bytes of a list of values or names. Further entries are only counted.
 const LISTED_BYTES_MAX: usize = 320;
 const PROBLEM_BYTES_MAX: usize = 640;
 const PATH_BYTES_MAX: usize = 300;
@@ -22,7 +22,7 @@ const ALTERNATIVES_MAX: usize = 3;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CheckedValueName {
     pub(super) whole: &'static str,
-    /// `are` or `is`.
+    /// The verb after `whole`: `are` or `is`.
     pub(super) is: &'static str,
     part: &'static str,
     /// The singular and the plural form. The same applies to `unknown`.
@@ -178,7 +178,7 @@ fn message(error: &ValidationError<'_>, path: &str, names: &[String], subject: &
 }
 
 fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &CheckedValueName) -> String {
-    // The names below the top level are not collected.
+    // Names are suggested only at the top level, because the names below are not collected.
     let names = if path.is_empty() { names } else { &[] };
     let meant = |name: &str| wording::closest(name, names.iter().map(String::as_str), 1).first().copied();
     let expected = || listed(names.iter().map(|name| wording::cut(name, QUOTED_BYTES_MAX)), LISTED_BYTES_MAX / 2);
@@ -246,7 +246,8 @@ fn expected(error: &ValidationError<'_>) -> Option<String> {
     })
 }
 
-/// Schemas use a `oneOf` of `const` as an enum with a description for each value.
+/// The allowed values of an enum or a constant. Schemas also use a `oneOf` of `const` as an enum with a description for
+/// each value.
 fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
     use ValidationErrorKind as K;
     match error.kind() {
@@ -290,7 +291,8 @@ pub(super) fn of_schema(error: &ValidationError<'_>) -> String {
     wording::cut(&words.unwrap_or_else(|| error.masked().to_string()), PROBLEM_BYTES_MAX)
 }
 
-/// Names only the kind of a secret value, because more people and systems see messages than arguments.
+/// Describes a wrong value. Names only the kind of a secret value, because more people and systems see messages than
+/// arguments.
 pub fn found(path: &str, value: &Value) -> String {
     let secret = is_secret(path);
     match value {

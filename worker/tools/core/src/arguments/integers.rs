@@ -79,7 +79,7 @@ fn rewritten(value: Value<'_, '_>, schemas: &[&Schema], root: &Schema) -> Option
     }
 }
 
-/// `kind` is the value of a `type` keyword.
+/// True if `kind`, the value of a `type` keyword, permits integers but no other numbers.
 fn is_integer(kind: &Schema) -> bool {
     match kind {
         Schema::String(one) => one == "integer",
@@ -112,7 +112,7 @@ fn applying<'a>(schemas: &[&'a Schema], root: &'a Schema) -> Vec<&'a Schema> {
     found
 }
 
-/// `schemas` apply to the object, not to the member.
+/// Returns the schemas of the member. `schemas` apply to the object that contains the member.
 fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let declared = schema.get("properties").and_then(|properties| properties.get(name));
@@ -121,7 +121,7 @@ fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     schemas.iter().filter_map(of_one).collect()
 }
 
-/// `schemas` apply to the list, not to the item.
+/// Returns the schemas of the item. `schemas` apply to the list that contains the item.
 fn of_item<'a>(schemas: &[&'a Schema], index: usize) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let items = schema.get("items");

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 /// Bytes of a compiled pattern. A pattern such as `(a{1000}){1000}` would use too much memory.
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
-/// For one match. Real patterns need a few hundred steps.
+/// The maximum backtracking steps of one match. Real patterns need a few hundred steps.
 const STEPS_BACK_MAX: usize = 10_000;
 
 /// Completes a sentence that begins with `the schema`.
@@ -34,7 +34,8 @@ pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
     (readable != *schema).then_some((readable, unread))
 }
 
-/// In ECMA 262, `[\w-.]` matches a word character, a hyphen or a dot. Other engines reject the hyphen.
+/// Escapes the hyphen in `[\w-.]`. In ECMA 262, this class matches a word character, a hyphen or a dot. Other engines
+/// reject the hyphen.
 fn literal_hyphens(pattern: &str) -> String {
     let is_class = |escape: Option<&char>| escape.is_some_and(|escape| "dDsSwW".contains(*escape));
     let mut text = String::with_capacity(pattern.len() + 8);
@@ -101,7 +102,8 @@ fn strip(schema: &mut Value, at: &mut String, unread: &mut Vec<String>) {
     }
 }
 
-/// Without these patterns, the allowed names are unknown. So the check of additional members is also left to the tool.
+/// Removes the unsupported patterns for names. The allowed names are then unknown, so the check of additional members
+/// is also left to the tool.
 fn strip_names(members: &mut Map<String, Value>, at: &str, unread: &mut Vec<String>) {
     let Some(Value::Object(patterns)) = members.get_mut("patternProperties") else { return };
     let odd: Vec<String> = patterns.keys().filter(|pattern| !can_be_read(pattern)).cloned().collect();

@@ -41,7 +41,7 @@ impl Step {
     }
 }
 
-/// The error is a JSON pointer and the reason.
+/// Fails if validation can cost too much. The error is the place (a JSON pointer) and the reason.
 pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
     let mut walk = Walk {
         root: schema,
@@ -58,12 +58,12 @@ pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
 struct Walk<'a> {
     root: &'a Value,
     met: usize,
-    /// References that are being followed: the target, and the length of `steps` at the reference.
+    /// References that the walk is inside of: the target, and the length of `steps` at the reference.
     open: Vec<(&'a str, usize)>,
     steps: Vec<Step>,
     /// Recursive uses of open references: the target, and the steps from the reference to the use.
     returns: Vec<(&'a str, Vec<Step>)>,
-    /// For each repeated part, by the steps that lead to the part.
+    /// The weight of each repeated part, by the steps that lead to the part.
     weights: HashMap<Vec<Step>, usize>,
     /// A JSON pointer. After a failure, the place of the failure.
     place: String,
@@ -190,7 +190,8 @@ impl<'a> Walk<'a> {
         walked
     }
 
-    /// A definition that applies itself twice to the same part of an instance requires exponential work.
+    /// Records a recursive use of a definition. Two uses for the same part of an instance would require exponential
+    /// work.
     fn back(&mut self, target: &'a str, opened_at: usize) -> Result<(), String> {
         let since = self.steps[opened_at..].to_vec();
         if since.is_empty() {
@@ -214,7 +215,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// JSON pointers in a URI fragment are percent-encoded.
+/// Decodes a JSON pointer in a URI fragment, which is percent-encoded.
 pub(super) fn percent_decoded(pointer: &str) -> String {
     let bytes = pointer.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

@@ -23,7 +23,7 @@ impl SchemaSearch<'_> {
         if members.get("enum").and_then(Value::as_array).is_some_and(Vec::is_empty) {
             return Some((format!("{at}/enum"), "it is required, and none of no values can be given".into()));
         }
-        // The keywords of the lower and the upper bound, for a schema with a single `type`.
+        // The keywords of the lower and the upper bound of a schema with a single `type`.
         let pairs = match members.get("type").and_then(Value::as_str) {
             Some("string") => ["minLength", "maxLength"],
             Some("integer" | "number") => ["minimum", "maximum"],

@@ -47,7 +47,8 @@ impl Encoding {
         }
     }
 
-    /// The secret can begin at any of the run's first digits, because other bytes can precede the secret.
+    /// The number of alignments to try. Other bytes can precede the secret, so the secret can begin at any of the run's
+    /// first digits.
     pub(super) const fn phases(self) -> usize {
         match self {
             Self::Base64 => 4,
@@ -121,7 +122,7 @@ impl Encoding {
     }
 }
 
-/// The first value is [`OTHER`] if the number is [`SEPARATOR`] or larger.
+/// Returns the number and its width. The number is [`OTHER`] if it is [`SEPARATOR`] or larger.
 fn decimal(text: &[u8], at: usize) -> (u8, usize) {
     let digits = text.get(at..).unwrap_or_default();
     let width = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();

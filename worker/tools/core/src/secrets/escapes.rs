@@ -36,7 +36,8 @@ fn json_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     for doubled in [2, 4, 8].into_iter().filter(|doubled| *doubled <= run) {
         read(b"\\", doubled);
     }
-    // Each level of nesting doubles the backslashes and adds one before a quote.
+    // Each level of nesting doubles the backslashes and adds one before a quote. Longer runs are nested too deeply to
+    // be read.
     if run > NESTED_MAX {
         return;
     }

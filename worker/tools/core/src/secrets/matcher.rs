@@ -8,11 +8,11 @@ use encoding_rs::WINDOWS_1252;
 use super::encodings::Encoding;
 use super::escapes;
 
-/// Shorter secrets would match everywhere.
+/// Shorter secrets are not searched for, because they would match everywhere.
 const SECRET_BYTES_MIN: usize = 4;
 /// Secrets of this length match in any case of letters, because hosts, headers and databases change the case.
 const CASELESS_BYTES_MIN: usize = 8;
-/// Depth of nested encodings.
+/// The maximum depth of nested encodings.
 const ENCODED_MAX: usize = 2;
 /// Comparisons from one position of the text, per byte of the secret. Keeps the cost linear for nested escapes.
 const STEPS_PER_BYTE: usize = 16;
@@ -40,7 +40,7 @@ impl SecretMatcher {
         Self { wanted, by_first, shortest }
     }
 
-    /// In order, without overlaps, and at character boundaries.
+    /// Returns the byte ranges of the secrets in order, without overlaps, and at character boundaries.
     pub(super) fn found(&self, text: &str) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         if self.wanted.is_empty() {
@@ -67,7 +67,8 @@ impl SecretMatcher {
         found
     }
 
-    /// `place` maps a range of this text to a range of the whole text.
+    /// Searches the text and the decoded bytes of its encoded parts. `place` maps a range of this text to a range of
+    /// the whole text.
     fn search(
         &self,
         text: &[u8],
@@ -114,7 +115,7 @@ impl SecretMatcher {
     }
 }
 
-/// A program may read or write the secret in a wrong character set. The first form is unchanged.
+/// Returns the forms of the secret: unchanged, and as a program with a wrong character set would read or write it.
 fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
     let mut all = vec![secret.as_bytes().to_vec()];
     if secret.is_ascii() {
@@ -145,7 +146,7 @@ fn whole_escape(bytes: &[u8], at: usize) -> usize {
     at - slashes % 2
 }
 
-/// The longest match counts, plain or escaped.
+/// The end of the longest match, plain or escaped.
 fn end_of(wanted: &[u8], text: &[u8], start: usize) -> Option<usize> {
     let is_same = |byte: u8, wanted_byte: u8| {
         byte == wanted_byte || wanted.len() >= CASELESS_BYTES_MIN && byte.eq_ignore_ascii_case(&wanted_byte)

@@ -10,7 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::{CallContext, ToolError};
 
-/// For calls outside a fleet, and for tools that do not run again.
+/// The error of calls outside a fleet, and of tools that do not run again.
 const NONE_HERE: &str = "No other tool can be called from here: only tools with the effect read or idempotent do so, on a \
                          fleet. What has effects are the calls that they make.";
 

@@ -12,14 +12,15 @@ pub(super) fn text<'a>(body: &'a [u8], headers: &HeaderMap) -> Option<Cow<'a, st
     if declared.is_none_or(Encoding::is_ascii_compatible)
         && let Ok(text) = std::str::from_utf8(body)
     {
-        // JSON does not allow a byte order mark.
+        // JSON does not allow a byte order mark, so it is dropped.
         return Some(Cow::Borrowed(text.strip_prefix('\u{feff}').unwrap_or(text)));
     }
     let (text, _, is_odd) = declared?.decode(body);
     (!is_odd).then_some(text)
 }
 
-/// Servers declare their default encoding for images too, and some encodings decode any bytes.
+/// `None` for other media types: servers declare their default encoding for images too, and some encodings decode any
+/// bytes.
 fn declared(headers: &HeaderMap) -> Option<&'static Encoding> {
     let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?.to_ascii_lowercase();
     let mut parts = kind.split(';').map(str::trim);

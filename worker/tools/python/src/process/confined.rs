@@ -22,12 +22,13 @@ use crate::machine::Machine;
 use crate::runtime::{self, SocketAt};
 use crate::scratch::Scratch;
 
-/// For the interpreter itself and its tools. Each concurrent call adds one.
+/// The number of processes that the interpreter and its tools may have. Each concurrent call adds one.
 const PROCESSES: u64 = 64;
 const OPEN_FILES: u64 = 1_024;
-/// A multiple of `memory_max`. At `memory_max`, an interpreter is replaced. At this multiple, it is killed.
+/// The sandbox's memory limit, as a multiple of `memory_max`. At `memory_max`, an interpreter is replaced. At the
+/// limit, it is killed.
 const WALL: u64 = 2;
-/// A confined interpreter has its own temporary folder.
+/// The variable that names the temporary folder. A confined interpreter has its own temporary folder.
 const TEMPORARY: &str = "TMPDIR";
 
 /// Dropping this value kills the whole sandbox.
@@ -89,7 +90,7 @@ fn spec(
         false => Network::Tcp(sandbox.tcp_ports.iter().copied().collect()),
     };
     let limits = Limits {
-        // The timeout of a call limits only the call.
+        // An interpreter runs without a time limit. Each call has its own timeout.
         cpu_ms: u64::MAX,
         wall_ms: u64::MAX,
         memory_bytes: def.memory_max.saturating_mul(WALL),
@@ -106,12 +107,12 @@ fn real(path: &Path) -> Result<PathBuf, String> {
 }
 
 impl ConfinedProcess {
-    /// The interpreter is a descendant of the launcher.
+    /// Returns the launcher's process id. The interpreter is a descendant of the launcher.
     pub(super) fn launcher(&self) -> Option<u32> {
         self.confined.launcher()
     }
 
-    /// Call [`Self::end`] after this.
+    /// Kills all processes of the sandbox. Call [`Self::end`] after this.
     pub(super) fn kill(&self) {
         self.confined.kill();
     }
@@ -123,7 +124,7 @@ impl ConfinedProcess {
             self.kill();
             ended = tokio::time::timeout(DIES_IN, self.confined.ended()).await.ok();
         }
-        // The last output may still arrive.
+        // The last output may still arrive, so wait for it.
         if let Some(listening) = self.listening.take() {
             let _ = tokio::time::timeout(Duration::from_millis(200), listening).await;
         }

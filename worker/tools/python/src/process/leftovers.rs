@@ -7,10 +7,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 pub(super) const MARK: &str = "TICKFLEET_INTERPRETER";
-/// A process may fork during one pass. The next pass finds the child.
+/// The maximum number of passes. A process may fork during one pass, and the next pass finds the child.
 const LOOKS_MAX: usize = 10;
 
-/// Blocks. Without `/proc`, no process is found.
+/// Kills all processes with the mark. Blocks. Without `/proc`, no process is found.
 pub(super) fn end(mark: &str) {
     let variable = format!("{MARK}={mark}");
     for _ in 0..LOOKS_MAX {

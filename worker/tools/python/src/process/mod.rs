@@ -47,7 +47,7 @@ pub(crate) async fn start(
 }
 
 impl Process {
-    /// In a sandbox, the launcher's process id. `None` in a tool host.
+    /// Returns the interpreter's process id, or the launcher's in a sandbox. `None` in a tool host.
     pub(crate) fn id(&self) -> Option<u32> {
         match self {
             Self::Own(process) => process.id(),
@@ -65,7 +65,7 @@ impl Process {
         }
     }
 
-    /// Without a grace period. Call [`Self::end`] after this.
+    /// Kills the process without a grace period. Call [`Self::end`] after this.
     pub(crate) fn kill(&self) {
         match self {
             Self::Own(process) => process.kill(),
@@ -74,7 +74,7 @@ impl Process {
         }
     }
 
-    /// Does not wait for a tool host, which ends its interpreter itself.
+    /// Returns a description of the end, if known. Does not wait for a tool host, which ends its interpreter itself.
     pub(crate) async fn end(self) -> Option<String> {
         match self {
             Self::Own(process) => process.end().await.map(|status| status.to_string()),

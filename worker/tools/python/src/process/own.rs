@@ -82,7 +82,7 @@ fn command(def: &ModulesDef, environment: &Environment) -> Result<Vec<String>, S
         }
         ToolRuntime::Node => {
             let interpreter = runtime::interpreter(&def.interpreter, &environment.get("PATH").unwrap_or_default())?;
-            // A host with another working directory must find the same folders.
+            // Paths are made absolute, because a host with another working directory must find the same folders.
             let absolute = |folder: &PathBuf| {
                 std::path::absolute(folder).map_err(|error| format!("'{}' has no place ({error})", folder.display()))
             };
@@ -132,10 +132,10 @@ impl OwnProcess {
         status
     }
 
-    /// Call [`Self::end`] after this.
+    /// Kills the interpreter's process group. Call [`Self::end`] after this.
     pub(super) fn kill(&self) {
         if let Some(group) = self.group {
-            // `killpg` fails only if the group no longer exists.
+            // `killpg` fails only if the group no longer exists, and then nothing is left to kill.
             let _ = killpg(group, Signal::SIGKILL);
         }
     }
@@ -147,7 +147,8 @@ impl OwnProcess {
 
 impl Drop for OwnProcess {
     fn drop(&mut self) {
-        // `kill_on_drop` kills only the interpreter itself. After its exit, the kernel may reuse the group id.
+        // `kill_on_drop` kills only the interpreter itself. After its exit, the kernel may reuse the group id, so the
+        // group is not signaled then.
         if self.child.id().is_some() {
             self.kill();
         }

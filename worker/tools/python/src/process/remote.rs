@@ -9,13 +9,14 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 
-/// The containers of a pod start at the same time, so the host may be absent at first.
+/// The pause between attempts to connect. The containers of a pod start at the same time, so the host may be absent at
+/// first.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
 /// Dropping this value closes the connection. The host then ends the interpreter.
 pub(crate) struct Remote(StdUnixStream);
 
-/// A killed host leaves a socket on which nothing listens.
+/// True if no host listens. A killed host leaves a socket file on which nothing listens.
 fn is_absence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
@@ -24,7 +25,7 @@ pub(crate) fn is_absent(path: &str) -> bool {
     StdUnixStream::connect(path).is_err_and(|error| is_absence(&error))
 }
 
-/// Waits at most `patience` for the host.
+/// Connects to the host. Waits at most `patience` if no host listens yet.
 pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, UnixStream), String> {
     let began = Instant::now();
     let mut reported = false;

@@ -17,7 +17,7 @@ use tickfleet_tools_python::Pools;
 
 const PYPI: [&str; 2] = ["pydantic==2.12.5", "docstring-parser==0.17.0"];
 
-/// Installed once, into cargo's target folder.
+/// The Python packages, which are installed once, into cargo's target folder.
 pub fn python_path() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {

@@ -36,7 +36,7 @@ async fn a_loss_drops_the_last_writes_and_starts_a_new_epoch() {
     assert!(has(&store, "b").await && !has(&store, "c").await);
     let shard = store.shard().await.unwrap();
     assert_eq!((shard.epoch, shard.epoch_began_ms, shard.now_ms), (2, START + 1_800, START + 1_800));
-    // Writes that one restart loses do not reappear after the next restart.
+    // The writes that a restart has lost do not reappear after the next restart.
     store.lose(0);
     assert!(has(&store, "b").await && !has(&store, "c").await);
     store.lose(60_000);

@@ -237,7 +237,7 @@ proptest! {
 }
 
 proptest! {
-    // Each case reads the directory once for each byte of the last frame.
+    // Only a few cases, because each case reads the directory once for each byte of the last frame.
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
     #[test]
