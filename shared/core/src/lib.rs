@@ -22,22 +22,30 @@
 //! Each invariant prevents an interleaving that would break a promise. [`mutants`] lists the guards that enforce the
 //! invariants.
 //!
-//! 1. A counter stores the end of its window, and resets only when shard time has reached this end. 2. A shard has one
-//! clock, which never steps back. 3. Every turn ends through one transition. Each unfinished turn is in exactly one
-//! place: a throttle queue, a timer, or a slice. 4. The version of the turn's record is the fence of a slice. An entry
-//! is never claimed from another consumer. 5. Streams are trimmed, but never past entries that are held or unread. 6. A
-//! call has one writer. The result of a `once` call is committed before the next call begins. 7. A `once` call begins
-//! with a transaction of its own, and only under a lease. The call is retried only if it certainly did nothing. 8. For
-//! one lease after a restart of the store, nothing is reaped, no `once` call begins, and nothing is admitted in a
-//! window that began before the restart. Workers report the calls that they began. 9. Records of unfinished work have
-//! no lifetime. An accepted ID is never refused because a bound is reached. 10. All records of a tenant are in one
-//! shard. 11. The work of a transaction is bounded. 12. A consumer sends a heartbeat before it takes work. Only
-//! consumers without a lease are reaped. 13. A write that frees memory is never refused. 14. Inboxes are bounded for
-//! each tenant. 15. Everything that waits has a deadline and one timer. 16. A decision relies only on the policy that
-//! is in force when it is committed. 17. A poison item affects only itself. 18. Events may come in any order: a cancel
-//! before its turn, or a result before its begin was seen. 19. No tenant uses up another tenant's bound. 20. A
-//! connection error counts against the connection, not against an item. 21. A call that began is never reported as not
-//! run.
+//! 1. A counter stores the end of its window, and resets only when shard time has reached this end.
+//! 2. A shard has one clock, which never steps back.
+//! 3. Every turn ends through one transition. Each unfinished turn is in exactly one place: a throttle queue, a timer,
+//!    or a slice.
+//! 4. The version of the turn's record is the fence of a slice. An entry is never claimed from another consumer.
+//! 5. Streams are trimmed, but never past entries that are held or unread.
+//! 6. A call has one writer. The result of a `once` call is committed before the next call begins.
+//! 7. A `once` call begins with a transaction of its own, and only under a lease. The call is retried only if it
+//!    certainly did nothing.
+//! 8. For one lease after a restart of the store, nothing is reaped, no `once` call begins, and nothing is admitted in
+//!    a window that began before the restart. Workers report the calls that they began.
+//! 9. Records of unfinished work have no lifetime. An accepted ID is never refused because a bound is reached.
+//! 10. All records of a tenant are in one shard.
+//! 11. The work of a transaction is bounded.
+//! 12. A consumer sends a heartbeat before it takes work. Only consumers without a lease are reaped.
+//! 13. A write that frees memory is never refused.
+//! 14. Inboxes are bounded for each tenant.
+//! 15. Everything that waits has a deadline and one timer.
+//! 16. A decision relies only on the policy that is in force when it is committed.
+//! 17. A poison item affects only itself.
+//! 18. Events may come in any order: a cancel before its turn, or a result before its begin was seen.
+//! 19. No tenant uses up another tenant's bound.
+//! 20. A connection error counts against the connection, not against an item.
+//! 21. A call that began is never reported as not run.
 
 pub mod audit;
 pub mod bounds;
