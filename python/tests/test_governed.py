@@ -153,7 +153,7 @@ def test_an_output_that_is_not_json_is_still_reported() -> None:
 
 def test_heartbeats_stop_with_the_function() -> None:
     async def slow(order: str) -> str:
-        # The run takes several leases of 30 ms.
+        # The run lasts for several leases of 30 ms.
         await asyncio.sleep(0.2)
         return order
 

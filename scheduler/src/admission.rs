@@ -132,7 +132,8 @@ impl Rejection {
     }
 }
 
-/// Returns the name and the digest that the client may have recorded at the submission.
+/// Returns the name and the digest under which the client may have recorded the submission: the rejection is written
+/// to this record.
 fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
     let turn = refusal.turn_id.clone().or_else(|| refusal.task_id.clone().map(Into::into))?;
     let tenant = refusal.tenant.clone()?;

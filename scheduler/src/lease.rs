@@ -51,8 +51,8 @@ impl Lease {
         loop {
             self.send_heartbeat(&consumer).await?;
             let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
-            // After an outage of the store, other schedulers may be alive without heartbeats. This policy therefore
-            // takes over only after a whole lease without heartbeats of others.
+            // After an outage of the store, other schedulers may be alive although they have no heartbeats yet. So this
+            // scheduler puts its older policy in force only after a whole lease in which no other had a heartbeat.
             let take = silent_since.is_some_and(|since: Instant| since.elapsed() > lease);
             self.active.refresh(&self.store).await?;
             let active = self.active.load();

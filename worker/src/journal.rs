@@ -134,8 +134,8 @@ impl WorkerJournal {
         self.report_until_answered(&left).await;
     }
 
-    /// If the store has restarted, reports everything. Must be called with each heartbeat, and no call may begin before
-    /// the report succeeds.
+    /// If the store has restarted, reports all entries of the journal to it. Must be called with each heartbeat, and no
+    /// call may begin before the report succeeds.
     pub(crate) async fn report(&self) -> Result<(), StoreError> {
         self.entries.lock().forget(self.now_ms());
         let _reporting = self.reporting.lock().await;

@@ -37,7 +37,8 @@ struct ReportedDrain {
 }
 
 impl WorkerDrainFlag {
-    /// If a new run of the store has lost the drain flag, the worker stays drained. The caller then restores the flag.
+    /// Returns the pause that the caller must store again: the worker stays drained although a new run of the store has
+    /// lost the drain flag.
     pub(crate) fn report(&self, drained: Option<&Pause>, run: StoreRun) -> Option<Pause> {
         let mut reported = self.reported.lock();
         match (&reported.drained, drained) {

@@ -1,4 +1,5 @@
-//! Operator requests that need the fleet's configuration. The process that starts a gateway has the configuration.
+//! Operator requests that need the fleet's configuration. Only the process that starts a gateway has the configuration,
+//! so it implements these requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -142,7 +142,7 @@ pub(crate) async fn delegate(
     if let Some(permit) = permit
         && let TurnLookup::Ended(reply) = shared.waiting.reply(&name, wait, &permit, None).await?
     {
-        // The reply may belong to another message with this id, or the id may belong to other work.
+        // The id may already belong to another task or to a turn, and this reply may be the reply to that work.
         let is_others = reply.status == ReplyStatus::Done && reply.agent != task.target.as_str();
         let is_taken = is_others || shared.client.has_id_conflict(&task).await?;
         return if is_taken { Err(taken()) } else { Ok(reply_response(&reply)) };

@@ -23,7 +23,7 @@ pub struct PolicyState {
     slots: Arc<WorkerSlots>,
 }
 
-/// Later than any epoch, so that a new scheduler does not report an old restart.
+/// The epoch is unknown. This value is later than any epoch, so that a new scheduler does not report an old restart.
 const UNKNOWN_MS: i64 = i64::MAX;
 
 impl Default for PolicyState {

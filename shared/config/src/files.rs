@@ -37,7 +37,8 @@ const BUILT_IN: [(&str, &str); 9] = [
     (MCP_LOCK_FILE, include_str!("../../../config/mcp.lock.yaml")),
 ];
 
-/// If samples are off, the section of a missing file is empty.
+/// The built-in files with samples, each with its section. If samples are off and the file is missing, the section is
+/// empty.
 const SAMPLES: [(&str, &str); 4] =
     [(AGENTS, "agents"), (TOOLS, "tools"), (PERMISSIONS, "permissions"), (TENANTS, "tenants")];
 

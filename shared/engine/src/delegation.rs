@@ -119,8 +119,9 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
     Ok(Some(granted.map_or_else(|| own.clone(), |granted| &granted & own)))
 }
 
-/// A service delegates the task for `agent`, the agent of the parent task. Fails if the task names another delegator,
-/// or if the parent task may not delegate.
+/// For a task that a service delegates: makes `agent`, the agent of the parent task, the delegator, and narrows the
+/// task's rights to those of the parent task. Fails if the task names another delegator, or if the parent task may not
+/// delegate.
 pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (RejectionCode, String)> {
     if task.delegator.as_ref().is_some_and(|delegator| delegator != agent) {
         // The delegator may have guessed the parent's ID, so the message does not name the parent's agent.

@@ -100,7 +100,7 @@ fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
     }
 }
 
-/// The approval request replaces `{requested_ms}` and `{until_ms}` in the JSON with times.
+/// The JSON contains the placeholders `{requested_ms}` and `{until_ms}`. The approval request replaces them with times.
 #[must_use]
 pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&str, &CallId, &str)) -> String {
     let mut head = reply_head(name, head);

@@ -50,7 +50,8 @@ impl Redactor {
         patch.end()
     }
 
-    /// Numbers and spacing stay unchanged. Incomplete JSON is redacted up to its end, and other text as free text.
+    /// Redacts JSON. Numbers and spacing stay unchanged. Incomplete JSON is redacted up to its end. Text that is not
+    /// JSON is redacted as in [`Self::text`].
     #[must_use]
     pub fn json<'a>(&self, json: &'a str) -> Cow<'a, str> {
         settled(json, |json| self.nested(json, 0))

@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 const LEASE_MS: i64 = 2_000;
-/// In ms. [`FaultyStore::lose`] can lose only writes of this time.
+/// In ms. [`FaultyStore::lose`] can lose only writes that are not older than this.
 const HISTORY_MS: i64 = 2_000;
 const AGENTS: [&str; 3] = ["kelly", "fran", "ben"];
 /// `sam` has a handler, and `ext` is an external runtime.

@@ -169,8 +169,8 @@ impl TaskRun<'_> {
             let number = format!("{number}.{at}");
             let is_reserved = match budgets.reserve(&number, model, request).await {
                 Ok(is_reserved) => is_reserved,
-                // Do not wait for the budget: after each wait, the request would go again to an earlier provider that
-                // may charge for it.
+                // An error would let the task wait for the budget. After the wait, the request would go again to an
+                // earlier provider that may already charge for it.
                 Err(_) if failed.iter().any(|error: &ModelError| error.may_have_run) => break,
                 Err(failure) => return Err(failure),
             };

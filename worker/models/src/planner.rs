@@ -57,7 +57,8 @@ fn model_message(text: &str, calls: &[ToolCall]) -> ChatMessage {
     ChatMessage::Model { text: words, calls: Vec::new() }
 }
 
-/// The last call of a cut-off answer can be unreadable. A call of `none` means that the text is the answer.
+/// The last call of a cut-off answer can be unreadable, and then never runs. A call of the tool `none` means that the
+/// answer is its text.
 pub(crate) fn parse_calls(request: &ModelRequest, answer: ModelAnswer) -> ModelAnswer {
     if request.answer_only || request.tools.is_empty() || answer.stop == StopReason::Refused {
         return answer;

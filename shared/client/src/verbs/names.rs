@@ -137,8 +137,8 @@ impl FleetNames {
         Ok(Some(UnknownName { message, is_in_force_here }))
     }
 
-    /// Rejects an unknown name in a filter without matches. A filter with matches may name removed agents and tools,
-    /// because their entries and turns are still stored.
+    /// Call this if a filter has no matches: rejects a filter with an unknown name. With matches, an unknown name is
+    /// allowed, because it may be a removed agent or tool whose entries and turns are still stored.
     pub async fn check_filter(&self, client: &Client, filter: FilteredNames<'_>) -> Result<(), VerbError> {
         let outcomes: BTreeSet<&str> = Outcome::ALL.into_iter().map(Outcome::as_str).collect();
         let causes: BTreeSet<&str> = outcomes.iter().copied().chain(RejectionCode::WORDS).collect();

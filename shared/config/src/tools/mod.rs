@@ -176,7 +176,7 @@ pub struct HttpDef {
     pub query: BTreeMap<String, String>,
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// With an empty default, the call must contain the argument.
+    /// If the default of an argument is empty, the call must contain the argument.
     #[serde(default)]
     pub defaults: BTreeMap<String, String>,
     /// A string that is exactly `{{argument}}` becomes the argument's JSON value. A member with an absent argument is

@@ -22,8 +22,9 @@ use crate::turn::{Note, Turn};
 const DEBITS_BYTES_MAX: usize = 1_000;
 const WAITS_MAX: usize = 4;
 
-/// Returns `None` if the turn was never admitted, if its list of notes is full, or if the debited counters are unknown.
-/// `debited` has the counters that are not in the turn's record yet.
+/// Returns the turn's last admission as text for the audit log. `None` if the turn was never admitted, if its list of
+/// notes is full, or if the debited counters are unknown. `debited` has the counters that are not in the turn's record
+/// yet.
 #[must_use]
 pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
     if turn.notes.len() >= Turn::NOTES_MAX {

@@ -146,7 +146,7 @@ pub struct Anchor {
     pub candidate: Candidate,
     pub before: String,
     pub upto: String,
-    /// Empty if the heads are copied elsewhere.
+    /// Chain heads to append to the shard's own stream. Empty if the heads are copied to another place.
     pub anchors: Vec<Bytes>,
     pub anchors_max: u64,
 }

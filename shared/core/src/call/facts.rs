@@ -138,7 +138,8 @@ pub struct AppliedFactChange {
 }
 
 impl Fact {
-    /// Only a certain clear ends the fact earlier. Returns false if nothing changed.
+    /// Applies a change to the fact. Only `Cleared` can end the fact before its time: `MaybeCleared` keeps the time,
+    /// but makes the fact uncertain. Returns false if nothing changed.
     pub fn change(
         &mut self,
         transition: FactTransition,

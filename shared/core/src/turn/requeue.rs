@@ -214,7 +214,7 @@ impl Decision for DeadLetterStrayEntry<'_> {
 }
 
 impl HeldEntry {
-    /// This guard also removes the entry.
+    /// A guard that the entry is held. If all guards hold, the store also removes the entry.
     fn is_held(&self) -> Guard {
         Guard::Held(self.queue.clone(), self.entry.clone())
     }

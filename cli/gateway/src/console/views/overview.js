@@ -5,7 +5,7 @@ import { count, money, span, tally, workerOf } from "../format.js";
 import { live } from "../live.js";
 import { age, button, card, chip, empty, h, keepInLink, known, link, page, redraw, storyLink, table } from "../ui.js";
 
-/** Returns the link text, view and query for one subject, or for the list if no subject is given. */
+/** Returns the text, view and query of a link: to one subject if `name` is given, otherwise to the list. */
 const ofOne = (one, all, name) => (name ? [one[0].toUpperCase() + one.slice(1), one, { name }] : [all[0].toUpperCase() + all.slice(1), all, {}]);
 const workers = (name) => ofOne("worker", "workers", name);
 

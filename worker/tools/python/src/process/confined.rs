@@ -22,7 +22,7 @@ use crate::machine::Machine;
 use crate::runtime::{self, SocketAt};
 use crate::scratch::Scratch;
 
-/// The number of processes that the interpreter and its tools may have. Each concurrent call adds one.
+/// Maximum number of processes of the interpreter and its tools. The limit grows by one for each concurrent call.
 const PROCESSES: u64 = 64;
 const OPEN_FILES: u64 = 1_024;
 /// The sandbox's memory limit, as a multiple of `memory_max`. At `memory_max`, an interpreter is replaced. At the
