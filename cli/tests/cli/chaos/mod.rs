@@ -315,6 +315,7 @@ async fn play(target: ChaosTarget, losses: Option<u64>) -> ChaosResult {
     let sent_again = all_replies(&mut world, &mut evidence).await;
     evidence.runs = ledger.runs();
     (evidence.admitted, evidence.jumps) = (witness.admitted(), witness.since(&world.jumps));
+    evidence.has_replicas = world.target.forgets();
     assert!(evidence.admitted.len() >= evidence.runs.len() / 2, "the witness saw few slices");
     let verdict = evidence.judge();
     report(seed, &world.recovered, &evidence, &verdict);

@@ -40,6 +40,9 @@ pub struct Evidence {
     pub admitted: Vec<AdmittedCall>,
     /// Times since the start of the witness at which a shard's clock may have changed.
     pub jumps: Vec<Duration>,
+    /// True if two primaries can admit calls at the same time: one of them was paused or cut off, and then resumed. Its
+    /// calls do not run, because no replica confirms them.
+    pub has_replicas: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -85,7 +88,7 @@ impl Evidence {
     }
 
     fn windows_hold(&self, calls: &[&AdmittedCall]) -> bool {
-        if self.jumps.is_empty() {
+        if self.jumps.is_empty() && !self.has_replicas {
             return windows_hold(&calls.iter().map(|call| call.at_ms).collect::<Vec<_>>());
         }
         let mut by_primary: BTreeMap<&Option<Vec<u8>>, Vec<u64>> = BTreeMap::new();
@@ -184,6 +187,7 @@ fn honest() -> Evidence {
         runs: (0..40).map(runs).collect(),
         admitted: (0..40).map(|n| call("a1", n, 5_000 + n / 10 * 1_000 + n % 10)).collect(),
         jumps: Vec::new(),
+        has_replicas: false,
     }
 }
 
@@ -230,6 +234,10 @@ fn entries_after_a_clock_step_back_are_judged_by_shard_time() {
         let later = |n| AdmittedCall { seen, led: Some(primary.into()), ..call("a1", ms + n, 5_000) };
         evidence.admitted.extend((0..10).map(later));
     }
+    assert_eq!(evidence.judge(), ChaosVerdict::default());
+    evidence.jumps.clear();
+    assert_eq!(evidence.judge().tick_exceeded, ["a1"], "a Redis without replicas is one primary");
+    evidence.has_replicas = true;
     assert_eq!(evidence.judge(), ChaosVerdict::default());
     evidence.admitted.iter_mut().for_each(|call| call.led = None);
     assert_eq!(evidence.judge().tick_exceeded, ["a1"]);
