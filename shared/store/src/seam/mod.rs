@@ -249,8 +249,6 @@ const REREADS_MAX: usize = 3;
 
 /// A decision in progress, without its type: all decisions share one copy of the loop's code.
 trait Attempt: Send {
-    fn reads(&self) -> Vec<Query>;
-
     /// Returns the transaction to commit. `None` if the decision ended without a commit.
     fn decide(&mut self, view: &View, context: &Context) -> Result<Option<Transaction>, Undecided>;
 
@@ -266,10 +264,6 @@ struct DecisionAttempt<'a, D: Decision> {
 }
 
 impl<D: Decision> Attempt for DecisionAttempt<'_, D> {
-    fn reads(&self) -> Vec<Query> {
-        self.decision.reads()
-    }
-
     fn decide(&mut self, view: &View, context: &Context) -> Result<Option<Transaction>, Undecided> {
         Ok(match self.decision.decide(view, context)? {
             Step::Commit(transaction, output) => {
@@ -321,12 +315,9 @@ pub async fn run<D: Decision>(
     decisions: &[D],
 ) -> Result<(ShardState, Results<D>), StoreError> {
     let mut view = View::default();
-    let mut batch = Batch::of(decisions);
-    let attempts = batch.attempts();
-    let hinted: HashSet<Query> = attempts.iter().flat_map(|attempt| attempt.reads()).collect();
+    let hinted: HashSet<Query> = decisions.iter().flat_map(Decision::reads).collect();
     read_into(store, &mut view, hinted).await?;
-    let (shard, _) = run_attempts(store, versions, shard, &mut view, attempts, None).await?;
-    Ok((shard, batch.results()))
+    run_with(store, versions, shard, &mut view, decisions).await
 }
 
 /// Starts with a view that the caller has filled, for example with a record that it has just written.
