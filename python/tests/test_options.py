@@ -46,11 +46,12 @@ def test_a_function_can_declare_every_field_of_the_configuration():
         "grace_ms": 30_000,
     }
 
-    @tool(effect="read", cache=Cache(ttl=60, per="agent"))
+    @tool(effect="read", cache=Cache(ttl=60, per="agent"), durable="replica")
     def read_all_options() -> None:
         """Reads."""
 
-    assert of(read_all_options).definition()["cache"] == {"ttl_ms": 60_000, "per": "agent"}
+    declared = of(read_all_options).definition()
+    assert declared["cache"] == {"ttl_ms": 60_000, "per": "agent"} and declared["durable"] == "replica"
 
 
 FOUND = {"tool": "find", "happened": "/found"}

@@ -72,7 +72,7 @@ for (const [options, expected] of [
   [{ effectWindowMs: 5_000 }, /effectWindowMs is 5000; expected an effectKey beside it/],
   [{ cache: { ttlMs: 5_000 } }, /cache requires the effect read, and the effect is once/],
   [{ effect: "read", cache: { ttlMs: 1 } }, /cache\.ttlMs is 1; expected 1000 to 86400000 milliseconds/],
-  [{ effect: "read", durable: "local" }, /durable requires the effect once/],
+  [{ durable: "disk" }, /durable is "disk"; expected none, local or replica/],
   [{ approval: { quorum: 0 } }, /approval\.quorum is 0; expected 1 to 16/],
   [{ approval: { by: "finance" } }, /approval\.by is "finance"; expected a list of texts/],
   [{ reconcile: { tool: "find", happened: "found" } }, /reconcile\.happened is "found"; expected a JSON pointer/],
@@ -101,7 +101,7 @@ test("a name is registered once", () => {
 });
 
 test("the declaration has every option, and the schemas of both sides", () => {
-  const options = { id: "tool_7", effect: "read", cache: { ttlMs: 60_000 }, timeoutMs: 1_500, category: "shop", displayName: "Stock", version: "2.0.0", requiresApproval: true, requiredCapabilities: ["a"], requiredFeatures: ["b"] };
+  const options = { id: "tool_7", effect: "read", cache: { ttlMs: 60_000 }, durable: "local", timeoutMs: 1_500, category: "shop", displayName: "Stock", version: "2.0.0", requiresApproval: true, requiredCapabilities: ["a"], requiredFeatures: ["b"] };
   const both = z.object({ n: z.int().default(1).describe("How many") });
   const { name, input_schema, output_schema, ...rest } = declared({ ...options, input: both, output: both }).definition();
   assert.deepEqual(rest, {
@@ -113,7 +113,7 @@ test("the declaration has every option, and the schemas of both sides", () => {
     effect_key: null,
     cache: { ttl_ms: 60_000, per: "tenant" },
     reconcile: null,
-    durable: null,
+    durable: "local",
     category: "shop",
     display_name: "Stock",
     version: "2.0.0",

@@ -708,6 +708,7 @@ mod tests {
         assert_eq!(once.get("echo").unwrap().spec.effect, Effect::Once, "the stricter one");
         let durable = build(json!({"tools": {"echo": {"durable": "local"}}})).unwrap();
         assert_eq!(durable.get("echo").unwrap().spec.durable, Some(Durability::Disk));
+        assert!(registry.is_parallel("echo") && !durable.is_parallel("echo"));
     }
 
     #[test]
@@ -726,6 +727,7 @@ mod tests {
         assert_eq!(taken(Some("<10")), expected("2.0.0", "tool_find@2"));
         assert_eq!(taken(Some("3")), None);
         assert_eq!(registry.effect("find"), Some(Effect::Once), "the strictest of them");
+        assert!(!registry.is_parallel("find"), "one version is not a read");
         assert_eq!(registry.iter().filter(|tool| tool.spec.name == "find").count(), 1, "one name is shown once");
         let published = registry.names_by_id();
         assert_eq!(published["tool_find"], "find@1.0.0", "an id of a version is known with its version");

@@ -373,6 +373,7 @@ fn a_once_call_waits_one_lease_after_a_restart() {
     let in_epoch = |epoch| Begin { epoch, ..once(&slice, "n1") };
     store.now_ms = 100 + LEASE_MS - 1;
     assert_eq!(store.run(&in_epoch(4)).word(), "hold");
+    assert_eq!(store.run(&Begin { epoch: 4, is_durable: true, ..plain(&slice, "n1") }).word(), "hold");
     assert_eq!(store.run(&plain(&slice, "n1")).word(), "started", "a call that needs no record begins");
     store.now_ms += 1;
     assert_eq!(store.run(&in_epoch(3)).word(), "hold", "the worker has not reported yet");
