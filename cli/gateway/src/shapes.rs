@@ -12,7 +12,7 @@ pub(crate) struct TurnBody {
     /// Agent that makes the calls.
     #[schema(example = "kelly")]
     agent: String,
-    /// Tenant of the key. Omit it.
+    /// Tenant of the key. Usually omitted; another tenant is rejected.
     tenant: Option<String>,
     /// Your own id. A turn with an id that is already known runs once. Ids in the form of derived ids, such as
     /// `job.step-1`, are rejected.
@@ -75,7 +75,7 @@ pub(crate) struct TaskBody {
     task_description: String,
     /// `delegate`, or omitted.
     op: Option<String>,
-    /// Tenant of the key. Omit it.
+    /// Tenant of the key. Usually omitted; another tenant is rejected.
     tenant: Option<String>,
     /// Your own id. A task with an id that is already known runs once. Ids in the form of derived ids, such as
     /// `ses-talk-1`, are rejected.

@@ -108,8 +108,8 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
     })
 }
 
-/// Handles a turn that exists. It waits for admission, or was admitted after the first read. Or it ended so long ago
-/// that the store has dropped its reply.
+/// Handles a turn that exists: it waits for admission, was admitted after the first read, or has lost its reply because
+/// it ended long ago.
 async fn submitted_before(store: &Store, name: &TurnName) -> Result<BegunTurn, StoreError> {
     if store.waits_for_admission(name).await? {
         return Ok(BegunTurn::Out(name.turn.clone()));
