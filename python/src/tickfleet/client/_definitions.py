@@ -9,7 +9,7 @@ Dialect = Literal[
 ]
 """The dialects of turns and replies."""
 
-Format = Dialect | Literal["openai"]
+Format = Literal[Dialect, "openai"]
 """Format of tool definitions: a dialect, or `openai` for `openai_chat`."""
 
 DIALECTS: tuple[str, ...] = get_args(Dialect)
