@@ -320,7 +320,6 @@ fn function_guards_apply_and_a_declaration_overrides_single_fields() {
 
     for (declared, reported) in [
         ("  pay: {effect_key: [/due]}\n", "tool 'pay': effect_key has /due, which is not a required argument"),
-        ("  look: {durable: local}\n", "tool 'look': durable is for a tool whose effect is once"),
         ("  look: {effect: once}\n", "tool 'look': a cache requires the effect read"),
     ] {
         tools(declared);
