@@ -44,7 +44,7 @@ Examples:
   tickfleet submit --tenant demo --agent kelly --call 'echo {\"text\":\"hi\"}' --wait
   tickfleet explain demo:t1700000000000-0    why a turn waits, and until when
   tickfleet doctor                           check Redis and the queues
-  tickfleet top                              the fleet, live
+  tickfleet top                              the state of the fleet
 
 Exit codes: 0 success; 1 failure; 2 invalid command line; 3 Redis cannot be reached.";
 
@@ -123,7 +123,7 @@ pub(crate) enum Command {
     Acl(acl::Acl),
     /// Check Redis and the health of the queues, with advice for each finding.
     Doctor(doctor::Doctor),
-    /// Show the fleet live: backlog, rates, slots, capped agents, tools by outcome.
+    /// Show the state of the fleet: findings, backlog, rates, slots, capped agents, tools by outcome.
     Top(top::Top),
     /// Check the configuration, or print the settings in force.
     Config(config::Config),

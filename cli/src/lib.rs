@@ -186,7 +186,7 @@ async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<()
         }
         Command::Tools(args) => tools::run(setup, &args, output).await,
         Command::Doctor(args) => doctor::run(setup, &args, output).await,
-        Command::Top(args) => top::run(setup, &args, output).await,
+        Command::Top(_) => top::run(setup, output).await,
         Command::Prove(_)
         | Command::WhatIf(_)
         | Command::Config(_)

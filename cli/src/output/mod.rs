@@ -51,10 +51,6 @@ impl Output {
         Self { json_log, ..self }
     }
 
-    pub(crate) const fn colours(&self) -> bool {
-        self.colour
-    }
-
     /// Escapes invisible and reordering characters. A reader that closes the pipe early (`| head`) is not an error.
     pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
         let mut stdout = std::io::stdout().lock();

@@ -127,32 +127,6 @@ pub(crate) struct Shard {
     pub(crate) calls_per_s: Option<f64>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Sort {
-    #[default]
-    Count,
-    Time,
-    Name,
-}
-
-impl Sort {
-    pub(crate) const fn next(self) -> Self {
-        match self {
-            Self::Count => Self::Time,
-            Self::Time => Self::Name,
-            Self::Name => Self::Count,
-        }
-    }
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Count => "count",
-            Self::Time => "time",
-            Self::Name => "name",
-        }
-    }
-}
-
 impl Frame {
     pub(super) fn of(heading: Heading, last: Option<&PollResult>, now: &PollResult, tools: Tools) -> Self {
         let passed = last.map_or(0.0, |last| now.at.duration_since(last.at).as_secs_f64());
@@ -182,7 +156,7 @@ impl Frame {
             shards: in_short(last, now, passed),
             findings: Vec::new(),
         };
-        frame.sort(Sort::Count);
+        frame.sort();
         frame
     }
 
@@ -196,22 +170,13 @@ impl Frame {
         self
     }
 
-    pub(crate) fn sort(&mut self, sort: Sort) {
-        self.agents.sort_by(|a, b| (&a.tenant, &a.agent, &a.limit).cmp(&(&b.tenant, &b.agent, &b.limit)));
-        self.tools.rows.sort_by(|a, b| a.tool.cmp(&b.tool));
+    /// Lost processes, and the largest queues and counts, come first.
+    fn sort(&mut self) {
+        self.agents.sort_by(|a, b| {
+            b.turns.cmp(&a.turns).then_with(|| (&a.tenant, &a.agent, &a.limit).cmp(&(&b.tenant, &b.agent, &b.limit)))
+        });
+        self.tools.rows.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| a.tool.cmp(&b.tool)));
         self.nodes.sort_by(|a, b| (a.alive, a.kind, &a.name).cmp(&(b.alive, b.kind, &b.name)));
-        match sort {
-            Sort::Count => {
-                self.agents.sort_by_key(|agent| std::cmp::Reverse(agent.turns));
-                self.tools.rows.sort_by_key(|tool| std::cmp::Reverse(tool.calls));
-            }
-            Sort::Time => {
-                self.agents.sort_by_key(|agent| std::cmp::Reverse(agent.oldest_ms));
-                self.tools.rows.sort_by_key(|tool| std::cmp::Reverse(tool.mean_ms));
-                self.nodes.sort_by_key(|node| node.lease_left_ms);
-            }
-            Sort::Name => {}
-        }
     }
 }
 
@@ -438,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_sorted_by_the_selected_order() {
+    fn agents_with_more_turns_come_first() {
         let queue = |agent: &str, turns, oldest_ms| ThrottleQueueView {
             tenant: "t".into(),
             agent: agent.into(),
@@ -452,12 +417,7 @@ mod tests {
         };
         let shard =
             ShardView { throttle_queues: vec![queue("b", 1, 90), queue("c", 9, 10), queue("a", 5, 50)], ..view(0) };
-        let mut frame = frame(None, &seen(Duration::ZERO, vec![shard]));
-        let mut order = |sort| {
-            frame.sort(sort);
-            frame.agents.iter().map(|agent| agent.agent.clone()).collect::<String>()
-        };
-        assert_eq!([Sort::Count, Sort::Time, Sort::Name].map(&mut order), ["cab", "bac", "abc"]);
-        assert_eq!(Sort::Count.next().next().next(), Sort::Count);
+        let frame = frame(None, &seen(Duration::ZERO, vec![shard]));
+        assert_eq!(frame.agents.iter().map(|agent| agent.agent.as_str()).collect::<String>(), "cab");
     }
 }

@@ -1,26 +1,13 @@
-//! `tickfleet top` with a real fleet: printed once, as JSON, and in a terminal.
+//! `tickfleet top` with a real fleet, as text and as JSON.
 
-use std::process::{Command, Stdio};
-
-use serde_json::{Value, json};
+use serde_json::json;
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{CommandOutput, DevFleet, tickfleet, until_all_printed};
-
-const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
+use crate::support::binary::{DevFleet, tickfleet, until_all_printed};
 
 fn submit(fleet: &DevFleet, calls: usize) {
     let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo {\"text\":\"x\"}"], calls).flatten().collect();
     fleet.run(&[&["submit", "--tenant", "demo", "--agent", "kelly"], &calls[..]].concat()).exits(0);
-}
-
-fn in_a_terminal(fleet: &DevFleet, more: &[&str], steps: &Value) -> Value {
-    let top = fleet.command(&[&["top", "--every", "200ms"], more].concat());
-    let mut python = Command::new("python3");
-    python.arg(TERMINAL).args(["110", "30"]).arg(steps.to_string());
-    python.arg(top.get_program()).args(top.get_args()).envs(top.get_envs().filter_map(|(k, v)| Some((k, v?))));
-    python.env("TERM", "xterm-256color").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    CommandOutput::of(&mut python, "").exits(0).json()
 }
 
 #[tokio::test]
@@ -30,7 +17,7 @@ async fn top_prints_a_frame_with_capped_agents_tools_and_live_processes() {
     submit(&fleet, 60);
     // Right after a tick begins, fewer than ten of its calls have run.
     let frame = loop {
-        let frame = fleet.run(&["top", "--json", "--every", "200ms"]).exits(0).json();
+        let frame = fleet.run(&["top", "--json"]).exits(0).json();
         let agent = &frame["agents"][0];
         let is_capped = agent["tick_used"] == 10 && agent["due_in_ms"].as_i64() > Some(0);
         if frame["tools"]["seen"].as_u64() >= Some(10) && is_capped {
@@ -61,49 +48,16 @@ async fn top_prints_a_frame_with_capped_agents_tools_and_live_processes() {
 
     // A frame may be taken before the next ten calls run. The remaining calls last for several ticks.
     let printed = ["demo:kelly", "Capped agents: 1", "1 scheduler, 1 worker alive", "of 32 busy"];
-    until_all_printed(&printed, || fleet.run(&["top", "--once", "--every", "200ms"]));
-}
-
-#[tokio::test]
-async fn top_runs_in_a_terminal_and_restores_it() {
-    let redis = RedisServer::start().await;
-    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    submit(&fleet, 100);
-    let steps = json!([
-        {"see": "Capped agents: 1"},
-        {"see": "demo:kelly +1 "},
-        {"see": "echo +\\d+ +\\d+ "},
-        {"changes": "\\d\\d:\\d\\d:\\d\\d\\.\\d+ UTC"},
-        {"key": "+"}, {"see": "every 100ms"},
-        {"key": "s"}, {"see": "sort: time"},
-        {"see": "calls/s .*≤.*capped .*≤"},
-        {"key": "e"}, {"see": "accepted with 100 calls"}, {"key": "x"}, {"gone": "any other key closes"},
-        {"key": "p"}, {"see": "paused"},
-        {"key": "?"}, {"see": "any key closes this"}, {"key": "\u{1b}"}, {"gone": "any key closes this"},
-        {"key": "p"}, {"gone": "paused"},
-        {"changes": "kelly +1 .* +in \\d\\.\\d s"},
-        {"key": "q"},
-    ]);
-    let said = in_a_terminal(&fleet, &[], &steps);
-    let given_back = |said: &Value| {
-        assert_eq!(said["exit"], 0, "{said:#}");
-        for what in ["restored", "left_alternate_screen", "cursor_shown"] {
-            assert_eq!(said[what], true, "{what}: {said:#}");
-        }
-    };
-    given_back(&said);
-    for end in [json!({"signal": 15}), json!({"signal": 1}), json!({"key": "\u{3}"}), json!({"key": "\u{1b}"})] {
-        given_back(&in_a_terminal(&fleet, &[], &json!([{"see": "1 scheduler, 1 worker alive"}, end])));
-    }
+    until_all_printed(&printed, || fleet.run(&["top"]));
 }
 
 #[tokio::test]
 async fn top_reports_an_unreachable_redis_and_an_unused_fleet() {
     let mut redis = RedisServer::start().await;
     let url = redis.url();
-    tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &url]).exits(0).says("shard 0 has never been used");
+    tickfleet(&["top", "--redis-url", &url]).exits(0).says("shard 0 has never been used");
     redis.kill9();
-    tickfleet(&["top", "--once", "--redis-url", &url]).exits(3).prints_error("cannot be reached");
+    tickfleet(&["top", "--redis-url", &url]).exits(3).prints_error("cannot be reached");
     redis.restart().await;
-    tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &url]).exits(0).says("no policy yet");
+    tickfleet(&["top", "--redis-url", &url]).exits(0).says("no policy yet");
 }

@@ -122,7 +122,7 @@ async fn a_fleet_and_its_operator_work_as_the_documented_redis_users() {
     fleet.run(&["cancel", "demo:guarded"]);
     fleet.run(&["doctor"]).exits(0).says("1 alive");
 
-    let seen = tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &redis.url("viewer")]);
+    let seen = tickfleet(&["top", "--redis-url", &redis.url("viewer")]);
     seen.exits(0).says("1 scheduler, 1 worker alive").says("echo");
     let viewer = redis.url("viewer");
     tickfleet(&["limits", "--redis-url", &viewer, config[0], config[1]]).exits(0).says("mails").says("demo:kelly");

@@ -46,7 +46,7 @@ async fn roles_and_commands_accept_the_url_of_a_cluster() {
     let placed = ["3 of 3 nodes agree on the slot owners", "shards on 127.0.0.1:"];
     let few = ["4 shards over 3 primaries: fewer than 4 for each", "cluster"];
     until_all_printed(&[placed, few].concat(), || asked(&["doctor"]));
-    until_printed("4 schedulers, 4 workers alive", || asked(&["top", "--once"]));
+    until_printed("4 schedulers, 4 workers alive", || asked(&["top"]));
 
     // `doctor` reports the dead primary, which has no replica, but still checks the other primaries.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));

@@ -120,7 +120,7 @@ async fn a_drained_worker_finishes_its_slices_and_takes_no_new_ones() {
     let seen = place.until("quiet", |one| one["busy"] == 1 && one["slots"] == 1);
     assert_eq!(seen["drained"]["by"], "anna", "{seen}");
     place.run(&["workers", "list"]).exits(0).says("drains").says("a new kernel");
-    place.run(&["top", "--once"]).exits(0).says("drains 1");
+    place.run(&["top"]).exits(0).says("drains 1");
     place.run(&["cancel", "demo", "long"]).exits(0);
     place.until("quiet", |one| one["busy"] == 0);
 

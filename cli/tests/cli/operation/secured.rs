@@ -52,7 +52,7 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
     let turn =
         ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "over-tls", "--call", "list_tools", "--wait"];
     asked("producer", &turn).exits(0).says("list_tools");
-    until_printed("4 schedulers, 4 workers alive", || asked("viewer", &["top", "--once"]));
+    until_printed("4 schedulers, 4 workers alive", || asked("viewer", &["top"]));
     asked("viewer", &["explain", "demo:over-tls"]).exits(0).says("has ended");
     asked("viewer", &["limits"]).exits(0);
     // The commands allow one second for a node's slots, and two seconds for a heartbeat. On a busy machine, both can be

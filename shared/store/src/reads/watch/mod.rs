@@ -1,4 +1,4 @@
-//! A shard as `tickfleet top` shows it. The cost of a poll does not grow with the amount of waiting work.
+//! A shard as `tickfleet top` and the console show it. The cost of a poll does not grow with the amount of waiting work.
 
 mod ended;
 mod followed_turns;
