@@ -14,7 +14,7 @@ try {
   const page = await browser.newPage();
   await page.goto(link);
   await page.getByRole("link", { name: /^Approvals/ }).click();
-  await page.getByRole("button", { name: /^Approve / }).first().click({ timeout: 240_000 });
+  await page.getByRole("button", { name: /^Approve \S+:/ }).first().click({ timeout: 240_000 });
   const dialog = page.getByRole("dialog");
   await dialog.getByRole("button", { name: "Approve", exact: true }).click();
   await dialog.waitFor({ state: "detached" });
