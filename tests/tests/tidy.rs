@@ -2,6 +2,7 @@
 
 mod circles;
 mod docs;
+mod fan_out;
 mod layers;
 mod source;
 mod wording;
@@ -25,6 +26,11 @@ fn crates_depend_downwards_only() {
 fn no_files_import_each_other_in_a_loop() {
     let tree = Tree::load();
     assert_tidy(circles::complaints(&tree.rust().collect::<Vec<_>>()));
+}
+
+#[test]
+fn no_file_imports_or_offers_too_much() {
+    assert_tidy(in_rust(fan_out::complaints));
 }
 
 #[test]
@@ -91,6 +97,13 @@ fn every_filter_and_path_in_the_long_test_list_exists() {
     let list = std::fs::read_to_string(tree.root.join(".ci/long-tests")).unwrap();
     let complaints = docs::dead_filters(&tree, &list);
     assert_tidy(complaints);
+}
+
+#[test]
+fn every_recipe_names_what_its_files_contain() {
+    let tree = Tree::load();
+    let recipes = tree.with_extension("md").filter(|(path, _)| path.starts_with("docs/contribute/"));
+    assert_tidy(recipes.flat_map(|(path, text)| docs::stale_names(&tree, path, text)).collect());
 }
 
 #[test]

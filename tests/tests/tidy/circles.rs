@@ -19,7 +19,7 @@ fn split(text: &str, at: char) -> Module {
     text.split(at).map(str::to_owned).collect()
 }
 
-fn paths(code: &str) -> Vec<String> {
+pub(super) fn paths(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for root in ["crate::", "super::", "self::"] {
         for at in find_words(code, root) {

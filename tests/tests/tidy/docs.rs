@@ -119,6 +119,34 @@ pub fn unlisted(contents: &str, path: &str) -> Option<String> {
     (is_a_page(path) && !contents.contains(&link)).then(|| format!("docs/site/SUMMARY.md does not have {path}"))
 }
 
+/// Finds a name in code, such as `LIVE`, that the source file linked behind it in the same sentence does not contain.
+pub fn stale_names(tree: &Tree, path: &str, text: &str) -> Vec<String> {
+    let folder = Path::new(path).parent().unwrap_or(Path::new(""));
+    let mut complaints = Vec::new();
+    for (number, line) in prose(text) {
+        let mut parts = line.split("](");
+        let mut before = parts.next().unwrap_or_default();
+        for part in parts {
+            let (target, after) = part.split_once(')').unwrap_or((part, ""));
+            let begin = [". ", "; ", ": "].iter().filter_map(|end| before.rfind(end)).max();
+            let sentence = &before[begin.unwrap_or(0)..];
+            let file = tree.root.join(folder).join(target);
+            if file.extension().is_some_and(|extension| extension != "md") {
+                let source = std::fs::read_to_string(&file).unwrap_or_default();
+                let names = sentence.split('`').skip(1).step_by(2).filter(|name| is_a_name(name));
+                let stale = names.filter(|name| !name.split("::").all(|word| source.contains(word)));
+                complaints.extend(stale.map(|name| format!("{path}:{number}: {target} does not contain `{name}`")));
+            }
+            before = after;
+        }
+    }
+    complaints
+}
+
+fn is_a_name(code: &str) -> bool {
+    code.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '!'))
+}
+
 /// Finds filters that match no test, because nextest accepts such filters.
 pub fn dead_filters(tree: &Tree, list: &str) -> Vec<String> {
     let mut dead = Vec::new();
@@ -150,6 +178,14 @@ fn links_are_found_outside_code_and_anchors_follow_headings() {
 fn a_dead_link_is_found() {
     let tree = Tree::load();
     assert_eq!(dead_links(&tree, "README.md", "[a](tests/tests/tidy.rs) [b](tests/no-such-file)").len(), 1);
+}
+
+#[test]
+fn a_name_that_its_file_does_not_contain_is_found() {
+    let text = "Add it to `Tree::load` of [source](source.rs). Its `Nothing` is in `Tree` and `gone` of [it](source.rs).";
+    let complaints = stale_names(&Tree::load(), "tests/tests/tidy/page.md", text);
+    assert_eq!(complaints.len(), 2, "{complaints:?}");
+    assert!(complaints[0].ends_with("`Nothing`") && complaints[1].ends_with("`gone`"), "{complaints:?}");
 }
 
 #[test]
