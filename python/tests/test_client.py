@@ -243,7 +243,7 @@ def test_a_gap_in_an_inbox_is_reported_once_and_searched_for() -> None:
     assert [entry.missed for entry in inbox.fresh(entries(9))] == [2] and inbox.last == "0-0"
     # The inbox is read from the start again. Entries that were read must not be returned twice.
     assert [entry.seq for entry in inbox.fresh(entries(5, 6, 7, 9))] == [7]
-    assert inbox.last == "9-0" and not inbox.looks_back
+    assert inbox.last == "9-0" and not inbox.is_rewinding
 
 
 def test_a_recreated_inbox_has_no_gap() -> None:
@@ -251,7 +251,7 @@ def test_a_recreated_inbox_has_no_gap() -> None:
     inbox.fresh(entries(*range(1, COUNT + 1)))
     inbox.removed([f"{seq}-0" for seq in range(1, COUNT + 1)])
     reported = inbox.fresh([Entry("3-1", 1, "{}")])
-    assert [entry.missed for entry in reported] == [0] and inbox.looks_back
+    assert [entry.missed for entry in reported] == [0] and inbox.is_rewinding
     assert inbox.is_behind("1-0") and not inbox.is_behind("3-1") and not inbox.is_behind(None)
 
 

@@ -28,7 +28,7 @@ from tickfleet.client import (
     Unavailable,
 )
 from tickfleet.client._gateway._events import _events, _lines
-from tickfleet.client._gateway._http import Answer, Tries, answer_of, checked, passing
+from tickfleet.client._gateway._http import Answer, RetryBudget, answer_of, checked, passing
 
 
 def answer(status: int, code: str, after: str | None = None) -> Answer:
@@ -67,8 +67,8 @@ def test_a_response_of_a_proxy_is_not_one_of_the_gateway() -> None:
 def test_the_retry_timeout_ends_before_a_pause_that_is_longer() -> None:
     async def ask() -> None:
         with pytest.raises(QueueFull):
-            await Tries(5.0).pause(QueueFull("full"), 60.0)
-        await Tries(5.0).pause(QueueFull("full"))
+            await RetryBudget(5.0).pause(QueueFull("full"), 60.0)
+        await RetryBudget(5.0).pause(QueueFull("full"))
 
     asyncio.run(ask())
 

@@ -29,7 +29,7 @@ class Stub:
         self.message: dict[str, Any] = {}
         self.reports: list[dict[str, Any]] = []
 
-    def whose(self, tenant: str | None) -> str | None:
+    def tenant_of(self, tenant: str | None) -> str | None:
         return tenant
 
     async def submit(self, kind: str, tenant: str | None, message: dict[str, Any], is_given: bool, waits: bool) -> Any:

@@ -74,7 +74,7 @@ export class Direct implements Transport {
     this.#options = { namespace, shards, turnsMax, turnsBytesMax };
   }
 
-  whose(tenant: string | undefined): string {
+  tenantOf(tenant: string | undefined): string {
     if (tenant === undefined) throw new InvalidMessage("no tenant: pass one, or set it when you create the Fleet");
     return nameOf(tenant, "tenant");
   }
@@ -93,7 +93,7 @@ export class Direct implements Transport {
   }
 
   async submit(kind: Kind, given: string | undefined, message: Message, isGiven: boolean): Promise<Awaited> {
-    const tenant = this.whose(given);
+    const tenant = this.tenantOf(given);
     const id = message[`${kind}_id`] as string;
     const hub = this.#hub(tenant);
     const what = asked(message);
@@ -128,11 +128,11 @@ export class Direct implements Transport {
   }
 
   async send(kind: Kind, tenant: string | undefined, message: Message): Promise<void> {
-    await this.#enqueue(this.whose(tenant), message, kind);
+    await this.#enqueue(this.tenantOf(tenant), message, kind);
   }
 
   async wait(given: string | undefined, id: string, timeoutMs: number): Promise<Reply | undefined> {
-    const tenant = this.whose(given);
+    const tenant = this.tenantOf(given);
     const found = await this.reply(tenant, id);
     if (found !== undefined) return found;
     const hub = this.#hub(tenant);
@@ -149,13 +149,13 @@ export class Direct implements Transport {
   }
 
   async reply(given: string | undefined, id: string): Promise<Reply | undefined> {
-    const tenant = this.whose(given);
+    const tenant = this.tenantOf(given);
     const record = await this.#redis.get(`${this.#prefix(tenant)}done:${tenant}:${id}`);
     return record === null ? undefined : readRecord(record);
   }
 
   async tools(given: string | undefined, agent: string, dialect: string): Promise<unknown> {
-    const tenant = this.whose(given);
+    const tenant = this.tenantOf(given);
     if (!isDialect(dialect)) throw new InvalidMessage(`format is ${JSON.stringify(dialect)}; expected one of ${DIALECTS.join(", ")}`);
     const prefix = `${this.#prefix(tenant)}tools:`;
     const list = () => this.#redis.content(`${prefix}${tenant}:${agent}`);
@@ -177,29 +177,29 @@ export class Direct implements Transport {
   }
 
   async cancel(kind: Kind, given: string | undefined, id: string, reason: string): Promise<void> {
-    const tenant = this.whose(given);
+    const tenant = this.tenantOf(given);
     const message = { op: "cancel", tenant, [`${kind}_id`]: id, ...(reason && { reason }) };
     await this.#redis.add(`${this.#prefix(tenant)}tasks`, "task", written(message));
   }
 
   async claim(given: string | undefined, id: string, claimant: string): Promise<Claim | undefined> {
-    const tenant = this.whose(given);
+    const tenant = this.tenantOf(given);
     const taken = await this.#redis.take(`${this.#prefix(tenant)}local:${tenant}:${id}`, claimant);
     return taken === undefined ? undefined : claimOf(taken.entry, read(taken.fields["call"]!));
   }
 
   async report(given: string | undefined, id: string, report: Message): Promise<void> {
-    const tenant = this.whose(given);
+    const tenant = this.tenantOf(given);
     await this.#redis.add(`${this.#prefix(tenant)}tasks`, "task", written({ ...report, tenant, turn_id: id }));
   }
 
   follow(given: string | undefined, taskId: string, position: number): AsyncGenerator<TaskEvent> {
-    const tenant = this.whose(given);
+    const tenant = this.tenantOf(given);
     return follow(this.#redis, this.#prefix(tenant), `${tenant}:${taskId}`, position);
   }
 
   replies(given: string | undefined, inbox: string): Replies {
-    const tenant = this.whose(given);
+    const tenant = this.tenantOf(given);
     return new Replies(this.#redis, new Inbox(`${this.#prefix(tenant)}replies:${tenant}:${nameOf(inbox, "inbox")}`));
   }
 

@@ -48,7 +48,7 @@ export interface Waiting {
 }
 
 /** Tenant of an id. */
-export interface Whose {
+export interface TenantOption {
   tenant?: string;
 }
 
@@ -166,7 +166,7 @@ export class Fleet {
   }
 
   async #submit(turn: Turn, waits: boolean): Promise<Submitted> {
-    const tenant = this.#whose(turn);
+    const tenant = this.#tenantOf(turn);
     const message = turnMessage(tenant, turn, this.#transport.inbox);
     const awaited = await this.#transport.submit("turn", tenant, message, turn.turnId !== undefined, waits);
     return new Submitted(this, tenant ?? "", message["turn_id"] as string, awaited, false);
@@ -174,7 +174,7 @@ export class Fleet {
 
   /** @internal Submits a turn whose local calls this process runs. */
   async startLocal(turn: Turn): Promise<LocalTurn> {
-    const tenant = this.#whose(turn);
+    const tenant = this.#tenantOf(turn);
     const message = { ...turnMessage(tenant, turn, this.#transport.inbox), local_calls: true };
     const awaited = await this.#transport.submit("turn", tenant, message, turn.turnId !== undefined, false);
     return { transport: this.#transport, tenant, id: (message as Message)["turn_id"] as string, awaited };
@@ -182,7 +182,7 @@ export class Fleet {
 
   /** Submits a turn whose reply goes to another inbox, or to none. Returns the turn's id. */
   async send(turn: Turn, replyTo?: string): Promise<string> {
-    const tenant = this.#whose(turn);
+    const tenant = this.#tenantOf(turn);
     const message = turnMessage(tenant, turn, replyTo);
     await this.#transport.send("turn", tenant, message);
     return message["turn_id"] as string;
@@ -190,32 +190,32 @@ export class Fleet {
 
   /** Delegates a task to an agent. */
   async delegate(task: Task): Promise<SubmittedTask> {
-    const tenant = this.#whose(task);
+    const tenant = this.#tenantOf(task);
     const message = taskMessage(tenant, task, this.#transport.inbox);
     const awaited = await this.#transport.submit("task", tenant, message, task.taskId !== undefined, false);
     return new SubmittedTask(this, tenant ?? "", message["task_id"] as string, awaited, true);
   }
 
   /** Waits for the reply to a turn or task by its id. Any client can have submitted it. */
-  async wait(id: string, { tenant, timeoutMs = TIMEOUT_MS }: Whose & Waiting = {}): Promise<Reply> {
-    const whose = this.#whose({ tenant });
-    return ended(await this.#transport.wait(whose, idOf(id, "id"), timeoutMs), whose, id, timeoutMs);
+  async wait(id: string, { tenant, timeoutMs = TIMEOUT_MS }: TenantOption & Waiting = {}): Promise<Reply> {
+    const owner = this.#tenantOf({ tenant });
+    return ended(await this.#transport.wait(owner, idOf(id, "id"), timeoutMs), owner, id, timeoutMs);
   }
 
   /**
    * Returns the stored reply, or nothing if the turn or task is unfinished, was rejected, or ended longer ago than
    * `retention.records`.
    */
-  async reply(id: string, whose: Whose = {}): Promise<Reply | undefined> {
-    return this.#transport.reply(this.#whose(whose), idOf(id, "id"));
+  async reply(id: string, options: TenantOption = {}): Promise<Reply | undefined> {
+    return this.#transport.reply(this.#tenantOf(options), idOf(id, "id"));
   }
 
   /**
    * Reads an inbox from its oldest reply, for turns that were sent with its name. Throws {@link Unsupported} through
    * a gateway.
    */
-  replies(inbox: string, whose: Whose = {}): Replies {
-    return this.#transport.replies(this.#whose(whose), inbox);
+  replies(inbox: string, options: TenantOption = {}): Replies {
+    return this.#transport.replies(this.#tenantOf(options), inbox);
   }
 
   /**
@@ -225,26 +225,26 @@ export class Fleet {
    * @throws {NoDefinitions} No worker has published a list for the agent.
    */
   // eslint-disable-next-line @typescript-eslint/no-explicit-any
-  async tools(agent: string, { tenant, format = "openai" }: Whose & { format?: Dialect | "openai" } = {}): Promise<any> {
+  async tools(agent: string, { tenant, format = "openai" }: TenantOption & { format?: Dialect | "openai" } = {}): Promise<any> {
     const dialect = format === "openai" ? "openai_chat" : format;
-    return this.#transport.tools(this.#whose({ tenant }), nameOf(agent, "agent"), dialect);
+    return this.#transport.tools(this.#tenantOf({ tenant }), nameOf(agent, "agent"), dialect);
   }
 
   /**
    * Cancels a turn, or with `task` a task. The cancel can arrive before the turn or task. Through a gateway, an
    * unknown id or an agent outside the key throws {@link NotFound}.
    */
-  async cancel(id: string, { tenant, task = false, reason = "" }: Whose & { task?: boolean; reason?: string } = {}): Promise<void> {
+  async cancel(id: string, { tenant, task = false, reason = "" }: TenantOption & { task?: boolean; reason?: string } = {}): Promise<void> {
     const kind = task ? "task" : "turn";
-    await this.#transport.cancel(kind, this.#whose({ tenant }), idOf(id, `${kind}_id`), reason);
+    await this.#transport.cancel(kind, this.#tenantOf({ tenant }), idOf(id, `${kind}_id`), reason);
   }
 
   /** Yields the events of a task from a position to its end. The last event is `ended`. */
-  follow(taskId: string, { tenant, position = 0 }: Whose & { position?: number } = {}): AsyncGenerator<TaskEvent> {
-    return this.#transport.follow(this.#whose({ tenant }), idOf(taskId, "taskId"), position);
+  follow(taskId: string, { tenant, position = 0 }: TenantOption & { position?: number } = {}): AsyncGenerator<TaskEvent> {
+    return this.#transport.follow(this.#tenantOf({ tenant }), idOf(taskId, "taskId"), position);
   }
 
-  #whose({ tenant = this.#tenant }: Whose): string | undefined {
-    return this.#transport.whose(tenant);
+  #tenantOf({ tenant = this.#tenant }: TenantOption): string | undefined {
+    return this.#transport.tenantOf(tenant);
   }
 }

@@ -14,7 +14,7 @@
 export * from "./errors.js";
 export type { TaskEvent } from "./events.js";
 export type { DirectOptions } from "./direct.js";
-export { Fleet, type FleetOptions, Submitted, SubmittedTask, type Waiting, type Whose } from "./fleet.js";
+export { Fleet, type FleetOptions, Submitted, SubmittedTask, type Waiting, type TenantOption } from "./fleet.js";
 export { CallFailed, CallRefused, type CallOptions, type GovernedOptions, OutcomeUnknown, ToolError, governed } from "./governed.js";
 export { Replies } from "./replies.js";
 export { type CommonFields, type Task, type Turn, shardOf } from "./message.js";

@@ -34,7 +34,7 @@ export interface Transport {
   /** `undefined` if the transport needs no inbox for replies. */
   readonly inbox: string | undefined;
   /** Checks the tenant. `undefined` if a gateway derives the tenant from the key. */
-  whose(tenant: string | undefined): string | undefined;
+  tenantOf(tenant: string | undefined): string | undefined;
   /**
    * `isGiven` states whether the caller gave the id. With `waits`, the reply is awaited next, so that a single request
    * can do both.

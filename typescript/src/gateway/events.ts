@@ -2,7 +2,7 @@
 import { FleetError, NotFound, Unavailable } from "../errors.js";
 import type { TaskEvent } from "../events.js";
 import { type Reply, readReply } from "../reply.js";
-import { type Http, Tries, answerOf, checked, passing, segment, unreachable } from "./http.js";
+import { type Http, RetryBudget, answerOf, checked, passing, segment, unreachable } from "./http.js";
 import { EventReader, type ServerSentEvent } from "./sse.js";
 
 /**
@@ -33,7 +33,7 @@ export async function* follow(
   start: number,
 ): AsyncGenerator<TaskEvent> {
   let position = start;
-  let tries = new Tries(http.retryTimeoutMs);
+  let retries = new RetryBudget(http.retryTimeoutMs);
   for (;;) {
     const began = performance.now();
     const cameFrom = position;
@@ -59,8 +59,8 @@ export async function* follow(
         return;
       }
     }
-    if (position > cameFrom || performance.now() - began > GOOD_MS) tries = new Tries(http.retryTimeoutMs);
-    await tries.pause(trouble.error, trouble.ms, http.closed).catch((error) => {
+    if (position > cameFrom || performance.now() - began > GOOD_MS) retries = new RetryBudget(http.retryTimeoutMs);
+    await retries.pause(trouble.error, trouble.ms, http.closed).catch((error) => {
       http.checkOpen(error);
       throw error;
     });

@@ -24,15 +24,15 @@ import type { Replies } from "../replies.js";
 import { type Reply, readReply } from "../reply.js";
 import { type Awaited, type Claim, type Kind, type Transport, claimOf } from "../transport.js";
 import { follow } from "./events.js";
-import { type Answer, type ApiKey, type Asked, Http, Tries, segment, within } from "./http.js";
+import { type Answer, type ApiKey, type RequestOptions, Http, RetryBudget, segment, within } from "./http.js";
 
 /** In seconds: below the timeout of most proxies, and below the gateway's own limit of 60 s. */
 const POLL_S = 25;
 /** Ms within which a message may be submitted again to learn of a rejection. Every fleet remembers an id for longer. */
 const FRESH_MS = 10_000;
-const LOOK_AGAIN_MS = 250;
+const READ_AGAIN_MS = 250;
 /** In ms. At least one request is made, with this time limit even if the caller's timeout is shorter. */
-const ONE_LOOK_MS = 2_000;
+const ONE_READ_MS = 2_000;
 
 /** A client of one gateway, or of a load balancer in front of several. */
 export class Gateway implements Transport {
@@ -43,7 +43,7 @@ export class Gateway implements Transport {
     this.#http = new Http(url, apiKey, retryTimeoutMs);
   }
 
-  whose(tenant: string | undefined): string | undefined {
+  tenantOf(tenant: string | undefined): string | undefined {
     return tenant === undefined ? undefined : nameOf(tenant, "tenant");
   }
 
@@ -65,7 +65,7 @@ export class Gateway implements Transport {
   }
 
   async wait(tenant: string | undefined, id: string, timeoutMs: number): Promise<Reply | undefined> {
-    return polled((wait, asked) => look(this.#http, tenant, id, wait, asked), timeoutMs, this.#http);
+    return polled((wait, options) => readTurn(this.#http, tenant, id, wait, options), timeoutMs, this.#http);
   }
 
   async reply(tenant: string | undefined, id: string): Promise<Reply | undefined> {
@@ -142,14 +142,14 @@ class Sent implements Awaited {
    * Returns the reply if it arrives within the wait. A repeated request is harmless, because the id makes the message
    * run once.
    */
-  async submit(wait: number, asked: Asked = {}): Promise<Reply | undefined> {
+  async submit(wait: number, options: RequestOptions = {}): Promise<Reply | undefined> {
     // A proxy may cut off requests that wait, so the retry only asks whether the message was accepted.
     const again = `/v1/${this.kind}s`;
     const path = again + (wait > 0 ? `?wait=${wait}` : "");
     const headers = { "idempotency-key": this.#id };
     let answer: Answer;
     try {
-      answer = await this.http.ask("POST", path, this.tenant, { ...asked, body: this.#text, headers, wait, again });
+      answer = await this.http.ask("POST", path, this.tenant, { ...options, body: this.#text, headers, wait, again });
     } catch (error) {
       if (error instanceof Unavailable) error.id = this.#id;
       throw error;
@@ -166,17 +166,17 @@ class Sent implements Awaited {
     const end = performance.now() + timeoutMs;
     // Before the gateway has accepted the message, an error is a failure to send, not a timeout.
     if (this.#takenAt === undefined) this.#reply = await this.submit(seconds(timeoutMs));
-    return (this.#reply ??= await polled((wait, asked) => this.#look(wait, asked), end - performance.now(), this.http));
+    return (this.#reply ??= await polled((wait, options) => this.#readReply(wait, options), end - performance.now(), this.http));
   }
 
-  async #look(wait: number, asked: Asked): Promise<Reply | undefined> {
+  async #readReply(wait: number, options: RequestOptions): Promise<Reply | undefined> {
     // Only the gateway that accepted the message knows of a rejection. If the message is sent again, this gateway
     // learns of the rejection, too. Nothing runs twice.
     if (this.#takenAt !== undefined && !this.#isAskedFor && Math.abs(Date.now() - this.#takenAt) < FRESH_MS) {
       this.#isAskedFor = true;
-      return this.submit(wait, asked);
+      return this.submit(wait, options);
     }
-    return look(this.http, this.tenant, this.#id, wait, asked);
+    return readTurn(this.http, this.tenant, this.#id, wait, options);
   }
 
   #refused(answer: Answer): FleetError {
@@ -189,8 +189,8 @@ class Sent implements Awaited {
   }
 }
 
-async function look(http: Http, tenant: string | undefined, id: string, wait: number, asked: Asked): Promise<Reply | undefined> {
-  const answer = await http.ask("GET", `/v1/turns/${segment(id)}${wait > 0 ? `?wait=${wait}` : ""}`, tenant, { ...asked, wait });
+async function readTurn(http: Http, tenant: string | undefined, id: string, wait: number, options: RequestOptions): Promise<Reply | undefined> {
+  const answer = await http.ask("GET", `/v1/turns/${segment(id)}${wait > 0 ? `?wait=${wait}` : ""}`, tenant, { ...options, wait });
   // The turn or task may not have arrived yet.
   return answer.status === 404 ? undefined : endedBy(good(answer));
 }
@@ -212,7 +212,7 @@ function seconds(ms: number): number {
 }
 
 async function polled(
-  look: (wait: number, asked: Asked) => Promise<Reply | undefined>,
+  readTurn: (wait: number, options: RequestOptions) => Promise<Reply | undefined>,
   timeoutMs: number,
   http: Http,
 ): Promise<Reply | undefined> {
@@ -220,17 +220,17 @@ async function polled(
   let isLate = false;
   try {
     // Limits the wait if the gateway hangs.
-    return await within(Math.max(ONE_LOOK_MS, timeoutMs), http.closed, async (signal) => {
+    return await within(Math.max(ONE_READ_MS, timeoutMs), http.closed, async (signal) => {
       signal.addEventListener("abort", () => (isLate = true));
       for (;;) {
         const began = performance.now();
         const left = end - began;
         const wait = seconds(left);
-        const found = await look(wait, { tries: new Tries(Infinity), signal });
+        const found = await readTurn(wait, { retries: new RetryBudget(Infinity), signal });
         if (found !== undefined || left <= 0) return found;
         // A gateway that responds early must not cause a busy loop.
         if (performance.now() - began < Math.max(wait, 1) * 500) {
-          await sleep(Math.min(LOOK_AGAIN_MS, left), undefined, { signal });
+          await sleep(Math.min(READ_AGAIN_MS, left), undefined, { signal });
         }
       }
     });

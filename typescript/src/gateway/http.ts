@@ -64,7 +64,7 @@ export class Answer {
 }
 
 /** Retries until `retryTimeoutMs` after the first failure. */
-export class Tries {
+export class RetryBudget {
   #end: number | undefined;
   #tries = 0;
 
@@ -85,7 +85,7 @@ export class Tries {
 }
 
 /** The options of a request. */
-export interface Asked {
+export interface RequestOptions {
   body?: string;
   headers?: Record<string, string>;
   /** Seconds that the gateway is asked to wait. */
@@ -93,7 +93,7 @@ export interface Asked {
   /** For later attempts, which do not wait. Default: the same path. */
   again?: string;
   /** Default: the client's retry_timeout. */
-  tries?: Tries;
+  retries?: RetryBudget;
   /**
    * The signal must also fire when the client is closed. Default: a signal that fires only when the client is closed.
    */
@@ -135,28 +135,28 @@ export class Http {
   }
 
   /** The request must be safe to send twice. The caller handles statuses about the request. */
-  async ask(method: string, path: string, tenant: string | undefined, asked: Asked = {}): Promise<Answer> {
+  async ask(method: string, path: string, tenant: string | undefined, options: RequestOptions = {}): Promise<Answer> {
     this.checkOpen();
     try {
-      return await this.#tried(method, path, tenant, asked);
+      return await this.#attempt(method, path, tenant, options);
     } catch (error) {
       this.checkOpen(error);
       throw error;
     }
   }
 
-  async #tried(method: string, path: string, tenant: string | undefined, asked: Asked): Promise<Answer> {
-    const { tries = new Tries(this.retryTimeoutMs), signal = this.closed, again } = asked;
-    let [place, wait] = [path, asked.wait ?? 0];
+  async #attempt(method: string, path: string, tenant: string | undefined, options: RequestOptions): Promise<Answer> {
+    const { retries = new RetryBudget(this.retryTimeoutMs), signal = this.closed, again } = options;
+    let [place, wait] = [path, options.wait ?? 0];
     for (;;) {
       let answer: Answer;
       try {
         answer = await within(wait * 1_000 + ANSWER_MS, signal, async (signal) =>
-          answerOf(await this.fetch(method, place, tenant, { ...asked, signal })),
+          answerOf(await this.fetch(method, place, tenant, { ...options, signal })),
         );
       } catch (error) {
         if (error instanceof FleetError || signal.aborted) throw error;
-        await tries.pause(unreachable(error), 0, signal);
+        await retries.pause(unreachable(error), 0, signal);
         if (again !== undefined) [place, wait] = [again, 0];
         continue;
       }
@@ -167,12 +167,12 @@ export class Http {
         [place, wait] = [again, 0];
         continue;
       }
-      await tries.pause(passing(answer), answer.retryAfterMs, signal);
+      await retries.pause(passing(answer), answer.retryAfterMs, signal);
       if (again !== undefined && answer.status >= 500) [place, wait] = [again, 0];
     }
   }
 
-  async fetch(method: string, path: string, tenant: string | undefined, { body, headers, signal }: Asked): Promise<Response> {
+  async fetch(method: string, path: string, tenant: string | undefined, { body, headers, signal }: RequestOptions): Promise<Response> {
     const key = typeof this.#key === "function" ? checkedKey(await this.#key()) : this.#key;
     return fetch(this.#url + path, {
       method,

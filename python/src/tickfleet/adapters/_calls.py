@@ -217,7 +217,7 @@ class Caller(Generic[C]):
         approval as soon as a call waits for one."""
         if isinstance(self.fleet, Fleet):
             return await asyncio.to_thread(self.ask_blocking, context, calls, id, interrupt)
-        return await self._asked(self.fleet, self.fields(context, calls, id), calls, id, interrupt)
+        return await self._submitted(self.fleet, self.fields(context, calls, id), calls, id, interrupt)
 
     def ask_blocking(
         self, context: C, calls: Sequence[Mapping[str, Any]], id: str, interrupt: bool
@@ -225,9 +225,9 @@ class Caller(Generic[C]):
         """Like :meth:`ask`, in a thread without an event loop."""
         assert isinstance(self.fleet, Fleet)
         thread = self.fleet._running()
-        return thread.run(self._asked(thread.fleet, self.fields(context, calls, id), calls, id, interrupt))
+        return thread.run(self._submitted(thread.fleet, self.fields(context, calls, id), calls, id, interrupt))
 
-    async def _asked(
+    async def _submitted(
         self, fleet: AsyncFleet, fields: TurnFields, calls: Sequence[Mapping[str, Any]], id: str, interrupt: bool
     ) -> Reply | dict[str, Any]:
         if not interrupt:

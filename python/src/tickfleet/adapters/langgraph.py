@@ -163,15 +163,15 @@ class _Work:
         self._key = None if isinstance(state, list) else messages_key
         messages = _messages(state, messages_key)
         last = messages[-1] if messages else None
-        self._asked: list[tuple[str | None, str, str]] = []
+        self._calls: list[tuple[str | None, str, str]] = []
         self.id = ""
         if isinstance(last, AIMessage):
-            self._asked = [(call["id"], call["name"], arguments_text(call["args"])) for call in last.tool_calls]
+            self._calls = [(call["id"], call["name"], arguments_text(call["args"])) for call in last.tool_calls]
             # Submit invalid calls too: the fleet's error message tells the model how to correct them.
-            self._asked += [
+            self._calls += [
                 (call["id"], call["name"] or "", call["args"] or "") for call in last.invalid_tool_calls
             ]
-        self.calls = [call_of(name, arguments, id) for id, name, arguments in self._asked]
+        self.calls = [call_of(name, arguments, id) for id, name, arguments in self._calls]
         if isinstance(last, AIMessage) and self.calls:
             self.id = caller.turn_id(_place(self.context, last, len(messages)))
 
@@ -186,7 +186,7 @@ class _Work:
                 name=name,
                 status="success" if reply.results[at].success else "error",
             )
-            for at, (id, name, _) in enumerate(self._asked)
+            for at, (id, name, _) in enumerate(self._calls)
         ]
         return messages if self._key is None else {self._key: messages}
 

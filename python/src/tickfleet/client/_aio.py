@@ -229,7 +229,7 @@ class AsyncFleet:
 
     async def _submit(self, agent: str, tenant: str | None, fields: TurnFields, waits: bool) -> Submitted:
         self.check_loop()
-        tenant = self._whose(tenant)
+        tenant = self._tenant_of(tenant)
         message = turn_message(tenant, agent, self._transport.inbox, fields)
         is_given = fields.get("turn_id") is not None
         awaited = await self._transport.submit("turn", tenant, message, is_given, waits)
@@ -274,7 +274,7 @@ class AsyncFleet:
             InvalidMessage, QueueFull, MemoryPressure, Throttled, Unauthorized, Forbidden, Unavailable: As :meth:`run`.
         """
         self.check_loop()
-        tenant = self._whose(tenant)
+        tenant = self._tenant_of(tenant)
         message = turn_message(tenant, agent, reply_to, fields)
         await self._transport.send("turn", tenant, message)
         return str(message["turn_id"])
@@ -289,7 +289,7 @@ class AsyncFleet:
                 :meth:`submit`.
         """
         self.check_loop()
-        tenant = self._whose(tenant)
+        tenant = self._tenant_of(tenant)
         message = task_message(tenant, agent, description, self._transport.inbox, fields)
         is_given = fields.get("task_id") is not None
         awaited = await self._transport.submit("task", tenant, message, is_given, False)
@@ -303,7 +303,7 @@ class AsyncFleet:
                 default.
         """
         self.check_loop()
-        tenant = self._whose(tenant)
+        tenant = self._tenant_of(tenant)
         found = await self._transport.wait(tenant, name(id, "id", ID_BYTES_MAX), timeout)
         return _accepted(found, tenant, id, timeout)
 
@@ -315,7 +315,7 @@ class AsyncFleet:
             Unavailable: The fleet could not be reached.
         """
         self.check_loop()
-        return await self._transport.reply(self._whose(tenant), name(id, "id", ID_BYTES_MAX))
+        return await self._transport.reply(self._tenant_of(tenant), name(id, "id", ID_BYTES_MAX))
 
     def replies(self, inbox: str, *, tenant: str | None = None) -> Replies:
         """Reads an inbox from its oldest reply, for turns that were sent with its name.
@@ -323,7 +323,7 @@ class AsyncFleet:
         Raises:
             Unsupported: The client uses a gateway.
         """
-        return self._transport.replies(self._whose(tenant), inbox, self.check_loop)
+        return self._transport.replies(self._tenant_of(tenant), inbox, self.check_loop)
 
     async def tools(self, agent: str, *, format: Format = "openai", tenant: str | None = None) -> Any:
         """Returns the tool definitions of the agent for a model request: a list, or for ``text`` a string.
@@ -337,7 +337,7 @@ class AsyncFleet:
         """
         self.check_loop()
         dialect = "openai_chat" if format == "openai" else format
-        return await self._transport.tools(self._whose(tenant), name(agent, "agent"), dialect)
+        return await self._transport.tools(self._tenant_of(tenant), name(agent, "agent"), dialect)
 
     async def cancel(self, id: str, *, task: bool = False, reason: str = "", tenant: str | None = None) -> None:
         """Cancels a turn, or with ``task`` a task. The cancel can arrive before the turn or task.
@@ -347,7 +347,7 @@ class AsyncFleet:
         """
         self.check_loop()
         kind: Kind = "task" if task else "turn"
-        await self._transport.cancel(kind, self._whose(tenant), name(id, f"{kind}_id", ID_BYTES_MAX), reason)
+        await self._transport.cancel(kind, self._tenant_of(tenant), name(id, f"{kind}_id", ID_BYTES_MAX), reason)
 
     async def follow(self, task_id: str, *, tenant: str | None = None, position: int = 0) -> AsyncGenerator[Event, None]:
         """Yields the events of a task from a position to its end. The last event is ``ended``.
@@ -358,9 +358,9 @@ class AsyncFleet:
         self.check_loop()
         id = name(task_id, "task_id", ID_BYTES_MAX)
         # If the caller stops iterating, this closes the request.
-        async with aclosing(self._transport.follow(self._whose(tenant), id, position)) as events:
+        async with aclosing(self._transport.follow(self._tenant_of(tenant), id, position)) as events:
             async for event in events:
                 yield event
 
-    def _whose(self, tenant: str | None) -> str | None:
-        return self._transport.whose(tenant if tenant is not None else self._tenant)
+    def _tenant_of(self, tenant: str | None) -> str | None:
+        return self._transport.tenant_of(tenant if tenant is not None else self._tenant)

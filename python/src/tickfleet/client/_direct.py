@@ -95,7 +95,7 @@ class Direct:
     def inbox(self) -> str | None:
         return self._inbox
 
-    def whose(self, tenant: str | None) -> str:
+    def tenant_of(self, tenant: str | None) -> str:
         if tenant is None:
             raise ValueError("no tenant: pass one, or set it when you create the Fleet")
         return name(tenant, "tenant")
@@ -115,7 +115,7 @@ class Direct:
     async def submit(
         self, kind: Kind, tenant: str | None, message: dict[str, Any], is_given: bool, waits: bool
     ) -> _Awaited:
-        tenant, id = self.whose(tenant), message[f"{kind}_id"]
+        tenant, id = self.tenant_of(tenant), message[f"{kind}_id"]
         place, hub = f"{tenant}:{id}", self._hub(tenant)
         there, what = hub.waiter(place), asked(message)
         if there is not None and there.asked != what and there.asked:
@@ -135,13 +135,13 @@ class Direct:
         return _Awaited(waiter, hub)
 
     async def send(self, kind: Kind, tenant: str | None, message: dict[str, Any]) -> None:
-        await self._enqueue(self.whose(tenant), message, kind, message[f"{kind}_id"])
+        await self._enqueue(self.tenant_of(tenant), message, kind, message[f"{kind}_id"])
 
     async def wait(self, tenant: str | None, id: str, timeout: float | None) -> Reply | None:
         found = await self.reply(tenant, id)
         if found is not None:
             return found
-        tenant = self.whose(tenant)
+        tenant = self.tenant_of(tenant)
         place, hub = f"{tenant}:{id}", self._hub(tenant)
         waiter = hub.waiter(place)
         if waiter is None:
@@ -150,12 +150,12 @@ class Direct:
         return await _Awaited(waiter, hub).reply(timeout)
 
     async def reply(self, tenant: str | None, id: str) -> Reply | None:
-        tenant = self.whose(tenant)
+        tenant = self.tenant_of(tenant)
         record = await self._redis.get(f"{self._prefix(tenant)}done:{tenant}:{id}")
         return None if record is None else read_record(record)
 
     async def tools(self, tenant: str | None, agent: str, dialect: str) -> Any:
-        tenant = self.whose(tenant)
+        tenant = self.tenant_of(tenant)
         if dialect not in DIALECTS:
             raise InvalidMessage(f"format is {dialect!r}; expected one of {', '.join(DIALECTS)}")
         prefix = f"{self._prefix(tenant)}tools:"
@@ -176,26 +176,26 @@ class Direct:
         return defined(dialect, json.loads(text))
 
     async def cancel(self, kind: Kind, tenant: str | None, id: str, reason: str) -> None:
-        tenant = self.whose(tenant)
+        tenant = self.tenant_of(tenant)
         message = {"op": "cancel", "tenant": tenant, f"{kind}_id": id} | ({"reason": reason} if reason else {})
         await self._redis.add(f"{self._prefix(tenant)}tasks", "task", written(message))
 
     async def claim(self, tenant: str | None, id: str, claimant: str, wait: int) -> Claim | Reply | None:
-        tenant = self.whose(tenant)
+        tenant = self.tenant_of(tenant)
         taken = await self._redis.take(f"{self._prefix(tenant)}local:{tenant}:{id}", claimant)
         return None if taken is None else Claim.of(taken[0], json.loads(taken[1]["call"]))
 
     async def report(self, tenant: str | None, id: str, report: dict[str, Any]) -> None:
-        tenant = self.whose(tenant)
+        tenant = self.tenant_of(tenant)
         message = report | {"tenant": tenant, "turn_id": id}
         await self._redis.add(f"{self._prefix(tenant)}tasks", "task", written(message))
 
     def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
-        tenant = self.whose(tenant)
+        tenant = self.tenant_of(tenant)
         return _events.follow(self._redis, self._prefix(tenant), tenant, task_id, position)
 
     def replies(self, tenant: str | None, inbox: str, check: Callable[[], None]) -> Replies:
-        tenant = self.whose(tenant)
+        tenant = self.tenant_of(tenant)
         return Replies(self._redis, Inbox(f"{self._prefix(tenant)}replies:{tenant}:{name(inbox, 'inbox')}"), check)
 
     async def _enqueue(self, tenant: str, message: dict[str, Any], kind: Kind, id: str) -> str:

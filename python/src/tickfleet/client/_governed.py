@@ -144,7 +144,7 @@ class _Call:
         await self._transport.report(self._tenant, self.id, report | {"lease": claim.lease})
 
 
-class _Ran(Generic[R]):
+class _RunState(Generic[R]):
     """What this process knows about its run of the function."""
 
     def __init__(self) -> None:
@@ -252,7 +252,7 @@ class _Governed(Generic[R]):
     async def _submit(self, fleet: AsyncFleet, arguments: dict[str, Any], turn_id: str | None) -> _Call:
         fleet.check_loop()
         transport = fleet._transport
-        tenant = fleet._whose(self._tenant)
+        tenant = fleet._tenant_of(self._tenant)
         call = {"name": self._tool, "arguments": arguments}
         fields: TurnFields = {**self._fields, "calls": [call], "turn_id": turn_id}
         message = turn_message(tenant, self._agent, transport.inbox, fields) | {"local_calls": True}
@@ -299,7 +299,7 @@ async def _run_async(
 ) -> Any:
     """Runs a function in this event loop, or in a thread if it is not a coroutine function. `on_loop` runs the work of
     the client in the client's event loop."""
-    ran: _Ran[Any] = _Ran()
+    ran: _RunState[Any] = _RunState()
     while True:
         found = await on_loop(call.next())
         if isinstance(found, Reply):
@@ -341,7 +341,7 @@ class Governed(_Governed[R]):
         arguments = _arguments(self._signature, args, kwargs)
         thread = self._fleet._running()
         call = thread.run(self._submit(thread.fleet, arguments, turn_id))
-        ran: _Ran[R] = _Ran()
+        ran: _RunState[R] = _RunState()
         while True:
             found = thread.run(call.next())
             if isinstance(found, Reply):

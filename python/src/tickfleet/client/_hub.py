@@ -25,7 +25,7 @@ _RECORD_AFTER = 1.0
 _RECORD_SOON = 0.1
 # Longest interval between two reads of the record, in seconds.
 _RECORD_EVERY_MAX = 10.0
-_LOOKS_AT_ONCE = 50
+_READS_AT_ONCE = 50
 _PAUSE_MAX = 2.0
 
 
@@ -45,7 +45,7 @@ class Waiter:
     may_have_ended: bool = True
     """Whether the record may show the end at once: the caller gave the id, so that the turn may have been submitted
     before, or no tenant of this name has replied to this process."""
-    look_at: float = 0.0
+    read_at: float = 0.0
     pause: float = 0.0
     pending: list[Reply] = field(default_factory=list)
     """Replies that arrived before the end: one for each approval that the turn waits for."""
@@ -57,7 +57,7 @@ class Waiter:
 
     def __post_init__(self) -> None:
         self.pause = _RECORD_SOON if self.may_have_ended else _RECORD_AFTER
-        self.look_at = time.monotonic() + self.pause
+        self.read_at = time.monotonic() + self.pause
 
     def sent(self, stream: str, entry: str) -> None:
         """Records that the message is on its stream."""
@@ -96,7 +96,7 @@ class Hub:
             self._inboxes[key] = Inbox(key)
             self._changed.set()
         if not self._tasks:
-            self._tasks = [asyncio.create_task(self._always(loop)) for loop in (self._listen, self._look)]
+            self._tasks = [asyncio.create_task(self._always(loop)) for loop in (self._listen, self._read_records)]
 
     def drop(self, waiter: Waiter) -> None:
         """Stops looking for the reply."""
@@ -128,7 +128,7 @@ class Hub:
                 continue
             except Exception as error:  # Any error, because no other task would continue reading.
                 log.warning("replies cannot be read, trying again in %.2g s: %s", pause, error)
-                self._look_now()
+                self._read_soon()
             await asyncio.sleep(pause)
             pause = min(pause * 2, _PAUSE_MAX)
 
@@ -160,7 +160,7 @@ class Hub:
         for entry in entries:
             if entry.missed:
                 log.warning("%d replies are missing in %s; reading their records", entry.missed, inbox.key)
-                self._look_now()
+                self._read_soon()
             try:
                 reply = read_reply(entry.reply, entry.seq or None, entry.missed)
             except FleetError as error:
@@ -168,7 +168,7 @@ class Hub:
                 continue
             waiter = self._waiters.get(f"{reply.tenant}:{reply.id}")
             if waiter is not None and reply.is_end:
-                self._tell(waiter, reply)
+                self._report(waiter, reply)
             elif waiter is not None:
                 waiter.pending.append(reply)
         # Removes entries again if an earlier removal failed.
@@ -185,7 +185,7 @@ class Hub:
         belongs to another turn."""
         return await self._redis.pending_approval(self._prefix, waiter.place)
 
-    def _tell(self, waiter: Waiter, reply: Reply) -> None:
+    def _report(self, waiter: Waiter, reply: Reply) -> None:
         """Delivers the reply, once."""
         self.drop(waiter)
         if reply.error is None or reply.error.code != UNKNOWN_TENANT:
@@ -193,30 +193,30 @@ class Hub:
         if not waiter.reply.done():
             waiter.reply.set_result(reply)
 
-    def _look_now(self) -> None:
+    def _read_soon(self) -> None:
         for waiter in list(self._waiters.values()):
-            waiter.look_at = 0.0
+            waiter.read_at = 0.0
         self._due.set()
 
-    async def _look(self) -> None:
+    async def _read_records(self) -> None:
         """Reads the records of waiters that have waited for some time, all of them in one task."""
         self._due.clear()
         now = time.monotonic()
-        next_at = min((waiter.look_at for waiter in list(self._waiters.values())), default=None)
+        next_at = min((waiter.read_at for waiter in list(self._waiters.values())), default=None)
         if next_at is None or next_at > now:
             # The loop holds no reference to a waiter here, so that an abandoned waiter is freed immediately.
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._due.wait(), None if next_at is None else next_at - now)
             return
-        due = [waiter for waiter in list(self._waiters.values()) if waiter.look_at <= now][:_LOOKS_AT_ONCE]
+        due = [waiter for waiter in list(self._waiters.values()) if waiter.read_at <= now][:_READS_AT_ONCE]
         for waiter in due:
             waiter.pause = min(waiter.pause * 2, _RECORD_EVERY_MAX)
-            waiter.look_at = now + waiter.pause
-        for found in await asyncio.gather(*map(self._look_at, due), return_exceptions=True):
+            waiter.read_at = now + waiter.pause
+        for found in await asyncio.gather(*map(self._read_record, due), return_exceptions=True):
             if isinstance(found, Exception):
                 log.warning("a record cannot be read: %s", found)
 
-    async def _look_at(self, waiter: Waiter) -> None:
+    async def _read_record(self, waiter: Waiter) -> None:
         """Takes the reply from the record, but only once this process' own message is decided. If that message was
         rejected, the record belongs to another turn."""
         if waiter.sending:
@@ -230,7 +230,7 @@ class Hub:
             if reply is None and record is None and await self._redis.is_absent(self._prefix, waiter.place):
                 reply = absent(waiter.place, "task" if waiter.stream.endswith("tasks") else "turn")
             if reply is not None:
-                self._tell(waiter, reply)
+                self._report(waiter, reply)
         elif waiter.decided:
             # If the message was rejected, the hub reads the rejection from the inbox before the next check.
-            waiter.look_at = time.monotonic() + _RECORD_SOON
+            waiter.read_at = time.monotonic() + _RECORD_SOON

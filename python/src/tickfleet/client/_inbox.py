@@ -40,7 +40,7 @@ class Inbox:
     seq: int = 0
     kept: set[str] = field(default_factory=set)
     """Entries that were read and not removed yet."""
-    looks_back: bool = False
+    is_rewinding: bool = False
 
     def fresh(self, found: list[Entry]) -> list[Entry]:
         """Returns the entries that are new, each with the number of missing replies before it, and marks them as
@@ -57,16 +57,16 @@ class Inbox:
             follows = follows and (self.seq == 0 or entry.seq == self.seq + 1)
             fresh.append(Entry(entry.id, entry.seq, entry.reply, missed))
             self.seq = entry.seq
-        if self.looks_back:
-            self.looks_back = len(found) >= COUNT
+        if self.is_rewinding:
+            self.is_rewinding = len(found) >= COUNT
         elif not follows:
             # The missing replies may be at positions before the entries that were read.
-            self.look_back()
+            self.rewind()
         return fresh
 
-    def look_back(self) -> None:
+    def rewind(self) -> None:
         """Continues to read from the start."""
-        self.last, self.looks_back = BEGINNING, True
+        self.last, self.is_rewinding = BEGINNING, True
 
     def is_behind(self, newest: str | None) -> bool:
         """Returns whether the newest entry has not been read, after a read that returned nothing."""

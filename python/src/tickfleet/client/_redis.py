@@ -215,7 +215,7 @@ class Redis:
         if not found:
             for inbox in inboxes:
                 if inbox.is_behind(await self._newest(inbox.key)):
-                    inbox.look_back()
+                    inbox.rewind()
         return {key: [entry_of(id, fields or {}) for id, fields in entries] for key, entries in found or []}
 
     async def patiently_read(self, inbox: Inbox, block_ms: int) -> list[Entry]:

@@ -84,7 +84,7 @@ class Transport(Protocol):
     def inbox(self) -> str | None:
         """The inbox for replies to this process. ``None`` if the transport needs none."""
 
-    def whose(self, tenant: str | None) -> str | None:
+    def tenant_of(self, tenant: str | None) -> str | None:
         """Returns the checked tenant. ``None`` if a gateway derives the tenant from the key."""
 
     async def submit(self, kind: Kind, tenant: str | None, message: dict[str, Any], is_given: bool, waits: bool) -> Awaited:

@@ -29,7 +29,7 @@ from tickfleet.client._errors import (
 )
 from tickfleet.client._events import Event
 from tickfleet.client._gateway._events import follow, pending_approval
-from tickfleet.client._gateway._http import Answer, Http, Tries, segment
+from tickfleet.client._gateway._http import Answer, Http, RetryBudget, segment
 from tickfleet.client._message import name, written
 from tickfleet.client._replies import Replies
 from tickfleet.client._reply import CallError, PendingApproval, Reply, read_reply
@@ -59,7 +59,7 @@ class Gateway:
     def __init__(self, url: str, api_key: ApiKey, retry_timeout: float) -> None:
         self.http = Http(url, api_key, retry_timeout)
 
-    def whose(self, tenant: str | None) -> str | None:
+    def tenant_of(self, tenant: str | None) -> str | None:
         return None if tenant is None else name(tenant, "tenant")
 
     async def close(self) -> None:
@@ -79,7 +79,7 @@ class Gateway:
         await _Awaited(self.http, kind, tenant, message).submit(0)
 
     async def wait(self, tenant: str | None, id: str, timeout: float | None) -> Reply | None:
-        return await _polled(self.http, lambda wait, tries: _look(self.http, tenant, id, wait, tries), timeout)
+        return await _polled(self.http, lambda wait, retries: _read_turn(self.http, tenant, id, wait, retries), timeout)
 
     async def reply(self, tenant: str | None, id: str) -> Reply | None:
         answer = await self.http.ask("GET", f"/v1/turns/{segment(id)}", tenant)
@@ -144,7 +144,7 @@ class _Awaited:
     def pending(self) -> list[Reply]:
         raise Unsupported("pending: a gateway does not report approvals before the turn ends")
 
-    async def submit(self, wait: int, tries: Tries | None = None) -> Reply | None:
+    async def submit(self, wait: int, retries: RetryBudget | None = None) -> Reply | None:
         """Sends the message, and repeats the request if necessary: the id makes it run once. Returns the reply, if it
         arrives within the wait."""
         headers = {"idempotency-key": self._id}
@@ -152,7 +152,7 @@ class _Awaited:
         path, again = self._path + (f"?wait={wait}" if wait else ""), self._path
         try:
             answer = await self._http.ask(
-                "POST", path, self._tenant, body=self._text, headers=headers, wait=wait, tries=tries, again=again
+                "POST", path, self._tenant, body=self._text, headers=headers, wait=wait, retries=retries, again=again
             )
         except Unavailable as error:
             error.id = self._id
@@ -171,7 +171,7 @@ class _Awaited:
             # Until the message is accepted, an error concerns the sending and not the wait.
             self._reply = await self.submit(_seconds(timeout))
         if self._reply is None:
-            self._reply = await _polled(self._http, self._look, None if end is None else end - time.monotonic())
+            self._reply = await _polled(self._http, self._read_reply, None if end is None else end - time.monotonic())
         return self._reply
 
     async def reply_or_approval(self, timeout: float | None) -> Reply | PendingApproval | None:
@@ -190,13 +190,13 @@ class _Awaited:
                 return approval
         return await self.reply(None if end is None else max(0.0, end - time.monotonic()))
 
-    async def _look(self, wait: int, tries: Tries) -> Reply | None:
+    async def _read_reply(self, wait: int, retries: RetryBudget) -> Reply | None:
         # Only the gateway that accepted the message has its rejection, and this request may reach another gateway.
         # Therefore the message is sent again. An accepted message does not run again.
         if self._taken is not None and not self._is_asked_for and abs(time.time() - self._taken) < _FRESH_S:
             self._is_asked_for = True
-            return await self.submit(wait, tries)
-        return await _look(self._http, self._tenant, self._id, wait, tries)
+            return await self.submit(wait, retries)
+        return await _read_turn(self._http, self._tenant, self._id, wait, retries)
 
     def _refused(self, answer: Answer) -> Exception:
         """Returns the error for a message that the gateway rejected: it breaks a rule of the protocol, or of HTTP."""
@@ -212,9 +212,9 @@ class _Awaited:
         )
 
 
-async def _look(http: Http, tenant: str | None, id: str, wait: int, tries: Tries) -> Reply | None:
+async def _read_turn(http: Http, tenant: str | None, id: str, wait: int, retries: RetryBudget) -> Reply | None:
     """Returns the reply to a turn or task, if it arrives within the wait."""
-    answer = await http.ask("GET", f"/v1/turns/{segment(id)}{f'?wait={wait}' if wait else ''}", tenant, wait=wait, tries=tries)
+    answer = await http.ask("GET", f"/v1/turns/{segment(id)}{f'?wait={wait}' if wait else ''}", tenant, wait=wait, retries=retries)
     # A 404 is not an error, because the turn or task may not have arrived yet.
     return None if answer.status == 404 else _ended(_good(answer))
 
@@ -240,7 +240,7 @@ def _seconds(timeout: float | None) -> int:
 
 
 async def _polled(
-    http: Http, look: Callable[[int, Tries], Awaitable[Reply | None]], timeout: float | None
+    http: Http, read: Callable[[int, RetryBudget], Awaitable[Reply | None]], timeout: float | None
 ) -> Reply | None:
     """Polls until there is a reply or the time is over. Temporary errors are retried."""
     end = None if timeout is None else time.monotonic() + timeout
@@ -251,7 +251,7 @@ async def _polled(
                 began = time.monotonic()
                 left = None if end is None else end - began
                 wait = _seconds(left)
-                found = await look(wait, http.tries(None))
+                found = await read(wait, http.retries(None))
                 if found is not None or (left is not None and left <= 0):
                     return found
                 # A gateway that responds early, for example because it shuts down, must not cause a busy loop.

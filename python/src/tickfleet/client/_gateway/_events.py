@@ -30,7 +30,7 @@ _LINE_ENDS = re.compile(rb"\r\n|\n|\r")
 _GOOD_S = 5.0
 
 
-class _Later(Exception):
+class _RetryLater(Exception):
     """No stream is available now: the error, and the seconds that the gateway asks to wait."""
 
     def __init__(self, error: FleetError, seconds: float | None = None) -> None:
@@ -40,9 +40,9 @@ class _Later(Exception):
 
 async def follow(http: Http, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
     """Yields the events of a task from a position on. If the stream is lost, continues after the last reported step."""
-    tries = http.tries(http.retry_timeout)
+    retries = http.retries(http.retry_timeout)
     while True:
-        trouble = _Later(Unavailable("the gateway ended the event stream before the task ended"))
+        retry = _RetryLater(Unavailable("the gateway ended the event stream before the task ended"))
         began, came_from = time.monotonic(), position
         try:
             async with http.stream(f"/v1/tasks/{segment(task_id)}/events", tenant, position) as response:
@@ -56,24 +56,24 @@ async def follow(http: Http, tenant: str | None, task_id: str, position: int) ->
                         yield _step(_STEPS[kind], position, value)
         except httpx.RequestError as error:
             http.check_open()
-            trouble = _Later(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
-        except _Later as later:
-            trouble = later
+            retry = _RetryLater(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
+        except _RetryLater as later:
+            retry = later
             reply = await _reply(http, tenant, task_id) if isinstance(later.error, NotFound) else None
             if reply is not None and reply.status == "rejected":
                 # A rejected task has no events.
                 yield Event("ended", position, reply=reply)
                 return
         if position > came_from or time.monotonic() - began > _GOOD_S:
-            tries = http.tries(http.retry_timeout)
-        await tries.pause(trouble.error, trouble.seconds)
+            retries = http.retries(http.retry_timeout)
+        await retries.pause(retry.error, retry.seconds)
 
 
 async def pending_approval(http: Http, tenant: str | None, id: str) -> PendingApproval | None:
     """Follows a turn until a call waits for an approval. ``None`` if the turn ends before, or cannot be followed."""
-    tries = http.tries(http.retry_timeout)
+    retries = http.retries(http.retry_timeout)
     while True:
-        trouble = _Later(Unavailable("the gateway ended the event stream before the turn ended"))
+        retry = _RetryLater(Unavailable("the gateway ended the event stream before the turn ended"))
         began = time.monotonic()
         try:
             async with http.stream(f"/v1/turns/{id}/events", tenant, 0) as response:
@@ -85,16 +85,16 @@ async def pending_approval(http: Http, tenant: str | None, id: str) -> PendingAp
                         return None
         except httpx.RequestError as error:
             http.check_open()
-            trouble = _Later(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
+            retry = _RetryLater(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
         except Forbidden:
             return None
-        except _Later as later:
+        except _RetryLater as later:
             if isinstance(later.error, NotFound):
                 return None
-            trouble = later
+            retry = later
         if time.monotonic() - began > _GOOD_S:
-            tries = http.tries(http.retry_timeout)
-        await tries.pause(trouble.error, trouble.seconds)
+            retries = http.retries(http.retry_timeout)
+        await retries.pause(retry.error, retry.seconds)
 
 
 async def _check(response: httpx.Response) -> None:
@@ -104,7 +104,7 @@ async def _check(response: httpx.Response) -> None:
     answer = checked(answer_of(response.status_code, text, response.headers))
     # If the status is 404, the task may not be admitted yet, so the caller tries again.
     error = NotFound(answer.message) if answer.status == 404 else passing(answer)
-    raise _Later(error, answer.retry_after)
+    raise _RetryLater(error, answer.retry_after)
 
 
 def _step(kind: Kind, position: int, value: dict[str, Any]) -> Event:

@@ -91,7 +91,7 @@ class Answer:
         return str(said or f"status {self.status}")
 
 
-class Tries:
+class RetryBudget:
     """Retries until `retry_timeout` seconds after the first failure. If `retry_timeout` is ``None``, retries without a limit."""
 
     def __init__(self, retry_timeout: float | None, closed: asyncio.Event | None = None) -> None:
@@ -140,9 +140,9 @@ class Http:
         self._closed.set()
         await self._client.aclose()
 
-    def tries(self, retry_timeout: float | None) -> Tries:
+    def retries(self, retry_timeout: float | None) -> RetryBudget:
         """Returns retries that end when this client is closed."""
-        return Tries(retry_timeout, self._closed)
+        return RetryBudget(retry_timeout, self._closed)
 
     def check_open(self) -> None:
         if self._closed.is_set():
@@ -157,7 +157,7 @@ class Http:
         body: str | None = None,
         headers: Mapping[str, str] | None = None,
         wait: int = 0,
-        tries: Tries | None = None,
+        retries: RetryBudget | None = None,
         again: str | None = None,
     ) -> Answer:
         """Sends a request, with retries, and returns the response. The request must be safe to send twice. If `again`
@@ -168,7 +168,7 @@ class Http:
             QueueFull, MemoryPressure, Throttled: The request was not accepted in any attempt.
             Unavailable: No attempt got a response.
         """
-        tries = tries or self.tries(self.retry_timeout)
+        retries = retries or self.retries(self.retry_timeout)
         while True:
             self.check_open()
             try:
@@ -181,7 +181,7 @@ class Http:
                 )
             except httpx.RequestError as error:
                 self.check_open()
-                await tries.pause(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
+                await retries.pause(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
                 path, wait = (path, wait) if again is None else (again, 0)
                 continue
             answer = answer_of(response.status_code, response.text, response.headers)
@@ -191,7 +191,7 @@ class Http:
                 # Only the wait was rejected. The next request does not wait, and does not use up the retry timeout.
                 path, wait = again, 0
                 continue
-            await tries.pause(passing(answer), answer.retry_after)
+            await retries.pause(passing(answer), answer.retry_after)
             if again is not None and answer.status >= 500:
                 path, wait = again, 0
 
