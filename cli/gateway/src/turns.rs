@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::{Reply, ReplyStatus, verbs};
-use tickfleet_model::{Context, IdError, TurnId};
+use tickfleet_model::{Context, IdError, TurnId, limits};
 use tickfleet_protocol::{parse_turn, trace_id, with_owner};
 use tickfleet_store::{CancelResult, TurnName};
 use utoipa::{IntoParams, ToSchema};
@@ -71,7 +71,7 @@ pub(crate) struct Accepted {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CancelReason {
-    /// Reason for the record and the caller, at most 1,000 characters.
+    /// Reason for the record and the caller, at most 1,000 bytes.
     reason: Option<String>,
 }
 
@@ -275,7 +275,6 @@ pub(crate) fn named_turn(caller: &Caller, id: Result<Path<String>, PathRejection
 }
 
 pub(crate) fn reason(body: &[u8]) -> Result<String, Problem> {
-    const CHARS_MAX: usize = 1_000;
     if body.iter().all(u8::is_ascii_whitespace) {
         return Ok("cancelled through the gateway".into());
     }
@@ -283,8 +282,8 @@ pub(crate) fn reason(body: &[u8]) -> Result<String, Problem> {
         .map_err(|error| Problem::invalid(format!("expected {{\"reason\": \"…\"}}: {error}")))?
         .unwrap_or_default();
     let reason = reason.unwrap_or_else(|| "cancelled through the gateway".into());
-    if reason.chars().count() > CHARS_MAX {
-        return Err(Problem::invalid(format!("reason: at most {CHARS_MAX} characters")));
+    if reason.len() > limits::REASON_BYTES_MAX {
+        return Err(Problem::invalid(format!("reason: expected at most {} bytes", limits::REASON_BYTES_MAX)));
     }
     Ok(reason)
 }

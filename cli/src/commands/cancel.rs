@@ -7,7 +7,7 @@ use tickfleet_client::verbs::FleetName;
 use tickfleet_model::{TenantId, TurnId};
 use tickfleet_store::CancelResult;
 
-use crate::commands::limits::{by_environment, who};
+use crate::commands::limits::{by_environment, reason, who};
 use crate::commands::operate::parse_turn_name;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -30,7 +30,7 @@ pub(crate) struct Cancel {
     #[arg(value_name = "ID")]
     id: Option<TurnId>,
     /// Reason for the record.
-    #[arg(long, default_value = "cancelled by an operator")]
+    #[arg(long, default_value = "cancelled by an operator", value_parser = reason)]
     reason: String,
     /// Accept an unknown id. A turn or task that arrives under it within 24 h ends without running.
     #[arg(long)]

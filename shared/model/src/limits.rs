@@ -76,13 +76,11 @@ pub const SESSION_ANSWER_BYTES_MAX: usize = 32 * 1024;
 /// Time for which a conversation is kept after its last message.
 pub const SESSION_KEPT_MS: i64 = 7 * 24 * 3_600_000;
 
-/// Maximum bytes of a reason or message of a producer.
+/// Maximum bytes of a reason, such as that of a cancellation, and of a producer's message.
 pub const REASON_BYTES_MAX: usize = 1_000;
-/// Maximum bytes of a cancellation's reason that results and records keep.
-pub const CANCEL_REASON_BYTES_MAX: usize = 500;
 /// Time for which a cancel request waits for a turn or task that has not arrived.
 pub const EARLY_CANCEL_MS: i64 = DEADLINE_DEFAULT_MS;
-/// Maximum number of waiting cancel requests of one tenant: about 3 MB with the longest reasons.
+/// Maximum number of waiting cancel requests of one tenant: about 5 MB with the longest reasons.
 pub const EARLY_CANCELS_MAX: usize = 4_096;
 /// Maximum number of capabilities that a task can name.
 pub const TASK_CAPABILITIES_MAX: usize = 128;

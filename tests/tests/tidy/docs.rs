@@ -182,7 +182,8 @@ fn a_dead_link_is_found() {
 
 #[test]
 fn a_name_that_its_file_does_not_contain_is_found() {
-    let text = "Add it to `Tree::load` of [source](source.rs). Its `Nothing` is in `Tree` and `gone` of [it](source.rs).";
+    let text =
+        "Add it to `Tree::load` of [source](source.rs). Its `Nothing` is in `Tree` and `gone` of [it](source.rs).";
     let complaints = stale_names(&Tree::load(), "tests/tests/tidy/page.md", text);
     assert_eq!(complaints.len(), 2, "{complaints:?}");
     assert!(complaints[0].ends_with("`Nothing`") && complaints[1].ends_with("`gone`"), "{complaints:?}");

@@ -202,7 +202,7 @@ fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>, expected: &st
 fn check_reason(reason: &mut String) -> Result<(), Problem> {
     check_optional_reason(reason)?;
     if reason.is_empty() {
-        let max = limits::CANCEL_REASON_BYTES_MAX;
+        let max = limits::REASON_BYTES_MAX;
         return Err(Problem::invalid(format!("reason: expected 1 to {max} bytes (written to the audit log)")));
     }
     Ok(())
@@ -211,7 +211,7 @@ fn check_reason(reason: &mut String) -> Result<(), Problem> {
 /// An action that restores the normal state needs no reason.
 fn check_optional_reason(reason: &mut String) -> Result<(), Problem> {
     *reason = reason.trim().to_owned();
-    let max = limits::CANCEL_REASON_BYTES_MAX;
+    let max = limits::REASON_BYTES_MAX;
     if reason.len() > max {
         return Err(Problem::invalid(format!("reason: expected at most {max} bytes (written to the audit log)")));
     }

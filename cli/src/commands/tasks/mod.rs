@@ -14,6 +14,7 @@ use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::{AgentId, Outcome, TenantId, TurnId};
 use tickfleet_store::TurnName;
 
+use crate::commands::limits::reason;
 use crate::commands::operate::audit_note::age;
 use crate::commands::operate::parse_turn_name;
 use crate::failure::Failure;
@@ -110,7 +111,7 @@ struct CancelArgs {
     #[command(flatten)]
     task: TaskArgs,
     /// Reason for the record and for the delegator.
-    #[arg(long, default_value = "cancelled by an operator")]
+    #[arg(long, default_value = "cancelled by an operator", value_parser = reason)]
     reason: String,
 }
 

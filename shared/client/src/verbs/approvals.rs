@@ -110,7 +110,7 @@ async fn decide(
     changes: Changes<'_>,
 ) -> Result<VerdictResult, VerbError> {
     let reason = reason.trim();
-    let max = limits::CANCEL_REASON_BYTES_MAX;
+    let max = limits::REASON_BYTES_MAX;
     if reason.len() > max {
         return Err(VerbError::Invalid(format!("reason: at most {max} bytes")));
     }

@@ -167,7 +167,7 @@ impl Cancel<'_> {
 }
 
 fn bounded(reason: &str) -> String {
-    let max = limits::CANCEL_REASON_BYTES_MAX.min(reason.len());
+    let max = limits::REASON_BYTES_MAX.min(reason.len());
     let upto = (0..=max).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
     reason.get(..upto).unwrap_or_default().to_owned()
 }
