@@ -14,7 +14,9 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use tickfleet_config::{MCP_LOCK_FILE, McpFile, McpPins};
 use tickfleet_gateway::{LocalApprover, PublicUrl, serve_stdio};
+use tickfleet_model::{AgentId, TenantId};
 use tickfleet_ops::shutdown::Shutdown;
+use tickfleet_store::ToolLists;
 
 use self::sources::WrapSources;
 use super::{Backoff, ServerCheck, check_servers, chosen, environment, merged, text, write_to};
@@ -100,6 +102,7 @@ pub(crate) async fn run(args: &Wrap, global: &Global, output: &Output) -> Result
 async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
     let agent = setup.example_caller().map(|(tenant, agent)| (tenant.clone(), agent.clone()));
     let agent = agent.context("the configuration has no tenant with an agent")?;
+    expire_tool_list(setup, &agent).await?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let probes = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let fleet = fleet::start(setup, Roles::BOTH, ProbeAddress::On(probes), shutdown.clone()).await?;
@@ -138,6 +141,15 @@ async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
     // The log already contains the failure.
     ended.map_err(|_| Failure::Reported)?;
     served.map_err(|error| Failure::failed(anyhow!("no MCP client connected, or it disconnected at once: {error}")))
+}
+
+/// Otherwise, a client that is quicker than the worker receives the list of the last run, whose policy may differ.
+async fn expire_tool_list(setup: &Setup, (tenant, agent): &(TenantId, AgentId)) -> Result<(), Failure> {
+    let lists = ToolLists { agents: vec![(tenant.clone(), agent.clone(), String::new())], ..ToolLists::default() };
+    for store in setup.stores()? {
+        store.write_tool_lists("", &lists, 1, 1).await?;
+    }
+    Ok(())
 }
 
 /// The user of this machine is the first approver of the policy. `None` if the policy has no approver.
