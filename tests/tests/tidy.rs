@@ -8,6 +8,7 @@ mod source;
 mod wording;
 
 use source::{Source, Tree};
+use tickfleet_model::Outcome;
 
 fn assert_tidy(complaints: Vec<String>) {
     assert!(complaints.is_empty(), "{} complaints:\n  {}", complaints.len(), complaints.join("\n  "));
@@ -97,6 +98,20 @@ fn every_filter_and_path_in_the_long_test_list_exists() {
     let list = std::fs::read_to_string(tree.root.join(".ci/long-tests")).unwrap();
     let complaints = docs::dead_filters(&tree, &list);
     assert_tidy(complaints);
+}
+
+#[test]
+fn the_clients_list_each_outcome_of_a_call_that_never_ran() {
+    let tree = Tree::load();
+    for path in ["python/src/tickfleet/client/_governed.py", "typescript/src/governed.ts"] {
+        let (_, text) = tree.texts().find(|(known, _)| *known == path).expect("the client");
+        let list = text.split("NEVER_RAN = ").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap_or_default();
+        let listed: Vec<&str> = list.split(|c: char| !c.is_ascii_lowercase() && c != '_').collect();
+        for outcome in Outcome::ALL {
+            let never_ran = !outcome.is_success() && !outcome.has_failed_running();
+            assert_eq!(listed.contains(&outcome.as_str()), never_ran, "{path}: {}", outcome.as_str());
+        }
+    }
 }
 
 #[test]

@@ -405,6 +405,7 @@ pub(crate) async fn decide(
         narrowed: &narrowed,
         redactor: verdict.redactor,
     });
+    let entry = serde_json::from_str(&entry).map_err(|error| StoreError::Undecided(format!("audit entry: {error}")))?;
     let core_verdict = if verdict.agrees {
         let seen = verdict.seen.map(RawValue::get);
         let narrowed = Some(&*narrowed).filter(|text| !text.is_empty());
@@ -419,7 +420,7 @@ pub(crate) async fn decide(
         roles: verdict.roles,
         reason: &reason,
         verdict: core_verdict,
-        audit: &serde_json::from_str(&entry).unwrap_or_default(),
+        audit: &entry,
         bounds: &store.bounds(),
     };
     Ok(match store.decide(decision).await.map_err(StoreError::from)?.result {
