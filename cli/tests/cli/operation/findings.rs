@@ -101,6 +101,8 @@ async fn every_verb_rejects_an_unknown_name_and_suggests_the_nearest() {
     refused("approvals/dem:apr-1", "demo");
     for (verb, body, near) in [
         ("pause", json!({"tenant": "demo", "agent": "kely", "reason": "x"}), "kelly"),
+        ("pause", json!({"tenant": "dem", "reason": "x"}), "demo"),
+        ("pause", json!({"tool": "ecoh", "reason": "x"}), "echo"),
         ("resume", json!({"tenant": "dem", "reason": "x"}), "demo"),
         ("resume", json!({"tool": "ecoh", "reason": "x"}), "echo"),
         ("tools/disable", json!({"tool": "ecoh", "reason": "x"}), "echo"),
@@ -109,13 +111,22 @@ async fn every_verb_rejects_an_unknown_name_and_suggests_the_nearest() {
         ("workers/resume", json!({"worker": "w-nope", "reason": "x"}), "w-"),
         ("cancel", json!({"ids": ["dem:x"], "reason": "x"}), "demo"),
         ("cancel", json!({"ids": ["demo:x", "demo:y"], "reason": "x"}), "demo:x and 1 more"),
+        ("approvals/dem:apr-1/approve", json!({}), "demo"),
+        ("approvals/demo:apr-1/approve", json!({}), "demo:apr-1"),
+        ("approvals/demo:apr-1/deny", json!({"reason": "x"}), "demo:apr-1"),
     ] {
         let seen = gateway.ask(key, "POST", &format!("/v1/operate/{verb}"), &body);
         assert_eq!(seen.status, 404, "{verb} {body}: {seen:?}");
         assert!(seen.body.contains(near), "{verb} {body}: no {near:?} in {seen:?}");
     }
-    let seen = gateway.ask(key, "POST", "/v1/operate/approvals/dem:apr-1/approve", &json!({}));
-    assert_eq!((seen.status, seen.body.contains("demo")), (404, true), "{seen:?}");
+    let kelly = json!({"tenant": "demo", "agent": "kelly"});
+    let echo = json!({"tool": "echo"});
+    for (verb, body, status) in
+        [("pause", &kelly, 400), ("resume", &kelly, 200), ("tools/disable", &echo, 400), ("tools/enable", &echo, 200)]
+    {
+        let seen = gateway.ask(key, "POST", &format!("/v1/operate/{verb}"), body);
+        assert_eq!(seen.status, status, "{verb} without a reason: {seen:?}");
+    }
 
     for (command, near) in [
         ("turns list --agent kely", "kelly"),
@@ -143,15 +154,27 @@ async fn every_verb_rejects_an_unknown_name_and_suggests_the_nearest() {
         ("limits --tenant dem", "demo"),
         ("usage --tenant dem", "demo"),
         ("tenant show dem", "demo"),
+        ("tools disable ecoh --reason x --by anna", "echo"),
         ("tools enable ecoh --by anna", "echo"),
+        ("pause dem --reason x --by anna", "demo"),
+        ("pause demo kely --reason x --by anna", "kelly"),
+        ("pause --tool ecoh --reason x --by anna", "echo"),
         ("resume demo kely --by anna", "kelly"),
+        ("resume --tool ecoh --by anna", "echo"),
+        ("workers drain w-nope --reason x --by anna", "w-"),
         ("workers resume w-nope --by anna", "w-"),
+        ("cancel demo:x", "unknown turn or task demo:x"),
+        ("approvals show demo:apr-1", "demo:apr-1"),
     ] {
         let words: Vec<&str> = command.split(' ').collect();
         run(&words).exits(1).prints_error(near);
     }
     let log = sees("audit?limit=500");
     assert_eq!(count(&log, "entries"), 0, "what was refused is not in the log: {log}");
+    assert_eq!(count(&sees("pauses"), "pauses"), 0, "nothing is paused");
+    let early: Vec<String> =
+        redis::cmd("KEYS").arg("*early:*").query_async(&mut redis.connection().await).await.unwrap();
+    assert_eq!(early, Vec::<String>::new(), "no cancel waits");
     run(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "tool_echo {}", "--wait"]).exits(1);
     assert_eq!(count(&sees("audit?tool=tool_echo"), "entries"), 1);
     assert_eq!(count(&sees("audit?tool=echo"), "entries"), 1, "a model may write the id");
