@@ -76,31 +76,3 @@ impl OpenStream {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-    use super::*;
-    use crate::verbs::{CredentialKind, TenantScope};
-
-    #[test]
-    fn streams_are_limited_per_caller_per_tenant_and_per_process() {
-        let streams = Streams::default();
-        let reserve = |tenant: &str, id: &str| {
-            let tenant = TenantScope::One(tickfleet_model::TenantId::new(tenant).unwrap());
-            streams.reserve(&CallerIdentity { credential: CredentialKind::Key, tenant, id: id.into() })
-        };
-        let PermitBounds { all, tenant, caller } = STREAMS_MAX;
-        let mut acme: Vec<_> = (0..caller).map(|_| reserve("acme", "shop").unwrap()).collect();
-        assert!(reserve("acme", "shop").err().unwrap().summary().1, "it may be tried again");
-        acme.extend((caller..tenant).map(|_| reserve("acme", "till").unwrap()));
-        assert!(reserve("acme", "till").is_err(), "the tenant has a bound, too");
-        let others: Vec<_> =
-            (tenant..all).map(|number| reserve(&format!("tenant{}", number % 7), "a").unwrap()).collect();
-        assert!(reserve("demo", "a").is_err(), "the process has a bound, too");
-        acme.pop();
-        assert!(reserve("demo", "a").is_ok());
-        drop(others);
-    }
-}
