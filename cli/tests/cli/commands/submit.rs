@@ -107,6 +107,9 @@ fn exit_codes_distinguish_usage_errors_failures_and_a_missing_redis() {
     away.prints_error("REDIS_URL (or --redis-url) names this Redis. Unset it");
     tickfleet(&submit(&["--call", "echo text=hi"])).exits(2).prints_error("not JSON");
     tickfleet(&["doctor", "--redis-url", "localhost"]).exits(2).prints_error("redis://");
+    tickfleet(&["acl", "--role", "nobody"]).exits(2).prints_error("one of tickfleet, scheduler, worker");
+    let chat = tickfleet(&["acl", "--role", "producer", "--user", "chat", "--json"]).exits(0).json();
+    assert_eq!(chat["user"], "chat");
     tickfleet(&["--help"]).exits(0).says("Examples:").says("Exit codes:");
 }
 
