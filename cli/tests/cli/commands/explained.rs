@@ -1,4 +1,4 @@
-//! `explain` for failed attempts, missing processes, tasks, and turns that only the audit log still contains.
+//! `explain` for missing processes, tasks, and turns that only the audit log still contains.
 
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
@@ -11,77 +11,6 @@ const KELLY: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
 
 fn kellys<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&KELLY, more].concat()
-}
-
-#[tokio::test]
-async fn explain_shows_each_failed_try_with_its_time_and_cause() {
-    let redis = RedisServer::start().await;
-    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let flaky = "fail {\"outcomes\":[\"transient\",\"transient\",\"ok\"]}";
-    fleet.run(&kellys(&["--call", "echo", "--call", flaky, "--turn-id", "flaky"])).exits(0);
-    let mut waiting = None;
-    let mut words = String::new();
-    let ended = loop {
-        let story = fleet.run(&["explain", "demo:flaky", "--json"]).exits(0).json();
-        match story["state"].as_str() {
-            Some("retry") if waiting.is_none() => {
-                words = fleet.run(&["explain", "demo:flaky"]).exits(0).stdout;
-                waiting = Some(story);
-            }
-            Some("done") => break story,
-            _ => {}
-        }
-    };
-    let waiting = waiting.unwrap();
-    assert!(words.contains("try 1 of call /1 failed: "), "{words}");
-    let first = &waiting["tries"][0];
-    assert_eq!((&first["position"], &first["attempt"]), (&1.into(), &1.into()), "{waiting}");
-    let tries = ended["tries"].as_array().unwrap();
-    assert_eq!((tries.len(), &ended["retries"]), (2, &2.into()), "{ended}");
-    assert_eq!((&tries[0], &tries[1]["attempt"]), (first, &2.into()));
-    assert!(tries.iter().all(|failed| !failed["cause"].as_str().unwrap().is_empty()), "{ended}");
-    assert!(tries[0]["at_ms"].as_i64() < tries[1]["at_ms"].as_i64());
-}
-
-const RULED: &str = "permissions:
-  echo:
-    everyone: true
-    rules:
-      - {name: small, require: args.value <= 500, message: '{args.value} exceeds 500'}
-      - {name: tiny, require: args.value <= 5, message: '{args.value} is not tiny', mode: shadow}
-";
-
-#[tokio::test]
-async fn explain_names_enforced_and_shadow_rules_with_their_messages() {
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().to_str().unwrap();
-    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    write("agents.yaml", "agents: {kelly: {}}\n");
-    write("tenants.yaml", "tenants: {demo: {}}\n");
-    write("permissions.yaml", RULED);
-    let fleet = DevFleet::start(&["--config", dir, "--redis-url", &redis.url()]);
-    let run = |args: &[&str]| fleet.run(&[&["--config", dir], args].concat());
-    let [few, more, many] = [5, 50, 501].map(|value| format!("echo {{\"value\":{value}}}"));
-    run(&kellys(&["--call", &few, "--call", &more, "--call", &many, "--turn-id", "ruled"])).exits(0);
-    let story = loop {
-        let story = run(&["explain", "demo:ruled", "--json"]).exits(0).json();
-        if story["state"] == "done" && story["audit"]["entries"].as_array().is_some_and(|entries| entries.len() == 3) {
-            break story;
-        }
-    };
-    let denial = &story["audit"]["entries"][1]["meta"]["shadow"][0];
-    assert_eq!(denial["rule"], "permissions.echo.rules.tiny", "{story}");
-    let stopped = "The rule permissions.echo.rules.small stopped call /2: You may not call \"echo\" with these arguments: \
-                   501 exceeds 500.";
-    let shadow = "The rule permissions.echo.rules.tiny (shadow) would have stopped call /1: 50 is not tiny";
-    let said = run(&["explain", "demo:ruled"]).exits(0);
-    said.says(stopped).says(shadow);
-    assert_eq!(said.stdout.matches("The rule ").count(), 2, "{}", said.stdout);
-    let said = run(&["explain", "demo:ruled/1"]).exits(0);
-    said.says(shadow);
-    assert!(!said.stdout.contains(stopped), "{}", said.stdout);
-    assert_eq!(fleet.stop(), Some(0));
 }
 
 #[tokio::test]

@@ -5,8 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
-use crate::support::process::Process;
+use crate::support::binary::{CommandOutput, DevFleet};
 
 struct LimitedFleet {
     fleet: DevFleet,
@@ -108,6 +107,14 @@ async fn answers_name_the_cap_limit_or_slot_that_delays_a_call() {
     // The tick lasts an hour, so the second call waits.
     asked.submit("demo", "slow", "tick", &calls(&[echo(1), echo(1)]));
     asked.answers("demo:tick", &["It waits: the agent's tick is used up (1 of 1 calls). The next call is eligible"]);
+    let story = asked.run(&["explain", "demo:tick", "--json"]).exits(0).json();
+    let waits = &story["waits"];
+    assert_eq!(
+        (&story["state"], &waits["rule"], &waits["tick_cap"]),
+        (&json!("throttled"), &json!("tick_cap"), &json!(1))
+    );
+    assert!(waits["until_ms"].as_i64() > story["now_ms"].as_i64(), "{story}");
+    asked.run(&["explain", "demo:tick/2"]).exits(2).prints_error("there is no /2");
     asked.submit("demo", "slow", "behind", &calls(&[echo(1)]));
     asked
         .answers("demo:behind", &["It waits: the agent's tick is used up", "after 1 other turn in the throttle queue"]);
@@ -142,6 +149,12 @@ async fn answers_name_the_rule_or_error_that_stopped_a_call() {
         "The rule permissions.echo.rules.tiny (shadow) would have stopped call /1: 50 is not tiny",
     ];
     asked.answers("demo:ruled", &rules);
+    let second = asked.run(&["explain", "demo:ruled/1"]).exits(0);
+    second.says(rules[2]);
+    assert!(!second.stdout.contains(rules[0]), "{}", second.stdout);
+    let story = asked.run(&["explain", "demo:ruled", "--json"]).exits(0).json();
+    let mut entries = story["audit"]["entries"].as_array().unwrap().iter();
+    assert!(entries.any(|one| one["meta"]["shadow"][0]["rule"] == "permissions.echo.rules.tiny"), "{story}");
     asked.submit(
         "demo",
         "kelly",
@@ -165,7 +178,13 @@ async fn answers_name_the_rule_or_error_that_stopped_a_call() {
         }
     }
     asked.submit("demo", "kelly", "again", &calls(&[("fail", json!({"outcomes": ["transient", "transient", "ok"]}))]));
-    asked.answers("demo:again", &["try 1 of call /0 failed:", "Retried after"]);
+    asked.answers("demo:again", &["has ended", "try 1 of call /0 failed:", "Retried after"]);
+    let story = asked.run(&["explain", "demo:again", "--json"]).exits(0).json();
+    let tries = story["tries"].as_array().unwrap();
+    let attempts: Vec<&Value> = tries.iter().map(|failed| &failed["attempt"]).collect();
+    assert_eq!((attempts, &story["retries"]), (vec![&json!(1), &json!(2)], &json!(2)), "{story}");
+    assert!(tries.iter().all(|failed| !failed["cause"].as_str().unwrap().is_empty()), "{story}");
+    assert!(tries[0]["at_ms"].as_i64() < tries[1]["at_ms"].as_i64(), "{story}");
     asked.submit("demo", "free", "circles", &calls(&[("list_tools", json!({})), echo(3), echo(3), echo(3), echo(3)]));
     asked.answers("demo:circles", &["The loop breaker denied call /4", "It may run again at", "note to its agent"]);
 }
@@ -199,15 +218,6 @@ async fn answers_name_the_pause_cancel_or_deadline_that_stopped_a_turn() {
     let unknown = ["submit", "--tenant", "demo", "--agent", "nobody", "--turn-id", "refused", "--call", "echo"];
     asked.run(&unknown).exits(0);
     asked.answers("demo:refused", &["Rejected:"]);
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let url = redis.url();
-    let ask = |args: &[&str]| tickfleet(&[args, &["--redis-url", &url]].concat());
-    ask(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--turn-id", "early"]).exits(0);
-    ask(&["explain", "demo:early"]).exits(0).says("no scheduler is alive");
-    let scheduler = Process::start("scheduler", folder.path(), &url);
-    while !ask(&["explain", "demo:early"]).stdout.contains("No worker is alive") {}
-    assert_eq!(scheduler.stop(), Some(0));
 }
 
 const SLEEP_ONCE: &str = "  sleep: {description: Waits., effect: once, effect_key: [/ms], input_schema: {type: object, required: [ms], properties: {ms: {type: integer, description: How long in ms.}}}}\n";
