@@ -123,25 +123,16 @@ mod tests {
 
     #[test]
     fn a_wrapped_redis_rejection_reports_its_remedy_once() {
-        for (reply, refusal) in [
-            ("NOREPLICAS Not enough good replicas to write.", Refusal::Replicas),
-            ("MISCONF Errors writing to the AOF file: No space left on device", Refusal::Disk),
-            ("READONLY You can't write against a read only replica.", Refusal::Replica),
-            ("OOM command not allowed when used memory > 'maxmemory'.", Refusal::Memory),
-        ] {
-            let error = || StoreError::Verb {
-                verb: "submit",
-                source: redis::parse_redis_value(format!("-{reply}\r\n").as_bytes())
-                    .unwrap()
-                    .extract_error()
-                    .unwrap_err(),
-            };
-            let wrapped = Err::<(), _>(error()).context("the audit log cannot be read").unwrap_err();
-            for failure in [Failure::from(error()), SubmitError::from(error()).into(), wrapped.into()] {
-                let message = failure.message().unwrap();
-                assert_eq!(message.matches(refusal.remedy()).count(), 1, "{reply}: {message}");
-                assert_eq!(failure.code(), FAILED);
-            }
+        let reply = b"-NOREPLICAS Not enough good replicas to write.\r\n";
+        let error = || StoreError::Verb {
+            verb: "submit",
+            source: redis::parse_redis_value(reply).unwrap().extract_error().unwrap_err(),
+        };
+        let wrapped = Err::<(), _>(error()).context("the audit log cannot be read").unwrap_err();
+        for failure in [Failure::from(error()), SubmitError::from(error()).into(), wrapped.into()] {
+            let message = failure.message().unwrap();
+            assert_eq!(message.matches(Refusal::Replicas.remedy()).count(), 1, "{message}");
+            assert_eq!(failure.code(), FAILED);
         }
         let broken =
             || StoreError::Verb { verb: "submit", source: std::io::Error::from(std::io::ErrorKind::BrokenPipe).into() };
