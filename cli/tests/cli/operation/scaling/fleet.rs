@@ -15,11 +15,7 @@ use nix::unistd::Pid;
 /// The cap of `crowd` is the maximum, 200 calls per second. The cap of `capped` is ten calls per tick.
 const AGENTS: &str = "agents:\n  crowd: {calls_per_tick: 1000, max_actions_per_day: 1000000}\n  capped: {calls_per_tick: 10, max_actions_per_day: 1000000}\n";
 const PERMISSIONS: &str = "permissions:\n  sleep: {everyone: true}\n";
-const SETTINGS: [(&str, &str); 3] = [
-    ("TICKFLEET_QUEUES_INBOX_UNREAD_MAX", "1000000"),
-    ("TICKFLEET_QUEUES_TENANT_TURNS_MAX", "100000"),
-    ("TICKFLEET_LOG_LEVEL", "warn"),
-];
+const SETTINGS: [(&str, &str); 3] = [("TICKFLEET_QUEUES_INBOX_UNREAD_MAX", "1000000"), ("TICKFLEET_LOG_LEVEL", "warn")];
 /// The drain time and a margin.
 const DRAIN_MAX: Duration = Duration::from_secs(40);
 
@@ -41,14 +37,13 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Starts no worker yet. The tenants are `demo` and `t1` to `t<tenants>`.
-    pub fn start(url: &str, slots: u32, folder: &Path, tenants: usize) -> Self {
-        let more: String = (1..=tenants).map(|n| format!("  t{n}: {{}}\n")).collect();
+    /// Starts no worker yet.
+    pub fn start(url: &str, slots: u32, folder: &Path) -> Self {
         let files = [
-            ("agents.yaml", AGENTS.to_owned()),
-            ("tenants.yaml", format!("tenants:\n  demo: {{plan: trial}}\n{more}")),
-            ("permissions.yaml", PERMISSIONS.to_owned()),
-            ("tools.yaml", "tools: {}\n".to_owned()),
+            ("agents.yaml", AGENTS),
+            ("tenants.yaml", "tenants: {demo: {}}\n"),
+            ("permissions.yaml", PERMISSIONS),
+            ("tools.yaml", "tools: {}\n"),
         ];
         for (file, text) in files {
             fs::write(folder.join(file), text).unwrap();
@@ -126,15 +121,15 @@ impl Processes {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// Returns `ready` and `running` of `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))`.
-    /// No worker dies here, so `suspect` is empty. `None` while no scheduler reports the backlog.
-    pub fn backlog(&self) -> Option<(f64, f64)> {
+    /// `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))`. No worker dies here, so `suspect` is
+    /// empty. `None` while no scheduler reports the backlog.
+    pub fn backlog(&self) -> Option<f64> {
         let texts: Vec<String> = self.schedulers.iter().filter_map(|node| scrape(node.metrics)).collect();
         let max = |state: &str| {
             let series = format!("tickfleet_backlog{{state=\"{state}\"}}");
             texts.iter().filter_map(|text| value(text, &series)).reduce(f64::max)
         };
-        Some((max("ready")?, max("running")?))
+        Some(max("ready")? + max("running")?)
     }
 
     pub fn counter(&self, series: &str) -> f64 {

@@ -1,9 +1,7 @@
 //! A producer with a rate that steps up and down. Checks that every turn gets exactly one reply.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 use redis::aio::MultiplexedConnection;
 
@@ -11,28 +9,23 @@ const REPLIES_MAX: usize = 2_000;
 
 pub struct Producer {
     redis: MultiplexedConnection,
-    sent: HashMap<String, Instant>,
+    sent: HashSet<String>,
     last_reply: String,
     owed: f64,
     random: u64,
-    pub submitted: u64,
-    pub answered: u64,
-    /// From submit to reply, since the last read of this list.
-    pub took: Vec<Duration>,
+    submitted: u64,
 }
 
 impl Producer {
     pub fn new(redis: MultiplexedConnection) -> Self {
         Self {
             redis,
-            sent: HashMap::new(),
+            sent: HashSet::new(),
             last_reply: "0".into(),
             owed: 0.0,
             // With a fixed odd number, the turns are the same in every run.
             random: 0x9E37_79B9_7F4A_7C15,
             submitted: 0,
-            answered: 0,
-            took: Vec::new(),
         }
     }
 
@@ -43,7 +36,7 @@ impl Producer {
         let mut pipe = redis::pipe();
         for _ in 0..due as u64 {
             let ms = self.next_ms();
-            self.add(&mut pipe, "demo", "crowd", 1, ms);
+            self.add(&mut pipe, "crowd", 1, ms);
         }
         self.send(&pipe).await;
     }
@@ -51,27 +44,9 @@ impl Producer {
     pub async fn submit_capped(&mut self, turns: u64, calls: usize) {
         let mut pipe = redis::pipe();
         for _ in 0..turns {
-            self.add(&mut pipe, "demo", "capped", calls, 50);
+            self.add(&mut pipe, "capped", calls, 50);
         }
         self.send(&pipe).await;
-    }
-
-    pub async fn submit_many(&mut self, agent: &str, turns: u64) {
-        let mut pipe = redis::pipe();
-        for _ in 0..turns {
-            self.add(&mut pipe, "demo", agent, 1, 1);
-        }
-        self.send(&pipe).await;
-    }
-
-    pub async fn submit_for_tenants(&mut self, tenants: usize) {
-        let mut pipe = redis::pipe();
-        for n in 1..=tenants {
-            self.add(&mut pipe, &format!("t{n}"), "crowd", 1, 1);
-        }
-        self.send(&pipe).await;
-        // Replies go to the inboxes of other tenants, which the producer does not read, so these turns are not tracked.
-        self.sent.retain(|id, _| !id.starts_with("crowd-t"));
     }
 
     fn next_ms(&mut self) -> u64 {
@@ -79,17 +54,14 @@ impl Producer {
         100 + (self.random >> 33) % 201
     }
 
-    fn add(&mut self, pipe: &mut redis::Pipeline, tenant: &str, agent: &str, calls: usize, ms: u64) {
+    fn add(&mut self, pipe: &mut redis::Pipeline, agent: &str, calls: usize, ms: u64) {
         self.submitted += 1;
-        let id = match tenant {
-            "demo" => format!("{agent}-{}", self.submitted),
-            other => format!("{agent}-{other}"),
-        };
+        let id = format!("{agent}-{}", self.submitted);
         let calls: Vec<_> = (0..calls).map(|_| serde_json::json!({"name": "sleep", "arguments": {"ms": ms}})).collect();
         let turn =
-            serde_json::json!({"tenant": tenant, "agent": agent, "turn_id": id, "reply_to": "box", "calls": calls});
+            serde_json::json!({"tenant": "demo", "agent": agent, "turn_id": id, "reply_to": "box", "calls": calls});
         pipe.cmd("XADD").arg("{tickfleet:0}:turns").arg("*").arg("turn").arg(turn.to_string()).ignore();
-        self.sent.insert(id, Instant::now());
+        self.sent.insert(id);
     }
 
     async fn send(&mut self, pipe: &redis::Pipeline) {
@@ -111,15 +83,9 @@ impl Producer {
         for (entry, fields) in found {
             let reply: serde_json::Value = serde_json::from_str(&fields["reply"]).unwrap();
             let id = reply["turn_id"].as_str().unwrap();
-            let sent = self.sent.remove(id);
-            let sent =
-                sent.unwrap_or_else(|| panic!("a second reply, or one to a turn that nobody submitted: {reply}"));
+            assert!(self.sent.remove(id), "a second reply, or one to a turn that nobody submitted: {reply}");
             let outcomes = reply["results"].as_array().unwrap().iter().map(|result| result["outcome"].as_str());
             assert!(outcomes.clone().all(|outcome| outcome == Some("ok")), "{reply}");
-            if id.starts_with("crowd") {
-                self.took.push(sent.elapsed());
-            }
-            self.answered += 1;
             self.last_reply = entry;
         }
     }
