@@ -3,7 +3,5 @@
 mod clock;
 mod early;
 mod limits;
-mod lost_second;
 mod memory;
-mod reaping;
 mod suspects;
