@@ -24,9 +24,6 @@ use crate::policy_tracker::PolicyTracker;
 
 const DEAD_MAX: usize = 16;
 const HELD_MAX: usize = 256;
-/// Entries of deleted consumers move to a consumer with this name. No lease has this name, so the entries are reaped
-/// immediately.
-const LOST: &str = "lost";
 /// For one consumer in one round. The next round does further steps.
 const STEPS_MAX: usize = 256;
 
@@ -111,14 +108,6 @@ impl Recovery {
     /// Adds missing consumers that hold entries to the list of consumers (see [`ListHolder`]).
     async fn list_holders(&self) -> Result<(), StoreError> {
         for queue in inbound().into_iter().chain(slices()) {
-            // A failure must not stop the reaping. For example, an older Redis user may lack the necessary permission.
-            match self.store.seam().adopt_lost(&queue, LOST, HELD_MAX).await {
-                Ok(0) => {}
-                Ok(lost) => {
-                    tracing::error!(%queue, entries = lost, "delivered entries lost their consumer; redelivering them");
-                }
-                Err(error) => tracing::warn!(%queue, %error, "failed to redeliver entries without a consumer"),
-            }
             for holder in self.store.seam().consumers(&queue).await?.into_iter().filter(|one| one.held > 0) {
                 let Ok(consumer) = ConsumerId::new(&*holder.name) else { continue };
                 self.store.decide(ListHolder { consumer }).await?;

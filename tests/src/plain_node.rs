@@ -68,13 +68,6 @@ impl Fleet {
         let _: Value = read.query_async(&mut connection).await.unwrap();
     }
 
-    pub async fn delete_consumer(&self, stream: &str, consumer: &str) {
-        let mut connection = self.server.connection().await;
-        let mut delete = redis::cmd("XGROUP");
-        delete.arg("DELCONSUMER").arg(self.store.keys().key(stream)).arg("workers").arg(consumer);
-        let _: u64 = delete.query_async(&mut connection).await.unwrap();
-    }
-
     pub async fn foreign(&self, stream: &str, fields: &[(&str, &str)]) {
         let mut command = redis::cmd("XADD");
         command.arg(self.store.keys().key(stream)).arg("*");

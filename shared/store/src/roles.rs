@@ -59,8 +59,6 @@ const READS: &[&str] = &[
 /// `acl|dryrun` checks whether the user `default` may load the append-only file.
 const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
 const TAKING: &[&str] = &["xgroup|create", "xreadgroup"];
-/// To assign entries of a deleted consumer to another one.
-const ADOPTING: &[&str] = &["xclaim"];
 const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];
 /// Lists `@blocking` instead of `waitaof`, which is in this category. Older servers lack `waitaof`, and a server
 /// rejects a rule with an unknown command.
@@ -227,8 +225,8 @@ impl Role {
     /// The role's lists of commands, in addition to [`CONNECTING`].
     fn plain(self) -> Vec<&'static [&'static str]> {
         match self {
-            Self::Tickfleet => vec![READS, COMMITTING, TAKING, ADOPTING, TRIMMING, WAITING, OPERATING],
-            Self::Scheduler => vec![READS, COMMITTING, TAKING, ADOPTING, TRIMMING],
+            Self::Tickfleet => vec![READS, COMMITTING, TAKING, TRIMMING, WAITING, OPERATING],
+            Self::Scheduler => vec![READS, COMMITTING, TAKING, TRIMMING],
             Self::Worker => vec![READS, COMMITTING, TAKING, TRIMMING, WAITING],
             Self::Operator => vec![READS, COMMITTING, TRIMMING, OPERATING],
             Self::Gateway => vec![READS, COMMITTING, TRIMMING],

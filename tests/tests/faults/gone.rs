@@ -147,24 +147,6 @@ async fn a_repair_ends_the_turns_of_a_deleted_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slices_of_a_deleted_worker_are_dispatched_again() {
-    let mut fleet = Fleet::start(plan()).await;
-    let _scheduler = node(&fleet, Role::Scheduler, 0);
-    let worker = node(&fleet, Role::Worker, 0);
-    submit(&fleet, "first", 1).await;
-    answered(&mut fleet, 1).await;
-    let name = fleet.reader_of("ready:normal").await;
-    worker.pause();
-    submit(&fleet, "held", 5).await;
-    fleet.until("slices wait", async |fleet| fleet.ask::<u64>("XLEN", "ready:normal", &[]).await >= 5).await;
-    fleet.read_as("ready:normal", &name).await;
-    fleet.delete_consumer("ready:normal", &name).await;
-    worker.end();
-    let _worker = node(&fleet, Role::Worker, 1);
-    answered(&mut fleet, 5).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_delivered_on_an_abandoned_connection_are_admitted_once() {
     let mut fleet = Fleet::start(plan()).await;
     let living = node(&fleet, Role::Scheduler, 0);
@@ -178,27 +160,6 @@ async fn turns_delivered_on_an_abandoned_connection_are_admitted_once() {
     fleet.read_as("turns", &name).await;
     living.resume();
     answered(&mut fleet, 30).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn turns_of_a_deleted_scheduler_are_admitted_once() {
-    let mut fleet = Fleet::start(plan()).await;
-    let living = node(&fleet, Role::Scheduler, 0);
-    let _worker = node(&fleet, Role::Worker, 0);
-    submit(&fleet, "first", 1).await;
-    answered(&mut fleet, 1).await;
-    let name = fleet.reader_of("turns").await;
-    living.pause();
-    submit(&fleet, "orphan", 30).await;
-    fleet.read_as("turns", &name).await;
-    fleet.delete_consumer("turns", &name).await;
-    let _other = node(&fleet, Role::Scheduler, 1);
-    submit(&fleet, "after", 10).await;
-    let replies = fleet.replies(40).await;
-    assert_eq!(replies.len(), 40);
-    living.resume();
-    let more = fleet.try_reply(Duration::from_secs(2)).await;
-    assert!(more.is_none(), "a second reply: {more:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

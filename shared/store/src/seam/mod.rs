@@ -144,12 +144,6 @@ pub trait Store: Send + Sync {
 
     async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError>;
 
-    /// Assigns at most `count` entries of deleted consumers to `consumer`, and returns their number. A store in memory
-    /// never has such entries.
-    async fn adopt_lost(&self, _queue: &StreamKey, _consumer: &str, _count: usize) -> Result<usize, StoreError> {
-        Ok(0)
-    }
-
     /// Every consumer group of the inbox has acknowledged every entry up to this ID, in the format of
     /// [`TrimBounds::read_upto`]. `None` if the inbox has no groups.
     async fn acknowledged(&self, _log: &StreamKey) -> Result<Option<u128>, StoreError> {

@@ -41,7 +41,6 @@ enum SocketRequest {
     Consumers(StreamKey),
     RemoveConsumer(StreamKey, String),
     Trim(StreamKey, TrimBounds),
-    AdoptLost(StreamKey, String, usize),
     Acknowledged(StreamKey),
     SampleMemory,
     StreamBytes(StreamKey),
@@ -151,7 +150,6 @@ async fn answer(store: &dyn Store, ask: SocketRequest) -> postcard::Result<Vec<u
         SocketRequest::Consumers(queue) => encoded(store.consumers(&queue).await),
         SocketRequest::RemoveConsumer(queue, consumer) => encoded(store.remove_consumer(&queue, &consumer).await),
         SocketRequest::Trim(log, keep) => encoded(store.trim(&log, keep).await),
-        SocketRequest::AdoptLost(queue, consumer, count) => encoded(store.adopt_lost(&queue, &consumer, count).await),
         SocketRequest::Acknowledged(log) => encoded(store.acknowledged(&log).await),
         SocketRequest::SampleMemory => encoded(store.sample_memory().await),
         SocketRequest::StreamBytes(stream) => encoded(store.stream_bytes(&stream).await),
@@ -283,10 +281,6 @@ impl Store for SocketStore {
 
     async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError> {
         self.request(SocketRequest::Trim(log.clone(), keep)).await
-    }
-
-    async fn adopt_lost(&self, queue: &StreamKey, consumer: &str, count: usize) -> Result<usize, StoreError> {
-        self.request(SocketRequest::AdoptLost(queue.clone(), consumer.to_owned(), count)).await
     }
 
     async fn acknowledged(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {

@@ -281,59 +281,6 @@ async fn replies_count_as_read_after_all_groups_acknowledge_them() {
     .await;
 }
 
-#[tokio::test]
-async fn only_entries_of_a_deleted_consumer_are_adopted() {
-    on_each(false, async |b| {
-        b.store.ensure_queues(&[queue("q")]).await.unwrap();
-        let adopt = async || b.store.adopt_lost(&queue("q"), "lost", 3).await.unwrap();
-        b.commit(with(vec![], (0..5).map(|_| enqueue("q", "v")).collect())).await.unwrap();
-        assert_eq!(adopt().await, 0, "nothing was delivered");
-        let held = b.take("q", 1).await;
-        let other = TakeRequest { consumer: "gone".into(), queues: vec![queue("q")], count: 3, wait_ms: 0 };
-        assert_eq!(b.store.take(&other).await.unwrap().len(), 3);
-        assert_eq!(adopt().await, 0, "all that was delivered is held");
-        let deleted: u64 = b.command(&["XGROUP", "DELCONSUMER", &b.full("q"), "workers", "gone"]).await;
-        assert_eq!(deleted, 3);
-        assert_eq!(adopt().await, 2, "of the oldest three entries");
-        assert_eq!(adopt().await, 0);
-        let held = Guard::Held(queue("q"), held[0].clone());
-        b.commit(with(vec![held], vec![])).await.unwrap();
-        assert_eq!(adopt().await, 1);
-        let consumers = b.store.consumers(&queue("q")).await.unwrap();
-        assert_eq!(consumers.iter().map(|one| (&*one.name, one.held)).collect::<Vec<_>>(), [("c", 0), ("lost", 3)]);
-    })
-    .await;
-}
-
-/// One trim deletes many acknowledged entries, but must not delete an entry of a deleted consumer.
-#[tokio::test]
-async fn a_trim_of_acknowledged_entries_keeps_lost_entries() {
-    on_each(false, async |b| {
-        b.store.ensure_queues(&[queue("q")]).await.unwrap();
-        let trims = async || -> u64 {
-            let stats: String = b.command(&["INFO", "commandstats"]).await;
-            let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_xtrim:calls=")?.split(',').next());
-            calls.map_or(0, |calls| calls.parse().unwrap())
-        };
-        let settle = async |count: usize| {
-            let held = b.take("q", count).await.into_iter();
-            let settles: Vec<_> = held.map(|entry| with(vec![Guard::Held(queue("q"), entry)], vec![])).collect();
-            assert!(b.commit_all(&settles).await.iter().all(Result::is_ok));
-        };
-        b.commit(with(vec![], (0..35).map(|_| enqueue("q", "v")).collect())).await.unwrap();
-        let before = trims().await;
-        settle(10).await;
-        assert_eq!(trims().await, before + 1);
-        let other = TakeRequest { consumer: "gone".into(), queues: vec![queue("q")], count: 3, wait_ms: 0 };
-        assert_eq!(b.store.take(&other).await.unwrap().len(), 3);
-        let _: u64 = b.command(&["XGROUP", "DELCONSUMER", &b.full("q"), "workers", "gone"]).await;
-        settle(20).await;
-        assert_eq!(trims().await, before + 1);
-        assert_eq!(b.store.adopt_lost(&queue("q"), "lost", 100).await.unwrap(), 3);
-    })
-    .await;
-}
-
 fn number(id: &str) -> Option<u128> {
     let (ms, sequence) = id.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

@@ -280,12 +280,9 @@ end
 local function delete_acknowledged(stream)
   local list, from = acknowledged[stream] or {}, 1
   acknowledged[stream] = nil
-  local group = #list > FEW and try('XINFO', 'GROUPS', stream)[1] or {}
-  -- If the stream is longer than the sum of held, unread and acknowledged entries, a consumer was deleted while it held
-  -- entries. A trim would delete these entries.
-  if group[2] == GROUP and group[12] and group[6] + group[12] + #list == call('XLEN', stream) then
-    -- All entries before the first held entry are acknowledged. Without held entries, all entries up to the last one of
-    -- the list are acknowledged.
+  if #list > FEW then
+    -- Entries are taken in order, so all entries before the first held entry are acknowledged. Without held entries,
+    -- all entries up to the last one of the list are acknowledged.
     local held = first_held(stream, '-', '+')
     local trimmed = try('XTRIM', stream, 'MINID', held and held[1] or list[#list])
     if trimmed == #list - (held and 0 or 1) then from = #list end

@@ -202,10 +202,6 @@ impl Store for RedisStore {
         self.remove_idle(queue, consumer).await
     }
 
-    async fn adopt_lost(&self, queue: &StreamKey, consumer: &str, count: usize) -> Result<usize, StoreError> {
-        self.adopt_lost_entries(queue, consumer, count).await
-    }
-
     async fn acknowledged(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
         self.acknowledged_by_groups(log).await
     }

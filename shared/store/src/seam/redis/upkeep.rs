@@ -127,41 +127,6 @@ impl RedisStore {
         Ok(Some(upto.map(Option::unwrap_or_default).min().unwrap_or_default()))
     }
 
-    /// An entry is lost if it was delivered, still exists and is not pending. XCLAIM skips entries that a consumer took
-    /// in the meantime, because their idle time is short.
-    pub(super) async fn adopt_lost_entries(
-        &self,
-        queue: &StreamKey,
-        consumer: &str,
-        count: usize,
-    ) -> Result<usize, StoreError> {
-        let key = self.key(queue);
-        let mut ask = pipe();
-        ask.cmd("XINFO").arg("GROUPS").arg(&key);
-        ask.cmd("XRANGE").arg(&key).arg("-").arg("+").arg("COUNT").arg(count);
-        ask.cmd("XPENDING").arg(&key).arg(GROUP).arg("-").arg("+").arg(count);
-        let mut answers = self.connection.replies(RedisCommand::Held, &ask).await?.into_iter();
-        let mut next = || list(answers.next().and_then(Result::ok).unwrap_or(Value::Nil));
-        let groups: Vec<Vec<Value>> = next().into_iter().map(list).collect();
-        let is_ours = |group: &&Vec<Value>| field(group, "name").and_then(into_text).as_deref() == Some(GROUP);
-        let delivered = groups.iter().find(is_ours).and_then(|group| field(group, "last-delivered-id"));
-        let delivered = delivered.and_then(into_text).as_deref().and_then(entry_number).unwrap_or_default();
-        let mut ids = || next().into_iter().filter_map(|entry| list(entry).into_iter().next().and_then(into_text));
-        let entries: Vec<String> = ids().collect();
-        let pending: Vec<String> = ids().collect();
-        // If the reply is full, entries after the last pending entry may be pending, too.
-        let last = if pending.len() < count { None } else { pending.last().and_then(|id| entry_number(id)) };
-        let upto = last.map_or(delivered, |last| last.min(delivered));
-        let is_lost = |id: &&String| entry_number(id).is_some_and(|entry| entry <= upto) && !pending.contains(id);
-        let lost: Vec<&String> = entries.iter().filter(is_lost).collect();
-        if lost.is_empty() {
-            return Ok(0);
-        }
-        let mut claim = cmd("XCLAIM");
-        claim.arg(&key).arg(GROUP).arg(consumer).arg(u32::MAX).arg(&lost).arg("FORCE").arg("JUSTID");
-        Ok(list(self.connection.query(RedisCommand::Held, &claim).await?).len())
-    }
-
     pub(super) async fn sample(&self) -> Result<(u64, u64), StoreError> {
         let info: String = self.connection.query(RedisCommand::Probe, cmd("INFO").arg("memory")).await?;
         let memory = memory_of(&info);
