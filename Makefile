@@ -63,7 +63,7 @@ lint-packaging: ## Check release files: workflows, Dockerfile, compose.yaml, cha
 packages: ## Make what a release contains, as far as this machine can, in dist; BINARY= is a built program
 	@.ci/packages $(BINARY)
 
-bench: prepare-bench ## Build the release binary and measure it; ARGS="--limits 20" or other options
+bench: prepare-bench ## Build the release binary and measure it; ARGS="--runs 5" or other options
 	cargo build --release --locked -p tickfleet -p tickfleet-bench
 	"$(BUILT)/release/tickfleet-bench" $(ARGS)
 

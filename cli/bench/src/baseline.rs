@@ -15,7 +15,7 @@ const AGENTS: u64 = 100;
 /// Two counters: for the current tick and for the day.
 const COUNTER_BYTES: usize = 32;
 const RECORD_BYTES: usize = 300;
-/// Longer than the measurement, but short enough that a server given with `--on` soon deletes the records.
+/// Longer than the measurement.
 const RETAIN_MS: u64 = 60_000;
 
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;

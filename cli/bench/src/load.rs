@@ -68,14 +68,14 @@ struct Reply {
 
 impl Load {
     pub(super) async fn connect(server: &Server, args: &BenchArgs) -> Result<Self> {
-        let bare = message("bench", "a12345", 1_000_000, (args.tool_kind.tool(), args.calls_per_turn), "").len();
+        let bare = message("a12345", 1_000_000, (args.tool_kind.tool(), args.calls_per_turn), "").len();
         let replies =
             Replies { connection: server.connection().await?, trimmer: server.connection().await?, last: "0".into() };
         Ok(Self {
             producer: server.connection().await?,
             reader: Mutex::new(replies),
             origin: now(),
-            agents: args.agents(),
+            agents: args.agents,
             calls: args.calls_per_turn,
             tool: args.tool_kind.tool(),
             padding: args.payload_bytes.saturating_sub(bare) / args.calls_per_turn.max(1),
@@ -87,14 +87,14 @@ impl Load {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    pub(super) async fn submit(&self, count: usize) -> Result<()> {
+    async fn submit(&self, count: usize) -> Result<()> {
         let mut pipe = redis::pipe();
         let stream = format!("{PREFIX}turns");
         let at = self.now_us();
         for _ in 0..count {
             let turn = self.next.fetch_add(1, Ordering::Relaxed);
             let agent = format!("a{}", turn % self.agents as u64);
-            let text = message("bench", &agent, at, (self.tool, self.calls), &words(turn, self.padding));
+            let text = message(&agent, at, (self.tool, self.calls), &words(turn, self.padding));
             pipe.cmd("XADD").arg(&stream).arg("*").arg("turn").arg(text).ignore();
         }
         let mut connection = self.producer.clone();
@@ -106,7 +106,7 @@ impl Load {
         self.read_all(1_000).await
     }
 
-    pub(super) async fn read_all(&self, count: usize) -> Result<()> {
+    async fn read_all(&self, count: usize) -> Result<()> {
         let mut reader = self.reader.lock().await;
         let mut got = 0;
         while got < count {
@@ -184,26 +184,6 @@ impl Load {
         let ((), seen) = tokio::try_join!(produce, consume)?;
         Ok(seen.saturation(duration.as_secs_f64()))
     }
-
-    /// In each burst, an agent has twice as many calls as its window allows. The next burst starts when all turns have
-    /// replies.
-    pub(super) async fn capped(&self, duration: Duration) -> Result<Saturation> {
-        let burst = (self.agents * 20).div_ceil(self.calls.max(1)).div_ceil(BATCH);
-        let started = now();
-        let mut seen = Seen::default();
-        while started.elapsed() < duration {
-            let upto = seen.all + (burst * BATCH) as u64;
-            for _ in 0..burst {
-                self.submit(BATCH).await?;
-            }
-            let mut reader = self.reader.lock().await;
-            while seen.all < upto {
-                let replies = reader.read().await?;
-                seen.take(&replies, self.now_us(), true);
-            }
-        }
-        Ok(seen.saturation(started.elapsed().as_secs_f64()))
-    }
 }
 
 #[derive(Default)]
@@ -279,11 +259,11 @@ pub(super) fn words(turn: u64, bytes: usize) -> String {
     (0..bytes).map(|_| letter()).collect()
 }
 
-pub(super) fn message(tenant: &str, agent: &str, at_us: u64, (tool, calls): (&str, usize), padding: &str) -> String {
+fn message(agent: &str, at_us: u64, (tool, calls): (&str, usize), padding: &str) -> String {
     let call = |i: usize| format!(r#"{{"id":"call_{i}","name":"{tool}","arguments":{{"text":"{padding}"}}}}"#);
     let calls: Vec<String> = (0..calls).map(call).collect();
     format!(
-        r#"{{"tenant":"{tenant}","agent":"{agent}","reply_to":"bench","correlation_id":"{at_us}","calls":[{}]}}"#,
+        r#"{{"tenant":"bench","agent":"{agent}","reply_to":"bench","correlation_id":"{at_us}","calls":[{}]}}"#,
         calls.join(",")
     )
 }

@@ -2,18 +2,12 @@
 //! machines.
 
 mod baseline;
-mod boundary;
-mod extra;
-mod feature_cost;
 mod load;
 mod nodes;
-mod pin;
 mod raw;
 mod report;
 mod scripts;
 mod server;
-mod spread;
-mod throttle_queues;
 mod tool_kind;
 mod via;
 
@@ -27,21 +21,13 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use boundary::Boundary;
-use extra::Extra;
-use feature_cost::FeatureCost;
 use load::{Load, Saturation};
 use nodes::{Fleet, Shape};
-use pin::Cores;
-use report::{Costs, WithoutLimits};
+use report::{Costs, Report};
 use scripts::{Scripts, Slow};
 use server::{Cpu, Server};
-use spread::Spread;
-use throttle_queues::ThrottleQueueStats;
 use tool_kind::ToolKind;
 use via::{Route, Via};
-
-use report::Report;
 
 /// Measure a fleet on this machine.
 #[derive(Debug, Clone, Parser)]
@@ -71,35 +57,12 @@ pub(crate) struct BenchArgs {
     /// Interpreter of `--tool-kind python`, with the package tickfleet.
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     pub(crate) interpreter: String,
-    /// Agents that make the turns. If missing, as many as the caps require.
-    #[arg(long)]
-    pub(crate) agents: Option<usize>,
-    /// Send bursts of twice what a window allows, so that half of the turns wait for the next window.
-    #[arg(long)]
-    pub(crate) capped: bool,
-    /// Measure only this: the drain of this many capped agents whose windows end at the same time.
-    #[arg(long, value_name = "AGENTS", conflicts_with_all = ["capped", "on", "runs", "agents", "limits"])]
-    pub(crate) boundary: Option<usize>,
-    /// Measure only this: the CPU time of Redis for a cluster of this many primaries, compared with a single one.
-    #[arg(long, value_name = "PRIMARIES", conflicts_with_all = ["capped", "on", "runs", "boundary", "aof"])]
-    pub(crate) primaries: Option<usize>,
-    /// Shards of that cluster. If missing, four per primary.
-    #[arg(long, requires = "primaries")]
-    pub(crate) shards: Option<u32>,
-    /// Turns that each shard receives at once, before the next batch.
-    #[arg(long, requires = "primaries", default_value_t = 50)]
-    pub(crate) round: u64,
-    /// Load all primaries at the same time, on shared cores.
-    #[arg(long, requires = "primaries")]
-    pub(crate) at_once: bool,
-    /// Configured limits, of which three count every call. The same load runs without them first.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) limits: usize,
-    /// Measure only this: the CPU time of all processes with and without an optional feature.
-    #[arg(long, value_enum, value_name = "WHAT", conflicts_with_all = ["capped", "on", "boundary", "primaries"])]
-    pub(crate) beside: Option<Extra>,
+    /// Agents that make the turns. By default, they never reach the caps (10 calls per 5 s each), even at 60,000 calls
+    /// per second.
+    #[arg(long, default_value_t = 30_000)]
+    pub(crate) agents: usize,
     /// Measure only this: the latency of turns over a gateway, compared with Redis directly.
-    #[arg(long, value_enum, value_name = "ROUTE", conflicts_with_all = ["capped", "on", "boundary", "primaries", "beside", "runs"])]
+    #[arg(long, value_enum, value_name = "ROUTE", conflicts_with = "runs")]
     pub(crate) via: Option<Route>,
     /// Scheduler processes.
     #[arg(long, default_value_t = 1)]
@@ -119,12 +82,6 @@ pub(crate) struct BenchArgs {
     /// Complete runs. Results are medians.
     #[arg(long, default_value_t = 1)]
     pub(crate) runs: usize,
-    /// Pin Redis to the first core and everything else to the others.
-    #[arg(long, conflicts_with_all = ["on", "primaries", "beside", "via"])]
-    pub(crate) pin: bool,
-    /// Redis to measure on, in a namespace of its own. If missing, a private one.
-    #[arg(long, conflicts_with = "aof")]
-    pub(crate) on: Option<String>,
     /// Append-only file of the private Redis.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) aof: Aof,
@@ -153,12 +110,6 @@ impl Aof {
 }
 
 impl BenchArgs {
-    /// By default, the agents never reach the caps (10 calls per 5 s each), even at 60,000 calls per second. With
-    /// `--capped`, the load reaches the caps.
-    fn agents(&self) -> usize {
-        self.agents.unwrap_or(if self.capped { 300 } else { 30_000 })
-    }
-
     fn program(&self) -> Result<PathBuf> {
         let program = match &self.tickfleet {
             Some(program) => program.clone(),
@@ -181,12 +132,6 @@ const HELP: &str = "\
 Examples:
   tickfleet-bench                        one run on a private Redis without persistence
   tickfleet-bench --runs 5 --json        medians of five runs, for programs
-  tickfleet-bench --capped               half of the turns wait for the next window
-  tickfleet-bench --limits 20            20 limits, of which three count every call
-  tickfleet-bench --pin                  Redis alone on one core
-  tickfleet-bench --boundary 200000      200,000 capped agents whose windows end together
-  tickfleet-bench --primaries 3          a cluster compared with one primary, by CPU time of Redis
-  tickfleet-bench --beside seal --runs 5   cost of a sealed audit log; also rule, fact and all
   tickfleet-bench --via gateway          latency that HTTP and MCP add to a turn
   tickfleet-bench --aof everysec         with an append-only file
   tickfleet-bench --calls-per-turn 5
@@ -216,40 +161,31 @@ async fn measure(args: &BenchArgs) -> Result<()> {
     }
     spinner.enable_steady_tick(Duration::from_millis(120));
     let say = |what: &str| spinner.set_message(what.to_owned());
-    let cores = args.pin.then(Cores::leave_the_first).transpose()?;
-    let results = if let Some(agents) = args.boundary {
-        args.results(&boundary::run(args, agents, cores.as_ref(), say).await?, Boundary::text)
-    } else if let Some(primaries) = args.primaries {
-        args.results(&spread::run(args, primaries, say).await?, Spread::text)
-    } else if let Some(extra) = args.beside {
-        args.results(&feature_cost::run(args, extra, say).await?, FeatureCost::text)
-    } else if let Some(Route::Gateway) = args.via {
+    let results = if let Some(Route::Gateway) = args.via {
         args.results(&via::run(args, say).await?, Via::text)
     } else {
-        args.results(&run(args, cores.as_ref(), say).await?, Report::text)
+        args.results(&run(args, say).await?, Report::text)
     };
     spinner.finish_and_clear();
     writeln!(std::io::stdout(), "{}", results?.trim_end()).context("writing the results")
 }
 
-async fn run(args: &BenchArgs, cores: Option<&Cores>, mut say: impl FnMut(&str)) -> Result<Report> {
+async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<Report> {
     let mut reports = Vec::with_capacity(args.runs);
     for run in 1..=args.runs.max(1) {
         say(&format!("run {run} of {}: starting Redis and the fleet", args.runs.max(1)));
-        reports.push(one_run(args, cores, &mut say).await?);
+        reports.push(one_run(args, &mut say).await?);
     }
     Ok(Report::median(reports))
 }
 
-async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&str)) -> Result<Report> {
-    // Both runs start with the same amount of data: without `--on`, each run has its own Redis.
-    let without_limits = if args.limits > 0 { Some(without_limits(args, cores, say).await?) } else { None };
-    let server = Server::start(args.on.as_deref(), args.aof, cores).await?;
+async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report> {
+    let server = Server::start(args.aof).await?;
     say("measuring the raw stream cycle");
     let raw =
         raw::measure(&server, args.payload_bytes, Duration::from_secs(3)).await.context("the raw stream cycle")?;
 
-    let fleet = Fleet::start(&server, &Shape::of(args, args.agents())?).await.context("starting the fleet")?;
+    let fleet = Fleet::start(&server, &Shape::of(args)?).await.context("starting the fleet")?;
     let load = Load::connect(&server, args).await?;
     load.warm_up().await.context("warming up")?;
 
@@ -257,7 +193,14 @@ async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&
     let steady = load.steady(args.rate, Duration::from_secs(args.steady_seconds)).await.context("the steady phase")?;
 
     say("measuring throughput at saturation");
-    let Phase { saturation, cpu, scripts, slow, throttle_queues } = Phase::run(args, &server, &fleet, &load).await?;
+    server.note_slow_commands().await?;
+    let before = server.cpu().await?;
+    let scripts_before = server.scripts().await?;
+    let duration = Duration::from_secs(args.seconds);
+    let saturation = load.saturate(duration, args.window).await.context("the saturation phase")?;
+    let cpu = server.cpu().await? - before;
+    let scripts = server.scripts().await? - scripts_before;
+    let slowest = server.slowest_command().await?;
     let rss_mb = fleet.rss_mb();
 
     say("measuring key expiry");
@@ -265,52 +208,6 @@ async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&
     fleet.stop().await;
     say("measuring the storage-only baseline");
     let baseline_us = baseline::measure(&server, args.payload_bytes).await.context("the storage-only baseline")?;
-    let costs = Costs { cpu, scripts, slow, throttle_queues, baseline_us, expiry_us_per_key, without_limits };
+    let costs = Costs { cpu, scripts, slowest, baseline_us, expiry_us_per_key };
     Ok(Report::new(args, &raw, &steady, &saturation, &costs, rss_mb))
-}
-
-async fn without_limits(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&str)) -> Result<WithoutLimits> {
-    say("measuring throughput without limits");
-    let args = BenchArgs { limits: 0, ..args.clone() };
-    let server = Server::start(args.on.as_deref(), args.aof, cores).await?;
-    let fleet = Fleet::start(&server, &Shape::of(&args, args.agents())?).await.context("starting the fleet")?;
-    let load = Load::connect(&server, &args).await?;
-    load.warm_up().await.context("warming up")?;
-    let phase = Phase::run(&args, &server, &fleet, &load).await?;
-    fleet.stop().await;
-    Ok(WithoutLimits { turns_per_s: phase.saturation.turns_per_s(), redis_us_per_turn: phase.redis_us_per_turn() })
-}
-
-struct Phase {
-    saturation: Saturation,
-    cpu: Cpu,
-    scripts: Scripts,
-    slow: Option<Vec<Slow>>,
-    throttle_queues: ThrottleQueueStats,
-}
-
-impl Phase {
-    async fn run(args: &BenchArgs, server: &Server, fleet: &Fleet, load: &Load) -> Result<Self> {
-        server.note_slow_commands().await?;
-        let before = server.cpu().await?;
-        let scripts_before = server.scripts().await?;
-        let counted = fleet.counted().await?;
-        let duration = Duration::from_secs(args.seconds);
-        let saturation = if args.capped {
-            load.capped(duration).await.context("the capped phase")?
-        } else {
-            load.saturate(duration, args.window).await.context("the saturation phase")?
-        };
-        Ok(Self {
-            saturation,
-            cpu: server.cpu().await? - before,
-            scripts: server.scripts().await? - scripts_before,
-            slow: server.slow_commands().await?,
-            throttle_queues: fleet.counted().await?.since(counted),
-        })
-    }
-
-    fn redis_us_per_turn(&self) -> f64 {
-        self.cpu.seconds * 1e6 / self.saturation.all_turns.max(1) as f64
-    }
 }

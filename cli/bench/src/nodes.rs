@@ -10,42 +10,31 @@ use anyhow::{Context, Result, bail};
 use tokio::process::{Child, Command};
 
 use super::BenchArgs;
-use super::extra::Extra;
 use super::server::{NAMESPACE, PREFIX, Server};
 use super::tool_kind::{Services, ToolKind, workspaces};
 
 const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
 
 pub(super) struct Shape {
-    pub(super) name: &'static str,
     pub(super) schedulers: usize,
     pub(super) workers: usize,
     pub(super) slots: usize,
     pub(super) agents: usize,
-    pub(super) limits: usize,
     pub(super) tool_kind: ToolKind,
     pub(super) interpreter: String,
-    pub(super) shards: u32,
     pub(super) program: PathBuf,
-    pub(super) tenants: Vec<String>,
-    pub(super) extra: Option<Extra>,
 }
 
 impl Shape {
-    pub(super) fn of(args: &BenchArgs, agents: usize) -> Result<Self> {
+    pub(super) fn of(args: &BenchArgs) -> Result<Self> {
         Ok(Self {
-            name: "config",
             schedulers: args.schedulers,
             workers: args.workers,
             slots: args.slots,
-            agents,
-            limits: args.limits,
+            agents: args.agents,
             tool_kind: args.tool_kind,
             interpreter: args.interpreter.clone(),
-            shards: 1,
             program: args.program()?,
-            tenants: vec!["bench".into()],
-            extra: None,
         })
     }
 }
@@ -66,7 +55,6 @@ pub(crate) struct Memory {
 
 pub(super) struct Fleet {
     schedulers: Vec<Child>,
-    schedulers_at: Vec<SocketAddr>,
     workers: Vec<Child>,
     dir: PathBuf,
     _services: Option<Services>,
@@ -74,13 +62,11 @@ pub(super) struct Fleet {
 
 impl Fleet {
     pub(super) async fn start(server: &Server, shape: &Shape) -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("tickfleet-bench-fleet-{}-{}", shape.name, std::process::id()));
+        let dir = std::env::temp_dir().join(format!("tickfleet-bench-fleet-{}", std::process::id()));
         let services = write_config(&dir, shape).await.context("writing the bench's configuration")?;
-        let schedulers_at = free_addresses(shape.schedulers).context("looking for free ports")?;
-        let mut fleet =
-            Self { schedulers: Vec::new(), schedulers_at, workers: Vec::new(), dir: dir.clone(), _services: services };
-        for address in &fleet.schedulers_at {
-            fleet.schedulers.push(process(&shape.program, "scheduler", &[], *address, &dir, server)?);
+        let mut fleet = Self { schedulers: Vec::new(), workers: Vec::new(), dir: dir.clone(), _services: services };
+        for _ in 0..shape.schedulers {
+            fleet.schedulers.push(process(&shape.program, "scheduler", &[], ANY_PORT, &dir, server)?);
         }
         for _ in 0..shape.workers {
             fleet.workers.push(process(&shape.program, "worker", &[], ANY_PORT, &dir, server)?);
@@ -107,10 +93,6 @@ impl Fleet {
         bail!("the fleet did not start within 30 s")
     }
 
-    pub(super) fn schedulers_at(&self) -> &[SocketAddr] {
-        &self.schedulers_at
-    }
-
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -120,12 +102,6 @@ impl Fleet {
         let largest =
             |children: &[Child]| children.iter().filter_map(Child::id).map(memory_of).fold(Memory::default(), larger);
         Rss { scheduler: largest(&self.schedulers), worker: largest(&self.workers) }
-    }
-
-    /// Returns the CPU time of all schedulers, and that of all workers.
-    pub(super) fn cpu_seconds(&self) -> (f64, f64) {
-        let of = |children: &[Child]| children.iter().filter_map(Child::id).map(cpu_seconds).sum();
-        (of(&self.schedulers), of(&self.workers))
     }
 
     pub(super) async fn stop(mut self) {
@@ -170,12 +146,11 @@ pub(super) fn process(
 pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
     std::fs::create_dir_all(dir)?;
     let settings = format!(
-        "redis:\n  namespace: {NAMESPACE}\n  shards: {shards}\n\
+        "redis:\n  namespace: {NAMESPACE}\n  shards: 1\n\
          caps:\n  tick: 5s\n  max_calls_per_tick: 10\n  max_actions_per_day: 1000000\n\
          worker:\n  slots: {slots}\n  workspaces: '{workspaces}'\n\
          queues:\n  turns_max: 1000000\n  tenant_turns_max: 1000000\n  tenant_ready_max: 1000000\n  inbox_unread_max: 1000000\n\
          log:\n  level: warn\n",
-        shards = shape.shards,
         slots = shape.slots,
         workspaces = workspaces(dir).display(),
     );
@@ -185,31 +160,8 @@ pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Ser
         let _ = writeln!(agents, "  a{agent}: {{}}");
     }
     std::fs::write(dir.join("agents.yaml"), agents)?;
-    std::fs::write(dir.join("limits.yaml"), limits(shape.limits))?;
-    let tenants: String = shape.tenants.iter().map(|tenant| format!("  {tenant}:\n    plan: bench\n")).collect();
-    std::fs::write(dir.join("tenants.yaml"), format!("tenants:\n{tenants}"))?;
-    let services = shape.tool_kind.write(dir, &shape.program, &shape.interpreter, shape.slots).await?;
-    shape.extra.map_or(Ok(()), |extra| extra.write(dir, shape.tool_kind.tool()))?;
-    Ok(services)
-}
-
-/// No load reaches these limits. The first three count every call; the others match no call.
-fn limits(count: usize) -> String {
-    let first = ["per: [agent], every: day", "per: [tenant], every: 1h", "per: [tool], every: 1m"];
-    let of = |number: usize| match first.get(number) {
-        Some(what) => format!("  l{number}: {{{what}, max: 4000000000}}\n"),
-        None => format!("  l{number}: {{match: {{plans: [another]}}, per: [user], every: day, max: 5}}\n"),
-    };
-    if count == 0 { "limits: {}\n".into() } else { format!("limits:\n{}", (0..count).map(of).collect::<String>()) }
-}
-
-/// `/proc` reports CPU time in units of 1/100 s, independent of the kernel's tick rate.
-fn cpu_seconds(pid: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The program's name is in parentheses and may contain spaces. User and system time are the 12th and 13th fields
-    // after the name.
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
-    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+    std::fs::write(dir.join("tenants.yaml"), "tenants:\n  bench: {}\n")?;
+    shape.tool_kind.write(dir, &shape.program, &shape.interpreter, shape.slots).await
 }
 
 fn memory_of(pid: u32) -> Memory {

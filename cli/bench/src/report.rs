@@ -6,30 +6,14 @@ use super::nodes::Rss;
 use super::raw::Raw;
 use super::scripts::{Scripts, Slow};
 use super::server::Cpu;
-use super::throttle_queues::ThrottleQueueStats;
 
 /// The baseline and the expiry are measured separately. All other costs are those of the saturation phase.
 pub(super) struct Costs {
     pub(super) cpu: Cpu,
     pub(super) scripts: Scripts,
-    pub(super) slow: Option<Vec<Slow>>,
-    pub(super) throttle_queues: ThrottleQueueStats,
+    pub(super) slowest: Option<Slow>,
     pub(super) baseline_us: f64,
     pub(super) expiry_us_per_key: f64,
-    pub(super) without_limits: Option<WithoutLimits>,
-}
-
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct WithoutLimits {
-    pub(crate) turns_per_s: f64,
-    pub(crate) redis_us_per_turn: f64,
-}
-
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct LimitsCost {
-    pub(crate) without: WithoutLimits,
-    pub(crate) redis_ratio: f64,
-    pub(crate) turns_ratio: f64,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -53,11 +37,9 @@ pub(crate) struct Report {
     /// CPU time of only storing the data of a turn with one call.
     pub(crate) redis_us_floor: f64,
     pub(crate) script_mean_ms: f64,
-    /// At saturation. `None` if no command took 1 ms, or if the server is not private.
+    /// At saturation. `None` if no command took 1 ms.
     pub(crate) slowest_command_ms: Option<f64>,
     pub(crate) slowest_command: Option<String>,
-    pub(crate) limits: Option<LimitsCost>,
-    pub(crate) throttle_queues: ThrottleQueueStats,
     /// Each finished turn is one key, which expires `retain` after the end of the turn.
     pub(crate) expiry_us_per_key: f64,
     /// Each value belongs to the largest process of its kind.
@@ -94,14 +76,11 @@ pub(crate) struct LoadShape {
     pub(crate) tool_kind: &'static str,
     pub(crate) rate: u64,
     pub(crate) agents: usize,
-    pub(crate) capped: bool,
-    pub(crate) limits: usize,
     pub(crate) schedulers: usize,
     pub(crate) workers: usize,
     pub(crate) slots: usize,
     pub(crate) payload_bytes: usize,
-    /// Unknown if the benchmark did not start the server.
-    pub(crate) aof: String,
+    pub(crate) aof: &'static str,
     pub(crate) runs: usize,
     pub(crate) steady_turns: usize,
     pub(crate) saturation_turns: u64,
@@ -112,12 +91,7 @@ impl Report {
         let turns_per_s = at.turns_per_s();
         let us_per_turn = costs.cpu.seconds * 1e6 / at.all_turns.max(1) as f64;
         let calls = args.calls_per_turn.max(1) as f64;
-        let slowest = costs.slow.as_ref().and_then(|slow| slow.first());
-        let limits = costs.without_limits.map(|without| LimitsCost {
-            without,
-            redis_ratio: us_per_turn / without.redis_us_per_turn,
-            turns_ratio: turns_per_s / without.turns_per_s,
-        });
+        let slowest = costs.slowest.as_ref();
         Self {
             turns_per_s,
             calls_per_s: turns_per_s * calls,
@@ -134,8 +108,6 @@ impl Report {
             script_mean_ms: costs.scripts.mean_ms(),
             slowest_command_ms: slowest.map(|slow| slow.ms),
             slowest_command: slowest.map(|slow| slow.command.clone()),
-            limits,
-            throttle_queues: costs.throttle_queues,
             expiry_us_per_key: costs.expiry_us_per_key,
             rss_mb: RssMb { scheduler: rss.scheduler.resident, worker: rss.worker.resident },
             own_mb: RssMb { scheduler: rss.scheduler.own, worker: rss.worker.own },
@@ -143,14 +115,12 @@ impl Report {
                 calls_per_turn: args.calls_per_turn,
                 tool_kind: args.tool_kind.word(),
                 rate: args.rate,
-                agents: args.agents(),
-                capped: args.capped,
-                limits: args.limits,
+                agents: args.agents,
                 schedulers: args.schedulers,
                 workers: args.workers,
                 slots: args.slots,
                 payload_bytes: args.payload_bytes,
-                aof: if args.on.is_some() { "as that server has it" } else { args.aof.word() }.to_owned(),
+                aof: args.aof.word(),
                 runs: 1,
                 steady_turns: steady.turns,
                 saturation_turns: at.turns,
@@ -189,18 +159,6 @@ impl Report {
             script_mean_ms: of(|r| r.script_mean_ms),
             slowest_command_ms: slowest.and_then(|run| run.slowest_command_ms),
             slowest_command: slowest.and_then(|run| run.slowest_command.clone()),
-            limits: runs[0].limits.map(|_| LimitsCost {
-                without: WithoutLimits {
-                    turns_per_s: of(|r| r.limits.map_or(f64::NAN, |l| l.without.turns_per_s)),
-                    redis_us_per_turn: of(|r| r.limits.map_or(f64::NAN, |l| l.without.redis_us_per_turn)),
-                },
-                redis_ratio: of(|r| r.limits.map_or(f64::NAN, |l| l.redis_ratio)),
-                turns_ratio: of(|r| r.limits.map_or(f64::NAN, |l| l.turns_ratio)),
-            }),
-            throttle_queues: ThrottleQueueStats {
-                waited_share: of(|r| r.throttle_queues.waited_share),
-                worst_late_ms: runs.iter().map(|r| r.throttle_queues.worst_late_ms).fold(0.0, f64::max),
-            },
             expiry_us_per_key: of(|r| r.expiry_us_per_key),
             rss_mb: RssMb { scheduler: of(|r| r.rss_mb.scheduler), worker: of(|r| r.rss_mb.worker) },
             own_mb: RssMb { scheduler: of(|r| r.own_mb.scheduler), worker: of(|r| r.own_mb.worker) },
@@ -218,29 +176,11 @@ impl Report {
         self.slowest_command_ms.unwrap_or(0.0)
     }
 
-    fn limits_line(&self) -> Option<String> {
-        let limits = self.limits?;
-        Some(format!(
-            "limits                 {:>9.2} × Redis' time for a turn without them ({:.1} µs), {:.2} × the turns/s",
-            limits.redis_ratio, limits.without.redis_us_per_turn, limits.turns_ratio
-        ))
-    }
-
     fn shape(&self) -> String {
         let l = &self.load;
-        let caps = if l.capped { "bursts beyond the caps" } else { "caps on" };
         format!(
-            "{} scheduler(s), {} worker(s) of {} slots, {} agents, {} call(s) of a {} tool a turn of about {} bytes, {caps}, {} limit(s), append-only file: {}; {} run(s)",
-            l.schedulers,
-            l.workers,
-            l.slots,
-            l.agents,
-            l.calls_per_turn,
-            l.tool_kind,
-            l.payload_bytes,
-            l.limits,
-            l.aof,
-            l.runs
+            "{} scheduler(s), {} worker(s) of {} slots, {} agents, {} call(s) of a {} tool a turn of about {} bytes, caps on, append-only file: {}; {} run(s)",
+            l.schedulers, l.workers, l.slots, l.agents, l.calls_per_turn, l.tool_kind, l.payload_bytes, l.aof, l.runs
         )
     }
 
@@ -267,11 +207,6 @@ impl Report {
                 self.redis_us_floor
             ),
             format!("scripts                {:>9.2} ms on average at saturation{slowest}", self.script_mean_ms),
-            format!(
-                "throttle queues        {:>9.1} % of the turns waited, released at most {:.0} ms late",
-                self.throttle_queues.waited_share * 100.0,
-                self.throttle_queues.worst_late_ms
-            ),
             if self.expiry_us_per_key.is_nan() {
                 "key expiry             not measured: Redis did not expire the records within 10 s".to_owned()
             } else {
@@ -293,7 +228,6 @@ impl Report {
                 self.rss_mb.scheduler, self.rss_mb.worker, self.own_mb.scheduler, self.own_mb.worker
             ),
         ];
-        lines.splice(7..7, self.limits_line());
         if self.not_ok > 0 {
             lines.push(format!("WARNING                {} turns had calls that did not succeed", self.not_ok));
         }

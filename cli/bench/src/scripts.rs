@@ -5,7 +5,6 @@ use std::ops::Sub;
 
 use anyhow::Result;
 use redis::Value;
-use serde::Serialize;
 
 use super::server::Server;
 
@@ -13,16 +12,12 @@ const COMMITS: [&str; 3] = ["fcall", "evalsha", "eval"];
 const NOTED_US: u64 = 1_000;
 /// Entries in Redis' slow log. One phase logs fewer.
 const NOTED_MAX: u64 = 100_000;
-/// Longer commands make other clients wait too long.
-const LONG_US: u64 = 5_000;
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Slow {
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Slow {
     /// `commit`, or Redis' name of the command.
-    pub(crate) command: String,
-    pub(crate) ms: f64,
-    /// Calls that took longer than `LONG_US`.
-    pub(crate) long: usize,
+    pub(super) command: String,
+    pub(super) ms: f64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,10 +34,6 @@ impl Sub for Scripts {
 }
 
 impl Scripts {
-    pub(super) const fn calls(self) -> f64 {
-        self.calls
-    }
-
     pub(super) fn mean_ms(self) -> f64 {
         self.us / self.calls.max(1.0) / 1_000.0
     }
@@ -70,9 +61,6 @@ impl Server {
     }
 
     pub(super) async fn note_slow_commands(&self) -> Result<()> {
-        if !self.is_private() {
-            return Ok(());
-        }
         let mut connection = self.connection().await?;
         let mut pipe = redis::pipe();
         pipe.cmd("CONFIG").arg("SET").arg("slowlog-log-slower-than").arg(NOTED_US).ignore();
@@ -81,38 +69,24 @@ impl Server {
         Ok(pipe.query_async(&mut connection).await?)
     }
 
-    /// The slowest first; `None` if the server is not private.
-    pub(super) async fn slow_commands(&self) -> Result<Option<Vec<Slow>>> {
-        if !self.is_private() {
-            return Ok(None);
-        }
+    /// `None` if no command took `NOTED_US`.
+    pub(super) async fn slowest_command(&self) -> Result<Option<Slow>> {
         let noted = redis::cmd("SLOWLOG").arg("GET").arg(NOTED_MAX).to_owned();
         let noted: Vec<Vec<Value>> = noted.query_async(&mut self.connection().await?).await?;
-        Ok(Some(slow(&noted)))
+        Ok(slowest(&noted))
     }
 }
 
-fn slow(noted: &[Vec<Value>]) -> Vec<Slow> {
-    let mut found: Vec<Slow> = Vec::new();
-    for entry in noted {
-        let Some((us, command)) = slow_one(entry) else { continue };
-        let at = found.iter().position(|slow| slow.command == command).unwrap_or_else(|| {
-            found.push(Slow { command, ms: 0.0, long: 0 });
-            found.len() - 1
-        });
-        let slow = &mut found[at];
-        slow.ms = slow.ms.max(us as f64 / 1_000.0);
-        slow.long += usize::from(us > LONG_US);
-    }
-    found.sort_by(|one, other| other.ms.total_cmp(&one.ms));
-    found
+fn slowest(noted: &[Vec<Value>]) -> Option<Slow> {
+    noted.iter().filter_map(|entry| slow_one(entry)).max_by(|one, other| one.ms.total_cmp(&other.ms))
 }
 
-fn slow_one(entry: &[Value]) -> Option<(u64, String)> {
+fn slow_one(entry: &[Value]) -> Option<Slow> {
     let [_, _, Value::Int(us), Value::Array(arguments), ..] = entry else { return None };
     let Value::BulkString(word) = arguments.first()? else { return None };
     let word = String::from_utf8_lossy(word).to_lowercase();
-    Some((us.unsigned_abs(), if COMMITS.contains(&&*word) { "commit".to_owned() } else { word }))
+    let command = if COMMITS.contains(&&*word) { "commit".to_owned() } else { word };
+    Some(Slow { command, ms: us.unsigned_abs() as f64 / 1_000.0 })
 }
 
 #[cfg(test)]
@@ -129,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_commands_are_grouped_with_the_longest_first() {
+    fn the_slowest_command_is_reported_by_name() {
         let entry = |us: i64, words: &[&str]| {
             let words = words.iter().map(|word| Value::BulkString(word.as_bytes().to_vec()));
             vec![Value::Int(1), Value::Int(2), Value::Int(us), Value::Array(words.collect())]
@@ -139,9 +113,7 @@ mod tests {
             entry(2_000, &["EVALSHA", "0a", "1"]),
             entry(7_000, &["FCALL", "commit_0a", "1"]),
         ];
-        let expected =
-            [Slow { command: "commit".into(), ms: 7.0, long: 1 }, Slow { command: "xread".into(), ms: 1.5, long: 0 }];
-        assert_eq!(slow(&noted), expected);
-        assert!(slow(&[]).is_empty());
+        assert_eq!(slowest(&noted), Some(Slow { command: "commit".into(), ms: 7.0 }));
+        assert_eq!(slowest(&[]), None);
     }
 }

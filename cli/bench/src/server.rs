@@ -1,25 +1,23 @@
 //! The Redis server that is measured.
 
 use std::ops::Sub;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use redis::aio::MultiplexedConnection;
 use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 use tickfleet_store::Connection;
 
 use super::Aof;
-use super::pin::Cores;
 
-/// The benchmark changes only keys in this namespace.
 pub(super) const NAMESPACE: &str = "tickfleet-bench";
 pub(super) const PREFIX: &str = "{tickfleet-bench:0}:";
 
 pub(super) struct Server {
     pub(super) url: String,
-    private: Option<(PrivateRedis, std::path::PathBuf)>,
-    /// The URL of the measured node of a cluster.
-    node: Option<String>,
+    redis: PrivateRedis,
+    dir: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -35,47 +33,23 @@ impl Sub for Cpu {
 }
 
 impl Server {
-    pub(super) async fn start(on: Option<&str>, aof: Aof, cores: Option<&Cores>) -> Result<Self> {
-        if let Some(url) = on {
-            if url.contains("+cluster://") {
-                bail!(
-                    "--on takes one server (redis:// or rediss://), not a cluster; --primaries starts a private cluster"
-                );
-            }
-            return Ok(Self { url: url.to_owned(), private: None, node: None });
-        }
+    pub(super) async fn start(aof: Aof) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("tickfleet-bench-{}", std::process::id()));
         std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
         let fsync = if aof == Aof::Always { "always" } else { "everysec" };
         let extra_args = vec!["--appendfsync".to_owned(), fsync.to_owned()];
         let options = ServerOptions { appendonly: aof != Aof::No, extra_args, ..ServerOptions::new(&dir) };
-        let server = PrivateRedis::start(options).await.context("starting a private Redis")?;
-        if let Some(cores) = cores {
-            cores.give_the_first(server.pid())?;
-        }
-        Ok(Self { url: server.url(), private: Some((server, dir)), node: None })
-    }
-
-    pub(super) const fn of_cluster(url: String, node: String) -> Self {
-        Self { url, private: None, node: Some(node) }
-    }
-
-    pub(super) const fn is_private(&self) -> bool {
-        self.private.is_some()
+        let redis = PrivateRedis::start(options).await.context("starting a private Redis")?;
+        Ok(Self { url: redis.url(), redis, dir })
     }
 
     /// The response timeout exceeds the longest blocking read of the benchmark.
     pub(super) async fn connection(&self) -> Result<MultiplexedConnection> {
-        Ok(Connection::open(self.node.as_deref().unwrap_or(&self.url))?.dedicated(Duration::from_secs(25)).await?)
+        Ok(Connection::open(&self.url)?.dedicated(Duration::from_secs(25)).await?)
     }
 
     pub(super) async fn info(&self, section: &str) -> Result<String> {
         Ok(redis::cmd("INFO").arg(section).query_async(&mut self.connection().await?).await?)
-    }
-
-    pub(super) async fn clock_ms(&self) -> Result<u64> {
-        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut self.connection().await?).await?;
-        Ok(seconds * 1_000 + micros / 1_000)
     }
 
     pub(super) async fn cpu(&self) -> Result<Cpu> {
@@ -123,10 +97,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some((mut server, dir)) = self.private.take() {
-            drop(server.kill9());
-            drop(std::fs::remove_dir_all(dir));
-        }
+        drop(self.redis.kill9());
+        drop(std::fs::remove_dir_all(&self.dir));
     }
 }
 

@@ -43,8 +43,8 @@ pub(crate) struct Via {
 }
 
 pub(super) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<Via> {
-    let server = Server::start(args.on.as_deref(), args.aof, None).await?;
-    let fleet = Fleet::start(&server, &Shape::of(args, args.agents())?).await.context("starting the fleet")?;
+    let server = Server::start(args.aof).await?;
+    let fleet = Fleet::start(&server, &Shape::of(args)?).await.context("starting the fleet")?;
     let gateway = Gateway::start(&args.program()?, &server, &fleet).await.context("starting a gateway")?;
     let load = Load::connect(&server, args).await?;
     load.warm_up().await.context("warming up")?;
@@ -134,7 +134,7 @@ impl Gateway {
 
     async fn latencies(&self, path: Path, args: &BenchArgs, duration: Duration) -> Result<Vec<f64>> {
         let total = args.rate * duration.as_secs();
-        let agents = args.agents() as u64;
+        let agents = args.agents as u64;
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(args.rate.max(1)).unwrap_or(1));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
         let tool = args.tool_kind.tool();

@@ -163,7 +163,7 @@ fn caps() -> Vec<Limit> {
     ]
 }
 
-/// The limits of `make bench ARGS="--limits 20"`. All calls share two of the three counters.
+/// Three limits that count every call. All calls share two of the three counters.
 fn three() -> Vec<Limit> {
     let of = |name: &str, key: LimitKey, every: LimitWindow| Limit {
         every,
