@@ -10,13 +10,10 @@ use serde_json::{Value, json};
 use tickfleet_config::{Sources, load};
 use tickfleet_model::limit::{LimitBound, LimitKey, LimitMatch, LimitMode, LimitWindow, OnReach};
 use tickfleet_model::{Effect, Limit, Policy, TenantId};
-use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inbox::submit_all;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 use tokio::sync::Semaphore;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::time::Instant;
 
 const SLOTS: usize = 8;
 const FLOOD: usize = 900;
@@ -317,67 +314,4 @@ async fn by_default_one_tool_can_use_all_slots() {
     gate.add_permits(4 * SLOTS);
     until_none_hangs(&fleet, &hanging, 4 * SLOTS).await;
     fleet.stop().await;
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct Probe {
-    number: u32,
-}
-
-fn probe(begins: UnboundedSender<u32>) -> TypedTool {
-    TypedTool::new("probe", "Begins.", Effect::Read, move |_: CallContext, probe: Probe| {
-        let begins = begins.clone();
-        async move {
-            begins.send(probe.number).map_err(|_| ToolError::Permanent("Nobody listens.".into()))?;
-            Ok::<_, ToolError>(Done { is_done: true })
-        }
-    })
-}
-
-/// Returns sorted waits in ms, from a submit of `globex` to the begin of the call, after `flood` turns of `acme`.
-async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
-    const PROBES: u32 = 200;
-    let begun = BegunTenants::default();
-    let (begins, mut said) = unbounded_channel();
-    let store = StoreOptions { tenant_turns_max: 100_000, tenant_ready_max: 100_000, ..StoreOptions::default() };
-    let tools = vec![slow(&begun), probe(begins)];
-    let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy, store, ..Plan::default() }).await;
-    until_slots_are_counted(&fleet).await;
-    for part in turns("acme", flood).chunks(1_000) {
-        submit_all(&fleet.server, fleet.store.keys(), part).await;
-    }
-    if flood > 0 {
-        // All slots must be counted and busy.
-        until_begun(&begun, 1_000).await;
-    }
-    let mut waits = Vec::new();
-    for number in 0..PROBES {
-        let call = json!([{"id": "c", "name": "probe", "arguments": {"number": number}}]);
-        let sent = Instant::now();
-        let turn = json!({"tenant": "globex", "agent": "kelly", "calls": call});
-        submit_all(&fleet.server, fleet.store.keys(), &[turn]).await;
-        assert_eq!(said.recv().await, Some(number));
-        waits.push(sent.elapsed().as_secs_f64() * 1_000.0);
-        // Paces the probes: one every 50 ms.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    waits.sort_by(f64::total_cmp);
-    until_over(&fleet, &begun, flood).await;
-    fleet.stop().await;
-    waits
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement, of two minutes: cargo nextest run -p tickfleet-tests -E 'test(adds_to_another)' --run-ignored all --no-capture"]
-async fn measures_the_wait_that_a_flood_adds_to_another_tenant() {
-    for (what, policy, flood) in [
-        ("no flood, no limit", two_tenants as fn(&mut Policy), 0),
-        ("no flood, by default", by_default, 0),
-        ("a flood, by default", by_default, 10_000),
-        ("a flood, no limit", two_tenants, 10_000),
-    ] {
-        let waits = waits(policy, flood).await;
-        let at = |part: usize| waits[waits.len() * part / 100];
-        eprintln!("{what}: p50 {:.1} ms, p99 {:.1} ms", at(50), at(99));
-    }
 }

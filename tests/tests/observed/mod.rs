@@ -2,6 +2,5 @@
 
 mod cost;
 mod exports;
-mod large_results;
 mod metrics;
 mod observability;

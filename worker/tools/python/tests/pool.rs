@@ -203,28 +203,3 @@ async fn a_full_pool_reports_not_executed() {
     );
     tools.stop().await;
 }
-
-/// Measures the overhead of a call. Run it on an idle machine with `cargo nextest run -p tickfleet-tools-python
-/// --run-ignored only --no-capture`.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement"]
-async fn the_call_overhead_of_an_interpreter_is_measured() {
-    let mut def = def();
-    (def.processes, def.concurrency) = (4, 50);
-    let tools = Tools::of(def);
-    tools.pools.start();
-    for at_once in [1, 8, 200] {
-        let mut took = Vec::new();
-        for _ in 0..(2_000 / at_once) {
-            let timed = async || {
-                let began = Instant::now();
-                tools.call("who", json!({})).await.unwrap();
-                began.elapsed()
-            };
-            took.extend(futures::future::join_all((0..at_once).map(|_| timed())).await);
-        }
-        took.sort();
-        println!("{at_once} at once: p50 {:?}, p99 {:?}", took[took.len() / 2], took[took.len() * 99 / 100]);
-    }
-    tools.stop().await;
-}
