@@ -13,8 +13,6 @@ use serde_json::Value;
 
 use crate::fetched::FetchedData;
 
-pub const TOOLS_FILE: &str = "tools.jsonl";
-
 /// Arguments of these categories are source text of another language (`new Point(1, 2)`), not JSON values.
 const SOURCE_TEXT: [&str; 2] = ["simple_java", "simple_javascript"];
 
@@ -151,14 +149,9 @@ pub fn load_unless_skipped() -> Result<Option<Bfcl>> {
     DATA.unless_skipped()?.map(|dir| load(&dir)).transpose()
 }
 
-pub fn load_tools(dir: &Path) -> Result<Vec<Tool>> {
-    let mut tools: Vec<Tool> = read_lines(&dir.join(TOOLS_FILE))?;
-    tools.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(tools)
-}
-
 pub fn load(dir: &Path) -> Result<Bfcl> {
-    let tools = load_tools(dir)?;
+    let mut tools: Vec<Tool> = read_lines(&dir.join("tools.jsonl"))?;
+    tools.sort_by(|a, b| a.name.cmp(&b.name));
     let by_name: HashMap<_, _> = tools.iter().enumerate().map(|(at, tool)| (tool.name.clone(), at)).collect();
     ensure!(by_name.len() == tools.len(), "two tools have the same name");
     let mut data = Bfcl {

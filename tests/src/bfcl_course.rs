@@ -1,12 +1,12 @@
 //! Tracks the leaderboard's turns through a fleet: messages, order and expected replies.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Value, json};
 use tickfleet_protocol::NameMap;
 
-use crate::bfcl::{Bfcl, Keyword, Problem, Tool, Turn};
+use crate::bfcl::{Bfcl, Keyword, Problem, Turn};
 
 pub const AGENTS: usize = 100;
 
@@ -21,35 +21,23 @@ type TurnPosition = (usize, usize);
 pub struct Course {
     conversations: Vec<Vec<Turn>>,
     names: NameMap,
-    begun: usize,
     sent: HashMap<String, TurnPosition>,
     answered: HashMap<String, Value>,
 }
 
 impl Course {
-    pub fn new(data: &Bfcl, step: usize) -> Self {
+    pub fn new(data: &Bfcl) -> Self {
         let single = data.single_turns().into_iter().chain(data.source_text_turns()).map(|turn| vec![turn]);
         let mut conversations: Vec<Vec<Turn>> = data.conversations().into_iter().filter(|c| !c.is_empty()).collect();
         // Long conversations start first, so that none runs alone at the end.
         conversations.sort_by_key(|turns| std::cmp::Reverse(turns.len()));
         conversations.extend(single);
         Self {
-            conversations: conversations.into_iter().step_by(step).collect(),
+            conversations,
             names: NameMap::new(data.tools().iter().map(|tool| &tool.name)),
-            begun: 0,
             sent: HashMap::new(),
             answered: HashMap::new(),
         }
-    }
-
-    pub fn tools<'a>(&self, data: &'a Bfcl) -> Vec<&'a Tool> {
-        let calls = self.conversations.iter().flatten().flat_map(|turn| &turn.calls);
-        let names: BTreeSet<&String> = calls.map(|(tool, _)| tool).collect();
-        names.into_iter().map(|name| data.tool(name).unwrap()).collect()
-    }
-
-    pub fn conversations(&self) -> usize {
-        self.conversations.len()
     }
 
     pub fn turns(&self) -> usize {
@@ -67,10 +55,9 @@ impl Course {
         ids
     }
 
-    pub fn begin(&mut self, count: usize) -> Vec<Value> {
-        let from = self.begun;
-        self.begun = (from + count).min(self.conversations.len());
-        (from..self.begun).map(|conversation| self.send((conversation, 0))).collect()
+    /// Returns the first turn of every conversation.
+    pub fn begin(&mut self) -> Vec<Value> {
+        (0..self.conversations.len()).map(|conversation| self.send((conversation, 0))).collect()
     }
 
     /// Returns the next turn of the reply's conversation. `None` at the end of the conversation.
@@ -88,10 +75,6 @@ impl Course {
         let message = self.message(place);
         self.sent.insert(message["turn_id"].as_str().unwrap().to_owned(), place);
         message
-    }
-
-    pub fn sent(&self, id: &str) -> Value {
-        self.message(self.sent[id])
     }
 
     fn message(&self, place: TurnPosition) -> Value {

@@ -10,8 +10,8 @@ use tickfleet_model::AgentId;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_store::StoreOptions;
 
-use crate::bfcl_node::{Node, NodeAddresses, Role};
 use crate::fleet::{Fleet, Plan};
+use crate::node::{Node, Role};
 
 /// The processes and the test share this plan. The agent archy is an external runtime.
 #[must_use]
@@ -36,8 +36,7 @@ pub fn plan() -> Plan {
 impl Fleet {
     #[must_use]
     pub fn node(&self, binary: &str, role: Role, number: usize) -> Node {
-        let surroundings = NodeAddresses { redis: self.server.url(), ledger: "-".into(), data: "-".into() };
-        Node::start(binary, role, number, &surroundings)
+        Node::start(binary, role, number, &self.server.url())
     }
 
     /// Consumer → number of its pending entries.

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use tickfleet_core::check::Fault;
 use tickfleet_model::{TenantId, TurnId};
 use tickfleet_store::{FaultKind, Submission, Submitted};
-use tickfleet_tests::bfcl_node::{Node, Role};
 use tickfleet_tests::fleet::Fleet;
 use tickfleet_tests::inspect::outcomes;
+use tickfleet_tests::node::{Node, Role};
 use tickfleet_tests::plain_node::plan;
 
 fn node(fleet: &Fleet, role: Role, number: usize) -> Node {

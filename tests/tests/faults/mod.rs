@@ -1,7 +1,6 @@
 //! Invalid input, crashes, and a Redis that fails.
 
 mod bad_input;
-mod chaos;
 mod cluster;
 mod crashes;
 mod damage;

@@ -7,7 +7,7 @@ use tickfleet_model::policy::DefaultCaps;
 use tickfleet_store::{Keys, StoreOptions};
 use tickfleet_tests::bfcl::{self, Bfcl};
 use tickfleet_tests::bfcl_course::{Course, agents, names_problem, outcomes};
-use tickfleet_tests::bfcl_tools::{ToolBehavior, registered};
+use tickfleet_tests::bfcl_tools::registered;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inbox::submit_all;
 use tokio::time::Instant;
@@ -32,13 +32,13 @@ async fn every_leaderboard_call_gets_one_correct_result() {
         store: StoreOptions { lease_ms: 10_000, ..StoreOptions::default() },
         // The leaderboard has its own `echo`, so the standard `echo` is left out.
         standard_tools: false,
-        registered: data.tools().iter().map(|tool| registered(tool, ToolBehavior::Prompt)).collect(),
+        registered: data.tools().iter().map(registered).collect(),
         ..Plan::default()
     })
     .await;
     let started = Instant::now();
-    let mut course = Course::new(&data, 1);
-    submit_all(&fleet.server, fleet.store.keys(), &course.begin(usize::MAX)).await;
+    let mut course = Course::new(&data);
+    submit_all(&fleet.server, fleet.store.keys(), &course.begin()).await;
     run(&fleet, &mut course).await;
     eprintln!("{} turns in {:.1?}", course.turns(), started.elapsed());
     assert_eq!(fleet.inbox("box").await.total().await, course.turns(), "replies in all");
