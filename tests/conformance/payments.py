@@ -28,7 +28,7 @@ from langgraph.types import RetryPolicy
 from openai.types.chat import ChatCompletion
 from pydantic_ai import DeferredToolResults
 from pydantic_ai.messages import ModelMessagesTypeAdapter, ToolCallPart, ToolReturnPart
-from resumed import BOB, Bank, agents_model, chat_model, conflicts, fleet, go, is_conflict, pydantic_agent
+from resumed import BOB, Bank, agents_model, chat_model, fleet, go, is_conflict, pydantic_agent
 from tickfleet import AsyncFleet
 from tickfleet.adapters import langgraph, openai_agents
 from tickfleet.client import ReplyTimeout
