@@ -5,7 +5,6 @@ mod integers;
 mod parse;
 mod patterns;
 mod schema_cost;
-mod uncallable;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -56,14 +55,6 @@ pub enum SchemaError {
         /// The reason.
         why: String,
     },
-    /// No arguments can satisfy the schema.
-    #[error("accepts no arguments: {why} (at '{at}')")]
-    Uncallable {
-        /// The place in the schema.
-        at: String,
-        /// The reason.
-        why: String,
-    },
 }
 
 impl SchemaError {
@@ -74,7 +65,6 @@ impl SchemaError {
             Self::NotAnObject(why) => SchemaProblem { at: String::new(), why: format!("describes an object ({why})") },
             Self::Unbounded { at, why } => SchemaProblem { at, why: format!("costs little to check ({why})") },
             Self::Invalid { at, why } => SchemaProblem { at, why: format!("is valid ({why})") },
-            Self::Uncallable { at, why } => SchemaProblem { at, why: format!("accepts some arguments ({why})") },
         }
     }
 }
@@ -82,7 +72,7 @@ impl SchemaError {
 /// Checks a tool's schema when a configuration is loaded. Returns the parts that the check leaves to the tool.
 pub fn check_schema(schema: &Value, which: SchemaUse) -> Result<Vec<SchemaProblem>, SchemaProblem> {
     let checked = match which {
-        SchemaUse::Arguments => ArgumentCheck::compile_callable(schema).map(|check| check.0),
+        SchemaUse::Arguments => ArgumentCheck::compile(schema).map(|check| check.0),
         SchemaUse::Output => OutputCheck::compile(schema).map(|check| check.0),
     };
     let warning = |at: &String| SchemaProblem { at: at.clone(), why: patterns::LEFT_TO_THE_TOOL.to_owned() };
@@ -125,15 +115,6 @@ impl ArgumentCheck {
             return Err(SchemaError::NotAnObject(format!("its type is {}", quoted(other))));
         }
         ValueCheck::compile(schema).map(Self)
-    }
-
-    /// Like [`Self::compile`], but also rejects a schema that no arguments can satisfy.
-    pub fn compile_callable(schema: &Value) -> Result<Self, SchemaError> {
-        let check = Self::compile(schema)?;
-        match uncallable::find(schema) {
-            Some((at, why)) => Err(SchemaError::Uncallable { at, why }),
-            None => Ok(check),
-        }
     }
 
     /// Checks `text`, the arguments as the model wrote them, and preserves every digit. A declared integer `5.0`

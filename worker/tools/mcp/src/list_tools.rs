@@ -75,7 +75,7 @@ fn unusable(def: &McpServerDef, tool: &McpDefinition, before: &[McpDefinition]) 
     if let Some(why) = definition::unpinnable(tool) {
         return Some(why);
     }
-    if let Err(error) = ArgumentCheck::compile_callable(&tool.input_schema) {
+    if let Err(error) = ArgumentCheck::compile(&tool.input_schema) {
         return Some(format!("the input schema {error}"));
     }
     let output = tool.output_schema.as_ref().map(OutputCheck::compile);
