@@ -6,6 +6,7 @@ use crate::recovery::regroup::{SuspectRoom, TakenSuspect, choose};
 struct Fleet {
     trial: Trial,
     bounds: Bounds,
+    slots: usize,
     poison: BTreeSet<TurnName>,
     crashes: u32,
     groups: u32,
@@ -14,7 +15,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn new(slices: usize, poison: impl IntoIterator<Item = usize>) -> Self {
+    fn new(slices: usize, slots: usize, poison: impl IntoIterator<Item = usize>) -> Self {
         let mut trial = Trial::at(LEASE);
         let bounds = Bounds::default();
         for at in 0..slices {
@@ -28,7 +29,7 @@ impl Fleet {
         let poison = poison.into_iter().map(|at| named(&format!("t{}", at % slices))).collect();
         let settled = BTreeSet::new();
         let quarantined = BTreeSet::new();
-        let mut fleet = Self { trial, bounds, poison, crashes: 0, groups: 0, settled, quarantined };
+        let mut fleet = Self { trial, bounds, slots, poison, crashes: 0, groups: 0, settled, quarantined };
         fleet.crash("w0");
         fleet
     }
@@ -52,7 +53,7 @@ impl Fleet {
             .iter()
             .map(|slice| TakenSuspect { tenant: &slice.name.tenant, group_max: slice.turn.suspect.unwrap().group_max })
             .collect();
-        let chosen = choose(&suspects, SuspectRoom { slots: 32, tenant_slots: 32 });
+        let chosen = choose(&suspects, SuspectRoom { slots: self.slots, tenant_slots: self.slots });
         let mut is_poison = false;
         let mut others = Vec::new();
         for (at, slice) in taken.iter().enumerate() {
@@ -97,9 +98,10 @@ proptest! {
     #[test]
     fn poison_is_isolated_and_innocents_settle(
         slices in 1_usize..40,
+        slots in 1_usize..40,
         poison in prop::collection::btree_set(0_usize..40, 0..4),
     ) {
-        let mut fleet = Fleet::new(slices, poison);
+        let mut fleet = Fleet::new(slices, slots, poison);
         fleet.run_all();
         prop_assert_eq!(&fleet.quarantined, &fleet.poison);
         prop_assert_eq!(fleet.settled.len() + fleet.poison.len(), slices);
@@ -111,7 +113,7 @@ proptest! {
 
 #[test]
 fn slices_of_a_killed_worker_settle_in_three_groups() {
-    let mut fleet = Fleet::new(32, []);
+    let mut fleet = Fleet::new(32, 32, []);
     fleet.run_all();
     assert_eq!((fleet.settled.len(), fleet.crashes), (32, 1));
     // 26 slices of one priority in groups of 16, and 6 slices of another priority.
