@@ -27,7 +27,6 @@ use crate::mutants;
 use crate::transaction::{CounterKey, RecordKey, StreamKey, Version};
 use crate::trial::{Trial, admitted, named};
 use crate::turn::end::{GivenId, GivenState, RenderedCall, ReplyFrame, parts};
-use crate::turn::slice::fields as slice_fields;
 use crate::turn::state::EndReason;
 use crate::turn::{Begun, Destination, Settle, SettleResult, Slice, State, Suspect};
 use crate::view::{Query, View};

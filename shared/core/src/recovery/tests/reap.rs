@@ -161,105 +161,15 @@ fn only_a_silent_or_gone_worker_has_an_ended_lease() {
     assert_eq!(Lease::ended(&consumer, &Liveness::Gone).unwrap().version, None);
 }
 
-/// Workers sleep past their lease and settle late, while schedulers reap from stale views.
-#[derive(Debug, Clone)]
-enum Act {
-    Take(u8, u8),
-    Begin(u8, u8),
-    Settle(u8, u8),
-    Reap(u8),
-    LookAt(u8),
-}
-
-fn act() -> impl Strategy<Value = Act> {
-    prop_oneof![
-        (0_u8..3, 1_u8..5).prop_map(|(worker, count)| Act::Take(worker, count)),
-        (0_u8..3, 0_u8..8).prop_map(|(worker, slice)| Act::Begin(worker, slice)),
-        (0_u8..3, 0_u8..8).prop_map(|(worker, slice)| Act::Settle(worker, slice)),
-        (0_u8..3).prop_map(Act::Reap),
-        (0_u8..3).prop_map(Act::LookAt),
-    ]
-}
-
-fn play(acts: &[Act]) -> Result<(), TestCaseError> {
-    let mut trial = Trial::at(LEASE);
-    let bounds = Bounds::default();
-    for slice in 0..8 {
-        trial.dispatch(&named(&format!("t{slice}")), admitted(1));
-    }
-    let worker = |number: u8| format!("w{number}");
-    let mut has: BTreeMap<u8, Vec<Slice>> = BTreeMap::new();
-    let mut settled = BTreeSet::new();
-    let mut stale: BTreeMap<u8, (Vec<HeldEntry>, View)> = BTreeMap::new();
-    for act in acts {
-        match act {
-            Act::Take(number, count) => {
-                for queue in queues() {
-                    let slices = trial.slices(&queue, &worker(*number), usize::from(*count));
-                    has.entry(*number).or_default().extend(slices);
-                }
-            }
-            Act::Begin(number, at) => {
-                if let Some(slice) = has.get(number).and_then(|slices| slices.get(usize::from(*at))) {
-                    let _ = trial.begin(&slice.clone());
-                }
-            }
-            Act::Settle(number, at) => {
-                let slices = has.entry(*number).or_default();
-                if usize::from(*at) < slices.len() {
-                    let slice = slices.remove(usize::from(*at));
-                    if trial.settle(&slice).is_ok() {
-                        prop_assert!(settled.insert(slice.name.clone()), "{} was settled twice", slice.name);
-                    }
-                }
-            }
-            Act::LookAt(number) => {
-                let held = held(&trial, &worker(*number));
-                let mut view = View::default();
-                for name in held.iter().filter_map(HeldEntry::name) {
-                    let query = Query::Record(name.record());
-                    view.insert(query.clone(), trial.answer(&query));
-                }
-                stale.insert(*number, (held, view));
-            }
-            Act::Reap(number) => {
-                let consumer = worker(*number);
-                let known = stale.remove(number);
-                let (held, mut view) = known.unwrap_or_else(|| (held(&trial, &consumer), View::default()));
-                let lease = lease(&trial, &consumer, trial.now_ms);
-                trial.run_with(&Reap { consumer: consumer.into(), lease, held, bounds: &bounds }, &mut view);
-            }
-        }
-        // Each unfinished turn has exactly one slice, or is about to end.
-        let fields = trial.queues.values().flat_map(|queue| queue.entries.values()).flatten();
-        let names: Vec<&[u8]> =
-            fields.filter(|(field, _)| &**field == slice_fields::NAME).map(|(_, name)| &name[..]).collect();
-        for slice in 0..8 {
-            let name = named(&format!("t{slice}"));
-            let Some(stored) = trial.turn(&name) else { continue };
-            let live = names.iter().filter(|one| **one == name.to_string().as_bytes()).count();
-            let is_in_flight = usize::from(stored.value.state.in_flight_upto().is_some());
-            prop_assert_eq!(live, is_in_flight, "{} is in {} places", name, live);
-        }
-    }
-    Ok(())
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
-    #[test]
-    fn a_turn_has_one_slice_and_settles_once(acts in prop::collection::vec(act(), 1..60)) {
-        play(&acts)?;
-    }
-}
-
 #[test]
-fn an_unacknowledged_old_entry_duplicates_a_slice() {
-    use Act::{LookAt, Reap, Settle, Take};
-    let late = [Take(0, 1), LookAt(0), Settle(0, 0), Reap(0), Take(1, 1), Settle(1, 0)];
-    assert!(play(&late).is_ok());
-    let twice = [Take(0, 1), Reap(0)];
-    assert!(mutants::with("reap_acknowledges_the_old_entry", || play(&twice)).is_err());
+fn a_reap_acknowledges_the_old_entry() {
+    let held_after_reap = || {
+        let mut trial = crashed_worker(1);
+        reap_once(&mut trial, "w1", &Bounds::default());
+        held(&trial, "w1").len()
+    };
+    assert_eq!(held_after_reap(), 0);
+    assert_eq!(mutants::with("reap_acknowledges_the_old_entry", held_after_reap), 1);
 }
 
 #[test]
