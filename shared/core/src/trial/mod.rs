@@ -86,11 +86,6 @@ impl Trial {
         Version::new(format!("v{}", self.next))
     }
 
-    /// Versions and entry IDs of `later` are not issued again.
-    pub fn never_again(&mut self, later: &Self) {
-        self.next = later.next;
-    }
-
     pub fn enqueue(&mut self, queue: &StreamKey, fields: Fields) -> EntryId {
         self.next += 1;
         self.queues.entry(queue.clone()).or_default().entries.insert(self.next, fields);

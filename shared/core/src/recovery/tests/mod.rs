@@ -5,10 +5,10 @@
 mod epoch;
 mod groups;
 mod inbound;
+mod journal;
 mod reap;
-mod restarts;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ use crate::transaction::{CounterKey, RecordKey, StreamKey, Version};
 use crate::trial::{Trial, admitted, named};
 use crate::turn::end::{GivenId, GivenState, RenderedCall, ReplyFrame, parts};
 use crate::turn::state::EndReason;
-use crate::turn::{Begun, Destination, Settle, SettleResult, Slice, State, Suspect};
+use crate::turn::{Begun, Destination, Settle, SettleResult, State, Suspect};
 use crate::view::{Query, View};
 use crate::workers::{self, Liveness};
 
