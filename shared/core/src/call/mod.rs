@@ -13,8 +13,6 @@ pub mod progress;
 pub mod streak;
 
 #[cfg(test)]
-mod life;
-#[cfg(test)]
 pub(crate) mod testing;
 
 use std::fmt;

@@ -84,6 +84,7 @@ fn a_call_waits_for_calls_that_may_change_its_precondition() {
     end(&mut store, "a", Some(vec![changed("untrusted", FactTransition::Set)]));
     assert_eq!(store.woken, ["turn:acme:b".to_owned()].into());
     assert_eq!(wait(&mut store, "b", &sends), None, "there is nothing to wait for any more");
+    assert_eq!(store.due, ["turn:acme:b".to_owned()].into());
     assert_eq!(unmet(&enter(&mut store, "b", &sends)), FactState::Set);
     store.now_ms = 1_000;
     assert_eq!(enter(&mut store, "b", &sends), met(), "the fact has expired");

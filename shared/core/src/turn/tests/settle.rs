@@ -39,7 +39,8 @@ fn under_memory_pressure_the_inbox_has_the_only_copy_of_the_reply() {
 
 #[test]
 fn a_result_is_committed_before_the_next_call_begins() {
-    let (mut trial, mut slice) = held(admitted(3));
+    let governed = Turn { session: Some("session:s".into()), approval: Some("a1".into()), ..admitted(3) };
+    let (mut trial, mut slice) = held(governed);
     let results = [result("a"), result("b")];
     let frame = frame();
     let bounds = Bounds::default();
@@ -47,6 +48,7 @@ fn a_result_is_committed_before_the_next_call_begins() {
     let old = slice.clone();
     let SettleResult::Continues { version, turn } = settled else { panic!("{settled:?}") };
     slice.advance(version, *turn);
+    assert_eq!((slice.turn.session.as_deref(), slice.turn.approval.as_deref()), (None, None), "they were of the call");
     assert_eq!((slice.turn.position, slice.calls.len(), &*slice.calls[0].tool), (1, 2, "tool1"));
     assert_eq!(trial.turn(&slice.name).unwrap().in_flight_entry(), Some(&slice.entry), "its entry stays known");
     assert_eq!(trial.used(&counter(limits::IN_FLIGHT)), 1);
