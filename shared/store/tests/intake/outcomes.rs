@@ -65,7 +65,8 @@ async fn reply(fleet: &Fleet, name: &tickfleet_core::keys::TurnName) -> String {
     fleet.finished(name).await.expect("it has not ended").reply
 }
 
-fn accepted_ids_are_known() {
+#[test]
+fn an_accepted_id_is_never_refused() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         fleet.bounds.turns_max = 1;
@@ -83,11 +84,6 @@ fn accepted_ids_are_known() {
 }
 
 #[test]
-fn an_accepted_id_is_never_refused() {
-    accepted_ids_are_known();
-}
-
-#[test]
 fn a_submit_beyond_a_bound_is_rejected() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
@@ -102,7 +98,8 @@ fn a_submit_beyond_a_bound_is_rejected() {
     });
 }
 
-fn an_entry_is_admitted_once() {
+#[test]
+fn an_entry_fences_a_slow_scheduler() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         let entry = inbound(&mut fleet).await;
@@ -112,11 +109,6 @@ fn an_entry_is_admitted_once() {
         fleet.work(1).await;
         assert_eq!(fleet.admit(1, &[turn]).await, [AdmitResult::NotHeld]);
     });
-}
-
-#[test]
-fn an_entry_fences_a_slow_scheduler() {
-    an_entry_is_admitted_once();
 }
 
 #[test]
@@ -136,7 +128,8 @@ fn a_second_message_under_an_id_is_a_duplicate_or_a_conflict() {
     });
 }
 
-fn a_cancel_may_come_first() {
+#[test]
+fn a_turn_canceled_before_arrival_ends_at_once() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         let entry = inbound(&mut fleet).await;
@@ -154,11 +147,7 @@ fn a_cancel_may_come_first() {
 }
 
 #[test]
-fn a_turn_canceled_before_arrival_ends_at_once() {
-    a_cancel_may_come_first();
-}
-
-fn what_has_expired_does_not_go_out() {
+fn an_expired_turn_ends_at_once() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         let entry = inbound(&mut fleet).await;
@@ -171,11 +160,7 @@ fn what_has_expired_does_not_go_out() {
 }
 
 #[test]
-fn an_expired_turn_ends_at_once() {
-    what_has_expired_does_not_go_out();
-}
-
-fn nothing_ends_within_the_lease_after_a_restart() {
+fn an_expired_turn_ends_one_lease_after_a_restart() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         let entry = inbound(&mut fleet).await;
@@ -213,11 +198,6 @@ fn no_call_is_refused_within_the_lease_after_a_restart() {
 }
 
 #[test]
-fn an_expired_turn_ends_one_lease_after_a_restart() {
-    nothing_ends_within_the_lease_after_a_restart();
-}
-
-#[test]
 fn a_restart_blocks_the_current_tick_and_permits_for_a_lease() {
     block_on(async {
         let mut table = Table::new(10, 100);
@@ -239,7 +219,8 @@ fn a_restart_blocks_the_current_tick_and_permits_for_a_lease() {
     });
 }
 
-fn a_stale_policy_decides_nothing() {
+#[test]
+fn a_scheduler_with_a_stale_policy_admits_nothing() {
     block_on(async {
         let mut table = Table::new(10, 100);
         table.generations = Generations { policy: 4, settings: 0 };
@@ -250,11 +231,7 @@ fn a_stale_policy_decides_nothing() {
 }
 
 #[test]
-fn a_scheduler_with_a_stale_policy_admits_nothing() {
-    a_stale_policy_decides_nothing();
-}
-
-fn a_tenant_has_bounds() {
+fn a_tenant_does_not_exceed_its_bounds() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         fleet.bounds.tenant_turns_max = 1;
@@ -268,11 +245,7 @@ fn a_tenant_has_bounds() {
 }
 
 #[test]
-fn a_tenant_does_not_exceed_its_bounds() {
-    a_tenant_has_bounds();
-}
-
-fn a_stale_release_does_not_repeat_calls() {
+fn a_release_from_a_stale_record_repeats_no_calls() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(2, 100)).await;
         let (name, admitted) = arrive(&mut fleet, kelly(), others(6)).await;
@@ -301,11 +274,6 @@ fn a_stale_release_does_not_repeat_calls() {
         run_with(&fleet.store, &fleet.versions, fleet.shard, &mut stale, &[release]).await.unwrap();
         assert_eq!(fleet.turn(&name).await.unwrap().position, 4);
     });
-}
-
-#[test]
-fn a_release_from_a_stale_record_repeats_no_calls() {
-    a_stale_release_does_not_repeat_calls();
 }
 
 #[test]
@@ -693,7 +661,8 @@ fn stale_queue_members_and_timers_of_empty_queues_are_removed() {
     });
 }
 
-fn who_joins_before_the_first_is_not_put_off() {
+#[test]
+fn a_stale_rearm_does_not_delay_a_new_first_turn() {
     block_on(async {
         let fleet = Fleet::new(Table::new(1, 100)).await;
         let counter = CounterKey::new(limits::TICK, "acme:kelly");
@@ -716,11 +685,6 @@ fn who_joins_before_the_first_is_not_put_off() {
         let due = fleet.members(keys::timers(), Some(u64::try_from(BEGIN_MS).unwrap())).await;
         assert_eq!(due, std::slice::from_ref(&timer));
     });
-}
-
-#[test]
-fn a_stale_rearm_does_not_delay_a_new_first_turn() {
-    who_joins_before_the_first_is_not_put_off();
 }
 
 #[test]
@@ -771,7 +735,8 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id() {
 }
 
 /// After a restart that lost entries, the store may give the ID of a lost entry to another entry.
-fn an_entry_that_was_taken_before_a_restart_is_not_decided() {
+#[test]
+fn an_inbound_entry_is_decided_only_in_its_epoch() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         fleet.submit(Some(("a", "d")), "{}").await;
@@ -787,13 +752,9 @@ fn an_entry_that_was_taken_before_a_restart_is_not_decided() {
     });
 }
 
-#[test]
-fn an_inbound_entry_is_decided_only_in_its_epoch() {
-    an_entry_that_was_taken_before_a_restart_is_not_decided();
-}
-
 /// A restart loses the admission of a turn that has already run calls. The fleet's limits would refuse the turn now.
-fn what_has_begun_is_never_refused() {
+#[test]
+fn a_turn_with_calls_run_before_a_restart_is_not_rejected() {
     block_on(async {
         for reason in ["bounds", "agent", "task"] {
             let mut table = Table::new(10, 100);
@@ -855,27 +816,22 @@ fn what_has_begun_is_never_refused() {
 }
 
 #[test]
-fn a_turn_with_calls_run_before_a_restart_is_not_rejected() {
-    what_has_begun_is_never_refused();
-}
-
-#[test]
 fn outcomes_detect_missing_guards() {
     let guards: [(&str, fn()); 14] = [
-        ("refusals_read_recovered_calls", what_has_begun_is_never_refused),
-        ("an_inbound_entry_is_of_its_epoch", an_entry_that_was_taken_before_a_restart_is_not_decided),
+        ("refusals_read_recovered_calls", a_turn_with_calls_run_before_a_restart_is_not_rejected),
+        ("an_inbound_entry_is_of_its_epoch", an_inbound_entry_is_decided_only_in_its_epoch),
         ("refuse_waits_for_the_lease", no_call_is_refused_within_the_lease_after_a_restart),
-        ("admit_bounds_the_tenant", a_tenant_has_bounds),
-        ("admit_holds_the_entry", an_entry_is_admitted_once),
-        ("admit_knows_the_cancel", a_cancel_may_come_first),
+        ("admit_bounds_the_tenant", a_tenant_does_not_exceed_its_bounds),
+        ("admit_holds_the_entry", an_entry_fences_a_slow_scheduler),
+        ("admit_knows_the_cancel", a_turn_canceled_before_arrival_ends_at_once),
         ("admit_knows_the_cancel_of_the_task", no_turn_begins_under_a_canceled_task),
-        ("dispatch_before_the_deadline", what_has_expired_does_not_go_out),
-        ("end_waits_for_the_lease", nothing_ends_within_the_lease_after_a_restart),
-        ("limits_guard_the_generation", a_stale_policy_decides_nothing),
-        ("rearm_guards_the_first", who_joins_before_the_first_is_not_put_off),
+        ("dispatch_before_the_deadline", an_expired_turn_ends_at_once),
+        ("end_waits_for_the_lease", an_expired_turn_ends_one_lease_after_a_restart),
+        ("limits_guard_the_generation", a_scheduler_with_a_stale_policy_admits_nothing),
+        ("rearm_guards_the_first", a_stale_rearm_does_not_delay_a_new_first_turn),
         ("reject_keeps_the_id_of_another", a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id),
-        ("release_guards_the_version", a_stale_release_does_not_repeat_calls),
-        ("submit_knows_the_id", accepted_ids_are_known),
+        ("release_guards_the_version", a_release_from_a_stale_record_repeats_no_calls),
+        ("submit_knows_the_id", an_accepted_id_is_never_refused),
     ];
     for (mutant, test) in guards {
         let failed = catch_unwind(AssertUnwindSafe(|| mutants::with(mutant, test))).is_err();
