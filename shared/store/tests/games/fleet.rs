@@ -838,20 +838,6 @@ impl Game {
         violations
     }
 
-    pub fn left(&self) -> String {
-        let store = self.shared.store.inner.inner();
-        let of = |queue: StreamKey| {
-            let backlog = futures::executor::block_on(store.backlog(&queue)).unwrap();
-            let consumers = futures::executor::block_on(store.consumers(&queue)).unwrap();
-            let holders: Vec<_> = consumers.into_iter().filter(|one| one.held > 0).collect();
-            format!("{queue}: {backlog:?} {holders:?}\n")
-        };
-        let timers = self.peek(Query::First { set: keys::timers(), upto: None, count: 100 });
-        let consumers = self.peek(Query::First { set: workers::consumers(), upto: None, count: 100 });
-        let queues = [keys::turns(), keys::ready(Priority::Normal), keys::suspect(Priority::Normal)].map(of).concat();
-        format!("now {}\n{queues}timers: {timers:?}\nconsumers: {consumers:?}", self.executor.clock.now_ms())
-    }
-
     fn replies(&self) -> BTreeMap<String, Vec<String>> {
         let stream = StreamKey::new("replies:acme:box");
         let query = Query::Entries { stream, after: None::<EntryId>, count: 100_000 };
