@@ -243,15 +243,6 @@ mod tests {
     }
 
     #[test]
-    fn two_calls_do_not_receive_the_same_message() {
-        let mut shard = Paper::at(1_000);
-        shard.run(&send("a"));
-        let decided = shard.decide(&receive("r1", 9));
-        assert_eq!(texts(&shard.result(&receive("r2", 9))), ["a"]);
-        assert!(shard.finish(&receive("r1", 9), decided).result.is_empty());
-    }
-
-    #[test]
     fn unread_and_read_messages_are_bounded_and_expire() {
         let mut shard = Paper::at(1_000);
         for number in 0..limits::MESSAGES_UNREAD_MAX {
