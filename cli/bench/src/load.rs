@@ -49,7 +49,6 @@ pub(super) struct Load {
     origin: Instant,
     agents: usize,
     calls: usize,
-    tool: &'static str,
     /// In bytes.
     padding: usize,
     next: AtomicU64,
@@ -68,7 +67,7 @@ struct Reply {
 
 impl Load {
     pub(super) async fn connect(server: &Server, args: &BenchArgs) -> Result<Self> {
-        let bare = message("a12345", 1_000_000, (args.tool_kind.tool(), args.calls_per_turn), "").len();
+        let bare = message("a12345", 1_000_000, args.calls_per_turn, "").len();
         let replies =
             Replies { connection: server.connection().await?, trimmer: server.connection().await?, last: "0".into() };
         Ok(Self {
@@ -77,7 +76,6 @@ impl Load {
             origin: now(),
             agents: args.agents,
             calls: args.calls_per_turn,
-            tool: args.tool_kind.tool(),
             padding: args.payload_bytes.saturating_sub(bare) / args.calls_per_turn.max(1),
             next: AtomicU64::new(0),
         })
@@ -94,7 +92,7 @@ impl Load {
         for _ in 0..count {
             let turn = self.next.fetch_add(1, Ordering::Relaxed);
             let agent = format!("a{}", turn % self.agents as u64);
-            let text = message(&agent, at, (self.tool, self.calls), &words(turn, self.padding));
+            let text = message(&agent, at, self.calls, &words(turn, self.padding));
             pipe.cmd("XADD").arg(&stream).arg("*").arg("turn").arg(text).ignore();
         }
         let mut connection = self.producer.clone();
@@ -125,7 +123,7 @@ impl Load {
         })
     }
 
-    pub(super) async fn latencies(&self, rate: u64, duration: Duration) -> Result<Vec<f64>> {
+    async fn latencies(&self, rate: u64, duration: Duration) -> Result<Vec<f64>> {
         let total = usize::try_from(rate * duration.as_secs()).unwrap_or(usize::MAX);
         let produce = async {
             let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(rate.max(1)).unwrap_or(1));
@@ -259,8 +257,8 @@ pub(super) fn words(turn: u64, bytes: usize) -> String {
     (0..bytes).map(|_| letter()).collect()
 }
 
-fn message(agent: &str, at_us: u64, (tool, calls): (&str, usize), padding: &str) -> String {
-    let call = |i: usize| format!(r#"{{"id":"call_{i}","name":"{tool}","arguments":{{"text":"{padding}"}}}}"#);
+fn message(agent: &str, at_us: u64, calls: usize, padding: &str) -> String {
+    let call = |i: usize| format!(r#"{{"id":"call_{i}","name":"echo","arguments":{{"text":"{padding}"}}}}"#);
     let calls: Vec<String> = (0..calls).map(call).collect();
     format!(
         r#"{{"tenant":"bench","agent":"{agent}","reply_to":"bench","correlation_id":"{at_us}","calls":[{}]}}"#,

@@ -8,8 +8,6 @@ mod raw;
 mod report;
 mod scripts;
 mod server;
-mod tool_kind;
-mod via;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -19,15 +17,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
 
 use load::{Load, Saturation};
-use nodes::{Fleet, Shape};
+use nodes::Fleet;
 use report::{Costs, Report};
 use scripts::{Scripts, Slow};
 use server::{Cpu, Server};
-use tool_kind::ToolKind;
-use via::{Route, Via};
 
 /// Measure a fleet on this machine.
 #[derive(Debug, Clone, Parser)]
@@ -51,19 +46,10 @@ pub(crate) struct BenchArgs {
     /// Calls per turn.
     #[arg(long, default_value_t = 1)]
     pub(crate) calls_per_turn: usize,
-    /// Kind of the tool that is called.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) tool_kind: ToolKind,
-    /// Interpreter of `--tool-kind python`, with the package tickfleet.
-    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-    pub(crate) interpreter: String,
     /// Agents that make the turns. By default, they never reach the caps (10 calls per 5 s each), even at 60,000 calls
     /// per second.
     #[arg(long, default_value_t = 30_000)]
     pub(crate) agents: usize,
-    /// Measure only this: the latency of turns over a gateway, compared with Redis directly.
-    #[arg(long, value_enum, value_name = "ROUTE", conflicts_with = "runs")]
-    pub(crate) via: Option<Route>,
     /// Scheduler processes.
     #[arg(long, default_value_t = 1)]
     pub(crate) schedulers: usize,
@@ -122,27 +108,19 @@ impl BenchArgs {
         );
         Ok(program)
     }
-
-    fn results<T: Serialize>(&self, results: &T, text: impl FnOnce(&T) -> String) -> Result<String> {
-        if self.json { Ok(serde_json::to_string_pretty(results)?) } else { Ok(text(results)) }
-    }
 }
 
 const HELP: &str = "\
 Examples:
   tickfleet-bench                        one run on a private Redis without persistence
   tickfleet-bench --runs 5 --json        medians of five runs, for programs
-  tickfleet-bench --via gateway          latency that HTTP and MCP add to a turn
   tickfleet-bench --aof everysec         with an append-only file
   tickfleet-bench --calls-per-turn 5
-  tickfleet-bench --tool-kind http       also mcp and shell
-  tickfleet-bench --tool-kind python --interpreter .venv/bin/python
 
 Every result is also a ratio to the raw stream cycle of the same run. Use a machine without other load.";
 
 fn main() -> ExitCode {
     let args = BenchArgs::parse();
-    tickfleet_outbound::install_crypto_provider();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime");
     match runtime.and_then(|runtime| runtime.block_on(measure(&args))) {
         Ok(()) => ExitCode::SUCCESS,
@@ -161,13 +139,11 @@ async fn measure(args: &BenchArgs) -> Result<()> {
     }
     spinner.enable_steady_tick(Duration::from_millis(120));
     let say = |what: &str| spinner.set_message(what.to_owned());
-    let results = if let Some(Route::Gateway) = args.via {
-        args.results(&via::run(args, say).await?, Via::text)
-    } else {
-        args.results(&run(args, say).await?, Report::text)
-    };
+    let report = run(args, say).await;
     spinner.finish_and_clear();
-    writeln!(std::io::stdout(), "{}", results?.trim_end()).context("writing the results")
+    let report = report?;
+    let text = if args.json { serde_json::to_string_pretty(&report)? } else { report.text() };
+    writeln!(std::io::stdout(), "{}", text.trim_end()).context("writing the results")
 }
 
 async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<Report> {
@@ -185,7 +161,7 @@ async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report>
     let raw =
         raw::measure(&server, args.payload_bytes, Duration::from_secs(3)).await.context("the raw stream cycle")?;
 
-    let fleet = Fleet::start(&server, &Shape::of(args)?).await.context("starting the fleet")?;
+    let fleet = Fleet::start(&server, args).await.context("starting the fleet")?;
     let load = Load::connect(&server, args).await?;
     load.warm_up().await.context("warming up")?;
 

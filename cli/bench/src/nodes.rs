@@ -1,7 +1,6 @@
 //! The processes of the measured fleet.
 
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,33 +10,6 @@ use tokio::process::{Child, Command};
 
 use super::BenchArgs;
 use super::server::{NAMESPACE, PREFIX, Server};
-use super::tool_kind::{Services, ToolKind, workspaces};
-
-const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
-
-pub(super) struct Shape {
-    pub(super) schedulers: usize,
-    pub(super) workers: usize,
-    pub(super) slots: usize,
-    pub(super) agents: usize,
-    pub(super) tool_kind: ToolKind,
-    pub(super) interpreter: String,
-    pub(super) program: PathBuf,
-}
-
-impl Shape {
-    pub(super) fn of(args: &BenchArgs) -> Result<Self> {
-        Ok(Self {
-            schedulers: args.schedulers,
-            workers: args.workers,
-            slots: args.slots,
-            agents: args.agents,
-            tool_kind: args.tool_kind,
-            interpreter: args.interpreter.clone(),
-            program: args.program()?,
-        })
-    }
-}
 
 /// Memory of the largest process of each kind, in MB.
 #[derive(Debug, Clone, Copy, Default)]
@@ -57,21 +29,21 @@ pub(super) struct Fleet {
     schedulers: Vec<Child>,
     workers: Vec<Child>,
     dir: PathBuf,
-    _services: Option<Services>,
 }
 
 impl Fleet {
-    pub(super) async fn start(server: &Server, shape: &Shape) -> Result<Self> {
+    pub(super) async fn start(server: &Server, args: &BenchArgs) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("tickfleet-bench-fleet-{}", std::process::id()));
-        let services = write_config(&dir, shape).await.context("writing the bench's configuration")?;
-        let mut fleet = Self { schedulers: Vec::new(), workers: Vec::new(), dir: dir.clone(), _services: services };
-        for _ in 0..shape.schedulers {
-            fleet.schedulers.push(process(&shape.program, "scheduler", &[], ANY_PORT, &dir, server)?);
+        let program = args.program()?;
+        write_config(&dir, args).context("writing the bench's configuration")?;
+        let mut fleet = Self { schedulers: Vec::new(), workers: Vec::new(), dir: dir.clone() };
+        for _ in 0..args.schedulers {
+            fleet.schedulers.push(process(&program, "scheduler", &dir, server)?);
         }
-        for _ in 0..shape.workers {
-            fleet.workers.push(process(&shape.program, "worker", &[], ANY_PORT, &dir, server)?);
+        for _ in 0..args.workers {
+            fleet.workers.push(process(&program, "worker", &dir, server)?);
         }
-        fleet.ready(server, shape.schedulers + shape.workers).await?;
+        fleet.ready(server, args.schedulers + args.workers).await?;
         Ok(fleet)
     }
 
@@ -93,10 +65,6 @@ impl Fleet {
         bail!("the fleet did not start within 30 s")
     }
 
-    pub(super) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     pub(super) fn rss_mb(&self) -> Rss {
         let larger = |a: Memory, b: Memory| if b.resident > a.resident { b } else { a };
         let largest =
@@ -109,32 +77,17 @@ impl Fleet {
             drop(child.kill().await);
         }
         drop(std::fs::remove_dir_all(&self.dir));
-        drop(std::fs::remove_dir_all(workspaces(&self.dir)));
     }
 }
 
-/// Returns addresses that are free now. If another process binds one of them first, the fleet reports the conflict.
-pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
-    let listeners = (0..count).map(|_| TcpListener::bind(ANY_PORT)).collect::<std::io::Result<Vec<_>>>()?;
-    listeners.iter().map(TcpListener::local_addr).collect()
-}
-
-pub(super) fn process(
-    program: &Path,
-    role: &str,
-    more: &[String],
-    address: SocketAddr,
-    dir: &Path,
-    server: &Server,
-) -> Result<Child> {
+fn process(program: &Path, role: &str, dir: &Path, server: &Server) -> Result<Child> {
     Command::new(program)
         .arg(role)
-        .args(more)
         .arg("--config")
         .arg(dir)
         .arg("--redis-url")
         .arg(&server.url)
-        .env("TICKFLEET_HTTP_ADDRESS", address.to_string())
+        .env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .kill_on_drop(true)
@@ -143,25 +96,26 @@ pub(super) fn process(
 }
 
 /// The queues of the fleet are long, because the benchmark itself bounds the turns in flight.
-pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
+fn write_config(dir: &Path, args: &BenchArgs) -> Result<()> {
     std::fs::create_dir_all(dir)?;
     let settings = format!(
         "redis:\n  namespace: {NAMESPACE}\n  shards: 1\n\
          caps:\n  tick: 5s\n  max_calls_per_tick: 10\n  max_actions_per_day: 1000000\n\
-         worker:\n  slots: {slots}\n  workspaces: '{workspaces}'\n\
+         worker:\n  slots: {slots}\n\
          queues:\n  turns_max: 1000000\n  tenant_turns_max: 1000000\n  tenant_ready_max: 1000000\n  inbox_unread_max: 1000000\n\
          log:\n  level: warn\n",
-        slots = shape.slots,
-        workspaces = workspaces(dir).display(),
+        slots = args.slots,
     );
     std::fs::write(dir.join("tickfleet.yaml"), settings)?;
     let mut agents = String::from("agents:\n");
-    for agent in 0..shape.agents {
+    for agent in 0..args.agents {
         let _ = writeln!(agents, "  a{agent}: {{}}");
     }
     std::fs::write(dir.join("agents.yaml"), agents)?;
     std::fs::write(dir.join("tenants.yaml"), "tenants:\n  bench: {}\n")?;
-    shape.tool_kind.write(dir, &shape.program, &shape.interpreter, shape.slots).await
+    std::fs::write(dir.join("tools.yaml"), "tools: {}\n")?;
+    std::fs::write(dir.join("permissions.yaml"), "permissions:\n  echo: {everyone: true}\n")?;
+    Ok(())
 }
 
 fn memory_of(pid: u32) -> Memory {

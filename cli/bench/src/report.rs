@@ -73,7 +73,6 @@ pub(crate) struct RssMb {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct LoadShape {
     pub(crate) calls_per_turn: usize,
-    pub(crate) tool_kind: &'static str,
     pub(crate) rate: u64,
     pub(crate) agents: usize,
     pub(crate) schedulers: usize,
@@ -113,7 +112,6 @@ impl Report {
             own_mb: RssMb { scheduler: rss.scheduler.own, worker: rss.worker.own },
             load: LoadShape {
                 calls_per_turn: args.calls_per_turn,
-                tool_kind: args.tool_kind.word(),
                 rate: args.rate,
                 agents: args.agents,
                 schedulers: args.schedulers,
@@ -179,8 +177,8 @@ impl Report {
     fn shape(&self) -> String {
         let l = &self.load;
         format!(
-            "{} scheduler(s), {} worker(s) of {} slots, {} agents, {} call(s) of a {} tool a turn of about {} bytes, caps on, append-only file: {}; {} run(s)",
-            l.schedulers, l.workers, l.slots, l.agents, l.calls_per_turn, l.tool_kind, l.payload_bytes, l.aof, l.runs
+            "{} scheduler(s), {} worker(s) of {} slots, {} agents, {} call(s) a turn of about {} bytes, caps on, append-only file: {}; {} run(s)",
+            l.schedulers, l.workers, l.slots, l.agents, l.calls_per_turn, l.payload_bytes, l.aof, l.runs
         )
     }
 

@@ -30,7 +30,7 @@ const CRATES: [(&str, &[&str]); 27] = [
     // The worker must not depend on any kind of tool.
     ("worker", &["core", "model", "protocol", "rules", "store", "config", "ops", "client", "engine", "tools"]),
     ("cli/gateway", &["core", "model", "protocol", "store", "ops", "client"]),
-    ("cli/bench", &["store", "ops", "gateway", "outbound"]),
+    ("cli/bench", &["store", "ops"]),
     (
         "cli",
         &[
