@@ -8,6 +8,7 @@ use clap::Args;
 use tickfleet_client::audit::{Export, ExportError, ExportRange, ExportResume};
 use tickfleet_model::TenantId;
 use tickfleet_proof::lines::{FORMAT, Header, Line, TenantFacts};
+use tickfleet_store::Store;
 
 use super::follow::{self, Destination, Follow};
 use crate::failure::Failure;
@@ -54,23 +55,7 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
         from_ms: args.since.map(|since| since.at(made_ms)),
         until_ms: args.until.map(|until| until.at(made_ms)),
     };
-    let mut keys = BTreeMap::new();
-    for store in client.stores() {
-        keys.extend(store.seal_keys().await?);
-    }
-    let header = Header {
-        export: FORMAT,
-        fleet: first.options().namespace.clone(),
-        made_ms,
-        from_ms: range.from_ms,
-        until_ms: range.until_ms,
-        tenant: args.tenant.as_ref().map(ToString::to_string),
-        keys,
-        dedupe_ms: first.options().dedupe_ms,
-        tenants: tenants(setup, args.tenant.as_ref()),
-        follows: BTreeMap::new(),
-        begins: BTreeMap::new(),
-    };
+    let header = header(setup, client.stores(), &range, made_ms).await?;
     let (resume, out): (ExportResume, Box<dyn Write>) = match &args.to {
         None | Some(Destination::Stdout) => (ExportResume::default(), Box::new(std::io::stdout().lock())),
         Some(Destination::Otlp(_)) => return Err(Failure::usage("--to otlp:… requires --follow")),
@@ -91,6 +76,30 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
     })?;
     output.note(&format!("{} entries and {} seals were exported.", made.entries, made.seals));
     Ok(())
+}
+
+pub(crate) async fn header(
+    setup: &Setup,
+    stores: &[Store],
+    range: &ExportRange,
+    made_ms: i64,
+) -> Result<Header, Failure> {
+    let mut keys = BTreeMap::new();
+    for store in stores {
+        keys.extend(store.seal_keys().await?);
+    }
+    Ok(Header {
+        export: FORMAT,
+        fleet: setup.settings().redis.namespace.clone(),
+        made_ms,
+        from_ms: range.from_ms,
+        until_ms: range.until_ms,
+        tenant: range.tenant.as_ref().map(ToString::to_string),
+        keys,
+        dedupe_ms: setup.store_options().dedupe_ms,
+        tenants: tenants(setup, range.tenant.as_ref()),
+        ..Header::default()
+    })
 }
 
 /// With these facts, `prove` checks that no cap was exceeded.

@@ -1,6 +1,6 @@
 //! `tickfleet audit`: searches the audit log, exports it with its seals, and verifies an export.
 
-mod export;
+pub(crate) mod export;
 pub(crate) mod follow;
 pub(crate) mod key;
 mod search;

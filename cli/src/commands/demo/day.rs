@@ -12,7 +12,7 @@ pub(super) const TENANT: &str = "atlas-ux";
 const HOUR: Duration = Duration::from_secs(1);
 const DAY: &str = include_str!("day.json");
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub(super) enum ServiceResponse {
     #[default]
     #[serde(rename = "ok")]

@@ -124,7 +124,7 @@ async fn play_day(
             return Err(Failure::failed(anyhow::anyhow!("stopped before the day was over")));
         }
     };
-    let report = played.map(|played| Report::new(day, &played, stand_in.ledger(), &kinds, left_out));
+    let report = played.map(|played| Report::new(day, &played, &stand_in.ledger(), &kinds, left_out));
     shutdown.drain();
     running.await?;
     report
@@ -148,6 +148,7 @@ async fn configured(dir: &Path, probed: &Probed, stand_in: &StandIn) -> Result<S
         ("OPENAI_BASE_URL", &model_url),
         ("OPENAI_MODEL", "scripted"),
         ("TICKFLEET_WORKER_WORKSPACES", &workspaces),
+        ("TICKFLEET_AUDIT_ADMISSIONS", "true"),
     ];
     let pairs = pairs.into_iter().chain(HASTE);
     let environment: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();

@@ -4,14 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::anyhow;
+use tickfleet_client::audit::{Export, ExportRange, ExportResume};
 use tickfleet_client::{Client, Replies, Reply, private_inbox};
 use tickfleet_model::{InboxName, Outcome};
+use tickfleet_proof::prove::{Proof, Prover};
 use tickfleet_store::{AdmissionNote, TurnName, TurnView, admissions};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::day::{Planned, tenant};
 use super::played::{DayResult, PlayedTurn};
 use super::show;
+use crate::commands::audit::export::header;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
@@ -43,7 +46,19 @@ pub(super) async fn day(setup: &Setup, day: &[Planned], output: &Output) -> Resu
         let (slices, waited_ms) = trace(&client, planned).await?;
         played.push(PlayedTurn { replies, duplicates, slices, waited_ms });
     }
-    Ok(DayResult { turns: played, tasks })
+    Ok(DayResult { turns: played, tasks, proof: proof(setup, &client).await? })
+}
+
+async fn proof(setup: &Setup, client: &Client) -> Result<Proof, Failure> {
+    let range = ExportRange::default();
+    let made_ms = client.store(&tenant()?).now_ms().await?;
+    let header = header(setup, client.stores(), &range, made_ms).await?;
+    let mut log = Vec::new();
+    let export = Export::new(client.stores(), range, ExportResume::default(), &mut log);
+    export.write(&header).await.map_err(Failure::failed)?;
+    let mut prover = Prover::new(None, None);
+    String::from_utf8_lossy(&log).lines().for_each(|line| prover.line(line));
+    Ok(prover.finish())
 }
 
 fn name(planned: &Planned) -> Result<TurnName, Failure> {

@@ -2,11 +2,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tickfleet_client::Reply;
+use tickfleet_proof::prove::Proof;
 use tickfleet_store::AdmissionNote;
 
 pub(super) struct DayResult {
     pub(super) turns: Vec<PlayedTurn>,
     pub(super) tasks: BTreeMap<String, Vec<Reply>>,
+    /// Of the whole audit log.
+    pub(super) proof: Proof,
 }
 
 pub(super) struct PlayedTurn {

@@ -8,7 +8,7 @@ use tickfleet_client::Reply;
 use tickfleet_model::outcome::EffectHappened;
 use tickfleet_model::{CallResult, Outcome};
 
-use super::day::{Planned, ServiceResponse};
+use super::day::Planned;
 use super::kinds::{Kind, Kinds, SkippedKinds};
 use super::played::{DayResult, PlayedTurn};
 use super::stand_in::Ledger;
@@ -25,9 +25,6 @@ pub(super) struct Report {
     pub(super) tasks: usize,
     pub(super) outcomes: BTreeMap<&'static str, usize>,
     pub(super) caps: Vec<CappedTurn>,
-    pub(super) retries: Retries,
-    pub(super) latency: Latency,
-    pub(super) stand_in: RequestCounts,
     pub(super) day: Vec<Row>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) left_out: SkippedKinds,
@@ -40,43 +37,6 @@ pub(super) struct CappedTurn {
     pub(super) calls: usize,
     pub(super) windows: Vec<u32>,
     pub(super) waited_ms: i64,
-}
-
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Retries {
-    pub(super) calls: usize,
-    pub(super) tries: usize,
-    pub(super) recovered: usize,
-}
-
-/// From submit to reply, measured by the producer.
-#[derive(Debug, Serialize)]
-pub(super) struct Latency {
-    pub(super) all: Figures,
-    /// Turns without cap, retry or cancellation.
-    pub(super) unhindered: Figures,
-}
-
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Figures {
-    pub(super) turns: usize,
-    pub(super) p50_ms: f64,
-    pub(super) p99_ms: f64,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct RequestCounts {
-    pub(super) requests: usize,
-    pub(super) searches: usize,
-    pub(super) calendar_looks: usize,
-    pub(super) messages_sent: usize,
-    pub(super) posts_published: usize,
-    pub(super) meetings_booked: usize,
-    pub(super) twice: Vec<String>,
-    pub(super) answered_429: usize,
-    pub(super) answered_503: usize,
-    pub(super) answered_403: usize,
-    pub(super) connections_cut: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -107,22 +67,20 @@ impl Report {
     pub(super) fn new(
         day: &[Planned],
         played: &DayResult,
-        ledger: Ledger,
+        ledger: &Ledger,
         kinds: &Kinds,
         left_out: SkippedKinds,
     ) -> Self {
         let mut broken = Vec::new();
         for (planned, turn) in day.iter().zip(&played.turns) {
             broken.extend(answered_once(planned, turn));
-            broken.extend(within_caps(planned, turn));
-            broken.extend(effects_agree(planned, turn, &ledger));
+            broken.extend(effects_agree(planned, turn, ledger));
         }
-        broken.extend(sums_within_caps(day, played));
+        broken.extend(played.proof.claims.iter().flat_map(|claim| &claim.violations).cloned());
         for (task, replies) in played.tasks.iter().filter(|(_, replies)| replies.len() != 1) {
             broken.push(format!("task {task} got {} replies", replies.len()));
         }
-        let seen = RequestCounts::new(&ledger);
-        broken.extend(seen.twice.iter().map(|text| format!("sent, posted or booked more than once: {text}")));
+        broken.extend(ledger.twice().map(|text| format!("sent, posted or booked more than once: {text}")));
         let results: Vec<&CallResult> = played.turns.iter().flat_map(results).collect();
         let mut outcomes = BTreeMap::new();
         for result in &results {
@@ -139,9 +97,6 @@ impl Report {
             tasks: played.tasks.len(),
             outcomes,
             caps: day.iter().zip(&played.turns).filter_map(|(planned, turn)| capped(planned, turn)).collect(),
-            retries: Retries::new(&results),
-            latency: Latency::new(&played.turns),
-            stand_in: seen,
             day: day.iter().zip(&played.turns).map(|(planned, turn)| row(planned, turn, kinds)).collect(),
             left_out,
         }
@@ -159,34 +114,6 @@ fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let expected = (0..planned.turn.calls.len()).map(|position| format!("{id}/{position}"));
     let paired = reply.results.iter().map(|result| result.call.clone()).eq(expected);
     (!paired).then(|| format!("the results of {id} are not one for each of its {} calls", planned.turn.calls.len()))
-}
-
-/// Guarantee 2: no counter exceeds its cap. `Some` is a violation.
-fn within_caps(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
-    let over = turn.slices.iter().find(|slice| slice.tick_used > slice.tick_cap || slice.day_used > slice.day_cap)?;
-    let id = planned.turn_id();
-    let tick = over.tick_used;
-    let day = over.day_used;
-    Some(format!("{id} exceeded a cap: {tick} of {} in the tick, {day} of {} in the day", over.tick_cap, over.day_cap))
-}
-
-/// Guarantee 2 without the fleet's own counters: an agent's admissions in a window or day do not exceed its cap.
-fn sums_within_caps(day: &[Planned], played: &DayResult) -> Vec<String> {
-    let mut sums: BTreeMap<(&str, Option<i64>), (u32, u32)> = BTreeMap::new();
-    for (planned, turn) in day.iter().zip(&played.turns) {
-        for slice in &turn.slices {
-            for (window, cap) in [(Some(slice.tick_ends_ms), slice.tick_cap), (None, slice.day_cap)] {
-                let (sum, of) = sums.entry((planned.turn.agent.as_str(), window)).or_default();
-                (*sum, *of) = (*sum + slice.calls, cap);
-            }
-        }
-    }
-    let over = sums.into_iter().filter(|(_, (sum, cap))| sum > cap);
-    over.map(|((agent, window), (sum, cap))| {
-        let span = if window.is_some() { "tick" } else { "day" };
-        format!("{agent} got {sum} calls admitted in one {span}, with a cap of {cap}")
-    })
-    .collect()
 }
 
 /// Guarantee 3: a reported effect happened exactly once, and an effect that is reported as not run did not happen.
@@ -221,58 +148,6 @@ fn capped(planned: &Planned, turn: &PlayedTurn) -> Option<CappedTurn> {
     })
 }
 
-impl Retries {
-    fn new(results: &[&CallResult]) -> Self {
-        let retried: Vec<_> = results.iter().filter(|result| result.attempts > 1).collect();
-        Self {
-            calls: retried.len(),
-            tries: retried.iter().map(|result| result.attempts as usize - 1).sum(),
-            recovered: retried.iter().filter(|result| result.success).count(),
-        }
-    }
-}
-
-impl Latency {
-    fn new(turns: &[PlayedTurn]) -> Self {
-        let took = |turn: &PlayedTurn| turn.replies.first().map(|(took, _)| *took);
-        let held_up = |result: &CallResult| result.attempts > 1 || result.outcome == Outcome::Cancelled;
-        let free = turns.iter().filter(|turn| turn.waited_ms == 0 && !results(turn).any(held_up));
-        Self {
-            all: Figures::new(turns.iter().filter_map(took).collect()),
-            unhindered: Figures::new(free.filter_map(took).collect()),
-        }
-    }
-}
-
-impl Figures {
-    fn new(mut took: Vec<Duration>) -> Self {
-        took.sort_unstable();
-        let at = |percent: usize| took.get((took.len() * percent).div_ceil(100).saturating_sub(1)).copied();
-        Self { turns: took.len(), p50_ms: ms(at(50).unwrap_or_default()), p99_ms: ms(at(99).unwrap_or_default()) }
-    }
-}
-
-impl RequestCounts {
-    fn new(ledger: &Ledger) -> Self {
-        let texts = ledger.messages.iter().chain(&ledger.posts).map(|(text, times)| (text, *times));
-        let effects = texts.chain(ledger.meetings.iter().map(|(title, meetings)| (title, meetings.len())));
-        let answered = |answer| ledger.troubles.get(&answer).copied().unwrap_or(0);
-        Self {
-            requests: ledger.requests,
-            searches: ledger.searches,
-            calendar_looks: ledger.looks,
-            messages_sent: ledger.messages.values().sum(),
-            posts_published: ledger.posts.values().sum(),
-            meetings_booked: ledger.meetings.values().map(Vec::len).sum(),
-            twice: effects.filter(|(_, times)| *times > 1).map(|(text, _)| text.clone()).collect(),
-            answered_429: answered(ServiceResponse::SlowDown),
-            answered_503: answered(ServiceResponse::Unavailable),
-            answered_403: answered(ServiceResponse::Forbidden),
-            connections_cut: answered(ServiceResponse::Cut),
-        }
-    }
-}
-
 fn row(planned: &Planned, turn: &PlayedTurn, kinds: &Kinds) -> Row {
     let call = |result: &CallResult| CallRow {
         tool: result.tool.clone(),
@@ -305,7 +180,6 @@ mod tests {
 
     use super::super::day;
     use super::*;
-    use tickfleet_store::AdmissionNote;
 
     /// The single call of the turn ended as `outcome`, and the turn got `times` replies.
     fn posted(outcome: &str, times: usize) -> (Planned, PlayedTurn) {
@@ -350,39 +224,11 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_over_its_cap_is_reported() {
-        let (planned, mut turn) = posted("ok", 1);
-        turn.slices = AdmissionNote::read_all("A1,10,10,10,5,10,1000");
-        assert_eq!(within_caps(&planned, &turn), None);
-        turn.slices = AdmissionNote::read_all("A1,11,11,10,5,11,1000");
-        assert!(within_caps(&planned, &turn).unwrap().contains("11 of 10"));
-    }
-
-    #[test]
-    fn admissions_that_sum_to_more_than_a_cap_are_reported() {
-        let sums_of = |log: &str| {
-            let (planned, mut turn) = posted("ok", 1);
-            turn.slices = AdmissionNote::read_all(log);
-            sums_within_caps(&[planned], &DayResult { turns: vec![turn], tasks: BTreeMap::new() })
-        };
-        assert_eq!(sums_of("A1,6,6,10,5,6,12;A6,6,6,10,10,12,12"), Vec::<String>::new());
-        assert_eq!(sums_of("A1,6,6,10,5,6,12;A4,6,6,10,5,6,12").len(), 1, "two slices of one tick");
-        assert_eq!(sums_of("A1,6,6,10,5,6,11;A6,6,6,10,10,6,11").len(), 1, "two slices of one day");
-    }
-
-    #[test]
-    fn percentiles_are_measured_values() {
-        let figures = Figures::new((1..=200).rev().map(Duration::from_millis).collect());
-        assert_eq!((figures.turns, figures.p50_ms, figures.p99_ms), (200, 100.0, 198.0));
-        assert_eq!(Figures::new(Vec::new()).p99_ms, 0.0);
-    }
-
-    #[test]
     fn duplicate_messages_and_meetings_are_reported() {
         let mut ledger = Ledger::default();
         ledger.posts.insert("once".into(), 1);
         ledger.messages.insert("again".into(), 2);
         ledger.meetings.insert("review".into(), vec![json!({}); 2]);
-        assert_eq!(RequestCounts::new(&ledger).twice, ["again", "review"]);
+        assert_eq!(ledger.twice().collect::<Vec<_>>(), ["again", "review"]);
     }
 }

@@ -92,13 +92,7 @@ pub(super) fn live(day: &[Planned], reply: &Reply, output: &Output) -> String {
 pub(super) fn account(report: &Report, output: &Output) -> String {
     let mut text = format!("\n{}\n", output.paint(StatusColor::Strong, "The day, call by call"));
     text.push_str(&day_table(&report.day, output));
-    let parts: [(&str, String); 5] = [
-        ("Calls by outcome", outcomes(report, output)),
-        ("Caps in action", caps(report)),
-        ("Retries", retries(report)),
-        ("Submit to reply", latency(report)),
-        ("Requests at the stand-in", stand_in(report)),
-    ];
+    let parts = [("Calls by outcome", outcomes(report, output)), ("Caps in action", caps(report))];
     for (title, body) in parts {
         let _ = write!(text, "\n{}\n{body}", output.paint(StatusColor::Strong, title));
     }
@@ -193,44 +187,6 @@ fn caps(report: &Report) -> String {
     let refused = report.outcomes.get(Outcome::DailyCapReached.as_str()).copied().unwrap_or(0);
     let _ = writeln!(text, "  {} used all {} calls of its day; {refused} more were rejected", CAPPED.0, CAPPED.1);
     text
-}
-
-fn retries(report: &Report) -> String {
-    let retries = &report.retries;
-    format!(
-        "  {} calls were retried, {} times in all; {} of them then succeeded\n",
-        retries.calls, retries.tries, retries.recovered
-    )
-}
-
-fn latency(report: &Report) -> String {
-    let line = |figures: &super::report::Figures, whose: &str| {
-        let p50 = figures.p50_ms;
-        let p99 = figures.p99_ms;
-        format!("  p50 {p50:>7.1} ms   p99 {p99:>7.1} ms   {} turns {whose}\n", figures.turns)
-    };
-    line(&report.latency.unhindered, "without waits") + &line(&report.latency.all, "in all, including waits")
-}
-
-fn stand_in(report: &Report) -> String {
-    let seen = &report.stand_in;
-    let twice =
-        if seen.twice.is_empty() { "none of them twice".to_owned() } else { format!("{} TWICE", seen.twice.len()) };
-    format!(
-        "  {} requests: {} messages sent, {} posts published, {} meetings booked ({twice}),\n\
-         \x20 {} searches, {} looks at the calendar\n\
-         \x20 it answered 429 x{}, 503 x{}, 403 x{}, and lost the connection x{}\n",
-        seen.requests,
-        seen.messages_sent,
-        seen.posts_published,
-        seen.meetings_booked,
-        seen.searches,
-        seen.calendar_looks,
-        seen.answered_429,
-        seen.answered_503,
-        seen.answered_403,
-        seen.connections_cut
-    )
 }
 
 fn verdict(report: &Report, output: &Output) -> String {

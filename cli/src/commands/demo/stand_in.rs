@@ -40,11 +40,7 @@ struct Services {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
     /// Requests for an action. Handshakes of MCP clients do not count.
-    pub(super) requests: usize,
-    pub(super) searches: usize,
-    pub(super) looks: usize,
-    /// The number of failed responses of each kind.
-    pub(super) troubles: BTreeMap<ServiceResponse, usize>,
+    requests: usize,
     pub(super) messages: BTreeMap<String, usize>,
     pub(super) posts: BTreeMap<String, usize>,
     pub(super) meetings: BTreeMap<String, Vec<Value>>,
@@ -56,11 +52,15 @@ impl Ledger {
         sent + posted + self.meetings.get(text).map_or(0, Vec::len)
     }
 
+    /// Texts and titles that were sent, posted or booked more than once.
+    pub(super) fn twice(&self) -> impl Iterator<Item = &str> {
+        let texts = self.messages.iter().chain(&self.posts).map(|(text, times)| (text, *times));
+        let effects = texts.chain(self.meetings.iter().map(|(title, meetings)| (title, meetings.len())));
+        effects.filter(|(_, times)| *times > 1).map(|(text, _)| text.as_str())
+    }
+
     fn note(&mut self, service_request: &ServiceRequest, answer: ServiceResponse) {
         self.requests += 1;
-        if answer != ServiceResponse::Ok {
-            *self.troubles.entry(answer).or_default() += 1;
-        }
         if !matches!(answer, ServiceResponse::Ok | ServiceResponse::Cut) {
             return;
         }
@@ -68,8 +68,7 @@ impl Ledger {
         match &service_request.action {
             ServiceAction::Message(_) => *self.messages.entry(text()).or_default() += 1,
             ServiceAction::Post => *self.posts.entry(text()).or_default() += 1,
-            ServiceAction::Search => self.searches += 1,
-            ServiceAction::Tool(_, CalendarCall::List) => self.looks += 1,
+            ServiceAction::Search | ServiceAction::Tool(_, CalendarCall::List) => {}
             ServiceAction::Tool(_, CalendarCall::Book(meeting)) => {
                 self.meetings.entry(text()).or_default().push(meeting.clone())
             }
@@ -292,6 +291,5 @@ mod tests {
         note(ServiceAction::Message(json!(1)), "c", ServiceResponse::Ok);
         note(ServiceAction::Tool(json!(1), CalendarCall::Book(json!({"title": "d"}))), "d", ServiceResponse::Cut);
         assert_eq!(["a", "b", "c", "d"].map(|text| ledger.times(text)), [1, 0, 1, 1]);
-        assert_eq!((ledger.requests, ledger.troubles.values().sum::<usize>()), (4, 3));
     }
 }

@@ -86,11 +86,6 @@ fn plays_its_day(report: &Value) {
     let capped = report["caps"].as_array().unwrap().iter().map(|capped| json!([capped["agent"], capped["windows"]]));
     let windows = json!([["archy", [10, 10, 5]], ["cornwall", [10, 2]], ["sunday", [10, 10, 5]]]);
     assert_eq!(json!(capped.collect::<Vec<_>>()), windows);
-    assert_eq!(report["retries"], json!({"calls": 5, "tries": 9, "recovered": 4}));
-    let seen = &report["stand_in"];
-    assert_eq!((&seen["messages_sent"], &seen["posts_published"], &seen["twice"]), (&64.into(), &7.into(), &json!([])));
-    // The response to one booking was lost. A lookup showed that the booking had taken effect, so it was not retried.
-    assert_eq!((&seen["meetings_booked"], &seen["calendar_looks"]), (&2.into(), &3.into()));
     has_every_kind(report);
 }
 
