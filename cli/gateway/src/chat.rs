@@ -54,10 +54,7 @@ struct SessionEvent<'a> {
 #[utoipa::path(post, path = "/v1/agents/{agent}/chat", tag = "agents", params(("agent" = String, Path, description = "Agent")),
     request_body = ChatMessage,
     responses((status = 200, description = "Events: session, accepted, plan, result, waiting, answer, failed …", body = String, content_type = "text/event-stream"),
-        (status = 400, description = "Invalid body", body = ProblemBody),
-        (status = 409, description = "The conversation belongs to another agent", body = ProblemBody),
-        (status = 429, description = "A queue is full. Retry after `Retry-After` seconds", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
+        (status = 409, description = "The conversation belongs to another agent", body = ProblemBody)))]
 pub(crate) async fn say(
     State(shared): State<Arc<Shared>>,
     requester: StreamRequester,
@@ -87,9 +84,7 @@ pub(crate) async fn say(
 #[utoipa::path(get, path = "/v1/agents/{agent}/chat/{session_id}", tag = "agents", params(("agent" = String, Path, description = "Agent"),
         ("session_id" = String, Path, description = "Conversation")),
     responses((status = 200, description = "Exchanges with `number`, `user` and `agent`. Empty if none is kept", body = Vec<Object>),
-        (status = 400, description = "Invalid agent or conversation", body = ProblemBody),
-        (status = 409, description = "The conversation belongs to another agent", body = ProblemBody),
-        (status = 429, description = "The key exceeds its rate", body = ProblemBody)))]
+        (status = 409, description = "The conversation belongs to another agent", body = ProblemBody)))]
 pub(crate) async fn history(
     State(shared): State<Arc<Shared>>,
     caller: Caller,

@@ -104,9 +104,7 @@ pub(crate) struct ConcludeResponse {
 #[utoipa::path(post, path = "/v1/turns/{turn_id}/claim", tag = "turns", params(("turn_id" = String, Path, description = "Id of the turn"), WaitQuery),
     request_body = ClaimBody,
     responses((status = 200, description = "The claimed call, or the state of the turn", body = ClaimResponse),
-        (status = 400, description = "Invalid id or body", body = ProblemBody),
-        (status = 404, description = "Unknown, not admitted yet, or not covered by the key", body = ProblemBody),
-        (status = 429, description = "Too many requests wait", body = ProblemBody)))]
+        (status = 404, description = "Unknown, not admitted yet, or not covered by the key", body = ProblemBody)))]
 pub(crate) async fn claim(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -159,7 +157,6 @@ async fn look(
 #[utoipa::path(post, path = "/v1/turns/{turn_id}/conclude", tag = "turns", params(("turn_id" = String, Path, description = "Id of the turn")),
     request_body = ConclusionBody,
     responses((status = 200, description = "Result of the report", body = ConcludeResponse),
-        (status = 400, description = "Invalid id or body", body = ProblemBody),
         (status = 404, description = "Unknown, or not covered by the key", body = ProblemBody)))]
 pub(crate) async fn conclude(
     State(shared): State<Arc<Shared>>,

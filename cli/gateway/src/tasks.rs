@@ -101,12 +101,9 @@ pub(crate) struct TasksQuery {
     request_body = crate::shapes::TaskBody,
     responses((status = 200, description = "The reply of the finished turn or task", body = crate::shapes::ReplyBody),
         (status = 202, description = "Accepted, and not finished yet", body = DelegatedTask),
-        (status = 400, description = "Invalid body, or a bound is exceeded", body = ProblemBody),
         (status = 404, description = "The parent task has ended, or the key does not cover it", body = ProblemBody),
         (status = 409, description = "The id belongs to a task or turn with different content", body = ProblemBody),
-        (status = 422, description = "Rejected. The reply contains `error`", body = crate::shapes::ReplyBody),
-        (status = 429, description = "A queue is full. Retry after `Retry-After` seconds", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
+        (status = 422, description = "Rejected. The reply contains `error`", body = crate::shapes::ReplyBody)))]
 pub(crate) async fn delegate(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -188,7 +185,6 @@ pub(crate) async fn list(
 /// Return the history of a task: steps, calls, waits and subtasks.
 #[utoipa::path(get, path = "/v1/tasks/{task_id}", tag = "tasks", params(("task_id" = String, Path, description = "Id of the task")),
     responses((status = 200, description = "The history of the task", body = Object),
-        (status = 400, description = "Invalid id", body = ProblemBody),
         (status = 404, description = "Unknown task", body = ProblemBody)))]
 pub(crate) async fn story(
     State(shared): State<Arc<Shared>>,
@@ -210,7 +206,6 @@ pub(crate) async fn story(
 #[utoipa::path(get, path = "/v1/tasks/{task_id}/events", tag = "tasks", params(("task_id" = String, Path, description = "Id of the task"),
         ("last-event-id" = Option<String>, Header, description = "Id of the last received event")),
     responses((status = 200, description = "Events: accepted, plan, execute, result, waiting, capped, answer, failed …", body = String, content_type = "text/event-stream"),
-        (status = 400, description = "Invalid id", body = ProblemBody),
         (status = 404, description = "Unknown task", body = ProblemBody)))]
 pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
@@ -253,7 +248,6 @@ async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result
 #[utoipa::path(post, path = "/v1/tasks/{task_id}/cancel", tag = "tasks", params(("task_id" = String, Path, description = "Id of the task")),
     request_body = Option<CancelReason>,
     responses((status = 200, description = "One result per task", body = Object),
-        (status = 400, description = "Invalid id or reason", body = ProblemBody),
         (status = 404, description = "Unknown task", body = ProblemBody)))]
 pub(crate) async fn cancel(
     State(shared): State<Arc<Shared>>,

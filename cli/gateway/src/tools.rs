@@ -44,7 +44,6 @@ pub(crate) struct ToolsQuery {
 /// While no worker has published tool lists, the response waits for the first worker, at most 5 s.
 #[utoipa::path(get, path = "/v1/agents/{agent}/tools", tag = "agents", params(("agent" = String, Path, description = "Agent"), ToolsQuery),
     responses((status = 200, description = "Definitions in the requested format", body = Object),
-        (status = 400, description = "Invalid agent or format", body = ProblemBody),
         (status = 404, description = "No tool list for this agent: unknown agent, or no worker has run", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,

@@ -92,9 +92,7 @@ pub(crate) struct CancelResponse {
         (status = 202, description = "Accepted, and not finished yet", body = Accepted),
         (status = 400, description = "Invalid body, or a bound is exceeded. If the id is readable, the body is also a reply", body = ProblemBody),
         (status = 409, description = "The id belongs to a turn with different content", body = ProblemBody),
-        (status = 422, description = "Rejected at admission. The reply contains `error`", body = crate::shapes::ReplyBody),
-        (status = 429, description = "A queue is full. Retry after `Retry-After` seconds", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
+        (status = 422, description = "Rejected at admission. The reply contains `error`", body = crate::shapes::ReplyBody)))]
 pub(crate) async fn submit(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -139,10 +137,8 @@ pub(crate) fn trace(headers: &HeaderMap, context: &mut Context) {
 #[utoipa::path(get, path = "/v1/turns/{turn_id}", tag = "turns", params(("turn_id" = String, Path, description = "Id of the turn or task"), WaitQuery),
     responses((status = 200, description = "The reply of the finished turn or task", body = crate::shapes::ReplyBody),
         (status = 202, description = "Not finished yet", body = Accepted),
-        (status = 400, description = "Invalid id", body = ProblemBody),
         (status = 404, description = "Unknown, not admitted yet, rejected, or ended longer ago than `retention.records`", body = ProblemBody),
-        (status = 422, description = "Rejected at admission. The reply contains `error`", body = crate::shapes::ReplyBody),
-        (status = 429, description = "Too many requests wait", body = ProblemBody)))]
+        (status = 422, description = "Rejected at admission. The reply contains `error`", body = crate::shapes::ReplyBody)))]
 pub(crate) async fn reply(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -163,7 +159,6 @@ pub(crate) async fn reply(
 #[utoipa::path(post, path = "/v1/turns/{turn_id}/cancel", tag = "turns", params(("turn_id" = String, Path, description = "Id of the turn")),
     request_body = Option<CancelReason>,
     responses((status = 200, description = "Result of the cancel", body = CancelResponse),
-        (status = 400, description = "Invalid id or reason", body = ProblemBody),
         (status = 404, description = "The key does not cover it, or it is unknown and the key covers only some agents", body = ProblemBody)))]
 pub(crate) async fn cancel(
     State(shared): State<Arc<Shared>>,

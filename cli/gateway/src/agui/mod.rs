@@ -88,10 +88,7 @@ impl RunInput {
 #[utoipa::path(post, path = "/v1/agents/{agent}/ag-ui", tag = "agents", params(("agent" = String, Path, description = "Agent")),
     request_body = RunInput,
     responses((status = 200, description = "Events: RUN_STARTED, TEXT_MESSAGE_START, TOOL_CALL_START, RUN_FINISHED …", body = String, content_type = "text/event-stream"),
-        (status = 400, description = "Invalid body", body = ProblemBody),
-        (status = 409, description = "The thread belongs to another agent", body = ProblemBody),
-        (status = 429, description = "A queue is full, or the key exceeds its rate. Retry after `Retry-After` seconds", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
+        (status = 409, description = "The thread belongs to another agent", body = ProblemBody)))]
 pub(crate) async fn run(
     State(shared): State<Arc<Shared>>,
     requester: StreamRequester,

@@ -92,7 +92,6 @@ async fn tenants(shared: &Shared, asked: Option<TenantId>) -> Result<Vec<TenantI
 /// the exact arguments until the approval ends (`arguments_exact`). Other keys receive the masked form of the list.
 #[utoipa::path(get, path = "/v1/operate/approvals/{approval}", tag = "operators", params(("approval" = String, Path, description = "`tenant:id`. An `id` alone is searched in all tenants of the key")),
     responses((status = 200, description = "The approval", body = Object),
-        (status = 400, description = "Invalid name", body = ProblemBody),
         (status = 404, description = "Unknown approval, or it ended more than seven days ago", body = ProblemBody)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
@@ -141,7 +140,6 @@ pub(crate) async fn approve(
 #[utoipa::path(post, path = "/v1/operate/approvals/{approval}/deny", tag = "operators", params(("approval" = String, Path, description = "`tenant:id`")),
     request_body = DenyRequest,
     responses((status = 200, description = "`state` is `denied`", body = Object),
-        (status = 400, description = "Missing reason", body = ProblemBody),
         (status = 403, description = "The key lacks the permission, or the approver lacks the required role", body = ProblemBody),
         (status = 404, description = "Unknown approval, or it ended more than seven days ago", body = ProblemBody),
         (status = 409, description = "The approval has ended", body = ProblemBody),

@@ -170,7 +170,6 @@ pub(crate) async fn causes(
 /// Return one entry with the message that a replay sends.
 #[utoipa::path(get, path = "/v1/operate/dead/{id}", tag = "operators", params(("id" = String, Path, description = "Id from a list, such as `letter-0-1764130000000-0`")),
     responses((status = 200, description = "The entry, its `message`, and `becomes`: the turn or task that a replay creates", body = Object),
-        (status = 400, description = "Invalid id", body = ProblemBody),
         (status = 404, description = "Unknown id, or no longer kept", body = ProblemBody)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
@@ -191,7 +190,6 @@ pub(crate) async fn show(
 /// under caps and permissions.
 #[utoipa::path(post, path = "/v1/operate/dead/replay", tag = "operators", request_body = ReplayRequest,
     responses((status = 200, description = "One result per id, in order: `id`, `result` and, if it was sent, `replayed_as`", body = Vec<Object>),
-        (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. The first ids may have been sent; repeat the request", body = ProblemBody)))]
 pub(crate) async fn replay(
     State(shared): State<Arc<Shared>>,
@@ -207,7 +205,6 @@ pub(crate) async fn replay(
 /// Drop entries: dead letters are deleted, calls and tasks are no longer listed but stay in the audit log.
 #[utoipa::path(post, path = "/v1/operate/dead/drop", tag = "operators", request_body = DropRequest,
     responses((status = 200, description = "One result per id, in order: `id` and `result`", body = Vec<Object>),
-        (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. The first ids may have been dropped; repeat the request", body = ProblemBody)))]
 pub(crate) async fn discard(
     State(shared): State<Arc<Shared>>,

@@ -20,7 +20,7 @@ use crate::Shared;
 use crate::caller::grant_of;
 use crate::events::{named, stream};
 use crate::operator_backend::OperatorBackend;
-use crate::problem::{Problem, ProblemBody};
+use crate::problem::Problem;
 use crate::serving::permits::{Permit, PermitBounds, PermitPool};
 use crate::verbs::{CallerIdentity, Verb};
 
@@ -160,9 +160,7 @@ fn is_busy(fleet: &Value) -> bool {
 ///
 /// The stream ends when the key or token expires. `changes` increases when other views may have new data.
 #[utoipa::path(get, path = "/v1/operate/events", tag = "operators",
-    responses((status = 200, description = "Server-sent events: `fleet` with `changes` and `fleet`, or `away`", content_type = "text/event-stream"),
-        (status = 429, description = "Too many streams are open", body = ProblemBody),
-        (status = 503, description = "The identity provider is unavailable", body = ProblemBody)))]
+    responses((status = 200, description = "Server-sent events: `fleet` with `changes` and `fleet`, or `away`", content_type = "text/event-stream")))]
 pub(crate) async fn events(State(shared): State<Arc<Shared>>, request: WatchRequest) -> Result<Response, Problem> {
     let WatchRequest { operator, parts } = request;
     may_watch(&operator)?;

@@ -35,7 +35,7 @@ use utoipa_axum::routes;
 
 use crate::Shared;
 use crate::caller::authenticate;
-use crate::problem::{Problem, ProblemBody};
+use crate::problem::Problem;
 use crate::turns::{bounded, optional, parse_cursor, read_body};
 use crate::verbs::{CallerIdentity, Grant, Verb};
 
@@ -176,9 +176,7 @@ pub(crate) struct Me {
 
 /// Return the caller and the permissions of its key.
 #[utoipa::path(get, path = "/v1/operate/me", tag = "operators",
-    responses((status = 200, description = "The caller and its permissions", body = Me),
-        (status = 403, description = "Not returned: every valid key is allowed", body = ProblemBody),
-        (status = 503, description = "Not returned: the route does not use Redis", body = ProblemBody)))]
+    responses((status = 200, description = "The caller and its permissions", body = Me)))]
 pub(crate) async fn me(operator: Operator) -> Json<Me> {
     let grant = &operator.grant;
     Json(Me {

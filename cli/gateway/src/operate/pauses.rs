@@ -32,7 +32,6 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) 
 /// Admitted calls finish, except calls to a paused tool, which wait. New turns wait.
 #[utoipa::path(post, path = "/v1/operate/pause", tag = "operators", request_body = PauseRequest,
     responses((status = 200, description = "The change was applied", body = ChangeResult),
-        (status = 400, description = "Invalid tenant, agent or tool, or missing reason", body = ProblemBody),
         (status = 404, description = "Unknown name. The message suggests similar names", body = ProblemBody),
         (status = 409, description = "Too many pauses. For a tool of all tenants, the message names the shards", body = ProblemBody)))]
 pub(crate) async fn pause(
@@ -50,7 +49,6 @@ pub(crate) async fn pause(
 /// Resume a paused tenant or agent within a tick, or a paused tool within a minute.
 #[utoipa::path(post, path = "/v1/operate/resume", tag = "operators", request_body = PauseRequest,
     responses((status = 200, description = "The change was applied", body = ChangeResult),
-        (status = 400, description = "Invalid tenant, agent or tool", body = ProblemBody),
         (status = 404, description = "Unknown name. The message suggests similar names", body = ProblemBody)))]
 pub(crate) async fn resume(
     State(shared): State<Arc<Shared>>,

@@ -37,7 +37,6 @@ pub(crate) async fn list(
 /// Workers apply it within a quarter of `worker.lease`. Calls that already run finish.
 #[utoipa::path(post, path = "/v1/operate/tools/disable", tag = "operators", request_body = SwitchToolRequest,
     responses((status = 200, description = "The change was applied", body = ChangeResult),
-        (status = 400, description = "Invalid name, or missing reason", body = ProblemBody),
         (status = 404, description = "Unknown name. The message suggests similar names", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. Some shards may have the change; repeat the request", body = ProblemBody)))]
 pub(crate) async fn disable(
@@ -51,7 +50,6 @@ pub(crate) async fn disable(
 /// Enable a tool that was disabled at run time. Requires a key of all tenants.
 #[utoipa::path(post, path = "/v1/operate/tools/enable", tag = "operators", request_body = SwitchToolRequest,
     responses((status = 200, description = "The change was applied", body = ChangeResult),
-        (status = 400, description = "Invalid name", body = ProblemBody),
         (status = 404, description = "Unknown name. The message suggests similar names", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. Some shards may have the change; repeat the request", body = ProblemBody)))]
 pub(crate) async fn enable(

@@ -100,7 +100,6 @@ pub(crate) struct TaskTree {
 /// The tree has at most 200 tasks, and at most 50 subtasks per task.
 #[utoipa::path(get, path = "/v1/operate/tasks/{task}", tag = "operators", params(("task" = String, Path, description = "Id of the task: `tenant:task`, or the id for a key of one tenant")),
     responses((status = 200, description = "`task` with nested `children`, `failing`: the path of ids to the first failed task, and `now_ms`", body = Object),
-        (status = 400, description = "Invalid id, or missing tenant", body = ProblemBody),
         (status = 404, description = "Unknown, or ended longer ago than `retention.records`", body = ProblemBody)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,

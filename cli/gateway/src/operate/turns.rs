@@ -94,7 +94,6 @@ pub(crate) async fn list(
 /// Cancel turns, and tasks with their subtasks. Running calls are stopped; a `once` call ends as `outcome_unknown`.
 #[utoipa::path(post, path = "/v1/operate/cancel", tag = "operators", request_body = CancelTurnsRequest,
     responses((status = 200, description = "One result per id, in order", body = Vec<TurnCancelResult>),
-        (status = 400, description = "Invalid list of names, or missing reason", body = ProblemBody),
         (status = 404, description = "None of the turns and tasks exists", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. The first ids may have been canceled; repeat the request", body = ProblemBody)))]
 pub(crate) async fn cancel(

@@ -69,7 +69,6 @@ pub(crate) struct ExplainQuery {
 /// Explain a turn, call or task: decisions, waits, attempts and outcome.
 #[utoipa::path(get, path = "/v1/operate/explain", tag = "operators", params(ExplainQuery),
     responses((status = 200, description = "`story` as `tickfleet explain --json` prints it, and `lines`, the same as text", body = Object),
-        (status = 400, description = "Invalid name", body = ProblemBody),
         (status = 404, description = "Unknown, or ended longer ago than `retention.records`", body = ProblemBody)))]
 pub(crate) async fn explain(
     State(shared): State<Arc<Shared>>,

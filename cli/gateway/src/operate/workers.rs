@@ -64,7 +64,6 @@ pub(crate) async fn list(
 /// with its next heartbeat.
 #[utoipa::path(post, path = "/v1/operate/workers/drain", tag = "operators", request_body = DrainWorkerRequest,
     responses((status = 200, description = "The change was applied", body = ChangeResult),
-        (status = 400, description = "Invalid name, or missing reason", body = ProblemBody),
         (status = 404, description = "Unknown worker", body = ProblemBody),
         (status = 409, description = "Too many drained workers", body = ProblemBody)))]
 pub(crate) async fn drain(
@@ -78,7 +77,6 @@ pub(crate) async fn drain(
 /// Resume a drained worker.
 #[utoipa::path(post, path = "/v1/operate/workers/resume", tag = "operators", request_body = DrainWorkerRequest,
     responses((status = 200, description = "The change was applied", body = ChangeResult),
-        (status = 400, description = "Invalid name", body = ProblemBody),
         (status = 404, description = "Unknown worker", body = ProblemBody)))]
 pub(crate) async fn resume(
     State(shared): State<Arc<Shared>>,

@@ -33,9 +33,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<Shared>> {
 #[utoipa::path(get, path = "/v1/turns/{turn_id}/events", tag = "turns", params(("turn_id" = String, Path, description = "Id of the turn"),
         ("last-event-id" = Option<String>, Header, description = "Id of the last received event")),
     responses((status = 200, description = "Events: queued, waiting, dispatched, running, result, ending, reply …", body = String, content_type = "text/event-stream"),
-        (status = 400, description = "Invalid id", body = ProblemBody),
-        (status = 404, description = "Unknown, rejected, or ended longer ago than `retention.records`", body = ProblemBody),
-        (status = 429, description = "Too many streams are open, or the key exceeds its rate", body = ProblemBody)))]
+        (status = 404, description = "Unknown, rejected, or ended longer ago than `retention.records`", body = ProblemBody)))]
 pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
     requester: StreamRequester,
