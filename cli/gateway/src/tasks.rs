@@ -55,28 +55,6 @@ pub(crate) struct DelegatedTask {
     state: &'static str,
 }
 
-/// State of a task.
-#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum TaskStateParam {
-    /// Waits for a worker.
-    Waiting,
-    /// Runs on a worker.
-    Running,
-    /// Has ended.
-    Ended,
-}
-
-impl From<TaskStateParam> for TaskState {
-    fn from(state: TaskStateParam) -> Self {
-        match state {
-            TaskStateParam::Waiting => Self::Waiting,
-            TaskStateParam::Running => Self::Running,
-            TaskStateParam::Ended => Self::Ended,
-        }
-    }
-}
-
 /// Filter of tasks.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -86,7 +64,7 @@ pub(crate) struct TasksQuery {
     agent: Option<String>,
     /// Only this state.
     #[param(inline)]
-    state: Option<TaskStateParam>,
+    state: Option<TaskState>,
     /// Tasks per page. Default: 20.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
@@ -163,7 +141,7 @@ pub(crate) async fn list(
     let filters = query(filters)?;
     let filter = TaskFilter {
         agent: optional("agent", filters.agent)?,
-        state: filters.state.map(Into::into),
+        state: filters.state,
         limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,
         ..TaskFilter::default()
     };

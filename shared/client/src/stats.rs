@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tickfleet_model::{Outcome, TenantId};
 use tickfleet_protocol::AuditEntry;
 use tickfleet_protocol::audit::entry::AuditMeta;
@@ -22,7 +22,8 @@ const DAY_MS: i64 = 86_400_000;
 const OTHERS: &str = "~";
 
 /// A dimension by which rows can be grouped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StatsDimension {
     /// The day, UTC.
     Day,

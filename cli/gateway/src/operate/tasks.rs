@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::tasks::{TaskCursor, TaskDetails, TaskFilter, TaskPage, task_page};
+use tickfleet_client::tasks::{TaskCursor, TaskDetails, TaskFilter, TaskPage, TaskState, task_page};
 use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::{AgentId, Outcome, TaskId};
 use tickfleet_store::TurnName;
@@ -17,7 +17,6 @@ use utoipa_axum::routes;
 use super::{Operator, Page, bounded, check_filter, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
-use crate::tasks::TaskStateParam;
 use crate::turns::{path, query};
 use crate::verbs::Verb;
 
@@ -39,7 +38,7 @@ pub(crate) struct AllTasksQuery {
     agent: Option<String>,
     /// Only this state.
     #[param(inline)]
-    state: Option<TaskStateParam>,
+    state: Option<TaskState>,
     /// Only this outcome: `ok`, `permanent`, `cancelled` …
     outcome: Option<String>,
     /// Only tasks that were accepted at least this many seconds ago.
@@ -67,7 +66,7 @@ pub(crate) async fn list(
     let filters = query(filters)?;
     let filter = TaskFilter {
         agent: optional("agent", filters.agent)?,
-        state: filters.state.map(Into::into),
+        state: filters.state,
         outcome: filters.outcome.filter(|outcome| !outcome.is_empty()).map(outcome).transpose()?,
         older_than: filters.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         limit: bounded("limit", filters.limit, LISTED.0, LISTED.1)?,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use tickfleet_client::Client;
 use tickfleet_config::units::parse_duration;
 use tickfleet_gateway::{
@@ -27,6 +27,7 @@ use tickfleet_store::{Store, StoreError};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::args::word_of;
 use crate::failure::Failure;
 use crate::fleet::readiness::ready;
 use crate::output::Output;
@@ -97,12 +98,15 @@ struct Key {
     /// Agent that the key can act for, or a prefix followed by *. Repeatable. If missing, all agents.
     #[arg(long, value_name = "AGENT")]
     agent: Vec<String>,
-    /// Permission to grant. Repeatable. If missing, submit, read and cancel.
-    #[arg(long, value_enum, value_name = "VERB")]
-    verb: Vec<VerbArg>,
-    /// Operator role to grant, instead of single permissions.
-    #[arg(long, value_enum, conflicts_with = "verb")]
-    role: Option<RoleArg>,
+    /// Permission to grant: submit turns, tasks and chats; read replies, tasks and tool lists; cancel turns and tasks;
+    /// view all operator views; operate (pause, cancel many, replay); approve calls. Repeatable. If missing, submit,
+    /// read and cancel.
+    #[arg(long, value_name = "VERB", value_parser = word_of::<Verb>(&["submit", "read", "cancel", "view", "operate", "approve"]))]
+    verb: Vec<Verb>,
+    /// Operator role to grant, instead of single permissions: viewer (view), operator (view, operate) or approver
+    /// (view, approve).
+    #[arg(long, conflicts_with = "verb", value_parser = word_of::<Role>(&["viewer", "operator", "approver"]))]
+    role: Option<Role>,
     /// Approver of permissions.yaml who decides with this key. Required with `approve`.
     #[arg(long, value_name = "NAME")]
     approver: Option<String>,
@@ -117,55 +121,12 @@ struct Key {
     expires_in: Option<Duration>,
 }
 
-/// Permission of a key.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum VerbArg {
-    /// Submit turns, delegate tasks, chat with agents.
-    Submit,
-    /// Read replies, tasks and tool lists.
-    Read,
-    /// Cancel turns and tasks.
-    Cancel,
-    /// Read all operator views.
-    View,
-    /// Pause and resume, cancel many turns, replay and drop dead letters.
-    Operate,
-    /// Approve and deny calls.
-    Approve,
-}
-
-/// Operator role of a key.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum RoleArg {
-    /// Read-only: view.
-    Viewer,
-    /// View and operate.
-    Operator,
-    /// View and approve.
-    Approver,
-}
-
-impl From<VerbArg> for Verb {
-    fn from(verb: VerbArg) -> Self {
-        match verb {
-            VerbArg::Submit => Self::Submit,
-            VerbArg::Read => Self::Read,
-            VerbArg::Cancel => Self::Cancel,
-            VerbArg::View => Self::View,
-            VerbArg::Operate => Self::Operate,
-            VerbArg::Approve => Self::Approve,
-        }
-    }
-}
-
 impl Key {
     fn verbs(&self) -> BTreeSet<Verb> {
         match self.role {
-            Some(RoleArg::Viewer) => Role::Viewer.verbs(),
-            Some(RoleArg::Operator) => Role::Operator.verbs(),
-            Some(RoleArg::Approver) => Role::Approver.verbs(),
+            Some(role) => role.verbs(),
             None if self.verb.is_empty() => Verb::OF_SERVICES.into(),
-            None => self.verb.iter().map(|verb| (*verb).into()).collect(),
+            None => self.verb.iter().copied().collect(),
         }
     }
 }

@@ -3,12 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tickfleet_config::SealKey;
 use tickfleet_gateway::{Algorithm, ClientSecret, SignInOptions, TokenOptions, Tokens};
 
+use crate::args::word_of;
 use crate::failure::Failure;
 use crate::setup::Setup;
+
+/// Other algorithms are not safe here.
+const ASYMMETRIC: [&str; 9] = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"];
 
 /// Identity provider, and what its tokens grant.
 #[derive(Debug, Args)]
@@ -26,8 +30,8 @@ pub(super) struct TokenArgs {
     #[arg(long, value_name = "FILE", requires = "oidc_issuer")]
     oidc_jwks: Option<PathBuf>,
     /// Accepted signature algorithm. Repeatable. If missing, RS256, ES256 and EdDSA.
-    #[arg(long, value_enum, value_name = "ALGORITHM", requires = "oidc_issuer")]
-    oidc_algorithm: Vec<AlgorithmArg>,
+    #[arg(long, value_name = "ALGORITHM", requires = "oidc_issuer", value_parser = word_of::<Algorithm>(&ASYMMETRIC))]
+    oidc_algorithm: Vec<Algorithm>,
     /// Claim with the name for the audit log, such as email.
     #[arg(long, value_name = "CLAIM", requires = "oidc_issuer", default_value = "sub")]
     oidc_name_claim: String,
@@ -45,43 +49,12 @@ pub(super) struct TokenArgs {
     oidc_scope: Vec<String>,
 }
 
-/// Signature algorithm of tokens. Only asymmetric algorithms are safe here.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-#[value(rename_all = "verbatim")]
-enum AlgorithmArg {
-    RS256,
-    RS384,
-    RS512,
-    PS256,
-    PS384,
-    PS512,
-    ES256,
-    ES384,
-    EdDSA,
-}
-
-impl From<AlgorithmArg> for Algorithm {
-    fn from(signed: AlgorithmArg) -> Self {
-        match signed {
-            AlgorithmArg::RS256 => Self::RS256,
-            AlgorithmArg::RS384 => Self::RS384,
-            AlgorithmArg::RS512 => Self::RS512,
-            AlgorithmArg::PS256 => Self::PS256,
-            AlgorithmArg::PS384 => Self::PS384,
-            AlgorithmArg::PS512 => Self::PS512,
-            AlgorithmArg::ES256 => Self::ES256,
-            AlgorithmArg::ES384 => Self::ES384,
-            AlgorithmArg::EdDSA => Self::EdDSA,
-        }
-    }
-}
-
 impl TokenArgs {
     pub(super) fn open(&self, setup: &Setup) -> Result<Option<Tokens>, Failure> {
         let (Some(issuer), Some(rules)) = (&self.oidc_issuer, &self.oidc_rules) else { return Ok(None) };
         let algorithms = match self.oidc_algorithm.as_slice() {
             [] => TokenOptions::ALGORITHMS.into(),
-            given => given.iter().map(|signed| (*signed).into()).collect(),
+            given => given.to_vec(),
         };
         let tokens = Tokens::open(TokenOptions {
             issuer: issuer.clone(),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
@@ -11,6 +11,7 @@ use tickfleet_client::dead::{
 };
 use tickfleet_model::{AgentId, TenantId, limits};
 
+use crate::args::word_of;
 use crate::commands::limits::{by_environment, reason, who};
 use crate::commands::operate::causes::{self, names_of};
 use crate::failure::Failure;
@@ -59,9 +60,10 @@ enum DeadCommand {
 
 #[derive(Debug, Args)]
 struct DeadEntriesFilter {
-    /// Only entries of this kind.
-    #[arg(long)]
-    kind: Option<KindArg>,
+    /// Only entries of this kind: a letter was never executed, a call or task failed permanently. To replay a task,
+    /// supply a message.
+    #[arg(long, value_parser = word_of::<DeadKind>(&["letter", "call", "task"]))]
+    kind: Option<DeadKind>,
     /// Only entries of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
@@ -89,17 +91,6 @@ struct DeadEntriesFilter {
     /// Only entries before this time.
     #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
     until: Option<TimeArg>,
-}
-
-/// Kind of an entry.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum KindArg {
-    /// A message that was never executed.
-    Letter,
-    /// A call that failed permanently.
-    Call,
-    /// A delegated task that failed permanently. To replay it, supply a message.
-    Task,
 }
 
 #[derive(Debug, Args)]
@@ -176,11 +167,7 @@ impl DeadEntriesFilter {
         limit: usize,
     ) -> Result<DeadFilter, Failure> {
         Ok(DeadFilter {
-            kind: self.kind.map(|kind| match kind {
-                KindArg::Letter => DeadKind::Letter,
-                KindArg::Call => DeadKind::Call,
-                KindArg::Task => DeadKind::Task,
-            }),
+            kind: self.kind,
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
             tool: setup.names().tool_filter(client, self.tool.as_deref()).await?,

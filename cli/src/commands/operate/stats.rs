@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
@@ -13,6 +13,7 @@ use tickfleet_model::limit::amount;
 use tickfleet_model::{AgentId, TenantId};
 
 use super::history;
+use crate::args::word_of;
 use crate::commands::usage::zones;
 use crate::failure::Failure;
 use crate::output::time_format::{TimeArg, from_now};
@@ -41,8 +42,8 @@ before they are counted are missing, so run this command more often than retenti
 usage, by days of the tenant's time zone, which is kept for 40 days.")]
 pub(crate) struct Stats {
     /// Grouping of the rows.
-    #[arg(long, value_delimiter = ',', default_value = "tool")]
-    by: Vec<ByArg>,
+    #[arg(long, value_delimiter = ',', default_value = "tool", value_parser = word_of::<StatsDimension>(&["day", "tenant", "agent", "tool"]))]
+    by: Vec<StatsDimension>,
     /// Days, including today, at most 400.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=400))]
     days: u16,
@@ -62,30 +63,6 @@ pub(crate) struct Stats {
     /// hours, otherwise by hour for the last 35 days.
     #[arg(long, value_name = "TIME", value_parser = TimeArg::parse, conflicts_with_all = ["by", "days", "tenant", "agent", "tool"])]
     history: Option<TimeArg>,
-}
-
-/// Grouping of rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ByArg {
-    /// Day in UTC.
-    Day,
-    /// Tenant.
-    Tenant,
-    /// Agent that made the calls or executed the task.
-    Agent,
-    /// Tool, by name.
-    Tool,
-}
-
-impl From<ByArg> for StatsDimension {
-    fn from(by: ByArg) -> Self {
-        match by {
-            ByArg::Day => Self::Day,
-            ByArg::Tenant => Self::Tenant,
-            ByArg::Agent => Self::Agent,
-            ByArg::Tool => Self::Tool,
-        }
-    }
 }
 
 #[derive(Serialize)]
@@ -144,7 +121,7 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
         tool: setup.names().tool_filter(&client, args.tool.as_deref()).await?,
         from_day: today - i64::from(args.days) + 1,
         until_day: today,
-        by: args.by.iter().map(|by| StatsDimension::from(*by)).collect::<BTreeSet<_>>(),
+        by: args.by.iter().copied().collect::<BTreeSet<_>>(),
     };
     stats_output.rows = stats(client.stores(), &query).await?;
     if stats_output.rows.is_empty() {

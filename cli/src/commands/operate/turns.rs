@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
@@ -11,6 +11,7 @@ use tickfleet_client::tasks::CancelStatus;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::TurnName;
 
+use crate::args::word_of;
 use crate::commands::limits::{by_environment, reason, who};
 use crate::commands::operate::audit_note::age;
 use crate::failure::Failure;
@@ -56,9 +57,10 @@ struct TurnsFilter {
     /// Only turns with an unfinished call of this tool (name or id).
     #[arg(long)]
     tool: Option<String>,
-    /// Only turns in this state.
-    #[arg(long)]
-    state: Option<StateArg>,
+    /// Only turns in this state. A throttled turn waits for a tick, day, limit or the end of a pause; a parked turn for
+    /// its next attempt or a task that it started.
+    #[arg(long, value_parser = word_of::<TurnState>(&["throttled", "ready", "running", "parked", "ending"]))]
+    state: Option<TurnState>,
     /// Only turns that wait for this cap or limit, such as max_calls_per_tick (also turns of a paused agent).
     #[arg(long, value_name = "LIMIT")]
     waits_for: Option<String>,
@@ -103,33 +105,6 @@ struct CancelArgs {
     yes: bool,
 }
 
-/// State of a turn.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum StateArg {
-    /// Waits in a throttle queue: for a tick, a day, a limit, or the end of a pause.
-    Throttled,
-    /// Waits for a worker.
-    Ready,
-    /// Runs on a worker.
-    Running,
-    /// Waits for its next attempt, or for a task that it started.
-    Parked,
-    /// Its remaining calls are being ended without running.
-    Ending,
-}
-
-impl From<StateArg> for TurnState {
-    fn from(state: StateArg) -> Self {
-        match state {
-            StateArg::Throttled => Self::Throttled,
-            StateArg::Ready => Self::Ready,
-            StateArg::Running => Self::Running,
-            StateArg::Parked => Self::Parked,
-            StateArg::Ending => Self::Ending,
-        }
-    }
-}
-
 fn limit(text: &str) -> Result<usize, String> {
     let limit = text.parse().ok().filter(|limit| (1..=LISTED_MAX).contains(limit));
     limit.ok_or_else(|| format!("expected a number from 1 to {LISTED_MAX}"))
@@ -147,7 +122,7 @@ impl TurnsFilter {
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
             tool: setup.names().tool_filter(client, self.tool.as_deref()).await?,
-            state: self.state.map(Into::into),
+            state: self.state,
             waits_for: self.waits_for.clone(),
             older_than: self.older_than,
             from_ms: self.since.map(|since| since.at(now_ms)),
@@ -170,7 +145,7 @@ impl TurnsFilter {
 
 impl std::fmt::Display for TurnsFilter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let state = self.state.map(|at| state(at.into()).1.to_owned());
+        let state = self.state.map(|at| state(at).1.to_owned());
         let time = |time: TimeArg| match time {
             TimeArg::At(ms) => clock(ms),
             TimeArg::Ago(ms) => format!("{} s ago", ms / 1_000),

@@ -5,7 +5,7 @@ pub(crate) mod text;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use comfy_table::Cell;
 use tickfleet_client::Client;
 use tickfleet_client::end_many::turn_exists;
@@ -14,6 +14,7 @@ use tickfleet_client::verbs::FilteredNames;
 use tickfleet_model::{AgentId, Outcome, TenantId, TurnId};
 use tickfleet_store::TurnName;
 
+use crate::args::word_of;
 use crate::commands::limits::reason;
 use crate::commands::operate::audit_note::age;
 use crate::commands::operate::parse_turn_name;
@@ -58,8 +59,8 @@ struct ListArgs {
     #[arg(long)]
     agent: Option<AgentId>,
     /// Only tasks in this state.
-    #[arg(long)]
-    state: Option<StateArg>,
+    #[arg(long, value_parser = word_of::<TaskState>(&["waiting", "running", "ended"]))]
+    state: Option<TaskState>,
     /// Only tasks with this outcome: ok, permanent, cancelled …
     #[arg(long, value_parser = outcome)]
     outcome: Option<Outcome>,
@@ -72,17 +73,6 @@ struct ListArgs {
     /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE")]
     from: Option<TaskCursor>,
-}
-
-/// State of a task.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum StateArg {
-    /// Waits for a worker.
-    Waiting,
-    /// Runs on a worker.
-    Running,
-    /// Has ended.
-    Ended,
 }
 
 fn outcome(text: &str) -> Result<Outcome, String> {
@@ -145,14 +135,9 @@ fn unknown(name: &TurnName) -> Failure {
 }
 
 async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) -> Result<(), Failure> {
-    let state = args.state.map(|state| match state {
-        StateArg::Waiting => TaskState::Waiting,
-        StateArg::Running => TaskState::Running,
-        StateArg::Ended => TaskState::Ended,
-    });
     let filter = TaskFilter {
         agent: args.agent.clone(),
-        state,
+        state: args.state,
         outcome: args.outcome.map(|outcome| outcome.as_str().to_owned()),
         older_than: args.older_than,
         limit: args.limit,

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use futures::future::join_all;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tickfleet_core::turn::state::Finished;
 use tickfleet_model::{AgentId, Call, TaskId, TenantId};
@@ -21,8 +21,9 @@ const WINDOW: usize = 63 * PAGE;
 const DESCRIPTION_BYTES_MAX: usize = 400;
 
 /// The state of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum TaskState {
     /// The task waits for a worker, a retry, or a turn or task that it started.
     Waiting,
