@@ -55,10 +55,11 @@ pub(crate) struct Explain {
     until: Option<TimeArg>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum ExplainedState {
     /// No scheduler has read the message yet.
+    #[default]
     Inbound,
     Rejected,
     Throttled,
@@ -73,10 +74,10 @@ enum ExplainedState {
     RecordExpired,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Explanation {
-    tenant: TenantId,
-    id: TurnId,
+    tenant: String,
+    id: String,
     state: ExplainedState,
     is_task: bool,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -18,7 +18,6 @@ use tickfleet_store::{
     BudgetFacts, LiveTurn, TurnName, admissions, breaker_waits, current_breaker_wait, failed_attempts,
 };
 
-use super::audit::Audit;
 use super::{ExplainedState, Explanation};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -157,41 +156,9 @@ pub(super) fn caps(policy: &Policy, tenant: &TenantId, agent: &str) -> Option<Ca
 }
 
 fn blank(name: &TurnName, state: ExplainedState, now_ms: i64) -> Explanation {
-    Explanation {
-        tenant: name.tenant.clone(),
-        id: name.turn.clone(),
-        state,
-        is_task: false,
-        position: None,
-        agent: None,
-        queue: None,
-        now_ms,
-        accepted_ms: None,
-        ended_ms: None,
-        deadline_ms: None,
-        calls: 0,
-        calls_admitted: 0,
-        calls_done: 0,
-        admissions: Vec::new(),
-        tries: Vec::new(),
-        breaker_waits: Vec::new(),
-        delegator: None,
-        description: None,
-        available_readers: None,
-        waits: None,
-        holder: None,
-        running: None,
-        retries: 0,
-        crashes: 0,
-        end_reason: None,
-        cancel_asked: None,
-        inner_calls: Vec::new(),
-        refusal: None,
-        results: Vec::new(),
-        task: None,
-        policy: None,
-        audit: Audit::default(),
-    }
+    let tenant = name.tenant.to_string();
+    let id = name.turn.to_string();
+    Explanation { tenant, id, state, now_ms, ..Explanation::default() }
 }
 
 pub(super) fn unadmitted(name: &TurnName, state: ExplainedState, refusal: Option<String>, now_ms: i64) -> Explanation {

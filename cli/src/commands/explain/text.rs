@@ -144,7 +144,7 @@ fn headline(explanation: &Explanation, output: &Output, (color, word): (StatusCo
     format!(
         "{what} {}:{}{agent} {}",
         explanation.tenant,
-        output.paint(StatusColor::Strong, explanation.id.as_str()),
+        output.paint(StatusColor::Strong, &explanation.id),
         output.paint(color, &word)
     )
 }

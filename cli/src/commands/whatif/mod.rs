@@ -106,6 +106,7 @@ struct CallFilter {
     until_ms: Option<i64>,
 }
 
+#[derive(Default)]
 struct RecordedLog {
     calls: Sorter,
     operated: OperatorActions,
@@ -132,15 +133,7 @@ pub(crate) async fn run(args: &WhatIf, global: &Global, output: &Output) -> Resu
         from_ms: args.from.map(|from| from.at(now_ms)),
         until_ms: args.to.map(|until| until.at(now_ms)),
     };
-    let mut log = RecordedLog {
-        calls: Sorter::default(),
-        operated: OperatorActions::default(),
-        parts: Vec::new(),
-        began: LogStart::default(),
-        first_ms: None,
-        one_tenant: filter.tenant.is_some(),
-        unread: 0,
-    };
+    let mut log = RecordedLog { one_tenant: filter.tenant.is_some(), ..RecordedLog::default() };
     filter.from_ms.into_iter().for_each(|from_ms| log.began.cut(from_ms));
     for path in &args.exports {
         let file = File::open(path).with_context(|| path.display().to_string()).map_err(Failure::failed)?;
@@ -378,15 +371,7 @@ mod tests {
     use super::*;
 
     fn began(exports: &[&[&str]]) -> (i64, i64) {
-        let mut log = RecordedLog {
-            calls: Sorter::default(),
-            operated: OperatorActions::default(),
-            parts: Vec::new(),
-            began: LogStart::default(),
-            first_ms: None,
-            one_tenant: false,
-            unread: 0,
-        };
+        let mut log = RecordedLog::default();
         for lines in exports {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(lines.join("\n").as_bytes()).unwrap();
