@@ -18,11 +18,10 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use load::{Load, Saturation};
+use load::Load;
 use nodes::Fleet;
 use report::{Costs, Report};
-use scripts::{Scripts, Slow};
-use server::{Cpu, Server};
+use server::Server;
 
 /// Measure a fleet on this machine.
 #[derive(Debug, Clone, Parser)]
