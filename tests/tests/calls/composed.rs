@@ -14,7 +14,6 @@ use tickfleet_model::retry::RetryDelays;
 use tickfleet_model::{AgentId, Effect, Outcome, Policy};
 use tickfleet_store::{StoreOptions, TurnName};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
-use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 #[derive(Deserialize, JsonSchema)]
@@ -171,27 +170,6 @@ async fn a_recursive_tool_stops_at_the_depth_limit() {
     let deepest = audits.iter().filter(|audit| audit.to_string().contains("levels deep")).count();
     assert_eq!((audits.len(), deepest > 0), (4, true), "{audits:?}");
     fleet.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
-    let (posts, runs) = counted();
-    let mut plan = Plan { workers: 0, ..plan(&posts, &runs) };
-    plan.store.lease_ms = 1_000;
-    let mut fleet = Fleet::start(plan).await;
-    let first = KillableProcess::start(&fleet, "first");
-    fleet.submit_turn(turn()).await;
-    while posts.load(Ordering::SeqCst) == 0 {
-        // The tool does not report that it ran, so this polls.
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-    }
-    first.kill();
-    let second = KillableProcess::start(&fleet, "second");
-    let reply = fleet.reply().await;
-    let posted = reply["results"][0]["output"]["posted"].as_str().unwrap_or_default();
-    assert!(["ok", "outcome_unknown"].contains(&posted), "{reply}");
-    assert_eq!(posts.load(Ordering::SeqCst), 1, "{reply}");
-    drop(second);
 }
 
 fn forgetful(plan: Plan) -> Plan {
