@@ -15,6 +15,7 @@ async fn main() {
     let [role, name, redis] = arguments.as_slice() else {
         panic!("usage: fleet_node scheduler|worker <name> <Redis URL>");
     };
+    #[allow(clippy::disallowed_methods, reason = "the test has ended, so nothing is left to drain")]
     std::thread::spawn(|| {
         // The test never writes, so the read returns only when the test has ended.
         drop(std::io::stdin().read(&mut [0]));

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 /// The cap of `crowd` is the maximum, 200 calls per second. The cap of `capped` is ten calls per tick.
 const AGENTS: &str = "agents:\n  crowd: {calls_per_tick: 1000, max_actions_per_day: 1000000}\n  capped: {calls_per_tick: 10, max_actions_per_day: 1000000}\n";
 const PERMISSIONS: &str = "permissions:\n  sleep: {everyone: true}\n";
-const SETTINGS: [(&str, &str); 3] = [("TICKFLEET_QUEUES_INBOX_UNREAD_MAX", "1000000"), ("TICKFLEET_LOG_LEVEL", "warn")];
+const SETTINGS: [(&str, &str); 2] = [("TICKFLEET_QUEUES_INBOX_UNREAD_MAX", "1000000"), ("TICKFLEET_LOG_LEVEL", "warn")];
 /// The drain time and a margin.
 const DRAIN_MAX: Duration = Duration::from_secs(40);
 
