@@ -3,9 +3,7 @@
 use tickfleet_testkit::Cluster;
 
 use crate::support::binary::{CommandOutput, command, reached, tickfleet, until_all_printed, until_printed};
-use crate::support::process::{Process, pause};
-
-const LOOKS: usize = 2_400;
+use crate::support::process::{Process, until};
 
 #[tokio::test]
 async fn roles_and_commands_accept_the_url_of_a_cluster() {
@@ -18,24 +16,9 @@ async fn roles_and_commands_accept_the_url_of_a_cluster() {
     let variables = [("TICKFLEET_REDIS_SHARDS", "4")];
     let scheduler = Process::start_with("scheduler", dir.path(), &url, &variables);
     let worker = Process::start_with("worker", dir.path(), &url, &variables);
-    let mut answer = String::new();
-    for _ in 0..LOOKS {
-        answer = scheduler.answer("/readyz");
-        if answer.starts_with("HTTP/1.1 200") {
-            break;
-        }
-        pause();
+    for process in [&scheduler, &worker] {
+        until("ready", || process.answer("/readyz"), |answer| answer.contains("primary 127.0.0.1:"));
     }
-    assert!(answer.contains("primary 127.0.0.1:"), "{answer}");
-    let mut answer = String::new();
-    for _ in 0..LOOKS {
-        answer = worker.answer("/readyz");
-        if answer.contains("primary 127.0.0.1:") {
-            break;
-        }
-        pause();
-    }
-    assert!(answer.contains("primary 127.0.0.1:"), "{answer}");
 
     let asked = |args: &[&str]| {
         let mut command = command(&[args, &["--redis-url", &url]].concat());

@@ -10,12 +10,10 @@ use tickfleet_store::StoreOptions;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
 use crate::support::binary::{CommandOutput, command};
-use crate::support::process::{Process, pause};
+use crate::support::process::{Process, until};
 
 /// Each worker is one process that serves both shards.
 const SHARDS: (&str, &str) = ("TICKFLEET_REDIS_SHARDS", "2");
-/// 2,400 pauses of 50 ms take two minutes.
-const LOOKS: usize = 2_400;
 const BEGUN: &str = "tickfleet_schedule_to_start_seconds_count ";
 
 struct DrainFixture {
@@ -56,16 +54,12 @@ impl DrainFixture {
     }
 
     fn until(&self, host: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let mut seen = Value::Null;
-        for _ in 0..LOOKS {
-            seen = self.run(&["workers", "list", "--json"]).exits(0).json();
-            let of = seen.as_array().unwrap().iter().find(|one| one["name"].as_str().unwrap().contains(host));
-            if let Some(one) = of.filter(|one| is_so(one)) {
-                return one.clone();
-            }
-            pause();
-        }
-        panic!("the worker of {host} did not come to be so within two minutes: {seen:#}")
+        let of = |seen: &Value| {
+            let mut workers = seen.as_array().unwrap().iter();
+            workers.find(|one| one["name"].as_str().unwrap().contains(host)).filter(|one| is_so(one)).cloned()
+        };
+        let list = || self.run(&["workers", "list", "--json"]).exits(0).json();
+        of(&until(host, list, |seen| of(seen).is_some())).unwrap()
     }
 
     fn change(&self, what: &str, host: &str) {
@@ -82,15 +76,7 @@ impl DrainFixture {
     }
 
     fn explained(&self, turn: &str, word: &str) {
-        let mut story = String::new();
-        for _ in 0..LOOKS {
-            story = self.run(&["explain", turn]).stdout;
-            if story.contains(word) {
-                return;
-            }
-            pause();
-        }
-        panic!("no {word:?} within two minutes in:\n{story}")
+        until(turn, || self.run(&["explain", turn]).stdout, |story| story.contains(word));
     }
 }
 

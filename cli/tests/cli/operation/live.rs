@@ -9,7 +9,7 @@ use serde_json::Value;
 use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::tickfleet;
-use crate::support::process::{Process, pause};
+use crate::support::process::{Process, until};
 
 fn write(dir: &Path, name: &str, text: &str) {
     fs::write(dir.join(name), text).unwrap();
@@ -17,16 +17,6 @@ fn write(dir: &Path, name: &str, text: &str) {
 
 fn ask(url: &str, args: &[&str]) -> Value {
     tickfleet(&[args, &["--redis-url", url, "--json"]].concat()).json()
-}
-
-fn until(is: impl Fn() -> bool) {
-    for _ in 0..2_400 {
-        if is() {
-            return;
-        }
-        pause();
-    }
-    panic!("it did not come to that within two minutes");
 }
 
 fn outcome(url: &str, call: &str) -> String {
@@ -74,13 +64,7 @@ async fn a_reload_changes_permissions_and_tools_and_rejects_a_broken_file() {
     assert_eq!(reply["results"][1]["outcome"], "unknown_tool");
 
     let long = before["turn_id"].as_str().unwrap();
-    let story = loop {
-        let story = ask(&url, &["explain", &format!("demo:{long}")]);
-        if story["state"] == "done" {
-            break story;
-        }
-        pause();
-    };
+    let story = until(long, || ask(&url, &["explain", &format!("demo:{long}")]), |story| story["state"] == "done");
     assert_eq!(story["results"][0]["outcome"], "ok", "{story}");
     let digest = now["policy"].as_str().unwrap();
     assert_eq!(story["policy"]["digest"].as_str(), Some(digest));
@@ -183,7 +167,7 @@ async fn every_role_rejects_a_broken_config_but_applies_a_disabled_tool() {
         write(dir, "tools.yaml", broken);
         for process in &fleet {
             let refused = "configuration not reloaded; the previous one stays in force";
-            until(|| process.count(refused) > times);
+            until(refused, || process.count(refused), |count| *count > times);
             assert_eq!(
                 (process.count("configuration reloaded"), process.says(refused)["policy"].clone()),
                 (0, in_force.clone())
@@ -202,7 +186,7 @@ async fn every_role_rejects_a_broken_config_but_applies_a_disabled_tool() {
     let config = ["--config", dir.to_str().unwrap(), "--redis-url", &url];
     let why = ["--by", "anna", "--reason", "it posts twice"];
     tickfleet(&[&["tools", "disable", "echo"], &why[..], &config[..]].concat()).exits(0);
-    until(|| outcome(&url, "echo") == "denied");
+    until("denied", || outcome(&url, "echo"), |outcome| outcome == "denied");
     let reply = ask(&url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"]);
     assert_eq!(reply["results"][0]["error"]["details"]["rule"], "tickfleet tools disable", "{reply:#}");
     tickfleet(&["doctor", "--redis-url", &url]).says("disabled at run time for all agents: echo");
@@ -218,7 +202,7 @@ async fn every_role_rejects_a_broken_config_but_applies_a_disabled_tool() {
     tickfleet(&[&["tools"], &config[..]].concat()).exits(0).says("none: disabled");
     tickfleet(&[&["tools", "try", "echo", "--agent", "kelly", "{}"], &config[..]].concat()).exits(1).says("denied");
     tickfleet(&["tools", "enable", "echo", "--redis-url", &url]).exits(0);
-    until(|| outcome(&url, "echo") == "ok");
+    until("ok", || outcome(&url, "echo"), |outcome| outcome == "ok");
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
 }
 
@@ -237,11 +221,11 @@ async fn doctor_reports_a_worker_with_a_different_policy() {
     fleet[0].says("policy in force");
     let works =
         |findings: &Value| findings.as_array().unwrap().iter().any(|f| f["what"] == "workers" && f["level"] == "OK");
-    until(|| works(&doctor()));
+    until("the worker works", doctor, works);
     assert!(!names_one(&doctor()), "{:#}", doctor());
     let stranger = Process::start("worker", other.path(), &url);
-    until(|| names_one(&doctor()));
-    let says = doctor().as_array().unwrap().iter().find(|f| f["what"] == "policies").unwrap()["says"].to_string();
+    let found = until("the other policy", doctor, names_one);
+    let says = found.as_array().unwrap().iter().find(|f| f["what"] == "policies").unwrap()["says"].to_string();
     let [pid, ours] = [stranger.id(), fleet[1].id()].map(|pid| format!("-{pid:x}"));
     assert!(says.contains(&pid) && !says.contains(&ours), "{says}");
     assert_eq!((fleet.map(Process::stop), stranger.stop()), ([Some(0), Some(0)], Some(0)));

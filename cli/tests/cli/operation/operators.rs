@@ -8,10 +8,7 @@ use tickfleet_testkit::RedisServer;
 use super::gateway::{Gateway, HttpResponse, add_key};
 use super::secured::make_users;
 use crate::support::binary::{CommandOutput, DevFleet};
-use crate::support::process::pause;
-
-/// 2,400 pauses of 50 ms take two minutes.
-const LOOKS: usize = 2_400;
+use crate::support::process::until;
 
 const PERMISSIONS: &str = "permissions:
   echo: {everyone: true, rules: [{name: greets, require: 'has(args.text)', mode: shadow}]}
@@ -112,15 +109,7 @@ impl OperatorFleet {
     }
 
     pub(super) fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let mut seen = Value::Null;
-        for _ in 0..LOOKS {
-            seen = self.sees(path);
-            if is_so(&seen) {
-                return seen;
-            }
-            pause();
-        }
-        panic!("{path} did not come to be so within two minutes: {seen}")
+        until(path, || self.sees(path), is_so)
     }
 
     /// Returns the ID of the dead letter.

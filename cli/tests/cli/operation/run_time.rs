@@ -9,7 +9,7 @@ use tickfleet_model::{TenantId, ids};
 use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::{CommandOutput, command};
-use crate::support::process::{Process, pause};
+use crate::support::process::{Process, pause, until};
 
 /// With such a long lease, processes read their settings at the start, not with a later heartbeat.
 const LONG_LEASE: &[(&str, &str)] = &[("TICKFLEET_WORKER_LEASE", "40s"), ("TICKFLEET_WORKER_DRAIN", "10s")];
@@ -46,14 +46,8 @@ impl RunTimeFixture {
 
     fn finished(&self, tenant: &str, turn: &Value) -> Value {
         let name = format!("{tenant}:{}", turn["turn_id"].as_str().unwrap_or_else(|| panic!("{turn}")));
-        for _ in 0..1_200 {
-            let story = self.run(&["explain", &name, "--json"]);
-            if story.code == 0 && story.json()["state"] == "done" {
-                return story.json();
-            }
-            pause();
-        }
-        panic!("{name} has not ended within a minute");
+        let story = || self.run(&["explain", &name, "--json"]);
+        until(&name, story, |story| story.code == 0 && story.json()["state"] == "done").json()
     }
 
     async fn redis(&self, command: &[&str]) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tickfleet_testkit::RedisServer;
 
 use super::scaling;
-use crate::support::process::{Process, pause};
+use crate::support::process::{Process, until};
 
 #[tokio::test]
 async fn a_fleet_scales_out_and_in_with_its_load_but_not_for_capped_work() {
@@ -45,13 +45,7 @@ async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
     };
-    for _ in 0..2_400 {
-        if seen() <= enough {
-            break;
-        }
-        pause();
-    }
-    seen()
+    until(role, seen, |bytes| *bytes <= enough)
 }
 
 /// With `TICKFLEET_TEST_BINARY` and `--no-capture`, this test prints the memory of another build.

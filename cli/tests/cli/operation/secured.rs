@@ -7,9 +7,7 @@ use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup, TlsFiles};
 
 use crate::support::binary::{CommandOutput, DevFleet, command, reached, tickfleet, until_all_printed, until_printed};
 use crate::support::certificates::certificates;
-use crate::support::process::Process;
-
-const TRIES: usize = 60;
+use crate::support::process::{Process, until};
 
 fn files(folder: &Path) -> TlsFiles {
     certificates(folder, "DNS:localhost,IP:127.0.0.1");
@@ -99,14 +97,6 @@ async fn a_fleet_follows_a_sentinel_failover_over_tls() {
 
     trio.replicated(0, 1).await;
     trio.servers[0].kill9();
-    let mut said = tickfleet(&turn);
-    for _ in 0..TRIES {
-        if said.code == 0 {
-            break;
-        }
-        crate::support::process::pause();
-        said = tickfleet(&turn);
-    }
-    said.exits(0).says("list_tools");
+    until("the new primary", || tickfleet(&turn), |said| said.code == 0).says("list_tools");
     assert_eq!((worker.stop(), scheduler.stop()), (Some(0), Some(0)));
 }

@@ -3,34 +3,17 @@
 use tickfleet_testkit::SentinelSetup;
 
 use crate::support::binary::{tickfleet, until_printed};
-use crate::support::process::{Process, pause};
-
-/// 2,400 pauses of 50 ms take two minutes.
-const LOOKS: usize = 2_400;
+use crate::support::process::{Process, until};
 
 fn until_ready_says(process: &Process, status: &str, says: &str) {
-    let mut last = String::new();
-    for _ in 0..LOOKS {
-        last = process.answer("/readyz");
-        if last.starts_with(&format!("HTTP/1.1 {status}")) && last.contains(says) {
-            return;
-        }
-        pause();
-    }
-    panic!("not {status} with {says:?} within two minutes: {last}");
+    let is_so = |answer: &String| answer.starts_with(&format!("HTTP/1.1 {status}")) && answer.contains(says);
+    until(says, || process.answer("/readyz"), is_so);
 }
 
 /// The connections of a process detect a failover one by one, so the metric changes late.
 fn until_metric(process: &Process, name: &str, is: impl Fn(f64) -> bool) {
-    for _ in 0..LOOKS {
-        let metrics = process.metrics();
-        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
-        if value.is_some_and(&is) {
-            return;
-        }
-        pause();
-    }
-    panic!("{name} is not so within two minutes:\n{}", process.metrics());
+    let value = |metrics: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    until(name, || process.metrics(), |metrics| value(metrics).is_some_and(&is));
 }
 
 fn address(trio: &SentinelSetup, server: usize) -> String {

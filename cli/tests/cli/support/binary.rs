@@ -44,6 +44,7 @@ pub fn tickfleet(args: &[&str]) -> CommandOutput {
     CommandOutput::of(&mut command(args), "")
 }
 
+#[derive(Debug)]
 pub struct CommandOutput {
     pub code: i32,
     pub stdout: String,

@@ -1,5 +1,6 @@
 //! Runs a role, such as a scheduler or worker, as a process with a log.
 
+use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -20,8 +21,6 @@ pub struct Process {
 }
 
 const GATEWAY: &str = "gateway ready";
-/// 2,400 pauses of 50 ms take two minutes.
-const LOOKS: usize = 2_400;
 const ANSWER: Duration = Duration::from_secs(60);
 
 impl Process {
@@ -91,13 +90,9 @@ impl Process {
     }
 
     pub fn until(&self, message: &str, is: impl Fn(&Value) -> bool) -> Value {
-        for _ in 0..LOOKS {
-            if let Some(line) = self.lines().into_iter().find(|line| line["message"] == message && is(line)) {
-                return line;
-            }
-            pause();
-        }
-        panic!("no such line {message:?} within two minutes:\n{}", fs::read_to_string(self.log.path()).unwrap());
+        let wanted = |line: &Value| line["message"] == message && is(line);
+        let lines = until(message, || self.lines(), |lines| lines.iter().any(wanted));
+        lines.into_iter().find(wanted).unwrap()
     }
 
     pub fn says(&self, message: &str) -> Value {
@@ -113,13 +108,9 @@ impl Process {
     }
 
     pub fn reloaded(&self, times: usize) -> Value {
-        for _ in 0..LOOKS {
-            if self.count("configuration reloaded") >= times {
-                return self.lines().into_iter().rfind(|line| line["message"] == "configuration reloaded").unwrap();
-            }
-            pause();
-        }
-        panic!("not reloaded {times} times:\n{}", fs::read_to_string(self.log.path()).unwrap());
+        let message = "configuration reloaded";
+        until("the process has reloaded", || self.count(message), |count| *count >= times);
+        self.lines().into_iter().rfind(|line| line["message"] == message).unwrap()
     }
 
     pub fn id(&self) -> u32 {
@@ -167,6 +158,19 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Returns what `look` finds as soon as `is_so`. Panics after two minutes.
+pub fn until<T: Debug>(what: &str, mut look: impl FnMut() -> T, is_so: impl Fn(&T) -> bool) -> T {
+    // 2,400 pauses of 50 ms take two minutes.
+    for _ in 0..2_400 {
+        let found = look();
+        if is_so(&found) {
+            return found;
+        }
+        pause();
+    }
+    panic!("not within two minutes: {what}. Last: {:#?}", look());
 }
 
 #[allow(clippy::disallowed_methods, reason = "the processes under test are not on this runtime")]
