@@ -7,16 +7,15 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tickfleet_testkit::RedisServer;
 
-use super::gateway::{Gateway, add_key};
+use super::gateway::Gateway;
+use super::gateway::fixture::GatewayFixture;
+use super::gateway::mcp::{hello, request};
 use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::documents::{REPOSITORY, blocks};
 use crate::support::packages::Packages;
-use crate::support::process::pause;
+use crate::support::process::until;
 
-/// 2,400 pauses of 50 ms take two minutes.
-const LOOKS: usize = 2_400;
 const PAGE: &str = "docs/build/mcp-wrap.md";
 
 struct Home {
@@ -60,17 +59,22 @@ impl Home {
     }
 }
 
-struct McpClient {
+pub(super) struct McpClient {
     child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    pub(super) input: ChildStdin,
+    pub(super) output: BufReader<ChildStdout>,
     /// `None` if the client does not support dialogs.
     answer: Option<&'static str>,
     dialogs: Vec<String>,
 }
 
 impl McpClient {
-    fn start(home: &Path, args: &[String], variables: &[(&str, &str)], answer: Option<&'static str>) -> Self {
+    pub(super) fn start(
+        home: &Path,
+        args: &[String],
+        variables: &[(&str, &str)],
+        answer: Option<&'static str>,
+    ) -> Self {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let mut command = command(&args);
         command.env("XDG_DATA_HOME", home).envs(variables.iter().copied()).stderr(Stdio::piped());
@@ -78,16 +82,17 @@ impl McpClient {
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut client = Self { child, input, output, answer, dialogs: Vec::new() };
-        let can = if answer.is_some() { json!({"elicitation": {}}) } else { json!({}) };
-        let hello =
-            json!({"protocolVersion": "2025-11-25", "capabilities": can, "clientInfo": {"name": "t", "version": "1"}});
+        let mut hello = hello();
+        if answer.is_some() {
+            hello["capabilities"] = json!({"elicitation": {}});
+        }
         let welcome = client.ask("initialize", &hello);
         assert_eq!(welcome["result"]["serverInfo"]["name"], "tickfleet", "{welcome}");
         client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
         client
     }
 
-    fn send(&mut self, message: &Value) {
+    pub(super) fn send(&mut self, message: &Value) {
         writeln!(self.input, "{message}").unwrap();
     }
 
@@ -98,8 +103,8 @@ impl McpClient {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("no message ({error}): {line:?}"))
     }
 
-    fn ask(&mut self, method: &str, params: &Value) -> Value {
-        self.send(&json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}));
+    pub(super) fn ask(&mut self, method: &str, params: &Value) -> Value {
+        self.send(&request(method, params));
         loop {
             let message = self.message();
             if message["method"] == "elicitation/create" {
@@ -125,7 +130,7 @@ impl McpClient {
         (text.to_owned(), said["result"]["isError"] == true)
     }
 
-    fn close(self) -> (Option<i32>, String) {
+    pub(super) fn close(self) -> (Option<i32>, String) {
         let Self { mut child, input, output, .. } = self;
         drop((input, output));
         let mut log = String::new();
@@ -185,12 +190,7 @@ fn closing_the_client_ends_the_server() {
     assert!(is_running());
     client.send(&json!({"jsonrpc": "2.0", "id": 8, "method": "tools/call",
         "params": {"name": "send", "arguments": {"key": "late", "ms": 60_000}}}));
-    for _ in 0..LOOKS {
-        if home.effects().contains("late") {
-            break;
-        }
-        pause();
-    }
+    until("the call runs", || home.effects(), |effects| effects.contains("late"));
     assert_eq!(client.close().0, Some(0));
     assert!(!is_running());
 }
@@ -238,14 +238,7 @@ fn without_dialogs_a_waiting_call_names_the_console_and_can_be_retried() {
     let approve = format!("/v1/operate/approvals/local:{}/approve", waiting[0]["id"].as_str().unwrap());
     assert_eq!(console.ask(secret, "POST", &approve, &json!({})).status, 200);
     // The approved call may not have run yet, so the call is repeated.
-    let mut said = client.call("send", &key("a"));
-    for _ in 0..LOOKS {
-        if !said.1 {
-            break;
-        }
-        pause();
-        said = client.call("send", &key("a"));
-    }
+    let said = until("the call has run", || client.call("send", &key("a")), |(_, is_error)| !is_error);
     assert_eq!(said, ("send a".to_owned(), false));
     assert_eq!(home.effects(), "send a\n");
     // The result of the earlier call was returned, so this call is new.
@@ -259,13 +252,8 @@ fn without_dialogs_a_waiting_call_names_the_console_and_can_be_retried() {
     let link = fs::read_to_string(&file).unwrap();
     let (address, secret) = link.trim().strip_prefix("http://").unwrap().split_once("/console/#key=").unwrap();
     let waiting = || Gateway::at(address).get(secret, "/v1/operate/approvals").json()["approvals"].clone();
-    for _ in 0..LOOKS {
-        if waiting() == json!([]) {
-            break;
-        }
-        pause();
-    }
-    assert_eq!((waiting(), home.effects().as_str()), (json!([]), "send a\n"));
+    until("nothing waits", waiting, |approvals| *approvals == json!([]));
+    assert_eq!(home.effects(), "send a\n");
     assert_eq!(client.close().0, Some(0));
 }
 
@@ -449,12 +437,11 @@ fn files_in_the_config_folder_replace_generated_files() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_over_http_is_wrapped_with_a_header_from_the_environment() {
-    let redis = RedisServer::start().await;
+    let place = GatewayFixture::new(&[]).await;
     let home = Home::new();
-    let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let keys = home.folder.path().join("keys.yaml");
-    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
-    let gateway = Gateway::start(&redis.url(), &keys);
+    let _fleet = place.fleet();
+    let key = place.key("all", &[]);
+    let gateway = place.gateway();
     let url = format!("{}/v1/agents/kelly/mcp", gateway.url());
     let header = "Authorization: Bearer ${FLEET_KEY}";
     let args = ["mcp", "wrap", "--deny", "list_tools", "--url", &url, "--header", header].map(str::to_owned);

@@ -1,10 +1,9 @@
 //! Tests a gateway that starts while Redis is unavailable, and the gateway's request log.
 
 use serde_json::{Value, json};
-use tickfleet_testkit::RedisServer;
 
-use super::{Gateway, LOOKS, add_key, pause};
-use crate::support::binary::DevFleet;
+use super::fixture::GatewayFixture;
+use super::{add_key, until};
 
 const LETTER: &str = "letter-0-1764130000000-0";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -15,27 +14,19 @@ fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_starts_without_redis_and_accepts_requests_once_it_is_up() {
-    let mut redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let keys = folder.path().join("keys.yaml");
-    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
-    redis.kill9();
-    let gateway = Gateway::start(&redis.url(), &keys);
+    let mut place = GatewayFixture::new(&[]).await;
+    let key = place.key("all", &[]);
+    place.redis.kill9();
+    let gateway = place.gateway();
     let turn = json!({"agent": "kelly", "calls": [{"name": "list_tools", "arguments": {}}]});
     let away = gateway.ask(&key, "POST", "/v1/turns", &turn);
     assert_eq!((away.status, away.code()), (503, "unavailable".to_owned()), "{away:?}");
     assert!(header(&away.head, "retry-after").is_some(), "{away:?}");
     assert_eq!(gateway.get("", "/v1/openapi.json").status, 200, "probes are answered");
 
-    redis.restart().await;
-    let taken = (0..LOOKS).find_map(|_| {
-        let answer = gateway.ask(&key, "POST", "/v1/turns", &turn);
-        if answer.status == 503 {
-            pause();
-        }
-        (answer.status != 503).then_some(answer.status)
-    });
-    assert_eq!(taken, Some(202));
+    place.redis.restart().await;
+    let taken = until("accepted", || gateway.ask(&key, "POST", "/v1/turns", &turn).status, |status| *status != 503);
+    assert_eq!(taken, 202);
     assert_eq!(gateway.stop(), Some(0));
 }
 
@@ -71,24 +62,14 @@ fn request(path: &str) -> (String, Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_returns_retry_after_while_redis_is_down() {
-    let mut redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let keys = folder.path().join("keys.yaml");
-    let key = |id: &str, tenant: &str, verbs: &[&str]| {
-        let verbs: Vec<&str> = verbs.iter().flat_map(|verb| ["--verb", *verb]).collect();
-        let of = ["--id", id, "--tenant", tenant];
-        let approves = if verbs.contains(&"approve") { &["--approver", "anna"][..] } else { &[] };
-        add_key(&keys, &[&of[..], approves, &verbs].concat())
-    };
-    let service = key("one", "demo", &["submit", "read", "cancel"]);
-    let operator = key("all", "*", &["view", "operate", "approve"]);
-    let conf = folder.path().join("conf");
-    std::fs::create_dir(&conf).unwrap();
     let permissions = "permissions: {echo: {everyone: true}}\napprovers: {anna: {roles: [finance]}}\n";
-    std::fs::write(conf.join("permissions.yaml"), permissions).unwrap();
-    let gateway = Gateway::start_with(&redis.url(), &keys, &["--config", conf.to_str().unwrap()]);
+    let mut place = GatewayFixture::new(&[("permissions.yaml", permissions)]).await;
+    let service = place.key("one", &[]);
+    let verbs = ["--verb", "view", "--verb", "operate", "--verb", "approve", "--approver", "anna"];
+    let operator = add_key(&place.keys, &[&["--id", "all", "--tenant", "*"], &verbs[..]].concat());
+    let gateway = place.gateway();
     let document = gateway.get("", "/v1/openapi.json").json();
-    redis.kill9();
+    place.redis.kill9();
     let mut wrong = Vec::new();
     // `me` needs no Redis. The stream of operator events stays open and reports that the fleet is unavailable.
     let asks_redis = |route: &str| !["/v1/operate/me", "/v1/operate/events"].contains(&route);
@@ -109,12 +90,10 @@ async fn every_route_returns_retry_after_while_redis_is_down() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_response_and_the_log_share_the_request_id_and_trace_id() {
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let keys = folder.path().join("keys.yaml");
-    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
-    let gateway = Gateway::start(&redis.url(), &keys);
+    let place = GatewayFixture::new(&[]).await;
+    let _fleet = place.fleet();
+    let key = place.key("all", &[]);
+    let gateway = place.gateway();
     let turn = json!({"agent": "kelly", "calls": [{"name": "list_tools", "arguments": {}}]});
     let head = format!("x-request-id: shop-17\r\ntraceparent: 00-{TRACE}-00f067aa0ba902b7-01\r\n");
     let answer = gateway.ask_with(&key, "POST", "/v1/turns?wait=30", &head, &turn);
@@ -124,15 +103,8 @@ async fn the_response_and_the_log_share_the_request_id_and_trace_id() {
     let unnamed = gateway.get("", "/v1/turns/nothing");
     let made = header(&unnamed.head, "x-request-id").unwrap().to_owned();
     let line = |id: &str| -> Value {
-        (0..LOOKS)
-            .find_map(|_| {
-                let found = gateway.log.lock().unwrap().iter().find(|line| line["request_id"] == id).cloned();
-                if found.is_none() {
-                    pause();
-                }
-                found
-            })
-            .unwrap_or_else(|| panic!("no line of {id}"))
+        let of = |log: &Vec<Value>| log.iter().find(|line| line["request_id"] == id).cloned();
+        of(&until(id, || gateway.log.lock().unwrap().clone(), |log| of(log).is_some())).unwrap()
     };
     let asked = line("shop-17");
     assert_eq!((&asked["method"], &asked["route"]), (&json!("POST"), &json!("/v1/turns")));

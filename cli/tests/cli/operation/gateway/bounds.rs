@@ -1,11 +1,10 @@
 //! A gateway rejects callers above their rate, and work for full queues.
 
 use serde_json::{Value, json};
-use tickfleet_testkit::RedisServer;
 
-use super::{Gateway, HttpResponse, LOOKS, add_key, echo, received};
-use crate::support::binary::DevFleet;
-use crate::support::process::{Process, pause};
+use super::fixture::GatewayFixture;
+use super::{Gateway, HttpResponse, echo, received};
+use crate::support::process::{Process, until};
 
 const OVER: &str = "request rate limit exceeded; rejecting the caller's requests";
 
@@ -17,15 +16,10 @@ fn retry_after(answer: &HttpResponse) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_over_its_rate_gets_retry_after_and_affects_no_other_key() {
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let keys = folder.path().join("keys.yaml");
-    let conf = folder.path().join("conf");
-    std::fs::create_dir(&conf).unwrap();
-    let bounded = ["--id", "bounded", "--tenant", "demo", "--verb", "read", "--rate", "1", "--burst", "3"];
-    let bounded = add_key(&keys, &bounded);
-    let free = add_key(&keys, &["--id", "free", "--tenant", "demo"]);
-    let (process, port) = Process::start_gateway(&keys, &conf, &redis.url());
+    let place = GatewayFixture::new(&[]).await;
+    let bounded = place.key("bounded", &["--verb", "read", "--rate", "1", "--burst", "3"]);
+    let free = place.key("free", &[]);
+    let (process, port) = Process::start_gateway(&place.keys, &place.conf, &place.redis.url());
     let gateway = Gateway::at(&format!("127.0.0.1:{port}"));
 
     // This number of simultaneous requests exceeds the rate even on slow machines.
@@ -44,29 +38,19 @@ async fn a_key_over_its_rate_gets_retry_after_and_affects_no_other_key() {
     assert!(process.metrics().lines().any(|line| line == counted), "{counted}\n{}", process.metrics());
     assert_eq!(process.says(OVER)["caller"], "the key \"bounded\"");
     assert!(process.count(OVER) <= 3 && !process.log().contains(&bounded), "{}", process.log());
-    for looks in 0.. {
-        if gateway.get(&bounded, "/v1/turns/none").status == 404 {
-            break;
-        }
-        assert!(looks < LOOKS, "who has waited is let through");
-        pause();
-    }
+    until("let through again", || gateway.get(&bounded, "/v1/turns/none").status, |status| *status == 404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_returns_429_and_accepts_the_request_after_it_drains() {
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let conf = folder.path().join("conf");
-    std::fs::create_dir(&conf).unwrap();
-    std::fs::write(conf.join("tickfleet.yaml"), "queues: {turns_max: 3, tenant_turns_max: 3, tenant_ready_max: 3}\n")
-        .unwrap();
-    std::fs::write(conf.join("permissions.yaml"), "permissions: {echo: {everyone: true}}\n").unwrap();
-    std::fs::write(conf.join("agents.yaml"), "agents: {kelly: {}}\n").unwrap();
-    let keys = folder.path().join("keys.yaml");
-    let key = add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
-    let config = ["--config", conf.to_str().unwrap()];
-    let gateway = Gateway::start_with(&redis.url(), &keys, &config);
+    let place = GatewayFixture::new(&[
+        ("tickfleet.yaml", "queues: {turns_max: 3, tenant_turns_max: 3, tenant_ready_max: 3}\n"),
+        ("permissions.yaml", "permissions: {echo: {everyone: true}}\n"),
+        ("agents.yaml", "agents: {kelly: {}}\n"),
+    ])
+    .await;
+    let key = place.key("shop", &[]);
+    let gateway = place.gateway();
 
     // No scheduler is running, so submitted turns wait.
     let submit =
@@ -77,24 +61,16 @@ async fn a_full_queue_returns_429_and_accepts_the_request_after_it_drains() {
     let full = submit("d");
     assert_eq!((full.status, full.code().as_str(), retry_after(&full)), (429, "queue_full", 1), "{full:?}");
     assert_eq!(submit("a").json()["duplicate"], true, "what was taken in is never refused");
-    let head = "content-type: application/json\r\naccept: application/json, text/event-stream\r\nmcp-protocol-version: 2025-11-25\r\n";
-    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "echo", "arguments": {"text": "hi"}}});
-    let reported = gateway.ask_with(&key, "POST", "/v1/agents/kelly/mcp", head, &call).json();
+    let call = json!({"name": "echo", "arguments": {"text": "hi"}});
+    let reported = gateway.mcp(&key, "kelly", "tools/call", &call).json();
     let words = reported["result"]["content"][0]["text"].as_str().unwrap_or_default();
     assert!(reported["result"]["isError"] == true && words.contains("Nothing ran. Retry"), "{reported}");
 
-    let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
+    let _fleet = place.fleet();
     // Until these turns have ended, the gateway may reject the next turn because of another limit.
     for id in ["a", "b", "c"] {
         assert_eq!(gateway.get(&key, &format!("/v1/turns/{id}?wait=60")).status, 200, "{id}");
     }
-    for looks in 0.. {
-        let again = submit("d");
-        if again.status == 202 {
-            break;
-        }
-        assert!(again.status == 429 && looks < LOOKS, "{again:?}");
-        pause();
-    }
+    assert_eq!(until("room in the queue", || submit("d"), |again| again.status != 429).status, 202);
     assert_eq!(gateway.get(&key, "/v1/turns/d?wait=60").status, 200);
 }

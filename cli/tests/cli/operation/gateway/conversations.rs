@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tickfleet_testkit::RedisServer;
 
-use super::{Events, Gateway, add_key};
+use super::fixture::GatewayFixture;
+use super::{Events, Gateway};
 use crate::commands::chat::{configure, model};
 use crate::support::binary::DevFleet;
 use crate::support::documents::REPOSITORY;
@@ -20,31 +19,12 @@ const PERMISSIONS: &str = "permissions:
 approvers: {ann: {roles: [finance]}}
 ";
 
-struct ConversationFleet {
-    _fleet: DevFleet,
-    folder: TempDir,
-    redis: RedisServer,
-}
-
-impl ConversationFleet {
-    async fn new() -> Self {
-        let redis = RedisServer::start().await;
-        let folder = tempfile::tempdir().unwrap();
-        let conf = folder.path().join("conf");
-        std::fs::create_dir(&conf).unwrap();
-        configure(&conf, &model().await);
-        std::fs::write(conf.join("permissions.yaml"), PERMISSIONS).unwrap();
-        let fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
-        Self { _fleet: fleet, folder, redis }
-    }
-
-    fn gateway(&self) -> (Gateway, String) {
-        let keys = self.folder.path().join("keys.yaml");
-        let name = format!("key-{}", std::fs::read_to_string(&keys).map_or(0, |text| text.lines().count()));
-        let key = add_key(&keys, &["--id", &name, "--tenant", "demo"]);
-        let conf = self.folder.path().join("conf");
-        (Gateway::start_with(&self.redis.url(), &keys, &["--config", conf.to_str().unwrap()]), key)
-    }
+async fn talking_fleet() -> (GatewayFixture, DevFleet) {
+    let place = GatewayFixture::new(&[("permissions.yaml", "")]).await;
+    configure(&place.conf, &model().await);
+    std::fs::write(place.conf.join("permissions.yaml"), PERMISSIONS).unwrap();
+    let fleet = place.fleet();
+    (place, fleet)
 }
 
 /// (conversation, task, events of the task)
@@ -58,8 +38,9 @@ fn say(gateway: &Gateway, key: &str, session: Option<&str>, message: &str) -> (S
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_continues_at_any_gateway_and_keeps_its_history() {
-    let world = ConversationFleet::new().await;
-    let ((one, key), (two, other)) = (world.gateway(), world.gateway());
+    let (place, _fleet) = talking_fleet().await;
+    let [key, other] = ["one", "two"].map(|id| place.key(id, &[]));
+    let [one, two] = [0, 1].map(|_| place.gateway());
 
     let (session, _, mut events) = say(&one, &key, None, "echo this");
     assert_eq!(events.until("plan")["calls"][0]["tool"], "echo");
@@ -111,8 +92,9 @@ async fn a_conversation_continues_at_any_gateway_and_keeps_its_history() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_official_ag_ui_client_talks_with_an_agent() {
     let Some(packages) = Packages::unless_skipped() else { return };
-    let world = ConversationFleet::new().await;
-    let (gateway, key) = world.gateway();
+    let (place, _fleet) = talking_fleet().await;
+    let key = place.key("all", &[]);
+    let gateway = place.gateway();
     let url = format!("http://{}/v1/agents/atlas/ag-ui", gateway.address);
     let mut node = packages.node();
     let output = tokio::task::block_in_place(|| {

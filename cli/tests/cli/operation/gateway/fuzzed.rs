@@ -3,10 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use tickfleet_testkit::RedisServer;
-
-use super::{Gateway, add_key};
-use crate::support::binary::DevFleet;
+use super::fixture::GatewayFixture;
 use crate::support::python::installed;
 
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
@@ -14,30 +11,21 @@ const VERBS: [&str; 6] = ["submit", "read", "cancel", "view", "operate", "approv
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_response_to_a_fuzzed_request_matches_the_openapi_document() {
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let conf = folder.path().join("conf");
-    fs::create_dir(&conf).unwrap();
-    fs::write(
-        conf.join("permissions.yaml"),
-        "permissions: {echo: {everyone: true}}\napprovers: {ann: {roles: [finance]}}\n",
-    )
-    .unwrap();
-    let config = ["--config", conf.to_str().unwrap()];
-    let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
-    let keys = folder.path().join("keys.yaml");
+    let permissions = "permissions: {echo: {everyone: true}}\napprovers: {ann: {roles: [finance]}}\n";
+    let place = GatewayFixture::new(&[("permissions.yaml", permissions)]).await;
+    let _fleet = place.fleet();
     let verbs: Vec<&str> = VERBS.iter().flat_map(|verb| ["--verb", verb]).collect();
-    let key = add_key(&keys, &[&["--id", "all", "--tenant", "demo", "--approver", "ann"], &verbs[..]].concat());
-    let gateway = Gateway::start_with(&redis.url(), &keys, &config);
+    let key = place.key("all", &[&["--approver", "ann"], &verbs[..]].concat());
+    let gateway = place.gateway();
 
     // Other tests cover the waits for replies, so these requests do not wait.
-    fs::write(folder.path().join("schemathesis.toml"), "[parameters]\n\"query.wait\" = 0\n").unwrap();
+    fs::write(place.folder.path().join("schemathesis.toml"), "[parameters]\n\"query.wait\" = 0\n").unwrap();
     let mut fuzzer = Command::new(installed("schemathesis").join("schemathesis"));
     fuzzer.args(["run", &format!("http://{}/v1/openapi.json", gateway.address), "--checks", CHECKS, "--no-color"]);
     fuzzer.args(["--header", &format!("Authorization: Bearer {key}"), "--exclude-path-regex", "events|chat$|ag-ui"]);
     // Several workers would parse Python at the same time, which the parser does not support.
     fuzzer.args(["--seed", "1", "--max-examples", "5", "--phases", "coverage,fuzzing"]);
-    let output = fuzzer.current_dir(folder.path()).output().unwrap();
+    let output = fuzzer.current_dir(place.folder.path()).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(output.status.success(), "{said}");

@@ -1,10 +1,9 @@
 //! Tests IDs that callers choose. For each ID, a caller must see only its own work, in its current state.
 
 use serde_json::{Value, json};
-use tickfleet_testkit::RedisServer;
 
-use super::{Gateway, add_key, echo, noting_agents, received};
-use crate::support::binary::DevFleet;
+use super::fixture::GatewayFixture;
+use super::{NOTING_AGENTS, echo, received};
 
 fn named(id: &str, turn: Value) -> Value {
     let mut turn = turn;
@@ -14,12 +13,10 @@ fn named(id: &str, turn: Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_corrected_turn_reports_its_new_state_not_the_old_rejection() {
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let keys = folder.path().join("keys.yaml");
-    let key = add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
-    let gateway = Gateway::start(&redis.url(), &keys);
+    let place = GatewayFixture::new(&[]).await;
+    let fleet = place.fleet();
+    let key = place.key("shop", &[]);
+    let gateway = place.gateway();
     let unknown = json!({"agent": "nobody", "turn_id": "order", "calls": [{"name": "echo"}]});
     let refused = gateway.ask(&key, "POST", "/v1/turns?wait=60", &unknown);
     assert_eq!((refused.status, refused.code().as_str()), (422, "unknown_agent"), "{refused:?}");
@@ -30,20 +27,17 @@ async fn a_corrected_turn_reports_its_new_state_not_the_old_rejection() {
     assert_eq!((repaired.status, repaired.json()["state"].clone()), (202, json!("accepted")), "{repaired:?}");
     let asked = gateway.get(&key, "/v1/turns/order");
     assert_eq!((asked.status, asked.json()["state"].clone()), (202, json!("under_way")), "{asked:?}");
-    let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let _fleet = place.fleet();
     let ended = gateway.get(&key, "/v1/turns/order?wait=60");
     assert_eq!((ended.status, &ended.json()["results"][0]["output"]["text"]), (200, &json!("hi")), "{ended:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queued_turn_is_visible_only_to_keys_of_its_agent() {
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let keys = folder.path().join("keys.yaml");
-    let all = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
-    let [kelly, fran] =
-        ["kelly", "fran"].map(|agent| add_key(&keys, &["--id", agent, "--tenant", "demo", "--agent", agent]));
-    let gateway = Gateway::start(&redis.url(), &keys);
+    let place = GatewayFixture::new(&[]).await;
+    let all = place.key("all", &[]);
+    let [kelly, fran] = ["kelly", "fran"].map(|agent| place.key(agent, &["--agent", agent]));
+    let gateway = place.gateway();
     assert_eq!(gateway.ask(&kelly, "POST", "/v1/turns", &named("hers", echo("hi"))).status, 202);
     for (key, status) in [(&all, 202), (&kelly, 202), (&fran, 404)] {
         let asked = gateway.get(key, "/v1/turns/hers");
@@ -53,14 +47,10 @@ async fn a_queued_turn_is_visible_only_to_keys_of_its_agent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_reuses_the_id_of_another_is_rejected_as_a_conflict() {
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let conf = noting_agents(folder.path());
-    let fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
-    let keys = folder.path().join("keys.yaml");
-    let [atlas, petra] =
-        ["atlas", "petra"].map(|agent| add_key(&keys, &["--id", agent, "--tenant", "demo", "--agent", agent]));
-    let gateway = Gateway::start(&redis.url(), &keys);
+    let place = GatewayFixture::new(&NOTING_AGENTS).await;
+    let fleet = place.fleet();
+    let [atlas, petra] = ["atlas", "petra"].map(|agent| place.key(agent, &["--agent", agent]));
+    let gateway = place.gateway();
     let task = |agent: &str, what: &str| json!({"target_agent": agent, "task_id": "job", "task_description": what});
     assert_eq!(gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &task("petra", "rest")).status, 200);
     for (key, agent, what) in [(&atlas, "atlas", "rest"), (&petra, "petra", "work")] {
@@ -90,7 +80,7 @@ async fn a_task_that_reuses_the_id_of_another_is_rejected_as_a_conflict() {
     assert_eq!(gateway.ask(&petra, "POST", "/v1/tasks", &both).status, 202);
     let other = json!({"target_agent": "petra", "task_id": "both", "task_description": "work"}).to_string();
     let waits = gateway.send(&petra, "POST", "/v1/tasks?wait=60", "", &other);
-    let _fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
+    let _fleet = place.fleet();
     let first = gateway.get(&petra, "/v1/turns/both?wait=60");
     assert_eq!((first.status, first.json()["task_id"].clone()), (200, json!("both")), "{first:?}");
     let second = received(waits);

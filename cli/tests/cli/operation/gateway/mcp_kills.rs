@@ -5,16 +5,15 @@ use std::collections::BTreeSet;
 use std::env;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tickfleet_testkit::RedisServer;
 
-use super::{Gateway, add_key};
-use crate::support::binary::{DevFleet, tickfleet};
+use super::Gateway;
+use super::fixture::GatewayFixture;
+use super::mcp::{head, request, with_meta};
 use crate::support::process::pause;
 
 /// Each client has one task in progress.
@@ -35,17 +34,16 @@ struct McpLoad {
 impl McpLoad {
     fn try_ask(&self, which: usize, method: &str, params: &Value) -> Option<Value> {
         let address = self.addresses.lock().unwrap()[which % 2].clone();
-        let name = params["name"].as_str().or(params["taskId"].as_str()).unwrap().to_owned();
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+        let body = request(method, params).to_string();
         let mut stream = TcpStream::connect(address).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
         let head = format!(
-            "host: x\r\nconnection: close\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\naccept: application/json, \
-             text/event-stream\r\nmcp-protocol-version: 2026-07-28\r\nmcp-method: {method}\r\nmcp-name: {name}\r\n",
-            self.key
+            "host: x\r\nconnection: close\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n{}",
+            self.key,
+            body.len(),
+            head(method, params)
         );
-        let length = body.len();
-        write!(stream, "POST /v1/agents/kelly/mcp HTTP/1.1\r\n{head}content-length: {length}\r\n\r\n{body}").ok()?;
+        write!(stream, "POST /v1/agents/kelly/mcp HTTP/1.1\r\n{head}\r\n{body}").ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let (_, body) = answer.split_once("\r\n\r\n")?;
@@ -85,14 +83,6 @@ impl McpLoad {
     }
 }
 
-fn with_meta(mut params: Value) -> Value {
-    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
-    params["_meta"]["io.modelcontextprotocol/clientInfo"] = json!({"name": "test", "version": "1"});
-    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] =
-        json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
-    params
-}
-
 /// A client that chooses the ID of a call can send the call again.
 fn sleeping(turn: &str) -> Value {
     let call = json!({"name": "sleep", "arguments": {"ms": TASK_MS}, "_meta": {"tickfleet/turn_id": turn}});
@@ -100,7 +90,7 @@ fn sleeping(turn: &str) -> Value {
 }
 
 /// Before each kill, the other gateway must be running again.
-fn kill_gateways(front: &McpLoad, gateways: &mut [Gateway; 2], kills: usize, url: &str, keys: &Path) {
+fn kill_gateways(front: &McpLoad, gateways: &mut [Gateway; 2], kills: usize, place: &GatewayFixture) {
     // The first kill must happen while all clients wait for their first results.
     let mut since = 0;
     for kill in 0..kills {
@@ -110,7 +100,7 @@ fn kill_gateways(front: &McpLoad, gateways: &mut [Gateway; 2], kills: usize, url
             pause();
         }
         gateways[which] = {
-            let next = Gateway::start(url, keys);
+            let next = place.gateway();
             front.addresses.lock().unwrap()[which].clone_from(&next.address);
             next
         };
@@ -123,20 +113,16 @@ fn kill_gateways(front: &McpLoad, gateways: &mut [Gateway; 2], kills: usize, url
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 async fn killed_gateways_lose_no_task_and_run_none_twice() {
     let kills = env::var("TICKFLEET_MCP_KILLS").map_or(12, |kills| kills.parse().unwrap());
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let conf = folder.path().join("conf");
-    std::fs::create_dir(&conf).unwrap();
-    std::fs::write(conf.join("agents.yaml"), "agents: {kelly: {calls_per_tick: 100, max_actions_per_day: 100000}}\n")
-        .unwrap();
-    std::fs::write(conf.join("permissions.yaml"), "permissions: {sleep: {everyone: true}}\n").unwrap();
-    // A thousand kills would reach the cap of the built-in tenant. This tenant has no cap.
-    std::fs::write(conf.join("tenants.yaml"), "tenants: {demo: {}}\n").unwrap();
-    let config = conf.to_str().unwrap();
-    let _fleet = DevFleet::start(&["--redis-url", &redis.url(), "--config", config]);
-    let keys = folder.path().join("keys.yaml");
-    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
-    let mut gateways = [0, 1].map(|_| Gateway::start(&redis.url(), &keys));
+    let place = GatewayFixture::new(&[
+        ("agents.yaml", "agents: {kelly: {calls_per_tick: 100, max_actions_per_day: 100000}}\n"),
+        ("permissions.yaml", "permissions: {sleep: {everyone: true}}\n"),
+        // A thousand kills would reach the cap of the built-in tenant. This tenant has no cap.
+        ("tenants.yaml", "tenants: {demo: {}}\n"),
+    ])
+    .await;
+    let fleet = place.fleet();
+    let key = place.key("all", &[]);
+    let mut gateways = [0, 1].map(|_| place.gateway());
     let addresses = Mutex::new(gateways.each_ref().map(|gateway| gateway.address.clone()));
     let front = McpLoad {
         key,
@@ -151,27 +137,15 @@ async fn killed_gateways_lose_no_task_and_run_none_twice() {
             let front = &front;
             scope.spawn(move || front.client(client));
         }
-        kill_gateways(&front, &mut gateways, kills, &redis.url(), &keys);
+        kill_gateways(&front, &mut gateways, kills, &place);
     });
 
     let ended = front.ended.into_inner().unwrap();
     let broken = front.broken.into_inner();
     println!("{kills} gateways killed, {} tasks ended, {broken} requests broke off", ended.len());
     assert!(ended.len() >= CLIENTS && broken > 0, "{} tasks, {broken} requests broke off", ended.len());
-    let args = [
-        "audit",
-        "search",
-        "--redis-url",
-        &redis.url(),
-        "--config",
-        config,
-        "--text",
-        "sleep",
-        "--limit",
-        "100000",
-        "--json",
-    ];
-    let found = tickfleet(&args).exits(0).json();
+    let search = ["audit", "search", "--text", "sleep", "--limit", "100000", "--json"];
+    let found = fleet.run(&[&search, &["--config", place.conf.to_str().unwrap()][..]].concat()).exits(0).json();
     let ran = found["entries"].as_array().unwrap().iter().map(|entry| entry["audit"]["meta"]["turn"].as_str().unwrap());
     let mut ran: Vec<String> = ran.map(str::to_owned).collect();
     ran.sort();

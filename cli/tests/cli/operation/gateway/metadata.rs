@@ -1,10 +1,10 @@
 //! The metadata of RFC 9728 names the issuer of tokens. MCP's authorization begins with this metadata.
 
 use serde_json::{Value, json};
-use tickfleet_testkit::RedisServer;
 
+use super::HttpResponse;
+use super::fixture::GatewayFixture;
 use super::provider::Provider;
-use super::{Gateway, HttpResponse, add_key};
 
 const RULES: &str = "- {name: services, claims: {azp: shop}, tenant: demo, agents: ['*'], verbs: [read]}\n";
 const METADATA: &str = "/.well-known/oauth-protected-resource";
@@ -17,15 +17,14 @@ fn challenge(answer: &HttpResponse) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_without_a_token_gets_the_address_of_the_issuer_metadata() {
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let provider = Provider::start(folder.path()).await;
-    let [keys, rules] = ["keys.yaml", "rules.yaml"].map(|name| folder.path().join(name));
+    let place = GatewayFixture::new(&[]).await;
+    let provider = Provider::start(place.folder.path()).await;
+    let rules = place.folder.path().join("rules.yaml");
     std::fs::write(&rules, RULES).unwrap();
-    add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
-    let tokens = ["--oidc-issuer", &provider.url, "--oidc-audience", "fleet", "--oidc-rules", rules.to_str().unwrap()];
+    place.key("shop", &[]);
+    let tokens = provider.accepted(rules.to_str().unwrap());
     let public = ["--public-url", "https://fleet.example.com"];
-    let gateway = Gateway::start_with(&redis.url(), &keys, &[&tokens[..], &public].concat());
+    let gateway = place.gateway_with(&[&tokens[..], &public].concat());
 
     let mcp = "/v1/agents/kelly/mcp";
     let said = challenge(&gateway.ask("", "POST", mcp, &json!({})));
@@ -46,7 +45,7 @@ async fn a_client_without_a_token_gets_the_address_of_the_issuer_metadata() {
     }
 
     for more in [&tokens[..], &public] {
-        let gateway = Gateway::start_with(&redis.url(), &keys, more);
+        let gateway = place.gateway_with(more);
         assert_eq!(challenge(&gateway.ask("", "POST", mcp, &Value::Null)), "bearer");
         assert_eq!(gateway.get("", METADATA).status, 404);
     }

@@ -1,32 +1,20 @@
 //! Tests the metrics and probes of a gateway, including while Redis is unavailable.
 
 use serde_json::Value;
-use tickfleet_testkit::RedisServer;
 
-use super::{Gateway, LOOKS, add_key, echo};
-use crate::support::process::{Process, pause};
+use super::fixture::GatewayFixture;
+use super::{Gateway, echo};
+use crate::support::process::{Process, until};
 
-fn until(process: &Process, line: &str) {
-    let mut last = String::new();
-    for _ in 0..LOOKS {
-        last = process.metrics();
-        if last.lines().any(|found| found == line) {
-            return;
-        }
-        pause();
-    }
-    panic!("no line {line:?} within two minutes:\n{last}");
+fn until_measured(process: &Process, line: &str) {
+    until(line, || process.metrics(), |metrics| metrics.lines().any(|found| found == line));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_count_requests_and_report_that_redis_is_down() {
-    let mut redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let keys = folder.path().join("keys.yaml");
-    let key = add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
-    let conf = folder.path().join("conf");
-    std::fs::create_dir(&conf).unwrap();
-    let (process, port) = Process::start_gateway(&keys, &conf, &redis.url());
+    let mut place = GatewayFixture::new(&[]).await;
+    let key = place.key("shop", &[]);
+    let (process, port) = Process::start_gateway(&place.keys, &place.conf, &place.redis.url());
     let gateway = Gateway::at(&format!("127.0.0.1:{port}"));
     for probe in ["/startupz", "/livez", "/readyz"] {
         assert!(process.answer(probe).starts_with("HTTP/1.1 200"), "{probe}");
@@ -37,7 +25,7 @@ async fn metrics_count_requests_and_report_that_redis_is_down() {
     assert_eq!(gateway.get(&key, "/v1/operate/turns").status, 403);
     assert_eq!(gateway.get(&key, "/v1/nothing").status, 404);
     let waits = gateway.send(&key, "GET", "/v1/turns/waits?wait=60", "", "");
-    until(&process, "tickfleet_gateway_waiting 1");
+    until_measured(&process, "tickfleet_gateway_waiting 1");
     drop(waits);
     for line in [
         "tickfleet_gateway_requests_total{request=\"reply_wait\",status=\"client_closed\"} 1",
@@ -51,18 +39,18 @@ async fn metrics_count_requests_and_report_that_redis_is_down() {
         "tickfleet_gateway_rejected_total{reason=\"forbidden\"} 1",
         "tickfleet_redis_up 1",
     ] {
-        until(&process, line);
+        until_measured(&process, line);
     }
     let metrics = process.metrics();
     let commits =
         metrics.lines().find_map(|line| line.strip_prefix("tickfleet_redis_commands_total{verb=\"commit\"} "));
     assert!(commits.is_some_and(|commits| commits != "0"), "{metrics}");
-    redis.kill9();
+    place.redis.kill9();
     let failed = gateway.ask(&key, "POST", "/v1/turns", &echo("lost"));
     assert_eq!((failed.status, failed.code().as_str()), (503, "unavailable"));
-    until(&process, "tickfleet_gateway_requests_total{request=\"submit\",status=\"5xx\"} 1");
-    until(&process, "tickfleet_gateway_rejected_total{reason=\"unavailable\"} 1");
-    until(&process, "tickfleet_redis_up 0");
+    until_measured(&process, "tickfleet_gateway_requests_total{request=\"submit\",status=\"5xx\"} 1");
+    until_measured(&process, "tickfleet_gateway_rejected_total{reason=\"unavailable\"} 1");
+    until_measured(&process, "tickfleet_redis_up 0");
     assert!(
         process.answer("/readyz").starts_with("HTTP/1.1 503") && process.answer("/livez").starts_with("HTTP/1.1 200")
     );

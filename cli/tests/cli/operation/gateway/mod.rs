@@ -4,8 +4,10 @@ mod away;
 mod bounds;
 mod browser;
 mod conversations;
+pub mod fixture;
 mod fuzzed;
 mod ids;
+pub mod mcp;
 mod mcp_approvals;
 mod mcp_conformance;
 mod mcp_kills;
@@ -28,14 +30,13 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, command, tickfleet};
-use crate::support::process::pause;
+use fixture::GatewayFixture;
+
+use crate::support::binary::{command, tickfleet};
+use crate::support::process::until;
 
 const ANSWER: Duration = Duration::from_secs(60);
-/// 2,400 pauses of 50 ms take two minutes.
-const LOOKS: usize = 2_400;
 
 /// Headers of responses to requests without a valid key.
 const REFUSAL: [&str; 4] =
@@ -49,10 +50,10 @@ pub struct Gateway {
 }
 
 #[derive(Debug)]
-pub(super) struct HttpResponse {
-    pub(super) status: u16,
-    pub(super) head: String,
-    pub(super) body: String,
+pub struct HttpResponse {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
 }
 
 impl HttpResponse {
@@ -139,13 +140,8 @@ impl Gateway {
 
     pub fn key(&self, arguments: &[&str]) -> String {
         let key = add_key(&self.keys, arguments);
-        for _ in 0..LOOKS {
-            if self.get(&key, "/v1/turns/nothing").status != 401 {
-                return key;
-            }
-            pause();
-        }
-        panic!("the gateway did not read its keys again within two minutes");
+        until("the key is read", || self.get(&key, "/v1/turns/nothing").status, |status| *status != 401);
+        key
     }
 
     fn stop(mut self) -> Option<i32> {
@@ -247,12 +243,10 @@ fn resting(id: &str, ms: u64) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_submits_waits_repeats_and_cancels_over_http() {
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let keys = folder.path().join("keys.yaml");
-    let key = add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
-    let [one, two] = [0, 1].map(|_| Gateway::start(&redis.url(), &keys));
+    let place = GatewayFixture::new(&[]).await;
+    let fleet = place.fleet();
+    let key = place.key("shop", &[]);
+    let [one, two] = [0, 1].map(|_| place.gateway());
 
     let answer = one.ask(&key, "POST", "/v1/turns?wait=60", &echo("hi"));
     assert_eq!((answer.status, &answer.json()["results"][0]["output"]["text"]), (200, &json!("hi")), "{answer:?}");
@@ -296,7 +290,7 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     assert_eq!(one.stop(), Some(0));
     assert_eq!(received(waits).status, 202);
     let inboxes: Vec<String> =
-        redis::cmd("KEYS").arg("*replies:demo:*").query_async(&mut redis.connection().await).await.unwrap();
+        redis::cmd("KEYS").arg("*replies:demo:*").query_async(&mut place.redis.connection().await).await.unwrap();
     assert!(inboxes.is_empty(), "a gateway that ended leaves no inbox: {inboxes:?}");
     assert_eq!(two.ask(&key, "POST", "/v1/turns/later/cancel", &Value::Null).status, 200);
     assert_eq!(two.get(&key, "/v1/turns/later?wait=60").status, 200);
@@ -314,12 +308,10 @@ fn until_waiting(gateway: &Gateway, key: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_gives_access_only_to_its_verbs_and_until_it_is_removed() {
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let keys = folder.path().join("keys.yaml");
-    let all = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
-    let gateway = Gateway::start(&redis.url(), &keys);
+    let place = GatewayFixture::new(&[]).await;
+    let _fleet = place.fleet();
+    let all = place.key("all", &[]);
+    let gateway = place.gateway();
     let reader = gateway.key(&["--id", "reader", "--tenant", "demo", "--verb", "read"]);
     let mine = json!({"agent": "kelly", "turn_id": "mine", "calls": [{"name": "echo"}]});
     assert_eq!(gateway.ask(&all, "POST", "/v1/turns?wait=60", &mine).status, 200);
@@ -337,40 +329,25 @@ async fn a_key_gives_access_only_to_its_verbs_and_until_it_is_removed() {
     says(&none, 401, &REFUSAL);
     assert_eq!(gateway.get("tfk_wrong", "/v1/turns/mine").status, 401);
     assert_eq!(received(gateway.send("", "GET", "/v1/openapi.json", "", "")).status, 200);
-    std::fs::write(&keys, "").unwrap();
-    for looks in 0.. {
-        if gateway.get(&all, "/v1/turns/mine").status == 401 {
-            break;
-        }
-        assert!(looks < LOOKS, "a key that was taken out is refused");
-        pause();
-    }
+    std::fs::write(&place.keys, "").unwrap();
+    until("the key is gone", || gateway.get(&all, "/v1/turns/mine").status, |status| *status == 401);
     let key = gateway.key(&["--id", "again", "--tenant", "demo"]);
     assert_eq!(gateway.ask(&key, "POST", "/v1/turns", &echo(&"x".repeat(2 << 20))).code(), "too_large");
     assert_eq!(gateway.get(&key, "/v1/turns/mine").status, 200);
 }
 
-fn noting_agents(folder: &Path) -> PathBuf {
-    let conf = folder.join("conf");
-    std::fs::create_dir(&conf).unwrap();
-    let files = [
-        ("agents.yaml", "agents: {atlas: {task_handler: {typed: note}}, petra: {task_handler: {typed: note}}}\n"),
-        ("permissions.yaml", "permissions: {echo: {everyone: true}}\n"),
-    ];
-    files.iter().for_each(|(name, text)| std::fs::write(conf.join(name), text).unwrap());
-    conf
-}
+const NOTING_AGENTS: [(&str, &str); 2] = [
+    ("agents.yaml", "agents: {atlas: {task_handler: {typed: note}}, petra: {task_handler: {typed: note}}}\n"),
+    ("permissions.yaml", "permissions: {echo: {everyone: true}}\n"),
+];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn task_state_reply_and_events_are_visible_only_to_permitted_keys() {
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let conf = noting_agents(folder.path());
-    let fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
-    let keys = folder.path().join("keys.yaml");
-    let key = add_key(&keys, &["--id", "all", "--tenant", "demo", "--agent", "atlas"]);
-    let all = add_key(&keys, &["--id", "everybody", "--tenant", "demo"]);
-    let gateway = Gateway::start(&redis.url(), &keys);
+    let place = GatewayFixture::new(&NOTING_AGENTS).await;
+    let fleet = place.fleet();
+    let key = place.key("all", &["--agent", "atlas"]);
+    let all = place.key("everybody", &[]);
+    let gateway = place.gateway();
     let task = json!({"target_agent": "petra", "task_id": "of-petra", "task_description": "rest"});
     assert_eq!(gateway.ask(&all, "POST", "/v1/tasks?wait=60", &task).status, 200);
     let task = json!({"target_agent": "atlas", "task_id": "job", "task_description": "rest"});
@@ -396,7 +373,7 @@ async fn task_state_reply_and_events_are_visible_only_to_permitted_keys() {
     let task = json!({"tenant": "demo", "target_agent": "atlas", "task_id": "of-petra", "task_description": "rest"});
     let mut message = redis::cmd("XADD");
     message.arg("{tickfleet:0}:tasks").arg("*").arg("task").arg(task.to_string());
-    let () = message.query_async(&mut redis.connection().await).await.unwrap();
+    let () = message.query_async(&mut place.redis.connection().await).await.unwrap();
     assert_eq!(gateway.ask(&key, "POST", "/v1/tasks", &task).status, 409);
     assert_eq!(gateway.get(&key, "/v1/tasks/of-petra/events").status, 404);
 }

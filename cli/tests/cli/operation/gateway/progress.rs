@@ -1,31 +1,24 @@
 //! Tests the events of a turn.
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tickfleet_testkit::RedisServer;
 
-use super::{Events, Gateway, add_key, received};
+use super::fixture::GatewayFixture;
+use super::{Events, Gateway, received};
 use crate::support::binary::DevFleet;
 use crate::support::python::interpreter;
 
-fn configured() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let conf = folder.path().join("conf");
-    std::fs::create_dir(&conf).unwrap();
-    let permissions = "permissions:
+const FILES: [(&str, &str); 3] = [
+    (
+        "permissions.yaml",
+        "permissions:
   echo: {everyone: true}
   fail: {everyone: true, rules: [{name: ask, require: 'false', otherwise: ask}]}
 approvers: {ann: {roles: [finance]}}
-";
-    for (name, text) in [
-        ("permissions.yaml", permissions),
-        ("agents.yaml", "agents: {kelly: {}, slow: {calls_per_tick: 1}, fran: {}}\n"),
-        ("tickfleet.yaml", "caps: {tick: 60s}\n"),
-    ] {
-        std::fs::write(conf.join(name), text).unwrap();
-    }
-    folder
-}
+",
+    ),
+    ("agents.yaml", "agents: {kelly: {}, slow: {calls_per_tick: 1}, fran: {}}\n"),
+    ("tickfleet.yaml", "caps: {tick: 60s}\n"),
+];
 
 fn turn(agent: &str, id: &str, tools: &[&str]) -> Value {
     let calls: Vec<Value> = tools
@@ -83,15 +76,11 @@ fn all_end(streams: Vec<(Events, &str)>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_gateway_streams_the_events_of_a_turn_to_permitted_keys() {
-    let redis = RedisServer::start().await;
-    let folder = configured();
-    let conf = folder.path().join("conf");
-    let keys = folder.path().join("keys.yaml");
-    let config = ["--config", conf.to_str().unwrap()];
-    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
-    let fran = add_key(&keys, &["--id", "fran", "--tenant", "demo", "--agent", "fran"]);
-    let operator = add_key(&keys, &["--id", "anna", "--tenant", "demo", "--role", "operator"]);
-    let [one, two] = [0, 1].map(|_| Gateway::start_with(&redis.url(), &keys, &config));
+    let place = GatewayFixture::new(&FILES).await;
+    let key = place.key("all", &[]);
+    let fran = place.key("fran", &["--agent", "fran"]);
+    let operator = place.key("anna", &["--role", "operator"]);
+    let [one, two] = [0, 1].map(|_| place.gateway());
 
     // No scheduler is running, so the turn stays queued.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("kelly", "first", &["echo", "echo"])).status, 202);
@@ -101,7 +90,7 @@ async fn any_gateway_streams_the_events_of_a_turn_to_permitted_keys() {
     there.until("queued");
     assert_eq!(received(one.send(&fran, "GET", "/v1/turns/first/events", "", "")).status, 404);
     let taken_in = taken_in(&one, &two, [&key, &fran]);
-    let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
+    let _fleet = place.fleet();
     all_end(taken_in);
     for events in [&mut here, &mut there] {
         let [first, second] = [0, 1].map(|_| events.until("result"));
@@ -153,42 +142,23 @@ def index(context: Context) -> str:
     return "done"
 "#;
 
-fn mcp(gateway: &Gateway, key: &str, method: &str, name: &str, mut params: Value) -> Value {
-    params["_meta"] = json!({
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
-    });
-    let head = format!(
-        "content-type: application/json\r\naccept: application/json, text/event-stream\r\n\
-         mcp-protocol-version: 2026-07-28\r\nmcp-method: {method}\r\nmcp-name: {name}\r\n"
-    );
-    let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
-    let answer = gateway.ask_with(key, "POST", "/v1/agents/kelly/mcp", &head, &body);
-    assert_eq!(answer.status, 200, "{method}: {answer:?}");
-    answer.json()["result"].clone()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_of_a_python_tool_reaches_events_explain_and_mcp() {
-    let redis = RedisServer::start().await;
-    let folder = configured();
-    let conf = folder.path().join("conf");
-    std::fs::write(folder.path().join("indexing.py"), INDEX).unwrap();
+    let place = GatewayFixture::new(&FILES).await;
+    let folder = place.folder.path();
+    std::fs::write(folder.join("indexing.py"), INDEX).unwrap();
     let tools = format!(
         "python:\n  trial: {{module: indexing, path: ['{}'], interpreter: '{}', env: {{WORD: '${{WORD}}'}}, \
          secrets: {{WORD: {{env: TRIAL_WORD}}}}}}\n",
-        folder.path().display(),
+        folder.display(),
         interpreter().display()
     );
-    std::fs::write(conf.join("tools.yaml"), tools).unwrap();
-    std::fs::write(conf.join("permissions.yaml"), "permissions:\n  index: {everyone: true}\n").unwrap();
-    let keys = folder.path().join("keys.yaml");
-    let config = ["--config", conf.to_str().unwrap()];
-    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
-    let url = redis.url();
-    let fleet = DevFleet::start_with(&["--redis-url", &url, config[0], config[1]], &[("TRIAL_WORD", "s3cret-word")]);
-    let gateway = Gateway::start_with(&url, &keys, &config);
+    std::fs::write(place.conf.join("tools.yaml"), tools).unwrap();
+    std::fs::write(place.conf.join("permissions.yaml"), "permissions:\n  index: {everyone: true}\n").unwrap();
+    let key = place.key("all", &[]);
+    let args = ["--redis-url", &place.redis.url(), "--config", place.conf.to_str().unwrap()];
+    let fleet = DevFleet::start_with(&args, &[("TRIAL_WORD", "s3cret-word")]);
+    let gateway = place.gateway();
 
     assert_eq!(gateway.ask(&key, "POST", "/v1/turns", &turn("kelly", "long", &["index"])).status, 202);
     let mut events = follow(&gateway, &key, "long");
@@ -206,17 +176,17 @@ async fn progress_of_a_python_tool_reaches_events_explain_and_mcp() {
     assert_eq!(story["running"]["progress"], words, "{story:#}");
     fleet.run(&["explain", "demo:long"]).exits(0).says(&format!("progress: {words}"));
 
-    let task = mcp(&gateway, &key, "tools/call", "index", json!({"name": "index", "arguments": {}}));
+    let task = gateway.mcp_result(&key, "tools/call", json!({"name": "index", "arguments": {}}));
     let id = task["taskId"].as_str().or(task["task"]["taskId"].as_str()).unwrap_or_else(|| panic!("{task}")).to_owned();
-    let task = mcp(&gateway, &key, "tasks/get", &id, json!({"taskId": id}));
+    let task = gateway.mcp_result(&key, "tasks/get", json!({"taskId": id}));
     assert_eq!(task["statusMessage"], format!("runs: {words}"), "{task}");
 
-    std::fs::write(folder.path().join("go"), "").unwrap();
+    std::fs::write(folder.join("go"), "").unwrap();
     assert_eq!(events.until("reply")["results"][0]["output"], "done");
     // The fleet deletes the partial text when it writes the record of the turn.
     let exists: bool = redis::cmd("EXISTS")
         .arg("{tickfleet:0}:parts:turn:demo:long")
-        .query_async(&mut redis.connection().await)
+        .query_async(&mut place.redis.connection().await)
         .await
         .unwrap();
     assert!(!exists);
@@ -224,17 +194,13 @@ async fn progress_of_a_python_tool_reaches_events_explain_and_mcp() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_names_the_awaited_approval_and_ends_with_its_gateway() {
-    let redis = RedisServer::start().await;
-    let folder = configured();
-    let conf = folder.path().join("conf");
-    let keys = folder.path().join("keys.yaml");
-    let config = ["--config", conf.to_str().unwrap()];
-    let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
-    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
-    let ann = add_key(&keys, &["--id", "ann-phone", "--tenant", "demo", "--role", "approver", "--approver", "ann"]);
-    let without = std::fs::read(&keys).unwrap();
-    let lost = add_key(&keys, &["--id", "lost", "--tenant", "demo"]);
-    let [one, two] = [0, 1].map(|_| Gateway::start_with(&redis.url(), &keys, &config));
+    let place = GatewayFixture::new(&FILES).await;
+    let _fleet = place.fleet();
+    let key = place.key("all", &[]);
+    let ann = place.key("ann-phone", &["--role", "approver", "--approver", "ann"]);
+    let without = std::fs::read(&place.keys).unwrap();
+    let lost = place.key("lost", &[]);
+    let [one, two] = [0, 1].map(|_| place.gateway());
 
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("kelly", "asks", &["fail", "echo"])).status, 202);
     let mut here = follow(&one, &key, "asks");
@@ -245,7 +211,7 @@ async fn a_stream_names_the_awaited_approval_and_ends_with_its_gateway() {
     here.until("waiting");
     let mut heard = follow(&two, &lost, "asks");
     heard.until("waiting");
-    std::fs::write(&keys, without).unwrap();
+    std::fs::write(&place.keys, without).unwrap();
     assert!(heard.next().is_none());
     assert_eq!(one.stop(), Some(0));
     assert!(here.next().is_none());
@@ -259,24 +225,22 @@ async fn a_stream_names_the_awaited_approval_and_ends_with_its_gateway() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_survives_a_redis_outage_and_reports_a_lost_turn() {
-    let mut redis = RedisServer::start().await;
-    let folder = configured();
-    let keys = folder.path().join("keys.yaml");
-    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
-    let gateway = Gateway::start(&redis.url(), &keys);
+    let mut place = GatewayFixture::new(&[]).await;
+    let key = place.key("all", &[]);
+    let gateway = place.gateway();
     assert_eq!(gateway.ask(&key, "POST", "/v1/turns", &turn("kelly", "lost", &["echo"])).status, 202);
     assert_eq!(gateway.ask(&key, "POST", "/v1/turns", &turn("kelly", "hurt", &["echo"])).status, 202);
     let [mut events, mut hurt] = ["lost", "hurt"].map(|id| follow(&gateway, &key, id));
     events.until("queued");
     hurt.until("queued");
     let set = redis::cmd("SET").arg("{tickfleet:0}:turn:demo:hurt").arg("x").to_owned();
-    let () = set.query_async(&mut redis.connection().await).await.unwrap();
+    let () = set.query_async(&mut place.redis.connection().await).await.unwrap();
     assert!(hurt.until("damaged")["message"].as_str().unwrap().contains("cannot be read"));
     assert!(hurt.next().is_none() && hurt.names == ["queued", "damaged"], "{:?}", hurt.names);
-    redis.kill9();
+    place.redis.kill9();
     assert!(events.until("away")["message"].as_str().unwrap().contains("cannot reach Redis"));
     // Redis is empty after the restart, so the stream reports that the turn does not exist.
-    redis.restart().await;
+    place.redis.restart().await;
     events.until("not_found");
     assert!(events.next().is_none() && events.names == ["queued", "away", "not_found"], "{:?}", events.names);
 }

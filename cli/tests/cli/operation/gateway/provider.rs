@@ -117,6 +117,12 @@ impl Provider {
         Self { shared, url, serving }
     }
 
+    /// The options of a gateway that accepts the tokens. Names its holders by their email.
+    pub(super) fn accepted<'a>(&'a self, rules: &'a str) -> [&'a str; 8] {
+        let [audience, name, email] = ["--oidc-audience", "--oidc-name-claim", "email"];
+        ["--oidc-issuer", &self.url, audience, "fleet", "--oidc-rules", rules, name, email]
+    }
+
     pub(super) fn register(&self, client: Registration) {
         *self.shared.client.lock().unwrap() = client;
     }

@@ -1,12 +1,11 @@
 //! A gateway's log, metrics and responses never contain keys or tokens.
 
 use serde_json::{Value, json};
-use tickfleet_testkit::RedisServer;
 
+use super::fixture::GatewayFixture;
 use super::provider::{CLIENT, NONCE, Provider, Registration, VERIFIER, coded};
-use super::tokens::mcp;
-use super::{Gateway, LOOKS, add_key, echo, received};
-use crate::support::process::{Process, pause};
+use super::{Gateway, add_key, echo, received};
+use crate::support::process::{Process, until};
 
 const RULES: &str = "
 - {name: services, claims: {azp: shop}, tenant: demo, agents: ['*'], verbs: [submit, read, cancel]}
@@ -38,7 +37,7 @@ fn asked(gateway: &Gateway, secret: &str) -> String {
         reported += &format!("{} {}\n", answer.head, answer.body);
     }
     for (method, params) in [("tools/list", json!({})), ("tools/call", json!({"name": 7})), ("none", json!({}))] {
-        reported += &mcp(gateway, secret, "kelly", method, &params).body;
+        reported += &gateway.mcp(secret, "kelly", method, &params).body;
     }
     let odd =
         received(gateway.send("none", "GET", "/v1/turns/none", &format!("authorization: Basic {secret}\r\n"), ""));
@@ -67,27 +66,24 @@ fn signed_in(gateway: &Gateway, provider: &Provider) -> (Vec<String>, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_key_or_token_appears_in_logs_metrics_or_responses() {
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let [keys, conf, rules] = ["keys.yaml", "conf", "rules.yaml"].map(|name| folder.path().join(name));
-    std::fs::create_dir(&conf).unwrap();
+    let place = GatewayFixture::new(&[]).await;
+    let rules = place.folder.path().join("rules.yaml");
     std::fs::write(&rules, RULES).unwrap();
-    let provider = Provider::start(folder.path()).await;
-    let service = add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
-    let bounded = add_key(&keys, &["--id", "bounded", "--tenant", "demo", "--rate", "1"]);
-    let operator = add_key(&keys, &["--id", "anna", "--tenant", "*", "--role", "operator"]);
+    let provider = Provider::start(place.folder.path()).await;
+    let service = place.key("shop", &[]);
+    let bounded = place.key("bounded", &["--rate", "1"]);
+    let operator = add_key(&place.keys, &["--id", "anna", "--tenant", "*", "--role", "operator"]);
     let public = "https://fleet.example.com";
     let client_secret = "the-client-secret-0123456789";
     let redirect_uri = format!("{public}/console/");
     provider.register(Registration { redirect_uri, secret: Some(client_secret), ..Registration::default() });
-    let place = folder.path().join("client-secret");
-    std::fs::write(&place, client_secret).unwrap();
-    let place = format!("file:{}", place.display());
-    let accepts = ["--oidc-issuer", &provider.url, "--oidc-audience", "fleet", "--oidc-rules", rules.to_str().unwrap()];
-    let sign_in = ["--oidc-client-id", CLIENT, "--oidc-client-secret", &place, "--public-url", public];
-    let tokens = [&accepts[..], &sign_in].concat();
+    let file = place.folder.path().join("client-secret");
+    std::fs::write(&file, client_secret).unwrap();
+    let file = format!("file:{}", file.display());
+    let sign_in = ["--oidc-client-id", CLIENT, "--oidc-client-secret", &file, "--public-url", public];
+    let tokens = [&provider.accepted(rules.to_str().unwrap())[..], &sign_in].concat();
     let loud = [("TICKFLEET_LOG_LEVEL", "trace")];
-    let (process, port) = Process::start_gateway_with(&keys, &conf, &redis.url(), &tokens, &loud);
+    let (process, port) = Process::start_gateway_with(&place.keys, &place.conf, &place.redis.url(), &tokens, &loud);
     let gateway = Gateway::at(&format!("127.0.0.1:{port}"));
 
     let good = provider.token("shop@example.com", &json!({"azp": "shop"}));
@@ -96,7 +92,7 @@ async fn no_key_or_token_appears_in_logs_metrics_or_responses() {
     let late = provider.token("shop@example.com", &json!({"azp": "shop", "exp": 1_700_000_000}));
     let forged = format!("{}.{}", good.rsplit_once('.').unwrap().0, coded(&[7; 256]));
     let [wrong, cut] = [format!("tfk_{}", coded(&[7; 32])), service[..40].to_owned()];
-    until_known(&gateway, &good);
+    until("the provider's keys are read", || gateway.get(&good, "/v1/turns/none").status, |status| *status == 404);
     let secrets = [service, bounded, operator, good, slow, nobody, late, forged, wrong, cut];
     let mut reported: String = secrets.iter().map(|secret| asked(&gateway, secret)).collect();
     let (more, answers) = signed_in(&gateway, &provider);
@@ -120,15 +116,5 @@ async fn no_key_or_token_appears_in_logs_metrics_or_responses() {
                 assert!(!text.contains(part), "the {what} has {part}");
             }
         }
-    }
-}
-
-fn until_known(gateway: &Gateway, token: &str) {
-    for looks in 0.. {
-        if gateway.get(token, "/v1/turns/none").status == 404 {
-            return;
-        }
-        assert!(looks < LOOKS, "the provider's keys were not read within two minutes");
-        pause();
     }
 }

@@ -9,7 +9,7 @@ use tickfleet_testkit::RedisServer;
 
 use super::browser::is_skipped;
 use super::provider::{CLIENT, NONCE, Provider, Registration, VERIFIER};
-use super::{Gateway, HttpResponse, LOOKS, add_key, pause};
+use super::{Gateway, HttpResponse, add_key, until};
 use crate::support::binary::tickfleet;
 use crate::support::packages::Packages;
 
@@ -46,7 +46,7 @@ impl SignInFleet {
         let address = free_address();
         let url = format!("http://{address}");
         provider.register(Registration { redirect_uri: format!("{url}/console/"), ..client });
-        let tokens = of_tokens(&provider, rules.to_str().unwrap());
+        let tokens = provider.accepted(rules.to_str().unwrap());
         let sign_in = ["--oidc-client-id", CLIENT, "--public-url", &url];
         let arguments = [&tokens[..], &sign_in, more].concat();
         let gateway = Gateway::start_at(&address, &redis.url(), &keys, &arguments);
@@ -68,12 +68,6 @@ impl SignInFleet {
     fn log(&self) -> String {
         self.gateway.log.lock().unwrap().iter().map(|line| format!("{line}\n")).collect()
     }
-}
-
-fn of_tokens<'a>(provider: &'a Provider, rules: &'a str) -> [&'a str; 8] {
-    let issuer = provider.url.as_str();
-    let [audience, name, email] = ["--oidc-audience", "--oidc-name-claim", "email"];
-    ["--oidc-issuer", issuer, audience, "fleet", "--oidc-rules", rules, name, email]
 }
 
 fn message(answer: &HttpResponse) -> String {
@@ -116,14 +110,7 @@ async fn a_code_of_the_provider_becomes_a_token_that_the_gateway_accepts_once() 
 }
 
 fn until_logged(fleet: &SignInFleet, text: &str) -> String {
-    for _ in 0..LOOKS {
-        let log = fleet.log();
-        if log.contains(text) {
-            return log;
-        }
-        pause();
-    }
-    panic!("not logged within two minutes: {text}: {}", fleet.log());
+    until(text, || fleet.log(), |log| log.contains(text))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,7 +216,7 @@ async fn codes_cannot_be_guessed_faster_than_keys() {
 async fn a_gateway_without_a_client_id_offers_no_sign_in() {
     let fleet = SignInFleet::start(Registration::default(), &[]).await;
     let rules = fleet.rules.to_str().unwrap();
-    let tokens = of_tokens(&fleet.provider, rules);
+    let tokens = fleet.provider.accepted(rules);
     let public = ["--public-url", &fleet.url];
     for more in [Vec::new(), tokens.to_vec(), [&tokens[..], &public].concat()] {
         let gateway = Gateway::start_with(&fleet.redis.url(), &fleet.keys, &more);

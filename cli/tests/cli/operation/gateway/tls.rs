@@ -5,10 +5,10 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use reqwest::Certificate;
-use tickfleet_testkit::RedisServer;
 
-use super::{Gateway, add_key};
-use crate::support::binary::{DevFleet, tickfleet};
+use super::Gateway;
+use super::fixture::GatewayFixture;
+use crate::support::binary::tickfleet;
 use crate::support::certificates::certificates;
 use crate::support::process::pause;
 
@@ -23,24 +23,22 @@ async fn ask(gateway: &Gateway, folder: &Path, key: &str) -> reqwest::Result<u16
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_serves_tls_and_reloads_a_new_certificate() {
     tickfleet_outbound::install_crypto_provider();
-    let redis = RedisServer::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let [old, new] = ["old", "new"].map(|name| folder.path().join(name));
+    let place = GatewayFixture::new(&[]).await;
+    let _fleet = place.fleet();
+    let [old, new] = ["old", "new"].map(|name| place.folder.path().join(name));
     for folder in [&old, &new] {
         fs::create_dir(folder).unwrap();
         certificates(folder, "DNS:localhost");
     }
-    let keys = folder.path().join("keys.yaml");
-    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
-    let served = ["tls.crt", "tls.key"].map(|name| folder.path().join(name));
+    let key = place.key("all", &[]);
+    let served = ["tls.crt", "tls.key"].map(|name| place.folder.path().join(name));
     let put = |from: &Path| {
         fs::copy(from.join("redis.pem"), &served[0]).unwrap();
         fs::copy(from.join("redis.key"), &served[1]).unwrap();
     };
     put(&old);
     let args = ["--tls-cert", served[0].to_str().unwrap(), "--tls-key", served[1].to_str().unwrap()];
-    let gateway = Gateway::start_with(&redis.url(), &keys, &args);
+    let gateway = place.gateway_with(&args);
     let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&gateway.address).unwrap()).collect();
     assert_eq!(ask(&gateway, &old, &key).await.unwrap(), 404);
     let reported = ask(&gateway, &new, &key).await.unwrap_err();
@@ -57,6 +55,6 @@ async fn a_gateway_serves_tls_and_reloads_a_new_certificate() {
     drop(silent);
     assert_eq!(ask(&gateway, &new, &key).await.unwrap(), 404);
 
-    let args = ["gateway", "--keys", keys.to_str().unwrap(), "--tls-cert", args[1], "--tls-key", args[3]];
+    let args = ["gateway", "--keys", place.keys.to_str().unwrap(), "--tls-cert", args[1], "--tls-key", args[3]];
     tickfleet(&args).exits(2).prints_error("expected a PEM certificate");
 }
