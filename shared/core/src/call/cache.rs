@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tickfleet_model::{TenantId, limits};
 
-use super::{CallName, guard_unchanged, is_contended};
+use super::{CallName, is_contended};
 use crate::decision::Context;
 use crate::mutant;
 use crate::record::Record;
@@ -183,7 +183,7 @@ fn fill_bucket(
 ) -> Result<(), Undecided> {
     let stored = view.record::<Bucket>(key)?;
     if !mutant!("cache_guards_the_bucket") {
-        guard_unchanged(transaction, key, stored.as_ref());
+        transaction.guard_read(key, stored.as_ref());
     }
     let mut bucket = stored.map(|stored| stored.value).unwrap_or_default();
     let mut parts: BTreeMap<&str, Bytes> = BTreeMap::new();

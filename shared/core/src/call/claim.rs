@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tickfleet_model::{TenantId, TurnId};
 
-use super::{CallName, due_at_once, guard_unchanged, wake};
+use super::{CallName, due_at_once, wake};
 use crate::decision::{Context, Decision, Step};
 use crate::keys::TurnName;
 use crate::mutant;
@@ -135,7 +135,7 @@ impl ClaimEffect {
                 if let ClaimState::Ended { result } = &claim.state {
                     return Ok(ClaimResult::Ended { by: claim.by.clone(), result: result.clone() });
                 }
-                guard_unchanged(transaction, &key, stored.as_ref());
+                transaction.guard_read(&key, stored.as_ref());
                 return Ok(ClaimResult::Ours);
             }
             let found = find(view, &self.effect.tenant, claim)?;
@@ -151,7 +151,7 @@ impl ClaimEffect {
             }
         }
         if !mutant!("claim_guards_its_record") {
-            guard_unchanged(transaction, &key, stored.as_ref());
+            transaction.guard_read(&key, stored.as_ref());
         }
         let lives_ms = (deadline_ms - context.now_ms).max(0) + self.window_ms;
         let claim =
@@ -171,7 +171,7 @@ impl Section for WaitForClaim<'_> {
         let key = effect.key();
         let stored = view.record::<Claim>(&key)?;
         if !mutant!("wait_for_claim_guards_the_claim") {
-            guard_unchanged(transaction, &key, stored.as_ref());
+            transaction.guard_read(&key, stored.as_ref());
         }
         let claim = in_force(stored.as_ref(), context.now_ms).filter(|claim| claim.by != *by);
         let mut claim = match claim {
@@ -247,7 +247,7 @@ fn guard_gone(transaction: &mut Transaction, view: &View, tenant: &TenantId, by:
     let key = turn_name(tenant, by).record();
     let stored = view.record::<Turn>(&key)?;
     if !mutant!("claim_guards_that_the_claimant_is_gone") {
-        guard_unchanged(transaction, &key, stored.as_ref());
+        transaction.guard_read(&key, stored.as_ref());
     }
     Ok(())
 }
@@ -291,7 +291,7 @@ impl EndClaim {
         let key = self.effect.key();
         let stored = view.record::<Claim>(&key)?;
         if !mutant!("end_claim_guards_its_record") {
-            guard_unchanged(transaction, &key, stored.as_ref());
+            transaction.guard_read(&key, stored.as_ref());
         }
         let claim = in_force(stored.as_ref(), context.now_ms);
         if claim.is_some_and(|claim| claim.by != self.by) {

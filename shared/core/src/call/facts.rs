@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::policy::{FactTransition, FactsSession};
 use tickfleet_model::{TenantId, TurnId, limits};
 
-use super::{CallName, guard_unchanged, wake};
+use super::{CallName, wake};
 use crate::decision::Context;
 use crate::mutant;
 use crate::record::Record;
@@ -291,7 +291,7 @@ impl Section for EndCalls {
         let key = self.session.key();
         let stored = view.record::<Session>(&key)?;
         if !mutant!("end_calls_guards_the_session") {
-            guard_unchanged(transaction, &key, stored.as_ref());
+            transaction.guard_read(&key, stored.as_ref());
         }
         let before = stored.map(|stored| stored.value).unwrap_or_default();
         let mut session = before.clone();

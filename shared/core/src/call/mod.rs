@@ -22,9 +22,8 @@ use tickfleet_model::{CallId, TenantId, TurnId};
 
 use crate::decision::Context;
 use crate::keys::TurnName;
-use crate::record::Stored;
 use crate::section::Section;
-use crate::transaction::{Conflict, Guard, RecordKey, TimerRule, Transaction};
+use crate::transaction::{Conflict, RecordKey, TimerRule, Transaction};
 use crate::turn::{EndSection, Turn};
 use crate::view::{Undecided, View};
 
@@ -105,13 +104,6 @@ impl EndSection for EndUnreported {
     ) -> Result<(), Undecided> {
         end_unreported(name, turn, transaction, view, context)
     }
-}
-
-fn guard_unchanged<T>(transaction: &mut Transaction, key: &RecordKey, stored: Option<&Stored<T>>) {
-    transaction.guard(match stored {
-        Some(stored) => Guard::Version(key.clone(), stored.version.clone()),
-        None => Guard::Absent(key.clone()),
-    });
 }
 
 /// If the turn does not wait, the timer fires without effect.

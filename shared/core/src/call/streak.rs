@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tickfleet_model::{AgentId, TaskId, TenantId};
 
-use super::{CallName, guard_unchanged, is_contended};
+use super::{CallName, is_contended};
 use crate::decision::Context;
 use crate::mutant;
 use crate::record::Record;
@@ -145,7 +145,7 @@ impl Section for CountCalls {
         }
         let stored = view.record::<Streak>(&key)?;
         if !mutant!("streak_guards_its_record") {
-            guard_unchanged(transaction, &key, stored.as_ref());
+            transaction.guard_read(&key, stored.as_ref());
         }
         let mut streak = stored.map(|stored| stored.value).unwrap_or_default();
         for call in &self.calls {

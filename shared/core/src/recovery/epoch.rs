@@ -226,10 +226,7 @@ impl Decision for ReportBegunCall {
         if let Some(reported) = self.known_of_turn(&mut transaction, view)? {
             return Ok(Step::Return(reported));
         }
-        transaction.guard(match &known {
-            Some(known) => Guard::Version(key.clone(), known.version.clone()),
-            None => Guard::Absent(key.clone()),
-        });
+        transaction.guard_read(&key, known.as_ref());
         let ours = known.map(|known| known.value).filter(|known| known.digest == self.digest);
         let mut recovered =
             ours.unwrap_or_else(|| RecoveredCalls { digest: self.digest.clone(), until_ms: 0, calls: BTreeMap::new() });

@@ -226,10 +226,7 @@ impl Reap<'_> {
     /// `write` is true if more transactions follow.
     fn keep_load(&self, transaction: &mut Transaction, known: Option<&Stored<Crash>>, write: bool, load: Load) {
         let key = crash(&self.consumer);
-        transaction.guard(
-            known
-                .map_or_else(|| Guard::Absent(key.clone()), |known| Guard::Version(key.clone(), known.version.clone())),
-        );
+        transaction.guard_read(&key, known);
         if write {
             let heartbeat = self.lease.version.clone();
             let crash = Crash { heartbeat, regular: load.regular, suspects: load.suspects };

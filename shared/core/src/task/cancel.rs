@@ -80,22 +80,13 @@ impl Cancel<'_> {
         let key = self.name.cancellation();
         let now_ms = context.now_ms;
         let known = view.record::<Cancellation>(&key)?;
-        transaction.guard(Guard::Present(self.name.record()));
+        transaction.guard(Guard::Present(self.name.record())).guard_read(&key, known.as_ref());
         let admitted_ms = Some(turn.value.admitted_ms);
-        match &known {
-            // A second cancel keeps the reason of the first one.
-            Some(known) if known.value.admitted_ms == admitted_ms => {
-                transaction.guard(Guard::Version(key, known.version.clone()));
-            }
-            _ => {
-                let cancellation = Cancellation { reason: bounded(&self.reason), admitted_ms };
-                let left_ms = (turn.value.head.deadline_ms - now_ms).max(0);
-                transaction.guard(
-                    known
-                        .map_or_else(|| Guard::Absent(key.clone()), |known| Guard::Version(key.clone(), known.version)),
-                );
-                transaction.put_for(&key, &cancellation, left_ms + 2 * self.bounds.lease_ms);
-            }
+        // A second cancel keeps the reason of the first one.
+        if known.is_none_or(|known| known.value.admitted_ms != admitted_ms) {
+            let cancellation = Cancellation { reason: bounded(&self.reason), admitted_ms };
+            let left_ms = (turn.value.head.deadline_ms - now_ms).max(0);
+            transaction.put_for(&key, &cancellation, left_ms + 2 * self.bounds.lease_ms);
         }
         transaction.timer(self.name.timer(), now_ms, TimerRule::Earlier);
         transaction.timer(cascade_timer(&self.name), now_ms, TimerRule::Earlier);
@@ -146,10 +137,7 @@ impl Cancel<'_> {
         if !mutant!("early_cancel_guards_the_absence") {
             transaction.guard(Guard::Absent(self.name.finished()));
         }
-        transaction.guard(match known {
-            Some(known) => Guard::Version(key.clone(), known.version),
-            None => Guard::Absent(key.clone()),
-        });
+        transaction.guard_read(&key, known.as_ref());
         let expired = view.first(&set, Some(u64::try_from(now_ms).unwrap_or(0)), EXPIRED_MAX)?;
         let max = limits::EARLY_CANCELS_MAX as u64 + expired.len() as u64;
         if !mutant!("early_cancel_guards_the_bound") {

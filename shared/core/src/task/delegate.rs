@@ -185,10 +185,7 @@ impl Delegate<'_> {
         if !mutant!("delegate_guards_the_absence") {
             transaction.guard(Guard::Absent(self.name.record())).guard(Guard::Absent(self.name.finished()));
         }
-        transaction.guard(given.map_or_else(
-            || Guard::Absent(self.name.given()),
-            |given| Guard::Version(self.name.given(), given.version),
-        ));
+        transaction.guard_read(&self.name.given(), given.as_ref());
         Ok(None)
     }
 

@@ -117,17 +117,16 @@ impl Decision for Submit<'_> {
         {
             // Most IDs are new, so the first attempt skips the read. The conflict returns an existing record.
             let is_known = view.get(&Query::Record(name.given())).is_ok();
-            if is_known && let Some(given) = view.record::<GivenId>(&name.given())? {
+            let given = if is_known { view.record::<GivenId>(&name.given())? } else { None };
+            if let Some(given) = &given {
                 if given.value.digest != digest {
                     return Ok(Step::Return(Submitted::Conflict));
                 }
-                if !self.is_lost(&given, view)? {
+                if !self.is_lost(given, view)? {
                     return Ok(Step::Return(Submitted::Duplicate));
                 }
-                transaction.guard(Guard::Version(name.given(), given.version));
-            } else {
-                transaction.guard(Guard::Absent(name.given()));
             }
+            transaction.guard_read(&name.given(), given.as_ref());
         }
         if let Some(refused) = context.conflicts.iter().find_map(refusal) {
             return Ok(Step::Return(refused));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tickfleet_model::{AgentId, TenantId};
 
-use super::super::{CallName, due_at_once, guard_unchanged};
+use super::super::{CallName, due_at_once};
 use super::write::Writing;
 use super::{Approval, ApprovalPreview, ApprovalState, Demand, EXACT, VoidApproval, waiting_of, waiting_of_agent};
 use crate::decision::Context;
@@ -104,7 +104,7 @@ impl AskApproval {
         let writing = Writing { tenant, id: &self.id, now_ms: context.now_ms };
         let stored = view.record::<Approval>(&writing.key())?;
         if !mutant!("ask_guards_the_approval") {
-            guard_unchanged(transaction, &writing.key(), stored.as_ref());
+            transaction.guard_read(&writing.key(), stored.as_ref());
         }
         let until_ms = match stored.map(|stored| stored.value.state) {
             Some(ApprovalState::Waiting { until_ms }) if until_ms > context.now_ms => until_ms,

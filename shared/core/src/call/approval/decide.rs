@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value as Json, json};
 use tickfleet_model::TenantId;
 
-use super::super::{guard_unchanged, wake};
+use super::super::wake;
 use super::write::Writing;
 use super::{Approval, ApprovalState, Vote, key};
 use crate::bounds::Bounds;
@@ -166,7 +166,7 @@ impl DecideApproval<'_> {
         let writing = self.writing(context);
         let mut transaction = Transaction::new(context.version.clone());
         transaction.dedupe_record = Some(writing.key());
-        guard_unchanged(&mut transaction, &writing.key(), Some(stored));
+        transaction.guard_read(&writing.key(), Some(stored));
         writing.end(&mut transaction, &stored.value, state, context.now_ms);
         transaction
     }
@@ -209,8 +209,8 @@ impl Decision for DecideApproval<'_> {
         let waits = turn.as_ref().map(|turn| &turn.value).filter(|turn| waits_for(turn, approval, self.id, now_ms));
         let Some(deadline_ms) = waits.filter(|turn| !is_canceled(turn)).map(|turn| turn.head.deadline_ms) else {
             let mut transaction = self.end(context, &stored, ApprovalState::Void { at_ms: now_ms });
-            guard_unchanged(&mut transaction, &name.record(), turn.as_ref());
-            guard_unchanged(&mut transaction, &name.cancellation(), canceled.as_ref());
+            transaction.guard_read(&name.record(), turn.as_ref());
+            transaction.guard_read(&name.cancellation(), canceled.as_ref());
             return Ok(Step::Commit(transaction, DecideResult::Gone));
         };
         if !approval.demands.iter().any(|demand| demand.admits(self.roles)) {
@@ -219,12 +219,12 @@ impl Decision for DecideApproval<'_> {
         let mut transaction = Transaction::new(context.version.clone());
         transaction.dedupe_record = Some(writing.key());
         if !mutant!("decide_guards_the_approval") {
-            guard_unchanged(&mut transaction, &writing.key(), Some(&stored));
+            transaction.guard_read(&writing.key(), Some(&stored));
         }
         if !mutant!("decide_guards_the_turn") {
-            guard_unchanged(&mut transaction, &name.record(), turn.as_ref());
+            transaction.guard_read(&name.record(), turn.as_ref());
         }
-        guard_unchanged(&mut transaction, &name.cancellation(), canceled.as_ref());
+        transaction.guard_read(&name.cancellation(), canceled.as_ref());
         if !mutant!("decide_guards_the_time") {
             transaction.guard(Guard::Before(until_ms));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tickfleet_model::{AgentId, TenantId};
 
-use super::super::{CallName, guard_unchanged};
+use super::super::CallName;
 use super::{Approval, ApprovalState, Consent, EXACT, KEPT_MS, events, key, waiting, waiting_of, waiting_of_agent};
 use crate::decision::Context;
 use crate::mutant;
@@ -70,7 +70,7 @@ impl Writing<'_> {
     fn open(&self, transaction: &mut Transaction, view: &View) -> Result<Option<Approval>, Undecided> {
         let stored = view.record::<Approval>(&self.key())?;
         if !mutant!("void_guards_the_approval") {
-            guard_unchanged(transaction, &self.key(), stored.as_ref());
+            transaction.guard_read(&self.key(), stored.as_ref());
         }
         Ok(stored.map(|stored| stored.value).filter(|approval| approval.state.until_ms().is_some()))
     }
@@ -150,7 +150,7 @@ impl UseConsent {
         let Some(approval) = stored.as_ref().map(|stored| &stored.value) else { return Ok(Consent::Unasked) };
         let consent = approval.consent(call, &self.binding, now_ms);
         let Some(until_ms) = approval.state.until_ms() else {
-            guard_unchanged(transaction, &writing.key(), stored.as_ref());
+            transaction.guard_read(&writing.key(), stored.as_ref());
             return Ok(consent);
         };
         let state = match consent {
@@ -167,7 +167,7 @@ impl UseConsent {
             _ => return Ok(consent),
         };
         if !mutant!("consent_guards_the_approval") {
-            guard_unchanged(transaction, &writing.key(), stored.as_ref());
+            transaction.guard_read(&writing.key(), stored.as_ref());
         }
         writing.end(transaction, approval, state, deadline_ms);
         Ok(consent)

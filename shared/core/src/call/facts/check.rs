@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tickfleet_model::{TurnId, limits};
 
-use super::super::{CallName, guard_unchanged, wake};
+use super::super::{CallName, wake};
 use super::turns::{Dependence, Turns};
 use super::{Fact, PossibleFactChange, RunningFactCall, Session, SessionName, put_session};
 use crate::decision::Context;
@@ -318,7 +318,7 @@ impl CheckFacts {
         let mut turns = Turns::new(view, &self.session.tenant, &call.turn, own);
         let checked = check(before.clone(), call, self, own, &mut turns, now_ms)?;
         if !mutant!("facts_guard_the_session") {
-            guard_unchanged(transaction, &key, stored.as_ref());
+            transaction.guard_read(&key, stored.as_ref());
         }
         if !mutant!("facts_guard_other_turns") {
             turns.guard(transaction);

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{TenantId, TurnId};
 
-use super::super::guard_unchanged;
 use crate::keys::TurnName;
 use crate::record::Stored;
 use crate::transaction::{CounterKey, Transaction};
@@ -80,7 +79,7 @@ impl<'a> Turns<'a> {
     pub(super) fn guard(&self, transaction: &mut Transaction) {
         for (turn, stored) in &self.read {
             let key = TurnName { tenant: self.tenant.clone(), turn: turn.clone() }.record();
-            guard_unchanged(transaction, &key, stored.as_ref());
+            transaction.guard_read(&key, stored.as_ref());
         }
     }
 

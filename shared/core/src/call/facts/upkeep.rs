@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tickfleet_model::TurnId;
 use tickfleet_model::policy::FactTransition;
 
-use super::super::{CallName, guard_unchanged};
+use super::super::CallName;
 use super::{AppliedFactChange, Expected, Session, SessionName, put_session};
 use crate::decision::{Context, Decision, Step};
 use crate::mutant;
@@ -142,7 +142,7 @@ fn change(
     let mut transaction = Transaction::new(context.version.clone());
     transaction.dedupe_record = Some(key.clone());
     if !mutant!("restate_guards_the_session") {
-        guard_unchanged(&mut transaction, &key, stored.as_ref());
+        transaction.guard_read(&key, stored.as_ref());
     }
     put_session(&mut transaction, &key, &session, context.now_ms);
     Ok(Step::Commit(transaction, true))
