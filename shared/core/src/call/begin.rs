@@ -22,10 +22,11 @@ pub use result::{BeginResult, Refusal, Started};
 use crate::decision::{Context, Decision, Step};
 use crate::mutant;
 use crate::recovery::epoch::{RecoveredCallsView, recovered_calls};
+use crate::task::cancel::cancel_of;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Version};
 use crate::turn::slice::Slice;
 use crate::turn::state::UsedConsent;
-use crate::turn::{Begun, Cancellation, State, Turn, WaitReason};
+use crate::turn::{Begun, State, Turn, WaitReason};
 use crate::view::{Query, Undecided, View};
 
 use super::CallName;
@@ -227,14 +228,13 @@ impl Begin<'_> {
         if !mutant!("begin_guards_the_version") {
             base.guard(Guard::Version(self.slice.name.record(), version.clone()));
         }
-        let canceled = self.slice.name.cancellation();
-        let found = if has_changed(&canceled, context) { view.record::<Cancellation>(&canceled)? } else { None };
-        match found {
-            Some(found) if found.value.is_of(turn) => return Ok(Err(found.value.reason)),
-            Some(found) => base.guard(Guard::Version(canceled, found.version)),
-            None if mutant!("begin_guards_the_cancel") => &mut base,
-            None => base.guard(Guard::Absent(canceled)),
-        };
+        let cancel = cancel_of(view, &self.slice.name, turn.admitted_ms)?;
+        if let Some(reason) = cancel.reason {
+            return Ok(Err(reason));
+        }
+        if !mutant!("begin_guards_the_cancel") {
+            base.guard(cancel.guard);
+        }
         if !mutant!("begin_guards_the_recovered_calls") {
             base.guards.extend(recovered.guard.clone());
         }

@@ -177,26 +177,23 @@ fn dead_letter(transaction: &mut Transaction, name: &TurnName, why: &str, bounds
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KnownCancel {
-    /// The guard fails if a cancel of this turn is written.
-    None(Guard),
-    Canceled(String),
+pub struct KnownCancel {
+    /// Fails if a cancel of this turn is written.
+    pub guard: Guard,
+    /// `None` if the turn is not canceled. A cancel of an earlier turn with this ID does not count.
+    pub reason: Option<String>,
 }
 
 /// Requests no read: a cancel that was not read counts as absent. If the cancel exists, the guard fails, and the
 /// conflict returns the record.
 pub fn cancel_of(view: &View, name: &TurnName, admitted_ms: i64) -> Result<KnownCancel, Undecided> {
     let key = name.cancellation();
-    if view.get(&Query::Record(key.clone())).is_err() {
-        return Ok(KnownCancel::None(Guard::Absent(key)));
-    }
-    Ok(match view.record::<Cancellation>(&key)? {
-        Some(known) if known.value.admitted_ms.is_none_or(|at| at == admitted_ms) => {
-            KnownCancel::Canceled(known.value.reason)
-        }
-        Some(known) => KnownCancel::None(Guard::Version(key, known.version)),
-        None => KnownCancel::None(Guard::Absent(key)),
-    })
+    let is_known = view.get(&Query::Record(key.clone())).is_ok();
+    let Some(Stored { version, value, .. }) = (if is_known { view.record::<Cancellation>(&key)? } else { None }) else {
+        return Ok(KnownCancel { guard: Guard::Absent(key), reason: None });
+    };
+    let is_of_turn = value.admitted_ms.is_none_or(|at| at == admitted_ms);
+    Ok(KnownCancel { guard: Guard::Version(key, version), reason: is_of_turn.then_some(value.reason) })
 }
 
 /// Removes the early cancel: either the admission ends the turn, or the cancel belongs to an earlier turn with this ID.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tickfleet_model::{TaskId, TurnId};
 
-use super::cancel::{KnownCancel, cancel_of, take_early};
+use super::cancel::{cancel_of, take_early};
 use super::lists::{add_to_list, join};
 pub use super::refusal::Refusal;
 use crate::bounds::Bounds;
@@ -84,22 +84,13 @@ impl Decision for Delegate<'_> {
             return Ok(Step::Return(DelegateResult::Refused(refusal)));
         }
         let mut turn = self.turn(parent.as_ref(), context.now_ms);
-        let reason = match cancel_of(view, &self.name, turn.admitted_ms)? {
-            KnownCancel::Canceled(reason) => {
-                take_early(&mut transaction, &self.name);
-                turn.canceled = Some(reason);
-                Some(EndReason::Canceled)
-            }
-            KnownCancel::None(guard) if matches!(guard, Guard::Version(..)) => {
-                transaction.guard(guard);
-                take_early(&mut transaction, &self.name);
-                None
-            }
-            KnownCancel::None(guard) => {
-                transaction.guard(guard);
-                None
-            }
-        };
+        let cancel = cancel_of(view, &self.name, turn.admitted_ms)?;
+        if matches!(cancel.guard, Guard::Version(..)) {
+            take_early(&mut transaction, &self.name);
+        }
+        transaction.guard(cancel.guard);
+        turn.canceled = cancel.reason;
+        let reason = turn.canceled.is_some().then_some(EndReason::Canceled);
         let is_late = turn.head.deadline_ms <= context.now_ms;
         if is_late && self.source == Source::Call {
             return Ok(Step::Return(DelegateResult::Refused(Refusal::DeadlinePassed)));
@@ -354,15 +345,11 @@ impl Delegate<'_> {
 
 fn is_active(transaction: &mut Transaction, view: &View, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
     let is_over = turn.canceled.is_some() || matches!(turn.state, State::Ending { .. });
-    match cancel_of(view, name, turn.admitted_ms)? {
-        KnownCancel::None(guard) if !is_over => {
-            if !mutant!("delegate_guards_the_cancel_of_the_parent") {
-                transaction.guard(guard);
-            }
-            Ok(true)
-        }
-        _ => Ok(false),
+    let cancel = cancel_of(view, name, turn.admitted_ms)?;
+    if !mutant!("delegate_guards_the_cancel_of_the_parent") {
+        transaction.guard(cancel.guard);
     }
+    Ok(!is_over && cancel.reason.is_none())
 }
 
 fn total(counter: CounterKey, amount: u64, max: u64) -> Guard {

@@ -10,13 +10,13 @@ use crate::keys::{self, TurnName};
 use crate::mutant;
 use crate::record::Stored;
 use crate::recovery::reap::end_soon;
-use crate::task::cancel::{KnownCancel, cancel_of};
+use crate::task::cancel::cancel_of;
 use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transaction, Write};
 use crate::turn::end::RUNTIME;
 use crate::turn::local::LocalEnd;
 use crate::turn::slice::{Slice, calls_of, dispatch};
 use crate::turn::state::EndReason;
-use crate::turn::{Begun, Cancellation, Destination, Suspect, Turn};
+use crate::turn::{Begun, Destination, Suspect, Turn};
 use crate::view::{Query, Undecided, View};
 
 #[derive(Debug, Clone)]
@@ -47,14 +47,12 @@ impl Decision for RenewTaskLease {
         if stored.in_flight_entry() != Some(&self.entry) {
             return Ok(Step::Return(RenewTaskLeaseResult::Stale));
         }
-        let KnownCancel::None(guard) = cancel_of(view, &self.name, stored.value.admitted_ms)? else {
-            return Ok(Step::Return(RenewTaskLeaseResult::Over));
-        };
-        if stored.value.head.deadline_ms <= context.now_ms {
+        let cancel = cancel_of(view, &self.name, stored.value.admitted_ms)?;
+        if cancel.reason.is_some() || stored.value.head.deadline_ms <= context.now_ms {
             return Ok(Step::Return(RenewTaskLeaseResult::Over));
         }
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard(guard).guard(Guard::Version(self.name.record(), stored.version.clone()));
+        transaction.guard(cancel.guard).guard(Guard::Version(self.name.record(), stored.version.clone()));
         renew(&mut transaction, &self.name, &stored, context.now_ms);
         Ok(Step::Commit(transaction, RenewTaskLeaseResult::Renewed))
     }
@@ -139,19 +137,15 @@ impl Decision for HandleLeaseTimer<'_> {
         let calls = calls_of(view.entry(&queue, &entry)?);
         let mut case = Case { lease_timer: self, context, stored, entry, queue, calls, lease_ms };
         let mut transaction = Transaction::new(context.version.clone());
-        let key = self.name.cancellation();
-        let cancellation = view.record::<Cancellation>(&key)?;
-        let of_turn = cancellation.as_ref().filter(|known| known.value.is_of(&case.stored.value));
-        let reason = match of_turn {
-            Some(known) => {
-                case.stored.value.canceled = Some(known.value.reason.clone());
+        let cancel = cancel_of(view, &self.name, case.stored.value.admitted_ms)?;
+        transaction.guard(cancel.guard);
+        let reason = match cancel.reason {
+            Some(reason) => {
+                case.stored.value.canceled = Some(reason);
                 Some(EndReason::Canceled)
             }
             None => (case.stored.value.head.deadline_ms <= context.now_ms).then_some(EndReason::Expired),
         };
-        transaction.guard(
-            cancellation.map_or_else(|| Guard::Absent(key.clone()), |known| Guard::Version(key.clone(), known.version)),
-        );
         let is_held = view.holder(&case.queue, &case.entry)?.is_some();
         let result = if is_held { case.held(&mut transaction, reason) } else { case.waiting(&mut transaction, reason) };
         Ok(Step::Commit(transaction, result))

@@ -5,7 +5,6 @@ use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{Call, Priority, RejectionCode};
 
 use super::advance::{AdvanceResult, Candidate};
-use super::cancellation::Cancellation;
 use super::end::{GivenId, GivenState, Render, waiter};
 use super::limit::Policy;
 use super::state::{Destination, EndReason, Head, State, Turn};
@@ -16,7 +15,7 @@ use crate::mutant;
 use crate::record::Record;
 use crate::recovery::epoch::recovered_calls;
 use crate::recovery::inbound::TakenInbound;
-use crate::task::cancel::{KnownCancel, cancel_of, take_early};
+use crate::task::cancel::{cancel_of, take_early};
 use crate::transaction::{ConditionalDebit, Conflict, CounterKey, EntryId, Guard, Transaction, Window, Write};
 use crate::view::{Query, Undecided, View};
 
@@ -211,34 +210,22 @@ impl Admit<'_> {
         let is_active = |task: &Turn| task.head.agent == self.head.agent && !matches!(task.state, State::Ending { .. });
         let Some(task) = task.filter(is_active) else { return Ok(Budget::Unknown) };
         let Some(part) = &task.task else { return Ok(Budget::Unknown) };
-        match cancel_of(view, &name, task.admitted_ms)? {
-            KnownCancel::None(guard) => {
-                transaction.guard(guard);
-            }
-            _ if mutant!("admit_knows_the_cancel_of_the_task") => {}
-            _ => return Ok(Budget::Unknown),
+        let cancel = cancel_of(view, &name, task.admitted_ms)?;
+        if cancel.reason.is_some() && !mutant!("admit_knows_the_cancel_of_the_task") {
+            return Ok(Budget::Unknown);
         }
-        transaction.guard(Guard::Present(name.record()));
+        transaction.guard(cancel.guard).guard(Guard::Present(name.record()));
         Ok(Budget::Granted(part.budget))
     }
 
     fn ends(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<Option<Ends>, Undecided> {
-        let key = self.name.cancellation();
-        // Cancellations are rare, so the first attempt skips the read. The conflict returns an existing cancellation.
-        let is_known = view.get(&Query::Record(key.clone())).is_ok();
-        let cancellation = if is_known { view.record::<Cancellation>(&key)? } else { None };
-        match cancellation {
-            Some(cancellation) => {
-                transaction.guard(Guard::Version(key.clone(), cancellation.version));
-                if cancellation.value.admitted_ms.is_none() {
-                    take_early(transaction, &self.name);
-                    return Ok(Some(Ends::canceled(cancellation.value.reason)));
-                }
-            }
-            None if mutant!("admit_knows_the_cancel") => {}
-            None => {
-                transaction.guard(Guard::Absent(key));
-            }
+        let cancel = cancel_of(view, &self.name, context.now_ms)?;
+        if !mutant!("admit_knows_the_cancel") {
+            transaction.guard(cancel.guard);
+        }
+        if let Some(reason) = cancel.reason {
+            take_early(transaction, &self.name);
+            return Ok(Some(Ends::canceled(reason)));
         }
         if let Some(outer) = outer_turn(&self.name.turn) {
             let outer = TurnName { tenant: self.name.tenant.clone(), turn: outer }.record();

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::Cancellation;
 use super::end::Render;
 use super::state::{Destination, EndReason, State, Turn};
 use crate::bounds::Bounds;
@@ -11,6 +10,7 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::TurnName;
 use crate::mutant;
 use crate::record::Stored;
+use crate::task::cancel::cancel_of;
 use crate::transaction::{Guard, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
@@ -75,31 +75,16 @@ impl Decision for Due<'_> {
         if !mutant!("due_guards_the_version") {
             transaction.guard(Guard::Version(record, stored.version.clone()));
         }
-        let canceled = self.guard_cancellation(&mut transaction, &stored.value, view)?;
+        // Without this guard, the decision could postpone the timer of a concurrent cancellation, and lose the
+        // cancellation.
+        let cancel = cancel_of(view, self.name, stored.value.admitted_ms)?;
+        if !mutant!("due_guards_the_cancellation") {
+            transaction.guard(cancel.guard);
+        }
+        let canceled = cancel.reason;
         let mut case = Case { due: self, stored: &stored, canceled, view, context, transaction };
         let fired = case.decide()?;
         Ok(if fired == DueResult::External { Step::Return(fired) } else { Step::Commit(case.transaction, fired) })
-    }
-}
-
-impl Due<'_> {
-    /// Without this guard, the decision could postpone the timer of a concurrent cancellation, and lose the
-    /// cancellation.
-    fn guard_cancellation(
-        &self,
-        transaction: &mut Transaction,
-        turn: &Turn,
-        view: &View,
-    ) -> Result<Option<String>, Undecided> {
-        let record = self.name.cancellation();
-        let found = view.record::<Cancellation>(&record)?;
-        if !mutant!("due_guards_the_cancellation") {
-            transaction.guard(match &found {
-                Some(found) => Guard::Version(record, found.version.clone()),
-                None => Guard::Absent(record),
-            });
-        }
-        Ok(found.filter(|found| found.value.is_of(turn)).map(|found| found.value.reason))
     }
 }
 

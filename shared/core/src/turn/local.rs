@@ -7,13 +7,13 @@ use tickfleet_model::Conclusion;
 
 use super::end::RUNTIME;
 use super::holder;
-use super::park::guard_not_canceled;
 use super::slice::{Slice, calls_of, dispatch, offer};
 use super::state::{Begun, Destination, LocalCall, Turn};
 use crate::decision::{Context, Decision, Step};
 use crate::keys::TurnName;
 use crate::mutant;
 use crate::record::Stored;
+use crate::task::cancel::cancel_of;
 use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
@@ -51,9 +51,11 @@ impl Decision for Offer<'_> {
         };
         let mut transaction = Transaction::new(context.version.clone());
         holder::guard_version(&mut transaction, slice);
-        if !guard_not_canceled(&mut transaction, name, &slice.turn, view, context)? {
+        let cancel = cancel_of(view, name, slice.turn.admitted_ms)?;
+        if cancel.reason.is_some() {
             return Ok(Step::Return(OfferResult::Canceled));
         }
+        transaction.guard(cancel.guard);
         let mut turn = slice.turn.clone();
         turn.may_have_run |= self.had_parallel_reads || turn.crashes > 0;
         turn.clear_suspicion();

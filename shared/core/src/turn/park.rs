@@ -1,6 +1,5 @@
 //! Parks a slice while its next call waits, to free the worker's slot.
 
-use super::Cancellation;
 use super::end::return_permits;
 use super::holder;
 use super::parked::join_parked;
@@ -10,7 +9,8 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::TurnName;
 use crate::mutant;
 use crate::section::{self, Section};
-use crate::transaction::{Conflict, Guard, RecordKey, TimerRule, Transaction};
+use crate::task::cancel::cancel_of;
+use crate::transaction::{Guard, RecordKey, TimerRule, Transaction};
 use crate::view::{Undecided, View};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,9 +68,11 @@ impl Decision for Park<'_> {
         }
         let mut transaction = Transaction::new(context.version.clone());
         holder::guard_version(&mut transaction, slice);
-        if !guard_not_canceled(&mut transaction, name, &slice.turn, view, context)? {
+        let cancel = cancel_of(view, name, slice.turn.admitted_ms)?;
+        if cancel.reason.is_some() {
             return Ok(Step::Return(ParkResult::Canceled));
         }
+        transaction.guard(cancel.guard);
         let has_ended = self.guard_wait(&mut transaction, context);
         section::add_all(self.sections, &mut transaction, view, context)?;
         let due_ms = self.write(&mut transaction, context.now_ms, has_ended);
@@ -221,23 +223,4 @@ const fn guarded_record(guard: &Guard) -> Option<&RecordKey> {
         Guard::Version(record, _) | Guard::Absent(record) | Guard::Present(record) => Some(record),
         _ => None,
     }
-}
-
-/// Ignores a cancellation of an earlier turn with the same ID. Returns false if the turn is canceled.
-pub(super) fn guard_not_canceled(
-    transaction: &mut Transaction,
-    name: &TurnName,
-    turn: &Turn,
-    view: &View,
-    context: &Context,
-) -> Result<bool, Undecided> {
-    let record = name.cancellation();
-    let is_known = context.failed(|conflict| matches!(conflict, Conflict::Record { key, .. } if *key == record));
-    let found = if is_known { view.record::<Cancellation>(&record)? } else { None };
-    match found {
-        Some(found) if found.value.is_of(turn) => return Ok(false),
-        Some(found) => transaction.guard(Guard::Version(record, found.version)),
-        None => transaction.guard(Guard::Absent(record)),
-    };
-    Ok(true)
 }

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use tickfleet_model::{Call, RejectionCode};
 
 use super::advance::{AdvanceResult, Candidate, leave_queue};
-use super::cancellation::Cancellation;
 use super::dead_letter::DeadLetter;
 use super::due::EndSection;
 use super::end::{Render, parts};
@@ -18,7 +17,8 @@ use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
 use crate::mutant;
-use crate::record::{Stored, Unreadable};
+use crate::record::Unreadable;
+use crate::task::cancel::cancel_of;
 use crate::transaction::{Conflict, CounterKey, Guard, RecordKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
@@ -201,19 +201,11 @@ impl Release<'_> {
         view: &View,
         context: &Context,
     ) -> Result<(Option<EndReason>, Option<String>), Undecided> {
-        let key = self.name.cancellation();
-        // Cancellations are rare, so the first attempt skips the read. The conflict returns an existing cancellation.
-        let is_known = view.get(&Query::Record(key.clone())).is_ok();
-        let cancellation: Option<Stored<Cancellation>> = if is_known { view.record(&key)? } else { None };
-        match cancellation {
-            Some(cancellation) if cancellation.value.is_of(turn) => {
-                transaction.guard(Guard::Version(key.clone(), cancellation.version)).write(Write::Delete(key));
-                return Ok((Some(EndReason::Canceled), Some(cancellation.value.reason)));
-            }
-            Some(_) => {}
-            None => {
-                transaction.guard(Guard::Absent(key));
-            }
+        let cancel = cancel_of(view, &self.name, turn.admitted_ms)?;
+        transaction.guard(cancel.guard);
+        if cancel.reason.is_some() {
+            transaction.write(Write::Delete(self.name.cancellation()));
+            return Ok((Some(EndReason::Canceled), cancel.reason));
         }
         if turn.head.deadline_ms > context.now_ms {
             return Ok((None, None));

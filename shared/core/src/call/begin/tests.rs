@@ -12,8 +12,8 @@ use super::super::testing::{MiniStore, agent, call, detects, name, tenant, turn}
 use super::*;
 use crate::recovery::epoch::{JournaledOutcome, ReportBegunCall};
 use crate::section::{self, Section};
-use crate::turn::Suspect;
 use crate::turn::end::RenderedCall;
+use crate::turn::{Cancellation, Suspect};
 use tickfleet_model::policy::FactTransition;
 use tickfleet_model::{TaskGrant, TaskId};
 
