@@ -98,15 +98,8 @@ impl Decision for PruneCounter {
         };
         let mut transaction = Transaction::new(context.version.clone());
         // The guard fails if a debit after the read opened a new window, or if a rolling counter has an amount left.
-        transaction.guard(Guard::Debit(ConditionalDebit {
-            counter: self.counter.clone(),
-            amount: 0,
-            max: 0,
-            window,
-            behind_queue: true,
-            shadow: false,
-            counters_max: u64::MAX,
-        }));
+        let debit = ConditionalDebit::total(self.counter.clone(), 0, 0);
+        transaction.guard(Guard::Debit(ConditionalDebit { window, behind_queue: true, ..debit }));
         transaction.write(Write::DeleteCounter(self.counter.clone()));
         Ok(Step::Commit(transaction, true))
     }

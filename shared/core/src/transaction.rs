@@ -184,6 +184,13 @@ pub struct ConditionalDebit {
 }
 
 impl ConditionalDebit {
+    /// Debits a counter without a window.
+    #[must_use]
+    pub const fn total(counter: CounterKey, amount: u64, max: u64) -> Self {
+        let window = Window::Total;
+        Self { counter, amount, max, window, behind_queue: false, shadow: false, counters_max: u64::MAX }
+    }
+
     #[must_use]
     pub fn only_checks(&self) -> bool {
         self.amount == 0 && self.window == Window::Total

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use crate::counters::expire_counters;
-use crate::transaction::{ConditionalDebit, CounterKey, Guard, Transaction, Window};
+use crate::transaction::{ConditionalDebit, CounterKey, Guard, Transaction};
 use crate::turn::TaskPart;
 
 /// Every store represents all integers up to this maximum exactly.
@@ -89,14 +89,11 @@ pub fn count_use(
     for unit in UsageUnit::ALL {
         let limit = unit.limit(tenant, start_ms);
         expire_counters(&limit, ends_ms, transaction);
+        let counter = CounterKey::new(limit, agent.as_str());
         let debit = Guard::Debit(ConditionalDebit {
-            counter: CounterKey::new(limit, agent.as_str()),
-            amount: unit.amount(used).min(COUNTER_MAX / 2),
-            max: COUNTER_MAX,
-            window: Window::Total,
-            behind_queue: false,
             shadow: true,
             counters_max: limits::USAGE_AGENTS_MAX as u64,
+            ..ConditionalDebit::total(counter, unit.amount(used).min(COUNTER_MAX / 2), COUNTER_MAX)
         });
         // The acknowledgment must stay the last guard.
         let held = transaction.guards.iter().position(|guard| matches!(guard, Guard::Held(..)));

@@ -11,7 +11,7 @@ use tickfleet_core::turn::limit::ResolvedLimit;
 use tickfleet_core::turn::limit::evaluate::WINDOW_CHECK_MS;
 use tickfleet_core::turn::state::BudgetUnit;
 use tickfleet_core::usage::{Day, ModelUse};
-use tickfleet_core::{EntryId, Query, Value, keys};
+use tickfleet_core::{ConditionalDebit, EntryId, Query, Value, keys};
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_engine::resolved_limits::{counter_of, known_zone};
 use tickfleet_engine::time::rfc3339;
@@ -164,16 +164,17 @@ impl<'a> Budgets<'a> {
         let limit = &policy.limits[debits.limit];
         let resolved = ResolvedLimit::configured(policy, owner, limit, (store.shard(), store.options().shards));
         let (counter, stagger_ms) = counter_of(&resolved, &debits.key);
-        BudgetDebit {
+        let debit = ConditionalDebit {
             counter,
-            unit: if matches!(limit.bound, LimitBound::Tokens(_)) { BudgetUnit::Tokens } else { BudgetUnit::Money },
             amount: debits.amounts.first().copied().flatten().unwrap_or(0),
             max: resolved.max,
             window: resolved.window.at(self.now_ms, stagger_ms),
+            behind_queue: false,
             shadow: resolved.is_shadow(),
             counters_max: resolved.counters_max,
-            waits: resolved.on_reach == OnReach::Wait,
-        }
+        };
+        let unit = if matches!(limit.bound, LimitBound::Tokens(_)) { BudgetUnit::Tokens } else { BudgetUnit::Money };
+        BudgetDebit { debit, unit, waits: resolved.on_reach == OnReach::Wait }
     }
 
     async fn shortage_failure(&self, shortage: &Shortage) -> Result<ToolFailure, ToolFailure> {

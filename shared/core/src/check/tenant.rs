@@ -4,7 +4,7 @@ use tickfleet_model::TenantId;
 
 use crate::decision::{Context, Decision, Step};
 use crate::keys;
-use crate::transaction::{ConditionalDebit, CounterKey, Guard, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, CounterKey, Guard, Transaction, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
@@ -66,15 +66,7 @@ impl Decision for Recount {
         for ((limit, counted), (_, stored)) in numbers(&self.counted).into_iter().zip(numbers(&self.stored)) {
             let counter = CounterKey::new(limit, self.tenant.as_str());
             // The guard fails if the counter has grown since the read, for example because of another correction.
-            transaction.guard(Guard::Debit(ConditionalDebit {
-                counter: counter.clone(),
-                amount: 0,
-                max: stored,
-                window: Window::Total,
-                behind_queue: false,
-                shadow: false,
-                counters_max: u64::MAX,
-            }));
+            transaction.guard(Guard::Debit(ConditionalDebit::total(counter.clone(), 0, stored)));
             let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
             let amount = signed(counted) - signed(stored);
             if amount != 0 {

@@ -11,7 +11,7 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName, limits};
 use crate::mutant;
 use crate::recovery::inbound::TakenInbound;
-use crate::transaction::{ConditionalDebit, Conflict, CounterKey, Guard, TimerRule, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, Conflict, CounterKey, Guard, TimerRule, Transaction, Write};
 use crate::turn::end::parts::call as call_part;
 use crate::turn::end::{GivenId, GivenState};
 use crate::turn::slice::dispatch;
@@ -353,7 +353,5 @@ fn is_active(transaction: &mut Transaction, view: &View, name: &TurnName, turn: 
 }
 
 fn total(counter: CounterKey, amount: u64, max: u64) -> Guard {
-    let window = Window::Total;
-    let counters_max = u64::MAX;
-    Guard::Debit(ConditionalDebit { counter, amount, max, window, behind_queue: false, shadow: false, counters_max })
+    Guard::Debit(ConditionalDebit::total(counter, amount, max))
 }

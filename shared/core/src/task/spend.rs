@@ -22,14 +22,9 @@ const LOOK_MS: i64 = 250;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetDebit {
-    pub counter: CounterKey,
+    /// The amount is in tokens, or in millionths of money.
+    pub debit: ConditionalDebit,
     pub unit: BudgetUnit,
-    /// Tokens, or money in millionths.
-    pub amount: u64,
-    pub max: u64,
-    pub window: Window,
-    pub shadow: bool,
-    pub counters_max: u64,
     /// If false, a request that exceeds the budget is rejected.
     pub waits: bool,
 }
@@ -112,9 +107,9 @@ impl Decision for Reserve {
         transaction.stamped = true;
         transaction.dedupe_record = Some(self.name.record());
         transaction.guard(Guard::Version(self.name.record(), stored.version));
-        for debit in &self.debits {
+        for BudgetDebit { debit, .. } in &self.debits {
             if !mutant!("reserve_debits_the_budget") {
-                transaction.guard(Guard::Debit(debit.debit()));
+                transaction.guard(Guard::Debit(debit.clone()));
             }
             let set = keys::budget_queue(&debit.counter);
             transaction.write(Write::RemoveMember { set, member: self.name.to_string().into(), queue_of: None });
@@ -133,24 +128,13 @@ impl Decision for Reserve {
 }
 
 impl BudgetDebit {
-    fn debit(&self) -> ConditionalDebit {
-        ConditionalDebit {
-            counter: self.counter.clone(),
-            amount: self.amount,
-            max: self.max,
-            window: self.window,
-            behind_queue: false,
-            shadow: self.shadow,
-            counters_max: self.counters_max,
-        }
-    }
-
     fn reserved(&self) -> (CounterKey, BudgetUnit, u64, i64) {
-        let ends_ms = match self.window {
+        let ConditionalDebit { counter, amount, window, .. } = &self.debit;
+        let ends_ms = match *window {
             Window::Fixed { end_ms, .. } | Window::Day { end_ms, .. } => end_ms,
             Window::Rolling { .. } | Window::Concurrency | Window::Total => 0,
         };
-        (self.counter.clone(), self.unit, self.amount, ends_ms)
+        (counter.clone(), self.unit, *amount, ends_ms)
     }
 }
 
@@ -158,11 +142,11 @@ impl Reserve {
     fn shortage(&self, context: &Context) -> Option<Shortage> {
         context.conflicts.iter().rev().find_map(|conflict| {
             let Conflict::LimitReached { counter, state } = conflict else { return None };
-            let debit = self.debits.iter().find(|debit| debit.counter == *counter)?;
-            let action = match debit {
+            let BudgetDebit { debit, waits, .. } = self.debits.iter().find(|one| one.debit.counter == *counter)?;
+            let action = match waits {
                 _ if debit.amount > debit.max => ShortageAction::Never,
-                _ if debit.waits => ShortageAction::Wait,
-                _ => ShortageAction::Reject,
+                true => ShortageAction::Wait,
+                false => ShortageAction::Reject,
             };
             let used = state.used;
             let ends_ms = state.ends_ms;

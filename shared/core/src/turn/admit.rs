@@ -16,7 +16,7 @@ use crate::record::Record;
 use crate::recovery::epoch::recovered_calls;
 use crate::recovery::inbound::TakenInbound;
 use crate::task::cancel::{cancel_of, take_early};
-use crate::transaction::{ConditionalDebit, Conflict, CounterKey, EntryId, Guard, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, Conflict, CounterKey, EntryId, Guard, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
 pub struct Admit<'a> {
@@ -331,15 +331,7 @@ impl Ends {
 }
 
 pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> Guard {
-    Guard::Debit(ConditionalDebit {
-        counter: CounterKey::new(limit, tenant),
-        amount,
-        max,
-        window: Window::Total,
-        behind_queue: false,
-        shadow: false,
-        counters_max: u64::MAX,
-    })
+    Guard::Debit(ConditionalDebit::total(CounterKey::new(limit, tenant), amount, max))
 }
 
 /// Returns a code if an earlier attempt failed on a full inbox or on a maximum of the tenant.

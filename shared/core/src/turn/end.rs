@@ -13,7 +13,7 @@ use crate::audit::admitted;
 use crate::bounds::Bounds;
 use crate::keys::{self, TurnName, limits};
 use crate::record::{Debited, Record};
-use crate::transaction::{ConditionalDebit, CounterKey, Guard, TimerRule, Transaction, Window, Write};
+use crate::transaction::{ConditionalDebit, CounterKey, Guard, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -239,15 +239,7 @@ impl Ending<'_> {
                 _ => 0,
             };
             let left = task.budget.saturating_sub(used);
-            transaction.guard(Guard::Debit(ConditionalDebit {
-                counter: counter.clone(),
-                amount: left,
-                max: task.budget,
-                window: Window::Total,
-                behind_queue: false,
-                shadow: false,
-                counters_max: u64::MAX,
-            }));
+            transaction.guard(Guard::Debit(ConditionalDebit::total(counter.clone(), left, task.budget)));
             let above = CounterKey::new(limits::TASK, format!("{}:{parent}", self.name.tenant));
             let amount = i64::try_from(left).map_or(i64::MIN, |left| -left);
             // `ends_ms` keeps the write from creating the deleted counter of an ended parent.

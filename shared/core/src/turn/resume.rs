@@ -9,7 +9,7 @@ use super::slice::dispatch;
 use super::state::{Destination, EndReason, Turn};
 use super::throttle::{throttle, undecided_queue};
 use crate::keys::limits;
-use crate::transaction::{ConditionalDebit, Conflict, CounterKey, Guard, TimerRule, Window};
+use crate::transaction::{ConditionalDebit, Conflict, CounterKey, Guard, TimerRule};
 use crate::view::Undecided;
 
 /// Delay (ms) before the next check if the tenant has too many dispatched slices.
@@ -39,15 +39,9 @@ impl Case<'_> {
         let Some(calls) = self.calls(&turn, upto)? else {
             return self.expire(EndReason::Quarantined { crashes: turn.crashes });
         };
-        let max = self.due.bounds.tenant_in_flight_max;
-        let counters_max = u64::MAX;
-        let window = Window::Total;
-        let behind_queue = false;
-        let shadow = false;
         if turn.is_for_workers() {
-            let debit =
-                ConditionalDebit { counter: in_flight, amount: 1, max, window, behind_queue, shadow, counters_max };
-            self.transaction.guard(Guard::Debit(debit));
+            let max = self.due.bounds.tenant_in_flight_max;
+            self.transaction.guard(Guard::Debit(ConditionalDebit::total(in_flight, 1, max)));
         }
         leave_parked(&mut self.transaction, name, &turn);
         dispatch(&mut self.transaction, name, &mut turn, &calls);

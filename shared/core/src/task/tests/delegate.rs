@@ -227,15 +227,9 @@ fn act() -> impl Strategy<Value = Act> {
 fn spend_calls(trial: &mut Trial, name: &TurnName, calls: u64) -> u64 {
     let Some(turn) = trial.turn(name) else { return 0 };
     let mut transaction = Transaction::new(trial.draw());
-    transaction.guard(Guard::Debit(crate::ConditionalDebit {
-        counter: CounterKey::new(limits::TASK, name.to_string()),
-        amount: calls,
-        max: turn.value.task.unwrap().budget,
-        window: Window::Total,
-        behind_queue: false,
-        shadow: false,
-        counters_max: u64::MAX,
-    }));
+    let counter = CounterKey::new(limits::TASK, name.to_string());
+    let max = turn.value.task.unwrap().budget;
+    transaction.guard(Guard::Debit(ConditionalDebit::total(counter, calls, max)));
     if trial.commit(&transaction).is_ok() { calls } else { 0 }
 }
 

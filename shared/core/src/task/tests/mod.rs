@@ -29,7 +29,7 @@ use crate::keys::{self, TurnName, limits};
 use crate::mutants;
 use crate::recovery::inbound::TakenInbound;
 use crate::section::Section;
-use crate::transaction::{CounterKey, EntryId, Guard, Transaction, Window};
+use crate::transaction::{ConditionalDebit, CounterKey, EntryId, Guard, Transaction, Window};
 use crate::trial::{Trial, admitted, call, head, named};
 use crate::turn::end::{Ending, ExecutionState, GivenId, GivenState, RenderedCall, ReplyFrame, cascade_timer, parts};
 use crate::turn::state::{BudgetUnit, EndReason};

@@ -75,17 +75,10 @@ fn tokens() -> CounterKey {
 }
 
 fn reserve(entry: &EntryId, request: &str, amount: u64) -> Reserve {
-    let debit = BudgetDebit {
-        counter: tokens(),
-        unit: BudgetUnit::Tokens,
-        amount,
-        max: 100,
-        window: Window::Day { start_ms: 0, end_ms: 1_000 },
-        shadow: false,
-        counters_max: u64::MAX,
-        waits: true,
-    };
-    Reserve { name: named("k1"), entry: entry.clone(), request: request.into(), debits: vec![debit] }
+    let window = Window::Day { start_ms: 0, end_ms: 1_000 };
+    let debit = ConditionalDebit { window, ..ConditionalDebit::total(tokens(), amount, 100) };
+    let debits = vec![BudgetDebit { debit, unit: BudgetUnit::Tokens, waits: true }];
+    Reserve { name: named("k1"), entry: entry.clone(), request: request.into(), debits }
 }
 
 #[test]
@@ -239,8 +232,7 @@ fn a_task_waiting_for_a_budget_wakes_when_it_has_room() {
     assert_eq!(trial.timers["turn:acme:k2"], 5);
     assert!(trial.members(&keys::budget_queue(&tokens())).is_empty());
     assert!(matches!(trial.run(&short), ReserveResult::Ok(_)));
-    let never = Reserve { debits: vec![BudgetDebit { amount: 101, ..short.debits[0].clone() }], ..short.clone() };
-    let never = Reserve { request: "r9".into(), ..never };
+    let never = Reserve { name: named("k2"), ..reserve(&waiting, "r9", 101) };
     assert!(matches!(trial.run(&never), ReserveResult::Short(shortage) if shortage.action == ShortageAction::Never));
     let stale = Reserve { entry: EntryId::new("1-999"), ..short };
     assert_eq!(trial.run(&stale), ReserveResult::Stale);
