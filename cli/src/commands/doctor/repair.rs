@@ -105,19 +105,15 @@ const fn advice(kind: &FaultKind) -> (Level, &'static str) {
         }
     };
     match fault {
-        Fault::TurnWithoutTimer
-        | Fault::SliceLost
-        | Fault::TurnNotQueued
-        | Fault::QueueWithoutTimer
-        | Fault::LeaseTooLong { .. }
-        | Fault::ConsumerUnlisted => (Level::Fail, BY_REQUEST),
+        Fault::TurnWithoutTimer | Fault::SliceLost | Fault::TurnNotQueued | Fault::QueueWithoutTimer => {
+            (Level::Fail, BY_REQUEST)
+        }
         Fault::TimerWithoutTurn => {
             (Level::Warn, "a scheduler removes it when it is due; tickfleet doctor --repair does so now")
         }
         Fault::MemberNotThrottled { .. } => {
             (Level::Warn, "a scheduler removes it when its queue is due; tickfleet doctor --repair does so now")
         }
-        Fault::WorkerNotDrained => (Level::Warn, "harmless; it stays until tickfleet doctor --repair"),
     }
 }
 

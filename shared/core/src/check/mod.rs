@@ -12,18 +12,14 @@ pub use tenant::{Recount, TenantCounts};
 
 use std::sync::Arc;
 
-use tickfleet_model::{ConsumerId, limits};
-
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
 use crate::record::Stored;
 use crate::recovery::reap::end_soon;
-use crate::settings::drain::{self, DrainFlag};
-use crate::transaction::{CounterKey, Guard, SetKey, TimerRule, Transaction, Write};
+use crate::transaction::{CounterKey, Guard, TimerRule, Transaction, Write};
 use crate::turn::state::EndReason;
 use crate::turn::{State, Turn};
 use crate::view::{Query, Undecided, Value, View};
-use crate::workers::{self, Consumer};
 
 const MEMBERS_MAX: usize = 256;
 
@@ -32,8 +28,6 @@ pub enum Subject {
     Turn(TurnName),
     TurnTimer(TurnName),
     ThrottleQueue(CounterKey),
-    Consumer(ConsumerId),
-    DrainedWorker(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,13 +43,6 @@ pub enum Fault {
     MemberNotThrottled {
         member: Arc<str>,
     },
-    /// The consumer's entries would be reaped too late.
-    LeaseTooLong {
-        ends_ms: i64,
-    },
-    /// The consumer is not in the set, or has another score. If it crashed, no reaper would find it.
-    ConsumerUnlisted,
-    WorkerNotDrained,
 }
 
 impl Fault {
@@ -68,9 +55,6 @@ impl Fault {
             Self::TimerWithoutTurn => "timer_without_turn",
             Self::QueueWithoutTimer => "queue_without_timer",
             Self::MemberNotThrottled { .. } => "member_not_throttled",
-            Self::LeaseTooLong { .. } => "lease_too_long",
-            Self::ConsumerUnlisted => "consumer_unlisted",
-            Self::WorkerNotDrained => "worker_not_drained",
         }
     }
 }
@@ -103,8 +87,6 @@ impl Decision for Check {
             Subject::Turn(name) => check_turn(name, view, now_ms, &mut findings)?,
             Subject::TurnTimer(name) => check_timer(name, view, &mut findings)?,
             Subject::ThrottleQueue(counter) => check_queue(counter, view, now_ms, &mut findings)?,
-            Subject::Consumer(consumer) => check_consumer(consumer, view, now_ms, &mut findings)?,
-            Subject::DrainedWorker(worker) => check_drained(worker, view, &mut findings)?,
         }
         let Findings { faults, transaction } = findings;
         Ok(if faults.is_empty() || !self.mend { Step::Return(faults) } else { Step::Commit(transaction, faults) })
@@ -180,59 +162,12 @@ fn check_queue(counter: &CounterKey, view: &View, now_ms: i64, findings: &mut Fi
     Ok(())
 }
 
-fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mut Findings) -> Result<(), Undecided> {
-    let key = workers::key(consumer.as_str());
-    let name = consumer.as_str();
-    let Some(stored) = view.record::<Consumer>(&key)? else { return Ok(()) };
-    let Stored { value: mut record, version, .. } = stored;
-    let score = view.score(&workers::consumers(), name)?;
-    findings.transaction.guard(Guard::Version(key.clone(), version));
-    // A heartbeat may make a lease an eighth longer than configured.
-    let lease_max_ms = i64::try_from(limits::LEASE_MS_MAX).unwrap_or(i64::MAX / 2);
-    let latest_ms = now_ms + lease_max_ms + lease_max_ms / 8;
-    let ends_ms = record.lease_ends_ms;
-    if ends_ms > latest_ms {
-        record.lease_ends_ms = now_ms + record.lease_ms.clamp(0, lease_max_ms);
-        let lifetime_ms = record.lease_ends_ms - now_ms + workers::SILENT_MS;
-        findings.report(Fault::LeaseTooLong { ends_ms }).put_for(&key, &record, lifetime_ms);
-    }
-    // A reaper removes a consumer with an ended lease from the set, so such a consumer may be missing.
-    let is_due = record.lease_ends_ms > now_ms || score.is_some();
-    let listed = record.lease_ends_ms.max(0).unsigned_abs();
-    if is_due && score != Some(listed) {
-        let add = Write::AddMember { set: workers::consumers(), member: name.into(), score: listed, queue_of: None };
-        findings.report(Fault::ConsumerUnlisted).write(add);
-    }
-    Ok(())
-}
-
-fn check_drained(worker: &str, view: &View, findings: &mut Findings) -> Result<(), Undecided> {
-    let is_listed = view.score(&drain::drained(), worker)?.is_some();
-    let stored: Option<Stored<DrainFlag>> = view.record(&drain::key(worker))?;
-    let is_drained = matches!(&stored, Some(Stored { value: DrainFlag::Drained { .. }, .. }));
-    if is_listed && !is_drained {
-        let leave = Write::RemoveMember { set: drain::drained(), member: worker.into(), queue_of: None };
-        findings.report(Fault::WorkerNotDrained).guard_read(&drain::key(worker), stored.as_ref()).write(leave);
-    }
-    Ok(())
-}
-
-#[must_use]
-pub fn indexes() -> [SetKey; 3] {
-    [keys::timers(), workers::consumers(), drain::drained()]
-}
-
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
-    use crate::audit::AuditEntry;
     use crate::paper::Paper;
     use crate::record::{Record, RecordText};
-    use crate::settings::drain::{ChangeDrain, DrainChange};
     use crate::transaction::{EntryId, Version};
-    use crate::workers::{Heartbeat, Role};
 
     pub(super) fn name() -> TurnName {
         TurnName::parse("acme:t1").unwrap()
@@ -342,55 +277,5 @@ mod tests {
         shard.commit(transaction.put(&name().record(), &turn(READY))).unwrap();
         assert_eq!(shard.finish(&check, decided).result, []);
         assert!(shard.set(&keys::throttle_queue(&counter())).is_empty());
-    }
-
-    fn consumer() -> ConsumerId {
-        ConsumerId::new("s-1-a-0").unwrap()
-    }
-
-    #[test]
-    fn a_check_repairs_an_endless_lease_and_an_unlisted_consumer() {
-        let mut shard = Paper::at(1_000);
-        let heartbeat = Heartbeat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: String::new() };
-        let subject = Subject::Consumer(consumer());
-        shard.run(&heartbeat);
-        mends(&mut shard, &subject, &[]);
-        shard.sets.clear();
-        mends(&mut shard, &subject, &[Fault::ConsumerUnlisted]);
-        let mut record: Consumer = shard.record(&workers::key("s-1-a-0")).unwrap();
-        record.lease_ends_ms = 1 << 50;
-        let mut transaction = Transaction::new(shard.context().version);
-        shard.commit(transaction.put(&workers::key("s-1-a-0"), &record)).unwrap();
-        let faults = [Fault::LeaseTooLong { ends_ms: 1 << 50 }, Fault::ConsumerUnlisted];
-        let check = Check { subject: subject.clone(), mend: true };
-        let decided = shard.decide(&check);
-        shard.run(&heartbeat);
-        assert_eq!(shard.finish(&check, decided).result, [], "its next heartbeat renewed it");
-        let mut transaction = Transaction::new(shard.context().version);
-        shard.commit(transaction.put(&workers::key("s-1-a-0"), &record)).unwrap();
-        assert_eq!(shard.result(&check), faults);
-        let record: Consumer = shard.record(&workers::key("s-1-a-0")).unwrap();
-        assert_eq!((record.lease_ends_ms, shard.sets[&workers::consumers()]["s-1-a-0"]), (1_800, 1_800));
-    }
-
-    #[test]
-    fn a_check_removes_a_drain_entry_without_its_flag() {
-        let mut shard = Paper::at(1_000);
-        let drain = || {
-            let entry = AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 10 };
-            let change = DrainChange::Drain { note: Default::default(), gone: vec![], entry };
-            ChangeDrain { worker: "w-1".into(), change }
-        };
-        shard.run(&drain());
-        let subject = Subject::DrainedWorker("w-1".into());
-        mends(&mut shard, &subject, &[]);
-        shard.records.clear();
-        mends(&mut shard, &subject, &[Fault::WorkerNotDrained]);
-        shard.sets.entry(drain::drained()).or_default().insert("w-1".into(), 1);
-        let check = Check { subject, mend: true };
-        let decided = shard.decide(&check);
-        shard.run(&drain());
-        assert_eq!(shard.finish(&check, decided).result, [], "it was drained since");
-        assert_eq!(shard.set(&drain::drained()), ["w-1"]);
     }
 }

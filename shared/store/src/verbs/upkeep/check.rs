@@ -3,13 +3,11 @@
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash as _, Hasher as _};
-use std::sync::Arc;
 
 use tickfleet_core::check::{Check, Fault, Recount, Subject, TenantCounts};
-use tickfleet_core::settings::drain;
 use tickfleet_core::turn::{State, Turn};
-use tickfleet_core::{CounterKey, Query, SetKey, Stored, View, keys, workers};
-use tickfleet_model::{ConsumerId, TenantId};
+use tickfleet_core::{CounterKey, Query, Stored, View, keys};
+use tickfleet_model::TenantId;
 
 use crate::seam::RunError;
 use crate::{Store, StoreError, TurnName};
@@ -113,8 +111,6 @@ impl Store {
         checker.timers().await?;
         let queues = std::mem::take(&mut checker.queues).into_iter().map(Subject::ThrottleQueue);
         checker.check_all(queues.collect()).await?;
-        checker.consumers().await?;
-        checker.drained().await?;
         checker.tenants().await?;
         Ok(checker.report)
     }
@@ -205,40 +201,6 @@ impl Checker<'_> {
             cursor = next;
             if cursor == 0 {
                 return Ok(());
-            }
-        }
-    }
-
-    async fn consumers(&mut self) -> Result<(), StoreError> {
-        let prefix = workers::key("");
-        let mut cursor = 0;
-        let prefix = prefix.as_str();
-        loop {
-            let (page, next) = self.store.seam().scan(prefix, cursor, PAGE).await?;
-            let names = page.iter().filter_map(|key| key.as_str().strip_prefix(prefix));
-            let known = names.filter_map(|name| ConsumerId::new(name).ok()).map(Subject::Consumer);
-            self.check_all(known.collect()).await?;
-            cursor = next;
-            if cursor == 0 {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn drained(&mut self) -> Result<(), StoreError> {
-        let workers = self.members(&drain::drained()).await?;
-        self.check_all(workers.iter().map(|worker| Subject::DrainedWorker(worker.to_string())).collect()).await
-    }
-
-    async fn members(&self, set: &SetKey) -> Result<Vec<Arc<str>>, StoreError> {
-        let mut members = Vec::new();
-        let mut cursor = 0;
-        loop {
-            let (page, next) = self.store.seam().scan_members(set, "", cursor, PAGE).await?;
-            members.extend(page.into_iter().map(|(member, _)| member));
-            cursor = next;
-            if cursor == 0 {
-                return Ok(members);
             }
         }
     }
@@ -358,14 +320,14 @@ fn name_of(subject: &Subject) -> String {
     match subject {
         Subject::Turn(name) | Subject::TurnTimer(name) => name.to_string(),
         Subject::ThrottleQueue(counter) => format!("{}@{}", counter.limit, counter.counter),
-        Subject::Consumer(consumer) => consumer.to_string(),
-        Subject::DrainedWorker(worker) => worker.clone(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::Arc;
 
     use tickfleet_core::transaction::TimerRule;
     use tickfleet_core::{Record as _, Transaction};
